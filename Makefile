@@ -1,6 +1,6 @@
 # `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13 (`make test` is tried on 12 only).
 .DEFAULT_GOAL := help
-.PHONY: help venv lock run test test-unit test-fresh soak record check bench wheel wheels sbom deb image proto crds clean clean-all
+.PHONY: help venv lock run test test-unit test-cluster test-fresh soak record check bench wheel wheels sbom deb image chart proto crds clean clean-all
 
 # Another Python than the one that is found, with an environment of its own, e.g. make test-unit PYTHON=python3.13.
 export PYTHON ?=
@@ -24,6 +24,7 @@ help:
 	@echo 'make run     boot a virtual machine through the whole stack (LAB="--firmware uefi", LAB="--full")'
 	@echo 'make test    run all tests, with real clients and real boots (JOBS=N: so many at once)'
 	@echo 'make test-unit  those that need no root, no network namespace and no Debian package (PYTHON=python3.13: with that one)'
+	@echo 'make test-cluster  the chart on a real Kubernetes: install, boot, upgrade, drain, uninstall (root, Debian; Go builds it at first)'
 	@echo 'make test-fresh  make run in a fresh Debian 12 and a fresh 13: it ends well, and is never silent (root; minutes)'
 	@echo 'make soak    the attacks and loads that take minutes to an hour'
 	@echo 'make record  what the tests compare with, anew from a real Kubernetes (SUBJECT="cel conformance")'
@@ -35,6 +36,7 @@ help:
 	@echo 'make deb     the Debian package for Debian 12 (SUITE=trixie: for 13), into dist/'
 	@echo 'make image   the container image (OCI) and the list of what is in it (CycloneDX), into dist/ (root, Debian)'
 	@echo 'make wheels  what deploy/install.sh installs, into dist/wheels (SUITE=trixie: for Python 3.13)'
+	@echo 'make chart   the Helm chart, into dist/; and what is made of it: deploy/kustomize, deploy/rbac.yaml (builds helm at first)'
 	@echo 'make proto   generate the gRPC stubs again'
 	@echo 'make clean-all  remove all that these commands have left: environments, cache, Debian packages (CONFIRM=1)'
 	@echo 'make crds    generate deploy/crds again'
@@ -56,10 +58,16 @@ test: venv
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh cloud-init
 	@deploy/setup.sh installed
+	@python -m tests.programs helm
 	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/boot tests/interop tests/unit
 
 test-unit: venv
 	python -m pytest -n $(JOBS) tests/unit
+
+test-cluster: venv
+	@deploy/setup.sh packages lab test cluster
+	@deploy/setup.sh kubectl
+	python -m tests.cluster
 
 test-fresh:
 	@deploy/setup.sh packages lab
@@ -96,6 +104,9 @@ wheels: venv
 image: venv
 	@deploy/setup.sh packages lab
 	@python -m deploy.package image
+
+chart: venv
+	@python -m deploy.package chart --helm $$(python -m tests.programs helm)
 
 bench: venv
 	@deploy/setup.sh packages bench

@@ -40,6 +40,8 @@ declare -A sets=(
   [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp
           curl wget gpg gpgv sqv runc crun docker.io containerd podman netavark docker-registry skopeo umoci
           iproute2 iptables nftables procps kmod bzip2 xz-utils util-linux sqlite3"
+  # The Kubernetes of `make test-cluster`, beside those: networks of pods.
+  [cluster]="containerd containernetworking-plugins"
   # The peers of the benchmarks.
   [bench]="nginx-light atftpd atftp dnsmasq-base kea-dhcp4-server etcd-server curl iproute2 iptables gcc libc6-dev"
 )

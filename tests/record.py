@@ -24,6 +24,7 @@ from pathlib import Path
 from tests import peer, recordings
 from tests.bench.bed import installed
 from tests.interop import test_conformance
+from tests.interop.chart import record as chart
 from tests.interop.resources import record as resources
 from tests.interop.webhooks import record as webhooks
 from tests.unit.apiserver.data import record_documents
@@ -33,7 +34,7 @@ from tests.unit.schema.data import record_definitions, record_validations
 
 TESTS = Path(__file__).parent
 APISERVER = TESTS / "unit" / "apiserver"
-PEER_MODULES = TESTS / "bench" / "peer"
+PEER_MODULES = TESTS / "programs"
 
 
 def by_tests(file: Path) -> Callable[[Path], None]:
@@ -85,6 +86,7 @@ def _write(file: Path, source: Path, given: str = "") -> None:
 
 ASKED: dict[str, tuple[Callable[[Path], None], str]] = {
     "admission": (by_tests(APISERVER / "admission" / "test_recorded.py"), "AlwaysAllow"),
+    "chart": (chart.record, "AlwaysAllow"),
     "conformance": (test_conformance.record, "RBAC"),
     "conversion": (by_tests(APISERVER / "admission" / "test_conversion.py"), "AlwaysAllow"),
     "definitions": (record_definitions.record, "AlwaysAllow"),

@@ -3,6 +3,7 @@
 python -m deploy.package deb       the Debian package, into dist/
 python -m deploy.package image     the container image and the list of what is in it, into dist/
 python -m deploy.package wheels    what deploy/install.sh installs, into dist/wheels
+python -m deploy.package chart     what is made of the Helm chart, below deploy/, and the chart as a file, into dist/
 
 SOURCE_DATE_EPOCH is the time of what is built, 0 if it is not set: the same sources give the same bytes.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import click
 
+from deploy.package import chart as helm_chart
 from deploy.package import deb as debian
 from deploy.package import image as container
 from deploy.package import papers, wheels
@@ -99,6 +101,23 @@ def collect(suite: str, out: Path) -> None:
     papers.write(out / "papers", papers.manual(commands, _epoch(), project().version))
     papers.write(out / "papers", papers.completions(commands))
     click.echo(out)
+
+
+@main.command()
+@_OUT
+@click.option("--helm", type=click.Path(path_type=Path), default="helm", show_default=True, help="Helm's program.")
+def chart(out: Path, helm: Path) -> None:
+    """Make anew what is made of deploy/chart: its values.schema.json, deploy/rbac*.yaml, deploy/kustomize.
+
+    The chart itself goes into --out as helm takes it.
+    """
+    program = helm_chart.Helm(helm)
+    (helm_chart.CHART / "values.schema.json").write_text(helm_chart.values_schema())
+    for path, text in helm_chart.rendered(program).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    out.mkdir(parents=True, exist_ok=True)
+    click.echo(program.run("package", str(helm_chart.CHART), "--destination", str(out)).strip())
 
 
 if __name__ == "__main__":

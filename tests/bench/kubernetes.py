@@ -1,18 +1,13 @@
 """The peer of the embedded API: a real kube-apiserver over a real etcd, which flushes every write as ours does.
 
 etcd is a package. kube-apiserver comes in no package that could be had: it is built from its published modules
-(`peer/`), which takes some minutes, once and only when it is asked for (`python -m tests.bench --build-peer`).
+(`tests.programs`), which takes some minutes, once and only when it is asked for (`python -m tests.bench --build-peer`).
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
-import os
-import shutil
-import subprocess
-import tempfile
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,15 +17,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.bench.bed import BenchError, Cable, Server, installed
+from tests.programs.build import ProgramError, built, kubernetes_version, place
 
-VERSION = "1.36.3"
-SOURCES = sorted((Path(__file__).parent / "peer").iterdir())
-# What no linker has told it, it makes up: v0.0.0-master.
-FLAGS = f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}"
-_MADE_FROM = hashlib.sha256(b"".join(file.read_bytes() for file in SOURCES) + FLAGS.encode()).hexdigest()[:12]
-BINARY = Path.home() / ".cache" / "tinkedge" / f"kube-apiserver-{VERSION}-{_MADE_FROM}"
-"""Built otherwise, it is another file: one that is kept is of these sources and flags."""
-BUILD_SECONDS = 1800
+VERSION = kubernetes_version()
 TOKEN = "bench"
 
 
@@ -49,34 +38,15 @@ OWN = Ports()
 
 def available() -> bool:
     """Whether the peer is on this machine."""
-    return BINARY.exists() and installed("etcd") is not None
+    return place("kube-apiserver").exists() and installed("etcd") is not None
 
 
 def build() -> None:
     """Build kube-apiserver where it is not yet. Raises BenchError."""
-    if BINARY.exists():
-        return
-    go = installed("go")
-    if go is None:
-        raise BenchError("go is needed to build kube-apiserver")
-    with tempfile.TemporaryDirectory(prefix="peer-") as directory:
-        for file in SOURCES:
-            shutil.copy(file, directory)
-        made = Path(directory) / "kube-apiserver"
-        done = subprocess.run(
-            [go, "build", "-ldflags", FLAGS, "-o", str(made), "."],
-            cwd=directory,
-            # What go.sum has no hash of is not taken; after a change of go.mod it is `go mod tidy` that adds it.
-            env={**os.environ, "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"},
-            capture_output=True,
-            text=True,
-            timeout=BUILD_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise BenchError(f"go build: {done.stderr[-2000:]}")
-        BINARY.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(made, BINARY)
+    try:
+        built("kube-apiserver")
+    except ProgramError as error:
+        raise BenchError(str(error)) from error
 
 
 class Kubernetes:
@@ -123,7 +93,7 @@ def etcd_command(directory: Path, ports: Ports = OWN) -> list[str]:
 
 def server_command(directory: Path, authorization: str = "AlwaysAllow", ports: Ports = OWN) -> list[str]:
     return [
-        str(BINARY),
+        str(place("kube-apiserver")),
         f"--etcd-servers=http://127.0.0.1:{ports.etcd}",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",

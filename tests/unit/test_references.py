@@ -21,6 +21,8 @@ TOP = "edge|hegel|ipxe|proto|tink|tests|deploy"
 # What others have, and no line of code here.
 ELSEWHERE = {
     "MIRROR_HOST",  # an example
+    "IPAddressPool",  # MetalLB's
+    "L2Advertisement",
     "PRIORITY",  # a field of systemd's journal
     "TINKEDGE_DHCP_MODE",  # click makes it of the option
     "_SYSTEMD_UNIT",  # a field of systemd's journal
@@ -29,7 +31,12 @@ ELSEWHERE = {
     "cloudinit/sources/helpers/ec2.py",
     "config-linux.md",  # of the OCI's runtime-spec
     "config.md",
+    "edge.disable",  # values of the chart
+    "edge.hostNetwork",
+    "edge.interfaces",
+    "edge.podAnnotations",
     "doc/langdef.md",  # of cel-spec
+    "healthCheckNodePort",  # of a Service
     "ipxe.binary",  # fields of a Hardware's
     "ipxe.inline",
     "ipxe.url",
@@ -42,11 +49,13 @@ ELSEWHERE = {
     "poweroff",
     "sig-api-machinery/strategic-merge-patch.md",
     "ssh_pwauth",
+    "svc_enable",  # kube-vip's
     "sys.getswitchinterval",
     "tink/controller/internal/workflow",  # in tinkerbell/tinkerbell
     "tink/controller/internal/workflow/reconciler.go",
     "udev_replace_chars",
     "userDataName",
+    "vip_arp",  # kube-vip's
 }
 
 _NOT_BEFORE = r"(?<![\w./:@${}<*-])"

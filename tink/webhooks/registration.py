@@ -95,9 +95,10 @@ async def register(client: KubeClient, wanted: Raw) -> bool:
         except ConflictError:  # another replica was faster, with the same content
             return False
         return True
-    if holds(found, wanted):
+    # Whoever made the object, such as Helm, keeps his labels: only what is asked is ours.
+    if holds(found.get("webhooks"), wanted["webhooks"]):
         return False
-    await client.patch(CONFIGURATION, NAME, None, {"metadata": wanted["metadata"], "webhooks": wanted["webhooks"]})
+    await client.patch(CONFIGURATION, NAME, None, {"webhooks": wanted["webhooks"]})
     return True
 
 

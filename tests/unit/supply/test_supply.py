@@ -18,6 +18,7 @@ from deploy.supply.agreement import disagreements
 from deploy.supply.licences import licence, permits, refusals
 from deploy.supply.packages import Locked, Project, installed, read_requirements
 from deploy.supply.sbom import sbom
+from tests.programs.build import PACKAGES, kubernetes_version, version_of
 
 ROOT = Path(__file__).parents[3]
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
@@ -119,7 +120,7 @@ def test_package_for_other_systems_need_not_be_installed() -> None:
     assert disagreements(project(dev=["pytest"]), lock, both) == []
 
 
-@pytest.mark.parametrize("directory", ["tests/bench/peer", "tests/interop/gotemplate/sprig"])
+@pytest.mark.parametrize("directory", ["tests/programs", "tests/interop/gotemplate/sprig"])
 def test_modules_of_go_programs_have_hashes(directory: str) -> None:
     module = (ROOT / directory / "go.mod").read_text()
     sums = {tuple(line.split()[:2]) for line in (ROOT / directory / "go.sum").read_text().splitlines()}
@@ -129,6 +130,11 @@ def test_modules_of_go_programs_have_hashes(directory: str) -> None:
     for name, version in needed:
         path, at = replaced.get(name, f"{name} {version}").split()
         assert (path, at) in sums or (path, f"{at}/go.mod") in sums, path
+
+
+def test_programs_that_tests_build_are_of_modules_with_a_version() -> None:
+    assert {version_of(name) for name in PACKAGES if "k8s.io" in PACKAGES[name]} == {kubernetes_version()}
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version_of(name)) for name in PACKAGES)
 
 
 # --- licences ---------------------------------------------------------------------------------------------------------

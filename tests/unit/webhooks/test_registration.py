@@ -31,6 +31,18 @@ async def test_registration_writes_only_what_differs_and_bears_defaults_of_the_s
     assert not api.objects
 
 
+async def test_labels_of_whoever_made_the_object_stay_as_they_are() -> None:
+    """The chart has the object, without webhooks, so that it goes with the release; Helm's labels say whose it is."""
+    api: Any = FakeApi()
+    helm = {"name": "tinkedge", "labels": {"app.kubernetes.io/managed-by": "Helm"}}
+    api.objects["tinkedge"] = {"metadata": dict(helm)}
+    wanted = configuration(Address("/p", namespace="ns", name="w"), b"CA", "Ignore")
+    assert await register(api, wanted)
+    assert not await register(api, wanted)
+    assert api.objects["tinkedge"]["metadata"]["labels"] == helm["labels"]
+    assert api.objects["tinkedge"]["webhooks"] == wanted["webhooks"]
+
+
 def test_api_server_is_told_of_a_service_or_a_url_with_the_bundle() -> None:
     service = Address("/admission", namespace="ns", name="w", port=8443).client_config(b"CA")
     assert service["service"] == {"namespace": "ns", "name": "w", "port": 8443, "path": "/admission"}

@@ -1,0 +1,117 @@
+{{- define "tinkedge.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Labels of everything. */}}
+{{- define "tinkedge.labels" -}}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- /* Which pods are of a role: (list $ "edge"). Never changed: a Deployment's selector can't be. */}}
+{{- define "tinkedge.selector" -}}
+{{- $top := index . 0 -}}
+app.kubernetes.io/name: {{ default $top.Chart.Name $top.Values.nameOverride }}
+app.kubernetes.io/instance: {{ $top.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- /* metadata of an object of a role: (list $ "edge" SUFFIX) */}}
+{{- define "tinkedge.metadata" -}}
+{{- $top := index . 0 -}}
+{{- $suffix := "" -}}
+{{- if gt (len .) 2 }}{{ $suffix = index . 2 }}{{ end -}}
+name: {{ include "tinkedge.fullname" $top }}-{{ index . 1 }}{{ $suffix }}
+namespace: {{ $top.Release.Namespace }}
+labels:
+  {{- include "tinkedge.labels" $top | nindent 2 }}
+  app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "tinkedge.image" -}}
+{{- $image := .Values.image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
+{{- end -}}
+{{- end }}
+
+{{- /* The values of a role, by the name it has as a command: (list $ "metal3-webhook") */}}
+{{- define "tinkedge.valuesKey" -}}
+{{- if eq . "metal3-webhook" }}metal3Webhook{{ else }}{{ . }}{{ end -}}
+{{- end }}
+
+{{- define "tinkedge.serviceAccount" -}}
+{{- $top := index . 0 -}}
+{{- $account := (get $top.Values (include "tinkedge.valuesKey" (index . 1))).serviceAccount -}}
+{{- default (ternary (printf "%s-%s" (include "tinkedge.fullname" $top) (index . 1)) "default" $account.create) $account.name -}}
+{{- end }}
+
+{{- /* Whether edge and servers share keys: "true" or nothing. */}}
+{{- define "tinkedge.needsKeys" -}}
+{{- $edge := mergeOverwrite (dict) .Values.settings .Values.edge.settings -}}
+{{- $server := mergeOverwrite (dict) .Values.settings .Values.server.settings -}}
+{{- if or .Values.keys.existingSecret (eq (get $edge "agent-auth" | default "") "token") (eq (get $server "agent-auth" | default "") "token") (get $edge "metadata-tokens") -}}
+true
+{{- end -}}
+{{- end }}
+
+{{- define "tinkedge.keysSecret" -}}
+{{- default (printf "%s-keys" (include "tinkedge.fullname" .)) .Values.keys.existingSecret -}}
+{{- end }}
+
+{{- /* The Secret with the server's certificate; nothing without TLS. */}}
+{{- define "tinkedge.tlsSecret" -}}
+{{- if .Values.server.tls.certManager.enabled -}}
+{{- default (printf "%s-server-tls" (include "tinkedge.fullname" .)) .Values.server.tls.secretName -}}
+{{- else -}}
+{{- .Values.server.tls.secretName -}}
+{{- end -}}
+{{- end }}
+
+{{- /* The Secret with the authority that agents are told to trust; nothing without TLS. */}}
+{{- define "tinkedge.caSecret" -}}
+{{- default (include "tinkedge.tlsSecret" .) .Values.server.tls.ca.secretName -}}
+{{- end }}
+
+{{- /* HOST:PORT that agents are told; empty: that of the edge which booted them. */}}
+{{- define "tinkedge.authority" -}}
+{{- with .Values.server.address -}}
+{{- if regexMatch ":[0-9]+$" . }}{{ . }}{{ else }}{{ . }}:{{ $.Values.server.port }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Values that contradict each other, in words; the schema has what one value may be. */}}
+{{- define "tinkedge.check" -}}
+{{- $values := .Values -}}
+{{- if and $values.server.enabled (eq $values.server.mode "service") $values.edge.enabled (not $values.server.address) -}}
+{{- fail "server.address: with server.mode service, edges have to tell agents where the Service is: the load balancer's address, or a name for it (or choose server.mode edges)" -}}
+{{- end -}}
+{{- if and $values.server.enabled (eq $values.server.mode "edges") (not $values.edge.enabled) -}}
+{{- fail "server.mode: edges needs edge.enabled: servers stand beside edges (or choose server.mode service)" -}}
+{{- end -}}
+{{- if and $values.server.enabled (eq $values.server.mode "edges") (not $values.edge.hostNetwork) -}}
+{{- fail "server.mode: edges needs edge.hostNetwork: servers have the addresses of their edges there (or choose server.mode service)" -}}
+{{- end -}}
+{{- if and $values.server.enabled (eq $values.server.mode "edges") (eq (int $values.server.healthPort) (int $values.edge.healthPort)) -}}
+{{- fail "server.healthPort: with server.mode edges it is on the same node as edge.healthPort, and must be another" -}}
+{{- end -}}
+{{- if and $values.edge.cache.hostPath $values.edge.cache.existingClaim -}}
+{{- fail "edge.cache: hostPath or existingClaim, not both" -}}
+{{- end -}}
+{{- if and $values.edge.cache.existingClaim (or (eq $values.edge.kind "DaemonSet") (gt (int $values.edge.replicas) 1)) -}}
+{{- fail "edge.cache.existingClaim: one cache is for one edge: edge.kind Deployment with replicas 1" -}}
+{{- end -}}
+{{- if and $values.server.tls.certManager.enabled (not $values.server.tls.certManager.issuerRef.name) -}}
+{{- fail "server.tls.certManager.issuerRef.name: which issuer of cert-manager's signs?" -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,69 @@
+{{- /*
+Settings of each role: what the chart knows, what the user says of all roles, and what he says of this one; the last is
+the strongest. Options that a role does not have are left alone by it.
+*/}}
+{{- define "tinkedge.settings" -}}
+{{- $top := index . 0 -}}
+{{- $role := index . 1 -}}
+{{- $made := include (printf "tinkedge.settings.%s" $role) $top | fromYaml -}}
+{{- $own := (get $top.Values (include "tinkedge.valuesKey" $role)).settings -}}
+{{- toYaml (mergeOverwrite (dict) $made $top.Values.settings $own) -}}
+{{- end }}
+
+{{- define "tinkedge.settings.edge" -}}
+data-dir: /var/lib/tinkedge/edge
+interface: {{ toJson .Values.edge.interfaces }}
+grpc-port: {{ .Values.server.port }}
+{{- with include "tinkedge.authority" . }}
+grpc-authority: {{ . | quote }}
+{{- end }}
+{{- with .Values.edge.disable }}
+disable: {{ toJson . }}
+{{- end }}
+{{- if include "tinkedge.caSecret" . }}
+grpc-tls-ca: /run/secrets/tinkedge/ca/ca.crt
+{{- end }}
+{{- if include "tinkedge.needsKeys" . }}
+agent-token-key: /run/secrets/tinkedge/keys/agent-token.key
+metadata-token-key: /run/secrets/tinkedge/keys/metadata-token.key
+admin-token-file: /run/secrets/tinkedge/keys/admin-token
+{{- end }}
+{{- end }}
+
+{{- define "tinkedge.settings.server" -}}
+grpc-port: {{ .Values.server.port }}
+{{- if eq .Values.server.mode "edges" }}
+interface: {{ toJson .Values.edge.interfaces }}
+{{- end }}
+{{- if include "tinkedge.tlsSecret" . }}
+grpc-tls-cert: /run/secrets/tinkedge/tls/tls.crt
+grpc-tls-key: /run/secrets/tinkedge/tls/tls.key
+grpc-tls-ca: /run/secrets/tinkedge/ca/ca.crt
+{{- end }}
+{{- if .Values.server.tls.clientCA.secretName }}
+grpc-client-ca: /run/secrets/tinkedge/client-ca/ca.crt
+{{- end }}
+{{- if include "tinkedge.needsKeys" . }}
+agent-token-key: /run/secrets/tinkedge/keys/agent-token.key
+{{- end }}
+{{- end }}
+
+{{- define "tinkedge.settings.controller" -}}
+lease-namespace: {{ .Release.Namespace }}
+{{- if .Values.controller.webhooks.enabled }}
+webhook-service: {{ .Release.Namespace }}/{{ include "tinkedge.fullname" . }}-webhooks
+webhook-port: {{ .Values.controller.webhooks.port }}
+webhook-failure-policy: {{ .Values.controller.webhooks.failurePolicy }}
+{{- else }}
+disable: [webhooks]
+{{- end }}
+{{- end }}
+
+{{- define "tinkedge.settings.metal3" -}}
+lease-namespace: {{ .Release.Namespace }}
+{{- end }}
+
+{{- define "tinkedge.settings.metal3-webhook" -}}
+webhook-service: {{ .Release.Namespace }}/{{ include "tinkedge.fullname" . }}-metal3-webhook
+webhook-port: {{ .Values.metal3Webhook.port }}
+{{- end }}

@@ -1,0 +1,423 @@
+"""The chart on a real Kubernetes, from an empty cluster to a booted machine, and what comes after: `make test-cluster`.
+
+    python -m tests.cluster [IMAGE]
+
+    build the image, as `make image` does, and a node of real etcd, kube-apiserver, controllers, kubelet, kube-proxy
+    each set of values as a dry run; helm install, helm test; a machine boots from pods until its Workflow has succeeded
+    upgrade and rollback while 20 Workflows run each: all succeed, no action runs twice
+    keys survive an upgrade; a drain leaves a server and a controller; what `helm uninstall` leaves, and what not
+
+It prints what it sees with the time of each step, and ends with 1 at the first that is not so. Root, Debian; Go at
+first.
+The network is a namespace of its own with no route out of it, as that of `tinkedge lab`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import shutil
+import socket
+import sys
+import tarfile
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deploy.package.chart import CHART, DEPLOY
+from edge.lab.build import Artifacts, Builder, default_cache
+from edge.lab.machine import Firmware, Machine, MachineSettings
+from edge.lab.rack import Rack, RackNetwork
+from edge.lab.shell import CommandError, run
+from edge.lab.supply import Depot, Registry
+from tests.cluster.machines import Machines, listed, template
+from tests.cluster.node import NEEDED, Node
+from tests.cluster.pki import NODE
+from tests.programs.build import built, kubernetes_version, version_of
+
+NAMESPACE = "tinkedge"
+VIP = "172.31.77.10"
+MACHINES = 20
+ACTIONS = 3
+SECONDS = 4.0
+"""Each of the actions, so that Workflows run while pods are replaced."""
+MAC = "52:54:00:12:34:56"
+BOOT_SECONDS = 600
+ELSEWHERE = {"Certificate", "PrometheusRule", "ServiceMonitor"}
+"""Kinds that others define."""
+
+
+class Story:
+    """What was seen, with the seconds since the beginning."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def tell(self, text: str) -> None:
+        """A line."""
+        print(f"{time.monotonic() - self._began:7.1f} s  {text}", flush=True)
+
+
+class Trial:
+    """Runs once."""
+
+    def __init__(self, story: Story, directory: Path, image: Path | None) -> None:
+        """`image`: one that `make image` has made; None: made now."""
+        self._tell = story.tell
+        self._image = image
+        self._digest = ""
+        self._directory = directory
+        self._network = RackNetwork()
+        self._programs: dict[str, Path] = {}
+        self._values = directory / "values.yaml"
+
+    async def run(self) -> None:
+        """All of it. Raises CommandError at the first thing that is not as it should be."""
+        async with AsyncExitStack() as stack:
+            await self._build()
+            rack = Rack(self._network)
+            stack.push_async_callback(rack.down)
+            await rack.up()
+            address = self._network.address
+            # What a load balancer does: this address is here, and leads to the servers.
+            await run(["ip", "address", "add", f"{VIP}/24", "dev", self._network.bridge])
+            registry = Registry(address, default_cache() / "registry", self._directory)
+            stack.push_async_callback(registry.stop)
+            depot = Depot(address)
+            stack.push_async_callback(depot.stop)
+            await asyncio.gather(registry.start(self._artifacts), depot.start(self._artifacts))
+            await self._push(registry.authority)
+            self._node = Node(
+                self._directory / "node", address, self._network.bridge, self._programs, registry.authority
+            )
+            self._node.directory.mkdir()
+            stack.push_async_callback(self._node.down)
+            await self._node.up()
+            self._tell(f"node ready: Kubernetes {kubernetes_version()}, etcd {version_of('etcd')}, no CNI but ptp")
+            await self._namespace()
+            await self._taken()
+            await self._install(registry.authority)
+            await self._metrics()
+            await self._boot(stack)
+            await self._many(stack)
+            await self._keys()
+            await self._drain()
+            await self._beside()
+            await self._uninstall()
+
+    # --- preparation --------------------------------------------------------------------------------------------------
+
+    async def _build(self) -> None:
+        self._programs = await asyncio.to_thread(built, *NEEDED, "helm")
+        self._tell("programs are built")
+        self._artifacts: Artifacts = await Builder(default_cache(), self._tell).build(full=False)
+        if self._image is None:
+            out = self._directory / "image"
+            await run([sys.executable, "-m", "deploy.package", "image", "--out", out], timeout=1800)
+            (self._image,) = out.glob("*.oci.tar")
+        with tarfile.open(self._image) as archive:
+            index = archive.extractfile("index.json")
+            self._digest = json.load(index)["manifests"][0]["digest"] if index is not None else ""
+        self._tell(f"image: {self._digest}")
+
+    async def _push(self, authority: str) -> None:
+        source, target = f"oci-archive:{self._image}", f"docker://{authority}/tinkedge:trial"
+        copied = [
+            "skopeo",
+            "copy",
+            "--insecure-policy",
+            "--preserve-digests",
+            "--dest-tls-verify=false",
+            source,
+            target,
+        ]
+        await run(copied, timeout=300)
+
+    async def _install(self, authority: str) -> None:
+        values = {
+            "image": {"repository": f"{authority}/tinkedge", "digest": self._digest},
+            "edge": {
+                "interfaces": [f"{self._network.bridge}={self._network.address}"],
+                "nodeSelector": {"tinkedge": "edge"},
+                "settings": {
+                    "insecure-registry": [authority],
+                    "router-advertisements": True,
+                    "allow-upstream": [self._network.address],
+                },
+            },
+            "server": {
+                "mode": "service",
+                "address": VIP,
+                "service": {"type": "ClusterIP", "externalIPs": [VIP]},
+            },
+        }
+        self._values.write_text(yaml.safe_dump(values))
+        notes = await self._helm("install", "tinkedge", str(CHART), "--values", str(self._values), "--wait")
+        self._tell("helm install: " + await self._pods())
+        for line in notes.partition("NOTES:")[2].strip().splitlines():
+            self._tell(f"    {line}")
+        await self._helm("test", "tinkedge")
+        self._tell("helm test: every role says that it is ready")
+
+    async def _namespace(self) -> None:
+        labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+        made = [_namespace(NAMESPACE, labels), _namespace("machines", {}), _namespace("hosts", {})]
+        await self._node.kubectl("apply", "-f", "-", stdin=listed(made))
+
+    async def _taken(self) -> None:
+        """What the chart makes of each set of values, and the kustomization: would the API server take it?"""
+        dry = ["apply", "--server-side", "--dry-run=server"]
+        sets = sorted((CHART / "ci").glob("*-values.yaml"))
+        count = 0
+        for values in sets:
+            text = await run([self._programs["helm"], "template", "t", CHART, "-n", NAMESPACE, "--values", values])
+            objects = [each for each in yaml.safe_load_all(text) if each and each["kind"] not in ELSEWHERE]
+            await self._node.kubectl(*dry, "-f", "-", stdin=listed(objects))
+            count += len(objects)
+        await self._node.kubectl(*dry, "-k", str(DEPLOY / "kustomize"))
+        self._tell(f"the API server would take {count} objects of {len(sets)} sets of values, and deploy/kustomize")
+
+    async def _helm(self, *arguments: str, timeout: float = 420) -> str:
+        kubeconfig = ["--kubeconfig", str(self._node.kubeconfig), "--namespace", NAMESPACE]
+        home = {
+            name: str(self._directory / "helm") for name in ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")
+        }
+        try:
+            return await run([self._programs["helm"], *arguments, *kubeconfig], timeout=timeout, env=home)
+        except CommandError as error:
+            seen = await self._node.kubectl("get", "pods,events", "-n", NAMESPACE, "-o", "wide")
+            raise CommandError(f"{error}\n{seen}\n{await self._last_words()}") from None
+
+    async def _last_words(self) -> str:
+        """The logs of pods, as far as there are any."""
+        said = []
+        for pod in (await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name")).split():
+            try:
+                said.append(f"{pod}:\n{await self._node.kubectl('logs', '-n', NAMESPACE, pod, '--tail=15')}")
+            except CommandError as error:
+                said.append(f"{pod}: {error}")
+        return "\n".join(said)
+
+    async def _pods(self) -> str:
+        text = await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json")
+        pods = [pod for pod in json.loads(text)["items"] if pod["status"]["phase"] == "Running"]
+        return f"{len(pods)} pods run: " + ", ".join(sorted(pod["metadata"]["name"] for pod in pods))
+
+    async def _metrics(self) -> None:
+        """What Prometheus would be told by each pod."""
+        text = await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json")
+        for pod in json.loads(text)["items"]:
+            (port,) = [each for each in pod["spec"]["containers"][0]["ports"] if each["name"] == "health"]
+            where = f"{pod['metadata']['name']}:{port['containerPort']}"
+            told = await self._node.kubectl(
+                "get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{where}/proxy/metrics"
+            )
+            if "\ntinkedge_ready 1.0\n" not in told:
+                raise CommandError(f"{where}/metrics does not say that it is ready: {told[:1000]}")
+        self._tell("/metrics of every pod: tinkedge_ready 1")
+
+    # --- one machine --------------------------------------------------------------------------------------------------
+
+    async def _boot(self, stack: AsyncExitStack) -> None:
+        """A machine with a blank disk, from power-on until its Workflow has succeeded."""
+        files = ("hardware", "osie", "template", "workflow")
+        await self._node.kubectl(
+            "apply", *(word for file in files for word in ("-f", str(DEPLOY / "examples" / f"{file}.yaml")))
+        )
+        settings = MachineSettings(mac=MAC, tap=self._network.tap, firmware=Firmware.BIOS, memory_mib=1024)
+        directory = self._directory / "machine"
+        directory.mkdir()
+        machine = Machine(settings, directory)
+        stack.push_async_callback(machine.power_off)
+        began = time.monotonic()
+        await machine.power_on()
+        try:
+            await self._succeeded(["install"], BOOT_SECONDS)
+        except CommandError as error:
+            raise CommandError(f"{error}\n{chr(10).join(machine.last_lines(20))}\n{await self._last_words()}") from None
+        self._tell(f"a machine booted from pods: Workflow Succeeded {time.monotonic() - began:.0f} s after power-on")
+        await machine.power_off()
+
+    async def _succeeded(self, names: list[str], within: float) -> None:
+        """Wait until these Workflows have ended. Raises CommandError if one ends otherwise, or not."""
+        states: dict[str, str] = {}
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            text = await self._node.kubectl("get", "workflows", "-o", "json")
+            found = {each["metadata"]["name"]: each for each in json.loads(text)["items"]}
+            states = {name: found[name].get("status", {}).get("state", "") for name in names}
+            wrong = [
+                f"{name}: {found[name]['status']}" for name, state in states.items() if state in ("Failed", "Canceled")
+            ]
+            if wrong:
+                raise CommandError("\n".join(wrong))
+            if set(states.values()) == {"Succeeded"}:
+                return
+            await asyncio.sleep(1)
+        raise CommandError(f"not ended after {within:.0f} s: {states}")
+
+    # --- many, while pods are replaced --------------------------------------------------------------------------------
+
+    async def _many(self, stack: AsyncExitStack) -> None:
+        ran = self._directory / "ran"
+        ran.mkdir()
+        machines = Machines(self._directory / "machines", self._network.bridge, f"{VIP}:42113", MACHINES)
+        stack.push_async_callback(machines.down)
+        objects = [template(ran, ACTIONS, SECONDS), *(machine.hardware() for machine in machines.all)]
+        await self._node.kubectl("apply", "-f", "-", stdin=listed(objects))
+        await machines.up()
+        upgrade = [
+            "upgrade",
+            "tinkedge",
+            str(CHART),
+            "--values",
+            str(self._values),
+            "--set",
+            "settings.log-level=debug",
+        ]
+        await self._during("upgrade", machines, ran, *upgrade, "--wait")
+        await self._during("rollback", machines, ran, "rollback", "tinkedge", "--wait")
+
+    async def _during(self, series: str, machines: Machines, ran: Path, *command: str) -> None:
+        """Workflows of all machines, and `command` while they run."""
+        before = await self._pods()
+        workflows = [machine.workflow(series) for machine in machines.all]
+        await self._node.kubectl("apply", "-f", "-", stdin=listed(workflows))
+        began = time.monotonic()
+        await self._helm(*command)
+        replaced = time.monotonic() - began
+        await self._succeeded([each["metadata"]["name"] for each in workflows], 300)
+        found = machines.ran(series, ran)
+        wanted = [[f"a{number}" for number in range(ACTIONS)]] * len(machines.all)
+        if found != wanted:
+            raise CommandError(f"helm {series}: not each action once and in order: {found}")
+        if await self._pods() == before:
+            raise CommandError(f"helm {series}: no pod was replaced")
+        self._tell(
+            f"helm {series} ({replaced:.0f} s) while {len(found)} Workflows ran: all Succeeded, "
+            f"{sum(map(len, found))} actions, none twice"
+        )
+
+    # --- what else an operator does -----------------------------------------------------------------------------------
+
+    async def _keys(self) -> None:
+        """Tokens for agents: the release makes the keys, and an upgrade keeps them."""
+        upgrade = [
+            "upgrade",
+            "tinkedge",
+            str(CHART),
+            "--values",
+            str(self._values),
+            "--set",
+            "settings.agent-auth=token",
+        ]
+        await self._helm(*upgrade, "--wait")
+        first = await self._secret()
+        await self._helm(*upgrade, "--set", "server.replicas=3", "--wait")
+        if await self._secret() != first or len(first) != 3:
+            raise CommandError("the keys did not survive an upgrade")
+        await self._helm("upgrade", "tinkedge", str(CHART), "--values", str(self._values), "--wait")
+        if await self._secret() != first:
+            raise CommandError("the keys did not stay when nothing needed them")
+        self._tell("keys: made by the first upgrade that needed them, the same after two more")
+
+    async def _secret(self) -> dict[str, str]:
+        text = await self._node.kubectl("get", "secret", "-n", NAMESPACE, "tinkedge-keys", "-o", "json")
+        data: dict[str, str] = json.loads(text)["data"]
+        return data
+
+    async def _drain(self) -> None:
+        """The only node: what is evicted has nowhere to go, so the last of each role has to stay."""
+        drain = ["drain", NODE, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=20s"]
+        try:
+            await self._node.kubectl(*drain)
+        except CommandError as error:
+            if "disruption budget" not in str(error):
+                raise
+        else:
+            raise CommandError("kubectl drain took the last server and controller")
+        left = {role: await self._ready(role) for role in ("edge", "server", "controller")}
+        if left != {"edge": 1, "server": 1, "controller": 1}:
+            raise CommandError(f"kubectl drain left {left}")
+        await self._node.kubectl("uncordon", NODE)
+        for role in ("server", "controller"):
+            rollout = ["rollout", "status", "-n", NAMESPACE, f"deployment/tinkedge-{role}", "--timeout=180s"]
+            await self._node.kubectl(*rollout, timeout=200)
+        self._tell(
+            "kubectl drain of the only node: one server, one controller and the edge stay ready; uncordon: all are back"
+        )
+
+    async def _ready(self, role: str) -> int:
+        selector = f"app.kubernetes.io/component={role}"
+        text = await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "json")
+        conditions = [each for pod in json.loads(text)["items"] for each in pod["status"].get("conditions", [])]
+        return sum(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    async def _beside(self) -> None:
+        """Servers beside the edges, as they are by default: no Service any more, and no VIP."""
+        upgrade = ["upgrade", "tinkedge", str(CHART), "--values", str(self._values)]
+        await self._helm(*upgrade, "--set", "server.mode=edges", "--set", "server.address=", "--wait")
+        await self._helm("test", "tinkedge")
+        with socket.create_connection((self._network.address, 42113), timeout=5):
+            self._tell(
+                f"helm upgrade to server.mode edges: a server at {self._network.address}:42113, helm test succeeds"
+            )
+
+    async def _uninstall(self) -> None:
+        kinds = "hardware,osies,templates,workflows"
+        before = (await self._node.kubectl("get", kinds, "-o", "name")).split()
+        await self._helm("uninstall", "tinkedge", "--wait")
+        await self._node.until("the end of all pods", self._no_pods)
+        if (await self._node.kubectl("get", kinds, "-o", "name")).split() != before:
+            raise CommandError("helm uninstall took objects along")
+        webhooks = await self._node.kubectl("get", "validatingwebhookconfigurations", "-o", "name")
+        if webhooks:
+            raise CommandError(f"helm uninstall left {webhooks}: the API server would go on asking")
+        await self._node.kubectl("label", "hardware", "lab-machine", "still=writable")
+        left = await self._node.kubectl(
+            "get", "secrets,leases,configmaps,services,serviceaccounts", "-n", NAMESPACE, "-o", "name"
+        )
+        ours = sorted(name for name in left.split() if "tinkedge" in name)
+        wanted = ["lease.coordination.k8s.io/tinkedge-controller", "secret/tinkedge-keys", "secret/tinkedge-webhook-ca"]
+        if ours != wanted:
+            raise CommandError(f"helm uninstall left {ours}")
+        self._tell(
+            f"helm uninstall: {len(before)} objects and their definitions stay, and {', '.join(ours)}; "
+            "no webhook is asked any more"
+        )
+
+    async def _no_pods(self) -> bool:
+        return not await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name")
+
+
+def _namespace(name: str, labels: dict[str, str]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def main(arguments: list[str]) -> int:
+    """The exit status. The argument is an image (dist/tinkedge_*.oci.tar) that needs not be made."""
+    image = Path(arguments[0]) if arguments else None
+    story = Story()
+    default_cache().mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="tinkedge-cluster-"))
+    with (default_cache() / "lock").open("w") as lock:
+        # The lab uses the same registry and recipes.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            asyncio.run(Trial(story, directory, image).run())
+        except CommandError as error:
+            story.tell(f"FAILED: {error}")
+            print(f"logs: {directory}", file=sys.stderr)
+            return 1
+    shutil.rmtree(directory)
+    story.tell("all is as docs/cluster.md says")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

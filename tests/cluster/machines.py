@@ -1,0 +1,107 @@
+"""Machines without a disk: a network namespace on the rack's bridge for each, with the agent that an OSIE would run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge.lab.shell import CommandError, Daemon, run
+
+API_VERSION = "tinkerbell.org/v1alpha2"
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """One of them."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"machine{self.number}"
+
+    @property
+    def mac(self) -> str:
+        return f"52:54:00:77:00:{self.number:02x}"
+
+    @property
+    def address(self) -> str:
+        return f"172.31.77.{100 + self.number}"
+
+    def hardware(self) -> dict[str, Any]:
+        dhcp = {"ip": self.address, "netmask": "255.255.255.0", "leaseTimeSeconds": 3600}
+        interfaces = {self.mac: {"dhcp": dhcp, "disableNetboot": True}}
+        return _object("Hardware", self.name, {"networkInterfaces": interfaces})
+
+    def workflow(self, series: str) -> dict[str, Any]:
+        reference = {"hardwareRef": {"name": self.name}, "templateRef": {"name": "count"}}
+        params = {"file": f"{series}-{self.number}"}
+        return _object("Workflow", f"{series}-{self.number}", {**reference, "templateParams": params, "timeout": 600})
+
+
+def template(directory: Path, actions: int, seconds: float) -> dict[str, Any]:
+    """Actions that each write a line into a file of `directory`: what ran, and how often."""
+    script = f'echo "$0" >> {directory}/"$1"; sleep {seconds}'
+    made = [
+        {"name": f"a{n}", "image": "none", "cmd": "/bin/sh", "args": ["-c", script, f"a{n}", "{{ .Params.file }}"]}
+        for n in range(actions)
+    ]
+    return _object("Template", "count", {"actions": made})
+
+
+def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def listed(objects: list[dict[str, Any]]) -> str:
+    """For `kubectl apply -f -`."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+
+
+class Machines:
+    """Their agents run from `up` until `down`."""
+
+    def __init__(self, directory: Path, bridge: str, server: str, count: int) -> None:
+        self.all = [Simulated(number) for number in range(count)]
+        self._directory = directory
+        self._bridge = bridge
+        self._server = server
+        self._stack = AsyncExitStack()
+
+    async def up(self) -> None:
+        """Raises CommandError."""
+        self._directory.mkdir()
+        for machine in self.all:
+            await self._start(machine)
+
+    async def _start(self, machine: Simulated) -> None:
+        space, link = f"tinkedge-{machine.name}", f"m{machine.number}"
+        await run(["ip", "netns", "add", space])
+        self._stack.push_async_callback(run, ["ip", "netns", "delete", space])
+        await run(["ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", space])
+        await run(["ip", "link", "set", link, "master", self._bridge, "up"])
+        within = ["ip", "-n", space]
+        await run([*within, "link", "set", "eth0", "address", machine.mac])
+        await run([*within, "link", "set", "eth0", "up"])
+        await run([*within, "address", "add", f"{machine.address}/24", "dev", "eth0"])
+        agent = [sys.executable, "-m", "edge.cli", "agent", "--runtime", "process", "--config", "/dev/null"]
+        who = ["--agent-id", machine.mac, "--server", self._server]
+        state = self._directory / machine.name
+        command = ["ip", "netns", "exec", space, *agent, *who, "--state-dir", state]
+        daemon = await Daemon.start(machine.name, command, self._directory / f"{machine.name}.log")
+        self._stack.push_async_callback(daemon.stop, 2)
+
+    async def down(self) -> None:
+        """All at once."""
+        await self._stack.aclose()
+
+    def ran(self, series: str, directory: Path) -> list[list[str]]:
+        """What each machine's Workflow of a series has run, in order. Raises CommandError if one has run nothing."""
+        try:
+            return [(directory / f"{series}-{machine.number}").read_text().split() for machine in self.all]
+        except FileNotFoundError as error:
+            raise CommandError(f"{error.filename}: this Workflow has run nothing") from None

@@ -1,0 +1,331 @@
+"""The chart as Helm renders it: objects that a real API takes, and that say what docs/cluster.md says.
+
+Helm itself is the oracle, built once (tests/programs). What the API takes is recorded (tests/interop/chart/record.py);
+that pods of it run and machines boot from them is for `make test-cluster`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from deploy.package.chart import CHART, DEPLOY, Helm, rendered
+from deploy.package.target import PackageError
+from edge.cli import main
+from edge.configuration import check
+from tests.programs.build import built
+
+Raw = dict[str, Any]
+
+SCHEMAS = Path(__file__).parent / "chart" / "schemas.json"
+SETS = ["default", "edges", "service", "everything"]
+ELSEWHERE = {"Certificate", "PrometheusRule", "ServiceMonitor"}
+"""Kinds that others define."""
+
+
+@pytest.fixture(scope="session")
+def helm() -> Helm:
+    return Helm(built("helm")["helm"])
+
+
+def values(name: str) -> tuple[str, ...]:
+    return () if name == "default" else ("--values", str(CHART / "ci" / f"{name}-values.yaml"))
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What a set of values becomes."""
+
+    all: list[Raw]
+
+    def of(self, kind: str) -> list[Raw]:
+        return [each for each in self.all if each["kind"] == kind]
+
+    def one(self, kind: str, name: str) -> Raw:
+        (found,) = [each for each in self.of(kind) if each["metadata"]["name"] == name]
+        return found
+
+    def pods(self) -> Iterator[tuple[str, Raw]]:
+        """Role, and what its pods are."""
+        for workload in self.all:
+            if workload["kind"] in ("Deployment", "DaemonSet"):
+                role = workload["metadata"]["labels"]["app.kubernetes.io/component"]
+                yield role, workload["spec"]["template"]["spec"]
+
+    def settings(self, role: str) -> Raw:
+        """What its ConfigMap has."""
+        found: Raw = yaml.safe_load(self.one("ConfigMap", f"tinkedge-{role}")["data"]["tinkedge.yaml"])
+        return found
+
+
+@pytest.fixture(scope="session")
+def objects(helm: Helm) -> dict[str, Objects]:
+    return {name: Objects([each for each in yaml.safe_load_all(helm.template(*values(name))) if each]) for name in SETS}
+
+
+# --- what a real API takes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_lint_finds_nothing(helm: Helm, name: str) -> None:
+    assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART), *values(name))
+
+
+@pytest.fixture(scope="session")
+def schemas() -> Raw:
+    """Recorded; a field that they do not name is refused."""
+    found: Raw = json.loads(SCHEMAS.read_text())
+    for schema in found.values():
+        if "properties" in schema:
+            schema.setdefault("additionalProperties", False)
+    return {"components": {"schemas": found}}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_object_is_one_that_the_api_takes(objects: dict[str, Objects], schemas: Raw, name: str) -> None:
+    by_kind = {
+        ("/".join(filter(None, (of["group"], of["version"]))), of["kind"]): schema
+        for schema, body in schemas["components"]["schemas"].items()
+        for of in body.get("x-kubernetes-group-version-kind", [])
+    }
+    for obj in objects[name].all:
+        if obj["kind"] in ELSEWHERE:
+            continue
+        schema = {"$ref": f"#/components/schemas/{by_kind[obj['apiVersion'], obj['kind']]}"} | schemas
+        try:
+            jsonschema.Draft202012Validator(schema).validate(obj)
+        except jsonschema.ValidationError as error:
+            pytest.fail(f"{obj['kind']} {obj['metadata']['name']}: {error.json_path}: {error.message}")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_settings_of_each_role_are_good_for_the_program(objects: dict[str, Objects], name: str, tmp_path: Path) -> None:
+    made = [each for each in objects[name].of("ConfigMap") if "tinkedge.yaml" in each["data"]]
+    assert made
+    for each in made:
+        file = tmp_path / "tinkedge.yaml"
+        file.write_text(each["data"]["tinkedge.yaml"])
+        check(file, main.command_named)
+
+
+# --- one source -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_made_of_the_chart_is_made_of_it_as_it_is(helm: Helm) -> None:
+    for path, text in rendered(helm).items():
+        assert path.read_text() == text, f"{path.relative_to(DEPLOY)}: make chart"
+
+
+def test_kubectl_makes_of_the_kustomization_what_helm_makes_of_the_chart(objects: dict[str, Objects]) -> None:
+    command = ["kubectl", "kustomize", str(DEPLOY / "kustomize")]
+    built_by_kubectl = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ours = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(built_by_kubectl)}
+    theirs = {(each["kind"], each["metadata"]["name"]): each for each in objects["default"].all}
+    hooks = {key for key, each in theirs.items() if "helm.sh/hook" in each["metadata"].get("annotations", {})}
+    assert ours.keys() == theirs.keys() - hooks | {("Namespace", "tinkedge")}
+    for key, each in ours.items():
+        assert each.get("spec") == theirs.get(key, {}).get("spec"), key
+
+
+# --- what the objects say ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_pod_has_more_than_it_needs(objects: dict[str, Objects], name: str) -> None:
+    for role, pod in objects[name].pods():
+        assert "initContainers" not in pod
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = pod["containers"]
+        security = container["securityContext"]
+        assert "privileged" not in security
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        added = {"add": ["NET_BIND_SERVICE", "NET_RAW", "NET_ADMIN"]} if role == "edge" else {}
+        assert security["capabilities"] == {"drop": ["ALL"]} | added
+        assert role == "edge" or pod["securityContext"]["runAsNonRoot"] is True
+        assert container["resources"]["limits"].keys() == {"memory"}
+
+
+def test_pods_spread_and_a_drain_leaves_one_of_each(objects: dict[str, Objects]) -> None:
+    found = objects["service"]
+    budgets = {each["metadata"]["name"]: each["spec"] for each in found.of("PodDisruptionBudget")}
+    assert budgets.keys() == {"tinkedge-edge", "tinkedge-server", "tinkedge-controller"}
+    for role in ("server", "controller"):
+        workload = found.one("Deployment", f"tinkedge-{role}")
+        assert workload["spec"]["replicas"] >= 2
+        selector = workload["spec"]["selector"]
+        assert budgets[f"tinkedge-{role}"]["selector"] == selector
+        (spread,) = workload["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        assert spread["labelSelector"] == selector
+
+
+def test_prometheus_and_the_test_of_the_release_may_ask_for_health_and_nobody_else(objects: dict[str, Objects]) -> None:
+    for role in ("server", "controller"):
+        policy = objects["service"].one("NetworkPolicy", f"tinkedge-{role}")["spec"]
+        (health,) = [rule for rule in policy["ingress"] if rule["ports"] == [{"port": "health", "protocol": "TCP"}]]
+        monitoring, test = health["from"]
+        assert monitoring["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+        labels = objects["service"].one("Pod", "tinkedge-test")["metadata"]["labels"]
+        assert test["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_edges_are_replaced_one_by_one(objects: dict[str, Objects]) -> None:
+    assert objects["default"].one("DaemonSet", "tinkedge-edge")["spec"]["updateStrategy"]["rollingUpdate"] == {
+        "maxUnavailable": 1
+    }
+    assert objects["service"].one("Deployment", "tinkedge-edge")["spec"]["strategy"]["rollingUpdate"] == {
+        "maxUnavailable": 1,
+        "maxSurge": 0,
+    }
+
+
+def test_servers_stand_beside_edges_where_there_is_no_load_balancer(objects: dict[str, Objects]) -> None:
+    edge, server = (objects["edges"].one("DaemonSet", f"tinkedge-{role}") for role in ("edge", "server"))
+    for same in ("hostNetwork", "nodeSelector", "tolerations"):
+        assert edge["spec"]["template"]["spec"][same] == server["spec"]["template"]["spec"][same]
+    settings = [objects["edges"].settings(role) for role in ("edge", "server")]
+    assert settings[0]["interface"] == settings[1]["interface"] == ["eth1", "eth2=10.2.0.1"]
+    assert "grpc-authority" not in settings[0]
+
+
+def test_service_of_the_servers_keeps_agents_addresses_and_edges_tell_its_address(objects: dict[str, Objects]) -> None:
+    spec = objects["service"].one("Service", "tinkedge-server")["spec"]
+    assert spec["type"] == "LoadBalancer"
+    assert spec["externalTrafficPolicy"] == "Local"
+    assert spec["loadBalancerClass"] == "example.com/class"
+    settings = objects["service"].settings("edge")
+    assert settings["grpc-authority"] == "10.1.0.250:42113"
+    named = objects["everything"].settings("edge")
+    assert named["grpc-authority"] == "agents.example.com:443"
+
+
+def test_services_that_are_off_have_no_port(objects: dict[str, Objects]) -> None:
+    pods = dict(objects["service"].pods())
+    assert [port["containerPort"] for port in pods["edge"]["containers"][0]["ports"]] == [8080, 7082]
+    default = dict(objects["default"].pods())["edge"]["containers"][0]["ports"]
+    assert [port["containerPort"] for port in default] == [67, 4011, 69, 7080, 7082]
+
+
+def test_image_is_taken_by_its_digest(objects: dict[str, Objects]) -> None:
+    for _, pod in objects["service"].pods():
+        assert pod["containers"][0]["image"] == f"registry.example/tinkedge@sha256:{'0' * 64}"
+        assert pod["imagePullSecrets"] == [{"name": "registry"}]
+        assert pod["priorityClassName"] == "tinkedge"
+
+
+def test_everything_that_users_add_is_there(objects: dict[str, Objects]) -> None:
+    pod = dict(objects["everything"].pods())["controller"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["controller", "--log-level=debug"]
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"} in container["env"]
+    assert container["volumeMounts"][-1] == {"name": "more", "mountPath": "/more"}
+    assert pod["volumes"][-1]["name"] == "more"
+    assert pod["serviceAccountName"] == "somebody"
+    assert pod["affinity"]["podAntiAffinity"]
+    assert pod["tolerations"][0]["key"] == "node-role.kubernetes.io/control-plane"
+
+
+def test_tls_files_are_where_the_settings_say(objects: dict[str, Objects]) -> None:
+    for name, secret in (("service", "tinkedge-server-tls"), ("everything", "server-tls")):
+        for role, pod in objects[name].pods():
+            if role not in ("edge", "server"):
+                continue
+            settings = objects[name].settings(role)
+            mounts = {each["mountPath"]: each["name"] for each in pod["containers"][0]["volumeMounts"]}
+            volumes = {each["name"]: each for each in pod["volumes"]}
+            files = [value for value in settings.values() if str(value).startswith("/run/secrets/tinkedge/")]
+            assert {str(Path(file).parent) for file in files} == {
+                path for path in mounts if path.startswith("/run/secrets/tinkedge/")
+            }
+            assert volumes["ca"]["secret"]["secretName"] == secret
+            # The authority alone: an edge has no business with the server's key.
+            assert volumes["ca"]["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+            assert ("tls" in volumes) == (role == "server")
+    certificate = objects["service"].one("Certificate", "tinkedge-server")
+    assert certificate["spec"]["ipAddresses"] == ["10.1.0.250"]
+
+
+def test_alerts_are_those_of_prometheus_alone(objects: dict[str, Objects]) -> None:
+    made = objects["service"].one("PrometheusRule", "tinkedge")["spec"]
+    assert made == yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())
+
+
+def test_keys_are_made_once_and_kept(objects: dict[str, Objects]) -> None:
+    secret = objects["service"].one("Secret", "tinkedge-keys")
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert secret["data"].keys() == {"agent-token.key", "metadata-token.key", "admin-token"}
+    assert len(set(secret["data"].values())) == 3
+    assert objects["default"].of("Secret") == []
+    assert objects["everything"].of("Secret") == [], "an existing one is named"
+
+
+def test_servers_have_no_key_but_that_of_agents(objects: dict[str, Objects]) -> None:
+    volumes = {role: {each["name"]: each for each in pod["volumes"]} for role, pod in objects["everything"].pods()}
+    assert volumes["server"]["keys"]["secret"]["items"] == [{"key": "agent-token.key", "path": "agent-token.key"}]
+    assert "items" not in volumes["edge"]["keys"]["secret"]
+    assert "keys" not in volumes["controller"]
+
+
+def test_definitions_stay_when_the_release_goes_unless_told_otherwise(objects: dict[str, Objects]) -> None:
+    for name, keep in (("default", "keep"), ("everything", None)):
+        definitions = objects[name].of("CustomResourceDefinition")
+        assert len(definitions) == (4 if name == "default" else 6)
+        for each in definitions:
+            assert each["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == keep
+
+
+def test_definitions_are_those_of_the_program(objects: dict[str, Objects]) -> None:
+    for each in objects["everything"].of("CustomResourceDefinition"):
+        folder = "crds-metal3" if each["spec"]["group"] == "metal3.io" else "crds"
+        file = DEPLOY / folder / f"{each['spec']['names']['plural']}.yaml"
+        assert each["spec"] == yaml.safe_load(file.read_text())["spec"]
+
+
+def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
+    notes = {
+        name: helm.run("install", "tinkedge", str(CHART), "-n", "tinkedge", "--dry-run=client", *values(name))
+        for name in ("edges", "service")
+    }
+    notes = {name: text.partition("NOTES:")[2] for name, text in notes.items()}
+    for line in ("67/udp, 4011/udp", "69/udp", "7080/tcp", "42113/tcp", "on eth1, eth2=10.2.0.1", "9443/tcp"):
+        assert line in notes["edges"]
+    for line in ("8080/tcp", "10.1.0.250:42113", "agents (TLS)", "deployment/tinkedge-edge"):
+        assert line in notes["service"]
+    for absent in ("67/udp", "69/udp"):
+        assert absent not in notes["service"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["server.mode=service"], "server.address: with server.mode service"),
+        (["edge.enabled=false"], "server.mode: edges needs edge.enabled"),
+        (["edge.hostNetwork=false"], "server.mode: edges needs edge.hostNetwork"),
+        (["server.healthPort=7082"], "server.healthPort"),
+        (["edge.cache.existingClaim=c"], "edge.kind Deployment with replicas 1"),
+        (["server.tls.certManager.enabled=true"], "issuerRef.name"),
+        (["edge.settings.dhcp-mode=relay"], "dhcp-mode"),
+        (["edge.interface=eth1"], "interface"),
+    ],
+)
+def test_values_that_can_not_be_are_refused_in_words(helm: Helm, options: list[str], words: str) -> None:
+    with pytest.raises(PackageError, match=words):
+        helm.template(*(word for each in options for word in ("--set", each)))
+
+
+def test_second_site_brings_nothing_that_is_the_clusters(helm: Helm) -> None:
+    options = ["crds.install=false", "controller.enabled=false"]
+    text = helm.run("template", "berlin", str(CHART), *(word for each in options for word in ("--set", each)))
+    site = [each for each in yaml.safe_load_all(text) if each]
+    names = {each["metadata"]["name"] for each in site}
+    assert all(name.startswith("berlin-tinkedge-") for name in names), names
+    kinds = {each["kind"] for each in site}
+    assert not kinds & {"CustomResourceDefinition", "ValidatingWebhookConfiguration", "Deployment"}
