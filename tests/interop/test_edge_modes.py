@@ -275,7 +275,7 @@ def test_declined_address_shows_on_the_hardware_and_is_offered_again_after_the_q
     reserving.machine("squatter", "52:54:00:00:01:07", address=address)
     assert set(reserving.discover("declining", mac, servers={ADDRESS})) == {ADDRESS}
     client = reserving.start("declining", *UDHCPC, "-s", "/bin/true", "-a", "-A", "5")
-    wait_until(lambda: conflict() != "", lambda: client.err)
+    wait_until(lambda: conflict().startswith("True "), lambda: client.err)
     client.end()
     assert conflict().startswith(f"True DeclinedByClient {address} is used by another host: {mac} declined it; ")
     reserving.address("squatter", "172.31.77.61/24")

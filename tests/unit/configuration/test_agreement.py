@@ -122,6 +122,17 @@ def test_data_directory_that_can_not_be_made_is_named(tmp_path: Path) -> None:
         assert [said in text for text in texts] == ([True] if said else [])
 
 
+def test_disk_that_is_read_only_for_now_keeps_nothing_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.statvfs(tmp_path)
+    fields = [*real[:8], real.f_flag | os.ST_RDONLY, *real[9:]]
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
+    (finding,) = here(params("up", "--data-dir", str(tmp_path)))
+    assert "read-only" in finding.message
+    assert not finding.is_error
+
+
 def test_finding_says_where_each_value_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tinkedge.yaml"
     file.write_text("data-dir: /srv\n\ngrpc-tls-cert: /c\n")
