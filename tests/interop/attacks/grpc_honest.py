@@ -48,6 +48,7 @@ class Honest:
         self.connected: list[float] = []
         self.troubles: dict[str, int] = {}
         self.breaks = 0
+        self._ended = False
 
     def _channel(self) -> grpc.aio.Channel:
         if self._files[0] is None:
@@ -85,7 +86,7 @@ class Honest:
         event = pb.Event(workflow_id="none", action_started=pb.Event.ActionStarted(action_id="a"))
         async with self._channel() as channel:
             publish = WorkflowServiceStub(channel).PublishEvent
-            while True:
+            while not self._ended:
                 begin = time.perf_counter()
                 try:
                     await publish(pb.PublishEventRequest(event=event), timeout=10)
@@ -98,7 +99,7 @@ class Honest:
 
     async def come_again(self) -> None:
         """New connections: an unknown id is refused, and so was served."""
-        while True:
+        while not self._ended:
             begin = time.perf_counter()
             async with self._channel() as channel:
                 call = self._stream(channel, "nobody")
@@ -118,8 +119,10 @@ class Honest:
         tasks = [asyncio.create_task(self.hold(opened))]
         await asyncio.wait_for(opened.wait(), 20)
         print(json.dumps({"open": True}), flush=True)
-        tasks += [asyncio.create_task(work()) for work in (self.ask, self.come_again)]
+        working = [asyncio.create_task(work()) for work in (self.ask, self.come_again)]
         await asyncio.sleep(self._seconds)
+        self._ended = True  # what is under way counts, however long it takes
+        await asyncio.gather(*working)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)

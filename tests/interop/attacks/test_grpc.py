@@ -32,7 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(edge)
 
 
-WITHIN = 3.0
+WITHIN = 5.0
 """Seconds, beside all other tests: an agent that is shut out waits for ten and more."""
 
 
