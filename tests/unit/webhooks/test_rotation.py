@@ -15,7 +15,6 @@ import pytest
 from aiohttp import web
 
 from tests.api import serving
-from tests.ports import free_port
 from tests.waiting import until
 from tink.kube.client import KubeClient
 from tink.kube.resources import SECRET
@@ -60,17 +59,16 @@ def shakes_hands(port: int, bundle: bytes) -> None:
 
 
 async def test_reviews_go_on_while_the_secret_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SERVICE_PORT", 0)  # any that is free
     monkeypatch.setattr(server, "_SPREAD_SECONDS", 1.0)
     monkeypatch.setattr(server, "_OVERLAP_SECONDS", 3.0)
     monkeypatch.setattr(server, "_LOOK_AFTER_SECONDS", 3600.0)
     registered: deque[bytes] = deque()
     async with serving(tmp_path / "state") as (_, client):
-        ports = [free_port(), free_port()]
-        replicas = [
-            Webhooks(client, [Hook(registered)], WebhookSettings(service="default/hook", port=port)) for port in ports
-        ]
+        replicas = [Webhooks(client, [Hook(registered)], WebhookSettings(service="default/hook")) for _ in range(2)]
         for replica in replicas:
             await replica.start()
+        ports = [replica.port for replica in replicas]
         running = [asyncio.create_task(replica.run()) for replica in replicas]
         first = registered[-1]
         reviews = 0
