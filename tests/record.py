@@ -74,8 +74,9 @@ def record_gnostic() -> None:
 
 
 def record_client_go() -> None:
-    """What client-go sends as protobuf."""
-    _write(APISERVER / "data" / "client_go.json", APISERVER / "data" / "client_go" / "main.go")
+    """What client-go sends as protobuf, and what its recorder of Events sends."""
+    for name in ("client_go", "client_go_recorder"):
+        _write(APISERVER / "data" / f"{name}.json", APISERVER / "data" / name / "main.go")
 
 
 def _write(file: Path, source: Path, given: str = "") -> None:

@@ -13,7 +13,7 @@ longer there fails too.
 A step of a case:
 
     do: METHOD PATH      <cm>, <w>, ... stand for paths (PATHS), <ns> for the namespace, <x> for what `save` kept
-    of: Widget           put apiVersion and kind into the body
+    of: Widget           put apiVersion and kind into the body; `KIND/GROUP/VERSION` for another version
     body: {...}          sent as JSON; `raw` is sent as it is, and may be {text, open, times, close, after}
     type, accept, headers, token
     save: {x: metadata.resourceVersion}
@@ -56,12 +56,17 @@ PATHS = {
     "w": f"{CONF}/widgets",
     "blobs": f"{CONF}/blobs",
     "gadgets": "/apis/conf.test/v1/gadgets",
+    "doors": f"{CONF}/doors",
+    "gates": f"{CONF}/gates",
+    "herds": f"{CONF}/herds",
+    "v1": f"{CONF}/movables",
+    "v1beta1": "/apis/conf.test/v1beta1/namespaces/<ns>/movables",
+    "newevents": "/apis/events.k8s.io/v1/namespaces/<ns>/events",
     "tink": "/apis/tinkerbell.org/v1alpha2/namespaces/<ns>",
 }
 API_VERSIONS = {
-    "Widget": "conf.test/v1",
-    "Gadget": "conf.test/v1",
-    "Blob": "conf.test/v1",
+    **dict.fromkeys(("Blob", "Door", "Gadget", "Gate", "Herd", "Movable", "Widget"), "conf.test/v1"),
+    "Scale": "autoscaling/v1",
     "Lease": "coordination.k8s.io/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
     **dict.fromkeys(("Hardware", "OSIE", "Template", "Workflow"), "tinkerbell.org/v1alpha2"),
@@ -234,9 +239,9 @@ def body_of(step: dict[str, Any], names: dict[str, str]) -> bytes | None:
     if "body" not in step:
         return None
     body = put(step["body"], names)
-    kind = step.get("of")
+    kind, _, version = step.get("of", "").partition("/")
     if kind:
-        body = {"apiVersion": API_VERSIONS.get(kind, "v1"), "kind": kind, **body}
+        body = {"apiVersion": version or API_VERSIONS.get(kind, "v1"), "kind": kind, **body}
     return json.dumps(body).encode()
 
 
@@ -267,7 +272,7 @@ def parsed(raw: bytes, media: str) -> Any:
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _PATCHED = re.compile(r'Invalid value: "\{.*\}": ', re.DOTALL)  # its fields are in another order
-_RANDOM = re.compile(r"\b(RACK-|Bad_)[a-z0-9]{5}\b")
+_RANDOM = re.compile(r"\b(RACK-|Bad_|gen[-.]|Gen Upper\.|a/b)[a-z0-9]{5}\b")
 _VERSION_WORDS = re.compile(
     r"([Rr]esource ?[Vv]ersions?(?: in precondition| in object meta)?: |current: "
     r"|(?:resource version: \d+|in record) \(|resourceVersion\\*\"?: ?\\*\")(\d+)"
@@ -302,7 +307,8 @@ def symbolic(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 out[key] = [{**column, "description": ""} for column in item or ()]
             elif key == "cells":
                 out[key] = [
-                    "<age>" if isinstance(cell, str) and re.fullmatch(r"\d+s", cell) else walk(cell) for cell in item
+                    "<age>" if isinstance(cell, str) and re.fullmatch(r"\d+s|\d+y\d+d", cell) else walk(cell)
+                    for cell in item
                 ]
             else:
                 out[key] = walk(item)

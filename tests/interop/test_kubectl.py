@@ -33,6 +33,19 @@ metadata: {name: install}
 spec: {hardwareRef: {name: machine-1}, templateRef: {name: debian}}
 """
 WORKFLOWS = "/apis/tinkerbell.org/v1alpha2/namespaces/default/workflows"
+EVENT = """
+apiVersion: events.k8s.io/v1
+kind: Event
+metadata: {name: made, namespace: default}
+eventTime: "2026-11-23T23:00:00.000000Z"
+regarding: {kind: Hardware, name: machine-1, namespace: default}
+reportingController: example.org/controller
+reportingInstance: host
+action: Make
+reason: Making
+type: Normal
+note: made it
+"""
 OSIE = """
 apiVersion: tinkerbell.org/v1alpha2
 kind: OSIE
@@ -192,6 +205,22 @@ async def test_describe_shows_the_object_and_its_events(kubectl: Kubectl) -> Non
     out = await kubectl("describe", "hw", "machine-1")
     assert "Lease Time Seconds:  86400" in out
     assert "it is up" in out
+
+
+async def test_event_of_either_name_is_listed_and_described(kubectl: Kubectl) -> None:
+    listed = [line.split() for line in (await kubectl("api-resources", "--no-headers", "-o", "wide")).splitlines()]
+    assert sum(line[0] == "events" for line in listed) == 2
+    await kubectl("apply", "-f", "-", stdin=HARDWARE)
+    uid = (await kubectl.object("hw", "machine-1"))["metadata"]["uid"]
+    event = EVENT.replace("name: machine-1", f"name: machine-1, uid: {uid}")
+    await kubectl("create", "-f", "-", stdin=event)
+    assert "Making" in await kubectl("get", "events")
+    assert "made it" in await kubectl("get", "events.v1.events.k8s.io", "-o", "wide")
+    assert "made it" in await kubectl("describe", "hw", "machine-1")
+    assert (await kubectl("diff", "-f", "-", stdin=event)) == ""
+    assert "What happened" in await kubectl("explain", "events.note", "--api-version=events.k8s.io/v1")
+    await kubectl("delete", "events.events.k8s.io", "made")
+    assert "Making" not in await kubectl("get", "events")
 
 
 async def test_explain_prints_the_descriptions_of_the_models(kubectl: Kubectl) -> None:

@@ -60,6 +60,25 @@ class Item(Protocol):
         """The object as JSON text."""
 
 
+class Converter(Protocol):
+    """How objects of one resource get from version to version."""
+
+    by_webhook: bool
+    """Whether nobody here knows which field becomes which."""
+
+    def completed(self, body: bytes) -> bytes:
+        """Give a stored object that is older than the schemas of today, by these. Raises StatusError."""
+
+    def complete(self, obj: Raw) -> None:
+        """Prune an object and fill in defaults, by the schema of its own version, in place. Raises StatusError."""
+
+    async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
+        """Give objects in a version (an apiVersion), neither pruned nor completed. Raises StatusError."""
+
+    async def moved(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
+        """Give stored texts in a version (an apiVersion). Raises StatusError."""
+
+
 async def as_served(resource: Resource, items: Sequence[Item]) -> list[bytes]:
     """Give stored objects as text in the version of the resource. Raises StatusError when conversion fails."""
     head = b'{"apiVersion":"%b"' % resource.api_version.encode()
@@ -68,13 +87,13 @@ async def as_served(resource: Resource, items: Sequence[Item]) -> list[bytes]:
     other = [index for index, item in enumerate(items) if item.version < since or not item.body.startswith(head)]
     if not other:
         return bodies
-    rule: Conversion | None = resource.conversion
+    rule: Converter | None = resource.conversion
     if rule is None:
         for index in other:
             bodies[index] = _renamed(head, bodies[index])
         return bodies
     old = [rule.completed(bodies[index]) if items[index].version < since else bodies[index] for index in other]
-    for index, body in zip(other, await rule.moved(resource, old), strict=True):
+    for index, body in zip(other, await rule.moved(resource.api_version, old), strict=True):
         bodies[index] = body
     return bodies
 
@@ -89,7 +108,7 @@ async def as_stored(resource: Resource, obj: Raw) -> Raw:
         return obj
     if resource.conversion is None:
         return {**obj, "apiVersion": api_version}
-    rule: Conversion = resource.conversion
+    rule: Converter = resource.conversion
     made: Raw = deep_copy((await rule.convert([obj], api_version))[0])
     # Defaults of the storage version as well: Kubernetes fills them in whenever the object is read.
     rule.complete(made)
@@ -113,7 +132,7 @@ async def convert(resource: Resource, obj: Raw) -> Raw:
         return obj
     if resource.conversion is None:
         return obj | {"apiVersion": resource.api_version}
-    rule: Conversion = resource.conversion
+    rule: Converter = resource.conversion
     return (await rule.convert([obj], resource.api_version))[0]
 
 
@@ -184,9 +203,8 @@ class Conversion:
 
     # --- from version to version ---
 
-    async def moved(self, resource: Resource, bodies: Sequence[bytes]) -> list[bytes]:
-        """Give stored texts in the version of the resource. Raises StatusError."""
-        target = resource.api_version
+    async def moved(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
+        """Give stored texts in the version `target`. Raises StatusError."""
         head = b'{"apiVersion":"%b"' % target.encode()
         if self._client is None:
             return [body if body.startswith(head) else self._moved_by_name(body, target) for body in bodies]

@@ -3,7 +3,7 @@
 Made once in the data directory and kept, so that kubeconfigs that people have copied go on working:
 
     pki/ca.crt, pki/ca.key    the server's own certificate authority
-    token                     the bearer token of the administrator
+    token                     the bearer token of the administrator; of several lines the first, all of which are good
     users.json                whom the administrator has given tokens of their own: `access`
     kubeconfig                both together with the address, for kubectl
 
@@ -112,13 +112,14 @@ def load_token(path: Path) -> str:
         content = secrets.token_urlsafe(32).encode() + b"\n"
         private_files.create(path, content)
         content = path.read_bytes()
-    token = content.strip()
-    if wrong := _why_no_token(content, token):
-        raise ApiServerError(
-            f"{path}: {wrong}; put the right one back, or remove the file to get a new one: kubeconfigs that were "
-            "copied are worth nothing then"
-        )
-    return token.decode("ascii")
+    tokens = [line.strip() for line in content.strip().splitlines() if not line.startswith(b"#")] or [b""]
+    for token in tokens:
+        if wrong := _why_no_token(content, token):
+            raise ApiServerError(
+                f"{path}: {wrong}; put the right one back, or remove the file to get a new one: kubeconfigs that were "
+                "copied are worth nothing then"
+            )
+    return tokens[0].decode("ascii")
 
 
 def _why_no_token(content: bytes, token: bytes) -> str:

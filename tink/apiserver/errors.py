@@ -7,7 +7,8 @@ controllers compare the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tink.schema import FieldError, Raw, TooMuchAddedError, quote
@@ -24,7 +25,8 @@ class StatusError(Exception):
         super().__init__(message)
         self.code, self.reason, self.message, self.details = code, reason, message, details
         self.metadata: dict[str, Any] = {}
-        self.warnings: Sequence[str] = ()
+        self.warnings: Sequence[str] | None = None
+        """What else the client is told; None while nobody has looked."""
 
     def body(self) -> dict[str, Any]:
         """Give the Status object."""
@@ -40,6 +42,16 @@ class StatusError(Exception):
         if self.details is not None:
             status["details"] = self.details
         return status
+
+
+@contextlib.contextmanager
+def warned(warnings: Sequence[str]) -> Iterator[None]:
+    """What was to be said of a request before it was refused reaches the client with the refusal."""
+    try:
+        yield
+    except StatusError as error:
+        error.warnings = warnings
+        raise
 
 
 def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> StatusError:
@@ -173,5 +185,5 @@ def too_much_added(group: str, plural: str, obj: Raw, error: TooMuchAddedError) 
 
 
 def internal(message: str) -> StatusError:
-    """Report a fault on our side."""
-    return StatusError(500, "InternalError", f"Internal error occurred: {message}")
+    """Report a fault on our side, or of somebody whom we ask; the cause stands alone, too."""
+    return StatusError(500, "InternalError", f"Internal error occurred: {message}", {"causes": [{"message": message}]})

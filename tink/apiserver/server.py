@@ -19,6 +19,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -39,7 +40,9 @@ from tink.apiserver.store import Event, Key, StorageError, Store
 from tink.apiserver.webhooks import WebhookClient
 from tink.apiserver.write import Verbs
 from tink.files import data_directory, private_files
+from tink.files.key_file import KeyFile, KeyFileError
 from tink.net.connection_limit import LimitedSite, Limits
+from tink.net.host_port import join_host_port
 from tink.schema import Raw
 
 log = logging.getLogger(__name__)
@@ -111,8 +114,7 @@ class ApiServer:
     @property
     def url(self) -> str:
         """Where the server listens, e.g. https://127.0.0.1:6443."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"https://{host}:{self._port}"
+        return f"https://{join_host_port(self._host, self._port)}"
 
     def metrics(self) -> Collector:
         """For Prometheus, of a server that has started."""
@@ -139,8 +141,10 @@ class ApiServer:
                 private_files.sweep(self._data_dir, "token", "kubeconfig", "state.newest", "pki", "serving")
             authority = credentials.load_authority(self._data_dir / "pki", self._now())
             token = credentials.load_token(self._data_dir / "token")
-            authenticator = Authenticator(token, self._data_dir / FILE, self._now)
-        except UserFileError as error:
+            show = partial(self._keep_kubeconfig, authority)
+            tokens = KeyFile(self._data_dir / "token", "the administrator's token", changed=show)
+            authenticator = Authenticator(tokens.holds, self._data_dir / FILE, self._now)
+        except (UserFileError, KeyFileError) as error:
             raise ApiServerError(str(error)) from error
         except OSError as error:
             raise ApiServerError(f"data directory {self._data_dir}: {error}") from error
@@ -174,6 +178,13 @@ class ApiServer:
             asyncio.create_task(_say_daily(authenticator), name="apiserver tokens"),
         ]
         log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
+
+    def _keep_kubeconfig(self, authority: credentials.Authority, token: str) -> None:
+        """While it runs, the administrator's token is another one."""
+        try:
+            credentials.keep_kubeconfig(self.kubeconfig, self.url, authority, token)
+        except OSError as error:
+            log.error("%s has the token from before, it cannot be written: %s", self.kubeconfig, error.strerror)
 
     async def _listen(self, runner: web.AppRunner, context: ssl.SSLContext) -> None:
         """At `host` and at the addresses; each of the two has places of its own, so that strangers take none of those

@@ -118,14 +118,16 @@ def compiled(openapi: Raw) -> tuple[CompiledSchema, Validations | None]:
     return made
 
 
-def complete_by_schema(compiled: CompiledSchema, new: Raw, read: Callable[[Raw], list[str]]) -> Outcome:
+def complete_by_schema(
+    compiled: CompiledSchema, new: Raw, read: Callable[[Raw], list[str]], *, keeps_nulls: bool = False
+) -> Outcome:
     """Prune, complete and check an object in place.
 
     `read` reads what Kubernetes reads into Go types, in place, and gives the paths of fields that these do not have.
-    Raises what it raises, and TooMuchAddedError.
+    `keeps_nulls`: see `Outcome`. Raises what `read` raises, and TooMuchAddedError.
     """
     unknown = read(new)
-    found = Outcome()
+    found = Outcome(keeps_nulls=keeps_nulls)
     compiled(new, None, found)
     if unknown or found.unknown or found.late:
         found.unknown = [*unknown, *sorted(found.unknown), *found.late]

@@ -34,19 +34,23 @@ class TooMuchAddedError(Exception):
 
 @dataclass(slots=True)
 class Outcome:
-    """What one walk found: errors, and the paths of fields that were dropped because the schema does not know them."""
+    """What one walk found: errors, and the paths of fields that were dropped because the schema does not know them.
+
+    With `keeps_nulls` a null that no default takes the place of stays, to be refused where it may not be.
+    """
 
     errors: list[FieldError] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     added: int = 0
+    keeps_nulls: bool = False
 
     def report(self, error: FieldError) -> None:
         """Note an error."""
         if len(self.errors) < MAX_ERRORS:
             self.errors.append(error)
 
-    def add(self, path: Path, name: str, size: int) -> None:
+    def add(self, path: Path, name: str | int, size: int) -> None:
         """Note a default of `size` bytes, before it is filled in. Raises TooMuchAddedError."""
         self.added += size
         if self.added > MAX_ADDED:

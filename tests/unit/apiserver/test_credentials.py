@@ -38,13 +38,18 @@ def test_token_that_is_cut_off_anywhere_is_refused_and_kept(tmp_path: Path, cut:
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff\xfe" * 30, b"\0" * 44, b"one two" * 10 + b"\n", b"a" * 40 + b"\n" + b"b" * 40]
+    "content", [b"\xff\xfe" * 30, b"\0" * 44, b"one two" * 10 + b"\n", b"a" * 40 + b"\n\xff" + b"b" * 40 + b"\n"]
 )
 def test_token_that_is_garbled_is_refused_without_showing_it(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(ApiServerError, match="is no token: one line") as caught:
         credentials.load_token(tmp_path / "token")
     assert "aaaa" not in str(caught.value)
+
+
+def test_first_of_several_tokens_is_the_one_that_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(f"# since monday\n{'n' * 40}\n{'o' * 40}\n")
+    assert credentials.load_token(tmp_path / "token") == "n" * 40
 
 
 def test_token_of_the_operator_is_taken(tmp_path: Path) -> None:

@@ -7,15 +7,20 @@ import socket
 import stat
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import aiohttp.web
 import pytest
+import yaml
 
 from tests.unit.apiserver.conftest import Client
+from tests.waiting import until
 from tink.apiserver import ApiServer, ApiServerError
+from tink.kube.client import KubeClient
+from tink.kube.resources import HARDWARE
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -47,6 +52,27 @@ async def test_everything_survives_a_restart_and_watches_resume(start: Any) -> N
         await make(api, "c")
         event = await watch.next()
         assert int(event["object"]["metadata"]["resourceVersion"]) > int(last["metadata"]["resourceVersion"])
+
+
+async def test_token_of_the_administrator_is_changed_while_the_server_and_its_clients_run(
+    start: Any, crds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, api = await start()
+    await crds(api)
+    file, new = server.kubeconfig.parent / "token", "n" * 43
+    old = file.read_text().strip()
+    for room in ("kube.client", "files.key_file"):
+        monkeypatch.setattr(f"tink.{room}._RECHECK_SECONDS", 0)
+    async with await KubeClient.connect(server.kubeconfig) as component:
+        file.write_text(f"{new}\n{old}\n")
+        assert (await api("GET", CONFIGMAPS, token=new)).status == 200
+        assert yaml.safe_load(server.kubeconfig.read_text())["users"][0]["user"]["token"] == new
+        assert (await api("GET", CONFIGMAPS)).status == 200, "the old one is good until it is taken out"
+        file.write_text(f"{new}\n")
+        assert (await api("GET", CONFIGMAPS)).status == 401
+        assert (await component.list(HARDWARE))["items"] == []
+        file.write_text("garbled\n")
+        assert (await api("GET", CONFIGMAPS, token=new)).status == 200, "what was good stays"
 
 
 async def test_definitions_are_served_after_a_restart(start: Any, crds: Any) -> None:
@@ -169,6 +195,10 @@ asyncio.run(main())
 """
 
 
+def _longer(names: list[str], than: int) -> bool:
+    return len(names) > than
+
+
 async def test_killed_server_has_kept_every_write_that_it_answered(connect: Any, start: Any, tmp_path: Path) -> None:
     state = tmp_path / "state"
     answered: list[str] = []
@@ -190,10 +220,10 @@ async def test_killed_server_has_kept_every_write_that_it_answered(connect: Any,
         assert await asyncio.wait_for(process.stdout.readline(), 20) == b"ready\n"
         api = connect(state / "kubeconfig")
         writers = [asyncio.create_task(write(api, f"life-{life}-{writer}")) for writer in range(4)]
-        await asyncio.sleep(0.3)
+        enough = len(answered) + 10
+        await until(partial(_longer, answered, enough))
         process.kill()
         await asyncio.gather(*writers, process.wait())
-    assert len(answered) > 30
     _, api = await start()
     stored = {item["metadata"]["name"] for item in (await api("GET", CONFIGMAPS)).json["items"]}
     assert set(answered) <= stored

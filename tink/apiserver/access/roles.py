@@ -39,13 +39,15 @@ def _with_status(resources: Sequence[str]) -> tuple[str, ...]:
 
 
 _VIEW: Final = (
-    Rule(_READ, ("",), ("configmaps", "events", "namespaces", "namespaces/status")),
+    Rule(_READ, ("",), ("configmaps", "namespaces", "namespaces/status")),
+    Rule(_READ, ("", "events.k8s.io"), ("events",)),
     Rule(_READ, ("tinkerbell.org",), _with_status(_TINKERBELL)),
     Rule(_READ, ("metal3.io",), _with_status(_METAL3)),
 )
 _EDIT: Final = (
     Rule(_READ, ("",), ("secrets",)),
-    Rule(_WRITE, ("",), ("configmaps", "events", "secrets")),
+    Rule(_WRITE, ("",), ("configmaps", "secrets")),
+    Rule(_WRITE, ("", "events.k8s.io"), ("events",)),
     Rule((*_READ, *_WRITE), ("coordination.k8s.io",), ("leases",)),
     Rule(_WRITE, ("tinkerbell.org",), _TINKERBELL),
     Rule(_WRITE, ("metal3.io",), _METAL3),
@@ -60,6 +62,7 @@ _EDGE: Final = (
     Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "osies", "workflows")),
     Rule(("get",), ("tinkerbell.org",), ("hardware",)),
     Rule(("patch",), ("tinkerbell.org",), ("hardware/status",)),
+    Rule(("create",), ("",), ("events",)),
     Rule(("get",), ("",), ("secrets",)),
 )
 """What these components use, as deploy/rbac.yaml has it for clusters; user-data may stand in any Secret."""

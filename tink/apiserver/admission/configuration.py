@@ -45,19 +45,15 @@ class Hook:
     ) -> Resource | None:
         """The resource, in the version in which this webhook wants to see it; None when no rule is about it.
 
-        `versions` gives all versions of a resource that are served.
+        `versions` gives all versions of a resource that are served, under all its names.
         """
-        about = [rule for rule in self.rules if rule.about(operation, resource, subresource)]
-        for rule in about:
-            if rule.has(resource.version):
-                return resource
-        if about and self.equivalent:
-            others = versions(resource)
-            for rule in about:
-                for other in others:
-                    if rule.has(other.version):
-                        return other
-        return None
+        if any(rule.asks(operation, resource, subresource) for rule in self.rules):
+            return resource
+        if not self.equivalent:
+            return None
+        others = versions(resource)
+        candidates = (other for rule in self.rules for other in others if rule.asks(operation, other, subresource))
+        return next(candidates, None)
 
 
 def compile_hooks(configuration: Mapping[str, Any]) -> tuple[Hook, ...]:

@@ -52,8 +52,10 @@ class Rule:
             rule.get("scope") or "*",
         )
 
-    def about(self, operation: str, resource: Resource, subresource: str) -> bool:
-        """Whether the rule is about this operation on this resource, in whatever version."""
+    def asks(self, operation: str, resource: Resource, subresource: str) -> bool:
+        """Whether the rule is about this operation on this resource, in this version."""
+        if resource.version not in self.versions and "*" not in self.versions:
+            return False
         if operation not in self.operations and "*" not in self.operations:
             return False
         if resource.group not in self.groups and "*" not in self.groups:
@@ -67,10 +69,6 @@ class Rule:
             or (resource.plural, "*") in pairs
             or ("*", "*") in pairs
         )
-
-    def has(self, version: str) -> bool:
-        """Whether the rule is about this version."""
-        return version in self.versions or "*" in self.versions
 
 
 def compile_selector(selector: Mapping[str, Any] | None) -> Match | None:

@@ -160,16 +160,16 @@ class Webhooks:
                 f"admission webhook {quote(hook.name)} attempted to modify the object, which is not supported "
                 "for this operation"
             )
-            raise _internal(why)
+            raise errors.internal(why)
         if answer.patch_type != "JSONPatch":
             raise CalledError(hook.name, f"unsupported patch type {quote(answer.patch_type)}")
         try:
             made = patch.apply_operations(now.object, operations)
             text = orjson.dumps(made, option=orjson.OPT_SORT_KEYS)
         except patch.PatchError as error:
-            raise _internal(str(error)) from error
+            raise errors.internal(str(error)) from error
         except orjson.JSONEncodeError as error:
-            raise _internal(f"the patch of a webhook leaves no object that can be written: {error}") from error
+            raise errors.internal(f"the patch of a webhook leaves no object that can be written: {error}") from error
         _check_patched(made, text, now.object)
         same = text == orjson.dumps(now.object, option=orjson.OPT_SORT_KEYS)
         # Defaults again, for the next webhook; what is wrong with the object is found when all have been asked.
@@ -285,7 +285,7 @@ class Webhooks:
                 None if attributes.old is None else await conversion.convert(resource, attributes.old),
             )
         except StatusError as error:
-            raise _internal(error.message) from error
+            raise errors.internal(error.message) from error
 
     async def _call(self, hook: Hook, attributes: Attributes, now: _Versioned) -> review.Answer:
         """Ask one webhook. Raises CalledError; StatusError when it refuses."""
@@ -310,7 +310,6 @@ class Webhooks:
             raise CalledError(hook.name, f"received invalid webhook response: {error}") from error
         attributes.warnings.extend(found.warnings)
         if found.refusal is not None:
-            found.refusal.warnings = attributes.warnings  # they reach the client even so
             raise found.refusal
         return found
 
@@ -318,23 +317,18 @@ class Webhooks:
 def _forgive(hook: Hook, error: CalledError) -> None:
     """Go on after a failed call if the webhook's failurePolicy says so. Raises StatusError (500) if not."""
     if hook.fails:
-        raise _internal(str(error)) from error
+        raise errors.internal(str(error)) from error
     log.warning("Failed calling webhook, failing open %s: %s", hook.name, error)
-
-
-def _internal(why: str) -> StatusError:
-    """A 500 with its cause, as Kubernetes' NewInternalError makes it."""
-    return StatusError(500, "InternalError", f"Internal error occurred: {why}", {"causes": [{"message": why}]})
 
 
 def _check_patched(made: Any, text: bytes, before: Raw) -> None:
     """Refuse a patch that leaves something else than an object of the same kind. Raises StatusError (500)."""
     if not isinstance(made, dict):
-        raise _internal(not_an_object(made))
+        raise errors.internal(not_an_object(made))
     for name, title in (("kind", "Kind"), ("apiVersion", "apiVersion")):
         if not made.get(name):
-            raise _internal(f"Object '{title}' is missing in '{text.decode()}'")
+            raise errors.internal(f"Object '{title}' is missing in '{text.decode()}'")
         if made[name] != before[name]:
-            raise _internal(f"the patch of a webhook changes {name}")
+            raise errors.internal(f"the patch of a webhook changes {name}")
     if not isinstance(made.get("metadata"), dict):
-        raise _internal("the patch of a webhook leaves no metadata")
+        raise errors.internal("the patch of a webhook leaves no metadata")

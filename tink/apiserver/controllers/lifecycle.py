@@ -18,7 +18,7 @@ import orjson
 
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import MERGE_PATCH, Body, DeleteOptions, Target, WriteOptions
-from tink.apiserver.resources import Registry, Resource, definitions
+from tink.apiserver.resources import Registry, Resource, builtin, definitions
 from tink.apiserver.store import Event, MismatchError, StorageError, Store, Stored
 from tink.apiserver.write import Verbs
 from tink.schema import Raw, meta
@@ -89,7 +89,11 @@ class Lifecycle:
         return waiting
 
     def _stored_resources(self) -> Iterable[Resource]:
-        return {resource.key: resource for resource in self._registry.all() if not resource.virtual}.values()
+        found: dict[str, Resource] = {}
+        for resource in self._registry.all():
+            if not resource.virtual:
+                found.setdefault(resource.key, resource)
+        return found.values()
 
     async def _terminating(self, key: str) -> list[Stored]:
         return [
@@ -217,8 +221,7 @@ class Lifecycle:
         before = meta.timestamp(self._now() - EVENT_LIFE)
         for item in await self._all(resource.key, None):
             event: Raw = orjson.loads(item.body)
-            seen = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
-            if max(seen, event["metadata"]["creationTimestamp"]) < before:
+            if max(builtin.events.last_seen(event), event["metadata"]["creationTimestamp"]) < before:
                 await self._delete(resource, item, _Remaining())
 
     def _timestamp(self) -> str:

@@ -197,5 +197,6 @@ def _names(resource: Resource) -> Raw:
 
 def storage_hash(resource: Resource) -> str:
     """Name the version that is stored (k8s.io/apiserver, pkg/endpoints/discovery), for tools that migrate storage."""
-    stored = f"{resource.group}/{resource.stored_version or resource.version}/{resource.kind}"
+    version = resource.stored_api_version
+    stored = f"{version if '/' in version else f'/{version}'}/{resource.kind}"
     return base64.b64encode(hashlib.sha256(stored.encode()).digest()[:8]).decode()

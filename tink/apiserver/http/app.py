@@ -56,7 +56,7 @@ from tink.apiserver.requests import (
 )
 from tink.apiserver.resources import Registry, Resource, advice
 from tink.apiserver.store import StorageError, Store
-from tink.apiserver.write import Result, Reviewer, Scales, Verbs, find_review
+from tink.apiserver.write import SCALE, Result, Reviewer, Scales, Verbs, find_review
 from tink.offload import offload, weight
 
 log = logging.getLogger(__name__)
@@ -146,12 +146,14 @@ class Api:
         if error.code == 401:
             self.request_log.unauthorized(request.remote or "?", error.message)
         elif error.code == 403 and caller is not None and caller != ADMIN:
-            self._audit.refused(caller, request.remote or "?", for_log(error))
+            path = _path(request)
+            action = wanted(request.method, path, parse_path(path), request.query)
+            self._audit.refused(caller, request.remote or "?", action, for_log(error))
         elif error.code not in _QUIET:
             self.request_log.refused(request.method, request.path, f"{error.code} {for_log(error)}")
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        path = request.rel_url.raw_path.rstrip("/")
+        path = _path(request)
         if path in ("/healthz", "/livez", "/readyz"):
             await self._store.current()  # says whether the thread of the store still answers
             return web.Response(text="ok")
@@ -253,7 +255,8 @@ class Api:
         return self._scales if target.subresource == "scale" else self._verbs
 
     async def _single(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
-        accepted = accepted_form(request, resource)
+        shown = SCALE if target.subresource == "scale" else resource
+        accepted = accepted_form(request, shown)
         match request.method:
             case "GET":
                 await self._check_version(request.query.get("resourceVersion", ""))
@@ -262,7 +265,7 @@ class Api:
                 result = await self._verbs.get(resource, target)
             case "PUT":
                 options = _write_options(request, "UpdateOptions")
-                body = await self._body(request, resource, options)
+                body = await self._body(request, shown, options)
                 result = await self._on(target).update(resource, target, body, options)
             case "PATCH":
                 result = await self._patch(request, resource, target)
@@ -273,7 +276,7 @@ class Api:
                 return await self._create(request, resource, target)
             case _:
                 raise errors.method_not_allowed()
-        return self._result(request, resource, result, accepted)
+        return self._result(request, shown, result, accepted)
 
     async def _check_version(self, version: str) -> None:
         """Check that the state is as new as a reader wants it. Raises StatusError (400, 504)."""
@@ -365,6 +368,10 @@ class Api:
         for text in limited(result.warnings):
             response.headers.add("Warning", warning(text))
         return response
+
+
+def _path(request: web.Request) -> str:
+    return request.rel_url.raw_path.rstrip("/")
 
 
 async def _sent(request: web.Request) -> bytes:

@@ -5,6 +5,9 @@
 
 Reads are not in it, nor is what our own components write: the journey and Events tell that. There are no bodies and no
 tokens in it. So many lines a minute at most, and of one user no more than a share: the log says how many were left out.
+
+Each line has fields beside it: who (`user`, `by`, `address`) did what (`verb`, `resource`) to which object (`object`,
+and `workflow` where it is one), and with which `status`; `outcome` is refused where he may not.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ _OURS: Final = "tinkedge"
 """How our components call themselves (User-Agent)."""
 _CREATED: Final = 201
 _LONG: Final = 64 << 10
+_WORKFLOWS: Final = ("tinkerbell.org", "workflows")
 _QUESTIONS: Final = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
 
 
@@ -49,25 +53,48 @@ class Audit:
         if _is_ours(caller, request):
             return
         name = action.name or _created(response)
-        place = f"{action.namespace}/{name}" if action.resource != "namespaces" else name
+        address = request.remote or ""
+        fields = _fields(caller, address, action, name) | {"status": response.status}
         tried = " (dry run)" if "dryRun" in request.query else ""
         self._log.log(
             logging.INFO,
-            "%s from %s: %s %s%s %s%s: %d",
+            "%s from %s: %s %s %s%s: %d",
             _who(caller),
-            request.remote,
+            address,
             action.verb,
-            action.combined,
-            f".{action.group}" if action.group else "",
-            place.strip("/"),
+            fields["resource"],
+            _place(action, name),
             tried,
             response.status,
             owner=caller.name,
+            fields=fields | ({"dry_run": True} if tried else {}),
         )
 
-    def refused(self, caller: Caller, address: str, why: str) -> None:
+    def refused(self, caller: Caller, address: str, wanted: Action | Request, why: str) -> None:
         """A request was forbidden: the same once a minute."""
-        self._log.log(logging.INFO, "%s from %s: refused: %s", _who(caller), address, why, key=why, owner=caller.name)
+        fields = _fields(caller, address, wanted, getattr(wanted, "name", "")) | {"outcome": "refused"}
+        line = "%s from %s: refused: %s"
+        self._log.log(logging.INFO, line, _who(caller), address, why, key=why, owner=caller.name, fields=fields)
+
+
+def _fields(caller: Caller, address: str, wanted: Action | Request, name: str) -> dict[str, object]:
+    """What a line says, by itself; what is empty is not there."""
+    said = {"user": caller.name, "by": caller.by, "address": address, "verb": wanted.verb}
+    if isinstance(wanted, Request):
+        return _given(said | {"path": wanted.path})
+    place = _place(wanted, name)
+    said |= {"resource": f"{wanted.combined}.{wanted.group}".rstrip("."), "object": place}
+    if name and (wanted.group, wanted.resource) == _WORKFLOWS:
+        said["workflow"] = place
+    return _given(said)
+
+
+def _given(fields: dict[str, str]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value}
+
+
+def _place(action: Action, name: str) -> str:
+    return (f"{action.namespace}/{name}" if action.resource != "namespaces" else name).strip("/")
 
 
 def _is_ours(caller: Caller, request: web.Request) -> bool:

@@ -18,7 +18,7 @@ def error_response(error: StatusError) -> web.Response:
     """Give the response to a request that is refused: a Status."""
     headers = {"Retry-After": "1"} if error.code in (429, 504) else {}
     response = web.Response(status=error.code, body=orjson.dumps(error.body()), content_type=JSON, headers=headers)
-    for text in limited(error.warnings):
+    for text in limited(error.warnings or ()):
         response.headers.add("Warning", warning(text))
     return response
 

@@ -31,7 +31,13 @@ _BLANK: Mapping[tuple[str, str], Raw] = {
         "status": {"acceptedNames": {}, "conditions": None, "storedVersions": None},
     },
     ("coordination.k8s.io", "Lease"): {"spec": {}},
-    ("events.k8s.io", "Event"): {"deprecatedSource": {}, "regarding": {}},
+    ("events.k8s.io", "Event"): {
+        "deprecatedFirstTimestamp": None,
+        "deprecatedLastTimestamp": None,
+        "deprecatedSource": {},
+        "eventTime": None,
+        "regarding": {},
+    },
 }
 
 

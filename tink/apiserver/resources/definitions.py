@@ -271,6 +271,7 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
                 validations=checker.validations,
                 conversion=conversion,
                 defined_at=defined_at,
+                terminating=is_true(definition, "Terminating"),
                 others={name: other for name, other in served.items() if name != api_version},
             )
         )

@@ -93,11 +93,11 @@ class Rules:
     `complete` fills in what a client may leave out and a schema cannot say, `prepare` sets what is the server's to set
     (`old` is None when the object is created), `check` finds errors that a schema cannot see, `warn` says what the
     writer should know. `generation` counts changes of everything but metadata and status; `unconditional` allows an
-    update without resourceVersion; `strategic` takes strategic merge patches; with `creates` an update may create.
-    An object that `holds` something is only marked when it is deleted; `lifecycle` has it let go. `may_delete` says why
-    an object of some name must stay. `limit` gives what a write through a subresource ("" is none) may change of an
-    object. `selectable` are the fields that a field selector may name. An object takes `dear` times as long to check as
-    others of its size.
+    update without resourceVersion; `strategic` takes strategic merge patches; with `creates` an update may create; with
+    `qualifies` finalizers of a built-in type have a domain. An object that `holds` something is only marked when it is
+    deleted; `lifecycle` has it let go. `may_delete` says why an object of some name must stay. `limit` gives what a
+    write through a subresource ("" is none) may change of an object. `selectable` are the fields that a field selector
+    may name. An object takes `dear` times as long to check as others of its size.
 
     Kubernetes reads `typed` objects into Go types, so that one with a value of a wrong type is no object at all (400).
     """
@@ -109,6 +109,7 @@ class Rules:
     unconditional: bool = True
     dear: int = 1
     strategic: bool = True
+    qualifies: bool = True
     holds: Callable[[Raw], bool] = _holds_nothing
     may_delete: Callable[[str], str | None] = _may_go
     limit: Callable[[Raw, Raw, str, bool], Raw] = keep_status_apart
@@ -131,6 +132,8 @@ class Resource:
     apiVersion changes). Objects stored before the resourceVersion `defined_at` met another schema. `others` are the
     schemas of the other versions that are served, by apiVersion. `subresources` are those beside `status`; `scale`
     says where the numbers of the one of that name stand. A `virtual` resource is answered at once and never stored.
+    Of one that is `terminating` there will be no new objects: its definition waits for the last ones to go.
+    The objects of one with a `stored_group` are those of the resource of the same name in that group, in its version.
     """
 
     group: str
@@ -151,11 +154,13 @@ class Resource:
     virtual: bool = False
     scale: ScalePaths | None = None
     stored_version: str = ""
+    stored_group: str | None = None
     rules: Rules = CUSTOM
     warning: str = ""
     validations: Validations | None = None
     conversion: Any = None
     defined_at: int = 0
+    terminating: bool = False
     others: Mapping[str, Raw] = field(default_factory=dict)
 
     @cached_property
@@ -178,8 +183,13 @@ class Resource:
 
     @property
     def key(self) -> str:
-        """The name of the resource in the store: the same for all its versions."""
-        return f"{self.group}/{self.plural}"
+        """The name of the resource in the store: the same for all its versions, and for all its names."""
+        return f"{self.kind_group}/{self.plural}"
+
+    @property
+    def kind_group(self) -> str:
+        """The group of the kind that is stored, which refusals of objects name."""
+        return self.group if self.stored_group is None else self.stored_group
 
     @property
     def custom(self) -> bool:
@@ -195,7 +205,7 @@ class Resource:
     def stored_api_version(self) -> str:
         """`group/version` of the objects in the store."""
         version = self.stored_version or self.version
-        return f"{self.group}/{version}" if self.group else version
+        return f"{self.kind_group}/{version}" if self.kind_group else version
 
     @property
     def crd_name(self) -> str:

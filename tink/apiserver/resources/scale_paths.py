@@ -41,8 +41,10 @@ def scale_check(scale: Raw) -> Callable[[Raw, Raw | None], list[FieldError]]:
             value = _at(new, path, 0)
             if not isinstance(value, int) or isinstance(value, bool):
                 found.append(invalid_whole(path, value, "must be an integer"))
-            elif not 0 <= value <= _INT32_MAX:
-                found.append(invalid_whole(path, value, f"must be between 0 and {_INT32_MAX}"))
+            elif value < 0:
+                found.append(invalid_whole(path, value, "should be a non-negative integer"))
+            elif value > _INT32_MAX:
+                found.append(invalid_whole(path, value, f"should be less than or equal to {_INT32_MAX}"))
         if scale.get("labelSelectorPath") is not None:
             selector = _at(new, scale["labelSelectorPath"], "")
             if not isinstance(selector, str):

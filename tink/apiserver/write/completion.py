@@ -13,6 +13,7 @@ import orjson
 
 from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
+from tink.apiserver.requests import Body
 from tink.apiserver.resources import Resource
 from tink.schema import (
     FieldError,
@@ -20,6 +21,7 @@ from tink.schema import (
     Raw,
     TooMuchAddedError,
     complete_by_schema,
+    deep_copy,
     field_errors,
     meta,
     read_metadata,
@@ -47,13 +49,15 @@ def read(resource: Resource, new: Raw) -> list[str]:
         raise cannot_be_handled(resource, str(error)) from error
 
 
-def complete(resource: Resource, new: Raw, *, known: bool = False) -> Outcome:
+def complete(resource: Resource, new: Raw, *, known: bool = False, applied: bool = False) -> Outcome:
     """Prune, complete and check an object; `known`: its metadata are those of the stored one.
 
+    Nulls that may not be are dropped; in what was `applied` they are wrong, as it is a merged object and no body.
     Raises StatusError (400) when what Kubernetes reads into Go types has other types.
     """
     try:
-        found = complete_by_schema(resource.compiled, new, _read_nothing if known else partial(read, resource))
+        reading = _read_nothing if known else partial(read, resource)
+        found = complete_by_schema(resource.compiled, new, reading, keeps_nulls=applied and resource.custom)
     except TooMuchAddedError as error:
         raise errors.too_much_added(resource.group, resource.plural, new, error) from error
     if resource.rules.typed and found.errors:  # types and formats are Go's business there
@@ -72,9 +76,13 @@ def is_in(error: FieldError, part: str) -> bool:
     return error.field == part or error.field.startswith((f"{part}.", f"{part}["))
 
 
-def metadata_warnings(resource: Resource, fields: Raw) -> list[str]:
-    """Warn of metadata that are taken, but better were different; owners that stand twice are dropped, in place."""
-    return dedup_owners(fields) + (meta.warn_finalizers(fields) if resource.custom else [])
+def finalizer_warnings(resource: Resource, new: Raw, old: Raw | None) -> list[str]:
+    """Warn of finalizers that a custom resource gets, and that are taken, but better were called otherwise."""
+    if not resource.custom:
+        return []
+    had = set() if old is None else set(old["metadata"].get("finalizers") or ())
+    added = [item for item in new["metadata"].get("finalizers") or () if item not in had]
+    return meta.warn_finalizers({"finalizers": added}) if added else []
 
 
 def dedup_owners(fields: Raw) -> list[str]:
@@ -100,6 +108,23 @@ def cannot_be_handled(resource: Resource, why: str) -> StatusError:
     return errors.bad_request(
         f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}'
     )
+
+
+def unread_fields(resource: Resource, body: Body, validation: str, *, patched: bool = False) -> list[str]:
+    """As `unknown_fields`, of a body that is refused before anybody has looked at its fields. Raises StatusError.
+
+    Kubernetes reads a body first; here that is the dear part, and comes late.
+    """
+    obj = deep_copy(body.value)
+    if not isinstance(obj, dict) or (obj.get("apiVersion"), obj.get("kind")) != (resource.api_version, resource.kind):
+        return []
+    obj["metadata"] = obj.get("metadata") or {}
+    submitted = orjson.dumps(obj) if patched else b""
+    try:
+        found = complete(resource, obj)
+    except StatusError:
+        return []
+    return unknown_fields(resource, found, body.duplicates, validation, submitted)
 
 
 def unknown_fields(

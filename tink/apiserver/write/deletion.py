@@ -51,8 +51,9 @@ class Deletion:
             options.dry_run,
             caller=options.caller,
         )
-        await self._admission.mutate(attributes)
-        await self._admission.validate(attributes)
+        with errors.warned(attributes.warnings):
+            await self._admission.mutate(attributes)
+            await self._admission.validate(attributes)
         finalizers = propagation.finalizers(fields, options.policy)
         key = Key(resource.key, stored.namespace, stored.name)
         if finalizers or resource.rules.holds(old):

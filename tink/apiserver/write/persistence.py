@@ -34,12 +34,13 @@ class Persistence:
 
         Gives it as text in the version of the request. Raises MismatchError, StatusError.
         """
+        converted = await conversion.as_stored(resource, new)
         if dry_run:
             current = await self._store.get(key)
             if (current.version if current else 0) != expected:
                 raise MismatchError(current.version if current else 0)
-            return conversion.text(new, resource.api_version)
-        converted = await conversion.as_stored(resource, new)
+            body = conversion.text(converted, converted["apiVersion"])
+            return await self._answer(resource, Stored(key.namespace, key.name, expected, body), new, converted)
         # From here to the store without awaiting: versions go to the store in the order in which they are given out.
         version = self._store.next_version()
         body = conversion.with_version(converted, version)
@@ -47,10 +48,12 @@ class Persistence:
             why = f"it would be stored with {len(body)} bytes, managedFields included; the limit is {MAX_STORED_BYTES}"
             raise errors.too_large_object(resource.group, resource.plural, key.name, why)
         await self._store.write(Write(key, version, body, expected))
-        if converted is new:
-            return body
-        # What was converted is answered as it will be read: with the defaults of the version in which it is stored.
-        return await served(resource, Stored(key.namespace, key.name, version, body))
+        return await self._answer(resource, Stored(key.namespace, key.name, version, body), new, converted)
+
+    @staticmethod
+    async def _answer(resource: Resource, stored: Stored, new: Raw, converted: Raw) -> bytes:
+        """What was converted is answered as it will be read: with the defaults of the version in which it is stored."""
+        return stored.body if converted is new else await served(resource, stored)
 
     async def remove(self, resource: Resource, key: Key, last: Raw, expected: int) -> None:
         """Remove an object; `last` is what watches see of it. Raises MismatchError, StatusError."""

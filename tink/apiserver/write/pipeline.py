@@ -22,7 +22,7 @@ from datetime import datetime
 from tink.apiserver import errors, managed_fields
 from tink.apiserver.admission.attributes import Admission, Attributes
 from tink.apiserver.resources import Resource
-from tink.apiserver.write.completion import complete, is_in, metadata_warnings, unknown_fields
+from tink.apiserver.write.completion import complete, dedup_owners, finalizer_warnings, is_in, unknown_fields
 from tink.apiserver.write.persistence import Persistence
 from tink.apiserver.write.strategy import Draft, Result, generate_name
 from tink.offload import offload
@@ -43,12 +43,16 @@ class Pipeline:
 
     async def write(self, draft: Draft) -> Result:
         """Store a new object, or a new state of one. Raises StatusError; MismatchError when it has changed since."""
+        with errors.warned(draft.warnings):
+            return await self._write(draft)
+
+    async def _write(self, draft: Draft) -> Result:
         resource, options, subresource = draft.resource, draft.options, draft.target.subresource
         size = draft.size * resource.rules.dear
         draft.new = draft.prepare(draft.new)
-        found = await offload(size, complete, resource, draft.new, known=draft.known)
+        found = await offload(size, complete, resource, draft.new, known=draft.known, applied=draft.applied)
         draft.warnings += unknown_fields(resource, found, draft.duplicates, options.validation, draft.submitted)
-        draft.warnings += metadata_warnings(resource, draft.new["metadata"])
+        draft.warnings += dedup_owners(draft.new["metadata"])
         if not draft.applied:
             now = self.timestamp()
             await offload(size, resource.fields.update, draft.old, draft.new, options.manager, subresource, now)
@@ -63,12 +67,13 @@ class Pipeline:
             if draft.old is None:
                 draft.new.pop("status", None)
         await offload(size, self._validate, draft, found)
-        draft.warnings += resource.rules.warn(draft.new)
+        draft.warnings += finalizer_warnings(resource, draft.new, draft.old) + resource.rules.warn(draft.new)
         draft.complete(self.timestamp())
         attributes.object = draft.new
         await self._admission.validate(attributes)
         if draft.old is None and _status_has_default(resource):
-            # Kubernetes has it when the object is read; here an object is stored as it is read.
+            # Kubernetes has it when the object is read; here an object is stored as it is read. (In another version
+            # than this it gets that one's: `conversion.as_stored`.)
             await offload(size, complete, resource, draft.new)
         return await draft.store(self._persistence)
 
@@ -106,7 +111,7 @@ class Pipeline:
         if wrong and old is not None and resource.custom:
             wrong = ratcheted(wrong, new, old, resource.openapi)
         wrong += draft.check_metadata()
-        if not resource.custom:
+        if resource.rules.qualifies and not resource.custom:
             wrong += meta.check_core_finalizers(new["metadata"])
         if not wrong:
             resource.rules.prepare(new, old, self._now())
@@ -114,12 +119,11 @@ class Pipeline:
         if resource.validations is not None:
             wrong += resource.validations.check_after(wrong, new, old)
         if wrong:
-            refused = errors.invalid(resource.group, resource.kind, new["metadata"].get("name", ""), wrong)
-            refused.warnings = draft.warnings
-            raise refused
+            raise errors.invalid(resource.kind_group, resource.kind, new["metadata"].get("name", ""), wrong)
 
 
 def _status_has_default(resource: Resource) -> bool:
-    """Whether an object has a status that nobody has written."""
-    properties = resource.openapi.get("properties") if resource.custom and resource.status else None
+    """Whether an object that is stored in this version has a status that nobody has written."""
+    here = resource.custom and resource.status and resource.version == resource.stored_version
+    properties = resource.openapi.get("properties") if here else None
     return bool(properties and "default" in (properties.get("status") or {}))

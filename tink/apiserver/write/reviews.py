@@ -124,6 +124,10 @@ class Reviewer:
         if found.errors:
             raise completion.cannot_be_handled(review, str(found.errors[0]))
         warnings = completion.unknown_fields(review, found, duplicates, validation)
+        with errors.warned(warnings):
+            return self._answer(review, namespace, asked, caller), warnings
+
+    def _answer(self, review: Resource, namespace: str, asked: Raw, caller: Caller) -> Raw:
         made = {"kind": review.kind, "apiVersion": review.api_version, "metadata": asked["metadata"]}
         spec = asked.get("spec") or {}
         match review.kind:
@@ -132,17 +136,17 @@ class Reviewer:
                 return made | {
                     "metadata": {"creationTimestamp": created},
                     "status": {"userInfo": caller.user_info()},
-                }, warnings
+                }
             case "SelfSubjectRulesReview":
                 if not spec.get("namespace"):
                     raise errors.bad_request("no namespace on request")
-                return made | {"spec": {}, "status": _rules(caller, spec["namespace"])}, warnings
+                return made | {"spec": {}, "status": _rules(caller, spec["namespace"])}
             case "TokenReview":
-                return made | {"spec": spec, "status": self._whose(spec)}, warnings
+                return made | {"spec": spec, "status": self._whose(spec)}
         if wrong := _check(review.kind, asked["metadata"], namespace, spec):
             raise errors.invalid(review.group, "", "", wrong)
         who = caller if review.kind == "SelfSubjectAccessReview" else self._named(spec)
-        return made | {"spec": spec, "status": {"allowed": allowed(who, _asked(spec))}}, warnings
+        return made | {"spec": spec, "status": {"allowed": allowed(who, _asked(spec))}}
 
     def _named(self, spec: Mapping[str, Any]) -> Caller:
         """Whom a review by somebody else is about."""

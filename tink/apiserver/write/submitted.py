@@ -12,7 +12,7 @@ import orjson
 
 from tink.apiserver import errors, patch
 from tink.apiserver.errors import StatusError
-from tink.apiserver.requests import JSON_PATCH, MERGE_PATCH
+from tink.apiserver.requests import JSON_PATCH, MERGE_PATCH, Target
 from tink.apiserver.resources import Resource
 from tink.apiserver.store import Stored
 from tink.apiserver.write.completion import read, struct_of
@@ -29,18 +29,41 @@ def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str | dict)
 
 
-def applied_of(resource: Resource, namespace: str, value: Any) -> Raw:
-    """Check that an apply configuration is one for the resource that the path names. Raises StatusError (400)."""
+def applied_of(resource: Resource, value: Any) -> Raw:
+    """Check that an apply configuration is one for the resource that the path names. Raises StatusError (400).
+
+    Whether it is for the object that the path names is checked when it has been merged (`check_applied`).
+    """
     head = value if isinstance(value, dict) else {}
     kind, version = head.get("kind") or "", head.get("apiVersion") or ""
     if (kind, version) != (resource.kind, resource.api_version):
         group = version if not version or "/" in str(version) else f"/{version}"
         raise errors.bad_request(f"invalid object type: {group or '/'}, Kind={kind}")
-    return object_of(resource, namespace, value)
+    return _object(resource, value)
+
+
+def check_applied(resource: Resource, target: Target, fields: Raw) -> None:
+    """Check that what was applied has the name and the namespace on the URL. Raises StatusError (400)."""
+    check_namespace(resource, target.namespace, fields)
+    check_name(fields, target.name)
 
 
 def object_of(resource: Resource, namespace: str, value: Any) -> Raw:
     """Check that a body is an object of the resource that the path names. Raises StatusError (400, 422)."""
+    made = _object(resource, value)
+    check_namespace(resource, namespace, made["metadata"])
+    return made
+
+
+def check_namespace(resource: Resource, namespace: str, fields: Raw) -> None:
+    """Check that an object is for the namespace on the URL. Raises StatusError (400)."""
+    if (fields.get("namespace") or namespace) != namespace and resource.namespaced:
+        raise errors.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+
+
+def _object(resource: Resource, value: Any) -> Raw:
     value = {} if value is None else value
     if not isinstance(value, dict):
         raise errors.bad_request("the body must be an object")
@@ -58,17 +81,14 @@ def object_of(resource: Resource, namespace: str, value: Any) -> Raw:
         fields = value["metadata"] = {}
     if not isinstance(fields, dict) or not fields.keys() <= _HARMLESS or not all(map(_is_text, fields.values())):
         read(resource, {**value})  # for what it refuses: some of these fields are not looked at again
-    own = fields.get("namespace") or namespace
-    if own != namespace and resource.namespaced:
-        raise errors.bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
     return value
 
 
 def _other_kind(resource: Resource, kind: Any, api_version: Any, value: Raw) -> StatusError:
     """Refuse an object of another kind or version than the path names."""
     version = str(api_version)
+    if not resource.custom and kind == resource.kind and version in getattr(resource.conversion, "versions", ()):
+        return _other_version(resource, version)
     if not resource.custom:
         if version == resource.api_version:
             why = f"converting ({version.rpartition('/')[2]}.{kind}) to (core.{resource.kind}): unknown conversion"
@@ -77,11 +97,14 @@ def _other_kind(resource: Resource, kind: Any, api_version: Any, value: Raw) -> 
         version = version.rpartition("/")[2]
         return errors.bad_request(f'{kind} in version "{version}" cannot be handled as a {resource.kind}: {why}')
     if version != resource.api_version:
-        given = "" if "apiVersion" not in value else version
-        return errors.bad_request(
-            f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
-        )
+        return _other_version(resource, "" if "apiVersion" not in value else version)
     return _immutable_head(value, "kind", kind, resource.kind)
+
+
+def _other_version(resource: Resource, given: str) -> StatusError:
+    return errors.bad_request(
+        f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
+    )
 
 
 def _immutable_head(value: Raw, name: str, given: Any, wanted: str) -> StatusError:
@@ -115,11 +138,16 @@ def wanted_version(fields: Raw) -> int:
     return int(version)
 
 
+def check_uid(resource: Resource, name: str, uid: str, before: Raw) -> None:
+    """Check that an object is the one with this uid, if there is one. Raises StatusError (409)."""
+    if uid not in (before["uid"], ""):
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {before['uid']}"
+        raise errors.conflict(resource.group, resource.plural, name, why)
+
+
 def check_current(resource: Resource, stored: Stored, fields: Raw, before: Raw) -> None:
     """Check that an object is still the one that the writer means. Raises StatusError (409, 422)."""
-    if fields.get("uid", before["uid"]) not in (before["uid"], ""):
-        why = f"Precondition failed: UID in precondition: {fields['uid']}, UID in object meta: {before['uid']}"
-        raise errors.conflict(resource.group, resource.plural, stored.name, why)
+    check_uid(resource, stored.name, fields.get("uid", ""), before)
     if fields.get("resourceVersion", before["resourceVersion"]) not in (before["resourceVersion"], ""):
         raise errors.conflict(resource.group, resource.plural, stored.name)
     if wrong := meta.check_immutable(fields, before):
@@ -163,7 +191,7 @@ def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
     ):
         why = f"converting ({kinds[1].rpartition('/')[2]}.{kinds[0]}) to (core.{resource.kind}): unknown conversion"
         raise _invalid_patch(new, why)
-    fields, before = new.setdefault("metadata", {}), old["metadata"]
+    fields = new.setdefault("metadata", {})
     if fields is None:
         fields = new["metadata"] = {}
     try:
@@ -173,17 +201,19 @@ def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
             structs.METADATA.read(fields, "metadata")
     except structs.MistypedError as error:
         raise _invalid_patch(new, str(error)) from error
+    return new
+
+
+def check_patched(resource: Resource, old: Raw, new: Raw) -> None:
+    """Check that what a patch of `old` led to still is the same object. Raises StatusError (400, 422)."""
+    fields, before = new["metadata"], old["metadata"]
     check_name(fields, before["name"])
     if not wanted_version(fields) and not resource.rules.unconditional:
         wrong = [field_errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")]
         raise errors.invalid(resource.group, resource.plural, before["name"], wrong)
     if wrong := meta.check_immutable(fields, before):
         raise errors.invalid(resource.group, resource.kind, before["name"], wrong)
-    if fields.get("namespace") not in (None, "", before.get("namespace")):
-        raise errors.bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-    return new
+    check_namespace(resource, before.get("namespace", ""), fields)
 
 
 def _text(obj: Any) -> str:

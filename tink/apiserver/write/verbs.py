@@ -29,6 +29,7 @@ from tink.apiserver.requests import (
 from tink.apiserver.resources import Resource
 from tink.apiserver.store import Key, MismatchError, Store, Stored
 from tink.apiserver.write import submitted
+from tink.apiserver.write.completion import unread_fields
 from tink.apiserver.write.deletion import Deletion
 from tink.apiserver.write.persistence import Persistence, key_of, served
 from tink.apiserver.write.pipeline import Pipeline
@@ -57,6 +58,9 @@ class Verbs:
 
     async def create(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Create an object. Raises StatusError."""
+        return await self._read_even_so(resource, body, options, self._create_named(resource, target, body, options))
+
+    async def _create_named(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         new = submitted.object_of(resource, target.namespace, body.value)
         fields = new["metadata"]
         if (fields.pop("resourceVersion", None) or "").strip("0").isdigit():
@@ -73,6 +77,30 @@ class Verbs:
 
     async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Replace an object, or its status. Raises StatusError."""
+        return await self._read_even_so(resource, body, options, self._update(resource, target, body, options))
+
+    @staticmethod
+    async def _read_even_so(
+        resource: Resource,
+        body: Body,
+        options: WriteOptions,
+        write: Coroutine[Any, Any, Result],
+        *,
+        patched: bool = False,
+    ) -> Result:
+        """Say what is wrong with a body's fields, also where it is refused for something else. Raises StatusError.
+
+        `patched`: it is what a patch led to.
+        """
+        try:
+            return await write
+        except errors.StatusError as error:
+            if error.warnings is None and options.validation != "Ignore":
+                size = body.size * resource.rules.dear
+                error.warnings = await offload(size, unread_fields, resource, body, options.validation, patched=patched)
+            raise
+
+    async def _update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         new = submitted.object_of(resource, target.namespace, body.value)
         submitted.check_name(new["metadata"], target.name)
         version = submitted.wanted_version(new["metadata"])
@@ -83,10 +111,11 @@ class Verbs:
                 return await self._create(resource, target, deep_copy(new), body, options)
             if stored is None:
                 raise errors.not_found(resource.group, resource.plural, target.name)
+            old: Raw = orjson.loads(await served(resource, stored))
+            submitted.check_uid(resource, target.name, new["metadata"].get("uid") or "", old["metadata"])
             if not version and not resource.rules.unconditional:
                 wrong = field_errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")
                 raise errors.invalid(resource.group, resource.plural, target.name, [wrong])
-            old: Raw = orjson.loads(await served(resource, stored))
             return await self._replace(resource, target, old, stored, deep_copy(new), body, options)
 
         return await self._until_current(resource, target, attempt)
@@ -108,7 +137,13 @@ class Verbs:
             old: Raw = orjson.loads(await served(resource, stored))
             new = await offload(body.size + len(stored.body), submitted.patched, resource, old, kind, body.value)
             known = submitted.keeps_metadata(resource, kind, body.value)
-            return await self._replace(resource, target, old, stored, new, body, options, patched=True, known=known)
+
+            async def put() -> Result:
+                submitted.check_patched(resource, old, new)
+                return await self._replace(resource, target, old, stored, new, body, options, patched=True, known=known)
+
+            made = Body(new, body.duplicates, body.size + len(stored.body))
+            return await self._read_even_so(resource, made, options, put(), patched=True)
 
         return await self._until_current(resource, target, attempt)
 
@@ -150,6 +185,9 @@ class Verbs:
         applied: bool = False,
     ) -> Result:
         """Store a new object; one with generateName alone is given a name. Raises StatusError."""
+        if resource.terminating:
+            why = "create not allowed while custom resource definition is terminating"
+            raise errors.forbidden(resource.group, resource.plural, new["metadata"].get("name", ""), why)
         if resource.namespaced:
             await self._check_namespace(resource, target.namespace, new["metadata"].get("name", ""))
         return await self._pipeline.write(
@@ -198,10 +236,8 @@ class Verbs:
 
     async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Server-side apply. Raises StatusError; MismatchError when the object has changed since it was read."""
-        config = submitted.applied_of(resource, target.namespace, deep_copy(body.value))
+        config = submitted.applied_of(resource, deep_copy(body.value))
         fields = config["metadata"]
-        fields.setdefault("name", target.name)
-        submitted.check_name(fields, target.name)
         stored = await self._persistence.find(key_of(resource, target))
         manager, subresource, now = options.manager, target.subresource, self._pipeline.timestamp()
         if stored is None:
@@ -212,17 +248,17 @@ class Verbs:
                     f"uid mismatch: the provided object specified uid {fields['uid']}, and no existing object was found"
                 )
                 raise errors.conflict(resource.group, resource.plural, target.name, why)
-            if resource.namespaced:
-                fields["namespace"] = target.namespace
             new = await offload(
                 body.size, resource.fields.apply, None, config, manager, subresource, now, force=options.force
             )
+            submitted.check_applied(resource, target, new["metadata"])
             return await self._create(resource, target, new, body, options, applied=True)
         old: Raw = orjson.loads(await served(resource, stored))
-        if wrong := meta.check_immutable(fields, old["metadata"]):
-            raise errors.invalid(resource.group, resource.kind, target.name, wrong)
         size = body.size + len(stored.body)
         new = await offload(size, resource.fields.apply, old, config, manager, subresource, now, force=options.force)
+        if wrong := meta.check_immutable(fields, old["metadata"]):
+            raise errors.invalid(resource.group, resource.kind, target.name, wrong)
+        submitted.check_applied(resource, target, new["metadata"])
         return await self._replace(resource, target, old, stored, new, body, options, patched=True, applied=True)
 
     async def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:

@@ -219,7 +219,11 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
                     del value[name]
                     found.drop(path, name)
             elif value[name] is None and prune and not child.nullable:
-                del value[name]
+                if child.default is not None and name not in properties:
+                    found.add(path, name, len(child.default))
+                    value[name] = orjson.loads(child.default)
+                elif child.default is not None or not found.keeps_nulls:
+                    del value[name]
 
     def apply(value: Any, path: Path, found: Outcome) -> None:
         if not isinstance(value, dict):
@@ -277,6 +281,7 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     items = _compile(schema["items"], prune=prune) if "items" in schema else None
     if items is not None and prune and schema["items"].get("type") == "object":
         items = _remembering(items)
+    default = _default_for_null(schema.get("items") or {}) if prune else None
     kind = schema.get("x-kubernetes-list-type", "atomic")
     keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
     only = keys[0] if kind == "map" and len(keys) == 1 else None
@@ -284,6 +289,8 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     def apply(value: Any, path: Path, found: Outcome) -> None:
         if not isinstance(value, list):
             return
+        if default is not None and None in value:
+            _fill(value, default, path, found)
         if items is not None:
             for index, item in enumerate(value):
                 items(item, (path, index), found)
@@ -308,6 +315,18 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
                 found.report(field_errors.duplicate(render((path, index)), item))
 
     return apply
+
+
+def _default_for_null(schema: Mapping[str, Any]) -> bytes | None:
+    return orjson.dumps(schema["default"]) if "default" in schema and not schema.get("nullable") else None
+
+
+def _fill(value: list[Any], default: bytes, path: Path, found: Outcome) -> None:
+    """Put the default of a list's items in the place of nulls."""
+    for index, item in enumerate(value):
+        if item is None:
+            found.add(path, index, len(default))
+            value[index] = orjson.loads(default)
 
 
 def _remembering(compiled: CompiledSchema) -> CompiledSchema:

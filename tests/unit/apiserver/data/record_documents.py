@@ -181,6 +181,7 @@ def record(kubeconfig: Path) -> None:
         "authorization.k8s.io",
         "authentication.k8s.io",
         "apiextensions.k8s.io",
+        "events.k8s.io",
     )
     plurals = ("configmaps", "events", "secrets")
     small = {key: two[key] for key in two if key not in ("paths", "definitions", "parameters")}
@@ -206,7 +207,7 @@ def record(kubeconfig: Path) -> None:
         ),
         "classic": {
             f"/apis/{path}": server.json(f"/apis/{path}")
-            for path in ("example.org", "example.org/v1", "authorization.k8s.io/v1")
+            for path in ("example.org", "example.org/v1", "authorization.k8s.io/v1", "events.k8s.io/v1")
         },
         "core": [item for item in server.json("/api/v1")["resources"] if item["name"] in plurals],
         "aggregated": {

@@ -309,6 +309,23 @@ async def test_log_says_who_wrote_what_and_who_was_refused_and_has_no_token(
         assert secret not in caplog.text
 
 
+async def test_log_has_in_fields_who_did_what_to_which_object(
+    some: Client, user: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    editor, viewer = user("alice", "edit"), user("bob", "view")
+    with caplog.at_level(logging.INFO):
+        await some.merge(f"{WORKFLOWS}/x", {"metadata": {"labels": {"a": "b"}}}, token=editor, dryRun="All")
+        await some("DELETE", f"{WORKFLOWS}/x", token=viewer)
+        await some("DELETE", "/version", token=viewer)
+    told = [record.__dict__["fields"] for record in caplog.records if getattr(record, "fields", None)]
+    place = {"address": "127.0.0.1", "resource": "workflows.tinkerbell.org", "object": "default/x"}
+    assert told == [
+        {"user": "alice", "verb": "patch", "workflow": "default/x", "status": 200, "dry_run": True} | place,
+        {"user": "bob", "verb": "delete", "workflow": "default/x", "outcome": "refused"} | place,
+        {"user": "bob", "verb": "delete", "path": "/version", "address": "127.0.0.1", "outcome": "refused"},
+    ]
+
+
 async def test_log_says_what_was_created(some: Client, user: User, caplog: pytest.LogCaptureFixture) -> None:
     token = user("alice", "edit")
     with caplog.at_level(logging.INFO):

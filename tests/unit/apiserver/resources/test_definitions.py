@@ -12,6 +12,7 @@ from tests.unit.apiserver.conftest import Client
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/example.org/v1/widgets"
+APPLY = "application/apply-patch+yaml"
 
 WIDGET: dict[str, Any] = {
     "metadata": {"name": "widgets.example.org"},
@@ -222,9 +223,9 @@ async def test_replicas_that_cannot_be_scaled_are_refused(bare: Client) -> None:
     scale = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}
     await bare("POST", CRDS, put_version(subresources={"scale": scale}))
     answer = await bare("POST", WIDGETS, made(spec={"size": -1}))
-    assert answer.json["message"].endswith(".spec.size: Invalid value: -1: must be between 0 and 2147483647")
+    assert answer.json["message"].endswith(".spec.size: Invalid value: -1: should be a non-negative integer")
     answer = await bare("POST", WIDGETS, made(spec={"size": 1 << 31}))
-    assert answer.json["message"].endswith("must be between 0 and 2147483647")
+    assert answer.json["message"].endswith("should be less than or equal to 2147483647")
     assert (await bare("POST", WIDGETS, made(spec={}))).status == 201
 
 
@@ -294,6 +295,20 @@ async def test_definition_is_held_only_once_it_is_deleted(bare: Client) -> None:
     await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
     answer = await bare("DELETE", f"{CRDS}/widgets.example.org")
     assert answer.json["metadata"]["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
+    await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
+
+
+async def test_definition_that_goes_gets_no_new_objects(bare: Client) -> None:
+    await bare("POST", CRDS, WIDGET)
+    await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
+    await bare("DELETE", f"{CRDS}/widgets.example.org")
+    created = await bare("POST", WIDGETS, made("late"))
+    applied = await bare("PATCH", f"{WIDGETS}/late?fieldManager=me", made("late"), content=APPLY)
+    why = "create not allowed while custom resource definition is terminating"
+    for answer in (created, applied):
+        assert answer.status == 403
+        assert answer.json["message"] == f'widgets.example.org "late" is forbidden: {why}'
+    assert (await bare.merge(f"{WIDGETS}/w", {"metadata": {"labels": {"a": "b"}}})).status == 200
     await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
 
 

@@ -1,8 +1,8 @@
 """The rules of the built-in types: what their schemas cannot say.
 
-Keys, sizes and immutability of ConfigMaps and Secrets, what Events are about, what Leases hold, what Namespaces wait
-for. Words and order are those of k8s.io/kubernetes, pkg/apis/{core,coordination}/validation, because kubectl prints
-them. Pure.
+Keys, sizes and immutability of ConfigMaps and Secrets, what Leases hold, what Namespaces wait for. (Those of Events are
+in `events`.) Words and order are those of k8s.io/kubernetes, pkg/apis/{core,coordination}/validation, because kubectl
+prints them. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime
 import orjson
 
 from tink.apiserver.resources.registry import only
-from tink.schema import FieldError, Raw, field_errors, meta
+from tink.schema import FieldError, Raw, field_errors
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _DATA_KEY_WORDS = (
@@ -164,41 +164,6 @@ def may_delete_namespace(name: str) -> str | None:
 def waits(namespace: Raw) -> bool:
     """Whether a namespace waits for something before it may go."""
     return bool((namespace.get("spec") or {}).get("finalizers"))
-
-
-# --- Events -------------------------------------------------------------------------------------------------------
-
-_LONGEST = {"reportingInstance": 128, "action": 128, "reason": 128, "message": 1024}
-
-
-def complete_event(new: Raw) -> None:
-    """Fields that an Event always shows, be they empty."""
-    for name in ("involvedObject", "source"):
-        new.setdefault(name, {})
-    for name in ("reportingComponent", "reportingInstance"):
-        new.setdefault(name, "")
-    for name in ("eventTime", "firstTimestamp", "lastTimestamp"):
-        new.setdefault(name, None)
-
-
-def check_event(new: Raw, _old: Raw | None) -> list[FieldError]:
-    """Events live beside what they are about; those of the newer kind, with an eventTime, say more."""
-    own, about = new["metadata"].get("namespace", ""), new["involvedObject"].get("namespace", "")
-    elsewhere = field_errors.invalid("involvedObject.namespace", about, "does not match event.namespace")
-    if not new.get("eventTime"):
-        return [elsewhere] if (about or "default") != own else []
-    found = [elsewhere] if not about and own not in ("default", "kube-system") else []
-    for name in ("reportingComponent", "reportingInstance", "action", "reason", "message"):
-        value = new.get(name) or ""
-        if name == "reportingComponent":
-            found += [field_errors.required(name)] if not value else []
-            found += [field_errors.invalid(name, value, words) for words in meta.wrong_keys(value)]
-            continue
-        if not value and name != "message":
-            found.append(field_errors.required(name))
-        if len(value) > _LONGEST[name]:
-            found.append(field_errors.invalid(name, "", f"can have at most {_LONGEST[name]} characters"))
-    return found
 
 
 # --- Leases -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,199 @@
+"""Events under both of their names: one object, with the rules of the name by which it is written.
+
+What a real kube-apiserver answers is in tests/interop/conformance (cases/events.yaml).
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.apiserver.conftest import Client, Start
+from tests.waiting import until
+from tink.apiserver.access.authorizer import Action, allowed
+from tink.apiserver.access.callers import Caller
+from tink.apiserver.admission.configuration import compile_hooks
+from tink.apiserver.resources import Registry, builtin
+from tink.apiserver.serializer import dump_protobuf, load_protobuf
+
+OLD = "/api/v1/namespaces/default/events"
+NEW = "/apis/events.k8s.io/v1/namespaces/default/events"
+HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+CASES = json.loads((Path(__file__).parents[1] / "data" / "client_go_recorder.json").read_text())
+STRATEGIC = "application/strategic-merge-patch+json"
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+def event(name: str = "e", **more: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name},
+        "eventTime": "2026-01-02T03:04:05.000006Z",
+        "regarding": {"kind": "ConfigMap", "name": "n", "namespace": "default"},
+        "reportingController": "example.org/controller",
+        "reportingInstance": "controller-host",
+        "action": "Make",
+        "reason": "Made",
+        "type": "Normal",
+        "note": "made it",
+        **more,
+    }
+
+
+async def test_recorder_of_client_go_is_not_refused_and_kubectl_shows_what_it_recorded(bare: Client) -> None:
+    """data/client_go_recorder.json: what client-go sends, recorded with data/client_go_recorder/main.go."""
+    created, repeated = CASES
+    assert (await bare(created["method"], created["path"], created["body"])).status == 201
+    answer = await bare(repeated["method"], repeated["path"], repeated["body"], content=repeated["contentType"])
+    assert (answer.status, answer.json["series"]["count"]) == (200, 2)
+    (row,) = (await bare("GET", OLD, accept=TABLE, includeObject="None")).json["rows"]
+    assert row["cells"][1:4] + row["cells"][6:7] == ["Normal", "Made", "configmap/n", "made it"]
+    assert row["cells"][8] == 2
+
+
+async def test_event_of_either_name_is_there_under_the_other(bare: Client) -> None:
+    assert (await bare("POST", NEW, event())).status == 201
+    old = (await bare("GET", f"{OLD}/e")).json
+    assert (old["message"], old["involvedObject"]["name"]) == ("made it", "n")
+    assert old["reportingComponent"] == "example.org/controller"
+    source = {"component": "c", "host": "h"}
+    sent = {"metadata": {"name": "o"}, "involvedObject": {"namespace": "default"}, "message": "m", "source": source}
+    assert (await bare("POST", OLD, sent | {"count": 3, "firstTimestamp": "2026-01-02T03:04:05Z"})).status == 201
+    new = (await bare("GET", f"{NEW}/o")).json
+    assert (new["note"], new["deprecatedSource"], new["deprecatedCount"]) == ("m", source, 3)
+    assert (new["apiVersion"], new["deprecatedFirstTimestamp"]) == ("events.k8s.io/v1", "2026-01-02T03:04:05Z")
+    assert "message" not in new
+    assert [item["metadata"]["name"] for item in (await bare("GET", NEW)).json["items"]] == ["e", "o"]
+    assert (await bare("DELETE", f"{NEW}/e")).status == 200
+    assert (await bare("GET", f"{OLD}/e")).status == 404
+
+
+async def test_watches_of_both_names_see_what_either_writes(bare: Client) -> None:
+    async with bare.watch(OLD) as old, bare.watch(NEW, fieldSelector="regarding.name=n") as new:
+        await bare("POST", NEW, event())
+        await bare.merge(f"{OLD}/e", {"message": "changed"})
+        assert [(await old.next())["object"]["message"] for _ in range(2)] == ["made it", "changed"]
+        seen = [await new.next() for _ in range(2)]
+        assert [(one["type"], one["object"]["note"]) for one in seen] == [("ADDED", "made it"), ("MODIFIED", "changed")]
+
+
+async def test_by_the_newer_name_only_the_series_goes_on(bare: Client) -> None:
+    await bare("POST", NEW, event())
+    refused = await bare.merge(f"{NEW}/e", {"note": "other"})
+    assert refused.json["details"]["causes"][0]["field"] == "message"
+    series = {"count": 2, "lastObservedTime": "2026-01-02T03:05:05.000000Z"}
+    answer = await bare("PATCH", f"{NEW}/e", {"series": series}, content=STRATEGIC)
+    assert (answer.status, answer.json["series"]) == (200, series)
+    assert (await bare("GET", f"{OLD}/e")).json["series"] == series
+
+
+@pytest.mark.parametrize(
+    ("field", "more"),
+    [
+        ("eventTime", {"eventTime": None, "regarding": {"namespace": "default"}}),
+        ("type", {"type": "Odd"}),
+        ("reportingController", {"reportingController": ""}),
+        ("series.count", {"series": {"count": 1, "lastObservedTime": "2026-01-02T03:05:05.000000Z"}}),
+        ("count", {"deprecatedCount": 1}),
+        ("metadata.name", {"metadata": {"name": "With Space"}}),
+    ],
+)
+async def test_event_of_the_newer_name_says_it_all(bare: Client, field: str, more: dict[str, Any]) -> None:
+    answer = await bare("POST", NEW, event(**more))
+    assert answer.status == 422
+    assert field in [cause["field"] for cause in answer.json["details"]["causes"]]
+
+
+@pytest.mark.parametrize("prefix", ["gen.", "gen-", "Any prefix."])
+async def test_events_of_the_core_group_may_have_any_name_that_fits_into_a_path(bare: Client, prefix: str) -> None:
+    sent = {"metadata": {"generateName": prefix}, "involvedObject": {"namespace": "default"}}
+    answer = await bare("POST", OLD, sent)
+    assert answer.status == 201
+    assert answer.json["metadata"]["name"].startswith(prefix)
+    sent["metadata"]["generateName"] = "a/b"
+    assert (await bare("POST", OLD, sent)).status == 422
+
+
+async def test_event_that_goes_on_by_its_series_stays_for_an_hour_after_it_was_seen_last(start: Start) -> None:
+    now = [datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)]
+    _, client = await start(now=lambda: now[0])
+    await client("POST", NEW, event("gone"))
+    await client("POST", NEW, event("goes-on"))
+    now[0] += timedelta(minutes=50)
+    series = {"count": 2, "lastObservedTime": "2026-01-02T03:54:05.000000Z"}
+    await client.merge(f"{NEW}/goes-on", {"series": series})
+    now[0] += timedelta(minutes=20)
+    await client("POST", "/api/v1/namespaces", {"metadata": {"name": "wakes"}})
+
+    async def left() -> list[str]:
+        return [item["metadata"]["name"] for item in (await client("GET", OLD)).json["items"]]
+
+    async def gone() -> bool:
+        return await left() == ["goes-on"]
+
+    await until(gone)
+
+
+async def test_namespace_counts_its_events_once(bare: Client) -> None:
+    await bare("POST", "/api/v1/namespaces", {"metadata": {"name": "ns"}})
+    kept = event(metadata={"name": "kept", "finalizers": ["example.org/hold"]}, regarding={"namespace": "ns"})
+    where = "/apis/events.k8s.io/v1/namespaces/ns/events"
+    assert (await bare("POST", where, kept)).status == 201
+    await bare("DELETE", "/api/v1/namespaces/ns")
+
+    async def said() -> str:
+        conditions = (await bare("GET", "/api/v1/namespaces/ns")).json["status"].get("conditions", [])
+        return "".join(item["message"] for item in conditions if item["type"] == "NamespaceContentRemaining")
+
+    async def waits() -> bool:
+        return await said() == "Some resources are remaining: events. has 1 resource instances"
+
+    await until(waits)
+    await bare.merge(f"{where}/kept", {"metadata": {"finalizers": None}})
+
+
+async def test_new_events_are_read_and_written_as_protobuf_too(bare: Client) -> None:
+    assert (await bare("POST", NEW, dump_protobuf(event()), content=PROTOBUF)).status == 201
+    found = load_protobuf((await bare("GET", f"{NEW}/e", accept=PROTOBUF)).text)
+    assert (found["note"], found["regarding"]["name"]) == ("made it", "n")
+    listed = await bare("GET", NEW, accept=PROTOBUF)
+    assert b"events.k8s.io/v1\x12\x09EventList" in listed.text
+
+
+async def test_who_writes_by_one_name_ends_what_is_known_of_those_who_wrote_by_the_other(bare: Client) -> None:
+    """As Kubernetes does: it can't compare the two."""
+    apply = "application/apply-patch+yaml"
+    assert (await bare("PATCH", f"{NEW}/e?fieldManager=me", event(), content=apply)).status == 201
+    other = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "message": "other"}
+    answer = await bare("PATCH", f"{OLD}/e?fieldManager=you", other, content=apply)
+    assert (answer.status, answer.json["message"], answer.json["reason"]) == (200, "other", "Made")
+    assert [entry["manager"] for entry in answer.json["metadata"]["managedFields"]] == ["you"]
+
+
+@pytest.mark.parametrize(("policy", "asked"), [("Equivalent", True), ("Exact", False)])
+def test_webhook_for_the_one_name_hears_of_the_other_unless_it_wants_its_rules_taken_exactly(
+    policy: str, asked: bool
+) -> None:
+    registry = Registry(builtin.resources())
+    rule = {"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["events"]}
+    webhook = {"name": "a.b.c", "rules": [rule], "matchPolicy": policy, "clientConfig": {"url": "https://x/"}}
+    (hook,) = compile_hooks({"kind": "ValidatingWebhookConfiguration", "webhooks": [webhook]})
+    old, new = registry.find("", "v1", "events"), registry.find("events.k8s.io", "v1", "events")
+    assert old is not None
+    assert new is not None
+    assert hook.target("CREATE", old, "", registry.versions) is old
+    assert hook.target("CREATE", new, "", registry.versions) is (old if asked else None)
+
+
+@pytest.mark.parametrize("group", ["", "events.k8s.io"])
+def test_roles_are_about_events_of_both_names(group: str) -> None:
+    for verb, role in (("list", "view"), ("create", "edit")):
+        caller = Caller("alice", role=role)
+        assert allowed(caller, Action(verb, group, "events", namespace="default"))
+    assert not allowed(Caller("alice", role="view"), Action("create", group, "events", namespace="default"))
