@@ -97,7 +97,7 @@ async def churn(kube: KubeClient, changes: int = HISTORY * 2) -> None:
 @contextlib.asynccontextmanager
 async def following(kube: KubeClient, resource: ResourceType = MAPS) -> AsyncIterator[tuple[Informer, list[str]]]:
     """Run our informer; give it and what its handlers heard."""
-    informer = Informer(kube, resource, "default", backoff=Backoff(0.05, 0.5))
+    informer = Informer(kube, resource, ["default"], backoff=lambda: Backoff(0.05, 0.5))
     heard: list[str] = []
     informer.add_event_handler(
         lambda new, _: heard.append(new["metadata"]["name"]), lambda old: heard.append(f"-{old['metadata']['name']}")

@@ -7,7 +7,9 @@ as much and name the wrong content type for patches of custom objects.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import logging
 import socket
 import time
 from collections import Counter
@@ -22,6 +24,7 @@ import yaml
 from yarl import URL
 
 from tink.api.v1alpha2 import Raw
+from tink.kube.identity import cluster_ids
 from tink.kube.library import library
 from tink.kube.resources import ResourceType
 from tink.metrics import Histograms
@@ -30,6 +33,12 @@ MERGE_PATCH = "application/merge-patch+json"
 """RFC 7386: null removes a field, a list is replaced whole."""
 _APPLY_PATCH = "application/apply-patch+yaml"
 
+log = logging.getLogger(__name__)
+
+_NO_KUBECONFIG = (OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError)
+"""What the library raises of a file that is none."""
+_RECHECK_SECONDS = 1.0
+"""For which a kubeconfig is taken to be as it was."""
 _CALL_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _MESSAGE_LIMIT = 2000
 _PROBES = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
@@ -40,8 +49,18 @@ _BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 """Bounds in seconds, those of Kubernetes' own clients."""
 _NO_ANSWER = "<error>"  # client-go's word in the place of a status
 
+_BUSY = (429, 503)
+"""Too Many Requests, Service Unavailable: with Retry-After nothing has been done, and it may be asked again."""
+_MAX_RETRIES = 10
+_RETRY_SECONDS = 30.0
+"""How often a call is repeated because of that (client-go's number), and for how long altogether."""
+_LONGEST_RETRY_AFTER = 60.0
+
 Authorize = Callable[[], Awaitable[Mapping[str, str]]]
 """Gives the headers that authenticate a request; asked before each, because tokens expire."""
+
+
+_NOT_NOW = (0, 429)
 
 
 class KubeConfigError(Exception):
@@ -52,13 +71,21 @@ class ApiError(Exception):
     """The API answered with an error, or (status 0) did not answer.
 
     `status` is the HTTP status, `reason` the machine readable word of the Status object, `message` its sentence.
+    `retry_after`: for how many seconds it wants to be left alone (Retry-After); 0: it does not say.
     """
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(f"{message} ({reason}, {status})" if status else message)
         self.status = status
         self.reason = reason
         self.message = message
+        self.says_when = retry_after is not None
+        self.retry_after = retry_after or 0.0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether there was no answer, or one that says that the API is not able to give any at this time."""
+        return self.status in _NOT_NOW or self.status >= 500
 
 
 class NotFoundError(ApiError):
@@ -76,7 +103,7 @@ class UnreachableError(ApiError):
         super().__init__(0, "Unreachable", message)
 
 
-def api_error(status: int, body: Any) -> ApiError:
+def api_error(status: int, body: Any, retry_after: float | None = None) -> ApiError:
     """The error in a response or a watch's ERROR event; `body` is a Status object, or the bytes that came instead."""
     reason, message = "", ""
     if isinstance(body, dict):
@@ -86,7 +113,67 @@ def api_error(status: int, body: Any) -> ApiError:
     reason = reason or {404: "NotFound", 409: "Conflict", 410: "Expired"}.get(status, "Unknown")
     message = (message or f"the API answered with HTTP status {status}")[:_MESSAGE_LIMIT]
     kind = {404: NotFoundError, 409: ConflictError}.get(status, ApiError)
-    return kind(status, reason, message)
+    return kind(status, reason, message, retry_after)
+
+
+async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
+    """What the library makes of it. Raises KubeConfigError."""
+    kubernetes = library()
+    configuration = kubernetes.configuration()
+    try:
+        if kubeconfig is None:
+            kubernetes.config.load_incluster_config(client_configuration=configuration)
+            return configuration
+        if not kubeconfig.is_file():  # noqa: ASYNC240 - at start, and when it has changed
+            raise KubeConfigError(f"kubeconfig {kubeconfig}: no such file")
+        # persist_config writes refreshed tokens back to the file, as kubectl does; ours is only read.
+        await kubernetes.config.load_kube_config(
+            config_file=str(kubeconfig), context=context, client_configuration=configuration, persist_config=False
+        )
+    except kubernetes.config.ConfigException as error:
+        where = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "service account of this pod"
+        raise KubeConfigError(f"{where}: {error}") from error
+    except _NO_KUBECONFIG as error:
+        raise KubeConfigError(f"kubeconfig {kubeconfig}: {error}") from error
+    return configuration
+
+
+class _Credentials:
+    """The headers that authenticate. A kubeconfig that has changed is read again: its token, not where it leads to."""
+
+    def __init__(self, api: Any, kubeconfig: Path | None, context: str | None) -> None:
+        self._api, self._kubeconfig, self._context = api, kubeconfig, context
+        self._looked = time.monotonic()
+        self._state = self._stat()
+
+    async def __call__(self) -> Mapping[str, str]:
+        if self._kubeconfig is not None and time.monotonic() - self._looked >= _RECHECK_SECONDS:
+            self._looked = time.monotonic()
+            await self._reread()
+        headers: dict[str, str] = {}
+        await self._api.update_params_for_auth(headers, [], ["BearerToken"])
+        return headers
+
+    async def _reread(self) -> None:
+        state = self._stat()
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            found = await _configuration(self._kubeconfig, self._context)
+        except KubeConfigError as error:
+            log.error("the credentials stay as they were: %s", error)
+            return
+        for name in ("api_key", "api_key_prefix", "refresh_api_key_hook"):
+            setattr(self._api.configuration, name, getattr(found, name))
+        log.info("kubeconfig %s read again", self._kubeconfig)
+
+    def _stat(self) -> tuple[int, ...]:
+        try:
+            found = self._kubeconfig.stat() if self._kubeconfig is not None else None
+        except OSError:
+            return ()
+        return (found.st_mtime_ns, found.st_size, found.st_ino) if found is not None else ()
 
 
 class KubeClient:
@@ -102,12 +189,19 @@ class KubeClient:
         server_hostname: str | None = None,
         close: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        cluster: frozenset[str] = frozenset(),
     ) -> None:
-        """`clock`, in seconds, says how long answers take."""
+        """`clock`, in seconds, says how long answers take; `sleep` waits before an API that is busy is asked again;
+        `cluster` is what the API's cluster is known by."""
         self._clock = clock
+        self._sleep = sleep
+        self.cluster = cluster or cluster_ids(url, None)
         self._host = URL(url).authority
         self.requests: Counter[tuple[str, str, str]] = Counter()
         """How many there were, by status, method and host."""
+        self.retries: Counter[tuple[str, str, str]] = Counter()
+        """How many of them were repeated, because the API said when to come again."""
         self.durations = Histograms(_BUCKETS)
         """Seconds until an answer began, by method and host."""
         self.url = url.rstrip("/")
@@ -130,33 +224,12 @@ class KubeClient:
 
         Nothing is sent yet. Raises KubeConfigError.
         """
-        kubernetes = library()
-        configuration = kubernetes.configuration()
+        configuration = await _configuration(kubeconfig, context)
         try:
-            if kubeconfig is None:
-                kubernetes.config.load_incluster_config(client_configuration=configuration)
-            else:
-                if not kubeconfig.is_file():  # noqa: ASYNC240 - once, at start
-                    raise KubeConfigError(f"kubeconfig {kubeconfig}: no such file")
-                # persist_config writes refreshed tokens back to the file, as kubectl does; ours is only read.
-                await kubernetes.config.load_kube_config(
-                    config_file=str(kubeconfig),
-                    context=context,
-                    client_configuration=configuration,
-                    persist_config=False,
-                )
-            api = kubernetes.api_client(configuration)
-        except kubernetes.config.ConfigException as error:
-            where = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "service account of this pod"
-            raise KubeConfigError(f"{where}: {error}") from error
-        except (OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError) as error:
+            api = library().api_client(configuration)
+        except _NO_KUBECONFIG as error:  # its certificates
             raise KubeConfigError(f"kubeconfig {kubeconfig}: {error}") from error
-
-        async def authorize() -> Mapping[str, str]:
-            headers: dict[str, str] = {}
-            await api.update_params_for_auth(headers, [], ["BearerToken"])
-            return headers
-
+        authorize = _Credentials(api, kubeconfig, context)
         connector = api.rest_client.pool_manager.connector
         if not configuration.host or connector is None:
             raise KubeConfigError(f"kubeconfig {kubeconfig}: the current context has no server")
@@ -167,6 +240,7 @@ class KubeClient:
             proxy=configuration.proxy,
             server_hostname=configuration.tls_server_name,
             close=api.close,
+            cluster=cluster_ids(configuration.host, configuration.ssl_ca_cert),
         )
 
     async def __aenter__(self) -> KubeClient:
@@ -186,10 +260,16 @@ class KubeClient:
         return await self._call("GET", resource.path(namespace, name))
 
     async def list(
-        self, resource: ResourceType, namespace: str | None = None, *, limit: int = 0, after: str = ""
+        self,
+        resource: ResourceType,
+        namespace: str | None = None,
+        *,
+        limit: int = 0,
+        after: str = "",
+        label_selector: str = "",
     ) -> Raw:
         """Read a collection, of all namespaces without `namespace`: the List object with `items` and the
-        `metadata.resourceVersion` to watch from.
+        `metadata.resourceVersion` to watch from; with `label_selector`, of what it selects.
 
         With `limit` a page of so many; `metadata.continue` of one page is `after` for the next. Raises ApiError (410
         when a page comes too late after the first).
@@ -197,6 +277,8 @@ class KubeClient:
         query = {"limit": str(limit)} if limit else {}
         if after:
             query["continue"] = after
+        if label_selector:
+            query["labelSelector"] = label_selector
         return await self._call("GET", resource.path(namespace), query=query)
 
     async def create(self, resource: ResourceType, obj: Raw, namespace: str | None = None) -> Raw:
@@ -235,16 +317,39 @@ class KubeClient:
         path = resource.path(namespace, name)
         return await self._call("PATCH", path, query=query, body=obj, content=_APPLY_PATCH)
 
-    async def delete(self, resource: ResourceType, name: str, namespace: str | None) -> Raw:
-        """Delete an object; with finalizers it is only marked. Raises NotFoundError, ApiError."""
-        return await self._call("DELETE", resource.path(namespace, name))
+    async def delete(
+        self,
+        resource: ResourceType,
+        name: str,
+        namespace: str | None,
+        *,
+        preconditions: Mapping[str, str] | None = None,
+    ) -> Raw:
+        """Delete an object; with finalizers it is only marked.
+
+        `preconditions`: `uid` and `resourceVersion` that it must have, or else ConflictError. Raises NotFoundError,
+        ConflictError, ApiError.
+        """
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        return await self._call("DELETE", resource.path(namespace, name), body=options if preconditions else None)
 
     @asynccontextmanager
     async def watch(
-        self, resource: ResourceType, namespace: str | None, resource_version: str, seconds: int, *, name: str = ""
+        self,
+        resource: ResourceType,
+        namespace: str | None,
+        resource_version: str,
+        seconds: int,
+        *,
+        name: str = "",
+        label_selector: str = "",
+        send_initial_events: bool = False,
     ) -> AsyncIterator[aiohttp.StreamReader]:
         """The raw stream of a watch (a line of JSON per event) that the API ends after about `seconds`; with `name`, of
-        that object alone, for which the right to watch that one suffices.
+        that object alone, for which the right to watch that one suffices; with `label_selector`, of what it selects.
+
+        `send_initial_events`: it begins with all that there is, up to a bookmark that says so (Kubernetes API concepts,
+        "Streaming lists"); an API that can't do that answers with 422 or the like.
 
         Silence longer than that, or 50 s without a sign of life, is a dead connection and raises UnreachableError.
         Raises ApiError.
@@ -257,6 +362,10 @@ class KubeClient:
         }
         if name:
             query["fieldSelector"] = f"metadata.name={name}"
+        if label_selector:
+            query["labelSelector"] = label_selector
+        if send_initial_events:
+            query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=seconds + 15)
         async with self._request("GET", resource.path(namespace), timeout=timeout, query=query) as response:
             _probe(response)
@@ -271,16 +380,33 @@ class KubeClient:
         body: Raw | None = None,
         content: str = "application/json",
     ) -> Raw:
-        request = self._request(method, path, timeout=_CALL_TIMEOUT, query=query, body=body, content=content)
-        async with request as response:
-            raw = await response.read()
+        raw = await self._patiently(method, path, query, body, content)
         try:
             answer = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
-            raise ApiError(response.status, "InvalidAnswer", f"{method} {path}: the answer is not JSON") from error
+            raise ApiError(200, "InvalidAnswer", f"{method} {path}: the answer is not JSON") from error
         if not isinstance(answer, dict):
-            raise ApiError(response.status, "InvalidAnswer", f"{method} {path}: the answer is not an object")
+            raise ApiError(200, "InvalidAnswer", f"{method} {path}: the answer is not an object")
         return answer
+
+    async def _patiently(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Raw | None, content: str
+    ) -> bytes:
+        """The answer of an API that may be busy: asked again when it says that it wants to be, for as long as that
+        makes sense (client-go, rest.Request). Raises ApiError."""
+        until, attempt = self._clock() + _RETRY_SECONDS, 0
+        while True:
+            request = self._request(method, path, timeout=_CALL_TIMEOUT, query=query, body=body, content=content)
+            try:
+                async with request as response:
+                    return await response.read()
+            except ApiError as error:
+                attempt += 1
+                late = attempt > _MAX_RETRIES or self._clock() + error.retry_after > until
+                if error.status not in _BUSY or not error.says_when or late:
+                    raise
+                self.retries[str(error.status), method, self._host] += 1
+                await self._sleep(error.retry_after)
 
     @asynccontextmanager
     async def _request(
@@ -343,11 +469,18 @@ def _probe(response: aiohttp.ClientResponse) -> None:
 
 
 async def _error(response: aiohttp.ClientResponse) -> ApiError:
-    raw = await response.read()
+    raw, again = await response.read(), _retry_after(response.headers.get("Retry-After", ""))
     try:
-        return api_error(response.status, orjson.loads(raw))
+        return api_error(response.status, orjson.loads(raw), again)
     except orjson.JSONDecodeError:
-        return api_error(response.status, raw)
+        return api_error(response.status, raw, again)
+
+
+def _retry_after(header: str) -> float | None:
+    """Seconds; None for nonsense and for dates, which are right only where clocks agree, as client-go does."""
+    if not header.isascii() or not header.isdecimal():
+        return None
+    return min(float(header[:9]), _LONGEST_RETRY_AFTER)
 
 
 def _loopback(url: str) -> bool:

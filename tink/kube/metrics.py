@@ -29,6 +29,12 @@ class ClientMetrics(Collector):
             ["code", "method", "host"],
             self._client.requests,
         )
+        yield counter(
+            "rest_client_request_retries",
+            "Requests that were repeated because the Kubernetes API said when to come again.",
+            ["code", "verb", "host"],
+            self._client.retries,
+        )
         yield histogram(
             "rest_client_request_duration_seconds",
             "Time until the Kubernetes API began to answer.",

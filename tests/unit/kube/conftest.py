@@ -41,6 +41,10 @@ class ScriptedApi:
     answer: tuple[int, Any] = (200, {})
     """To everything else."""
     opened: int = 0
+    watch_list: bool = False
+    """Whether it can begin a watch with all that there is; if not, it says so, and that is not recorded."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of all answers but watches."""
 
     def script(self, *events: Any) -> None:
         queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -52,6 +56,8 @@ class ScriptedApi:
         self.watches[self.opened - 1].put_nowait(event)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if "sendInitialEvents" in request.query and not self.watch_list:
+            return web.json_response({"kind": "Status", "code": 422, "message": "forbidden for watch"}, status=422)
         raw = await request.read()
         body = json.loads(raw) if raw else None
         headers = {key.lower(): value for key, value in request.headers.items()}
@@ -62,8 +68,8 @@ class ScriptedApi:
         if self.lists:
             status, content = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
         if isinstance(content, bytes):
-            return web.Response(status=status, body=content)
-        return web.json_response(content, status=status)
+            return web.Response(status=status, body=content, headers=self.headers)
+        return web.json_response(content, status=status, headers=self.headers)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         if self.opened == len(self.watches):

@@ -221,3 +221,74 @@ asyncio.run(connect())
 assert sys.modules["kubernetes_asyncio.client"].CoreV1Api
 """
     subprocess.run([sys.executable, "-c", _CONNECT + code, kubeconfig], check=True)
+
+
+# --- an API that is busy ---
+
+
+async def _paused(client: KubeClient, monkeypatch: pytest.MonkeyPatch, then: Any = lambda: None) -> list[float]:
+    """The seconds for which the client waits from now on; `then` is called after each."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        then()
+
+    monkeypatch.setattr(client, "_sleep", sleep)
+    return pauses
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_api_is_asked_again_when_it_says(
+    api: Any, client: KubeClient, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    def then() -> None:
+        api.answer, api.headers = (200, {"kind": "Workflow"}), {}
+
+    pauses = await _paused(client, monkeypatch, then)
+    api.answer, api.headers = (status, {"message": "too many requests"}), {"Retry-After": "7"}
+    assert await client.patch(WORKFLOW, "w", "d", {"spec": {}}) == {"kind": "Workflow"}
+    assert pauses == [7.0]
+    assert [asked.body for asked in api.asked] == [{"spec": {}}] * 2
+    assert sum(client.retries.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "header"), [(503, None), (500, "1"), (409, "1"), (429, "soon"), (429, "-1"), (429, "Mon, 23 Nov 2026")]
+)
+async def test_nobody_waits_for_an_api_that_does_not_say_for_how_long(
+    api: Any, client: KubeClient, monkeypatch: pytest.MonkeyPatch, status: int, header: str | None
+) -> None:
+    pauses = await _paused(client, monkeypatch)
+    api.answer, api.headers = (status, {}), {} if header is None else {"Retry-After": header}
+    with pytest.raises(ApiError):
+        await client.get(WORKFLOW, "w", "d")
+    assert (pauses, len(api.asked)) == ([], 1)
+
+
+async def test_an_api_that_is_busy_for_ever_is_given_up(
+    api: Any, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = await _paused(client, monkeypatch)
+    api.answer, api.headers = (429, {}), {"Retry-After": "1"}
+    with pytest.raises(ApiError) as caught:
+        await client.get(WORKFLOW, "w", "d")
+    assert pauses == [1.0] * 10, "as often as client-go"
+    assert caught.value.retry_after == 1.0
+
+
+async def test_whoever_is_to_come_again_in_a_day_hears_of_it_at_once(
+    api: Any, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = await _paused(client, monkeypatch)
+    api.answer, api.headers = (429, {}), {"Retry-After": "99999999999999999999"}
+    with pytest.raises(ApiError) as caught:
+        await client.get(WORKFLOW, "w", "d")
+    assert (pauses, caught.value.retry_after) == ([], 60.0)
+
+
+async def test_a_deletion_can_be_of_one_version_of_one_object(api: Any, client: KubeClient) -> None:
+    await client.delete(WORKFLOW, "w", "d", preconditions={"uid": "u", "resourceVersion": "7"})
+    await client.delete(WORKFLOW, "w", "d")
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "u", "resourceVersion": "7"}}
+    assert [asked.body for asked in api.asked] == [options, None]

@@ -32,10 +32,11 @@ def strip(obj: Raw) -> Raw:
 
 
 class ObjectCompressor:
-    """Compresses objects of one kind. What one of these made, only the same can read."""
+    """Compresses objects of one kind. What one of these made, only those with the same `dictionary` can read."""
 
-    def __init__(self) -> None:
-        self._dictionary = b""
+    def __init__(self, dictionary: bytes = b"") -> None:
+        """Without a dictionary, the first object is it."""
+        self.dictionary = dictionary
         self._last: tuple[Raw, bytes] | None = None
 
     def compress(self, obj: Raw) -> bytes:
@@ -47,14 +48,14 @@ class ObjectCompressor:
         if self._last is not None and self._last[0] is obj:
             return self._last[1]
         text = orjson.dumps(obj)
-        if not self._dictionary:
-            self._dictionary = text
-        deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _EFFORT, zdict=self._dictionary)
+        if not self.dictionary:
+            self.dictionary = text
+        deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _EFFORT, zdict=self.dictionary)
         compressed = deflate.compress(text) + deflate.flush()
         self._last = obj, compressed
         return compressed
 
     def decompress(self, compressed: bytes) -> Raw:
         """A new copy of what was compressed."""
-        obj: Raw = orjson.loads(zlib.decompressobj(_WINDOW, zdict=self._dictionary).decompress(compressed))
+        obj: Raw = orjson.loads(zlib.decompressobj(_WINDOW, zdict=self.dictionary).decompress(compressed))
         return obj

@@ -5,18 +5,21 @@ loop, one change at a time, in the order of the API's history. The store already
 An object that was deleted and made anew is reported as a deletion followed by an addition, even if the deletion itself
 was never seen.
 
-Objects come without `managedFields` and kubectl's last-applied annotation.
+Objects come without `managedFields` and kubectl's last-applied annotation. Of those that are history (`ArchiveFormat`)
+handlers get all when it changes, and later, as what it was, what is kept; `get` and `list` give that, too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache.compression import ObjectCompressor, strip
 from tink.kube.cache.reflector import Reflector
-from tink.kube.cache.store import Store
+from tink.kube.cache.store import ArchiveFormat, Packed, Store
 from tink.kube.client import KubeClient
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import ResourceType
@@ -34,32 +37,65 @@ AWAY_SECONDS = 15.0
 """An API that could not be followed for so long is away, and not just being restarted."""
 
 
+START_JITTER_SECONDS = 2.0
+"""What replicas in pods wait at most before they ask for their first lists: many may start in the same moment."""
+
+
+def _backoff() -> Backoff:
+    return Backoff(0.2, 10.0)
+
+
 class Informer:
-    """Keeps the objects of `resource`, of one namespace or of all. `run` it as one task; read it from its loop."""
+    """Keeps the objects of `resource`, of some namespaces or of all. `run` it as one task; read it from its loop."""
 
     def __init__(
         self,
         client: KubeClient,
         resource: ResourceType,
-        namespace: str | None = None,
+        namespaces: Sequence[str] = (),
         *,
-        backoff: Backoff | None = None,
+        label_selector: str = "",
+        start_jitter: float = 0.0,
+        backoff: Callable[[], Backoff] = _backoff,
         compressor: ObjectCompressor | None = None,
+        archive_format: ArchiveFormat | None = None,
     ) -> None:
-        """`compressor` is given where a handler keeps compressed objects as well (`Store`)."""
+        """`namespaces`: none for all; `label_selector` in the words of Kubernetes, such as `site=berlin`. Before the
+        first list it waits for a random time of at most `start_jitter` seconds.
+
+        `compressor` is given where a handler keeps compressed objects as well, `archive_format` where most objects are
+        history (`Store`).
+        """
         self._resource = resource
-        self._store = Store(compressor)
-        self._reflector = Reflector(
-            client,
-            resource,
-            namespace,
-            known=self._store.keys,
-            on_object=self._changed,
-            on_gone=self._gone,
-            backoff=backoff,
-        )
+        self._namespaces = frozenset(namespaces)
+        self._label_selector = label_selector
+        self._store = Store(compressor, archive_format)
+        self._reflectors = [
+            Reflector(
+                client,
+                resource,
+                namespace,
+                label_selector=label_selector,
+                start_jitter=start_jitter,
+                known=partial(self._known, namespace),
+                on_object=self._changed,
+                on_gone=self._gone,
+                backoff=backoff(),
+            )
+            for namespace in dict.fromkeys(namespaces or (None,))
+        ]
+        self._restored = False
         self._on_change: list[ChangeHandler] = []
         self._on_delete: list[DeleteHandler] = []
+
+    def _known(self, namespace: str | None) -> Iterable[NamespacedName]:
+        keys = self._store.keys()
+        return (key for key in keys if namespace is None or key.namespace == namespace)
+
+    def covers(self, obj: Raw) -> bool:
+        """Whether an object of its resource is certain to be kept, once it is there."""
+        namespace = obj["metadata"].get("namespace", "")
+        return not self._label_selector and (not self._namespaces or namespace in self._namespaces)
 
     @property
     def resource(self) -> ResourceType:
@@ -88,30 +124,63 @@ class Informer:
         memory."""
         return self._store.list()
 
+    def packed(self, keys: Iterable[NamespacedName] | None = None) -> Packed:
+        """All objects, or those of these keys, as they are kept: to be written down by another thread."""
+        return self._store.packed(keys)
+
+    def restore(self, obj: Raw) -> None:
+        """Take in an object as it was known before this process began, if nothing newer is known of it. While nobody
+        does `run` it: a list that begins later has the last word on what there is."""
+        key = NamespacedName.of(obj)
+        if self._namespaces and key.namespace not in self._namespaces:
+            return
+        if not self._has_listed(key.namespace) and key not in self._store:
+            self._restored = True
+            self._changed(obj)
+
+    def _has_listed(self, namespace: str) -> bool:
+        return any(one.synced.is_set() for one in self._reflectors if one.namespace in (None, namespace))
+
+    @property
+    def _is_current(self) -> bool:
+        """Whether what is here is of the API's own history: it may have lost the one that was restored here, and have
+        given a version of that to something else since."""
+        return self.has_synced or not self._restored
+
     @property
     def has_synced(self) -> bool:
         """Whether the collection has been listed once."""
-        return self._reflector.synced.is_set()
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     @property
     def denied(self) -> str:
         """Why the API does not let this program read the collection (401, 403); empty when that is not so."""
-        return self._reflector.denied
+        return next(filter(None, (reflector.denied for reflector in self._reflectors)), "")
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether the API was asked and does not answer, or is not able to: it may be away, or about to come."""
+        return any(reflector.unreachable for reflector in self._reflectors)
 
     @property
     def failing_for(self) -> float:
         """For how many seconds the API does not answer or does not let us follow: what is here is as old as that. 0: it
         is as the API has it."""
-        return self._reflector.failing_for
+        return max(reflector.failing_for for reflector in self._reflectors)
 
     async def wait_for_cache_sync(self) -> None:
         """Return when the collection has been listed once and the handlers have seen all of it."""
-        await self._reflector.synced.wait()
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
 
     async def run(self) -> None:
         """Follow the collection for ever. An API that is away, or answers with errors, is asked again and again with
         growing delays; the first failure and the recovery are logged."""
-        await self._reflector.run()
+        if len(self._reflectors) == 1:
+            await self._reflectors[0].run()
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors:
+                group.create_task(reflector.run())
 
     def _changed(self, obj: Raw) -> None:
         key = NamespacedName.of(strip(obj))
@@ -121,7 +190,7 @@ class Informer:
             if before.get("uid") != now.get("uid"):
                 self._gone(key, None)
                 old = None
-            elif before.get("resourceVersion") == now.get("resourceVersion"):
+            elif before.get("resourceVersion") == now.get("resourceVersion") and self._is_current:
                 return
         self._store.put(key, obj)
         for handler in self._on_change:

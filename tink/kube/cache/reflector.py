@@ -1,4 +1,7 @@
-"""Lists a collection once, page by page, then watches it from the list's resourceVersion: client-go's Reflector.
+"""Lists a collection once, then watches it from the list's resourceVersion: client-go's Reflector.
+
+The list comes as the beginning of the watch where the API can do that (WatchList): from its memory, and one object at a
+time. Else page by page.
 
 When the watch breaks it goes on from the last version it saw; when the API no longer has that version (410 Gone) it
 lists again and compares, so that it also tells of what went in between ("Efficient detection of changes", Kubernetes
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Callable, Iterable
 
 import aiohttp
@@ -27,6 +31,12 @@ WATCH_SECONDS = 290
 _MAX_EVENT_BYTES = 16 << 20
 _GONE = 410
 _DENIED = (401, 403)
+_BAD_REQUEST = 400
+_NO_WATCH_LIST = (_BAD_REQUEST, 405, 422)
+"""What APIs answer that know nothing of `sendInitialEvents`, or have it turned off: Bad Request, Method Not Allowed,
+Unprocessable Entity."""
+_INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+"""The annotation of the bookmark after the last object of a list that comes as a watch."""
 SAY_AGAIN_FIRST, SAY_AGAIN_LONGEST = 60.0, 3600.0
 """Seconds until it is said again that the collection can't be followed, and the longest such pause."""
 _PAGE_SIZE = 500
@@ -34,6 +44,8 @@ _PAGE_SIZE = 500
 10 kB each, reading one takes half as long again."""
 _BATCH = 25
 """Objects that are taken in at once; in between the event loop has time for others, and for the next page."""
+
+_sleep = asyncio.sleep
 
 
 class _ExpiredError(Exception):
@@ -47,8 +59,12 @@ class _MalformedError(ApiError):
         super().__init__(200, "InvalidAnswer", f"watch of {resource.plural}: {what}")
 
 
+class _NoWatchListError(Exception):
+    """The API does not give lists as the beginning of a watch."""
+
+
 class Reflector:
-    """Tells of the objects of `resource`, of one namespace or of all."""
+    """Tells of the objects of `resource`, of one namespace or of all, that `label_selector` selects."""
 
     def __init__(
         self,
@@ -56,16 +72,26 @@ class Reflector:
         resource: ResourceType,
         namespace: str | None,
         *,
+        label_selector: str = "",
+        start_jitter: float = 0.0,
         known: Callable[[], Iterable[NamespacedName]],
         on_object: Callable[[Raw], None],
         on_gone: Callable[[NamespacedName, Raw | None], None],
         backoff: Backoff | None = None,
     ) -> None:
         """`known` gives what is believed to be there; `on_object` is called with each object that is listed, added or
-        modified, `on_gone` with the key of one that is gone, and what it was then, if the API says that."""
+        modified, `on_gone` with the key of one that is gone, and what it was then, if the API says that. Before the
+        first list it waits for a random time of at most `start_jitter` seconds: where many replicas start together."""
         self._client = client
         self._resource = resource
         self._namespace = namespace
+        self._label_selector = label_selector
+        self._start_jitter = start_jitter
+        self._what = resource.plural + (f" of namespace {namespace}" if namespace else "")
+        self._watch_list = True
+        """Whether lists are asked for as the beginning of a watch."""
+        self._replaced: dict[NamespacedName, None] | None = None
+        """While such a list comes: what was known before it and has not come yet."""
         self._known = known
         self._on_object = on_object
         self._on_gone = on_gone
@@ -75,9 +101,17 @@ class Reflector:
         self._failing_since = self._say_again_at = 0.0
         self._say_again = Backoff(SAY_AGAIN_FIRST, SAY_AGAIN_LONGEST)
         self.denied = ""
-        """Why the API does not let this program read the collection (401, 403); empty when that is not so."""
+        """Why the API does not let this program read the collection (401, 403), or not by the selector (400); empty: it
+        does."""
+        self.unreachable = False
+        """Whether the API does not answer, or says that it can't (429, 5xx)."""
         self.synced = asyncio.Event()
         """Set when the collection has been listed once."""
+
+    @property
+    def namespace(self) -> str | None:
+        """Whose objects it tells of; None: those of all."""
+        return self._namespace
 
     @property
     def failing_for(self) -> float:
@@ -87,28 +121,33 @@ class Reflector:
     async def run(self) -> None:
         """Follow the collection for ever. An API that is away, or answers with errors, is asked again and again with
         growing delays; the first failure and the recovery are logged."""
+        if self._start_jitter:
+            await _sleep(random.uniform(0.0, self._start_jitter))  # noqa: S311 - spreads load
         while True:
+            progressed, retry_after = False, 0.0
             try:
-                if self._version is None:
+                if self._version is None and not self._watch_list:
                     self._version = await self._list()
                     self._recovered()
-                progressed = await self._watch(self._version)
+                progressed = await self._watch()
+            except _NoWatchListError as error:
+                log.debug("%s are listed page by page: %s", self._what, error)
+                self._watch_list = False
+                continue
             except _ExpiredError:
                 # The copy stays readable while it is listed anew; only the version is void.
                 self._version = None
-                progressed = False
             except _MalformedError as error:
                 # It would come again from the same version; what it was about is in a list as well.
                 self._failed(error)
                 self._version = None
-                progressed = False
             except ApiError as error:
                 self._failed(error)
-                progressed = False
+                retry_after = error.retry_after
             if progressed:
                 self._backoff.reset()
             else:
-                await asyncio.sleep(self._backoff.next())
+                await _sleep(max(self._backoff.next(), retry_after))
 
     async def _list(self) -> str:
         """Take in the whole collection, page by page; the version to watch from.
@@ -134,14 +173,20 @@ class Reflector:
             if following is None:
                 break
             page = await following
+        self._complete(gone)
+        return str(version)
+
+    def _complete(self, gone: Iterable[NamespacedName]) -> None:
+        """All that there is has been told; these are no more."""
         for key in gone:
             self._on_gone(key, None)
         self.synced.set()
-        return str(version)
 
     async def _page(self, after: str) -> Raw:
         try:
-            return await self._client.list(self._resource, self._namespace, limit=_PAGE_SIZE, after=after)
+            return await self._client.list(
+                self._resource, self._namespace, limit=_PAGE_SIZE, after=after, label_selector=self._label_selector
+            )
         except ApiError as error:
             if error.status == _GONE:  # the pages took longer than the API remembers
                 raise _ExpiredError from error
@@ -160,20 +205,37 @@ class Reflector:
                 gone.pop(NamespacedName.of(obj), None)
                 self._on_object(obj)
 
-    async def _watch(self, version: str) -> bool:
-        """One watch until the API ends it; whether it brought anything (so that it makes sense to go on at once)."""
+    async def _watch(self) -> bool:
+        """One watch until the API ends it; whether it brought anything (so that it makes sense to go on at once).
+
+        Without a version to begin with, it begins with all that there is.
+        """
         started = asyncio.get_running_loop().time()
+        begins = self._version is None
+        self._replaced = dict.fromkeys(self._known()) if begins else None
         events = 0
         try:
-            async with self._client.watch(self._resource, self._namespace, version, WATCH_SECONDS) as stream:
-                self._recovered()
+            async with self._client.watch(
+                self._resource,
+                self._namespace,
+                self._version or "",
+                WATCH_SECONDS,
+                label_selector=self._label_selector,
+                send_initial_events=begins,
+            ) as stream:
+                if not begins:
+                    self._recovered()
                 async for line in self._event_lines(stream):
                     self._handle(line)
                     events += 1
         except ApiError as error:
             if error.status == _GONE:
                 raise _ExpiredError from error
+            if begins and error.status in _NO_WATCH_LIST:
+                raise _NoWatchListError(str(error)) from error
             raise
+        if self._replaced is not None:
+            raise _NoWatchListError("the watch ended before it had said that all initial events are there")
         return events > 0 or asyncio.get_running_loop().time() - started > 1.0
 
     async def _event_lines(self, stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
@@ -198,35 +260,47 @@ class Reflector:
                 raise api_error(status if isinstance(status, int) else 500, obj)
             version = obj["metadata"]["resourceVersion"]
             if kind in ("ADDED", "MODIFIED"):
+                if self._replaced is not None:
+                    self._replaced.pop(NamespacedName.of(obj), None)
                 self._on_object(obj)
             elif kind == "DELETED":
                 self._on_gone(NamespacedName.of(obj), obj)
             elif kind != "BOOKMARK":
                 raise _MalformedError(self._resource, f"unknown event type {kind!r}")
+            elif self._replaced is not None and _INITIAL_EVENTS_END in (obj["metadata"].get("annotations") or {}):
+                self._complete(self._replaced)
+                self._replaced = None
+                self._recovered()
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             start = line[:120].decode("utf-8", "replace")
             raise _MalformedError(self._resource, f"malformed event {start!r}") from error
-        self._version = version
+        if self._replaced is None:
+            self._version = version
 
     def _recovered(self) -> None:
         if self._failing:
-            log.info("watching %s again", self._resource.plural)
-        self._failing = False
+            log.info("watching %s again", self._what)
+        self._failing = self.unreachable = False
         self.denied = ""
 
     def _failed(self, error: ApiError) -> None:
         """Say what is wrong: at once, and again and again for as long as it lasts."""
         now = asyncio.get_running_loop().time()
         denied = error.status in _DENIED
-        self.denied = f"the API does not let tinkedge read {self._resource.plural}: {error}" if denied else ""
+        self.unreachable = error.is_away
+        self.denied = f"the API does not let tinkedge read {self._what}: {error}" if denied else ""
+        if self._label_selector and error.status == _BAD_REQUEST:
+            self.denied = f"the API does not read {self._what} by the selector {self._label_selector!r}: {error}"
         advice = ": is what --kubeconfig has (or the service account) still good, and may it do that?" if denied else ""
+        if denied and self._namespace is None:
+            advice += " Where it may in some namespaces only: --namespaces"
         if not self._failing:
-            log.warning("can't follow %s, trying again: %s%s", self._resource.plural, error, advice)
+            log.warning("can't follow %s, trying again: %s%s", self._what, error, advice)
             self._say_again.reset()
             self._failing_since = now
         elif now >= self._say_again_at:
             text = "can't follow %s for %.0f s now, still trying: %s%s"
-            log.warning(text, self._resource.plural, now - self._failing_since, error, advice)
+            log.warning(text, self._what, now - self._failing_since, error, advice)
         else:
             return
         self._failing = True

@@ -14,7 +14,8 @@ import pytest
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer, ObjectCompressor, reflector
-from tink.kube.client import KubeClient
+from tink.kube.client import ApiError, KubeClient
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import WORKFLOW
 from tink.limits.backoff import Backoff
 
@@ -60,7 +61,7 @@ class Ear:
 async def running(
     client: KubeClient, compressor: ObjectCompressor | None = None
 ) -> AsyncIterator[tuple[Informer, Ear]]:
-    informer = Informer(client, WORKFLOW, backoff=Backoff(0.001, 0.01), compressor=compressor)
+    informer = Informer(client, WORKFLOW, backoff=lambda: Backoff(0.001, 0.01), compressor=compressor)
     ear = Ear(informer)
     task = asyncio.create_task(informer.run())
     try:
@@ -240,7 +241,7 @@ async def test_a_handler_that_comes_late_hears_of_what_is_already_there(
 
 async def test_a_namespaced_informer_asks_for_its_namespace_only(api: Any, client: KubeClient) -> None:
     api.lists = [listed(5)]
-    informer = Informer(client, WORKFLOW, "lab")
+    informer = Informer(client, WORKFLOW, ["lab"])
     task = asyncio.create_task(informer.run())
     await asyncio.wait_for(informer.wait_for_cache_sync(), 20)
     task.cancel()
@@ -279,7 +280,7 @@ class Paged:
         self._obj = obj
         self._broken = broken
 
-    async def list(self, *_: Any, limit: int, after: str) -> Raw:
+    async def list(self, *_: Any, limit: int, after: str, label_selector: str) -> Raw:
         assert limit > 0
         page = int(after or 0)
         self.asked.append(page)
@@ -293,7 +294,9 @@ class Paged:
         return {"metadata": {"resourceVersion": "900"} | more, "items": items}
 
     @asynccontextmanager
-    async def watch(self, *_: Any) -> AsyncIterator[Any]:
+    async def watch(self, *_: Any, send_initial_events: bool, **__: Any) -> AsyncIterator[Any]:
+        if send_initial_events:
+            raise ApiError(422, "Invalid", "sendInitialEvents is forbidden for watch")
         await asyncio.Event().wait()
         yield
 
@@ -336,7 +339,7 @@ async def test_page_asked_for_ahead_is_dropped_with_a_list_that_can_not_be_read(
     obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
 ) -> None:
     client: Any = Paged(3, obj, broken=0)
-    informer = Informer(client, WORKFLOW, backoff=Backoff(5.0, 5.0))
+    informer = Informer(client, WORKFLOW, backoff=lambda: Backoff(5.0, 5.0))
     task = asyncio.create_task(informer.run())
     await until(lambda: caplog.records)
     tasks = asyncio.all_tasks()
@@ -421,3 +424,62 @@ async def test_any_of_many_objects_is_given_as_it_is_now(
         assert len(informer) == len(items) == 599
         assert items["o7"] == {"n": 7, "text": "é" * 7}
         assert items["o0"] == {}
+
+
+async def test_what_was_restored_is_replaced_by_what_the_api_has(
+    api: Any, client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    """Also where the API has lost its history, and given a version of that to something else since."""
+    api.lists = [listed(5, obj("same", 3), obj("other", 4))]
+    informer = Informer(client, WORKFLOW, backoff=lambda: Backoff(0.001, 0.01))
+    for each in (obj("same", 3), obj("other", 2), obj("gone", 1)):
+        informer.restore(each)
+    assert not informer.has_synced
+    assert len(informer) == 3
+    ear = Ear(informer)
+    assert len(ear.heard) == 3, "those that are here already"
+    task = asyncio.create_task(informer.run())
+    try:
+        assert (await ear.until(6))[3:] == ["same 3>3", "other 2>4", "gone gone"]
+        assert len(informer) == 2
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_the_api_has_said_already_is_not_undone_by_what_is_restored(
+    api: Any, client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    """One collection was listed and another not, when the API went."""
+    api.lists = [listed(9, obj("a", 8))]
+    async with running(client) as (informer, ear):
+        await ear.until(1)
+        await informer.wait_for_cache_sync()
+        informer.restore(obj("a", 3))
+        informer.restore(obj("gone", 2))
+        assert ear.heard == ["a ->8"]
+    two = Informer(client, WORKFLOW, ["one", "two"])
+    two._reflectors[0].synced.set()
+    for namespace in ("one", "two", "three"):
+        restored = obj("a", 3)
+        restored["metadata"]["namespace"] = namespace
+        two.restore(restored)
+    assert [each["metadata"]["namespace"] for each in two.list()] == ["two"]
+    partly = Informer(client, WORKFLOW)
+    partly._changed(obj("a", 8))  # of the first page
+    ear = Ear(partly)
+    partly.restore(obj("a", 3))
+    partly.restore(obj("b", 2))
+    assert ear.heard == ["a ->8", "b ->2"]
+
+
+async def test_packed_objects_are_those_that_are_asked_for(client: KubeClient, obj: Callable[..., Raw]) -> None:
+    for compressor in (None, ObjectCompressor()):
+        informer = Informer(client, WORKFLOW, compressor=compressor)
+        for name in ("a", "b"):
+            informer.restore(obj(name, 1))
+        key = NamespacedName.of(obj("b", 1))
+        packed = informer.packed([key, key._replace(name="absent")])
+        [one] = packed.objects
+        assert (ObjectCompressor(packed.dictionary).decompress(one) if isinstance(one, bytes) else one) == obj("b", 1)
+        assert len(informer.packed().objects) == 2
