@@ -35,3 +35,5 @@ MAX_TEMPLATE_PARAMS = 256
 MAX_LEASE_SECONDS = 4294967295
 """RFC 2132 section 9.2; it means for ever."""
 MAX_TIMEOUT_SECONDS = 2**63 - 1
+MAX_TTL_SECONDS = 2**31 - 1
+"""As of a Job (batch/v1): 68 years."""

@@ -30,6 +30,8 @@ PARTITION = (
 """Linux names partitions after their disk: sda1; after a digit with a p between, nvme0n1p1. udev's links have -part1,
 and two directories of links name nothing but partitions."""
 OBJECT_NAME = "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
+AGENT_ID = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,252}$"
+"""What an agent may call itself on a kernel's command line: a word for iPXE, the kernel and shells alike."""
 SPACE = r"\s"
 VOLUME = r"^(/[^:]*|[^\W_][\w.-]*):/[^:]+(:[^:]*)?$"
 

@@ -45,6 +45,21 @@ USERDATA_SECRET_ANNOTATION = "tinkerbell.org/userdata-secret"  # noqa: S105 - th
 VENDORDATA_SECRET_ANNOTATION = "tinkerbell.org/vendordata-secret"  # noqa: S105 - the name of an annotation
 """The Secret that holds a Hardware's vendor-data, in the Hardware's namespace: `NAME` or `NAME/KEY`."""
 
+METADATA_ANNOTATION = "tinkerbell.org/metadata"
+"""What the metadata service gives for a Hardware besides what its spec says, JSON: facility, plan, tags, iqn,
+public-ipv4, public-ipv6, operating-system."""
+
+STORAGE_ANNOTATION = "tinkerbell.org/storage"
+"""Partitions and filesystems of a Hardware, for actions that read them from `/metadata` (rootio): JSON, as in
+`spec.metadata.instance.storage` of v1alpha1."""
+
+AGENT_ID_ANNOTATION = "tinkerbell.org/agent-id"
+"""What the agent of a Hardware's machine calls itself (`worker_id=` on the kernel's command line), where that is not
+the MAC that it booted from: the agentID of v1alpha1."""
+
+KERNEL_PARAMETERS_ANNOTATION = "tinkerbell.org/kernel-parameters"
+"""Of an OSIE: words for the command line of its kernel, for every machine that boots it."""
+
 KERNEL_SHA256_ANNOTATION = "tinkerbell.org/kernel-sha256"
 """SHA-256 of an OSIE's kernel, in hex: what is fetched from `kernelUrl` must have it to be served."""
 
@@ -270,7 +285,8 @@ class HardwareStatus(Model):
     """What was observed of a machine."""
 
     conditions: list[Condition] | None = optional(
-        "Observations about the machine. AddressConflict: it found another host at its address and declined it.",
+        "Observations about the machine. AddressConflict: it found another host at its address and declined it. "
+        "Misconfigured: what can't work of this object. BootProblem: why the machine does not boot.",
         extra=_map_list("type"),
     )
 
@@ -447,6 +463,12 @@ class WorkflowSpec(Model):
         default=0,
         ge=0,
         description="Seconds the Workflow has to complete, counted from the start of its first action. 0: no timeout.",
+    )
+    ttl_seconds_after_finished: int | None = optional(
+        "Seconds after its end (status.lastTransitioned, in whatever state) after which the controller deletes the "
+        "Workflow. 0: at once. Absent: it is kept. May be changed at any time, as that of a Job.",
+        ge=0,
+        le=bounds.MAX_TTL_SECONDS,
     )
 
 

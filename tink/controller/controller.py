@@ -22,8 +22,19 @@ from functools import partial
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.controller.ages import TimestampAges
 from tink.controller.events import COMPONENT, event_for
+from tink.controller.history import WorkflowHistory
 from tink.controller.metrics import WorkflowMetrics
-from tink.controller.reconcile import Outcome, Patch, Render, reconcile, references, refused, timestamps, to_be_rendered
+from tink.controller.reconcile import (
+    Outcome,
+    Patch,
+    Render,
+    reconcile,
+    references,
+    refused,
+    time_to_live,
+    timestamps,
+    to_be_rendered,
+)
 from tink.controller.settings import ControllerSettings
 from tink.kube.cache import Index, Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
@@ -43,6 +54,7 @@ from tink.kube.runtime import (
     while_leading,
 )
 from tink.template import render_actions
+from tink.workflow.ended import is_history
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import InvalidStatusError, state_of, status_of, unprepared
 
@@ -97,6 +109,7 @@ class WorkflowController:
         self._clock = clock
         self._elector = elector
         self._ages = TimestampAges(clock, elapsed)
+        self._history = WorkflowHistory(self._settings.history_limit)
         self._limited_log = controller_log(log, elapsed)
         self._recorder = EventRecorder(client, COMPONENT, now=clock, clock=elapsed)
         self._controller = Controller(
@@ -147,12 +160,15 @@ class WorkflowController:
 
     def _changed(self, new: Raw, old: Raw | None) -> None:
         key = NamespacedName.of(new)
-        self._queue.add(key)
+        if old is not None or not is_history(new) or time_to_live(new) is not None:
+            self._queue.add(key)
+        for surplus in self._history.apply(new):
+            self._queue.add(surplus)
         if (event := event_for(new, old)) is not None:
             self._recorder.event(new, WORKFLOW, event)
         try:
             state = state_of(new)
-            if state is not None and state.terminal:
+            if state is not None and state.terminal and time_to_live(new) is None:
                 self._ages.forget(key)
             else:
                 self._ages.observe(key, str(new["metadata"].get("uid")), timestamps(new), live=self._following)
@@ -163,6 +179,7 @@ class WorkflowController:
         key = NamespacedName.of(old)
         self._queue.add(key)
         self._ages.forget(key)
+        self._history.remove(key)
         self._waiting.set(key, ())
 
     def _appeared(self, kind: str, obj: Raw) -> None:
@@ -200,8 +217,10 @@ class WorkflowController:
         hardware = template = None
         if named is not None:
             hardware, template = self._hardware.get(*named[0].key), self._templates.get(*named[1].key)
-        age = partial(self._ages.age, key)
-        decide = partial(reconcile, workflow, hardware, template, self._settings, self._clock(), self._render, age)
+        age, surplus = partial(self._ages.age, key), self._history.is_surplus(key)
+        decide = partial(
+            reconcile, workflow, hardware, template, self._settings, self._clock(), self._render, age, surplus
+        )
         if hardware is None or template is None or not to_be_rendered(workflow):
             return decide()
         async with self._renders.held(key.namespace):
@@ -213,6 +232,17 @@ class WorkflowController:
             await self._write(workflow, outcome)
         except _RefusedError as error:
             await self._write(error.workflow, refused(error.workflow, str(error), self._clock()))
+        if outcome.delete:
+            await self._delete(workflow, outcome.delete)
+
+    async def _delete(self, workflow: Raw, why: str) -> None:
+        """Delete this very version: whoever has changed it meanwhile may want to keep it."""
+        key, metadata = NamespacedName.of(workflow), workflow["metadata"]
+        seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        await while_leading(
+            self._elector, partial(self._client.delete, WORKFLOW, key.name, key.namespace, preconditions=seen)
+        )
+        log.info("Workflow %s: deleted, %s", key, why, extra={"fields": {"workflow": str(key)}})
 
     async def _write(self, workflow: Raw, outcome: Outcome) -> None:
         """Apply the patches, each on top of the version that the one before made."""

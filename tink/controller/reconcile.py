@@ -10,7 +10,8 @@ a restart of the controller (or a second one) changes nothing. How old a timesta
     Scheduled, Running, Cancelling   enforce the four timeouts
     not ended        mend what somebody took away by hand: our finalizer, the actions of a Pending Workflow
     deleted          Pending -> Canceled, Scheduled and Running -> Cancelling
-    terminal         give up the finalizer, so that a deletion can go through
+    terminal         give up the finalizer, so that a deletion can go through; delete it when its time is up, or when
+                     there are enough newer ones
     held             not begun: nothing but what deletes or cancels it; the condition Started says why
     paused           nothing at all: another API is where it goes on
 """
@@ -35,6 +36,7 @@ from tink.api.v1alpha2 import (
     Raw,
     WorkflowSpec,
     WorkflowState,
+    as_mapping,
 )
 from tink.controller.settings import ControllerSettings
 from tink.kube.objects import ObjectReference
@@ -100,6 +102,8 @@ class Outcome:
     requeue_after: float | None = None
     waits_for: tuple[ObjectReference, ...] = ()
     low_priority: bool = False
+    delete: str = ""
+    """Why the Workflow is to be deleted, if this very version of it is there still; empty: it is not."""
 
 
 NOTHING = Outcome()
@@ -126,8 +130,10 @@ def reconcile(
     now: float,
     render: Render,
     age: Age | None = None,
+    surplus: bool = False,
 ) -> Outcome:
     """What to do about `workflow` at `now` (seconds since the epoch), given the objects it names (None: missing).
+    `surplus`: it has ended, and so have as many of its Hardware since then as are to be kept.
 
     Raises InvalidStatusError for a status that no component of this program wrote.
     """
@@ -135,7 +141,7 @@ def reconcile(
     def by_the_wall_clock(_: str, stamp: float) -> float:
         return max(0.0, now - stamp)
 
-    return _reconcile(workflow, hardware, template, _Context(settings, now, render, age or by_the_wall_clock))
+    return _reconcile(workflow, hardware, template, _Context(settings, now, render, age or by_the_wall_clock, surplus))
 
 
 def to_be_rendered(workflow: Raw) -> bool:
@@ -176,6 +182,7 @@ class _Context:
     now: float
     render: Render
     age: Age
+    surplus: bool
 
 
 def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, context: _Context) -> Outcome:
@@ -190,7 +197,7 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, contex
             return _release(workflow)  # never prepared: there is nothing to cancel
         return _prepare(workflow, hardware, template, context)
     if state.terminal:
-        return _release(workflow, *(() if status_of(workflow).get("message") else _summarised(workflow)))
+        return _ended(workflow, context)
     if deleted(workflow):
         if state is not WorkflowState.CANCELLING:
             return _apply(workflow, events.CancelRequested("the Workflow was deleted"), now)
@@ -212,6 +219,29 @@ def _unprepared(workflow: Raw) -> Raw:
     """As if nothing had been prepared but the conditions; the merge patch puts the new actions in place of the old."""
     kept = ("id", "conditions", "lastTransitioned")
     return {**workflow, "status": {key: value for key, value in status_of(workflow).items() if key in kept}}
+
+
+def _ended(workflow: Raw, context: _Context) -> Outcome:
+    """Nothing keeps it any more; delete it if it is not wanted any more either."""
+    outcome = _release(workflow, *(() if status_of(workflow).get("message") else _summarised(workflow)))
+    if outcome.patches or deleted(workflow) or hold_of(workflow) is not None:
+        return outcome
+    if context.surplus:
+        limit = context.settings.history_limit
+        return Outcome(delete=f"its Hardware has {limit} newer ones that have ended (--workflow-history-limit)")
+    ttl = time_to_live(workflow)
+    if ttl is None:
+        return outcome
+    left = ttl - _age(workflow, status_of(workflow), "status.lastTransitioned", context)
+    if left > 0:
+        return Outcome(requeue_after=left)
+    return Outcome(delete=f"it ended {ttl} s ago (spec.ttlSecondsAfterFinished)")
+
+
+def time_to_live(workflow: Raw) -> int | None:
+    """Seconds for which a Workflow is kept after its end; None: as long as somebody keeps it."""
+    ttl = as_mapping(workflow.get("spec")).get("ttlSecondsAfterFinished")
+    return ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl >= 0 else None
 
 
 def _say_held(workflow: Raw) -> Outcome:

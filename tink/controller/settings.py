@@ -18,6 +18,8 @@ class ControllerSettings:
     """How long after its creation a Workflow waits for its Hardware and Template: `kubectl apply` gives no order."""
     reference_note_after: float = 1.0
     """How long it waits before it says so in its conditions: mostly the next object of the same file is the one."""
+    history_limit: int | None = None
+    """How many Workflows that have ended are kept of each Hardware, the newest; the others are deleted. None: all."""
     events: bool = True
     """Whether changes of state are told as Kubernetes Events, too."""
     workers: int = 32
@@ -33,5 +35,7 @@ class ControllerSettings:
                 raise ValueError(f"{name} must be a number of seconds above 0, not {getattr(self, name)}")
         if self.action_timeout is not None and not self.action_timeout > 0:
             raise ValueError(f"action_timeout must be a number of seconds above 0, or None, not {self.action_timeout}")
+        if self.history_limit is not None and self.history_limit < 1:
+            raise ValueError(f"history_limit must be at least 1, or None, not {self.history_limit}")
         if self.workers < 1:
             raise ValueError(f"workers must be at least 1, not {self.workers}")

@@ -65,6 +65,7 @@ class FakeApi:
         self.patches: list[tuple[str | None, Raw]] = []
         self.faults: list[Exception] = []
         self.events: list[Raw] = []
+        self.deletions: list[str] = []
 
     async def create(self, resource: Any, obj: Raw, namespace: str | None = None) -> Raw:
         await asyncio.sleep(0)
@@ -88,6 +89,17 @@ class FakeApi:
             self.workflows.remove(namespace, name)
             return merged
         return self.workflows.put(merged)
+
+    async def delete(self, _: Any, name: str, namespace: str, *, preconditions: Mapping[str, str]) -> Raw:
+        await asyncio.sleep(0)
+        obj = self.workflows.get(namespace, name)
+        if obj is None:
+            raise NotFoundError(404, "NotFound", name)
+        if {field: obj["metadata"][field] for field in ("uid", "resourceVersion")} != preconditions:
+            raise ConflictError(409, "Conflict", name)
+        self.deletions.append(name)
+        self.workflows.remove(namespace, name)
+        return obj
 
 
 @pytest.fixture

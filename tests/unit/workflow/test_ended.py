@@ -1,0 +1,123 @@
+"""What is kept of Workflows that have ended says the same as the whole, to all that asks about them."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import uuid
+from typing import Any
+
+import pytest
+
+from tink.api.v1alpha2 import FINALIZER, HOLD_ANNOTATION, PAUSED_ANNOTATION, Raw
+from tink.kube.objects import NamespacedName
+from tink.workflow import ended
+from tink.workflow.guards import unconfirmed
+from tink.workflow.reasons import REASON_CANCELED, REASON_DEFAULT_FAILURE, WITHOUT_AGENTS_WORD
+from tink.workflow.status import parse_timestamp, state_of
+
+KEY = NamespacedName("default", "install-m1")
+STAMP = "2026-11-23T22:51:06.123Z"
+
+
+def made(state: str = "Succeeded", actions: str = "", reason: str = "", **metadata: Any) -> Raw:
+    """`actions`: the first letters of their states."""
+    letters = {"P": "Pending", "R": "Running", "S": "Succeeded", "F": "Failed"}
+    rendered = {"name": "a", "image": "i" * 200}
+    conditions = [{"type": "Succeeded", "status": "False", "reason": reason}] if reason else []
+    return {
+        "apiVersion": "tinkerbell.org/v1alpha2",
+        "kind": "Workflow",
+        "metadata": {
+            "namespace": KEY.namespace,
+            "name": KEY.name,
+            "uid": str(uuid.UUID(int=5)),
+            "resourceVersion": "123456",
+            **metadata,
+        },
+        "spec": {"hardwareRef": {"name": "m1"}, "templateRef": {"name": "debian"}, "templateParams": {"a": "b" * 500}},
+        "status": {
+            "state": state,
+            "message": "all is well",
+            "lastTransitioned": STAMP,
+            "actions": [
+                {"id": str(index), "state": letters[each], "rendered": rendered} for index, each in enumerate(actions)
+            ],
+            "conditions": conditions,
+        },
+    }
+
+
+def kept(workflow: Raw) -> Raw:
+    packed = ended.pack(workflow)
+    assert packed is not None
+    return ended.unpack(KEY, packed)
+
+
+@pytest.mark.parametrize("state", ["Succeeded", "Failed", "Canceled"])
+@pytest.mark.parametrize("actions", ["", "S", "SSS", "SF", "SFP", "SRP", "PPP"])
+@pytest.mark.parametrize("reason", ["", REASON_DEFAULT_FAILURE, REASON_CANCELED, *sorted(WITHOUT_AGENTS_WORD)])
+def test_whether_an_agent_had_a_word_in_it_is_not_forgotten(state: str, actions: str, reason: str) -> None:
+    whole = made(state, actions, reason)
+    short = kept(whole)
+    assert (state_of(short), unconfirmed(short)) == (state_of(whole), unconfirmed(whole))
+
+
+def test_which_it_is_and_whose_and_since_when() -> None:
+    whole = made(actions="SS")
+    whole["spec"]["ttlSecondsAfterFinished"] = 0
+    whole["status"]["id"] = "another"
+    short = kept(whole)
+    for part, fields in (
+        ("metadata", ("namespace", "name", "uid", "resourceVersion")),
+        ("spec", ("hardwareRef", "ttlSecondsAfterFinished")),
+        ("status", ("state", "id")),
+    ):
+        assert {field: short[part].get(field) for field in fields} == {field: whole[part][field] for field in fields}
+    assert parse_timestamp(short["status"]["lastTransitioned"]) == parse_timestamp(STAMP)
+    assert "ttlSecondsAfterFinished" not in kept(made())["spec"]
+    assert ended.has_ended(short)
+    assert ended.pack(short) is not None, "what is left of it is history, too"
+
+
+def test_it_is_small() -> None:
+    packed = ended.pack(made(actions="SSSSS"))
+    assert packed is not None
+    assert sys.getsizeof(packed) < 90
+
+
+def without(field: str) -> Raw:
+    workflow = made()
+    del workflow["status"][field]
+    return workflow
+
+
+@pytest.mark.parametrize(
+    "workflow",
+    [
+        made("Running"),
+        made("Odd"),
+        made(finalizers=[FINALIZER]),
+        made(deletionTimestamp=STAMP),
+        made(annotations={HOLD_ANNOTATION: ""}),
+        made(annotations={PAUSED_ANNOTATION: ""}),
+        without("message"),
+        without("lastTransitioned"),
+        without("state"),
+        made(uid="not-a-uuid"),
+        made(uid=str(uuid.UUID(int=0xABC)).upper()),
+    ],
+)
+def test_what_is_not_history_or_does_not_fit_is_kept_whole(workflow: Raw) -> None:
+    assert ended.pack(workflow) is None
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "x" * 10_000])
+def test_names_that_no_api_gives_are_kept_whole(odd: str) -> None:
+    workflow = copy.deepcopy(made())
+    workflow["spec"]["hardwareRef"]["name"] = odd
+    assert ended.pack(workflow) is None
+
+
+def test_another_finalizer_keeps_nothing_of_ours() -> None:
+    assert ended.is_history(made(finalizers=["somebody/else"]))
