@@ -18,3 +18,6 @@ AUTHORIZATION: Final = "authorization"
 TOKEN: Final = "tinkedge-token"  # noqa: S105 - the name, not one
 """With the server's initial metadata of GetWorkflows: a new token, which the agent shows from then on. The server ends
 a stream in time for the next one."""
+
+STOPPING: Final = "the server is stopping"
+"""With the status UNAVAILABLE of a stream: the server goes in order, and another one, or the next, takes over."""

@@ -10,6 +10,7 @@ from typing import Any, Never
 import grpc
 import grpc.aio
 
+from proto import metadata
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.objects import NamespacedName
@@ -59,7 +60,7 @@ class Callers:
     async def synced(self, context: Context) -> None:
         """Wait until it is known what there is: before that, nothing can be said to be unknown."""
         if self._closed:
-            await abort(context, grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+            await abort(context, grpc.StatusCode.UNAVAILABLE, metadata.STOPPING)
         if all(informer.has_synced for informer in self._informers):
             return
         try:

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from proto import output_pb2
+from proto import metadata, output_pb2
 from proto import workflow_pb2 as pb
 from proto.output_pb2_grpc import add_OutputServiceServicer_to_server
 from proto.workflow_pb2_grpc import add_WorkflowServiceServicer_to_server
@@ -42,8 +42,8 @@ from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneEr
 from tink.server.health import HealthAndReflection
 from tink.server.metrics import ServerMetrics
 from tink.server.older.polls import Polls
+from tink.server.older.service import HELD, OlderAgents, refusal
 from tink.server.older.service import SERVICES as OLDER_SERVICES
-from tink.server.older.service import OlderAgents, refusal
 from tink.server.older.sessions import Sessions
 from tink.server.output import OutputService
 from tink.server.reports import Reports
@@ -82,18 +82,20 @@ class WorkflowServer:
         observe: ActivityObserver | None = None,
         clock: Callable[[], float] = time.time,
         other_host: OtherHost = lambda _address, _macs: None,
+        scope: str = "",
     ) -> None:
-        """`clock` gives Unix seconds; `other_host` sees who has a machine's address without being it."""
+        """`clock` gives Unix seconds; `other_host` sees who has a machine's address without being it; `scope` says for
+        people which Hardware the informer has, if that is not all."""
         self._addresses = tuple(addresses)
         self.port = 0
         self._informers = hardware, workflows
         self._settings = settings = settings or ServerSettings()
         self._observe = never_raising(observe) if observe is not None else lambda _: None
-        self._agents = AgentDirectory()
+        self._agents = AgentDirectory(scope)
         tokens = TokenKeys(settings.tokens) if settings.tokens is not None else None
         authorizer = AgentAuthorizer(self._agents, settings.agent_auth, tokens, clock, other_host)
         self._health = HealthAndReflection(_SERVICES)
-        self._index = WorkflowIndex()
+        self._index = WorkflowIndex(workflows.get)
         events = EventStore(
             client,
             self._index,
@@ -162,6 +164,7 @@ class WorkflowServer:
             guard,
             time.monotonic,
             busy=[_SERVICES[0], *OLDER_SERVICES],
+            held=HELD,
             unknown=self._callers.unknown_method,
         )
         await self._health.begin()
@@ -223,16 +226,22 @@ class WorkflowServer:
         await asyncio.gather(*(server.stop(self._settings.stop_grace) for server in servers))
 
     async def stop(self) -> None:
-        """Close all streams so that agents look for another server, and end within a few seconds."""
+        """Send agents to another server, and end within a few seconds.
+
+        Their connections first: from then on (GOAWAY, RFC 9113 section 6.8) each opens a new one for its next call,
+        elsewhere, while calls that have begun are answered here. Then the streams, which would not end by themselves.
+        """
         self._stopping.set()
-        self._callers.close()
-        self._older_callers.close()
         if self._sweep is not None:
             self._sweep.cancel()
         self._streams.close()
         await self._health.draining()
-        self._streams.end_all(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-        await self._end_servers([*self._servers])
+        ending = asyncio.ensure_future(self._end_servers([*self._servers]))
+        await asyncio.sleep(0)  # so that it has begun
+        self._streams.end_all(grpc.StatusCode.UNAVAILABLE, metadata.STOPPING)
+        await ending
+        self._callers.close()
+        self._older_callers.close()
         if self._guarding is not None:
             self._guarding.cancel()
         if self._background:

@@ -182,7 +182,7 @@ class Rig:
             self.api,  # type: ignore[arg-type] # stands in for the client
             workflows=self.workflows,  # type: ignore[arg-type] # stands in for an informer
             hardware=self.hardware,  # type: ignore[arg-type] # stands in for an informer
-            addresses=["127.0.0.1:0"],
+            addresses=[settings.pop("address", "127.0.0.1:0")],
             settings=ServerSettings(**settings),
             observe=self.seen.append,
             clock=lambda: self.now,

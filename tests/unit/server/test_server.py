@@ -263,6 +263,16 @@ async def test_a_foreign_address_gets_neither_commands_nor_may_it_report(rig: Ri
     assert [(o.kind, o.hardware) for o in rig.seen] == [("refused", "d/h")], "once a while, not each time"
 
 
+async def test_agent_is_known_by_its_address_where_the_server_listens_everywhere(rig: Rig) -> None:
+    """gRPC has one socket for both families then, and IPv4 addresses in IPv6 ones."""
+    await rig.start(address="0.0.0.0:0")
+    rig.machine(ip="127.0.0.1")
+    rig.workflow()
+    agent = rig.agent()
+    await agent.accepted()
+    assert await agent.command() == ("start", "uid-w")
+
+
 async def test_with_auth_none_any_address_may_speak(rig: Rig) -> None:
     await rig.start(agent_auth="none")
     rig.machine(ip=None)

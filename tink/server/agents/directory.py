@@ -1,6 +1,8 @@
-"""Which machine an agent means: it calls itself by the MAC of one of its Hardware's interfaces, or by its name.
+"""Which machine an agent means: it calls itself by the MAC of one of its Hardware's interfaces, by its name, or as the
+Hardware's annotation says that it does.
 
-That proves nothing; `auth` decides whether it may.
+That proves nothing; `auth` decides whether it may. MACs and names go before annotations: with one of these nobody takes
+the agent of another machine away from it.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from tink.api.v1alpha2 import Hardware, Raw
+from tink.api.v1alpha2 import AGENT_ID_ANNOTATION, Hardware, Raw
 from tink.kube.objects import NamespacedName
 
 MAX_AGENT_ID = 320
@@ -25,14 +27,19 @@ class _Identity:
     key: NamespacedName
     macs: tuple[str, ...]
     addresses: frozenset[str]
+    given: str = ""
+    """By the annotation."""
 
 
 class AgentDirectory:
     """All ids that agents may use. Fed by an informer of Hardware; a look-up is a dictionary access."""
 
-    def __init__(self) -> None:
+    def __init__(self, scope: str = "") -> None:
+        """`scope`: which Hardware it has, for messages; empty: all."""
+        self._scope = f" (only Hardware {scope} counts here)" if scope else ""
         self._machines: dict[NamespacedName, _Identity] = {}
         self._by_id: dict[str, set[NamespacedName]] = {}
+        self._by_annotation: dict[str, set[NamespacedName]] = {}
 
     def apply(self, obj: Raw) -> None:
         """Take in a Hardware that was added or changed; one that can't be read has no agents."""
@@ -44,37 +51,49 @@ class AgentDirectory:
         key = NamespacedName(hardware.metadata.namespace, hardware.metadata.name)
         interfaces = hardware.spec.network_interfaces
         addresses = frozenset(i.dhcp.ip for i in interfaces.values() if i.dhcp is not None and i.dhcp.ip is not None)
-        identity = _Identity(key, tuple(mac.lower() for mac in interfaces), addresses)
+        given = hardware.metadata.annotations.get(AGENT_ID_ANNOTATION, "").strip()
+        given = given if given.isascii() and len(given) <= MAX_AGENT_ID else ""
+        identity = _Identity(key, tuple(mac.lower() for mac in interfaces), addresses, given)
         self._machines[key] = identity
-        for agent_id in _ids(identity):
-            self._by_id.setdefault(agent_id, set()).add(key)
+        for index, ids in self._indexes(identity):
+            for agent_id in ids:
+                index.setdefault(agent_id, set()).add(key)
 
     def remove(self, obj: Raw) -> None:
         """Forget a Hardware."""
         identity = self._machines.pop(NamespacedName.of(obj), None)
         if identity is None:
             return
-        for agent_id in _ids(identity):
-            keys = self._by_id[agent_id]
-            keys.discard(identity.key)
-            if not keys:
-                del self._by_id[agent_id]
+        for index, ids in self._indexes(identity):
+            for agent_id in ids:
+                index[agent_id].discard(identity.key)
+                if not index[agent_id]:
+                    del index[agent_id]
+
+    def _indexes(self, identity: _Identity) -> tuple[tuple[dict[str, set[NamespacedName]], set[str]], ...]:
+        given = {identity.given.lower()} if identity.given else set()
+        return (self._by_id, _ids(identity)), (self._by_annotation, given)
 
     def find(self, agent_id: str) -> NamespacedName:
-        """The Hardware of an agent: by MAC, by name, or by namespace/name. Raises UnknownAgentError."""
+        """The Hardware of an agent: by MAC, name, namespace/name, or annotation. Raises UnknownAgentError."""
         keys = self.named(agent_id)
         if len(keys) == 1:
             return next(iter(keys))
         if not keys:
             raise UnknownAgentError(
-                f"no Hardware has the MAC address or name {agent_id!r}: create one, or correct the agent's id"
+                f"no Hardware has the MAC address or name {agent_id!r}{self._scope}: "
+                "create one, or correct the agent's id"
             )
         names = ", ".join(sorted(map(str, keys)))
         raise UnknownAgentError(f"the agent id {agent_id!r} fits several Hardware, so it is none: {names}")
 
     def named(self, agent_id: str) -> frozenset[NamespacedName]:
-        """All Hardware of that MAC or name, in upper or lower case of ASCII: beyond it other letters have ours, too."""
-        return frozenset(self._by_id.get(agent_id.lower(), ())) if agent_id.isascii() else frozenset()
+        """All Hardware of that MAC or name, or else with such an annotation, in upper or lower case of ASCII: beyond it
+        other letters have ours, too."""
+        if not agent_id.isascii():
+            return frozenset()
+        spelled = agent_id.lower()
+        return frozenset(self._by_id.get(spelled) or self._by_annotation.get(spelled) or ())
 
     def at(self, address: str) -> NamespacedName | None:
         """The one Hardware that gives its machine this IP address. It looks at all of them: ask seldom."""
@@ -96,8 +115,11 @@ class AgentDirectory:
         return identity.addresses if identity is not None else frozenset()
 
     def id_of(self, key: NamespacedName) -> str:
-        """What an operator knows the machine by: its first MAC, or else the Hardware's name."""
+        """What its agent calls itself, as far as is known without it: as the annotation says, by its first MAC, or by
+        name."""
         identity = self._machines.get(key)
+        if identity is not None and identity.given:
+            return identity.given
         return identity.macs[0] if identity is not None and identity.macs else key.name
 
 

@@ -109,7 +109,7 @@ class Certificates:
         try:
             if _state(self._files) == self._loaded.state:
                 return True
-            self._loaded = _load(self._files, self._now())
+            self._loaded = self._load_again()
         except TlsError as error:
             if str(error) != self._reported:
                 log.error("the gRPC server goes on with the certificate that it has: %s", error)
@@ -118,6 +118,16 @@ class Certificates:
         self._reported = ""
         log.info("gRPC server: certificate read again from %s", self._files.certificate)
         return True
+
+    def _load_again(self) -> _Loaded:
+        """Raises TlsError."""
+        before = _state(self._files)
+        try:
+            return _load(self._files, self._now())
+        except TlsError:
+            if _state(self._files) == before:
+                raise
+            return _load(self._files, self._now())  # they were being replaced: one was old, the other new
 
 
 def _configuration(loaded: _Loaded) -> Any:

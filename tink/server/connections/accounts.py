@@ -28,7 +28,8 @@ from ipaddress import ip_address
 from typing import Final
 
 from tink.limits.token_bucket import TokenBuckets
-from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Block, Peer, block_of
+from tink.net.blocks import Block, block_of
+from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer
 
 _CONNECTION_BYTES: Final = 8 << 10
 """Bytes that a connection may begin with: TLS with a chain of certificates, and HTTP/2's preface."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -31,10 +31,11 @@ _CODES: Final = {
 
 
 class CallCounts:
-    """`clock` gives monotonic seconds."""
+    """`clock` gives monotonic seconds. `held` are methods (/SERVICE/METHOD) that keep their caller waiting."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, held: Collection[str] = ()) -> None:
         self._clock = clock
+        self._held = frozenset(held)
         self.started: Counter[Method] = Counter()
         self.handled: Counter[tuple[str, str, str, str]] = Counter()
         """By method and code."""
@@ -42,7 +43,8 @@ class CallCounts:
 
     @contextmanager
     def counted(self, method: Method, context: grpc.aio.ServicerContext[Any, Any]) -> Iterator[None]:
-        """Around all that is done for a call. A stream has no duration: it is as long as its agent is there."""
+        """Around all that is done for a call. A stream has no duration: it is as long as its agent is there, as is a
+        call that is held."""
         self.started[method] += 1
         begun, code = self._clock(), ""
         try:
@@ -57,7 +59,7 @@ class CallCounts:
             raise
         finally:
             self.handled[(*method, code or _spelled(context.code()))] += 1
-            if method[0] == "unary":
+            if method[0] == "unary" and f"/{method[1]}/{method[2]}" not in self._held:
                 self.seconds[method].observe(self._clock() - begun)
 
 

@@ -46,7 +46,8 @@ class _FullError(Exception):
 class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
     """Lets `in_all` calls in at once, `per_address` of them from one address. `clock` gives monotonic seconds.
 
-    `busy` are the services whose calls only agents can have open for long. `unknown(address, method)` is called for
+    `busy` are the services whose calls only agents can have open for long, `held` the methods (/SERVICE/METHOD) of one
+    answer that may be long in coming. `unknown(address, method)` is called for
     each call of a method that nobody serves.
     """
 
@@ -58,6 +59,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         clock: Callable[[], float],
         *,
         busy: Sequence[str] = (),
+        held: Sequence[str] = (),
         unknown: Callable[[str, str], None] = lambda _address, _method: None,
     ) -> None:
         self._in_all = in_all
@@ -69,7 +71,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         self._handlers: dict[str, Handler] = {}
         self._unknown = unknown
         self._log = LimitedLog(log, clock, capacity=100)
-        self.counts = CallCounts(clock)
+        self.counts = CallCounts(clock, held)
 
     async def intercept_service(
         self,

@@ -17,8 +17,9 @@ from collections import Counter
 from typing import Final
 
 from tink.limits.once_per import OncePer
+from tink.net.blocks import Block
 from tink.server.connections.accounts import Connections, Eviction, Limits
-from tink.server.connections.sockets import Block, Peer, Sockets, opened
+from tink.server.connections.sockets import Peer, Sockets, opened
 from tink.server.peer import peer_of
 
 log = logging.getLogger(__name__)

@@ -16,20 +16,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import ipaddress
 import os
 import socket
 import stat
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Final
 
+from tink.net.blocks import Block
 from tink.server.peer import spelled
-
-Block = IPv4Network | IPv6Network
 
 MOST_BLOCKS: Final = 128
 """Blocks that are kept away at once: a filter has room for 4,096 instructions, and some kernels for half of them."""
@@ -244,11 +241,3 @@ def _attach(sock: socket.socket, blocks: frozenset[Block]) -> None:
     code = b"".join(struct.pack("=HBBI", *each) for each in program(blocks))
     kept = ctypes.create_string_buffer(code, len(code))
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(code) // 8, ctypes.addressof(kept)))
-
-
-def block_of(address: str) -> Block:
-    """What one subscriber of a network has: an IPv4 address, or 64 bits of IPv6. Raises ValueError."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if found.version == 4:
-        return IPv4Network(address)
-    return IPv6Network((int(found) >> 64 << 64, 64))

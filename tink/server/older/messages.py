@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from proto import older_pb2 as pb
 from tink.api.v1alpha2 import ActionState, Raw, as_mapping
 from tink.server.workflows import uid_of
@@ -183,7 +186,7 @@ def _environment(rendered: Mapping[str, Any]) -> list[str]:
 def report_of(raw: bytes) -> Report:
     """What comes as ReportActionStatus: tink-agent's message or tink-worker's, which field 4 tells apart.
 
-    Raises ValueError for bytes that are neither.
+    Raises DecodeError for bytes that are neither.
     """
     if _wire_type(raw, _STATUS_FIELD) == _VARINT:
         return worker_report(pb.WorkflowActionStatus.FromString(raw))
@@ -230,43 +233,10 @@ def _name(enumeration: Any, value: int) -> str:
 
 
 def _wire_type(raw: bytes, field: int) -> int | None:
-    """The wire type in which a field of a message comes first; None if it does not. Raises ValueError."""
-    at = 0
-    while at < len(raw):
-        tag, at = _varint(raw, at)
-        kind = tag & 7
-        if tag >> 3 == field:
-            return kind
-        at = _skip(raw, at, kind)
-    return None
-
-
-def _skip(raw: bytes, at: int, kind: int) -> int:
-    """Where the next field begins."""
-    match kind:
-        case 0:
-            return _varint(raw, at)[1]
-        case 1:
-            return at + 8
-        case 2:
-            size, at = _varint(raw, at)
-            return at + size
-        case 5:
-            return at + 4
-    raise ValueError(f"a field of the wire type {kind}")
-
-
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(raw):
-            raise ValueError("the message is cut off")
-        byte = raw[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise ValueError("a number of more than 64 bits")
+    """The wire type in which a field of a message comes first; None if it does not. Raises DecodeError."""
+    fields = UnknownFieldSet(Empty.FromString(raw))
+    found = (fields[index] for index in range(len(fields)))
+    return next((each.wire_type for each in found if each.field_number == field), None)
 
 
 # --- what an agent says of its machine ---

@@ -38,8 +38,9 @@ from tink.workflow.status import InvalidStatusError, name_of, state_of
 
 log = logging.getLogger(__name__)
 
-HOLD_SECONDS = 50.0
-"""How long an agent that has nothing to do is kept waiting; Tinkerbell's own server does so for up to a minute."""
+HOLD_SECONDS = 240.0
+"""How long an agent that has nothing to do is kept waiting. None of them sets a deadline, and pings show whether it is
+still there. Tinkerbell's own server keeps them for up to a minute; a poll costs as much as a minute of waiting does."""
 
 Command = workflow_pb2.GetWorkflowsResponse
 Told = Callable[[Raw, str], None]

@@ -20,7 +20,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from proto import older_pb2 as pb
 from proto import oldest_pb2 as pb_oldest
@@ -74,6 +74,9 @@ def refusal(older: OlderAgentAuth, todays: AgentAuth) -> str:
         )
     return ""
 
+
+HELD = (f"/{SERVICES[0]}/GetAction",)
+"""Methods that keep their caller waiting until there is something to do."""
 
 _NOTHING = b""
 """The answer to a report, which is an empty message by any name."""
@@ -180,7 +183,7 @@ class OlderAgents:
         """What becomes of an action, from any of them."""
         try:
             report = report_of(raw)
-        except Exception as error:  # protobuf's own, and what its implementations raise beside it
+        except DecodeError as error:
             await abort(context, grpc.StatusCode.INTERNAL, f"the report can't be read: {str(error)[:200]}")
         await self._callers.synced(context)
         workflow = self._workflows.get(report.workflow_id)

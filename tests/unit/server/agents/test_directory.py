@@ -47,6 +47,21 @@ def test_an_id_of_several_machines_is_of_none_until_that_is_mended(directory: Ag
     assert directory.find(MAC) == ("d", "h")
 
 
+def test_an_agent_is_known_as_its_hardware_says_but_never_by_what_is_anothers(directory: AgentDirectory) -> None:
+    own = machine("i", "52:54:00:00:00:0a", namespace="e")
+    thief = machine("j", "52:54:00:00:00:0b", namespace="f")
+    own["metadata"]["annotations"] = {"tinkerbell.org/agent-id": "Rack1-U7"}
+    thief["metadata"]["annotations"] = {"tinkerbell.org/agent-id": MAC}
+    directory.apply(own)
+    directory.apply(thief)
+    assert directory.find("rack1-u7") == ("e", "i")
+    assert directory.id_of(directory.find("e/i")) == "Rack1-U7"
+    assert directory.find(MAC) == ("d", "h")  # and not "fits several"
+    directory.remove(own)
+    with pytest.raises(UnknownAgentError):
+        directory.find("rack1-u7")
+
+
 def test_a_changed_machine_loses_its_old_mac(directory: AgentDirectory) -> None:
     directory.apply(machine("h", OTHER))
     with pytest.raises(UnknownAgentError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tests.unit.server.conftest import Certify, Rig
+from tink.files import rereading
 from tink.server.agents.auth import AgentAuth
 from tink.server.agents.tls import Certificates, TlsError, TlsFiles, authority_of
 
@@ -154,6 +156,55 @@ async def test_an_agent_with_tls_is_served_and_one_without_is_not(rig: Rig, file
     rig.machine()
     assert await ending(files.channel(rig.server.port)) == (grpc.StatusCode.OK, "")
     assert (await ending(grpc.aio.insecure_channel(f"127.0.0.1:{rig.server.port}")))[0] is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("signal", [False, True], ids=["seen", "asked"])
+async def test_certificate_in_a_volume_is_replaced_and_no_handshake_fails(
+    signal: bool,
+    rig: Rig,
+    files: Files,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The kubelet moves the link `..data` from one version of a Secret to the next; SIGHUP has it seen at once."""
+    monkeypatch.setattr("tink.server.agents.tls._RECHECK_SECONDS", 3600.0 if signal else 0.0)
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    versions = []
+    for number in range(4):
+        made = files.write()
+        version = volume / f"..{number}"
+        version.mkdir()
+        for path in (files.cert, files.key):
+            (version / path.name).write_bytes(path.read_bytes())
+        versions.append((version.name, made))
+
+    def bring(version: str) -> None:
+        (volume / "..data_tmp").symlink_to(version)
+        (volume / "..data_tmp").replace(volume / "..data")
+
+    bring(versions[0][0])
+    for path in (files.cert, files.key):
+        (volume / path.name).symlink_to(f"..data/{path.name}")
+    await rig.start(tls=TlsFiles(volume / files.cert.name, volume / files.key.name))
+    roots = ssl.create_default_context(cadata=files.ca.decode())
+    roots.set_alpn_protocols(["h2"])
+
+    def shown() -> x509.Certificate:
+        with (
+            socket.create_connection(("127.0.0.1", rig.server.port), 20) as connection,
+            roots.wrap_socket(connection, server_hostname="127.0.0.1") as secure,
+        ):
+            return x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"")
+
+    for version, certificate in versions:
+        bring(version)
+        if signal:
+            assert rereading.reread_all()[1] == 0
+        found = [await asyncio.to_thread(shown) for _ in range(25)]
+        assert found[-1] == certificate
+    assert "goes on with the certificate that it has" not in caplog.text
 
 
 async def test_a_renewed_certificate_is_shown_without_a_restart(

@@ -94,13 +94,15 @@ def test_a_new_key_on_top_signs_and_the_old_one_is_still_good(tmp_path: Path, ca
     old = keys.mint(MAC, NOW)
     key_file(tmp_path, NEW, OLD)
     clock.now = 2.0
+    assert keys.mint(MAC, NOW) == old, "others may not have the new one yet"
+    clock.now = 122.0
     new = keys.mint(MAC, NOW)
     assert new != old
     keys.verify(old, NOW)
     key_file(tmp_path, NEW)
-    clock.now = 4.0
+    clock.now = 124.0
     keys.verify(new, NOW)
-    clock.now = 6.0
+    clock.now = 126.0
     keys.verify(new, NOW)
     assert caplog.text.count("read again") == 2, "once for each change"
     with pytest.raises(TokenError):

@@ -10,7 +10,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer, Sockets, block_of, opened, program
+from tink.net.blocks import block_of
+from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer, Sockets, opened, program
 
 
 @pytest.fixture(params=["127.0.0.1", "::1", "::"])

@@ -8,33 +8,41 @@ from typing import Any
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
 
 from proto import older_pb2 as pb
-from proto import older_pb2_grpc as pb_grpc
 from proto import oldest_pb2 as pb_oldest
-from proto import oldest_pb2_grpc as pb_oldest_grpc
 from tests.unit.server.conftest import Rig
 from tests.waiting import until
 from tink.server.agents.auth import AgentAuth, OlderAgentAuth
 from tink.server.agents.tokens import TokenSettings
+from tink.server.older.service import SERVICES
 
 MAC = "52:54:00:00:00:01"
 AGENT = pb.ActionStatusRequest
+OWN, OLDEST = (f"/{service}" for service in SERVICES)
+
+
+def unary(channel: grpc.aio.Channel, method: str, request: Any, answer: Any) -> Any:
+    return channel.unary_unary(
+        method, request_serializer=request.SerializeToString, response_deserializer=answer.FromString
+    )
 
 
 class TinkAgent:
     """One call after the other: GetAction, the report that it begins, the report of the end."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.stub: Any = pb_grpc.WorkflowServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._get = unary(channel, f"{OWN}/GetAction", pb.ActionRequest, pb.ActionResponse)
+        self._report = unary(channel, f"{OWN}/ReportActionStatus", pb.ActionStatusRequest, pb.ActionStatusResponse)
 
     def poll(self, agent_id: str = MAC, **attributes: Any) -> Any:
-        return self.stub.GetAction(
+        return self._get(
             pb.ActionRequest(agent_id=agent_id, agent_attributes=pb.AgentAttributes(**attributes)), timeout=20
         )
 
     async def report(self, action: pb.ActionResponse, state: int, message: str = "action completed") -> None:
-        await self.stub.ReportActionStatus(
+        await self._report(
             pb.ActionStatusRequest(
                 workflow_id=action.workflow_id,
                 agent_id=action.agent_id,
@@ -58,19 +66,25 @@ class TinkWorker:
     """Reads the stream of contexts to its end, then asks for the actions of each Workflow."""
 
     def __init__(self, channel: grpc.aio.Channel, *, oldest: bool = False) -> None:
-        stub = pb_oldest_grpc.WorkflowServiceStub if oldest else pb_grpc.WorkflowServiceStub
-        self.stub: Any = stub(channel)  # type: ignore[no-untyped-call]
-        self.oldest = oldest
-        raw = "/github.com.tinkerbell.tink.protos.workflow.WorkflowService" if oldest else "/proto.WorkflowService"
-        self._report: Any = channel.unary_unary(
-            f"{raw}/ReportActionStatus", request_serializer=pb.WorkflowActionStatus.SerializeToString
+        service = OLDEST if oldest else OWN
+        self._contexts: Any = channel.unary_stream(
+            f"{service}/GetWorkflowContexts",
+            request_serializer=pb.WorkflowContextRequest.SerializeToString,
+            response_deserializer=pb.WorkflowContext.FromString,
+        )
+        self._actions = unary(
+            channel, f"{service}/GetWorkflowActions", pb.WorkflowActionsRequest, pb.WorkflowActionList
+        )
+        self._report = unary(channel, f"{service}/ReportActionStatus", pb.WorkflowActionStatus, pb_oldest.Empty)
+        self.update_data = unary(
+            channel, f"{OLDEST}/UpdateWorkflowData", pb_oldest.UpdateWorkflowDataRequest, pb_oldest.Empty
         )
 
     async def contexts(self) -> list[pb.WorkflowContext]:
-        return [each async for each in self.stub.GetWorkflowContexts(pb.WorkflowContextRequest(worker_id=MAC))]
+        return [each async for each in self._contexts(pb.WorkflowContextRequest(worker_id=MAC))]
 
     async def actions(self, workflow_id: str) -> list[pb.WorkflowAction]:
-        found = await self.stub.GetWorkflowActions(pb.WorkflowActionsRequest(workflow_id=workflow_id), timeout=20)
+        found = await self._actions(pb.WorkflowActionsRequest(workflow_id=workflow_id), timeout=20)
         return list(found.action_list)
 
     async def report(self, workflow_id: str, action: pb.WorkflowAction, state: Any) -> None:
@@ -157,6 +171,19 @@ async def test_tink_agent_without_work_is_kept_waiting_and_then_sent_away_softly
             await agent.poll()
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert [str(each.kind) for each in rig.seen] == ["connected"], "no line for every poll"
+
+
+async def test_how_long_a_poll_waits_is_not_how_long_the_server_takes(rig: Rig, agent: TinkAgent) -> None:
+    rig.workflow()
+    await agent.run()
+    registry = CollectorRegistry()
+    registry.register(rig.server.metrics())
+
+    def timed(method: str) -> float | None:
+        labels = {"grpc_type": "unary", "grpc_service": SERVICES[0], "grpc_method": method}
+        return registry.get_sample_value("grpc_server_handling_seconds_count", labels)
+
+    assert (timed("GetAction"), timed("ReportActionStatus")) == (None, 2)
 
 
 async def test_a_workflow_that_comes_while_tink_agent_waits(rig: Rig, agent: TinkAgent) -> None:
@@ -320,7 +347,7 @@ async def test_tink_worker_runs_a_workflow(rig: Rig, oldest: bool) -> None:
         await worker.report("uid-w", action, pb.WORKER_RUNNING)
         await worker.report("uid-w", action, pb.WORKER_SUCCESS)
         if oldest:
-            await worker.stub.UpdateWorkflowData(pb_oldest.UpdateWorkflowDataRequest(workflow_id="uid-w", data=b"{}"))
+            await worker.update_data(pb_oldest.UpdateWorkflowDataRequest(workflow_id="uid-w", data=b"{}"))
     assert rig.state() == "Succeeded"
     version = "tink-worker (v0.8 or older)" if oldest else "tink-worker"
     assert rig.seen[0].message.startswith(f"{version} connected from 127.0.0.1 (grpc-python")
