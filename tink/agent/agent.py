@@ -21,7 +21,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,22 @@ ACKNOWLEDGED_WITHIN_SECONDS = 10.0
 """So long a last action, which may take the machine down, waits for the server to know that it has started."""
 
 
+REBOOT_REQUEST = Path("/worker/reboot")
+"""Whoever makes this file asks for a restart of the machine: what HookOS has, and templates were written for."""
+REBOOT_LOOK_SECONDS = 1.0
+REBOOT_GRACE_SECONDS = 10.0
+_SYSRQ = Path("/proc/sysrq-trigger")
+
+
+def restart_now() -> None:
+    """Restart the machine without asking its programs: what they have to write is written. Raises OSError.
+
+    Source: Documentation/admin-guide/sysrq.rst.
+    """
+    os.sync()
+    _SYSRQ.write_text("b")
+
+
 class Agent:
     """Runs workflows with `runtime`, one at a time, and tells of it through `spool`. Belongs to one event loop.
 
@@ -73,7 +89,13 @@ class Agent:
         restored: Restored | None = None,
         output: OutputSender | None = None,
         after_workflow: Sequence[str] = (),
+        reboot_request: Path = REBOOT_REQUEST,
+        reboot: Callable[[], None] = restart_now,
     ) -> None:
+        """`reboot_request` is the file by which actions ask for a restart, `reboot` restarts the machine at once and
+        raises OSError."""
+        self._reboot_request = reboot_request
+        self._reboot = reboot
         self._runtime = runtime
         self._spool = spool
         self._journal = journal
@@ -143,8 +165,8 @@ class Agent:
                     self._stop.set()
                 case EndWorkflow(workflow_id, outcome):
                     log.info("workflow %s: %s", workflow_id, outcome)
-                    if self._after_workflow:
-                        self._spawn(self._after_last_event(workflow_id, outcome, self._spool.last_of(workflow_id)))
+                    if effect.finally_run is not None or self._after_workflow or self._reboot_request.exists():
+                        self._spawn(self._after_last_event(effect, self._spool.last_of(workflow_id)))
 
     def _write(self, *, sync: bool = True) -> None:
         if self._journal is not None:
@@ -159,10 +181,17 @@ class Agent:
     async def _run(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
         """`started` is the fate of the report that the action starts."""
         workflow_id, action = run.workflow_id, run.action
-        log.info("workflow %s: action %s begins: %s", workflow_id, action.name, action.image or action.cmd)
+        # What had begun before the agent was started again is looked for, and never run once more.
+        begins = "had begun: what became of it is looked at" if run.resumed else "begins"
+        log.info("workflow %s: action %s %s: %s", workflow_id, action.name, begins, action.image or action.cmd)
         begun = time.monotonic()
-        with self._output.action(workflow_id, action.id) if self._output is not None else nullcontext() as buffer:
-            result = await self._attempt(run, stop, started)
+        watching = asyncio.create_task(self._watch_for_restart(workflow_id)) if run.last else None
+        try:
+            with self._output.action(workflow_id, action.id) if self._output is not None else nullcontext() as buffer:
+                result = await self._attempt(run, stop, started)
+        finally:
+            if watching is not None:
+                watching.cancel()
         seconds = time.monotonic() - begun
         log.info("workflow %s: action %s: exit code %d, %.1f s", workflow_id, action.name, result.exit_code, seconds)
         if not self._closing.is_set():  # else the journal keeps saying that it has begun, and nobody knows its end
@@ -177,7 +206,7 @@ class Agent:
             check(action)
             known = asyncio.create_task(self._start_is_acknowledged(run, stop, started))
             try:
-                await self._runtime.pull(action.image, stop)
+                await self._runtime.pull(run.awaits_end.image if run.awaits_end is not None else action.image, stop)
                 await known
             finally:
                 known.cancel()
@@ -187,6 +216,8 @@ class Agent:
                 await self._start_is_durable(run, stop, started)
             if stop.is_set():
                 return RunResult(1, Reason.CANCELED, "stopped before it began")
+            if run.awaits_end is not None:
+                return RunResult(0)  # it is here, and has its turn when the server knows the end
             return await self._runtime.run(action, stop)
         except ActionError as error:
             return RunResult(1, error.reason, str(error))
@@ -226,20 +257,52 @@ class Agent:
                 return
             self._write()
 
-    async def _after_last_event(
-        self, workflow_id: str, outcome: WorkflowOutcome, last_event: asyncio.Future[bool]
-    ) -> None:
-        """Run the after-workflow command once the server has the workflow's last event."""
+    async def _after_last_event(self, end: EndWorkflow, last_event: asyncio.Future[bool]) -> None:
+        """What is due once the server has the workflow's last event: what an action has waited with, a restart that one
+        has asked for, the after-workflow command."""
         if not await done_before(last_event, self._closing):
             return
         if last_event.result():
             self._executor.after_workflow_begins()
             self._write()
-            await self._run_after_workflow(workflow_id, outcome)
-        else:
-            log.warning("workflow %s: the server did not take its last event; no after-workflow command", workflow_id)
+            if end.finally_run is not None:
+                await self._run_finally(end.workflow_id, end.finally_run)
+            if self._reboot_request.exists() and not self._closing.is_set():
+                await self._restart_machine(end.workflow_id)
+            if self._after_workflow:
+                await self._run_after_workflow(end.workflow_id, end.outcome)
+        elif end.finally_run is not None or self._after_workflow:
+            log.warning("workflow %s: the server did not take its last event; nothing is run after it", end.workflow_id)
         self._executor.after_workflow_ended()
         self._write()
+
+    async def _run_finally(self, workflow_id: str, action: Action) -> None:
+        """Run what has waited for the end of its workflow: a restart, as a rule, that ends this agent, too."""
+        log.info("workflow %s: its end is known, so %s begins: %s", workflow_id, action.name, action.image)
+        self._stop = stop = asyncio.Event()
+        try:
+            check(action)
+            result = await self._runtime.run(action, stop)
+        except ActionError as error:
+            result = RunResult(1, error.reason, str(error))
+        if result.exit_code != 0 and not self._closing.is_set():
+            log.error("workflow %s: %s, after its end: %s", workflow_id, action.name, result.message)
+
+    async def _watch_for_restart(self, workflow_id: str) -> None:
+        """The last action may ask for a restart and wait for it, as under HookOS, which restarts at once."""
+        while not self._reboot_request.exists():  # noqa: ASYNC110 - a file, which an action makes
+            await asyncio.sleep(REBOOT_LOOK_SECONDS)
+        await asyncio.sleep(REBOOT_GRACE_SECONDS)  # if it ends by itself, its end is told first
+        await self._restart_machine(workflow_id)
+
+    async def _restart_machine(self, workflow_id: str) -> None:
+        """An action has asked for it, as HookOS takes it: by a file."""
+        log.warning("workflow %s: an action has made %s: the machine restarts", workflow_id, self._reboot_request)
+        try:
+            self._reboot_request.unlink()
+            await asyncio.to_thread(self._reboot)
+        except OSError as error:
+            log.error("workflow %s: the machine can't be restarted: %s", workflow_id, error)
 
     async def _run_after_workflow(self, workflow_id: str, outcome: WorkflowOutcome) -> None:
         self._stop = stop = asyncio.Event()  # `close` stops this command as it stops an action

@@ -45,6 +45,7 @@ from tink.agent.model import (
     Workflow,
     WorkflowOutcome,
     WorkflowRejected,
+    awaits_end,
 )
 
 REMEMBERED_WORKFLOWS = 256
@@ -99,7 +100,7 @@ class RunAction:
 
     `first`: before it begins the server might hand the workflow out anew. `last`: it may take the machine down, so the
     server should know of its start before. `resumed`: an agent that died had begun it, so it is asked back and not
-    started.
+    started. `awaits_end`: it only has to be got ready, and is run when the workflow has ended.
     """
 
     workflow_id: str
@@ -107,6 +108,7 @@ class RunAction:
     first: bool = False
     last: bool = False
     resumed: bool = False
+    awaits_end: Action | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +118,14 @@ class StopAction:
 
 @dataclass(frozen=True, slots=True)
 class EndWorkflow:
-    """Everything about the workflow has been published; the after-workflow command is next, if there is one."""
+    """Everything about the workflow has been published; the after-workflow command is next, if there is one.
+
+    `finally_run`: before that, what the last action has waited with for this end (`model.awaits_end`).
+    """
 
     workflow_id: str
     outcome: WorkflowOutcome
+    finally_run: Action | None = None
 
 
 Effect = Publish | RunAction | StopAction | EndWorkflow
@@ -179,7 +185,7 @@ class Executor:
         if self.progress.index + 1 < len(workflow.actions):
             self.progress = replace(self.progress, index=self.progress.index + 1, begun=False)
             return [succeeded, *self._run_next(workflow)]
-        return [succeeded, self._end(workflow, WorkflowOutcome.SUCCEEDED)]
+        return [succeeded, self._end(workflow, WorkflowOutcome.SUCCEEDED, awaits_end(action))]
 
     def after_workflow_begins(self) -> None:
         """What is to be done after the workflow's end is about to be begun."""
@@ -235,13 +241,14 @@ class Executor:
             first=index == 0,
             last=index == len(workflow.actions) - 1,
             resumed=self.progress.begun,
+            awaits_end=awaits_end(workflow.actions[index]) if index == len(workflow.actions) - 1 else None,
         )
 
-    def _end(self, workflow: Workflow, outcome: WorkflowOutcome) -> EndWorkflow:
+    def _end(self, workflow: Workflow, outcome: WorkflowOutcome, finally_run: Action | None = None) -> EndWorkflow:
         self.progress = self.progress.with_ended(workflow.id, outcome)
-        if self._has_after_workflow:
+        if self._has_after_workflow or finally_run is not None:
             self.progress = replace(self.progress, after_workflow=AfterWorkflow(workflow.id, outcome))
-        return EndWorkflow(workflow.id, outcome)
+        return EndWorkflow(workflow.id, outcome, finally_run)
 
 
 def _reject(workflow_id: str, reason: Reason, message: str) -> Publish:

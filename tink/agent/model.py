@@ -7,7 +7,7 @@ translates them to and from the messages of `proto/workflow.proto`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -58,6 +58,26 @@ class Action:
     volumes: tuple[str, ...] = ()
     pid_namespace: str = ""
     network_namespace: str = ""
+
+
+_WAITS = "waitdaemon"
+_ENGINE_SOCKET = "/var/run/docker.sock"
+
+
+def awaits_end(action: Action) -> Action | None:
+    """What an action with the image `waitdaemon` has run when its Workflow has ended, in $IMAGE; None: it is no such.
+
+    That image asks an engine, by its socket, to start another container some seconds after its own end: a restart,
+    mostly, of which nobody could report the end. The agent does the same itself, and waits for what it waits for: that
+    the server knows the end.
+    """
+    image = action.image.rpartition("/")[2].partition("@")[0].partition(":")[0]
+    wanted = action.env.get("IMAGE", "")
+    if image != _WAITS or not wanted:
+        return None
+    env = {name: value for name, value in action.env.items() if name not in ("IMAGE", "WAIT_SECONDS")}
+    volumes = tuple(volume for volume in action.volumes if not volume.startswith(f"{_ENGINE_SOCKET}:"))
+    return replace(action, image=wanted, env=env, volumes=volumes, pid_namespace="host")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ DEFAULT_TLS_ROOTS = Path("/etc/ssl/certs/ca-certificates.crt")
 RUNTIMES = ("runc", "crun", "docker", "process")
 
 _PINNED = re.compile(r"https?://[!-~]+#sha256=[0-9a-fA-F]{64}")
+_IPV4_AND_PORT = re.compile(r"(\d{1,3}\.){3}\d{1,3}:\d{1,5}", re.ASCII)
 _KERNEL_ARGUMENT = re.compile(r'"([^\s="]+)=([^"]*)(?:"|$)|([^\s="]+)(?:=("[^"]*"|\S*))?')
 _KERNEL_ARGUMENTS = {
     "agent_id": "worker_id",
@@ -48,6 +49,8 @@ class AgentSettings:
     `tls_roots`: the certificates that sign the server's, when `tls`; gRPC's own when the file is missing. `tls_ca_url`
     says instead where they are and what the SHA-256 of that is: `http://HOST/PATH#sha256=HEX`. `tls_cert` and `tls_key`
     are what the agent shows a server that asks for certificates. `token`: what it shows with every call.
+    `more_servers` are those of other edges, where the agent goes on if `server` is gone: IPv4 addresses with ports, as
+    `server` must be then. `edges` are where else, by host[:port], the file of `tls_ca_url` is.
     """
 
     agent_id: str
@@ -66,6 +69,8 @@ class AgentSettings:
     token: str = field(default="", repr=False)
     after_workflow: tuple[str, ...] = ()
     docker_host: str = ""
+    more_servers: tuple[str, ...] = ()
+    edges: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.agent_id:
@@ -93,6 +98,16 @@ class AgentSettings:
             raise SettingsError(f"state dir: {self.state_dir} must be absolute, without comma, colon and backslash")
         object.__setattr__(self, "agent_id", normal_agent_id(self.agent_id))
         object.__setattr__(self, "server", normal_server(self.server))
+        for name, argument in (("more_servers", "tinkerbell_servers"), ("edges", "tinkerbell_edges")):
+            if wrong := next((each for each in getattr(self, name) if not _IPV4_AND_PORT.fullmatch(each)), ""):
+                raise SettingsError(f"{argument}: {wrong!r} is not like 10.0.0.2:7080")
+
+    @property
+    def target(self) -> str:
+        """All servers for gRPC, which takes the first that is there (gRPC Name Resolution: `ipv4:`)."""
+        if not self.more_servers or not _IPV4_AND_PORT.fullmatch(self.server):
+            return self.server
+        return f"ipv4:{','.join((self.server, *self.more_servers))}"
 
 
 def from_kernel_command_line(text: str, **flags: Any) -> AgentSettings:
@@ -105,6 +120,9 @@ def from_kernel_command_line(text: str, **flags: Any) -> AgentSettings:
     given = {name: value for name, value in flags.items() if value is not None}
     said: dict[str, Any] = {setting: kernel.get(argument, "") for setting, argument in _KERNEL_ARGUMENTS.items()}
     said["insecure_registries"] = tuple(item for item in kernel.get("insecure_registries", "").split(",") if item)
+    if "server" not in given:
+        said["more_servers"] = tuple(item for item in kernel.get("tinkerbell_servers", "").split(",") if item)
+    said["edges"] = tuple(item for item in kernel.get("tinkerbell_edges", "").split(",") if item)
     if "tls" not in given:
         said["tls"] = _boolean(kernel, "tinkerbell_tls")
     if "tls_roots" not in given:

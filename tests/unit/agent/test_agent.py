@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,7 @@ from tink.agent.model import (
     StartWorkflow,
     StopWorkflow,
     Workflow,
+    awaits_end,
 )
 from tink.agent.settings import AgentSettings
 
@@ -270,3 +272,97 @@ def test_agent_imports_nothing_that_the_osie_does_not_have():
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+WAITDAEMON = Action(
+    "id-two",
+    "two",
+    "ghcr.io/x/waitdaemon:0.2.1",
+    env={"IMAGE": "kexec:v1", "WAIT_SECONDS": "10", "BLOCK_DEVICE": "/dev/sda3"},
+    volumes=("/var/run/docker.sock:/var/run/docker.sock", "/a:/b"),
+)
+
+
+async def test_what_waits_for_the_end_runs_when_the_server_knows_it_and_nothing_else_begins_before():
+    runtime, spool = FakeRuntime(two="hang"), Spool()
+    agent = Agent(runtime, spool)
+    agent.handle(StartWorkflow(Workflow("w", (Action("id-one", "one", "img"), WAITDAEMON))))
+    await published(spool, 3)
+    await until(lambda: len(spool) == 1)
+    assert "pull kexec:v1" in runtime.calls
+    assert "run two" not in runtime.calls, "the server has not acknowledged the end yet"
+    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "three", "img"),))))
+    end, rejected = await published(spool, 2)
+    assert (end, rejected.workflow_id, rejected.reason) == (ActionSucceeded("w", "id-two"), "w2", "AlreadyRunning")
+    await until(lambda: "run two" in runtime.calls)
+    await agent.close()
+    assert runtime.calls[-1] == "stopped two"
+
+
+async def test_missing_image_of_what_waits_for_the_end_fails_the_workflow():
+    spool = Spool()
+    agent = Agent(FakeRuntime(), spool)
+    agent.handle(StartWorkflow(Workflow("w", (replace(WAITDAEMON, env={"IMAGE": "missing"}),))))
+    assert [type(event) for event in await published(spool, 2)] == [ActionStarted, ActionFailed]
+
+
+def test_what_waits_for_the_end_is_the_image_that_waitdaemon_would_start_without_an_engines_socket():
+    found = awaits_end(WAITDAEMON)
+    assert (found.image, found.env, found.volumes) == ("kexec:v1", {"BLOCK_DEVICE": "/dev/sda3"}, ("/a:/b",))
+    assert found.pid_namespace == "host"
+    assert awaits_end(replace(WAITDAEMON, image="kexec")) is None
+    assert awaits_end(replace(WAITDAEMON, env={})) is None
+
+
+@pytest.fixture
+async def machine(tmp_path):
+    """An agent on a machine that is not restarted, and how often it would have been."""
+    restarts = []
+    request = tmp_path / "reboot"
+    spool, runtime = Spool(), FakeRuntime(hangs="hang")
+    agent = Agent(runtime, spool, reboot_request=request, reboot=lambda: restarts.append(request.exists()))
+    return agent, spool, request, restarts
+
+
+async def test_machine_restarts_by_the_file_of_hookos_once_the_end_is_known(machine):
+    agent, spool, request, restarts = machine
+    agent.handle(StartWorkflow(workflow("one")))
+    await published(spool, 1)
+    request.touch()
+    await until(lambda: len(spool) == 1)
+    assert not restarts
+    await published(spool, 1)
+    await until(lambda: restarts)
+    assert restarts == [False], "the file must be gone, or the machine restarts for ever"
+    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "two", "img"),))))
+    await published(spool, 2)
+    await agent.close()
+    assert restarts == [False]
+
+
+async def test_last_action_that_waits_for_the_restart_it_has_asked_for_gets_it(machine, monkeypatch):
+    monkeypatch.setattr(agent_module, "REBOOT_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(agent_module, "REBOOT_GRACE_SECONDS", 0.01)
+    agent, spool, request, restarts = machine
+    agent.handle(StartWorkflow(workflow("hangs")))
+    await published(spool, 1)
+    request.touch()
+    await until(lambda: restarts)
+    await agent.close()
+
+
+async def test_machine_that_can_not_be_restarted_goes_on(machine, caplog):
+    agent, spool, request, _ = machine
+
+    def refuse():
+        raise OSError(30, "Read-only file system")
+
+    agent._reboot = refuse
+    request.touch()
+    agent.handle(StartWorkflow(workflow("one")))
+    await published(spool, 2)
+    await until(lambda: "can't be restarted" in caplog.text)
+    await until(lambda: not agent._tasks)
+    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "two", "img"),))))
+    assert await published(spool, 1) == [ActionStarted("w2", "x")]
+    await agent.close()

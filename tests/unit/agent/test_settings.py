@@ -116,6 +116,16 @@ def test_token_and_the_servers_authority_come_with_the_kernel_command_line():
     assert "v1.a.b" not in repr(settings)
 
 
+def test_servers_and_edges_beside_that_of_the_boot_come_with_the_kernel_command_line():
+    more = "tinkerbell_servers=10.0.0.2:42113,10.0.0.3:42113 tinkerbell_edges=10.0.0.2:7080"
+    settings = from_kernel_command_line(f"worker_id=m grpc_authority=10.0.0.1:42113 {more}")
+    assert settings.target == "ipv4:10.0.0.1:42113,10.0.0.2:42113,10.0.0.3:42113"
+    assert settings.edges == ("10.0.0.2:7080",)
+    # A server that somebody chose is the only one; a name can't stand beside addresses.
+    assert from_kernel_command_line(f"{CMDLINE} {more}", server="10.9.9.9:1").target == "10.9.9.9:1"
+    assert from_kernel_command_line(f"worker_id=m grpc_authority=tink.example:1 {more}").target == "tink.example:1"
+
+
 def test_flags_for_the_token_and_the_authority_win():
     settings = from_kernel_command_line(
         f"{CMDLINE} tinkerbell_tls_ca={PIN} tinkerbell_token=t", token="u", tls_roots=Path("/roots")
@@ -127,6 +137,8 @@ def test_flags_for_the_token_and_the_authority_win():
     ("words", "flags", "named"),
     [
         ("tinkerbell_tls_ca=http://h/ca.pem", {}, "tinkerbell_tls_ca"),
+        ("tinkerbell_servers=h:1", {}, "tinkerbell_servers: 'h:1' is not like"),
+        ("tinkerbell_edges=10.0.0.2", {}, "tinkerbell_edges: '10.0.0.2' is not like"),
         ("tinkerbell_tls_ca=http://h/ca.pem#sha256=0a", {}, "tinkerbell_tls_ca"),
         (f"tinkerbell_tls_ca={PIN.replace('http', 'file')}", {}, "tinkerbell_tls_ca"),
         ("", {"token": "a b"}, "tinkerbell_token"),

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
@@ -67,9 +69,14 @@ async def connect(settings: AgentSettings, end: asyncio.Event) -> grpc.aio.Chann
     if settings.token:
         shown = _Token(settings.token, settings.state_dir / "token")
         interceptors = [_StreamAuthorization(shown), _UnaryAuthorization(shown), _UploadAuthorization(shown)]
+    target = settings.target
     if credentials is None:
-        return grpc.aio.insecure_channel(settings.server, options=CHANNEL_OPTIONS, interceptors=interceptors)
-    return grpc.aio.secure_channel(settings.server, credentials, options=CHANNEL_OPTIONS, interceptors=interceptors)
+        return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS, interceptors=interceptors)
+    options: tuple[tuple[str, int | str], ...] = CHANNEL_OPTIONS
+    if target != settings.server:
+        # Of several addresses, gRPC would look for all at once in a certificate: that of the servers is one, for all.
+        options += (("grpc.ssl_target_name_override", settings.server.rpartition(":")[0]),)
+    return grpc.aio.secure_channel(target, credentials, options=options, interceptors=interceptors)
 
 
 # --- whom the agent trusts ------------------------------------------------------------------------------------------
@@ -77,7 +84,8 @@ async def connect(settings: AgentSettings, end: asyncio.Event) -> grpc.aio.Chann
 
 async def _credentials(settings: AgentSettings) -> grpc.ChannelCredentials:
     if settings.tls_ca_url:
-        roots: bytes | None = await fetch_pinned(settings.tls_ca_url, settings.state_dir / "server-ca.pem")
+        cache = settings.state_dir / "server-ca.pem"
+        roots: bytes | None = await fetch_pinned(settings.tls_ca_url, cache, edges=settings.edges)
     else:
         roots = _file(settings.tls_roots) if settings.tls_roots.exists() else None
     key, chain = (_file(path) if path is not None else None for path in (settings.tls_key, settings.tls_cert))
@@ -91,19 +99,22 @@ def _file(path: Path) -> bytes:
         raise SettingsError(f"{path}: {error.strerror}") from error
 
 
-async def fetch_pinned(pinned: str, cache: Path, pause: float = _PAUSE_SECONDS) -> bytes:
-    """What is at the URL before `#sha256=`, once it has that SHA-256. Asks for ever, every `pause` seconds or so.
+async def fetch_pinned(pinned: str, cache: Path, pause: float = _PAUSE_SECONDS, *, edges: Sequence[str] = ()) -> bytes:
+    """What is at the URL before `#sha256=`, or at its path on one of the `edges`, once it has that SHA-256. Asks for
+    ever, every `pause` seconds or so.
 
     The file `cache` has it for the next time, so that an agent that is started again need not wait for the edge.
     """
     url, _, digest = pinned.partition("#sha256=")
+    parts = urlsplit(url)
+    urls = itertools.cycle([url, *(parts._replace(netloc=edge).geturl() for edge in edges)])
     backoff = Backoff(pause, pause)
     logged = ""
     with suppress(OSError):
         content = await asyncio.to_thread(cache.read_bytes)
         if _is(content, digest):
             return content
-    while True:
+    for number, url in enumerate(urls, 1):
         try:
             content = await asyncio.to_thread(_get, url)
         except (OSError, ValueError) as error:
@@ -117,7 +128,9 @@ async def fetch_pinned(pinned: str, cache: Path, pause: float = _PAUSE_SECONDS) 
         if problem != logged:
             log.warning("%s; asking again", problem)
             logged = problem
-        await asyncio.sleep(backoff.next())
+        if number % (len(edges) + 1) == 0:
+            await asyncio.sleep(backoff.next())
+    raise AssertionError("there is no end to them")
 
 
 def _is(content: bytes, digest: str) -> bool:

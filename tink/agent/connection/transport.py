@@ -31,8 +31,10 @@ from typing import Final
 import grpc
 import grpc.aio
 
+from proto import metadata
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
+from tink.agent.connection.sockets import probe_often
 from tink.agent.connection.wire import UnusableCommandError, command_from_wire, event_to_wire, held_workflows_metadata
 from tink.agent.durable import Spool
 from tink.agent.model import ActionStarted, ActionSucceeded, Command, Event
@@ -54,6 +56,9 @@ REFUSALS = frozenset(
 
 _HUNG_UP: Final = ("Socket closed", "Connection reset", "CERTIFICATE_REQUIRED")
 """gRPC's words for a server that went when all seemed well; the last one's is a server that says why."""
+
+_MOVING: Final = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+"""What gRPC says of calls that come just when a server stops: once, that is nothing to worry about."""
 
 _GONE_WORKFLOWS: Final = 64
 
@@ -118,7 +123,10 @@ class Transport:
                 await self._stream(handle, backoff)
             except grpc.aio.AioRpcError as error:
                 refused = error.code() in REFUSALS
-                self._report_break(error, refused=refused)
+                if error.code() is grpc.StatusCode.UNAVAILABLE and error.details() == metadata.STOPPING:
+                    self._report("moving", logging.INFO, f"the server {self._server} is stopping; going to the next")
+                else:
+                    self._report_break(error, refused=refused)
                 pause = (self._refused_backoff if refused else backoff).next()
             else:
                 self._report(
@@ -162,7 +170,7 @@ class Transport:
     async def _stream(self, handle: Callable[[Command], None], backoff: Backoff) -> None:
         held = held_workflows_metadata(self._held_workflows())
         call = self._stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=self._agent_id), metadata=held)
-        established = asyncio.get_running_loop().call_later(self._policy.established_after, self._established, backoff)
+        established = asyncio.create_task(self._establish(backoff))
         try:
             async for message in call:
                 self._established(backoff)
@@ -176,8 +184,17 @@ class Transport:
             established.cancel()
             call.cancel()
 
+    async def _establish(self, backoff: Backoff) -> None:
+        """Take the stream for accepted when nothing was said against it, counted from when there is a connection."""
+        await self._reachable()
+        await asyncio.sleep(self._policy.established_after)
+        self._established(backoff)
+
     def _established(self, backoff: Backoff) -> None:
         backoff.reset()
+        port = self._server.rpartition(":")[2]
+        if port.isdecimal():
+            probe_often(int(port))
         self._report("connected", logging.INFO, f"connected to the server {self._server} as {self._agent_id}")
 
     async def _reachable(self) -> None:
@@ -201,7 +218,7 @@ class Transport:
         backoff = Backoff(self._policy.initial_backoff, self._policy.max_backoff)
         loop = asyncio.get_running_loop()
         refused_since: float | None = None
-        reported = None
+        reported, moved = None, False
         request = event_to_wire(event)
         while True:
             try:
@@ -222,9 +239,10 @@ class Transport:
                 else:
                     refused_since = None
                     pause = backoff.next()
-                if code is not reported:
+                if code is not reported and (code not in _MOVING or moved):
                     log.warning("not delivered yet, trying again: %s", described)
                     reported = code
+                moved = True
             else:
                 log.debug("delivered %s", _describe(event))
                 return True

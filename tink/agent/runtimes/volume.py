@@ -1,7 +1,9 @@
 """Volumes of an action: `SRC:DST[:OPTIONS]`, for every runtime that has them.
 
-An absolute SRC is a path of the machine, made if it is missing; a name is a volume of the runtime, empty or new at
-first, that lasts as long as the runtime keeps it. Options: ro, rw, and the kernel's propagation words.
+An absolute SRC is a path of the machine, made as a directory if it is missing, unless it names a socket, a file or a
+device: an action that finds an empty directory there would do something else than it was written for. A name is a
+volume of the runtime, empty or new at first, that lasts as long as the runtime keeps it. Options: ro, rw, and the
+kernel's propagation words.
 Source: `volumes` of the Template of Tinkerbell's v1alpha2, which follows Docker.
 """
 
@@ -14,6 +16,15 @@ from dataclasses import dataclass
 from tink.agent.model import ActionError, Reason
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
+_FILE = re.compile(
+    r"\.(?:sock|socket|conf|cfg|ini|ya?ml|json|toml|env|txt|list|repo|service|pem|crt|cer|key|pub|p12|csr|sh|py"
+    r"|img|iso|raw|qcow2|efi|gz|xz|zst|bz2|tgz|tar|zip|squashfs|pid|lock|log|db)\Z"
+    r"|/(?:hosts|hostname|passwd|group|shadow|fstab|machine-id|os-release|localtime|cmdline)\Z",
+    re.IGNORECASE,
+)
+"""Names that files and sockets have, and directories have not; `conf.d` and `v1.2` are directories."""
+_NEVER_MADE = ("/dev/", "/proc/", "/sys/")
+
 _ACCESS = frozenset({"ro", "rw"})
 _PROPAGATION = frozenset({"rshared", "shared", "rslave", "slave", "rprivate", "private"})
 
@@ -26,6 +37,13 @@ class Volume:
     target: str
     options: tuple[str, ...]
     named: bool
+
+    @property
+    def must_exist(self) -> bool:
+        """Whether the source can't be a directory that is made: by its place, or by the ending of its name."""
+        if self.named:
+            return False
+        return self.source.startswith(_NEVER_MADE) or bool(_FILE.search(self.source))
 
     def __str__(self) -> str:
         return ":".join(part for part in (self.source, self.target, ",".join(self.options)) if part)

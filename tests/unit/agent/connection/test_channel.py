@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
@@ -18,6 +19,7 @@ import pytest
 from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from tests.ports import free_port
 from tink.agent.connection.channel import connect, fetch_pinned
 from tink.agent.model import SettingsError
 from tink.agent.settings import AgentSettings
@@ -180,6 +182,16 @@ async def test_the_authority_is_waited_for_and_only_the_right_one_is_taken(
 
     (root / "ca.pem").unlink()
     assert await asyncio.wait_for(fetch_pinned(pinned, kept), 20) == b"right", "the next start does not need the edge"
+
+
+async def test_the_authority_is_taken_from_another_edge_when_that_of_the_boot_is_gone(
+    web: tuple[Path, str], tmp_path: Path
+) -> None:
+    root, url = web
+    (root / "ca.pem").write_bytes(b"right")
+    gone = f"http://127.0.0.1:{free_port()}/ca.pem#sha256={hashlib.sha256(b'right').hexdigest()}"
+    edges = (f"127.0.0.1:{free_port()}", urlsplit(url).netloc)
+    assert await asyncio.wait_for(fetch_pinned(gone, tmp_path / "kept", 3600, edges=edges), 20) == b"right"
 
 
 async def test_an_agent_that_is_asked_to_end_does_not_wait_for_the_authority(tmp_path: Path) -> None:

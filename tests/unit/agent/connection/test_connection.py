@@ -7,6 +7,7 @@ import datetime
 import ipaddress
 import logging
 import random
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -18,8 +19,9 @@ from cryptography.x509.oid import NameOID
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub, add_WorkflowServiceServicer_to_server
-from tests.ports import free_port
+from tests.ports import free_port, free_ports
 from tests.unit.agent.connection.workflow_service import (
+    FAST,
     Server,
     open_channel,
     serving,
@@ -27,10 +29,11 @@ from tests.unit.agent.connection.workflow_service import (
     transporting,
 )
 from tests.waiting import until
-from tink.agent.connection.channel import CHANNEL_OPTIONS
+from tink.agent.connection.channel import CHANNEL_OPTIONS, connect
 from tink.agent.connection.wire import event_to_wire
 from tink.agent.durable.spool import Spool
 from tink.agent.model import ActionStarted, StopWorkflow
+from tink.agent.settings import from_kernel_command_line
 from tink.limits.backoff import Backoff
 
 
@@ -111,6 +114,25 @@ async def test_silent_server_counts_as_connected(log):
     server, port = Server(), free_port()
     async with serving(server, port), transporting(port, Spool(), []):
         await until(lambda: "connected to the server" in log.text)
+
+
+async def test_server_that_says_nothing_at_all_is_not_connected_to(log):
+    """Whoever drops packets to the port, or took it for something else, must not be taken for the server."""
+    heard, connected = asyncio.Event(), []
+
+    def hold(_reader, writer):
+        connected.append(writer)
+        heard.set()
+
+    silent = await asyncio.start_server(hold, "127.0.0.1", 0)
+    port, policy = silent.sockets[0].getsockname()[1], replace(FAST, established_after=0.01)
+    async with silent, transporting(port, Spool(), [], policy):
+        await heard.wait()
+        await asyncio.sleep(0.2)  # many times as long as it takes to be taken for established
+    for writer in connected:
+        writer.transport.abort()
+        await writer.wait_closed()
+    assert "connected to the server" not in log.text
 
 
 async def test_server_hears_with_each_stream_what_the_agent_holds_then():
@@ -304,3 +326,34 @@ def test_pauses_grow_to_ten_seconds_and_differ_between_agents():
         backoff.next()
     backoff.reset()
     assert backoff.next() <= 0.2
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_agent_goes_on_with_another_server_when_its_own_is_gone(certificate, tmp_path, tls):
+    pair, roots = certificate
+    first, second = free_ports(2)
+    servicers, servers = [Server(), Server()], []
+    for port, servicer in zip((first, second), servicers, strict=True):
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        add_WorkflowServiceServicer_to_server(servicer, server)
+        if tls:
+            server.add_secure_port(f"127.0.0.1:{port}", grpc.ssl_server_credentials([pair]))
+        else:
+            server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        servers.append(server)
+    line = f"worker_id=m grpc_authority=127.0.0.1:{first} tinkerbell_servers=127.0.0.1:{second} tinkerbell_tls={tls}"
+    settings = from_kernel_command_line(line, tls_roots=roots, state_dir=tmp_path)
+    channel = await connect(settings, asyncio.Event())
+    spool, received = Spool(), []
+    try:
+        async with transporting(first, spool, received, channel=channel):
+            await until(lambda: servicers[0].agents)
+            assert not servicers[1].agents
+            await servers[0].stop(None)
+            await until(lambda: servicers[1].agents)
+            spool.append(ActionStarted("w", "a"))
+            await until(lambda: servicers[1].events)
+    finally:
+        for server in servers:
+            await server.stop(None)

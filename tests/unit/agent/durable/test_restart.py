@@ -21,7 +21,8 @@ from tink.agent.model import (
 )
 
 
-async def test_sigterm_and_a_new_agent_report_the_action_as_failed():
+async def test_sigterm_and_a_new_agent_report_the_action_as_failed(caplog):
+    caplog.set_level("INFO", "tink.agent.agent")
     world = World()
     agent, spool = await restart(world)
 
@@ -36,8 +37,12 @@ async def test_sigterm_and_a_new_agent_report_the_action_as_failed():
     await until(lambda: world.runs)
     await agent.close()
     assert not len(spool), "SIGTERM reports nothing"
+    assert "workflow w: action act0 begins: img" in caplog.messages
+    caplog.clear()
     agent, spool = await restart(world)
     await until(lambda: not agent._tasks)
+    assert "workflow w: action act0 had begun: what became of it is looked at: img" in caplog.messages
+    assert "begins" not in caplog.text, "it is not run again"
     failed = spool.pending[-1][1]
     assert (failed.action_id, failed.reason) == ("a0", "AgentRestarted")
     assert "act0" in failed.message

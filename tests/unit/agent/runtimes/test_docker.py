@@ -60,6 +60,11 @@ def test_volumes_are_checked_and_an_action_may_have_its_own_dev():
     volumes = ("/a:/b:ro,rslave", "cache:/c")
     assert request_of(volumes=volumes)["HostConfig"]["Binds"] == ["/dev:/dev", *volumes]
     assert request_of(volumes=("/dev:/dev:ro",))["HostConfig"]["Binds"] == ["/dev:/dev:ro"]
+    host = request_of(volumes=("/a:/b", "/run/x.sock:/x:ro,rslave"))["HostConfig"]
+    assert host["Binds"] == ["/dev:/dev", "/a:/b"]
+    # An engine makes a directory for a bind that has no source, and refuses a mount.
+    mount = {"Type": "bind", "Source": "/run/x.sock", "Target": "/x", "ReadOnly": True}
+    assert host["Mounts"] == [mount | {"BindOptions": {"Propagation": "rslave"}}]
     with pytest.raises(ActionError, match="volumes"):
         request_of(volumes=("/a:/b:exec",))
 

@@ -38,3 +38,21 @@ def test_volume_inside_of_another_comes_after_it():
 )
 def test_volume_is_written_without_what_an_engine_would_stumble_over(text, written):
     assert str(parse_volume(text)) == written
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "/var/run/docker.sock", "/run/containerd/containerd.sock", "/etc/resolv.conf", "/etc/hosts", "/etc/app.yaml",
+        "/dev/sdz", "/proc/cmdline", "/keys/id.pub", "/x/Disk.IMG",
+    ],
+)  # fmt: skip
+def test_source_that_names_a_socket_a_file_or_a_device_is_never_made(source):
+    assert parse_volume(f"{source}:/x").must_exist
+
+
+@pytest.mark.parametrize(
+    "source", ["/worker", "/etc/conf.d", "/var/lib/v1.2", "/data/app.sock.d", "/etc", "cache.sock"]
+)
+def test_source_that_may_be_a_directory_is_made(source):
+    assert not parse_volume(f"{source}:/x").must_exist

@@ -6,7 +6,8 @@ Tinkerbell's own agents give it: it is privileged, because actions write disks.
 - Command: `cmd` replaces the image's Entrypoint (and drops its Cmd); `args` replace its Cmd. No shell is put between.
 - The machine's /dev, not the copy that an engine makes when the container starts: partitions of a disk that the action
   has just written appear in it.
-- Volumes: paths of the machine that the engine runs on, or volumes of the engine by name.
+- Volumes: paths of the machine that the engine runs on, or volumes of the engine by name. One that names a file is a
+  mount, which the engine refuses if there is none; for a bind it would make a directory.
 - Network namespace: none named, or `host` or `/proc/1/ns/net`: the machine's. `none`: only loopback. `bridge`: the
   engine's bridge. PID namespace: its own unless `host` or `/proc/1/ns/pid`. Engines do not join namespaces by path.
 - The log that the engine keeps for the agent is small: in an OSIE it is in memory.
@@ -59,6 +60,7 @@ def container_request(action: Action, agent_id: str, capability_mask: int | None
             "NetworkMode": _network(action),
             "PidMode": _pid(action),
             "Binds": _binds(action),
+            "Mounts": _mounts(action),
             "LogConfig": {"Type": "json-file", "Config": {"max-size": _LOG_LIMIT}},
             "RestartPolicy": {"Name": "no"},
             **_privileges(capability_mask),
@@ -120,7 +122,21 @@ def _privileges(capability_mask: int | None) -> dict[str, Any]:
 def _binds(action: Action) -> list[str]:
     volumes = parse_volumes(action.volumes)
     machines_own = [] if any(volume.target == "/dev" for volume in volumes) else ["/dev:/dev"]
-    return machines_own + [str(volume) for volume in volumes]
+    return machines_own + [str(volume) for volume in volumes if not volume.must_exist]
+
+
+def _mounts(action: Action) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = []
+    for volume in parse_volumes(action.volumes):
+        if not volume.must_exist:
+            continue
+        mount: dict[str, Any] = {"Type": "bind", "Source": volume.source, "Target": volume.target}
+        mount["ReadOnly"] = "ro" in volume.options
+        propagation = [option for option in volume.options if option not in ("ro", "rw")]
+        if propagation:
+            mount["BindOptions"] = {"Propagation": propagation[0]}
+        mounts.append(mount)
+    return mounts
 
 
 def _network(action: Action) -> str:

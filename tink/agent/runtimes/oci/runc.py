@@ -151,6 +151,9 @@ class ContainerRuntime:
     def _make_volumes(self, action: Action) -> None:
         for volume in parse_volumes(action.volumes):
             path = self._state_dir / "volumes" / volume.source if volume.named else Path(volume.source)
+            if volume.must_exist and not path.exists():
+                message = f"action {action.name}: volumes: {str(volume)!r}: this machine has no {path}"
+                raise ActionError(Reason.INVALID_ACTION, message)
             try:
                 if not path.exists():
                     path.mkdir(parents=True)
