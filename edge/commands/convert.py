@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import click
 
 from edge.commands import options
-from edge.commands.hosts import host_options, osies_by_architecture
+from edge.commands.metal3.options import host_options, osies_by_architecture
 from edge.commands.progress import Progress
 from tink.convert.documents import (
     DEFAULT_NAMESPACE,
@@ -69,6 +69,12 @@ class _Cluster:
 @click.option("-n", "--namespace", default=None, help="The namespace to read, and to apply to what names none.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Read all namespaces.")
 @click.option("--to", type=click.Choice(TARGETS), default=None, help="What to make of Metal3's BareMetalHosts.")
+@click.option(
+    "--image-registry",
+    default="",
+    metavar="HOST[/PATH]",
+    help="Put before images of v1alpha1's Templates that name no registry, as tink-worker did with docker_registry=.",
+)
 @options.empty_checksum_type
 @host_options
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format.")
@@ -104,6 +110,7 @@ def convert(
     namespace: str | None,
     all_namespaces: bool,
     to: str | None,
+    image_registry: str,
     empty_checksum_type: Literal["md5", "auto"],
     osies: tuple[tuple[str, str], ...],
     bmc: bool,
@@ -130,6 +137,8 @@ def convert(
         raise click.UsageError("--out, --output-dir and --apply exclude each other")
     if from_cluster and (namespace is None) != all_namespaces:
         raise click.UsageError("with --from-cluster, give -n NAMESPACE or -A")
+    if "://" in image_registry or any(letter.isspace() for letter in image_registry):
+        raise click.UsageError(f"--image-registry: {image_registry!r} must be HOST or HOST/PATH, not a URL")
     out = None if out == _STDOUT else out
     if report_file == _STDOUT and not (out or output_dir or apply):
         raise click.UsageError("--report-file -: the manifests go there; --out or --output-dir puts them elsewhere")
@@ -146,7 +155,8 @@ def convert(
                 found: Iterable[Document | Finding] = asyncio.run(_read(cluster, to, progress))
             else:
                 found = _counted(progress, "read", read_all(files))
-            result = convert_documents(found, to=to, hosts=hosts, versions=ConversionSettings(empty_checksum_type))
+            versions = ConversionSettings(empty_checksum_type)
+            result = convert_documents(found, to=to, hosts=hosts, versions=versions, image_registry=image_registry)
             if apply:
                 result = asyncio.run(_apply(cluster, result, progress, force=force_conflicts))
             elif output_dir is not None:

@@ -21,6 +21,7 @@ NO_PID_NAMESPACE = (
 IPV4_ONLY = "v1alpha2 serves IPv4 only"
 
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
+_AGENT_ID = patterns.compiled(patterns.AGENT_ID)
 _SPACE = patterns.compiled(patterns.SPACE)
 _VOLUME = patterns.compiled(patterns.VOLUME)
 _PARTITION = patterns.compiled(patterns.PARTITION)
@@ -76,6 +77,13 @@ def canonical_mac(text: str) -> str:
 def mac(text: str) -> str | None:
     """A MAC address in lower case with colons."""
     return None if is_mac(text) else "must be a MAC address, such as 52:54:00:12:34:56"
+
+
+def agent_id(text: str) -> str | None:
+    """What an agent calls itself, if not by a MAC address."""
+    return (
+        None if _AGENT_ID.search(text) else "must be one word of letters, digits and . _ : / -, at most 253 characters"
+    )
 
 
 def server(text: str) -> str | None:

@@ -35,6 +35,8 @@ class Context:
     """One of TARGETS."""
     hosts: metal3.HostOptions = field(default_factory=metal3.HostOptions)
     versions: metal3.ConversionSettings = field(default_factory=metal3.ConversionSettings)
+    image_registry: str = ""
+    """Where images of v1alpha1's Templates are that name no registry."""
 
 
 Converter = Callable[[Raw, Findings, Context], list[Raw]]
@@ -113,7 +115,9 @@ def _without_target(kind: str) -> Converter:
 
 _CONVERTERS: dict[tuple[str, str], Converter] = {
     (v1alpha1.API_VERSION, "Hardware"): _of_object_alone(v1alpha1.convert_hardware),
-    (v1alpha1.API_VERSION, "Template"): _of_object_alone(v1alpha1.convert_template),
+    (v1alpha1.API_VERSION, "Template"): lambda obj, findings, around: v1alpha1.convert_template(
+        obj, findings, around.image_registry
+    ),
     # A Workflow's Template says how long it may take.
     (v1alpha1.API_VERSION, "Workflow"): lambda obj, findings, around: v1alpha1.convert_workflow(
         obj, findings, around.lookup

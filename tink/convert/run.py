@@ -43,11 +43,13 @@ def convert_documents(
     to: str | None = None,
     hosts: HostOptions | None = None,
     versions: ConversionSettings | None = None,
+    image_registry: str = "",
 ) -> Result:
     """Convert all objects. `to` is one of `registry.TARGETS`, for Metal3's hosts; `hosts` is what is said of these if
-    they become Hardware, `versions` if they change their version. Findings of the reading are passed on.
+    they become Hardware, `versions` if they change their version. `image_registry` is put before images of v1alpha1's
+    Templates that name none. Findings of the reading are passed on.
     """
-    run = _Run(to, hosts or HostOptions(), versions or ConversionSettings())
+    run = _Run(to, hosts or HostOptions(), versions or ConversionSettings(), image_registry)
     for document in documents:
         if isinstance(document, Finding):
             run.findings.append(document)
@@ -59,10 +61,10 @@ def convert_documents(
 class _Run:
     """One conversion of many objects: what they share, and what they may look up in one another."""
 
-    def __init__(self, to: str | None, hosts: HostOptions, versions: ConversionSettings) -> None:
+    def __init__(self, to: str | None, hosts: HostOptions, versions: ConversionSettings, image_registry: str) -> None:
         self.documents: list[Document] = []
         self.findings: list[Finding] = []
-        self._context = Context(self._lookup, to, hosts, versions)
+        self._context = Context(self._lookup, to, hosts, versions, image_registry)
         self._made: dict[tuple[str, str, str, str], Converted] = {}
         self._index: dict[tuple[str, str, str], Raw] | None = None
 

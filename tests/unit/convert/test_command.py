@@ -183,7 +183,7 @@ def test_report_as_json_has_every_finding(tmp_path: Path, to_file: bool) -> None
     arguments: list[Any] = ["-f", CORPORA / "eksa.yaml", "--report", "json"]
     result = run(*arguments, *(["--report-file", path] if to_file else []))
     found = orjson.loads(path.read_bytes() if to_file else result.stderr)
-    assert len(found["findings"]) == 6
+    assert len(found["findings"]) == 4
     assert {each["file"] for each in found["findings"]} == {str(CORPORA / "eksa.yaml")}
     assert {each["name"] for each in found["findings"]} == {"eksa-a01"}
 

@@ -15,12 +15,12 @@ from tink.convert.v1alpha1.workflow import convert_workflow
 API_VERSION = "tinkerbell.org/v1alpha1"
 
 
-def convert_template(obj: Raw, findings: Findings) -> list[Raw]:
-    """The Template; nothing if there is an error."""
+def convert_template(obj: Raw, findings: Findings, registry: str = "") -> list[Raw]:
+    """The Template; nothing if there is an error. `registry` is put before images that name none."""
     # Here, because the template engine takes 0.1 s to load, and a rack of Hardware has no Templates.
     from tink.convert.v1alpha1.template import convert_template
 
-    return convert_template(obj, findings)
+    return convert_template(obj, findings, registry)
 
 
 __all__ = ["API_VERSION", "convert_hardware", "convert_template", "convert_workflow"]

@@ -9,17 +9,31 @@ otherwise than it did: no interface, a MAC address that is none, one MAC address
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from typing import Any
 
+import orjson
+
 from tink.api import bounds
-from tink.api.v1alpha2 import API_VERSION, INSTANCE_ID_ANNOTATION, RUFIO_GROUP, SSH_PUBLIC_KEYS_ANNOTATION, Raw
+from tink.api.v1alpha2 import (
+    AGENT_ID_ANNOTATION,
+    API_VERSION,
+    INSTANCE_ID_ANNOTATION,
+    METADATA_ANNOTATION,
+    RUFIO_GROUP,
+    SSH_PUBLIC_KEYS_ANNOTATION,
+    STORAGE_ANNOTATION,
+    Raw,
+)
 from tink.convert import constraints
-from tink.convert.fields import Fields, join, put_text, says_nothing
+from tink.convert.fields import Fields, join, put_text, says_nothing, type_name
 from tink.convert.findings import Findings
 from tink.convert.metadata import carried
 from tink.convert.v1alpha1.interfaces import UNUSED, Interfaces, Netboot
 
-_SERVED = "v1alpha2's metadata service does not serve it"
+_SERVED = "the metadata service does not serve it"
+MAX_STORAGE_CHARACTERS = 128 * 1024
+"""All annotations of an object have 256 KiB."""
 
 
 def convert_hardware(obj: Raw, findings: Findings) -> list[Raw]:
@@ -48,6 +62,7 @@ class _Machine:
         self._instance(spec, result, metadata)
         self._disks(spec, result)
         self._bmc(spec, result)
+        self._agent_id(spec, metadata)
         spec.drop("tinkVersion", UNUSED)
         spec.drop("resources", "v1alpha2 has no place for what a scheduler would like to know")
         spec.drop("references", "v1alpha2's templates see the Hardware and the Workflow's templateParams only")
@@ -95,15 +110,17 @@ class _Machine:
         self._annotation(metadata, instance.at("id"), INSTANCE_ID_ANNOTATION, instance.text("id"))
         self._ssh_keys(instance, metadata)
         self._hostname(instance)
-        self._ips(instance)
+        told = self._instance_metadata(instance, machine.fields("facility"))
+        self._ips(instance, told)
+        if told:
+            text = orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode()
+            self._annotation(metadata, machine.path, METADATA_ANNOTATION, text)
         instance.drop(
             "userdata",
             "nothing served it: put it into spec.userData before converting, or into spec.instance.userdata",
         )
-        instance.drop("storage", f"{_SERVED}: give an action what it needs by a Workflow's templateParams")
+        self._storage(instance, metadata)
         instance.drop("crypted_root_password", f"{_SERVED}: user-data can set passwords")
-        for key in ("operating_system", "tags"):
-            instance.drop(key, _SERVED)
         for key in ("allow_pxe", "always_pxe"):
             instance.drop(key, "an interface's netboot.allowPXE decided, and decides now as disableNetboot")
         instance.drop("ipxe_script_url", "an interface's netboot.ipxe decided, and decides now as spec.ipxe")
@@ -111,10 +128,43 @@ class _Machine:
             instance.drop(key, UNUSED)
         instance.rest()
         machine.drop("state", "v1alpha2 has no state that a user sets: disableNetboot keeps a machine from netbooting")
-        for key in ("facility", "manufacturer", "custom"):
+        for key in ("manufacturer", "custom"):
             machine.drop(key, _SERVED)
         machine.drop("bonding_mode", UNUSED)
         machine.rest()
+
+    def _instance_metadata(self, instance: Fields, facility: Fields) -> Raw:
+        """What Hegel and Tootles served of it, by the names of the metadata service (`hegel.instance`)."""
+        told: Raw = {}
+        for key, field in (("facility", "facility_code"), ("plan", "plan_slug")):
+            if text := facility.text(field):
+                told[key] = text
+        facility.drop("plan_version_slug", _SERVED)
+        facility.rest()
+        if tags := [tag for _, tag in instance.texts("tags") if tag]:
+            told["tags"] = tags
+        system = instance.fields("operating_system")
+        named = {key: text for key in ("distro", "image_tag", "slug", "version") if (text := system.text(key))}
+        if named:
+            told["operating-system"] = named
+        system.drop("os_slug", _SERVED)
+        system.rest()
+        return told
+
+    def _storage(self, instance: Fields, metadata: Raw) -> None:
+        """Partitions and filesystems: for rootio, which reads them from the metadata service."""
+        storage = instance.take("storage")
+        if says_nothing(storage):
+            return
+        path = instance.at("storage")
+        if not isinstance(storage, dict):
+            self._findings.dropped(path, f"must be an object, is {type_name(storage)}")
+            return
+        text = orjson.dumps(storage, option=orjson.OPT_SORT_KEYS).decode()
+        if len(text) > MAX_STORAGE_CHARACTERS:
+            self._findings.dropped(path, f"longer than {MAX_STORAGE_CHARACTERS} characters of JSON")
+            return
+        self._annotation(metadata, path, STORAGE_ANNOTATION, text)
 
     def _annotation(self, metadata: Raw, path: str, name: str, value: str | None) -> None:
         if not value:
@@ -157,14 +207,19 @@ class _Machine:
             first["dhcp"] = {"hostname": hostname} | first.get("dhcp", {})
             self._findings.moved(path, f"{at}.hostname")
 
-    def _ips(self, instance: Fields) -> None:
-        """Mostly the interfaces' addresses once more; what says more than these is lost."""
+    def _ips(self, instance: Fields, told: Raw) -> None:
+        """Mostly the interfaces' addresses once more; the first public ones go to `told`, what says more is lost."""
         for address in instance.each("ips"):
             said = {key: address.text(key) for key in ("address", "netmask", "gateway")}
-            if any(self._is_served(said, each.get("dhcp", {})) for each in self._interfaces.values()):
-                address.drop("public", _SERVED)
+            address.ignore("family")
+            public = _public(address)
+            if taken := bool(public) and public not in told:
+                told[public] = said["address"]
+            if not taken:
+                address.drop("public", "the metadata service has one public address of each family, and it is another")
+            if taken or any(self._is_served(said, each.get("dhcp", {})) for each in self._interfaces.values()):
+                address.ignore("public")
                 address.drop("management", _SERVED)
-                address.ignore("family")
                 address.rest()
             elif any(said.values()):
                 self._findings.dropped(address.path, "no interface has this address, and only theirs are served")
@@ -195,6 +250,16 @@ class _Machine:
             result["storageDevices"] = devices
             self._findings.moved("spec.disks", "spec.storageDevices")
 
+    def _agent_id(self, spec: Fields, metadata: Raw) -> None:
+        """What the agent calls itself; by the MAC it is known in any case."""
+        agent_id = (spec.text("agentID") or "").strip()
+        if constraints.canonical_mac(agent_id) in self._interfaces:
+            return
+        if refusal := constraints.agent_id(agent_id) if agent_id else None:
+            self._findings.dropped(spec.at("agentID"), refusal)
+            return
+        self._annotation(metadata, spec.at("agentID"), AGENT_ID_ANNOTATION, agent_id)
+
     def _bmc(self, spec: Fields, result: Raw) -> None:
         reference = spec.fields("bmcRef")
         group, kind, name = (reference.text(key) for key in ("apiGroup", "kind", "name"))
@@ -209,6 +274,20 @@ class _Machine:
             self._findings.dropped(reference.at("name"), refusal)
         else:
             result["bmcRef"] = {"name": name}
+
+
+def _public(address: Fields) -> str:
+    """The name of the metadata service for an address, where it has one."""
+    said = address.peek("address")
+    if not isinstance(said, str):
+        return ""
+    try:
+        version = ipaddress.ip_address(said).version
+    except ValueError:
+        return ""
+    if version == 4:
+        return "public-ipv4" if address.peek("public") is True else ""
+    return "public-ipv6"
 
 
 def osie(kernel_url: str, initrd_url: str, namespace: str | None) -> Raw:

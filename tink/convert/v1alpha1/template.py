@@ -37,12 +37,24 @@ _MOST_LINES = 20
 _RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
 _WAITS = "waitdaemon"
 """An image that starts the one in $IMAGE when the agent has reported."""
+_ENGINE_SOCKET = "/var/run/docker.sock"
+_HUB = (
+    "{image} names no registry, so it is Docker Hub's, which has none such; tink-worker put its own (docker_registry=) "
+    "before each image: --image-registry HOST does the same"
+)
+_ACTIONS = frozenset(
+    {
+        *("archive2disk", "cexec", "disk-partition", "disk-wipe", "grub2disk", "image2disk", "install-grub"),
+        *("install-root-fs", "kexec", "oci2disk", "qemuimg2disk", "rootio", "slurp", "syslinux", "writefile"),
+    }
+)
+"""Images of Tinkerbell's actions, which have such names in sites' own registries."""
 _REACTION = "v1alpha2 has no reactions to failures: let the action itself clean up"
 
 
-def convert_template(obj: Raw, findings: Findings) -> list[Raw]:
-    """The Template; nothing if there is an error."""
-    return _Conversion(obj, findings).result()
+def convert_template(obj: Raw, findings: Findings, registry: str = "") -> list[Raw]:
+    """The Template; nothing if there is an error. `registry` is put before images that name none."""
+    return _Conversion(obj, findings, registry).result()
 
 
 def global_timeout(obj: Raw) -> int | None:
@@ -55,9 +67,10 @@ def global_timeout(obj: Raw) -> int | None:
 class _Conversion:
     """The conversion of one Template."""
 
-    def __init__(self, obj: Raw, findings: Findings) -> None:
+    def __init__(self, obj: Raw, findings: Findings, registry: str) -> None:
         self._top = Fields(obj, findings)
         self._findings = findings
+        self._registry = registry.rstrip("/")
         self._content = Content(None)
         self._places: dict[str, str] = {}
         """Path in the text -> path in the result, where `_place` does not know it."""
@@ -202,13 +215,19 @@ class _Conversion:
             result["networkNamespace"] = text
         elif network is None:
             namespaces.ignore("network")
-        namespaces.drop("pid", constraints.NO_PID_NAMESPACE)
+        restarts = last and _restarts(result)
+        if restarts and "host" in (action.peek("pid"), namespaces.peek("pid")):
+            action.ignore("pid")  # that is what an action gets that reboots
+            namespaces.ignore("pid")
+        else:
+            namespaces.drop("pid", constraints.NO_PID_NAMESPACE)
+            action.drop("pid", constraints.NO_PID_NAMESPACE)
         namespaces.rest()
-        action.drop("pid", constraints.NO_PID_NAMESPACE)
         for key in ("on-timeout", "on-failure"):
             action.drop(key, _REACTION)
         action.rest()
-        if last and _restarts(result):
+        if restarts:
+            self._unwrap(action, result)
             result["reboots"] = True
             self._findings.changed(
                 action.path,
@@ -216,6 +235,26 @@ class _Conversion:
                 "though nobody reports its end. Take it out if the action does not",
             )
         return result
+
+    def _unwrap(self, action: Fields, result: Raw) -> None:
+        """waitdaemon has an engine start the image in $IMAGE after its own end: with `reboots`, that image is the
+        action."""
+        image = result.get("env", {}).get("IMAGE")
+        if _image_name(result) != _WAITS or not image:
+            return
+        result["image"] = image
+        env = {name: value for name, value in result["env"].items() if name not in ("IMAGE", "WAIT_SECONDS")}
+        volumes = [each for each in result.get("volumes", ()) if not each.startswith(f"{_ENGINE_SOCKET}:")]
+        for field, left in (("env", env), ("volumes", volumes)):
+            if left:
+                result[field] = left
+            else:
+                result.pop(field, None)
+        self._findings.changed(
+            action.at("image"),
+            f"waitdaemon needs an engine's socket; its {image} is the action now, and the Workflow ends when the "
+            "machine has gone down",
+        )
 
     def _action_name(self, action: Fields) -> str:
         """The name, which is no template any more; what does not depend on any data is rendered."""
@@ -239,6 +278,11 @@ class _Conversion:
             self._findings.error(action.at("image"), "an action must have an image")
         elif refusal := constraints.image(image):
             self._findings.error(action.at("image"), refusal)
+        elif _has_no_registry(image):
+            if self._registry:
+                return f"{self._registry}/{image}"
+            if _image_name({"image": image}) in _ACTIONS:
+                self._findings.changed(action.at("image"), _HUB.format(image=image))
         return image
 
     def _command(self, action: Fields) -> list[str]:
@@ -361,8 +405,18 @@ def _seconds(text: Any) -> int | None:
     return number
 
 
+def _image_name(action: Raw) -> str:
+    """Of an action, without registry, tag and digest."""
+    return str(action["image"]).rpartition("/")[2].partition("@")[0].partition(":")[0]
+
+
+def _has_no_registry(image: str) -> bool:
+    """Whether an image has no path at all before its name, and none that a template may put there."""
+    return "/" not in image and "{{" not in image
+
+
 def _restarts(action: Raw) -> bool:
     """Whether an action seems to restart the machine, or to start another kernel on it."""
-    image = str(action["image"]).rpartition("/")[2].partition("@")[0].partition(":")[0]
+    image = _image_name(action)
     name = str(action["name"]).lower()
     return bool(_RESTARTS.search(image.lower()) or _RESTARTS.search(name)) or image == _WAITS

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hegel.metadata import compile_tree
 from tests.unit.convert.v1alpha1.old_hardware import MAC, OTHER_MAC, SOURCE, convert, interface, machine
 from tink.api.v1alpha2 import Hardware, Raw
 from tink.convert.documents import read
@@ -47,6 +49,7 @@ def test_playground_machine_comes_through_with_its_osie_keys_and_bmc(refused: Re
             "annotations": {
                 "tinkerbell.org/instance-id": "3c:ec:ef:00:07:01",
                 "tinkerbell.org/ssh-public-keys": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE7 ops@lab",
+                "tinkerbell.org/metadata": '{"facility":"lab"}',
             },
         },
         "spec": {
@@ -80,7 +83,6 @@ def test_playground_machine_comes_through_with_its_osie_keys_and_bmc(refused: Re
         ("dropped", "spec.interfaces[0].dhcp.arch"),
         ("dropped", "spec.interfaces[0].dhcp.uefi"),
         ("changed", "spec.interfaces[1].dhcp.mac"),
-        ("dropped", "spec.metadata.facility"),
     ]
     assert refused(osie) == refused(machine) == []
 
@@ -94,10 +96,8 @@ def test_eksa_machine_comes_through(refused: Refused) -> None:
     assert [(str(each.kind), each.path) for each in result.findings] == [
         ("dropped", "spec.interfaces[0].dhcp.arch"),
         ("dropped", "spec.interfaces[0].dhcp.uefi"),
-        ("dropped", "spec.metadata.instance.ips[0].public"),
         ("dropped", "spec.metadata.instance.allow_pxe"),
         ("dropped", "spec.metadata.instance.always_pxe"),
-        ("dropped", "spec.metadata.facility"),
     ]
     assert refused(machine) == []
 
@@ -115,6 +115,7 @@ def test_capt_dump_leaves_behind_what_the_old_api_server_wrote(refused: Refused)
         "annotations": {
             "v1alpha1.tinkerbell.org/provisioned": "true",
             "tinkerbell.org/instance-id": "dc:a6:32:aa:00:03",
+            "tinkerbell.org/storage": '{"disks":[{"device":"/dev/sda","partitions":[{"label":"root","number":1}]}]}',
         },
     }
     assert "status" not in machine
@@ -123,7 +124,7 @@ def test_capt_dump_leaves_behind_what_the_old_api_server_wrote(refused: Refused)
     assert paths["items[0].metadata.finalizers"] == "dropped"
     assert paths["items[0].status"] == "changed"
     assert paths["items[0].spec.interfaces[0].netboot.osie"] == "changed"
-    assert paths["items[0].spec.metadata.instance.storage"] == "dropped"
+    assert "items[0].spec.metadata.instance.storage" not in paths
     assert refused(osie) == refused(machine) == []
 
 
@@ -196,9 +197,45 @@ def test_addresses_of_the_instance_are_lost_only_where_no_interface_has_them() -
         ]
     )
     obj["spec"]["interfaces"][0]["dhcp"]["ip"] = {"address": "10.0.0.2", "netmask": "255.0.0.0"}
-    assert convert(obj)[1] == [
-        ("dropped", f"spec.metadata.instance.ips{path}") for path in ("[1]", "[2]", "[3].management", "[3].cidr")
+    result, found, _ = convert(obj)
+    assert result[0]["metadata"]["annotations"] == {"tinkerbell.org/metadata": '{"public-ipv4":"10.0.0.3"}'}
+    paths = ("[1]", "[3].management", "[3].cidr")
+    assert found == [("dropped", f"spec.metadata.instance.ips{path}") for path in paths]
+
+
+def test_what_tootles_served_comes_through_and_is_served(refused: Refused) -> None:
+    storage = {"disks": [{"device": "/dev/sda", "partitions": [{"label": "ROOT", "number": 1, "size": 0}]}]}
+    obj = instance(
+        tags=["db", "blue"],
+        operating_system={"distro": "ubuntu", "version": "24.04", "os_slug": "x"},
+        storage=storage,
+        ips=[
+            {"address": "10.0.0.2", "family": 4, "public": True},
+            {"address": "2001:db8::5", "family": 6, "public": True, "netmask": "ffff:ffff::", "gateway": "2001:db8::1"},
+        ],
+    )
+    obj["spec"]["interfaces"][0]["dhcp"]["ip"] = {"address": "10.0.0.2", "netmask": "255.0.0.0"}
+    obj["spec"]["metadata"]["facility"] = {"facility_code": "ams1", "plan_slug": "c3.small", "plan_version_slug": "2"}
+    result, found, _ = convert(obj)
+    assert found == [
+        ("dropped", "spec.metadata.facility.plan_version_slug"),
+        ("dropped", "spec.metadata.instance.operating_system.os_slug"),
     ]
+    tree = compile_tree(Hardware.model_validate(result[0]))
+    names = ("facility", "plan", "tags", "public-ipv4", "public-ipv6", "operating-system/distro")
+    assert [tree.ec2[f"meta-data/{name}"].decode() for name in names] == [
+        *("ams1", "c3.small", "db\nblue", "10.0.0.2", "2001:db8::5", "ubuntu")
+    ]
+    assert orjson.loads(tree.legacy)["metadata"]["instance"]["storage"] == storage | {"filesystems": []}
+    assert refused(result[0]) == []
+
+
+def test_agent_id_comes_through_unless_it_is_a_mac_of_the_machine() -> None:
+    result, found, _ = convert(machine({"interfaces": [interface()], "agentID": "rack1-u7"}))
+    assert (result[0]["metadata"]["annotations"], found) == ({"tinkerbell.org/agent-id": "rack1-u7"}, [])
+    result, found, _ = convert(machine({"interfaces": [interface()], "agentID": MAC.upper()}))
+    assert ("annotations" in result[0]["metadata"], found) == (False, [])
+    assert convert(machine({"interfaces": [interface()], "agentID": "a b"}))[1] == [("dropped", "spec.agentID")]
 
 
 def test_user_data_and_vendor_data_come_through_and_too_much_is_named() -> None:

@@ -154,6 +154,11 @@ def test_machine_runs_the_same_actions_as_before_the_conversion(path: Path) -> N
             own = [volume for volume in each["volumes"] if volume.endswith(":/dev:ro") or volume == "/dev:/dev:ro"]
             if own:
                 each["volumes"].remove("/dev:/dev")
+            # waitdaemon had an engine start this image afterwards.
+            if "waitdaemon" in each["image"]:
+                each["image"] = each["env"].pop("IMAGE")
+                each["env"].pop("WAIT_SECONDS", None)
+                each["volumes"].remove("/var/run/docker.sock:/var/run/docker.sock")
         now = render_actions(new["Template", used], new["Hardware", hardware], obj["spec"]["templateParams"])
         assert without_blank_lines(normalized(now)) == without_blank_lines(was)
     assert compared == 1
@@ -515,3 +520,50 @@ def test_large_text_takes_no_more_than_seconds() -> None:
 def test_old_renderer_fails_where_ours_would() -> None:
     with pytest.raises(TemplateError):
         old_renderer.render(with_data("a: {{ .missing }}"), HARDWARE, {})
+
+
+# --- waitdaemon, the PID namespace, registries
+
+_WAITS = """
+- name: a
+  image: ghcr.io/x/waitdaemon:0.2
+  pid: host
+  environment: {IMAGE: "kexec:v1", WAIT_SECONDS: 10, BLOCK_DEVICE: /dev/sda3}
+  volumes: ["/var/run/docker.sock:/var/run/docker.sock"]
+"""
+
+
+def test_waitdaemon_becomes_what_it_waits_with_and_the_restart_is_told() -> None:
+    spec, found, _ = convert(task(_WAITS))
+    assert spec
+    assert spec["actions"] == [
+        {"name": "a", "image": "kexec:v1", "env": {"BLOCK_DEVICE": "/dev/sda3"}, "reboots": True}
+    ]
+    assert found == [("changed", "actions[0].image"), ("changed", "actions[0]")]
+
+
+def test_waitdaemon_that_is_not_the_last_action_stays_as_it_is() -> None:
+    spec, found, _ = convert(task(_WAITS + "- {name: b, image: c}"))
+    assert spec
+    assert spec["actions"][0]["image"] == "ghcr.io/x/waitdaemon:0.2"
+    assert found == [("dropped", "actions[0].pid")]
+
+
+@pytest.mark.parametrize(
+    ("image", "registry", "result", "told"),
+    [
+        ("image2disk:v1.0.0", "", "image2disk:v1.0.0", True),
+        ("image2disk:v1.0.0", "10.0.0.1:5000/actions/", "10.0.0.1:5000/actions/image2disk:v1.0.0", False),
+        ("debian:12", "10.0.0.1:5000", "10.0.0.1:5000/debian:12", False),
+        ("debian:12", "", "debian:12", False),
+        ("quay.io/tinkerbell/image2disk:v1", "10.0.0.1:5000", "quay.io/tinkerbell/image2disk:v1", False),
+        ("{{ .image }}", "10.0.0.1:5000", "{{ .Params.image }}", False),
+    ],
+)
+def test_image_without_a_registry_is_told_of_or_gets_the_one_that_is_given(
+    image: str, registry: str, result: str, told: bool
+) -> None:
+    document = Document(SOURCE, with_data(action(head=f"- {{name: a, image: '{image}'}}")))
+    converted = convert_documents([document], image_registry=registry)
+    assert converted.objects[0]["spec"]["actions"][0]["image"] == result
+    assert any("names no registry" in each.reason for each in converted.findings) is told
