@@ -96,7 +96,7 @@ class Site:
 
     async def follow(self, settings: Metal3Settings | None = None) -> None:
         """Run the controller in this process."""
-        follower = Follower(self.api.kubeconfig, None, None, settings or Metal3Settings(), None, check_seconds=0.3)
+        follower = Follower(self.api.kubeconfig, None, (), settings or Metal3Settings(), None, check_seconds=0.3)
         self.keep(follower.run())
 
     def keep(self, running: Coroutine[Any, Any, None]) -> None:

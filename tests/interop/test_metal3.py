@@ -245,7 +245,7 @@ async def test_machines_that_must_not_netboot_come_first_at_the_start(
 ) -> None:
     for number in range(40):
         await site.host(f"n{number:02}", number)
-    assert await Follower(site.api.kubeconfig, None, None, Metal3Settings(), None).once() == 0
+    assert await Follower(site.api.kubeconfig, None, (), Metal3Settings(), None).once() == 0
     unsafe = [f"n{number:02}" for number in range(30, 35)]
     for number in range(40):
         name = f"n{number:02}"

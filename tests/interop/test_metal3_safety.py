@@ -62,7 +62,7 @@ class Slow:
 async def record_netboots(site: Site, name: str) -> list[bool]:
     """Whether a Hardware netboots, from now on after each change of it."""
     seen: list[bool] = []
-    informer = Informer(site.client, HARDWARE, NAMESPACE)
+    informer = Informer(site.client, HARDWARE, [NAMESPACE])
     informer.add_event_handler(lambda new, _: seen.append(netboots(new)) if new["metadata"]["name"] == name else None)
     site.keep(informer.run())
     await informer.wait_for_cache_sync()
@@ -96,10 +96,12 @@ async def test_host_of_which_the_informer_does_not_know_that_it_is_provisioned_g
     watch = KubeClient.watch
 
     @contextlib.asynccontextmanager
-    async def silent(client: KubeClient, resource: ResourceType, *words: Any) -> AsyncIterator[Any]:
-        if resource.plural == "baremetalhosts":
+    async def silent(client: KubeClient, resource: ResourceType, *words: Any, **more: Any) -> AsyncIterator[Any]:
+        if resource.plural == "baremetalhosts" and not more["send_initial_events"]:
             await asyncio.Event().wait()
-        async with watch(client, resource, *words) as stream:
+        if resource.plural == "baremetalhosts":
+            raise ApiError(422, "Invalid", "this one lists, and then watches")
+        async with watch(client, resource, *words, **more) as stream:
             yield stream
 
     monkeypatch.setattr(KubeClient, "watch", silent)

@@ -16,7 +16,7 @@ from typing import Any
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from tink.kube.cache import AWAY_SECONDS, Informer
+from tink.kube.cache import AWAY_SECONDS, START_JITTER_SECONDS, Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
 from tink.kube.resources import HARDWARE, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, WORKFLOW, ResourceType
@@ -24,6 +24,7 @@ from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector
 from tink.limits.backoff import Backoff
 from tink.metal3.controller import Metal3Controller
 from tink.metal3.settings import Metal3Settings
+from tink.workflow import ended
 
 log = logging.getLogger(__name__)
 
@@ -73,13 +74,13 @@ class _OtherVersionError(Exception):
 
 
 class Follower(Collector):
-    """One API's hosts. `namespace` None: those of all namespaces; `election` None: there is one replica only."""
+    """One API's hosts. Without `namespaces`: those of all; `election` None: there is one replica only."""
 
     def __init__(
         self,
         kubeconfig: Path | None,
         context: str | None,
-        namespace: str | None,
+        namespaces: tuple[str, ...],
         settings: Metal3Settings,
         election: LeaderElectionConfig | None,
         *,
@@ -87,7 +88,9 @@ class Follower(Collector):
     ) -> None:
         self._kubeconfig = kubeconfig
         self._context = context
-        self._namespace = namespace
+        self._namespaces = namespaces
+        self._namespace = namespaces[0] if namespaces else None
+        """Where it is looked whether hosts are served at all."""
         self._settings = settings
         self._election = election
         self._check_seconds = check_seconds
@@ -187,10 +190,8 @@ class Follower(Collector):
     def _controller(
         self, client: KubeClient, hosts: ResourceType, details: bool, elector: LeaderElector | None
     ) -> tuple[list[Informer], Metal3Controller]:
-        following, hardware, workflows = (
-            Informer(client, resource, self._namespace) for resource in (hosts, HARDWARE, WORKFLOW)
-        )
-        data = Informer(client, HARDWARE_DATA, self._namespace) if details else None
+        following, hardware, workflows = (self._informer(client, resource) for resource in (hosts, HARDWARE, WORKFLOW))
+        data = self._informer(client, HARDWARE_DATA) if details else None
         controller = Metal3Controller(
             client,
             hosts=following,
@@ -203,6 +204,15 @@ class Follower(Collector):
         self._informers = [each for each in (data, hardware, workflows, following) if each is not None]
         self._controllers = controller.runtimes
         return self._informers, controller
+
+    def _informer(self, client: KubeClient, resource: ResourceType) -> Informer:
+        return Informer(
+            client,
+            resource,
+            self._namespaces,
+            start_jitter=START_JITTER_SECONDS if self._kubeconfig is None else 0.0,
+            archive_format=ended if resource is WORKFLOW else None,
+        )
 
     async def _watch(self, client: KubeClient, hosts: ResourceType, details: bool) -> None:
         """Raises _OtherVersionError when something else is served, or can be read, than is followed."""

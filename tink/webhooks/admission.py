@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -14,7 +14,7 @@ from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
-from tink.webhooks.registration import Address, configuration, register, unregister
+from tink.webhooks.registration import NAME, Address, configuration, register, unregister
 from tink.webhooks.reviewer import Request, Reviewer, Verdict
 
 _READ_SECONDS = 30.0
@@ -37,9 +37,14 @@ class Admission:
         osies: Informer,
         site: Callable[[], Site] = lambda: ELSEWHERE,
         failure_policy: str = "Ignore",
+        namespaces: Sequence[str] = (),
+        name: str = NAME,
     ) -> None:
+        """It reviews objects of these `namespaces`, none: of all; `name` is that of its configuration."""
         self._client = client
         self._failure_policy = failure_policy
+        self._namespaces = tuple(namespaces)
+        self._name = name
         self._informers = {"Hardware": hardware, "Template": templates, "OSIE": osies}
         self._synced = (hardware, templates, workflows, osies)
         self._reviewer = Reviewer(self._look_up, self._cached, time.monotonic, site)
@@ -55,11 +60,14 @@ class Admission:
 
     async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
         """Write the ValidatingWebhookConfiguration. Raises ApiError."""
-        return await register(client, configuration(address, bundle, self._failure_policy))
+        return await register(client, self._configuration(address, bundle))
 
     async def unregister(self, client: KubeClient) -> None:
         """Delete it: nobody waits for a review that can't be held. Raises ApiError."""
-        await unregister(client)
+        await unregister(client, self._name)
+
+    def _configuration(self, address: Address, bundle: bytes) -> Raw:
+        return configuration(address, bundle, self._failure_policy, self._namespaces, self._name)
 
     async def answer(self, request: web.Request) -> web.Response:
         """Review a write."""

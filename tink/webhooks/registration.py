@@ -1,4 +1,4 @@
-"""Tells the API server where to ask and whom to trust: one ValidatingWebhookConfiguration, `tinkedge`.
+"""Tells the API server where to ask and whom to trust: one ValidatingWebhookConfiguration, mostly `tinkedge`.
 
 It is written at each start, looked after while we serve (somebody may edit or delete it), and, where the webhooks are
 on loopback, deleted at a clean stop. After an unclean one it points at a port where nobody answers: with failurePolicy
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ CONFIGURATION = ResourceType(
     namespaced=False,
 )
 NAME = "tinkedge"
+_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+"""Each namespace has it, with its own name."""
 TIMEOUT_SECONDS = 5
 
 _REVIEWED = {
@@ -55,12 +58,16 @@ class Address:
         return config | {"service": service}
 
 
-def configuration(address: Address, bundle: bytes, failure_policy: str) -> Raw:
-    """The ValidatingWebhookConfiguration: one webhook for each resource, so that an answer names what it is about."""
+def configuration(
+    address: Address, bundle: bytes, failure_policy: str, namespaces: Sequence[str] = (), name: str = NAME
+) -> Raw:
+    """The ValidatingWebhookConfiguration: one webhook for each resource, so that an answer names what it is about. They
+    are asked about objects of these namespaces; none: of all."""
+    chosen = {"key": _NAMESPACE_LABEL, "operator": "In", "values": sorted(set(namespaces))}
     return {
         "apiVersion": CONFIGURATION.api_version,
         "kind": CONFIGURATION.kind,
-        "metadata": {"name": NAME, "labels": {"app.kubernetes.io/managed-by": "tinkedge"}},
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "tinkedge"}},
         "webhooks": [
             {
                 "name": f"{plural}.admission.{GROUP}",
@@ -68,6 +75,7 @@ def configuration(address: Address, bundle: bytes, failure_policy: str) -> Raw:
                 "clientConfig": address.client_config(bundle),
                 "failurePolicy": failure_policy,
                 "matchPolicy": "Equivalent",
+                "namespaceSelector": {"matchExpressions": [chosen]} if namespaces else {},
                 "rules": [
                     {
                         "apiGroups": [GROUP],
@@ -87,8 +95,9 @@ def configuration(address: Address, bundle: bytes, failure_policy: str) -> Raw:
 
 async def register(client: KubeClient, wanted: Raw) -> bool:
     """Have the API server use `wanted`; whether something had to be written. Raises ApiError."""
+    name = wanted["metadata"]["name"]
     try:
-        found = await client.get(CONFIGURATION, NAME, None)
+        found = await client.get(CONFIGURATION, name, None)
     except NotFoundError:
         try:
             await client.create(CONFIGURATION, wanted)
@@ -98,20 +107,23 @@ async def register(client: KubeClient, wanted: Raw) -> bool:
     # Whoever made the object, such as Helm, keeps his labels: only what is asked is ours.
     if holds(found.get("webhooks"), wanted["webhooks"]):
         return False
-    await client.patch(CONFIGURATION, NAME, None, {"webhooks": wanted["webhooks"]})
+    await client.patch(CONFIGURATION, name, None, {"webhooks": wanted["webhooks"]})
     return True
 
 
-async def unregister(client: KubeClient) -> None:
+async def unregister(client: KubeClient, name: str = NAME) -> None:
     """Have the API server ask no more. Raises ApiError."""
     try:
-        await client.delete(CONFIGURATION, NAME, None)
+        await client.delete(CONFIGURATION, name, None)
     except NotFoundError:
         return
 
 
 def holds(found: Any, wanted: Any) -> bool:
-    """Whether `found` says all that `wanted` says; the API server adds defaults."""
+    """Whether `found` says all that `wanted` says; the API server adds defaults. What is wanted to be empty has to be:
+    a selector, which selects everything then."""
+    if isinstance(wanted, dict) and not wanted:
+        return not found
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(holds(found.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):

@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from tink.api.bounds import MAX_NAME_CHARACTERS
+
 _LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _SERVICE = re.compile(f"{_LABEL}/{_LABEL}(:[1-9][0-9]{{0,4}})?")
 
 
@@ -20,6 +23,8 @@ class WebhookSettings:
     """NAMESPACE/NAME or NAMESPACE/NAME:PORT (else 443) of a Kubernetes Service in front of all replicas."""
     port: int = 0
     """Where to listen; 0: any free port on loopback, 9443 for a url or a service."""
+    configuration: str = "tinkedge"
+    """Name of the ValidatingWebhookConfiguration; of several installations in one cluster each has its own."""
     failure_policy: str = "Ignore"
     """What becomes of a write that can't be reviewed: Ignore lets it in, Fail refuses it."""
 
@@ -31,6 +36,10 @@ class WebhookSettings:
         if self.service and _SERVICE.fullmatch(self.service) is None:
             raise ValueError(
                 f"the Service of the webhooks must be NAMESPACE/NAME or NAMESPACE/NAME:PORT, not {self.service}"
+            )
+        if _NAME.fullmatch(self.configuration) is None or len(self.configuration) > MAX_NAME_CHARACTERS:
+            raise ValueError(
+                f"the name of the webhooks' configuration must be one of Kubernetes', not {self.configuration}"
             )
         if self.failure_policy not in ("Ignore", "Fail"):
             raise ValueError(f"the failure policy of the webhooks must be Ignore or Fail, not {self.failure_policy}")

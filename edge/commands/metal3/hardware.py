@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 from edge.commands import options
-from edge.commands.hosts import host_options, osies_by_architecture
-from edge.commands.settings_in_use import begin
+from edge.commands.metal3.options import host_options, osies_by_architecture
+from edge.commands.serve.parameter_types import NamespaceList
+from edge.commands.serve.settings_in_use import begin
 from edge.composition.logs import set_up
 from edge.composition.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
 from edge.composition.readiness import Readiness
@@ -37,7 +38,14 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     help="The API with the hosts, where the Hardware goes, too.  [default: the service account of this pod]",
 )
 @options.context
-@click.option("-n", "--namespace", default=None, help="Hosts of this namespace only.  [default: of all]")
+@click.option(
+    "-n",
+    "--namespaces",
+    "--namespace",
+    type=NamespaceList(),
+    default="",
+    help="Hosts of these namespaces only: a,b. Default: of all.",
+)
 @click.option("--once", is_flag=True, help="Bring every host in step once, and exit: with 1 if one could not be.")
 @click.option(
     "--resync",
@@ -57,7 +65,7 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
 def metal3(
     kubeconfig: Path | None,
     context: str | None,
-    namespace: str | None,
+    namespaces: tuple[str, ...],
     once: bool,
     resync: float,
     osies: tuple[tuple[str, str], ...],
@@ -90,7 +98,7 @@ def metal3(
     election = None
     if leader_elect and not once:
         election = LeaderElectionConfig("tinkedge-metal3", lease_namespace or pod_namespace())
-    follower = Follower(kubeconfig, context, namespace, Metal3Settings(hosts, resync), election)
+    follower = Follower(kubeconfig, context, namespaces, Metal3Settings(hosts, resync), election)
     try:
         ctx = click.get_current_context()
         steps, addresses = begin(ctx), options.operator_addresses(ctx)

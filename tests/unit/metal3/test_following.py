@@ -24,7 +24,7 @@ async def test_wrong_token_is_said_again_and_again_with_what_to_do(
         content = api.kubeconfig.read_text()
         wrong = tmp_path / "wrong.kubeconfig"
         wrong.write_text(content.replace((tmp_path / "state" / "token").read_text().strip(), "tinkedge.wrong"))
-        follower = Follower(wrong, None, None, Metal3Settings(), None)
+        follower = Follower(wrong, None, (), Metal3Settings(), None)
         running = asyncio.create_task(follower.run())
         try:
             with caplog.at_level(logging.WARNING):

@@ -17,7 +17,7 @@ async def test_registration_writes_only_what_differs_and_bears_defaults_of_the_s
     wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", "Ignore")
     assert await register(api, wanted)
     for webhook in api.objects["tinkedge"]["webhooks"]:
-        webhook["namespaceSelector"] = {}
+        webhook["objectSelector"] = {}
     assert not await register(api, wanted)
     assert await register(api, configuration(Address("/p", url="https://127.0.0.1:1"), b"CB", "Ignore"))
     api.objects["tinkedge"]["webhooks"].append({"name": "somebody.else.s"})
@@ -29,6 +29,25 @@ async def test_registration_writes_only_what_differs_and_bears_defaults_of_the_s
     await unregister(api)
     await unregister(api)
     assert not api.objects
+
+
+async def test_tenant_is_asked_about_his_namespaces_alone_under_a_name_of_his_own() -> None:
+    api: Any = FakeApi()
+    address = Address("/p", namespace="ns", name="w")
+    everywhere, tenant = (
+        configuration(address, b"CA", "Ignore", *scope) for scope in ((), (["b", "a", "a"], "tinkedge.ns"))
+    )
+    assert await register(api, everywhere)
+    assert await register(api, tenant)
+    assert set(api.objects) == {"tinkedge", "tinkedge.ns"}
+    chosen = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a", "b"]}
+    for webhook in api.objects["tinkedge.ns"]["webhooks"]:
+        assert webhook["namespaceSelector"] == {"matchExpressions": [chosen]}
+    again = configuration(address, b"CA", "Ignore", (), "tinkedge.ns")
+    assert await register(api, again), "a scope that is given up is given up there, too"
+    assert not await register(api, again)
+    await unregister(api, "tinkedge.ns")
+    assert set(api.objects) == {"tinkedge"}
 
 
 async def test_labels_of_whoever_made_the_object_stay_as_they_are() -> None:
