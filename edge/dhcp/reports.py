@@ -55,7 +55,7 @@ class Reports:
     def leased(self, mac: str, message_type: MessageType, client: Client, verdict: Verdict) -> None:
         """An address was offered or acknowledged."""
         if verdict.refusal or not (verdict.boot.shared or verdict.boot is NO_BOOT):
-            self.sent(mac, f"DHCP{message_type.name}", client, verdict)
+            self.sent(mac, f"DHCP{message_type.name}", client, verdict, dhcp=message_type.name.lower())
         else:
             self.take(mac, lease_note(message_type, client, verdict.boot))
 
@@ -96,11 +96,12 @@ class Reports:
 def lease_note(message_type: MessageType, client: Client, boot: Boot) -> Note:
     """The step "an address was offered, or acknowledged": the same for all machines that are told the same."""
     line = f"DHCP{message_type.name} to {client.description}{Verdict(boot).words}"
-    return Note(Step.DHCP, Outcome.OK, line, _facts(client, boot))
+    facts = {**_facts(client, boot), "dhcp": message_type.name.lower()}
+    return Note(Step.DHCP, Outcome.OK, line, facts)
 
 
 def _facts(client: Client, boot: Boot) -> dict[str, Value]:
-    facts: dict[str, Value] = {"client": client.description}
+    facts: dict[str, Value] = {"client": client.description, "stage": client.kind.value}
     if boot.text:
         facts["boot"] = boot.text
     return facts

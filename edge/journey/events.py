@@ -9,41 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final, Protocol
 
-Value = str | int | float
+from edge.journey.steps import Milestone, Outcome, Step, Value, milestone
+
+__all__ = [
+    "KINDS",
+    "MAX_DETAIL",
+    "MAX_MESSAGE",
+    "JourneyEvent",
+    "Note",
+    "NoteTaker",
+    "Notice",
+    "Outcome",
+    "Recorder",
+    "Step",
+    "Value",
+    "one_line",
+]
 
 MAX_MESSAGE: Final = 500
 """Characters of a message that are kept. Longer ones are cut: they were made of something a stranger sent."""
 
 MAX_DETAIL: Final = 4000
 """Characters of one detail that are kept; a Hardware manifest to copy fits."""
-
-
-class Step(StrEnum):
-    """Which part of the journey, in the order of a boot."""
-
-    SEEN = "seen"  # an unregistered machine was heard
-    DHCP = "dhcp"
-    TFTP = "tftp"
-    BINARY = "binary"  # a boot program over HTTP
-    SCRIPT = "script"
-    KERNEL = "kernel"
-    INITRD = "initrd"
-    AGENT = "agent"
-    WORKFLOW = "workflow"
-    ACTION = "action"
-    METADATA = "metadata"
-
-
-class Outcome(StrEnum):
-    """How the step went."""
-
-    OK = "ok"
-    INFO = "info"  # neither success nor failure: a probe, a progress report
-    REFUSED = "refused"  # policy said no; the message says why
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +71,8 @@ class Note:
     """The number of this step and outcome, see KINDS."""
     size_bytes: float = field(init=False, compare=False, repr=False)
     """Bytes that were sent to the machine, if the detail says so."""
+    milestone: Milestone | None = field(init=False, compare=False, repr=False)
+    """How far a boot has come by this, if it says so."""
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen
@@ -90,6 +81,7 @@ class Note:
             cut = {name: value[:MAX_DETAIL] if isinstance(value, str) else value for name, value in self.detail.items()}
             set_field(self, "detail", cut)
         set_field(self, "kind", _KIND[self.step, self.outcome])
+        set_field(self, "milestone", milestone(self.step, self.outcome, self.detail))
         size = self.detail.get("size_bytes", 0)
         set_field(self, "size_bytes", float(size) if isinstance(size, int | float) else 0.0)
 

@@ -13,9 +13,16 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from edge.journey.events import KINDS, MAX_DETAIL, MAX_MESSAGE, JourneyEvent, Note, Value
+from edge.journey.steps import Milestone, Outcome, Step
 
 Entry = Note | tuple[Any, ...]
-"""A prepared note; or what `pack` made: kind, bytes, message, then name and value of each detail."""
+"""A prepared note; or what `pack` made: kind, bytes, message, milestone, then name and value of each detail."""
+
+_PRINTED = frozenset(
+    number
+    for number, (step, outcome) in enumerate(KINDS)
+    if step in (Step.ACTION, Step.LOG) and outcome is Outcome.INFO
+)
 
 # What a packed event takes in CPython 3.11 on 64 bits, beside the characters of its texts: itself, and each detail.
 _PACKED_BYTES = 150
@@ -50,6 +57,21 @@ class History(list[Any]):
         """Those that are shown at the moment of the call; made one by one."""
         return map(event, repeat(mac), self.times[-self._keep :], self[-self._keep :])
 
+    def telling(self, mac: str, most: int) -> list[JourneyEvent]:
+        """The newest `most` that tell how far a boot is, oldest first: of what is printed or logged, the last."""
+        found: list[JourneyEvent] = []
+        printed = False
+        for time, entry in zip(reversed(self.times), reversed(self), strict=True):
+            if _is_printed(entry):
+                if printed:
+                    continue
+                printed = True
+            found.append(event(mac, time, entry))
+            if len(found) >= most:
+                break
+        found.reverse()
+        return found
+
     def last(self) -> Last:
         """Its last event."""
         return Last(self.first_seen, self.times[-1], self[-1])
@@ -64,7 +86,8 @@ class History(list[Any]):
 
 def pack(note: Note) -> Entry:
     """`note`, that is kept for one event only, in little memory."""
-    packed: list[Any] = [note.kind, note.kept_bytes, note.message]
+    # A plain number: a member of an enumeration is an object that the collector visits.
+    packed: list[Any] = [note.kind, note.kept_bytes, note.message, int(note.milestone or 0)]
     for detail in note.detail.items():
         packed += detail
     return tuple(packed)
@@ -84,9 +107,34 @@ def kept_bytes(entry: Entry) -> int:
     return size
 
 
+def milestone(entry: Entry) -> Milestone | None:
+    """How far a boot has come by this entry, if it says so."""
+    if isinstance(entry, Note):
+        return entry.milestone
+    return Milestone(entry[3]) if entry[3] else None
+
+
+def _is_printed(entry: Entry) -> bool:
+    """Whether it is what an action printed, or a machine logged: there may be much of it."""
+    return not milestone_number(entry) and (entry.kind if isinstance(entry, Note) else entry[0]) in _PRINTED
+
+
+def milestone_number(entry: Entry) -> int:
+    """The same as a number; 0: none."""
+    if isinstance(entry, Note):
+        return int(entry.milestone or 0)
+    number: int = entry[3]
+    return number
+
+
+def outcome_of(entry: Entry) -> Outcome:
+    """How it went."""
+    return entry.outcome if isinstance(entry, Note) else KINDS[entry[0]][1]
+
+
 def event(mac: str, time: float, entry: Entry) -> JourneyEvent:
     """An entry as it is shown."""
     if isinstance(entry, Note):
         return JourneyEvent(time, mac, entry.step, entry.outcome, entry.message, entry.detail)
     step, outcome = KINDS[entry[0]]
-    return JourneyEvent(time, mac, step, outcome, entry[2], dict(zip(entry[3::2], entry[4::2], strict=True)))
+    return JourneyEvent(time, mac, step, outcome, entry[2], dict(zip(entry[4::2], entry[5::2], strict=True)))

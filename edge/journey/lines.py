@@ -23,11 +23,12 @@ ROUTINE_LINES: Final = 500
 """Of one kind (step and outcome), in a period."""
 
 WARNING_LINES: Final = 200
-"""The same for what was refused, or failed."""
+"""The same for what was refused, failed, or did not come."""
 
 _LEVEL: Final = {
     Outcome.OK: logging.INFO,
     Outcome.INFO: logging.INFO,
+    Outcome.WARNING: logging.WARNING,
     Outcome.REFUSED: logging.WARNING,
     Outcome.FAILED: logging.WARNING,
 }

@@ -78,6 +78,7 @@ class Journey:
         self._lines_until = self._lines.until
         self._subscriptions = Subscriptions()
         self._readers = self._subscriptions.open
+        self._changed: set[str] | None = None
 
     # --- taking in ---------------------------------------------------------------------------------------------------
 
@@ -112,6 +113,8 @@ class Journey:
         self._counts[kind] = count + 1
         if note.size_bytes:
             self._sent_bytes[note.step] += note.size_bytes
+        if self._changed is not None:
+            self._changed.add(mac)
         if self._readers:
             self._subscriptions.push(event(mac, now, note))
 
@@ -133,6 +136,18 @@ class Journey:
         """
         return self._subscriptions.new(backlog)
 
+    def changed(self) -> set[str]:
+        """The MACs of the machines to which something happened since this was asked last; from the first time on.
+
+        For one asker, who asks once in a while: what is done for each event is to put the MAC into a set.
+        """
+        changed, self._changed = self._changed, set()
+        return changed or set()
+
+    def last_entry(self, mac: str) -> Last | None:
+        """The last event of a machine as it is kept (`edge.journey.history`); None if nothing is known."""
+        return self._last(mac)
+
     def events(self, mac: str) -> list[JourneyEvent]:
         """What is known of one machine, oldest first; empty if nothing is."""
         history = self._histories.get(mac) or self._strangers.get(mac)
@@ -140,6 +155,12 @@ class Journey:
             return list(history.events(mac))
         quiet = self._quiet.get(mac)
         return [event(mac, quiet.time, quiet.entry)] if quiet is not None else []
+
+    def telling(self, mac: str, most: int) -> list[JourneyEvent]:
+        """The newest `most` events of a machine that tell how far its boots came, oldest first; without what it only
+        printed or logged, but for the last of that."""
+        history = self._histories.get(mac) or self._strangers.get(mac)
+        return history.telling(mac, most) if history is not None else self.events(mac)
 
     def past(self) -> Iterator[JourneyEvent]:
         """The events of all machines that are kept at the moment of the call, by time; made while they are read."""

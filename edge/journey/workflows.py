@@ -18,6 +18,7 @@ from edge.journey.events import Outcome, Step, Value
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, Machine
 from tink.api.v1alpha2 import ActionState, ActionStatus, Raw, Workflow, WorkflowState
+from tink.workflow.ended import has_ended
 from tink.workflow.status import status_of, unprepared
 
 log = logging.getLogger(__name__)
@@ -44,12 +45,16 @@ class _Entry:
 class WorkflowJourney:
     """Turns changes of Workflow objects into journey events."""
 
-    def __init__(self, journey: Journey, inventory: Inventory) -> None:
+    def __init__(self, journey: Journey, inventory: Inventory, *, others: bool = False) -> None:
+        """`others`: there are Workflows for Hardware that this edge is not for."""
+        self._others = others
         self._journey = journey
         self._inventory = inventory
 
     def on_change(self, new: Raw, old: Raw | None) -> None:
         """Record what is new in `new`; `old` is the object as it was, None when it is met for the first time."""
+        if old is not None and has_ended(old):
+            return  # nothing happens to it any more, and of what it was there may be less than all
         workflow = _parse(new)
         if workflow is None:
             return
@@ -62,8 +67,8 @@ class WorkflowJourney:
 
     def on_delete(self, old: Raw) -> None:
         """Record that a Workflow went away before it came to an end."""
-        workflow = _parse(old)
-        if workflow is None or (workflow.status.state is not None and workflow.status.state.terminal):
+        workflow = None if has_ended(old) else _parse(old)
+        if workflow is None:
             return
         entry = _Entry(Step.WORKFLOW, Outcome.INFO, f"workflow {_name(workflow)}: deleted", {})
         self._record(workflow, [entry])
@@ -74,8 +79,11 @@ class WorkflowJourney:
         machine = self._machine(workflow)
         if machine is None:
             for entry in entries:
-                log.warning(
-                    "%s (its Hardware %s is not known here)", entry.message, workflow.spec.hardware_ref.name or '""'
+                log.log(
+                    logging.DEBUG if self._others else logging.WARNING,
+                    "%s (its Hardware %s is not known here)",
+                    entry.message,
+                    workflow.spec.hardware_ref.name or '""',
                 )
             return
         for entry in entries:
@@ -136,7 +144,10 @@ def _action_changes(new: Workflow, old: Workflow | None) -> Iterator[_Entry]:
 
 def _started(action: ActionStatus, number: int, of: int) -> _Entry:
     message = f"action {_action_name(action)} started ({number} of {of})"
-    return _Entry(Step.ACTION, Outcome.INFO, message, _action_detail(action, number, ActionState.RUNNING))
+    detail = _action_detail(action, number, ActionState.RUNNING) | {"of": of}
+    if action.rendered is not None and action.rendered.timeout:
+        detail["timeout_seconds"] = action.rendered.timeout
+    return _Entry(Step.ACTION, Outcome.INFO, message, detail)
 
 
 def _ended(action: ActionStatus, number: int, of: int) -> _Entry:

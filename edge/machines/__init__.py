@@ -2,9 +2,11 @@
 
 Which machines there are: `inventory`; whether one may netboot: `policy`, which asks `pending_workflows`. What is one's
 own: its script (`scripts`), the files of its OSIE (`osie_files`), its documents that stand in Secrets
-(`secret_documents`). What is shown on its Hardware: `conditions`, `mistakes`.
+(`secret_documents`). What is shown on its Hardware: `conditions`, `mistakes`,
+`boot_problems`.
 """
 
+from edge.machines.boot_problems import BootProblemWriter, Problem
 from edge.machines.conditions import ConditionWriter
 from edge.machines.inventory import Inventory, Machine
 from edge.machines.mistakes import MistakeWriter
@@ -16,6 +18,7 @@ from edge.machines.secret_documents import ReadSecret, SecretDocuments, no_api
 
 __all__ = [
     "ALLOWED",
+    "BootProblemWriter",
     "ConditionWriter",
     "Decision",
     "DhcpMode",
@@ -30,6 +33,7 @@ __all__ = [
     "OsieFiles",
     "OsieLookup",
     "PendingWorkflows",
+    "Problem",
     "ReadSecret",
     "SecretDocuments",
     "no_api",

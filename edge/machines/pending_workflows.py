@@ -6,12 +6,20 @@ Where there is none it knows which Workflow ended last: that is what an operator
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import struct
+from collections.abc import Collection
+from typing import Final, NamedTuple
 
 from tink.api.v1alpha2 import HOLD_ANNOTATION, Raw, WorkflowState, as_mapping
+from tink.kube.cache import Archive
 from tink.kube.objects import NamespacedName
 from tink.workflow.guards import held
 from tink.workflow.status import InvalidStatusError, parse_timestamp, state_of, status_of
+
+MAX_MESSAGE = 200
+"""Characters of what a Workflow says of itself."""
+_STATES: Final = tuple(state for state in WorkflowState if state.terminal)
+_HEAD: Final = struct.Struct(">dB")  # when, in seconds since the epoch; place of the state
 
 
 class _Ended(NamedTuple):
@@ -25,16 +33,29 @@ class PendingWorkflows:
 
     def __init__(self) -> None:
         self._hardware_of: dict[NamespacedName, NamespacedName] = {}
+        """Of the Workflows that have not ended."""
         self._open: dict[NamespacedName, set[str]] = {}
         """Names of the Workflows that have not ended, by Hardware."""
         self._held: dict[NamespacedName, set[str]] = {}
         """Names of the Workflows that somebody holds, by Hardware."""
-        self._ended: dict[NamespacedName, _Ended] = {}
-        """The Workflow that ended last, by Hardware."""
+        self._messages: dict[NamespacedName, str] = {}
+        """What Workflows that have not ended say of themselves."""
+        self._ended = Archive()
+        """The Workflow that ended last, by Hardware: of most machines there is one."""
 
     def has_pending(self, namespace: str, name: str) -> bool:
         """Whether the Hardware has a Workflow that has not ended."""
         return (namespace, name) in self._open
+
+    def pending(self, namespace: str, name: str) -> str:
+        """Such a Workflow, as NAMESPACE/NAME; empty if there is none."""
+        names = self._open.get(NamespacedName(namespace, name))
+        return f"{namespace}/{min(names)}" if names else ""
+
+    def message(self, namespace: str, name: str) -> str:
+        """What the status of that Workflow says of itself; empty if nothing."""
+        workflow = self.pending(namespace, name)
+        return self._messages.get(NamespacedName(*workflow.split("/", 1)), "") if workflow else ""
 
     def why_none(self, namespace: str, name: str) -> str:
         """Why the Hardware has none, in one line that says what to do."""
@@ -42,11 +63,17 @@ class PendingWorkflows:
         if hardware in self._held:
             workflow = min(self._held[hardware])
             return f"Workflow {namespace}/{workflow} is held: see its annotation {HOLD_ANNOTATION}"
-        ended = self._ended.get(hardware)
+        ended = self._last(hardware)
         if ended is None:
             return f"no Workflow for {namespace}/{name}: create one"
         was = "was" if ended.state is WorkflowState.CANCELED else "has"
         return f"Workflow {namespace}/{ended.workflow} {was} {ended.state}: create another"
+
+    @property
+    def names(self) -> Collection[NamespacedName]:
+        """All Workflows that have not ended, those that somebody holds among them."""
+        known = (self._open, self._held)
+        return [key._replace(name=name) for one in known for key, names in one.items() for name in names]
 
     def apply(self, new: Raw, _old: Raw | None = None) -> None:
         """Take in a Workflow that was added or changed. It is pending until its state is an end state."""
@@ -55,21 +82,35 @@ class PendingWorkflows:
         self._forget(key)
         if hardware is None:
             return
-        self._hardware_of[key] = hardware
-        state = _end_state(new)
+        state, last = _end_state(new), self._last(hardware)
         if state is None:
+            self._messages[key] = str(as_mapping(new.get("status")).get("message") or "")[:MAX_MESSAGE]
             names = self._held if _held(new) else self._open
             names.setdefault(hardware, set()).add(key.name)
+            self._hardware_of[key] = hardware
             return
         ended = _Ended(_time_of_end(new), key.name, state)
-        if hardware not in self._ended or self._ended[hardware].when <= ended.when:
-            self._ended[hardware] = ended
+        if last is None or last.when <= ended.when:
+            packed = _HEAD.pack(ended.when, _STATES.index(state)) + ended.workflow.encode()
+            self._ended.put(str(hardware).encode(), packed)
+
+    def _last(self, hardware: NamespacedName) -> _Ended | None:
+        packed = self._ended.get(str(hardware).encode())
+        if packed is None:
+            return None
+        when, state = _HEAD.unpack_from(packed)
+        return _Ended(when, packed[_HEAD.size :].decode(), _STATES[state])
 
     def remove(self, old: Raw) -> None:
         """Forget a Workflow that is gone."""
-        self._forget(NamespacedName.of(old))
+        key, hardware = NamespacedName.of(old), _hardware(old)
+        self._forget(key)
+        last = self._last(hardware) if hardware is not None else None
+        if last is not None and last.workflow == key.name:
+            self._ended.pop(str(hardware).encode())
 
     def _forget(self, key: NamespacedName) -> None:
+        self._messages.pop(key, None)
         hardware = self._hardware_of.pop(key, None)
         if hardware is None:
             return
@@ -78,9 +119,6 @@ class PendingWorkflows:
             names.discard(key.name)
             if not names:
                 by_hardware.pop(hardware, None)
-        ended = self._ended.get(hardware)
-        if ended is not None and ended.workflow == key.name:
-            del self._ended[hardware]
 
 
 def _hardware(workflow: Raw) -> NamespacedName | None:

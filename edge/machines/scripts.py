@@ -10,13 +10,15 @@ made for each sending, and not kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from edge.journey.events import Outcome, Recorder, Step
 from edge.machines.inventory import Inventory, Machine
 from edge.machines.osie_files import OsieLookup
 from edge.machines.policy import NetbootPolicy
 from ipxe.scripts import Origin, Script, ScriptError, Scripts
+from tink.api.v1alpha2 import KERNEL_PARAMETERS_ANNOTATION, Raw, as_mapping
 
 MAX_KEPT = 4096
 """Machines whose scripts are kept: some 3 kB each."""
@@ -24,10 +26,11 @@ MAX_KEPT = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A script, or the problem of the Hardware that there is none for."""
+    """A script, or the problem of the Hardware or OSIE that there is none for; made with these words of its OSIE."""
 
     script: Script | None
     problem: str = ""
+    osie_parameters: str = ""
 
 
 class MachineScripts:
@@ -41,15 +44,21 @@ class MachineScripts:
         scripts: Scripts,
         record: Recorder,
         default_osie: tuple[str, str] | None = None,
+        others: Callable[[str, str], tuple[Origin, ...]] = lambda _address, _mac: (),
     ) -> None:
-        """`default_osie`: namespace and name of what machines without a Hardware boot, where they may."""
+        """`default_osie`: namespace and name of what machines without a Hardware boot, where they may. `others(address,
+        mac)` are the other edges that a machine can go on with that has reached this one at `address`.
+        """
         self._inventory = inventory
         self._policy = policy
         self._osie = osie
         self._scripts = scripts
         self._record = record
         self._default_osie = default_osie
+        self._others = others
         self._compiled: dict[str, dict[Origin, _Compiled]] = {}
+        self.logs_wanted = False
+        """Whether some machine was told to send its log lines here."""
 
     def script(self, mac: str, origin: Origin, *, client: str) -> str:
         """What the machine `mac` runs; recorded on its journey. `client` is its program's name, for people."""
@@ -57,16 +66,25 @@ class MachineScripts:
         decision = self._policy.decide(machine)
         if not decision.allowed:
             return self._reason(mac, Outcome.REFUSED, decision.reason, client)
-        compiled = self._default(mac, origin) if machine is None else self._compile(machine, origin)
+        origin = self._with_others(origin, mac)
+        osie = self._osie_of(machine)
+        raw = self._osie(*osie) if osie is not None else None
+        parameters = _parameters(raw)
+        if machine is None:
+            compiled = self._default(mac, origin, parameters)
+        else:
+            compiled = self._compile(machine, origin, parameters)
         script = compiled.script
         if script is None:
             outcome = Outcome.REFUSED if machine is None else Outcome.FAILED
             return self._reason(mac, outcome, compiled.problem, client)
-        if script.osie is not None and self._osie(*script.osie) is None:
+        if script.osie is not None and raw is None:
             who = f"Hardware {machine.name}" if machine is not None else "--default-osie"
             reason = f"OSIE {'/'.join(script.osie)}, which {who} names, does not exist"
             return self._reason(mac, Outcome.FAILED, reason, client)
-        self._record(mac, Step.SCRIPT, Outcome.OK, f"script sent: {script.what}", client=client)
+        self.logs_wanted = self.logs_wanted or script.logs
+        facts = {"boots": "osie", "osie": "/".join(script.osie)} if script.osie is not None else {"boots": "own"}
+        self._record(mac, Step.SCRIPT, Outcome.OK, f"script sent: {script.what}", client=client, **facts)
         return script.text if machine is None else self._scripts.to_send(mac, script)
 
     def why(self, mac: str, reason: str) -> str:
@@ -75,32 +93,51 @@ class MachineScripts:
 
     def autoexec(self, mac: str, origin: Origin) -> str:
         """What a new iPXE runs before anything else: the way to `script`."""
-        return self._scripts.autoexec(mac, origin)
+        return self._scripts.autoexec(mac, self._with_others(origin, mac))
+
+    def peers_changed(self) -> None:
+        """Other edges have come or gone: scripts that name those of before are asked for no more."""
+        self._compiled.clear()
+
+    def _with_others(self, origin: Origin, mac: str) -> Origin:
+        others = self._others(origin.address, mac)
+        return replace(origin, others=others) if others else origin
 
     def _reason(self, mac: str, outcome: Outcome, reason: str, client: str) -> str:
         first, _, _ = reason.partition("\n")
         self._record(mac, Step.SCRIPT, outcome, f"no boot: {first}", client=client, reason=first)
         return self._scripts.reason(mac, reason)
 
-    def _compile(self, machine: Machine, origin: Origin) -> _Compiled:
+    def _osie_of(self, machine: Machine | None) -> tuple[str, str] | None:
+        """Namespace and name of the OSIE that a machine boots, if it boots one."""
+        if machine is None:
+            return self._default_osie
+        named = machine.hardware.spec.osie
+        return (machine.namespace, named.name) if named is not None and named.name else None
+
+    def _compile(self, machine: Machine, origin: Origin, osie_parameters: str) -> _Compiled:
         of_machine = self._compiled.get(machine.mac)
         if of_machine is None:
             if len(self._compiled) >= MAX_KEPT:
                 del self._compiled[next(iter(self._compiled))]
             of_machine = self._compiled[machine.mac] = {}
         compiled = of_machine.get(origin)
-        if compiled is None:
+        if compiled is None or compiled.osie_parameters != osie_parameters:
             try:
-                compiled = _Compiled(self._scripts.compile(machine.mac, machine.hardware, origin))
+                script = self._scripts.compile(machine.mac, machine.hardware, origin, osie_parameters)
+                compiled = _Compiled(script, osie_parameters=osie_parameters)
             except ScriptError as error:
-                compiled = _Compiled(None, str(error))
+                compiled = _Compiled(None, str(error), osie_parameters)
             of_machine[origin] = compiled
         return compiled
 
-    def _default(self, mac: str, origin: Origin) -> _Compiled:
+    def _default(self, mac: str, origin: Origin, osie_parameters: str) -> _Compiled:
         """For a machine that is seen and not registered, where such machines may netboot."""
         if self._default_osie is not None:
-            return _Compiled(self._scripts.unregistered(mac, self._default_osie, origin))
+            try:
+                return _Compiled(self._scripts.unregistered(mac, self._default_osie, origin, osie_parameters))
+            except ScriptError as error:
+                return _Compiled(None, str(error))
         return _Compiled(
             None,
             f"{mac} is seen, not registered, and there is no --default-osie for such machines.\n"
@@ -111,3 +148,10 @@ class MachineScripts:
     def machine_changed(self, mac: str) -> None:
         """Compile its script anew: for the inventory, which calls it after each change."""
         self._compiled.pop(mac, None)
+
+
+def _parameters(osie: Raw | None) -> str:
+    """The words that an OSIE's annotation has for its kernel."""
+    annotations = as_mapping(as_mapping((osie or {}).get("metadata")).get("annotations"))
+    given = annotations.get(KERNEL_PARAMETERS_ANNOTATION)
+    return given if isinstance(given, str) else ""

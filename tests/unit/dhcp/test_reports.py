@@ -28,8 +28,8 @@ def test_lease_is_told_with_the_client_and_what_it_boots(edge: Edge, captured: d
         f"DHCPOFFER to iPXE (UEFI x86-64), {url}",
     ]
     assert [dict(event.detail) for event in edge.events[::3]] == [
-        {"client": "UEFI x86-64 PXE ROM", "boot": "boot file snponly.efi"},
-        {"client": "iPXE (UEFI x86-64)", "boot": url},
+        {"client": "UEFI x86-64 PXE ROM", "stage": "PXE ROM", "boot": "boot file snponly.efi", "dhcp": "offer"},
+        {"client": "iPXE (UEFI x86-64)", "stage": "iPXE", "boot": url, "dhcp": "offer"},
     ]
     assert {(event.step, event.outcome, event.mac) for event in edge.events} == {(Step.DHCP, Outcome.OK, MAC)}
 

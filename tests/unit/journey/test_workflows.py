@@ -163,3 +163,22 @@ def test_unknown_hardware_and_broken_object_are_logged(
     assert "Hardware nowhere is not known" in caplog.text
     assert "Workflow default/bad is ignored: spec.hardwareRef: Field required" in caplog.text
     assert lines(journey) == [(Step.WORKFLOW, Outcome.OK, "workflow default/install: Succeeded")]
+
+
+def test_what_is_known_of_history_alone_makes_no_steps_anew(journey: Journey, workflows: WorkflowJourney) -> None:
+    """Somebody labels a Workflow that ended a year ago: of what it was then, its actions are not kept."""
+    short = {**workflow("Succeeded", message="m"), "spec": {"hardwareRef": {"name": "m1"}}}
+    whole = workflow("Succeeded", action(1, "Succeeded", startedAt=T0, lastTransitioned=T1))
+    workflows.on_change(whole, short)
+    workflows.on_delete(short)
+    assert lines(journey) == []
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_workflows_of_other_sites_fill_no_log_where_there_are_others(
+    journey: Journey, inventory: Inventory, caplog: pytest.LogCaptureFixture, others: bool
+) -> None:
+    elsewhere = workflow("Running")
+    elsewhere["spec"]["hardwareRef"]["name"] = "of-another-site"
+    WorkflowJourney(journey, inventory, others=others).on_change(elsewhere, None)
+    assert bool([each for each in caplog.records if each.levelname == "WARNING"]) is not others

@@ -124,3 +124,15 @@ def test_held_workflow_is_no_work_and_the_machine_is_told_why(work: PendingWorkf
     assert work.has_pending("default", "a")
     work.remove(held)
     assert "create one" in work.why_none("default", "a")
+
+
+def test_of_those_that_have_ended_only_the_last_of_each_machine_is_kept(work: PendingWorkflows) -> None:
+    for day in (3, 1, 5, 2):
+        work.apply(workflow(f"w{day}", "Succeeded", ended=f"2026-01-{day:02}T00:00:00Z"))
+        work.apply(workflow(f"v{day}", "Failed", hardware="b", ended=f"2026-01-{day:02}T00:00:00Z"))
+    assert (len(work._hardware_of), len(work._ended)) == (0, 2)
+    assert "w5" in work.why_none("default", "a")
+    work.remove(workflow("w1", "Succeeded"))
+    work.remove(workflow("w5", "Succeeded"))
+    assert "create one" in work.why_none("default", "a")
+    assert len(work._ended) == 1

@@ -10,7 +10,7 @@ import pytest
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, scripts
-from ipxe.scripts import BootSettings, Origin, Scripts
+from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
 
 MAC = "52:54:00:00:00:01"
 HERE = Origin("10.0.0.1")
@@ -64,6 +64,30 @@ def test_changed_hardware_has_a_new_script_on_every_network() -> None:
     assert all(" quiet " not in edge.script(origin=origin) for origin in origins)
     edge.register(kernelParams=["quiet"])
     assert all(" quiet " in edge.script(origin=origin) for origin in origins)
+
+
+def test_changed_words_of_an_osie_are_on_the_next_script() -> None:
+    edge = rack()
+    edge.register()
+    assert " quiet " not in edge.script()
+    edge.osies["default", "lab"] = {"metadata": {"annotations": {"tinkerbell.org/kernel-parameters": "quiet"}}}
+    assert " quiet " in edge.script()
+    edge.osies["default", "lab"] = {"metadata": {"annotations": {"tinkerbell.org/kernel-parameters": "a && b"}}}
+    assert "echo OSIE default/lab: metadata.annotations[tinkerbell.org/kernel-parameters]" in edge.script()
+    edge.osies["default", "lab"] = {}
+    assert " quiet " not in edge.script()
+
+
+def test_lines_are_wanted_once_a_machine_was_told_to_send_them() -> None:
+    edge = rack()
+    edge.scripts._scripts = Scripts(BootSettings(logs=LogsTo.HOOKOS))
+    edge.register()
+    assert " syslog_host=" not in edge.script()
+    assert not edge.scripts.logs_wanted
+    words = {"tinkerbell.org/kernel-parameters": "tink_worker_image=10.0.0.1:5000/tink-agent"}
+    edge.osies["default", "lab"] = {"metadata": {"annotations": words}}
+    assert " syslog_host=10.0.0.1 " in edge.script()
+    assert edge.scripts.logs_wanted
 
 
 def test_stranger_boots_the_default_osie_under_its_mac() -> None:

@@ -1,0 +1,45 @@
+"""Signs of life from where a machine is on its own: `/sign/starting`, from iPXE, and `/sign/up`, from the OSIE.
+
+iPXE asks for the first right before it starts the kernel, and says which model it runs on; the OSIE asks for the second
+when it has its address. What lies between tells a kernel that never ran from one that found no network card. Nothing
+depends on the answer, and neither waits for it for long.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from edge.callers import Caller
+from edge.http.context import Context, text
+from edge.http.routes import Route
+from edge.journey.events import Outcome, Step, Value
+from edge.journey.steps import STARTING, UP
+
+_MOST = 80
+"""Characters of what a machine says of itself."""
+_TOLD = {"model": "model", "uuid": "uuid"}
+_MESSAGES = {STARTING: "iPXE starts the kernel", UP: "the OSIE is up"}
+
+
+class Signs:
+    """The handler of both."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def sign(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """GET, HEAD."""
+        decision = self._context.policy.decide(caller.machine)
+        if caller.mac is None or not decision.allowed:
+            return self._context.refuse_caller(caller, f"sign {route.name}", status=403, step=Step.BOOT)
+        if request.method == "GET":
+            detail: dict[str, Value] = {"phase": route.name}
+            for name, key in _TOLD.items():
+                if told := _printable(request.query.get(name, "")):
+                    detail[key] = told
+            self._context.record(caller.mac, Step.BOOT, Outcome.INFO, _MESSAGES[route.name], **detail)
+        return text("ok")
+
+
+def _printable(told: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in told[: 2 * _MOST]).split())[:_MOST]

@@ -1,0 +1,29 @@
+"""What comes next on a machine's journey, by when, and why it may not: docs/journey.md.
+
+    the journey -> story (the boots of one machine) ----------------------+
+    reservation, networks, what else is known -> facts --------------------+-> rules -> finding: what is so, and why
+    limits (how long a step takes here) ------------------------------------+
+
+All of that is pure, the time is an argument. `watch` is the one part with a memory: who is awaited until when.
+"""
+
+from edge.journey.expectations.facts import Facts, Network, Registered
+from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.expectations.limits import Limits
+from edge.journey.expectations.rules import diagnose
+from edge.journey.expectations.story import Story, read
+from edge.journey.expectations.watch import Awaited, Expectations
+
+__all__ = [
+    "Awaited",
+    "Cause",
+    "Expectations",
+    "Facts",
+    "Finding",
+    "Limits",
+    "Network",
+    "Registered",
+    "Story",
+    "diagnose",
+    "read",
+]

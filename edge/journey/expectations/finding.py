@@ -1,0 +1,47 @@
+"""What is said of a machine that does not get on: facts first, then likely causes, then what to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edge.journey.steps import Outcome, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why it may be so. `evidence` is what speaks for it; empty where nothing does but that it is possible."""
+
+    text: str
+    evidence: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.evidence})" if self.evidence else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One diagnosis, in words for an operator.
+
+    `rule` is a word in CamelCase for programs: the reason of the Hardware's condition and of Events. `facts` are what
+    was seen, which is true whatever the cause; `causes` come likeliest first; `checks` say what to look at or to do.
+    `step` is the part of the journey that it is about. `outcome` is INFO for what may well be as it is wanted. With
+    `told` the journey has an event that says it already.
+    """
+
+    rule: str
+    step: Step
+    facts: str
+    causes: tuple[Cause, ...] = ()
+    checks: tuple[str, ...] = ()
+    outcome: Outcome = Outcome.WARNING
+    told: bool = False
+
+    @property
+    def message(self) -> str:
+        """All of it in one line."""
+        line = self.facts
+        if self.causes:
+            line += ": " + ", or ".join(map(str, self.causes))
+        if self.checks:
+            line += ". " + "; ".join(self.checks)
+        return line

@@ -1,0 +1,92 @@
+"""How long each step may take before its absence is worth a look: for real firmware, and as was learned here.
+
+After each milestone the next one is awaited. The table says how long at first, and within which bounds what was learned
+of the last boots of the same OSIE on the same model may move that: three times the longest of them. Nobody who boots
+oddly can teach it nonsense, and nothing that takes long for good is called late again and again.
+
+Seen with EDK2: 4.7 to 6.1 s from an offer to the request, and 40 to 50 s from the initrd to the agent, on slow hosts. A
+switch port without portfast is silent for 30 s after each change of the link, when iPXE starts, or Linux.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, NamedTuple
+
+from edge.journey.steps import Milestone
+
+BOOTS: Final = 8
+"""Of so many boots the durations are kept."""
+KEPT: Final = 512
+"""So many kinds of machine (OSIE and model) and steps."""
+_TIMES_THE_LONGEST: Final = 3.0
+
+
+class Limit(NamedTuple):
+    """In seconds. `awaited` is what comes next, in words."""
+
+    usual: float
+    least: float
+    most: float
+    awaited: str
+
+
+LIMITS: Final = {
+    Milestone.OFFERED: Limit(10, 8, 10, "that it takes the address"),
+    Milestone.LEASED: Limit(8, 6, 10, "that it asks for its boot program"),
+    Milestone.PROGRAM_BEGUN: Limit(20, 20, 120, "that it has got its boot program"),
+    Milestone.PROGRAM_SENT: Limit(35, 10, 60, "that the boot program starts"),
+    Milestone.IPXE_OFFERED: Limit(10, 8, 10, "that iPXE takes the address"),
+    Milestone.IPXE_LEASED: Limit(8, 6, 10, "that iPXE asks for its script"),
+    Milestone.SCRIPT_SENT: Limit(10, 6, 20, "that iPXE asks for the kernel"),
+    Milestone.KERNEL_BEGUN: Limit(20, 20, 300, "that it has got the kernel"),
+    Milestone.KERNEL_SENT: Limit(10, 8, 30, "that iPXE asks for the initrd"),
+    Milestone.INITRD_BEGUN: Limit(60, 20, 600, "that it has got the initrd"),
+    Milestone.INITRD_SENT: Limit(90, 15, 300, "that the OSIE comes up"),
+    Milestone.KERNEL_STARTED: Limit(90, 15, 300, "that the OSIE comes up"),
+    Milestone.OS_OFFERED: Limit(10, 8, 10, "that it takes the address"),
+    Milestone.OS_LEASED: Limit(60, 10, 180, "that the agent connects"),
+    Milestone.OSIE_UP: Limit(30, 10, 180, "that the agent connects"),
+    Milestone.AGENT_CONNECTED: Limit(8, 8, 8, "that the agent gets its Workflow"),
+    Milestone.WORKFLOW_RUNNING: Limit(20, 10, 60, "that its first action starts"),
+    Milestone.ACTION_BEGUN: Limit(60, 60, 60, "that the action ends, or prints something"),
+    Milestone.ACTION_ENDED: Limit(20, 10, 60, "that the next action starts, or the Workflow ends"),
+}
+"""What is awaited after each milestone; of those that are not here nothing is."""
+
+NOT_LEARNT: Final = frozenset({Milestone.AGENT_CONNECTED, Milestone.ACTION_BEGUN})
+"""How long they last is no property of the machine."""
+
+
+class Limits:
+    """The table, with what was learned."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[tuple[str, Milestone], deque[float]] = OrderedDict()
+
+    def learn(self, kind: str, reached: Milestone, seconds: float) -> None:
+        """A machine of this kind took so long from the milestone `reached` to the next."""
+        if not kind or reached not in LIMITS or reached in NOT_LEARNT or seconds < 0:
+            return
+        seen = self._seen.get((kind, reached))
+        if seen is None:
+            seen = self._seen[kind, reached] = deque(maxlen=BOOTS)
+            if len(self._seen) > KEPT:
+                self._seen.popitem(last=False)
+        self._seen.move_to_end((kind, reached))
+        seen.append(seconds)
+
+    def after(self, reached: Milestone, kind: str = "") -> float | None:
+        """How long the next milestone may take, in seconds; None: nothing is awaited."""
+        limit = LIMITS.get(reached)
+        if limit is None:
+            return None
+        seen = self._seen.get((kind, reached))
+        if not seen:
+            return limit.usual
+        return min(max(_TIMES_THE_LONGEST * max(seen), limit.least), limit.most)
+
+    def usual(self, reached: Milestone, kind: str = "") -> float | None:
+        """How long it took machines of this kind at most, of the last boots, in seconds; None: none was seen."""
+        seen = self._seen.get((kind, reached))
+        return max(seen) if seen else None

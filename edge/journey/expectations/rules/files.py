@@ -1,0 +1,99 @@
+"""Kernel and initrd; and what the journey says in so many words: the last thing that failed, or was refused."""
+
+from __future__ import annotations
+
+from edge.journey.events import JourneyEvent
+from edge.journey.expectations.facts import Facts
+from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.expectations.rules.words import overdue, seconds, size
+from edge.journey.expectations.story import Boot, Story
+from edge.journey.steps import PROGRESS, Milestone, Outcome, Step
+
+WAITED_SECONDS = 4.0
+"""An upstream that sends nothing for so long, stalls."""
+_UNDER_WAY = {Milestone.KERNEL_BEGUN: Step.KERNEL, Milestone.INITRD_BEGUN: Step.INITRD}
+
+
+def upstream_stalls(story: Story, _facts: Facts) -> Finding | None:
+    """The machine waits for a file of which its upstream sends nothing."""
+    boot = story.boot
+    step = _UNDER_WAY.get(boot.at) if boot.at is not None else None
+    if step is None:
+        return None
+    reports = [event for event in boot.since_then() if event.step is step and event.detail.get("phase") == PROGRESS]
+    if not reports or (boot.last(step) is not reports[0]):
+        return None
+    received = reports[0].detail.get("received_bytes", 0)
+    same = [event for event in reports if event.detail.get("received_bytes", 0) == received]
+    began = same[-1].time if received else boot.since
+    until = reports[0].time  # what has come since then is not known yet
+    if until - began < WAITED_SECONDS or (received and len(same) < 2):
+        return None
+    upstream = reports[0].detail.get("upstream", "its upstream")
+    waited = seconds(began, until)
+    if not received:
+        fact = f"waits for the {step}: {upstream} has sent nothing of it for {waited}"
+    else:
+        fact = f"waits for the {step}: {upstream} has sent {size(float(received))} of it, and nothing more for {waited}"
+    return Finding(
+        "UpstreamStalls", step, fact, checks=(f"fetch the {step}'s URL of the OSIE from this host: is {upstream} up?",)
+    )
+
+
+def last_failure(story: Story, _facts: Facts) -> Finding | None:
+    """What failed last, and nothing was better since: the journey says it."""
+    event = _last(story.boot, Outcome.FAILED)
+    if event is None:
+        return None
+    return Finding(f"{event.step.capitalize()}Failed", event.step, event.message, told=True)
+
+
+def last_refusal(story: Story, _facts: Facts) -> Finding | None:
+    """What policy said no to last, which is as somebody wants it; and agents that are not believed, which is not."""
+    event = _last(story.boot, Outcome.REFUSED)
+    if event is None:
+        return None
+    if event.step is Step.AGENT:
+        return Finding("AgentRefused", event.step, event.message, told=True)
+    return Finding(f"{event.step.capitalize()}Refused", event.step, event.message, outcome=Outcome.INFO, told=True)
+
+
+def not_asked_for(story: Story, facts: Facts) -> Finding | None:
+    """It has the script, or the kernel, and did not ask for what that names next."""
+    boot = story.boot
+    if not overdue(boot, facts):
+        return None
+    if boot.at is Milestone.SCRIPT_SENT and boot.detail.get("boots") == "osie":
+        rule, what, before, step = "NoKernelRequest", "kernel", "script", Step.KERNEL
+    elif boot.at is Milestone.KERNEL_SENT and boot.told("boots") == "osie":
+        rule, what, before, step = "NoInitrdRequest", "initrd", "kernel", Step.INITRD
+    else:
+        return None
+    fact = f"has got its {before}, but asked for the {what} for {seconds(boot.since, facts.now)} not once"
+    return Finding(
+        rule,
+        step,
+        fact,
+        (Cause("iPXE has stopped, or waits for somebody"), Cause(f"tcp/{facts.http_port} is blocked on the way")),
+        ("its screen may say",),
+    )
+
+
+def sending_stalls(story: Story, facts: Facts) -> Finding | None:
+    """A file takes long to reach the machine, which may be its network."""
+    boot = story.boot
+    step = _UNDER_WAY.get(boot.at) if boot.at is not None else None
+    if step is None or not overdue(boot, facts):
+        return None
+    fact = f"has been getting the {step} for {seconds(boot.since, facts.now)}"
+    return Finding(f"Slow{step.capitalize()}", step, fact, outcome=Outcome.INFO)
+
+
+def _last(boot: Boot, outcome: Outcome) -> JourneyEvent | None:
+    """The last event of this outcome, if nothing has succeeded or begun since; reports in between don't count."""
+    for event, reached in zip(reversed(boot.events), reversed(boot.marks), strict=True):
+        if event.outcome is outcome:
+            return event
+        if event.outcome is Outcome.OK or reached is not None or event.outcome in (Outcome.REFUSED, Outcome.FAILED):
+            return None
+    return None

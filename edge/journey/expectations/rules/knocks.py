@@ -1,0 +1,45 @@
+"""What was seen of a machine's packets in front of this host's firewall: the best evidence there is."""
+
+from __future__ import annotations
+
+from edge.journey.expectations.facts import Facts
+from edge.journey.expectations.finding import Cause
+from edge.journey.expectations.rules.words import times
+
+REPEATED = 2
+"""One that was not answered may be on its way; what is repeated was not."""
+
+Why = tuple[tuple[Cause, ...], tuple[str, ...]]
+"""Causes, and what to check."""
+
+
+def knocked(facts: Facts, port: str) -> bool:
+    """Whether it knocked at this port of ours again and again, and nobody here heard it."""
+    return (facts.arrived or {}).get(port, 0) >= REPEATED
+
+
+def insists(facts: Facts, port: str) -> bool:
+    """The same, where that says it before the clock does: a connection (TCP) that is asked for again was not heard. Of
+    a datagram that can't be told: what it asks for may have to be fetched first."""
+    return port.startswith("tcp/") and knocked(facts, port)
+
+
+def why_unheard(facts: Facts, port: str) -> Why:
+    """Why nothing comes to a port of ours (`udp/69`, `tcp/7080`), and what to do about it."""
+    where = facts.network.interface or "this host"
+    if knocked(facts, port):
+        count = (facts.arrived or {})[port]
+        if facts.answered.get(port):
+            cause = Cause(f"the answers from {port} are lost on the way back", f"{count} times asked, and answered")
+            return (cause,), ("what filters or routes between here and the machine?",)
+        cause = Cause(f"this host's firewall drops {port}", f"arrived {times(count)} on {where}, and never here")
+        return (cause, Cause("this host has too much to do")), (f"let {port} in on {where} ('nft list ruleset')",)
+    causes = []
+    if facts.registered is not None and facts.registered.unreachable_gateway:
+        causes.append(Cause(facts.registered.unreachable_gateway))
+    if facts.is_elsewhere and facts.registered is not None:
+        here = ", ".join(map(str, facts.network.served))
+        causes.append(Cause("its address is not of this network", f"{facts.registered.network} is not {here}"))
+    nothing = f"nothing arrived on {where} lately" if facts.arrived is not None and not facts.arrived.get(port) else ""
+    causes.append(Cause(f"{port} is blocked on the way", nothing))
+    return tuple(causes), ("'tinkedge doctor' looks at this host's firewall",)

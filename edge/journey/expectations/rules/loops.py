@@ -1,0 +1,112 @@
+"""Machines that begin again: after they were installed, in the middle of an action, or over and over."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edge.journey.expectations.facts import Facts
+from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.expectations.rules.words import nth, seconds
+from edge.journey.expectations.story import Boot, Story
+from edge.journey.steps import Milestone, Step
+
+LOOP: Final = 3
+"""So many boots that end alike are a loop."""
+LOOP_SECONDS: Final = 3600.0
+
+_WORDS: Final = {
+    Milestone.PROGRAM_SENT: "had got its boot program",
+    Milestone.IPXE_OFFERED: "iPXE was offered an address",
+    Milestone.IPXE_LEASED: "iPXE had an address",
+    Milestone.SCRIPT_SENT: "had got its script",
+    Milestone.KERNEL_BEGUN: "got the kernel",
+    Milestone.KERNEL_SENT: "had got the kernel",
+    Milestone.INITRD_BEGUN: "got the initrd",
+    Milestone.INITRD_SENT: "had got the initrd",
+    Milestone.KERNEL_STARTED: "iPXE started the kernel",
+    Milestone.OS_OFFERED: "the OSIE asked for an address",
+    Milestone.OS_LEASED: "the OSIE had an address",
+    Milestone.OSIE_UP: "the OSIE was up",
+    Milestone.AGENT_CONNECTED: "its agent was connected",
+}
+_IN_OSIE: Final = {Milestone.OS_OFFERED, Milestone.OS_LEASED, Milestone.OSIE_UP, Milestone.AGENT_CONNECTED}
+_KERNEL_RAN: Final = {Milestone.KERNEL_STARTED, Milestone.INITRD_SENT} | _IN_OSIE
+_WORK: Final = {Milestone.WORKFLOW_RUNNING, Milestone.ACTION_BEGUN, Milestone.ACTION_ENDED}
+_BEFORE_KERNEL: Final = frozenset(one for one in Milestone if one < Milestone.KERNEL_STARTED)
+"""Where a machine is that came from its firmware: iPXE in a card's ROM has its script within a second."""
+
+
+def netboots_again(story: Story, facts: Facts) -> Finding | None:
+    """It was installed, and boots from the network all the same."""
+    boot, before = story.boot, story.before
+    if before is None or facts.workflow or boot.at not in _BEFORE_KERNEL or not boot.told("boot"):
+        return None
+    done = next((event for event in reversed(before.events) if event.detail.get("state") == "Succeeded"), None)
+    if before.at is not Milestone.WORKFLOW_ENDED or done is None or done.step is not Step.WORKFLOW:
+        return None
+    name = done.detail.get("workflow", "")
+    return Finding(
+        "NetbootsAgain",
+        Step.DHCP,
+        f"netboots again, although Workflow {name} has succeeded {seconds(done.time, boot.began)} before",
+        (
+            Cause("the network comes before the disk in its boot order"),
+            Cause("it could not boot what was written to the disk"),
+        ),
+        ("--netboot-when workflow lets a machine netboot only for a Workflow; disableNetboot: true ends it, too",),
+    )
+
+
+def interrupted_action(story: Story, _facts: Facts) -> Finding | None:
+    """The machine has begun anew while an action ran, and not the last one, which may be meant to do that."""
+    boot, before = story.boot, story.before
+    if before is None or before.at is not Milestone.ACTION_BEGUN or boot.at not in _BEFORE_KERNEL:
+        return None
+    action = before.detail
+    if action.get("number") == action.get("of"):
+        return None
+    ran = seconds(before.since, boot.began)
+    fact = f"has started anew while action {action.get('action', '')} was running, {ran} after that began"
+    causes = (Cause("it lost its power, or was reset"), Cause("the action, or the kernel, has rebooted it"))
+    return Finding("Interrupted", Step.ACTION, fact, causes)
+
+
+def boot_loop(story: Story, facts: Facts) -> Finding | None:
+    """One boot after the other ends at the same place."""
+    boots = [boot for boot in story.boots if facts.now - boot.began <= LOOP_SECONDS and boot.at is not None]
+    alike: list[Boot] = []
+    for boot in reversed(boots[:-1]):
+        if boot.at not in _WORDS or (alike and boot.at is not alike[-1].at):
+            break
+        alike.append(boot)
+    if len(alike) < LOOP - 1:
+        return None
+    count = len(alike) + 1
+    where = _WORDS[alike[0].at] if alike[0].at is not None else ""
+    fact = (
+        f"netboots for the {nth(count)} time in {seconds(alike[-1].began, facts.now)}; each time the last that was "
+        f"heard was: {where}"
+    )
+    return Finding("BootLoop", Step.DHCP, fact, _why(alike[0]), ("its screen or console, right before it restarts",))
+
+
+def kernel_restarted(story: Story, _facts: Facts) -> Finding | None:
+    """The kernel ran, and then the firmware asked for an address again."""
+    boot, before = story.boot, story.before
+    if before is None or before.at not in _KERNEL_RAN or boot.at not in _BEFORE_KERNEL or not before.boots_osie:
+        return None
+    where = _WORDS[before.at] if before.at is not None else ""
+    fact = f"{where}, and {seconds(before.latest, boot.began)} later its firmware asked for an address again"
+    return Finding("KernelRestarted", Step.BOOT, fact, _why(before), ("its console says which",))
+
+
+def _why(boot: Boot) -> tuple[Cause, ...]:
+    if boot.at in _IN_OSIE:
+        return (Cause("the OSIE has rebooted it"), Cause("it was reset"))
+    if boot.at in _KERNEL_RAN:
+        return (
+            Cause("the kernel has panicked (too little memory, no driver, no init)"),
+            Cause("Secure Boot refuses the kernel"),
+            Cause("it was reset"),
+        )
+    return ()

@@ -1,0 +1,58 @@
+"""From the initrd to the agent: where the machine is on its own, and says little."""
+
+from __future__ import annotations
+
+from edge.journey.expectations.facts import Facts
+from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.expectations.rules.knocks import insists, knocked, why_unheard
+from edge.journey.expectations.rules.words import overdue, seconds
+from edge.journey.expectations.story import Story
+from edge.journey.steps import Milestone, Step
+
+_STARTED = {Milestone.INITRD_SENT, Milestone.KERNEL_STARTED}
+_LEASED = {Milestone.OS_LEASED, Milestone.OSIE_UP}
+
+
+def silent_kernel(story: Story, facts: Facts) -> Finding | None:
+    """The kernel was started, and nothing was heard of it: no DHCP, no word of the OSIE."""
+    boot = story.boot
+    if boot.at not in _STARTED or not overdue(boot, facts):
+        return None
+    if boot.at is Milestone.KERNEL_STARTED:
+        fact = f"iPXE started the kernel {seconds(boot.since, facts.now)} ago, and nothing was heard of it since"
+        causes = (
+            Cause("the kernel has panicked"),
+            Cause("it has no driver for this network card"),
+            Cause("the machine has too little memory for the initrd"),
+        )
+    else:
+        fact = f"has got kernel and initrd, and nothing was heard of it for {seconds(boot.since, facts.now)}"
+        causes = (
+            Cause("iPXE could not start the kernel, or the kernel has panicked"),
+            Cause("it has no driver for this network card"),
+            Cause("the machine has too little memory for the initrd"),
+        )
+    return Finding("KernelSilent", Step.BOOT, fact, causes, ("its console says which: spec.kernelParams console=",))
+
+
+def no_agent(story: Story, facts: Facts) -> Finding | None:
+    """The OSIE has an address, and its agent does not connect."""
+    boot = story.boot
+    port = f"tcp/{facts.grpc_port}"
+    if (
+        boot.at not in _LEASED
+        or not boot.boots_osie
+        or boot.heard_of(Step.AGENT)
+        or not (overdue(boot, facts) or insists(facts, port))
+    ):
+        return None
+    up = boot.at is Milestone.OSIE_UP
+    waited = seconds(boot.since, facts.now)
+    fact = f"the OSIE {'is up' if up else 'has an address'}, and its agent has not connected for {waited}"
+    causes, checks = why_unheard(facts, port)
+    if not knocked(facts, port):
+        causes, checks = (
+            (*causes, Cause("the agent does not start in this OSIE")),
+            ("its console has the agent's words",),
+        )
+    return Finding("AgentMissing", Step.AGENT, fact, causes, checks)

@@ -1,0 +1,95 @@
+"""From the lease to the script: the boot program, by TFTP or HTTP, and iPXE's first question."""
+
+from __future__ import annotations
+
+from edge.journey.expectations.facts import Facts
+from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.expectations.rules.knocks import insists, why_unheard
+from edge.journey.expectations.rules.words import address, overdue, seconds, times
+from edge.journey.expectations.story import Story
+from edge.journey.steps import PROGRESS, Milestone, Step
+
+_HTTP_ROM = "HTTP Boot ROM"
+_FETCHES = (Step.TFTP, Step.BINARY, Step.SCRIPT, Step.KERNEL, Step.INITRD)
+
+
+def not_asked_for(story: Story, facts: Facts) -> Finding | None:
+    """It has an address and the name of a boot program, and did not ask for that."""
+    boot = story.boot
+    if boot.at is not Milestone.LEASED or not boot.detail.get("boot") or boot.heard_of(*_FETCHES):
+        return None
+    by_http = boot.detail.get("stage") == _HTTP_ROM
+    port = f"tcp/{facts.http_port}" if by_http else "udp/69"
+    again = boot.again.get(Milestone.OFFERED, 0)
+    if not (overdue(boot, facts) or again or insists(facts, port)):
+        return None
+    came_back = f", and asked for an address again {times(again)}" if again else ""
+    fact = (
+        f"has {address(facts)} and the name of its boot program, but for {seconds(boot.since, facts.now)} no "
+        f"{'HTTP' if by_http else 'TFTP'} request for it came in{came_back}"
+    )
+    return Finding("NoTFTPRequest" if not by_http else "NoHTTPRequest", Step.TFTP, fact, *why_unheard(facts, port))
+
+
+def no_script_asked(story: Story, facts: Facts) -> Finding | None:
+    """IPXE has an address, and did not ask for its script."""
+    boot = story.boot
+    if boot.at is not Milestone.IPXE_LEASED or boot.heard_of(*_FETCHES):
+        return None
+    by_tftp = "tftp://" in str(boot.detail.get("boot", ""))
+    port = "udp/69" if by_tftp else f"tcp/{facts.http_port}"
+    again = boot.again.get(Milestone.IPXE_OFFERED, 0)
+    if not (overdue(boot, facts) or again or insists(facts, port)):
+        return None
+    fact = f"iPXE has {address(facts)}, but for {seconds(boot.since, facts.now)} no request for its script came in"
+    return Finding("NoScriptRequest", Step.SCRIPT, fact, *why_unheard(facts, port))
+
+
+def transfer_stalls(story: Story, _facts: Facts) -> Finding | None:
+    """A machine asked for its boot program by TFTP, and acknowledges nothing of it."""
+    boot = story.boot
+    if boot.at is not Milestone.PROGRAM_BEGUN:
+        return None
+    report = next((event for event in boot.since_then() if event.detail.get("phase") == PROGRESS), None)
+    if report is None:
+        return None
+    silent = float(report.detail.get("silent_seconds", 0))
+    name, position = report.detail.get("name", "its boot program"), report.detail.get("position", "its beginning")
+    fact = f"TFTP sends {name}, and it acknowledged nothing for {silent:.0f} s, at {position}"
+    begun = bool(report.detail.get("acknowledged"))
+    causes = (
+        Cause("the machine has stopped") if begun else Cause("the blocks do not reach it"),
+        Cause("packets of this transfer, which has a port of its own, are lost on the way"),
+    )
+    checks = ("a firewall in between has to follow TFTP (conntrack), or --tftp-single-port",)
+    return Finding("TFTPStalls", Step.TFTP, fact, causes, checks)
+
+
+def not_started(story: Story, facts: Facts) -> Finding | None:
+    """It has got its boot program, and nothing was heard of that."""
+    boot = story.boot
+    before = story.before
+    if boot.at is Milestone.PROGRAM_SENT and overdue(boot, facts):
+        name = boot.detail.get("name", "its boot program")
+        fact = f"has got {name}, and nothing was heard of it since, for {seconds(boot.since, facts.now)}"
+        return Finding("ProgramSilent", Step.TFTP, fact, _unstarted(), ("its screen may say",))
+    if (
+        before is None
+        or before.at is not Milestone.PROGRAM_SENT
+        or boot.at not in (Milestone.OFFERED, Milestone.LEASED)
+    ):
+        return None
+    if boot.began - before.latest > facts.limit(Milestone.PROGRAM_SENT):
+        return None
+    name = before.detail.get("name", "its boot program")
+    waited = seconds(before.latest, boot.began)
+    fact = f"has got {name}, and its firmware asked for an address again {waited} later: {name} did not get to run"
+    return Finding("ProgramNotStarted", Step.TFTP, fact, _unstarted(), ("its screen may say",))
+
+
+def _unstarted() -> tuple[Cause, ...]:
+    return (
+        Cause("Secure Boot refuses it"),
+        Cause("it is not for this machine's architecture"),
+        Cause("its network card does not come up again"),
+    )

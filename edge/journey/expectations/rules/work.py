@@ -1,0 +1,51 @@
+"""The agent and its Workflow."""
+
+from __future__ import annotations
+
+from edge.journey.expectations.facts import Facts
+from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.expectations.rules.words import overdue, seconds
+from edge.journey.expectations.story import Story
+from edge.journey.steps import Milestone, Outcome, Step
+
+SILENT_SECONDS = 60.0
+"""After so long a silence it is worth a word that an action is silent; it may well be as it is meant."""
+
+
+def no_workflow(story: Story, facts: Facts) -> Finding | None:
+    """The agent waits, and nobody has given it anything to do."""
+    boot = story.boot
+    if boot.at is not Milestone.AGENT_CONNECTED or facts.workflow or facts.registered is None:
+        return None
+    if not overdue(boot, facts):
+        return None
+    who = facts.registered.hardware
+    fact = f"its agent is connected and waits: there is no Workflow for Hardware {who} that has not ended"
+    return Finding("NoWorkflow", Step.WORKFLOW, fact, checks=("create one",), outcome=Outcome.INFO)
+
+
+def not_begun(story: Story, facts: Facts) -> Finding | None:
+    """The agent is there, and so is a Workflow; it does not begin."""
+    boot = story.boot
+    if boot.at is not Milestone.AGENT_CONNECTED or not facts.workflow or not overdue(boot, facts):
+        return None
+    waited = seconds(boot.since, facts.now)
+    fact = f"its agent has been connected for {waited}, and Workflow {facts.workflow} has not begun"
+    causes = (Cause(facts.workflow_message),) if facts.workflow_message else ()
+    return Finding("WorkflowNotBegun", Step.WORKFLOW, fact, causes, ("'kubectl describe workflow' has it all",))
+
+
+def silent_action(story: Story, facts: Facts) -> Finding | None:
+    """An action runs and prints nothing; perhaps that is how it is, so this is no warning."""
+    boot = story.boot
+    if boot.at is not Milestone.ACTION_BEGUN:
+        return None
+    last = boot.last(Step.ACTION)
+    if last is None or facts.now - last.time < SILENT_SECONDS:
+        return None
+    name = boot.detail.get("action", "")
+    output = f"its last output {seconds(last.time, facts.now)} ago" if last.time > boot.since else "without any output"
+    timeout = boot.detail.get("timeout_seconds", 0)
+    until = f"its timeout is {timeout:.0f} s" if isinstance(timeout, int | float) and timeout else "it has no timeout"
+    fact = f"action {name} has been running for {seconds(boot.since, facts.now)}, {output}; {until}"
+    return Finding("ActionSilent", Step.ACTION, fact, outcome=Outcome.INFO)

@@ -1,0 +1,250 @@
+"""Which machine is awaited until when: swept once a second, beside the servers, so that packets cost nothing.
+
+    journey.changed() -> the last event of each machine -> how far it is, until when the next is awaited
+    the deadline has come, or the event is one that speaks -> the story and the facts -> the rules -> `say`
+
+One machine has one expectation. Most are withdrawn by the next step, and cost a look at one entry. What has to be read
+in full is read a few at a time, so that ten thousand machines that fail together don't keep the others from booting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from edge.journey.expectations.facts import Facts
+from edge.journey.expectations.finding import Finding
+from edge.journey.expectations.limits import LIMITS, Limits
+from edge.journey.expectations.rules import diagnose
+from edge.journey.expectations.story import Story, read
+from edge.journey.history import Last, milestone, outcome_of
+from edge.journey.recorder import Journey
+from edge.journey.steps import Milestone, Outcome
+
+TURN_SECONDS: Final = 0.002
+"""How long machines are looked at between two turns of the event loop."""
+SWEEP_SECONDS: Final = 0.015
+"""And in one sweep, where there is much else to do; the others have their turn in the next."""
+IDLE_SECONDS: Final = 0.015
+"""The same where there is little else to do: less than the looking itself."""
+EVENTS: Final = 150
+"""So many events of a machine are looked at: some five boots."""
+PORTION: Final = 200
+LOOK_SECONDS: Final = 3.0
+"""So often, at most, a machine is looked at in full because of reports in between."""
+MACHINES: Final = 100_000
+
+_AGAIN_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 60.0)
+"""When a machine that is late is looked at again."""
+
+
+@dataclass(slots=True)
+class Awaited:
+    """One machine: it has come to `at` at the time `since`; what is next is awaited until `deadline` (epoch seconds).
+
+    `kind` is its OSIE and model, as far as they are known; `finding` what was said of it last, None if nothing is.
+    """
+
+    at: Milestone | None = None
+    since: float = 0.0
+    deadline: float = 0.0
+    kind: str = ""
+    looks: int = 0
+    looked: float = 0.0
+    finding: Finding | None = None
+
+    @property
+    def next(self) -> str:
+        """What is awaited, in words; empty: nothing."""
+        limit = LIMITS.get(self.at) if self.at is not None else None
+        return limit.awaited if limit is not None else ""
+
+
+class Say(Protocol):
+    """Hears of a machine that does not get on, and with None of one that does again."""
+
+    def __call__(self, mac: str, finding: Finding | None) -> None: ...
+
+
+class Expectations:
+    """Belongs to one event loop; `sweep` it once a second."""
+
+    def __init__(
+        self,
+        journey: Journey,
+        facts: Callable[[Story, float, Callable[[Milestone], float]], Facts],
+        say: Say,
+        clock: Callable[[], float],
+        limits: Limits | None = None,
+        elapsed: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`facts(story, now, limit)` are those of its machine; `clock` is the journey's.
+
+        `elapsed` gives seconds, of any epoch: what sweeping costs is bounded by it.
+        """
+        self._journey = journey
+        self._facts = facts
+        self._say = say
+        self._clock = clock
+        self._elapsed = elapsed
+        self.limits = limits or Limits()
+        self._awaited: OrderedDict[str, Awaited] = OrderedDict()
+        self._due: dict[str, None] = {}
+        self.knocks_count = False
+        """Whether some machine is to knock at a port of ours by now, and it is worth a look whether it does."""
+        journey.changed()  # from now on
+
+    def __len__(self) -> int:
+        return len(self._awaited)
+
+    def of(self, mac: str) -> Awaited | None:
+        """What is awaited of a machine; None if nothing was heard of it since this began."""
+        return self._awaited.get(mac)
+
+    def look_at(self, mac: str) -> None:
+        """Something else than its journey has to say something about this machine."""
+        if mac in self._awaited:
+            self._due[mac] = None
+
+    def sweep(self) -> Iterator[None]:
+        """Look at what has happened and what has not. Whoever iterates gives others their turn in between."""
+        now = self._clock()
+        for number, mac in enumerate(self._journey.changed(), start=1):
+            self._take(mac)
+            if number % PORTION == 0:
+                yield
+        knocks_count = False
+        for mac, awaited in self._awaited.items():
+            if awaited.deadline:
+                if now >= awaited.deadline:
+                    self._due[mac] = None
+                if awaited.at in _TO_KNOCK and KNOCKS_FROM <= now - awaited.since <= KNOCKS_UNTIL:
+                    knocks_count = True
+        self.knocks_count = knocks_count
+        yield from self._look_at_due(now)
+
+    def _look_at_due(self, now: float) -> Iterator[None]:
+        turn = self._elapsed()
+        spent = others = 0.0
+        for mac in list(self._due):
+            del self._due[mac]
+            self._look(mac, now)
+            at = self._elapsed()
+            if at - turn > TURN_SECONDS:
+                spent += at - turn
+                if spent > (SWEEP_SECONDS if others > spent else IDLE_SECONDS):
+                    return
+                yield
+                turn = self._elapsed()
+                others += turn - at
+
+    # --- what has happened ----------------------------------------------------------------------------------------
+
+    def _take(self, mac: str) -> None:
+        last = self._journey.last_entry(mac)
+        if last is None:
+            return
+        awaited = self._awaited.get(mac)
+        if awaited is None:
+            awaited = self._awaited[mac] = Awaited()
+            while len(self._awaited) > MACHINES:
+                self._awaited.popitem(last=False)
+        reached, outcome = milestone(last.entry), outcome_of(last.entry)
+        if outcome is Outcome.WARNING:
+            return  # said by ourselves
+        if reached is None:
+            self._take_other(mac, awaited, outcome, last)
+        elif awaited.at is None or reached > awaited.at or reached in _CYCLE:
+            self._progress(mac, awaited, reached, last.time)
+            if outcome is Outcome.FAILED:
+                self._due[mac] = None
+        elif last.time >= awaited.looked + LOOK_SECONDS:
+            # Again what was already, or something earlier: is it a new boot, has it given up?
+            self._due[mac] = None
+        else:
+            again = awaited.looked + LOOK_SECONDS
+            awaited.deadline = min(awaited.deadline or again, again)
+
+    def _progress(self, mac: str, awaited: Awaited, reached: Milestone, at: float) -> None:
+        if awaited.at is not None and reached > awaited.at:
+            self.limits.learn(awaited.kind, awaited.at, at - awaited.since)
+        awaited.at, awaited.since, awaited.looks = reached, at, 0
+        after = self.limits.after(reached, awaited.kind)
+        awaited.deadline = at + after if after is not None else 0.0
+        if awaited.finding is not None or reached in _LOOKED_AT:
+            self._due[mac] = None
+
+    def _take_other(self, mac: str, awaited: Awaited, outcome: Outcome, last: Last) -> None:
+        if awaited.at is Milestone.ACTION_BEGUN and outcome is Outcome.INFO:
+            awaited.deadline = last.time + (self.limits.after(Milestone.ACTION_BEGUN) or 0.0)
+            if awaited.finding is None:
+                return
+        again = awaited.looked + LOOK_SECONDS
+        if outcome is not Outcome.INFO or not awaited.looked or last.time >= again:
+            self._due[mac] = None
+        else:  # what a machine logs, say: much, and of little account
+            awaited.deadline = min(awaited.deadline or again, again)
+
+    # --- what has not ---------------------------------------------------------------------------------------------
+
+    def _look(self, mac: str, now: float) -> None:
+        awaited = self._awaited.get(mac)
+        if awaited is None:
+            return
+        awaited.looked = now
+        story = read(mac, self._journey.telling(mac, EVENTS))
+        self._follow(awaited, story, now)
+        finding = diagnose(story, self._facts(story, now, lambda reached: self._limit(reached, awaited.kind)))
+        was, awaited.finding = awaited.finding, finding
+        if finding is None:
+            self._say(mac, None)
+            return
+        if was is None or was.rule != finding.rule or (finding.told and was.facts != finding.facts):
+            self._say(mac, finding)
+            if not finding.told:
+                self._journey.record(mac, finding.step, finding.outcome, finding.message, rule=finding.rule)
+
+    def _follow(self, awaited: Awaited, story: Story, now: float) -> None:
+        """Make what is awaited like the story, which knows better after a repeated step, or a new boot."""
+        boot = story.boot
+        if boot.at is not awaited.at or boot.since != awaited.since:
+            awaited.at, awaited.since, awaited.looks = boot.at, boot.since, 0
+        awaited.kind = f"{boot.told('osie')} {story.model}".strip()
+        after = self._limit(boot.at, awaited.kind) if boot.at is not None else 0.0
+        if not after:
+            awaited.deadline = 0.0
+        elif awaited.since + after > now:
+            awaited.deadline = awaited.since + after
+            if boot.times > 1:  # what comes again is not only judged by the clock
+                awaited.deadline = min(awaited.deadline, now + 1.0)
+        else:
+            awaited.deadline = now + _AGAIN_SECONDS[min(awaited.looks, len(_AGAIN_SECONDS) - 1)]
+            awaited.looks += 1
+
+    def _limit(self, reached: Milestone, kind: str) -> float:
+        return self.limits.after(reached, kind) or 0.0
+
+
+KNOCKS_FROM: Final = 2.0
+KNOCKS_UNTIL: Final = 120.0
+"""When packets are looked for of a machine that is to ask something: seconds after its lease."""
+_TO_KNOCK: Final = frozenset({Milestone.LEASED, Milestone.IPXE_LEASED, Milestone.OS_LEASED, Milestone.OSIE_UP})
+_CYCLE: Final = frozenset(
+    {
+        Milestone.PROGRAM_BEGUN,
+        Milestone.PROGRAM_SENT,
+        Milestone.KERNEL_BEGUN,
+        Milestone.KERNEL_SENT,
+        Milestone.INITRD_BEGUN,
+        Milestone.INITRD_SENT,
+        Milestone.WORKFLOW_RUNNING,
+        Milestone.ACTION_BEGUN,
+        Milestone.ACTION_ENDED,
+    }
+)
+"""What may come again in one boot without anything being wrong."""
+_LOOKED_AT: Final = frozenset({Milestone.SCRIPT_SENT, Milestone.KERNEL_STARTED, Milestone.WORKFLOW_ENDED})
+"""What brings news: which OSIE it is, which model, how the Workflow ended."""

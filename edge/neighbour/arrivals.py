@@ -1,0 +1,190 @@
+"""What arrives on a link of ours for our ports, whatever this host's firewall makes of it.
+
+A packet socket sees packets before netfilter does (packet(7)), so "arrived, and never reached us" can be told from
+"never arrived". It is open while somebody asks and no longer: each packet of the interface costs a look by the filter.
+Of TCP only what opens a connection is counted, and of our answers to it that there was one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import socket
+import struct
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+MACHINES: Final = 1024
+"""Addresses of which is counted."""
+_PER_TURN: Final = 64
+_KEPT: Final = 16  # of the packets of one machine to one port
+_BACKLOG_BYTES: Final = 128 * 1024
+
+# linux/if_ether.h, asm-generic/socket.h, linux/filter.h, linux/bpf_common.h
+_ETH_P_ALL: Final = 0x0003
+_PACKET_OUTGOING: Final = 4  # linux/if_packet.h
+_SO_ATTACH_FILTER: Final = 26
+_LD_H, _LD_B, _LDX_IP = 0x28, 0x30, 0xB1
+_LD_H_X, _LD_B_X = 0x48, 0x50
+_JEQ, _JSET, _RET = 0x15, 0x45, 0x06
+_SYN: Final = 0x02
+_TFTP: Final = 69
+
+
+def _times() -> deque[float]:
+    return deque(maxlen=_KEPT)
+
+
+def count(times: deque[float], since: float) -> int:
+    """How many are later."""
+    return sum(1 for at in times if at > since)
+
+
+@dataclass(slots=True)
+class _Knocks:
+    """Of one machine at one port of ours: when. `source` is the port that its last connection comes from."""
+
+    asked: deque[float] = field(default_factory=_times)
+    answered: deque[float] = field(default_factory=_times)
+    source: int = 0
+
+    def opened(self, source: int, now: float) -> None:
+        """It asks for a connection, once more or for another one."""
+        if self.source != source:
+            self.source = source
+            self.asked.clear()
+            self.answered.clear()
+        self.asked.append(now)
+
+
+class Arrivals:
+    """Counts for one interface. Belongs to the event loop that it is made in."""
+
+    def __init__(self, interface: str, *tcp_ports: int, clock: Callable[[], float] = time.time) -> None:
+        """`tcp_ports`: those of ours that are looked at, beside udp/69. Raises OSError: no privilege, no interface."""
+        self._tcp_ports = frozenset(tcp_ports)
+        self._clock = clock
+        self._knocks: OrderedDict[str, dict[str, _Knocks]] = OrderedDict()
+        self._loop = asyncio.get_running_loop()
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        try:
+            self._socket.setblocking(False)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKLOG_BYTES)
+            _attach(self._socket, program(*tcp_ports))
+            self._socket.bind((interface, _ETH_P_ALL))
+        except OSError:
+            self._socket.close()
+            raise
+        self._loop.add_reader(self._socket, self._readable)
+
+    def close(self) -> None:
+        """Count no more."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def asked(self, ip: str, since: float) -> dict[str, int]:
+        """How often an address (dotted) knocked at which port of ours (`udp/69`, `tcp/7080`) after that time.
+
+        Of TCP, how often it asked for the connection that it wanted last: only one that was not heard asks again.
+        """
+        return {port: count(knocks.asked, since) for port, knocks in self._knocks.get(ip, {}).items()}
+
+    def repeated(self) -> list[str]:
+        """The addresses that knocked at one port more than once."""
+        return [ip for ip, ports in self._knocks.items() if any(len(knocks.asked) > 1 for knocks in ports.values())]
+
+    def answered(self, ip: str, since: float) -> dict[str, int]:
+        """How often this host answered that, as far as it is TCP's."""
+        return {port: count(knocks.answered, since) for port, knocks in self._knocks.get(ip, {}).items()}
+
+    def _readable(self) -> None:
+        for _ in range(_PER_TURN):
+            try:
+                frame, where = self._socket.recvfrom(128)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                log.debug("packets can't be looked at: %s", error.strerror)
+                return
+            self._count(frame, outgoing=where[2] == _PACKET_OUTGOING)
+
+    def _count(self, frame: bytes, *, outgoing: bool) -> None:
+        ports = 14 + 4 * (frame[14] & 0x0F)
+        if len(frame) < ports + 4:
+            return
+        source, target = struct.unpack_from("!HH", frame, ports)
+        if outgoing:
+            if frame[23] == socket.IPPROTO_TCP and source in self._tcp_ports:
+                self._at(frame[30:34], f"tcp/{source}").answered.append(self._clock())
+        elif frame[23] == socket.IPPROTO_UDP:
+            self._at(frame[26:30], "udp/69").asked.append(self._clock())
+        elif target in self._tcp_ports:
+            self._at(frame[26:30], f"tcp/{target}").opened(source, self._clock())
+
+    def _at(self, address: bytes, port: str) -> _Knocks:
+        ip = socket.inet_ntoa(address)
+        ports = self._knocks.setdefault(ip, {})
+        self._knocks.move_to_end(ip)
+        if len(self._knocks) > MACHINES:
+            self._knocks.popitem(last=False)
+        return ports.setdefault(port, _Knocks())
+
+
+def program(*tcp_ports: int) -> list[tuple[int, int, int, int]]:
+    """The filter (linux/filter.h): UDP to port 69, and TCP with SYN to or from these ports; IPv4, no later fragments.
+
+    Instructions are (code, jump if true, jump if false, operand); jumps count instructions that are left out.
+    """
+    tests = [(_JEQ, port) for port in tcp_ports]
+    tcp: list[tuple[int, int, int, int]] = [(_LD_B_X, 0, 0, 14 + 13), (_JSET, 0, 0, _SYN)]
+    for load, offset in ((_LD_H_X, 16), (_LD_H_X, 14)):
+        tcp.append((load, 0, 0, offset))
+        for code, port in tests:
+            tcp.append((code, 0, 0, port))
+    # Each comparison that holds leads to the last instruction, which takes the packet; the one before drops it.
+    udp = [(_LD_H_X, 0, 0, 16), (_JEQ, 0, 0, _TFTP)]
+    head = [
+        (_LD_H, 0, 0, 12),
+        (_JEQ, 0, 0, 0x0800),
+        (_LD_H, 0, 0, 20),
+        (_JSET, 0, 0, 0x1FFF),
+        (_LDX_IP, 0, 0, 14),
+        (_LD_B, 0, 0, 23),
+        (_JEQ, 0, 0, socket.IPPROTO_UDP),
+        (_JEQ, 0, 0, socket.IPPROTO_TCP),
+    ]
+    whole = [*head, *udp, *tcp, (_RET, 0, 0, 0), (_RET, 0, 0, 128)]
+    drop, take = len(whole) - 2, len(whole) - 1
+    udp_at, tcp_at = len(head), len(head) + len(udp)
+
+    def jump(at: int, target: int) -> int:
+        return target - at - 1
+
+    for at, (code, _, _, operand) in enumerate(whole):
+        if code == _JEQ and at == 1:
+            whole[at] = (code, 0, jump(at, drop), operand)
+        elif code == _JSET and at == 3:
+            whole[at] = (code, jump(at, drop), 0, operand)
+        elif code == _JEQ and at == 6:
+            whole[at] = (code, jump(at, udp_at), 0, operand)
+        elif code == _JEQ and at == 7:
+            whole[at] = (code, jump(at, tcp_at), jump(at, drop), operand)
+        elif code == _JEQ and at == udp_at + 1:
+            whole[at] = (code, jump(at, take), jump(at, drop), operand)
+        elif code == _JSET:
+            whole[at] = (code, 0, jump(at, drop), operand)
+        elif code == _JEQ:
+            whole[at] = (code, jump(at, take), 0, operand)
+    return whole
+
+
+def _attach(sock: socket.socket, instructions: list[tuple[int, int, int, int]]) -> None:
+    packed = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+    kept = ctypes.create_string_buffer(packed)
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(instructions), ctypes.addressof(kept)))

@@ -1,0 +1,148 @@
+"""A machine's firmware, iPXE and OSIE as a script: real packets from a network namespace, with what they said."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from uuid import UUID
+
+from edge.dhcp.wire import Message, MessageType, codec, options
+from tests.interop.conftest import in_namespace
+from tests.interop.rack import ADDRESS, Namespaces
+
+ROM, IPXE, SYSTEM = "rom", "ipxe", "system"
+_ANSWER_SECONDS = 3.0
+
+
+class Firmware:
+    """Boots by hand, step by step, in the namespace `where`, whose card `eth0` has `mac`."""
+
+    def __init__(self, rack: Namespaces, where: str, mac: str, ip: str) -> None:
+        self._rack = rack
+        self._where = where
+        self.mac = mac
+        self.ip = ip
+        self._sent = 0
+
+    # --- DHCP ---
+
+    def discover(self, stage: str = ROM, *, uuid: str = "", giaddr: str = "") -> bool:
+        """Whether an offer came."""
+        return self._exchange(MessageType.DISCOVER, stage, {}, uuid=uuid, giaddr=giaddr) is not None
+
+    def lease(self, stage: str = ROM) -> None:
+        """Ask for an address, take it, and have it."""
+        assert self.discover(stage), f"no offer for {self.mac}"
+        asked = {
+            options.REQUESTED_ADDRESS: socket.inet_aton(self.ip),
+            options.SERVER_IDENTIFIER: socket.inet_aton(ADDRESS),
+        }
+        assert self._exchange(MessageType.REQUEST, stage, asked) is not None, f"no lease for {self.mac}"
+        self._rack.address(self._where, f"{self.ip}/24")
+
+    def _exchange(
+        self, kind: MessageType, stage: str, more: dict[int, bytes], *, uuid: str = "", giaddr: str = ""
+    ) -> bytes | None:
+        self._sent += 1
+        xid = struct.pack("!I", self._sent << 16 | int(self.ip.rpartition(".")[2]))
+        packet = codec.build(self._message(kind, xid, stage, more, uuid, giaddr))
+        with self._socket() as sock:
+            sock.sendto(packet, (ADDRESS if giaddr else "255.255.255.255", 67))
+            end = time.monotonic() + (0.2 if giaddr else _ANSWER_SECONDS)
+            while time.monotonic() < end:
+                try:
+                    answer = sock.recv(4096)
+                except TimeoutError:
+                    continue
+                if answer[4:8] == xid and answer[0] == codec.BOOTREPLY:
+                    return answer
+        return None
+
+    def _socket(self) -> socket.socket:
+        def opened() -> socket.socket:
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # some machines are in one namespace
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0\0")
+            sock.bind(("0.0.0.0", 68))
+            sock.settimeout(0.2)
+            return sock
+
+        return in_namespace(self._rack.namespaces[self._where], opened)
+
+    def _message(
+        self, kind: MessageType, xid: bytes, stage: str, more: dict[int, bytes], uuid: str, giaddr: str
+    ) -> Message:
+        found: dict[int, bytes] = {options.MESSAGE_TYPE: bytes((kind,)), **more}
+        if stage in (ROM, IPXE):
+            found[options.VENDOR_CLASS] = b"PXEClient:Arch:00007:UNDI:003016"
+            found[options.CLIENT_ARCHITECTURE] = struct.pack("!H", 7)
+            found[options.MAX_MESSAGE_SIZE] = struct.pack("!H", 1472)
+        if stage == IPXE:
+            found[options.USER_CLASS] = b"iPXE"
+        if uuid:
+            found[options.CLIENT_UUID] = b"\0" + UUID(uuid).bytes_le
+        return Message(
+            op=codec.BOOTREQUEST, htype=codec.ETHERNET, hops=1 if giaddr else 0, xid=xid, secs=0,
+            flags=codec.BROADCAST_FLAG, ciaddr=codec.NO_ADDRESS, yiaddr=codec.NO_ADDRESS, siaddr=codec.NO_ADDRESS,
+            giaddr=socket.inet_aton(giaddr or "0.0.0.0"), chaddr=bytes.fromhex(self.mac.replace(":", "")),
+            sname=b"", file=b"", options=found,
+        )  # fmt: skip
+
+    # --- TFTP, HTTP ---
+
+    def knock_at_tftp(self, times: int, pause: float = 2.0) -> None:
+        """Ask for a file again and again, and hear nothing."""
+        sock = in_namespace(
+            self._rack.namespaces[self._where], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        )
+        with sock:
+            for _ in range(times):
+                with contextlib.suppress(PermissionError):  # its own firewall: as if it were lost on the way
+                    sock.sendto(b"\0\1snponly.efi\0octet\0blksize\x001468\0", (ADDRESS, 69))
+                time.sleep(pause)
+
+    def tftp(self, name: str) -> bool:
+        """Whether it came whole."""
+        url = f"tftp://{ADDRESS}/{name}"
+        return self._curl("--tftp-blksize", "1468", url) == 0
+
+    def get(self, path: str, within: int = 20) -> int:
+        """The status of curl for a path on the edge; 0 is well."""
+        return self._curl("--max-time", str(within), f"http://{ADDRESS}:7080{path}")
+
+    def _curl(self, *words: str) -> int:
+        process = self._rack.start(self._where, "curl", "-sSf", "-o", "/dev/null", *words)
+        return process.status(60)
+
+    # --- the ways ---
+
+    def to_ipxe(self) -> None:
+        """Firmware and iPXE, as far as iPXE's lease."""
+        self.lease(ROM)
+        assert self.tftp("snponly.efi")
+        self.lease(IPXE)
+
+    def script(self) -> None:
+        """Get it."""
+        assert self.get(f"/ipxe/script/{self.mac}/auto.ipxe") == 0
+
+    def kernel(self, osie: str, within: int = 20) -> int:
+        """As `get`."""
+        return self.get(f"/osie/{osie}/kernel", within)
+
+    def to_osie(self, osie: str = "good", uuid: str = "") -> None:
+        """All the way to an OSIE that is up."""
+        self.to_ipxe()
+        self.ipxe_to_osie(osie, uuid)
+
+    def ipxe_to_osie(self, osie: str = "good", uuid: str = "") -> None:
+        """From iPXE's lease on."""
+        self.script()
+        assert self.kernel(osie) == 0
+        assert self.get(f"/osie/{osie}/initrd") == 0
+        assert self.get(f"/sign/starting?model=Scripted%20Machine&uuid={uuid}") == 0
+        self.lease(SYSTEM)
+        assert self.get("/sign/up") == 0
