@@ -13,11 +13,13 @@ from edge.artifacts.errors import (
     ChecksumError,
     NoRoomError,
     NotFoundError,
+    PeerError,
     RefusedUpstreamError,
     StorageError,
     UpstreamError,
     UpstreamTimeoutError,
 )
+from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerCaches, PeerResponse
 from edge.artifacts.fetch.upstream import Timeouts
 from edge.artifacts.layout import Descriptor, ImageLayout, LayoutError, NoImageError, is_name
 from edge.artifacts.local import open_file
@@ -25,12 +27,14 @@ from edge.artifacts.metrics import CacheMetrics
 from edge.artifacts.storage.store import DirectoryInUseError
 
 __all__ = [
+    "TRAILER_BYTES",
     "Artifact",
     "ArtifactCache",
     "ArtifactError",
     "BadUrlError",
     "CacheMetrics",
     "ChecksumError",
+    "Copy",
     "Descriptor",
     "DirectoryInUseError",
     "ImageLayout",
@@ -38,6 +42,10 @@ __all__ = [
     "NoImageError",
     "NoRoomError",
     "NotFoundError",
+    "Offer",
+    "PeerCaches",
+    "PeerError",
+    "PeerResponse",
     "Progress",
     "RefusedUpstreamError",
     "Source",

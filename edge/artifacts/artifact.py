@@ -29,6 +29,7 @@ class Source(StrEnum):
     CACHE = "cache"
     STALE = "stale cache"
     UPSTREAM = "upstream"
+    PEER = "another edge"
     FILE = "file"
 
 
@@ -40,6 +41,9 @@ class Filling(Protocol):
 
     def progress(self) -> Progress:
         """See `Artifact.progress`."""
+
+    async def whole_sha256(self) -> str:
+        """See `Artifact.sha256`."""
 
 
 def _nothing() -> None:
@@ -62,15 +66,17 @@ class Artifact:
         source: Source,
         download: Filling | None,
         *,
+        sha256: str = "",
         released: Callable[[], None] = _nothing,
     ) -> None:
-        """`released` is called once, when the reader closes it."""
+        """`sha256` is that of a whole file, if it is known. `released` is called once, when the reader closes it."""
         self.url = url
         self.fd = fd
         self.size = size
         self.version = version
         self.source = source
         self._download = download
+        self._sha256 = sha256
         self._released = released
 
     @property
@@ -87,6 +93,13 @@ class Artifact:
         if self._download is None:
             return self.size
         return await self._download.filled(offset)
+
+    async def sha256(self) -> str:
+        """The checksum of the whole, when that is there and has been checked; empty if nobody computed it.
+
+        Raises ArtifactError if the upstream fails before.
+        """
+        return await self._download.whole_sha256() if self._download is not None else self._sha256
 
     def close(self) -> None:
         """Close the file."""

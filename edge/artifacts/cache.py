@@ -5,6 +5,7 @@ written to a file that all who ask read from while it grows, so a machine starts
 fifty machines cost the upstream one request. The rooms behind this door:
 
     flight      one question to an upstream and the download that follows; goes on where it broke off
+    peers       the caches of other edges, which are asked first
     download    the file that fills, and its readers
     upstream    HTTP, and its troubles in our words
     checksum    of the OSIE, of `<url>.sha256`, of files
@@ -43,6 +44,7 @@ from edge.artifacts.errors import (
     shown,
 )
 from edge.artifacts.fetch.flight import Flight, Services
+from edge.artifacts.fetch.peers import Copy, PeerCaches
 from edge.artifacts.fetch.preemption import MAX_DOWNLOADS, Candidate, preempted
 from edge.artifacts.fetch.upstream import Timeouts, Upstream
 from edge.artifacts.local import identity, open_file
@@ -80,6 +82,7 @@ class ArtifactCache:
         budget: int | None = None,
         file_root: Path | None = None,
         reach: Reach | None = None,
+        peers: PeerCaches | None = None,
         new_version: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         """`clock` gives monotonic seconds; `new_version` a hexadecimal name that no other download had.
@@ -88,12 +91,14 @@ class ArtifactCache:
         An upstream that gave no answer is not asked again for `remember_failures` seconds.
         file:// URLs may name files below `file_root` only (None: none at all): who may write an OSIE object must not be
         able to have this host's other files served. Nor its other services: `reach` says where URLs of http and https
-        may lead (None: to no special address, see `tink.net.special_addresses`).
+        may lead (None: to no special address, see `tink.net.special_addresses`). `peers`: the caches of other edges,
+        which are asked before an upstream is.
         """
         self.counts = Counts()
         self._store = Store(directory, clock)
         self._file_root = file_root
         self._reach = reach or Reach()
+        self._peers = peers
         self._clock = clock
         self._timeouts = timeouts or Timeouts()
         self._revalidate_after = revalidate_after
@@ -120,6 +125,7 @@ class ArtifactCache:
         self._services = Services(
             store=self._store,
             upstream=Upstream(self._timeouts, self._reach),
+            peers=self._peers,
             room=self._room,
             timeouts=self._timeouts,
             writers=self._writers,
@@ -177,6 +183,53 @@ class ArtifactCache:
         """How many artifacts are on disk, whole."""
         return len(self._store.whole())
 
+    # --- what other edges are given ---
+
+    def held(self, key: str, pin: str) -> tuple[Copy | None, bool]:
+        """The copy of the artifact `key` (`edge.artifacts.storage.store.key_of`), or one with the checksum `pin`; and
+        whether this edge is about to have it from its upstream.
+
+        What comes from another edge is no copy before it is whole: no edge waits for one that waits for it.
+        """
+        flight = self._flight(key)
+        if flight is not None:
+            download = flight.download
+            if download is not None and self._is_shared(flight) and download.size is not None:
+                copy = Copy(
+                    download.version, download.size, download.etag, download.last_modified, self._revalidate_after
+                )
+                return copy, True
+        stored = self._stored(key, pin)
+        if stored is None:
+            return None, flight is not None
+        check = self._checked.get((stored.url, stored.pin))
+        fresh = 0.0 if check is None or check.stale else max(0.0, check.until - self._clock())
+        fresh = self._revalidate_after if pin else fresh
+        copy = Copy(stored.version, stored.size, stored.etag, stored.last_modified, fresh, stored.sha256)
+        return copy, flight is not None
+
+    async def open_held(self, key: str, pin: str, version: str) -> Artifact | None:
+        """The copy that `held` has named; None if it has gone. The caller closes it. Raises ArtifactError."""
+        flight = self._flight(key)
+        if flight is not None and flight.download is not None and flight.download.version == version:
+            return flight.download.reader() if self._is_shared(flight) else None
+        stored = self._stored(key, pin)
+        if stored is None or stored.version != version:
+            return None
+        return await self._open_intact(stored, stale=False)
+
+    def _flight(self, key: str) -> Flight | None:
+        return next((flight for flight in self._flights.values() if flight.key == key), None)
+
+    def _is_shared(self, flight: Flight) -> bool:
+        """Whether its upstream sends, and others may read what comes."""
+        download = flight.download
+        began = flight.answered.done() and download is not None and not download.ended
+        return began and download is not None and download.source is Source.UPSTREAM
+
+    def _stored(self, key: str, pin: str) -> Stored | None:
+        return self._store.with_sha256(pin) if pin else self._store.with_key(key)
+
     # --- opening what is here ---
 
     async def _open_local(self, url: str, pin: str) -> Artifact:
@@ -229,7 +282,14 @@ class ArtifactCache:
         source = Source.STALE if stale else Source.CACHE
         blob = stored.blob
         return Artifact(
-            stored.url, fd, stored.size, stored.version, source, None, released=lambda: self._store.release(blob)
+            stored.url,
+            fd,
+            stored.size,
+            stored.version,
+            source,
+            None,
+            sha256=stored.sha256,
+            released=lambda: self._store.release(blob),
         )
 
     # --- opening what is to be asked for ---
@@ -307,7 +367,7 @@ class ArtifactCache:
             self._failed(key, flight, error)
         else:
             self._failures.pop(key, None)
-            self._checked[key] = self._check(stale=False)
+            self._checked[key] = self._check(stale=flight.stale, fresh=flight.fresh)
             if stored is None:
                 flight.answered.set_result(None)
             else:
@@ -337,8 +397,10 @@ class ArtifactCache:
             self._remember(key, error, LONGEST_MEMORY)
             flight.fail(error)
 
-    def _check(self, *, stale: bool, at_least: float = 0.0) -> _Check:
-        return _Check(self._clock() + max(self._revalidate_after, at_least), stale)
+    def _check(self, *, stale: bool, at_least: float = 0.0, fresh: float | None = None) -> _Check:
+        """`fresh`: for how many seconds another edge took it to be fresh, which is not to grow from edge to edge."""
+        seconds = self._revalidate_after if fresh is None else min(fresh, self._revalidate_after)
+        return _Check(self._clock() + max(seconds, at_least), stale)
 
     def _remember(self, key: _Key, error: ArtifactError, longest: int) -> float:
         """Gives for how many seconds."""

@@ -73,6 +73,16 @@ class ChangedError(UpstreamError):
     kind = "changed"
 
 
+class PeerError(UpstreamError):
+    """Another edge did not give what it offered; `peer` is which."""
+
+    kind = "peer"
+
+    def __init__(self, url: str, reason: str, peer: str = "") -> None:
+        super().__init__(url, reason)
+        self.peer = peer
+
+
 class StorageError(ArtifactError):
     """The edge's own disk: an artifact could not be read or written."""
 
@@ -96,6 +106,7 @@ KINDS = tuple(
         UpstreamTimeoutError,
         WrongContentError,
         ChangedError,
+        PeerError,
         StorageError,
         NoRoomError,
     )

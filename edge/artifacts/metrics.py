@@ -35,6 +35,8 @@ class Counts:
     revalidations: int = 0
     evictions: int = 0
     fetched_bytes: int = 0
+    from_peers: int = 0
+    peer_bytes: int = 0
 
 
 class CacheMetrics(Collector):
@@ -71,6 +73,8 @@ class CacheMetrics(Collector):
              counts.revalidations),
             ("evictions", "Files that made room for others.", counts.evictions),
             ("fetched_bytes", "Bytes of kernels and initrds that came from upstreams.", counts.fetched_bytes),
+            ("peer_downloads", "Kernels and initrds that came from other edges.", counts.from_peers),
+            ("peer_bytes", "Bytes of kernels and initrds that came from other edges.", counts.peer_bytes),
         ):  # fmt: skip
             yield CounterMetricFamily(f"tinkedge_artifact_{name}", text, value=value)
 

@@ -112,10 +112,10 @@ class Responder:
         if isinstance(self._replies, Leases):
             self._replies.compile(mac)
 
-    def peers_changed(self, peers: frozenset[str]) -> None:
-        """The other edges that answer for the same machines have other addresses now (dotted)."""
+    def peers_changed(self, peers: frozenset[str], gone: frozenset[str] = frozenset()) -> None:
+        """The other edges that answer for the same machines have other addresses now (dotted), and these are `gone`."""
         if isinstance(self._replies, Leases):
-            self._replies.peers_changed(peers)
+            self._replies.peers_changed(peers, gone)
 
     def respond(self, packet: bytes, received: Received) -> Reply | None:
         """The answer to one UDP payload, or None for silence. Never raises on what a packet holds."""
@@ -149,8 +149,15 @@ class Responder:
             return None
         reply = self._replies.answer(message_type, message, received)
         if reply is not None and self.fast_path is not None and received.port == SERVER_PORT:
-            self.fast_path.learn(packet, message, message_type, reply)
+            self._learn(self.fast_path, packet, message, message_type, reply)
         return reply
+
+    def _learn(
+        self, fast_path: FastPath, packet: bytes, message: Message, message_type: MessageType, reply: Reply
+    ) -> None:
+        """What is answered in the place of an edge that is gone is its own again when it is back."""
+        if not (isinstance(self._replies, Leases) and self._replies.is_for_a_peer(message)):
+            fast_path.learn(packet, message, message_type, reply)
 
     def _foreign_link(self, message: Message, received: Received) -> None:
         link = "InfiniBand" if message.htype == _INFINIBAND else f"hardware type {message.htype}"

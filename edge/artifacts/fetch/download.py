@@ -25,7 +25,7 @@ class Download:
     """One file being filled. `size` in bytes (None: the upstream did not say).
 
     `written` bytes are in the file, `hashed` in the checksum, which may lag behind by a chunk; `etag`, `last_modified`
-    and `validator` name what they are of.
+    and `validator` name what they are of. `source` is where they come from; `sha256` is there when the whole is.
     """
 
     def __init__(self, url: str, pin: str, version: str, part: Path, fd: int) -> None:
@@ -40,6 +40,8 @@ class Download:
         self.written = self.hashed = 0
         self.resumed = 0
         self.readers = 0
+        self.source = Source.UPSTREAM
+        self.sha256 = ""
         self.ended = False
         self.failure: ArtifactError | None = None
         self._digest = hashlib.sha256()
@@ -86,6 +88,10 @@ class Download:
         self._whole_allowed = True
         self.tell()
 
+    def withhold(self) -> None:
+        """The end is to wait after all: it comes from somebody whose word for it is still missing."""
+        self._whole_allowed = False
+
     def end(self, failure: ArtifactError | None) -> None:
         """Nothing more will come. Readers keep their own descriptors."""
         self.ended = True
@@ -123,9 +129,7 @@ class Download:
         """A reader with a descriptor of its own. Only while the download has a known size and has not ended."""
         size = self.size if self.size is not None else self.written
         self.readers += 1
-        return Artifact(
-            self.url, os.dup(self.fd), size, self.version, Source.UPSTREAM, self, released=self._reader_gone
-        )
+        return Artifact(self.url, os.dup(self.fd), size, self.version, self.source, self, released=self._reader_gone)
 
     async def filled(self, offset: int) -> int:
         """Bytes that can be read, as soon as they are more than `offset`. Raises the failure, if they will never be."""
@@ -134,6 +138,13 @@ class Download:
         if self._readable <= offset and self.failure is not None:
             raise self.failure.again()
         return self._readable
+
+    async def whole_sha256(self) -> str:
+        """Wait for the end, and give the checksum. Raises the failure."""
+        await self.whole()
+        if self.failure is not None:
+            raise self.failure.again()
+        return self.sha256
 
     async def whole(self) -> None:
         """Wait for the end. A failure is in `failure`."""

@@ -3,11 +3,13 @@
 The order of things, from `Flight.run`:
 
     pick up     what an earlier download of the same file left on disk, if there is any
-    ask         for the rest of that; or whether the stored file is still the right one; or for the file
+    ask         the other edges of the site, then the upstream: for the rest of that; or whether the stored file is
+                still the right one; or for the file
     take in     the body, chunk by chunk: written and hashed in a thread, then readers are told. Every now and then what
                 is there is fsynced and noted in a journal (`Store.checkpoint`), for a restart to go on from
     go on       when the upstream breaks off, from where it did: by Range where the upstream can, else by asking for all
-                again and comparing what we have. Readers wait meanwhile and notice nothing
+                again and comparing what we have. Readers wait meanwhile and notice nothing. What another edge sent and
+                has not signed for, because it went, is compared in any case
     keep        if the checksum is right: the file becomes the artifact of its URL
 
 Whoever reads is given bytes as they arrive, so a download never takes another version's bytes after those of the first.
@@ -24,11 +26,13 @@ from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from edge.artifacts.artifact import Source
 from edge.artifacts.checksum import from_sidecar, hash_file, sidecar_url
 from edge.artifacts.errors import (
     ArtifactError,
     ChangedError,
     ChecksumError,
+    PeerError,
     StorageError,
     UpstreamError,
     UpstreamTimeoutError,
@@ -36,10 +40,11 @@ from edge.artifacts.errors import (
     shown,
 )
 from edge.artifacts.fetch.download import Download
+from edge.artifacts.fetch.peers import Copy, Offer, PeerCaches, PeerResponse
 from edge.artifacts.fetch.upstream import Known, RangeError, Timeouts, Upstream, UpstreamResponse
 from edge.artifacts.metrics import Counts
 from edge.artifacts.storage.room import Allocator
-from edge.artifacts.storage.store import Store, Stored, Unfinished
+from edge.artifacts.storage.store import Store, Stored, Unfinished, key_of
 from edge.artifacts.threads import in_thread
 
 log = logging.getLogger(__name__)
@@ -58,6 +63,7 @@ class Services:
 
     store: Store
     upstream: Upstream
+    peers: PeerCaches | None
     room: Allocator
     timeouts: Timeouts
     writers: Executor
@@ -72,6 +78,9 @@ class Flight:
 
     `answered` gives the download that has begun, or None: serve what is stored. Its exception is set by whoever calls
     `run`, who knows what else there is to serve. Whoever cancels `run` may say why (`why_cancelled`).
+
+    `fresh` is for how many seconds another edge knows that the file is the upstream's; None: the upstream itself said
+    it. `stale`: the upstream could not be asked.
     """
 
     def __init__(self, url: str, pin: str, stored: Stored | None, services: Services) -> None:
@@ -80,11 +89,17 @@ class Flight:
         self.stored = stored
         self.answered: asyncio.Future[Download | None] = asyncio.get_running_loop().create_future()
         self.download: Download | None = None
+        self.key = key_of(url, pin)
         self.started = services.clock()
+        self.fresh: float | None = None
+        self.stale = False
         self.under_way = False
         self.why_cancelled = "the edge is stopping"
         self._services = services
         self._ranges = True
+        self._avoided: set[str] = set()
+        self._offer: Offer | None = None
+        self._signed_sha256 = ""
         self._deadline = services.clock() + services.timeouts.total
         self._hashing: asyncio.Future[None] | None = None
         self._sidecar: asyncio.Task[str] | None = None
@@ -157,6 +172,11 @@ class Flight:
             except RangeError:
                 self._ranges = False
                 continue
+            except PeerError as error:
+                log.info("artifact cache: %s", error)
+                self._services.counts.failures[error.kind] += 1
+                self._avoided.add(error.peer)
+                continue
             except (ChangedError, WrongContentError):
                 raise
             except UpstreamError as error:
@@ -178,17 +198,99 @@ class Flight:
         if seconds <= 0:
             raise UpstreamTimeoutError(self.url, f"not there within {self._services.timeouts.total:g} s")
         await self._hashed()
-        async with self._services.upstream.get(self.url, self._known(), seconds=seconds) as answer:
-            if answer.not_modified:
-                self._services.counts.revalidations += 1
-                return None
-            await answer.first()
-            if self.download is not None and not self.answered.done() and answer.start == 0:
-                self._drop_download()  # nobody has read of it, and all comes again
-            download = await self._begin(answer) if self.download is None else self.download
-            if not self.answered.done():
-                await self._ready(download)
-            await self._take_in(download, answer)
+        self.stale, peers = False, self._services.peers
+        offer = await peers.find(self.key, self.pin, self._avoided) if peers is not None else None
+        if offer is not None and offer.copy.fresh > 0 and self._is_usable(offer):
+            self.fresh = offer.copy.fresh
+            return await self._accept(offer)
+        try:
+            return await self._ask_upstream(offer, seconds)
+        except UpstreamError as error:
+            if offer is None or self.stored is not None or self.download is not None:
+                raise
+            log.warning("artifact cache: what another edge has is taken, for its upstream can't be asked: %s", error)
+            self.stale, self.fresh = True, None
+            return await self._accept(offer)
+
+    async def _ask_upstream(self, offer: Offer | None, seconds: float) -> Download | None:
+        """One request to it; where all that there is is another edge's, whether that is still the right one."""
+        if self._is_unvouched and self.download is not None:
+            self._ranges = False
+        known, borrowed = self._known(), False
+        if known == Known() and offer is not None and self.download is None:
+            known, borrowed = Known(etag=offer.copy.etag, last_modified=offer.copy.last_modified), True
+        async with self._services.upstream.get(self.url, known, seconds=seconds) as answer:
+            self.fresh = None
+            if not answer.not_modified:
+                await answer.first()
+                return await self._take(answer)
+            self._services.counts.revalidations += 1
+        return await self._accept(offer) if borrowed and offer is not None else None
+
+    # --- other edges ---
+
+    @property
+    def _is_unvouched(self) -> bool:
+        """Whether what is there came from another edge, which has not signed for it yet, and no checksum will tell."""
+        return self._offer is not None and not self._signed_sha256 and not self.pin
+
+    @property
+    def _peers(self) -> PeerCaches:
+        """For what one of them has offered."""
+        if self._services.peers is None:
+            raise PeerError(self.url, "there is no other edge")
+        return self._services.peers
+
+    def _is_usable(self, offer: Offer) -> bool:
+        """Whether it goes on with what readers have been given already."""
+        download = self.download
+        if download is None or not self.answered.done():
+            return True
+        if self.pin:
+            return download.size == offer.copy.size
+        return offer.copy.same_as(download.etag, download.last_modified, download.size)
+
+    async def _accept(self, offer: Offer) -> Download | None:
+        """Take a peer's copy; None if it is the one that is here. Raises PeerError."""
+        copy, stored = offer.copy, self.stored
+        if stored is not None and not self.answered.done() and _is_same(stored, copy):
+            return None
+        if self.download is not None and not self._is_usable_start(offer):
+            self._drop_download()
+        offset = self.download.hashed if self.download is not None else 0
+        services = self._services
+        try:
+            async with self._peers.get(offer, self.url, self.key, self.pin, offset) as answer:
+                download = await self._take(answer, offer)
+        except PeerError:
+            raise
+        except UpstreamError as error:
+            raise PeerError(self.url, f"from the edge {offer.address}: {error.reason}", offer.peer) from error
+        self._signed_sha256 = answer.sha256
+        services.counts.from_peers += 1
+        return download
+
+    def _is_usable_start(self, offer: Offer) -> bool:
+        """Whether what an earlier download left is the start of it."""
+        download = self.download
+        if download is None or download.size != offer.copy.size:
+            return False
+        return bool(self.pin) or offer.copy.same_as(download.etag, download.last_modified, download.size)
+
+    async def _take(self, answer: UpstreamResponse, offer: Offer | None = None) -> Download:
+        """The body of an answer, up to its end; `offer` if it is a peer's."""
+        if self.download is not None and not self.answered.done() and answer.start == 0:
+            self._drop_download()  # nobody has read of it, and all comes again
+        download = await self._begin(answer) if self.download is None else self.download
+        self._offer, self._signed_sha256 = offer or self._offer, ""
+        download.source = Source.PEER if offer is not None else Source.UPSTREAM
+        if offer is not None:
+            download.withhold()
+        if not self.answered.done():
+            await self._ready(download)
+        if offer is None and not self.pin and self._sidecar is None:
+            self._sidecar = asyncio.create_task(self._read_sidecar(download))
+        await self._take_in(download, answer)
         return download
 
     def _known(self) -> Known:
@@ -221,8 +323,6 @@ class Flight:
         await self._services.room.allocate(download)
         self._services.counts.downloads += 1
         self._checkpointed = (download.written, self._services.clock())
-        if not self.pin:
-            self._sidecar = asyncio.create_task(self._read_sidecar(download))
         self.answered.set_result(download)
 
     async def _take_in(self, download: Download, answer: UpstreamResponse) -> None:
@@ -233,8 +333,14 @@ class Flight:
             elif download.written:
                 self._services.counts.resumptions += 1
             async for chunk in body:
-                self._services.counts.fetched_bytes += len(chunk)
+                self._count(answer, chunk)
                 await self._add(download, chunk)
+
+    def _count(self, answer: UpstreamResponse, chunk: bytes) -> None:
+        if isinstance(answer, PeerResponse):
+            self._services.counts.peer_bytes += len(chunk)
+        else:
+            self._services.counts.fetched_bytes += len(chunk)
 
     async def _add(self, download: Download, chunk: bytes) -> None:
         if not chunk:
@@ -262,7 +368,7 @@ class Flight:
             raise ChangedError(self.url, f"has {answer.size} bytes now; it had {download.size} when it broke off")
         ahead, again = download.written, hashlib.sha256()
         async for chunk in body:
-            self._services.counts.fetched_bytes += len(chunk)
+            self._count(answer, chunk)
             known, beyond = chunk[:ahead], chunk[ahead:]
             await in_thread(self._services.writers, again.update, known)
             ahead -= len(known)
@@ -282,6 +388,7 @@ class Flight:
         await self._hashed()
         sha256 = download.digest().hexdigest()
         await self._check(sha256)
+        download.sha256 = sha256
         download.release()
         await self._checkpoint_done()
         stored = Stored(
@@ -299,11 +406,18 @@ class Flight:
         return stored
 
     async def _check(self, sha256: str) -> None:
-        """Compare with the OSIE's checksum, else with that beside the file. Raises ChecksumError."""
+        """Compare with the OSIE's checksum, else with that of the edge that it came from, or that beside the file.
+
+        Raises ChecksumError.
+        """
         expected, source = self.pin, "the OSIE says"
-        if not expected and self._sidecar is not None:
+        if not expected and self._signed_sha256:
+            expected, source = self._signed_sha256, "the edge that it came from says"
+        elif not expected and self._sidecar is not None:
             expected, source = await self._sidecar, f"{shown(sidecar_url(self.url))} says"
         if expected and expected != sha256:
+            if self._offer is not None:
+                self._peers.distrust(self._offer, self.key)
             raise ChecksumError(self.url, f"wrong SHA-256: {source} {expected}, but what came has {sha256}")
 
     async def _read_sidecar(self, download: Download) -> str:
@@ -339,7 +453,7 @@ class Flight:
         """Keep what is there, if a later flight can go on with it."""
         if not isinstance(failure, UpstreamError) or isinstance(failure, (ChangedError, WrongContentError)):
             return False
-        unfinished = download.unfinished()
+        unfinished = None if self._is_unvouched else download.unfinished()
         if unfinished is None:
             return False
         try:
@@ -366,7 +480,7 @@ class Flight:
             return
         if self._checkpoint is not None and not self._checkpoint.done():
             return
-        unfinished = download.unfinished()
+        unfinished = None if self._is_unvouched else download.unfinished()
         if unfinished is not None:
             self._checkpointed = (download.hashed, self._services.clock())
             self._checkpoint = asyncio.create_task(self._write_checkpoint(unfinished, download.fd))
@@ -380,3 +494,9 @@ class Flight:
     async def _checkpoint_done(self) -> None:
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
+
+
+def _is_same(stored: Stored, copy: Copy) -> bool:
+    if copy.sha256:
+        return copy.sha256 == stored.sha256
+    return copy.same_as(stored.etag, stored.last_modified, stored.size)

@@ -158,7 +158,11 @@ class Store:
 
     def get(self, url: str, pin: str = "") -> Stored | None:
         """The whole artifact of `url`, if there is one."""
-        return self._index.get(_key(url, pin))
+        return self._index.get(key_of(url, pin))
+
+    def with_key(self, key: str) -> Stored | None:
+        """The same by `key_of` what is wanted."""
+        return self._index.get(key)
 
     def with_sha256(self, sha256: str) -> Stored | None:
         """A whole artifact with these bytes, wherever it came from."""
@@ -176,7 +180,7 @@ class Store:
         """Open it for a reader, who calls `release` in the end. Raises OSError. Until then it is not evicted."""
         fd = _open_regular(self.path(stored), os.O_RDONLY, stored.size)
         self._holders[stored.blob] += 1
-        key = _key(stored.url, stored.pin)
+        key = key_of(stored.url, stored.pin)
         if self._index.get(key) is stored:
             self._index[key] = self._index.pop(key)
         now = self._clock()
@@ -194,7 +198,7 @@ class Store:
 
     def forget(self, stored: Stored) -> None:
         """Drop an artifact: its bytes turned out to be missing or wrong, or it has to make room."""
-        key = _key(stored.url, stored.pin)
+        key = key_of(stored.url, stored.pin)
         if self._index.get(key) == stored:
             del self._index[key]
             _remove(self._entry(key))
@@ -204,7 +208,7 @@ class Store:
     def commit(self, stored: Stored, part: Path, fd: int) -> None:
         """Make the downloaded `part` (open as `fd`) the blob of `stored`. Raises OSError; then nothing has changed."""
         os.fsync(fd)
-        entry = self._entry(_key(stored.url, stored.pin))
+        entry = self._entry(key_of(stored.url, stored.pin))
         temporary = entry.with_suffix(".tmp")
         try:
             part.rename(self.path(stored))
@@ -221,7 +225,7 @@ class Store:
 
         Machines that still read the artifact it replaces keep their open file.
         """
-        key = _key(stored.url, stored.pin)
+        key = key_of(stored.url, stored.pin)
         replaced = self._index.pop(key, None)
         self._index[key] = stored
         self._give_up_claim(part.name)
@@ -234,7 +238,7 @@ class Store:
 
     def part_path(self, url: str, version: str, pin: str = "") -> Path:
         """Where a download of `url` is to be written."""
-        return self._directory / f"{_key(url, pin)}.{version}.part"
+        return self._directory / f"{key_of(url, pin)}.{version}.part"
 
     def claim(self, part: Path, size: int, *, given: int) -> None:
         """A download takes `size` bytes in all for `part`, of which the disk has given `given` already."""
@@ -255,7 +259,7 @@ class Store:
 
     def take_unfinished(self, url: str, pin: str = "") -> Unfinished | None:
         """What is there of an earlier download of `url`. It is the caller's now, to go on with or to `discard`."""
-        unfinished = self._unfinished.pop(_key(url, pin), None)
+        unfinished = self._unfinished.pop(key_of(url, pin), None)
         if unfinished is not None:
             # Of the disk, only what is written is sure: the file system may not have kept the rest for it.
             self.claim(self._directory / unfinished.part, unfinished.size, given=unfinished.received)
@@ -272,7 +276,7 @@ class Store:
     def put_by(self, unfinished: Unfinished) -> None:
         """A download that was checkpointed so is broken off, and kept for later."""
         self._give_up_claim(unfinished.part)
-        self._unfinished[_key(unfinished.url, unfinished.pin)] = unfinished
+        self._unfinished[key_of(unfinished.url, unfinished.pin)] = unfinished
 
     def discard(self, part: Path) -> None:
         """Delete a download that can't be used."""
@@ -344,7 +348,7 @@ class Store:
         for path in self._directory.glob("*.json"):
             try:
                 stored = _read(Stored, path)
-                named_rightly = _BLOB.fullmatch(stored.blob) and path.stem == _key(stored.url, stored.pin)
+                named_rightly = _BLOB.fullmatch(stored.blob) and path.stem == key_of(stored.url, stored.pin)
                 if not named_rightly:
                     raise ValueError("it is of another file")
                 status = self.path(stored).lstat()
@@ -363,7 +367,7 @@ class Store:
         for path in self._directory.glob("*.journal"):
             try:
                 unfinished = _read(Unfinished, path)
-                key = _key(unfinished.url, unfinished.pin)
+                key = key_of(unfinished.url, unfinished.pin)
                 named_rightly = _PART.fullmatch(unfinished.part) and path.name == _journal(unfinished.part)
                 if not named_rightly or not unfinished.part.startswith(f"{key}."):
                     continue
@@ -431,7 +435,8 @@ def _write_durably(path: Path, entry: Stored | Unfinished) -> None:
         os.fsync(file.fileno())
 
 
-def _key(url: str, pin: str) -> str:
+def key_of(url: str, pin: str) -> str:
+    """Names an artifact, and tells nobody its URL, which may have a secret in it: 32 hexadecimal digits."""
     wanted = f"{url}\n{pin}" if pin else url
     return hashlib.sha256(wanted.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

@@ -2,7 +2,8 @@
 
 Whose packet it is, is told by the MAC in `chaddr` and nothing else, for ROM, iPXE and operating system each send
 another client identifier. Leases are not stored: the reservation is the lease, so a restart forgets nothing and several
-edges may answer alike. What a client may ask is RFC 2131 section 4.3; the states are those of its table 4:
+edges may answer alike: one stands in for another that is gone, in its name, for a client that has taken its offer waits
+for its word and no other's. What a client may ask is RFC 2131 section 4.3; the states are those of its table 4:
 
     SELECTING    54 is us, 50 is the address            ACK, or NAK for another address
     INIT-REBOOT  50 is the address, no 54               ACK, or NAK
@@ -72,10 +73,18 @@ class Leases:
         self._compiler = Compiler(settings.server_ip, policy, settings.networks)
         self._server_id = options.ipv4(settings.server_ip)
         self._peers: frozenset[bytes] = frozenset()
+        self._gone: frozenset[bytes] = frozenset()
 
-    def peers_changed(self, peers: frozenset[str]) -> None:
-        """Other edges answer for the same machines: that one took an offer of theirs is no news. Addresses, dotted."""
-        self._peers = frozenset(map(options.ipv4, peers))
+    def peers_changed(self, peers: frozenset[str], gone: frozenset[str] = frozenset()) -> None:
+        """Other edges answer for the same machines: that one took an offer of theirs is no news. Those that are `gone`
+        answer no more. Addresses, dotted.
+        """
+        self._gone = frozenset(map(options.ipv4, gone))
+        self._peers = frozenset(map(options.ipv4, peers)) | self._gone
+
+    def is_for_a_peer(self, message: Message) -> bool:
+        """Whether option 54 names another edge."""
+        return message.options.get(options.SERVER_IDENTIFIER) in self._peers
 
     def compile(self, mac: str) -> Reservation | None:
         """The reservation of the machine with this MAC, made anew; None if there is no such machine."""
@@ -126,6 +135,8 @@ class Leases:
         requested = message.options.get(options.REQUESTED_ADDRESS)
         server_id = message.options.get(options.SERVER_IDENTIFIER)
         if server_id is not None and not self._is_us(server_id, agent):
+            if server_id in self._gone and requested == reservation.yiaddr:
+                return self._stand_in(reservation, message, agent, server_id)
             self._has_chosen_another(reservation, server_id)
             return None
         if not self._is_served(reservation):
@@ -142,6 +153,20 @@ class Leases:
                 return None
             self._declined.acknowledged.lately.add(message.chaddr)
         return self._lease(MessageType.ACK, reservation, message, agent, renewing=renewing)
+
+    def _stand_in(
+        self, reservation: Reservation, message: Message, agent: RelayAgent, server_id: bytes
+    ) -> Reply | None:
+        """The client has taken the offer of an edge that is gone. It was for the same address, and all that follows it
+        gets here. Should that edge be back, both answer the same.
+        """
+        if not self._is_served(reservation) or self._is_quarantined(reservation):
+            return None
+        server = options.dotted(server_id)
+        line = f"answered in the place of the edge {server}, which is gone"
+        self._reports.once(reservation.machine.mac, Outcome.INFO, line, server=server)
+        self._declined.acknowledged.lately.add(message.chaddr)
+        return self._lease(MessageType.ACK, reservation, message, agent._replace(server_id=server_id))
 
     def _inform(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
         """Section 4.3.5: the client has an address from elsewhere; it gets the rest, and no lease.
@@ -204,10 +229,12 @@ class Leases:
         """
         machine = reservation.machine
         requested = message.options.get(options.REQUESTED_ADDRESS)
-        if reservation.unserved or requested != reservation.yiaddr or not self._is_for_us(message):
+        agent = relay_agent_of(message)
+        # On our own link every edge hears it, and offers the same address: each looks for itself.
+        is_ours = self._is_for_us(message) or (not agent.giaddr and self.is_for_a_peer(message))
+        if reservation.unserved or requested != reservation.yiaddr or not is_ours:
             log.debug("a DHCPDECLINE of %s that is not about its reservation is ignored", machine.mac)
             return
-        agent = relay_agent_of(message)
         if agent.giaddr and not reservation.network.has_link(agent.link):
             why = f"its relay {options.dotted(agent.giaddr)} is not of this machine's network"
             self._declined.disbelieved(machine, received.source, why)

@@ -7,6 +7,7 @@ has it boot. Its operator finds a journey entry that carries a Hardware manifest
 from __future__ import annotations
 
 from collections.abc import Callable
+from uuid import UUID
 
 from edge.dhcp.boot.client import Client
 from edge.dhcp.wire import options
@@ -69,4 +70,7 @@ class Unregistered:
         detail = {"client": client.description, "manifest": hardware_manifest(mac, self._server_ip)}
         if relay:
             detail["relay"] = relay
+        uuid = message.options.get(options.CLIENT_UUID, b"")  # RFC 4578 section 2.3: a type, which is 0, and 16 bytes
+        if len(uuid) == 17 and not uuid[0]:
+            detail["uuid"] = str(UUID(bytes=uuid[1:]))
         self._record(mac, Step.SEEN, Outcome.INFO, text, **detail)

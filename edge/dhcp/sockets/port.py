@@ -78,7 +78,7 @@ class Port:
         except OSError as error:
             self.close()
             what = f"DHCP can't open UDP port {self._number} on {self._interface}"
-            raise DhcpServerError(advice(what, error, port=self._number, disable="dhcp")) from error
+            raise DhcpServerError(advice(what, error, port=self._number, without="--disable dhcp")) from error
         if self._number == SERVER_PORT:
             self._link = self._open_link()
 

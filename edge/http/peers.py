@@ -1,0 +1,113 @@
+"""Where other edges of the site ask (`edge.peers`): who is here, what it has, and the files themselves.
+
+Everything is signed, in both directions. Whoever has not signed learns nothing here, not even which files there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from aiohttp import web
+
+from edge.artifacts import TRAILER_BYTES, Artifact, ArtifactError
+from edge.callers import dotted
+from edge.http.context import Context, local_address, not_allowed, not_found, text
+from edge.http.files.body import BodySender, MachineGoneError
+from edge.http.files.ranges import UnsatisfiableError, span
+from edge.http.files.response_head import break_off
+from edge.http.routes import Route
+from edge.peers import HEADER, MAX_MESSAGE_BYTES, Asked, MessageError, Peers, Refusal, Request, StrangerError
+
+log = logging.getLogger(__name__)
+
+BODY_SECONDS = 5.0
+_POSTED = frozenset({"hello", "ask"})
+
+
+class PeerRequests:
+    """The handler of `Place.PEER`."""
+
+    def __init__(self, context: Context, sender: BodySender, peers: Peers) -> None:
+        self._context = context
+        self._sender = sender
+        self._peers = peers
+
+    async def handle(self, request: web.Request, route: Route) -> web.StreamResponse:
+        """Any request below /peers."""
+        posted = route.name in _POSTED
+        if request.method != ("POST" if posted else "GET"):
+            return not_allowed(("POST",) if posted else ("GET",))
+        if request.headers.get(HEADER, "") and (request.content_length or 0) > MAX_MESSAGE_BYTES:
+            return text(f"longer than {MAX_MESSAGE_BYTES} bytes", status=413)
+        try:
+            body = await self._body(request) if posted else b""
+            asked = self._peers.check(request.headers.get(HEADER, ""), _signed(request, body))
+            return self._message(route.name, body, asked) if posted else await self._file(request, route, asked)
+        except StrangerError as error:
+            status = 503 if error.refusal is Refusal.FULL else 403
+            return self._context.refuse(
+                status, str(error), seen=dotted(request.remote or ""), why=f"as an edge: {error}"
+            )
+        except MessageError as error:
+            return text(f"no message of an edge: {error}", status=400)
+
+    async def _body(self, request: web.Request) -> bytes:
+        """Read no more of a stranger's than a message has."""
+        if not request.headers.get(HEADER, ""):
+            raise StrangerError(Refusal.UNSIGNED, "only edges of this site may ask here")
+        body = b""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while len(body) <= MAX_MESSAGE_BYTES and (more := await request.content.read(MAX_MESSAGE_BYTES + 1)):
+                    body += more
+        except TimeoutError:
+            raise MessageError(f"its body does not come within {BODY_SECONDS:g} s") from None
+        return body
+
+    def _message(self, name: str, body: bytes, asked: Asked) -> web.Response:
+        content = self._peers.hello(body) if name == "hello" else self._peers.ask(body, asked)
+        headers = {HEADER: self._peers.signed(asked, 200, content)}
+        return web.Response(body=content, content_type="application/json", headers=headers)
+
+    async def _file(self, request: web.Request, route: Route, asked: Asked) -> web.StreamResponse:
+        try:
+            artifact = await self._peers.open(route.who, request.query.get("sha256", ""), route.name)
+        except ArtifactError as error:
+            log.info("another edge can't be sent a file: %s", error)
+            artifact = None
+        if artifact is None:
+            return not_found()
+        with artifact:
+            return await self._send(request, artifact, asked)
+
+    async def _send(self, request: web.Request, artifact: Artifact, asked: Asked) -> web.StreamResponse:
+        try:
+            part = span(request.headers.get("Range", ""), artifact.size)
+        except UnsatisfiableError:
+            return text(f"the file has {artifact.size} bytes", status=416)
+        status, length = (206 if part.partial else 200), part.length + TRAILER_BYTES
+        head = self._peers.signed(asked, status, f"{length}".encode())
+        response = web.StreamResponse(status=status, headers={HEADER: head, "Content-Type": "application/octet-stream"})
+        response.content_length = length
+
+        async def trailer() -> bytes:
+            return self._peers.trailer(asked, await artifact.sha256())
+
+        try:
+            await self._sender.send(request, response, artifact, part.start, trailer=(TRAILER_BYTES, trailer))
+        except (MachineGoneError, ArtifactError) as error:
+            log.info("an edge at %s was not sent all of a file: %s", dotted(request.remote or ""), error)
+            break_off(request)
+            return response
+        self._peers.counts.served += 1
+        self._peers.counts.served_bytes += part.length
+        return response
+
+
+def _signed(request: web.Request, body: bytes) -> Request:
+    """What the request is, as it came here: to this address of ours, whatever it says."""
+    name = request.protocol.sockname
+    port = name[1] if isinstance(name, tuple) else 0
+    authority = f"{local_address(request)}:{port}"
+    return Request(request.method, authority, request.raw_path, body, request.headers.get("Range", ""))

@@ -1,0 +1,33 @@
+"""The other edges of a site: they answer for the same machines, and share what they have fetched. docs/cluster.md.
+
+signatures                who speaks: HMAC with the key that all edges of a site have
+messages, membership      what is said; which edges there are, and who decides about what (pure, as claims is)
+claims                    who fetches what nobody has
+calls, caches             asking others; files from their caches
+leases                    how edges of a cluster find each other
+site                      all of that, put together; `edge.http.peers` is where others ask
+"""
+
+from edge.peers.leases import EdgeLeases
+from edge.peers.membership import Alternative
+from edge.peers.messages import ARTIFACTS, ASK, HELLO, MAX_MESSAGE_BYTES, MessageError
+from edge.peers.metrics import PeerMetrics
+from edge.peers.signatures import HEADER, Asked, Refusal, Request, StrangerError
+from edge.peers.site import Peers
+
+__all__ = [
+    "ARTIFACTS",
+    "ASK",
+    "HEADER",
+    "HELLO",
+    "MAX_MESSAGE_BYTES",
+    "Alternative",
+    "Asked",
+    "EdgeLeases",
+    "MessageError",
+    "PeerMetrics",
+    "Peers",
+    "Refusal",
+    "Request",
+    "StrangerError",
+]

@@ -1,0 +1,160 @@
+"""Calls to other edges: signed, bounded in time and size, and of no effect on whoever calls if they fail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+import aiohttp
+
+from edge.artifacts import Offer, PeerError, PeerResponse, Timeouts
+from edge.peers.messages import (
+    ARTIFACTS,
+    ASK,
+    HELLO,
+    MAX_MESSAGE_BYTES,
+    Answer,
+    Edge,
+    MessageError,
+    Question,
+    read_answer,
+    read_edge,
+)
+from edge.peers.signatures import HEADER, Request, Signatures
+
+CALL_SECONDS: Final = 2.0
+CONNECT_SECONDS: Final = 1.0
+CONNECTIONS: Final = 16
+"""To one edge at a time; it lets 64 in from one address."""
+SILENCE_SECONDS: Final = 10.0
+"""While a file comes. A machine waits meanwhile, and there are others to ask."""
+READ_BYTES: Final = 1 << 20
+_MAX_REASON: Final = 200
+
+T = TypeVar("T")
+
+
+class CallError(Exception):
+    """An edge could not be asked, or its answer is worth nothing; the message says why."""
+
+
+class RefusedError(CallError):
+    """Nobody listens there."""
+
+
+class Calls:
+    """What this edge asks others. `start` before use, `stop` after."""
+
+    def __init__(self, signatures: Signatures, timeouts: Timeouts | None = None) -> None:
+        self._signatures = signatures
+        self._timeouts = timeouts or Timeouts()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Needs a running loop."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, limit_per_host=CONNECTIONS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            headers={"User-Agent": "tinkedge", "Accept-Encoding": "identity"},
+            read_bufsize=READ_BYTES,
+        )
+
+    async def stop(self) -> None:
+        """Close connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def hello(self, authority: str, own: Edge) -> Edge:
+        """Who is at `authority`? Raises CallError."""
+        return await self._post(authority, HELLO, own.encoded(), read_edge)
+
+    async def ask(self, authority: str, question: Question) -> Answer:
+        """Has it a file? Raises CallError."""
+        return await self._post(authority, ASK, question.encoded(), read_answer)
+
+    @asynccontextmanager
+    async def get(
+        self, authority: str, offer: Offer, url: str, key: str, pin: str, offset: int
+    ) -> AsyncIterator[PeerResponse]:
+        """The bytes of a copy from `offset` on. Raises PeerError."""
+        target = f"{ARTIFACTS}/{key}/{offer.copy.version}" + (f"?sha256={pin}" if pin else "")
+        span = f"bytes={offset}-" if offset else ""
+        request = Request("GET", authority, target, range=span)
+        header, nonce = self._signatures.request(request)
+        headers = {HEADER: header} | ({"Range": span} if span else {})
+        limits = aiohttp.ClientTimeout(
+            total=self._timeouts.total, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
+        )
+        try:
+            response = await self._open().get(
+                f"http://{authority}{target}", headers=headers, timeout=limits, allow_redirects=False
+            )
+        except (aiohttp.ClientError, OSError) as error:
+            raise PeerError(url, f"the edge {offer.address} gives nothing: {_why(error)}", offer.peer) from error
+        async with response:
+            if response.status != (206 if span else 200):
+                raise PeerError(url, f"the edge {offer.address} has it no more ({response.status})", offer.peer)
+            head = f"{response.content_length}".encode()
+            if not self._signatures.is_answer(nonce, response.status, head, response.headers.get(HEADER, "")):
+                raise PeerError(url, f"the answer of {offer.address} is not signed by an edge of this site", offer.peer)
+            yield PeerResponse(
+                url,
+                response,
+                self._timeouts,
+                offer,
+                offset,
+                lambda sha256, signature: self._signatures.is_digest(nonce, sha256, signature),
+            )
+
+    async def _post(self, authority: str, target: str, body: bytes, read: Callable[[bytes], T]) -> T:
+        header, nonce = self._signatures.request(Request("POST", authority, target, body))
+        limits = aiohttp.ClientTimeout(total=CALL_SECONDS, sock_connect=CONNECT_SECONDS)
+        headers = {HEADER: header, "Content-Type": "application/json"}
+        try:
+            async with self._open().post(
+                f"http://{authority}{target}", data=body, headers=headers, timeout=limits, allow_redirects=False
+            ) as response:
+                content = await _content(response)
+        except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, ConnectionRefusedError):
+                raise RefusedError("nobody listens there") from error
+            raise CallError(_why(error)) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise CallError(_why(error)) from error
+        if response.status != 200:
+            raise CallError(f"it answers {response.status}: {_line(content)}")
+        if not self._signatures.is_answer(nonce, response.status, content, response.headers.get(HEADER, "")):
+            raise CallError("its answer is not signed by an edge of this site: is its --metadata-token-key another?")
+        try:
+            return read(content)
+        except MessageError as error:
+            raise CallError(f"its answer is of another version: {error}") from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise OSError("this edge is stopping")
+        return self._session
+
+
+async def _content(response: aiohttp.ClientResponse) -> bytes:
+    content = b""
+    while chunk := await response.content.read(MAX_MESSAGE_BYTES + 1 - len(content)):
+        content += chunk
+    return content
+
+
+def _line(content: bytes) -> str:
+    """What somebody else wrote, fit for a log line."""
+    text = content[:_MAX_REASON].decode("utf-8", "replace").strip()
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or "no connection"
+    return "the connection broke"

@@ -1,0 +1,21 @@
+"""What is counted of the other edges; `edge.peers.metrics` shows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from edge.peers.signatures import Refusal
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has happened since the start. `hits` and `misses` are of files that were looked for; `refused` are requests
+    that were not taken for those of an edge."""
+
+    hits: int = 0
+    misses: int = 0
+    damaged: int = 0
+    served: int = 0
+    served_bytes: int = 0
+    refused: Counter[Refusal] = field(default_factory=Counter)

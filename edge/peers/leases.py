@@ -1,0 +1,168 @@
+"""How the edges of a cluster find each other: each keeps a Lease (coordination.k8s.io/v1) that says where it is.
+
+    metadata.name          tinkedge-edge-10-1-0-2, by its first address, which no other edge of the site has
+    metadata.labels        tinkerbell.org/edge-group: the edges that are to know each other
+    metadata.annotations   tinkerbell.org/edge-addresses: 10.1.0.2:7080,10.2.0.2:7080
+    spec.holderIdentity    the edge's name, another one after each start
+    spec.renewTime         to the second; who does not renew is out of date, whatever its clock says, when his Lease has
+                           not changed for its duration
+
+A Lease says only where to ask: whoever answers there has to have the key. Its edge removes it at a clean end; one that
+has not been renewed for a day is removed by whoever sees it. While the API is away, what was found last counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
+
+from tink.api.v1alpha2 import Raw, as_mapping
+from tink.kube.client import ApiError, KubeClient
+from tink.kube.resources import LEASE
+from tink.workflow.status import parse_timestamp
+
+log = logging.getLogger(__name__)
+
+GROUP_LABEL: Final = "tinkerbell.org/edge-group"
+ADDRESSES_ANNOTATION: Final = "tinkerbell.org/edge-addresses"
+RENEW_SECONDS: Final = 10.0
+DURATION_SECONDS: Final = 40
+ABANDONED_SECONDS: Final = 86_400.0
+MAX_LEASES: Final = 500
+MAX_ADDRESSES: Final = 64
+_AUTHORITY = re.compile(r"([0-9.]{7,15}):([0-9]{1,5})")
+
+
+class EdgeLeases:
+    """Keeps this edge's Lease, and reads those of the others. `run` it as one task."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        namespace: str,
+        group: str,
+        identity: str,
+        own: Callable[[], list[str]],
+        found: Callable[[Iterable[str]], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`own()` gives the `address:port` where this edge is, at this moment; `found` is told where others are. `now`
+        gives Unix seconds."""
+        self._client = client
+        self._namespace = namespace
+        self._group = group
+        self._identity = identity
+        self._own = own
+        self._found = found
+        self._now = now
+        self._name = ""
+        self._failing = False
+
+    async def run(self) -> None:
+        """Until cancelled; then the Lease goes."""
+        try:
+            while True:
+                await self._turn()
+                await asyncio.sleep(RENEW_SECONDS)
+        finally:
+            with suppress(ApiError, TimeoutError):
+                async with asyncio.timeout(2):
+                    await self._remove(self._name)
+
+    async def _turn(self) -> None:
+        try:
+            await self.renew()
+            await self.look()
+        except ApiError as error:
+            if not self._failing:
+                log.warning("Leases of edges in %s can't be kept or read: %s", self._namespace, error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    async def renew(self) -> None:
+        """Write this edge's Lease. Raises ApiError."""
+        own = self._own()
+        if not own:
+            return
+        name = lease_name(own[0])
+        if name != self._name:
+            await self._remove(self._name)
+        self._name = name
+        lease = {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": {
+                "name": name,
+                "namespace": self._namespace,
+                "labels": {GROUP_LABEL: self._group},
+                "annotations": {ADDRESSES_ANNOTATION: ",".join(own[:MAX_ADDRESSES])},
+            },
+            "spec": {
+                "holderIdentity": self._identity,
+                "leaseDurationSeconds": DURATION_SECONDS,
+                "renewTime": datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+            },
+        }
+        await self._client.apply(LEASE, name, self._namespace, lease, manager="tinkedge-edge", force=True)
+
+    async def look(self) -> None:
+        """Read all. Raises ApiError."""
+        leases = (await self._client.list(LEASE, self._namespace, limit=MAX_LEASES)).get("items") or []
+        of_group = [lease for lease in leases if _group(lease) == self._group]
+        found: set[str] = set()
+        for lease in of_group:
+            name = str(as_mapping(lease.get("metadata")).get("name") or "")
+            if name == self._name:
+                continue
+            if self._age(lease) > ABANDONED_SECONDS:
+                await self._remove(name)
+            else:
+                found |= addresses(lease)
+        self._found(found)
+
+    def _age(self, lease: Raw) -> float:
+        renewed = parse_timestamp(str(as_mapping(lease.get("spec")).get("renewTime") or ""))
+        return self._now() - renewed if renewed is not None else math.inf
+
+    async def _remove(self, name: str) -> None:
+        if name:
+            with suppress(ApiError):
+                await self._client.delete(LEASE, name, self._namespace)
+
+
+def lease_name(authority: str) -> str:
+    """That of the edge at this `address:port`."""
+    return f"tinkedge-edge-{authority.partition(':')[0].replace('.', '-')}"
+
+
+def addresses(lease: Raw) -> set[str]:
+    """The `address:port` that a Lease has; what is none is left out, for anybody who may write Leases may write one."""
+    annotations = as_mapping(as_mapping(lease.get("metadata")).get("annotations"))
+    words = str(annotations.get(ADDRESSES_ANNOTATION) or "").split(",")[:MAX_ADDRESSES]
+    return {word for word in words if is_authority(word)}
+
+
+def is_authority(word: str) -> bool:
+    """Whether it is an IPv4 address and a port, `10.1.0.2:7080`."""
+    match = _AUTHORITY.fullmatch(word)
+    if match is None or not 0 < int(match[2]) < 65536:
+        return False
+    try:
+        ipaddress.IPv4Address(match[1])
+    except ValueError:
+        return False
+    return True
+
+
+def _group(lease: Raw) -> str:
+    return str(as_mapping(as_mapping(lease.get("metadata")).get("labels")).get(GROUP_LABEL) or "")

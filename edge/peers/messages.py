@@ -1,0 +1,127 @@
+"""What edges say to each other: JSON, checked before anything is made of it. Pure.
+
+POST /peers/hello                       who are you, and where are you     Edge      -> Edge
+POST /peers/ask                         have you this file                 Question  -> Answer
+GET  /peers/artifacts/KEY/VERSION       its bytes, with `Range`, and a signed SHA-256 behind them
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Final, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+MAX_MESSAGE_BYTES: Final = 16 << 10
+MAX_PLACES: Final = 64
+"""Networks of one edge."""
+
+HELLO: Final = "/peers/hello"
+ASK: Final = "/peers/ask"
+ARTIFACTS: Final = "/peers/artifacts"
+
+
+class MessageError(ValueError):
+    """A message that no edge sends; says what is wrong with it."""
+
+
+def _host(value: str) -> str:
+    return str(ipaddress.IPv4Address(value))
+
+
+def _network(value: str) -> str:
+    return str(ipaddress.IPv4Network(value))
+
+
+Key = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Pin = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+EdgeId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Address = Annotated[str, Field(max_length=15), AfterValidator(_host)]
+Network = Annotated[str, Field(max_length=18), AfterValidator(_network)]
+
+
+class _Message(BaseModel):
+    # What a later version adds is passed over, so that edges of two versions can stand beside each other.
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
+
+    def encoded(self) -> bytes:
+        """As it is sent."""
+        return self.model_dump_json().encode()
+
+
+class Place(_Message):
+    """An address of an edge, and the network that it is of."""
+
+    address: Address
+    network: Network
+
+
+class Edge(_Message):
+    """An edge of the site. `server_port` is that of the gRPC server at the same addresses; 0: agents are sent
+    elsewhere. `dhcp`: it answers DHCP for the same machines.
+    """
+
+    id: EdgeId
+    places: Annotated[tuple[Place, ...], Field(max_length=MAX_PLACES, strict=False)]
+    http_port: Port
+    server_port: Port = 0
+    dhcp: bool = True
+
+
+class Question(_Message):
+    """Have you the artifact `key` (`edge.artifacts`), or one with the SHA-256 `pin`? `claim`: may I fetch it if nobody
+    has it? Asked of the one edge that decides that for this key."""
+
+    key: Key
+    pin: Pin = ""
+    claim: bool = False
+
+
+class HeldCopy(_Message):
+    """`edge.artifacts.Copy`, as it is sent."""
+
+    version: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
+    size: Annotated[int, Field(ge=1, le=1 << 50)]
+    etag: Annotated[str, Field(max_length=1024)] = ""
+    last_modified: Annotated[str, Field(max_length=128)] = ""
+    fresh: Annotated[float, Field(ge=0, le=86_400)] = 0.0
+    sha256: Pin = ""
+
+
+class Answer(_Message):
+    """`held`: what the edge has of it; `fetching`: it is about to have it. `claimed` is the edge that may fetch it, if
+    that was asked; empty if not."""
+
+    held: HeldCopy | None = None
+    fetching: bool = False
+    claimed: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""
+
+
+def read_edge(content: bytes) -> Edge:
+    """Raises MessageError."""
+    return _read(Edge, content)
+
+
+def read_question(content: bytes) -> Question:
+    """Raises MessageError."""
+    return _read(Question, content)
+
+
+def read_answer(content: bytes) -> Answer:
+    """Raises MessageError."""
+    return _read(Answer, content)
+
+
+Kind = TypeVar("Kind", bound=_Message)
+
+
+def _read(kind: type[Kind], content: bytes) -> Kind:
+    if len(content) > MAX_MESSAGE_BYTES:
+        raise MessageError(f"longer than {MAX_MESSAGE_BYTES} bytes")
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise MessageError(f"{where}: {first['msg']}"[:200]) from None

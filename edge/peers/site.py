@@ -1,0 +1,202 @@
+"""The other edges of this site, put together: hello is said once a second to all that are named, by the operator, by
+a Lease (`edge.peers.leases`), or by having called here.
+
+    calls -> membership -> who is told of it: DHCP (whose offers are no stranger's, and for whom to stand in), scripts
+    questions of others -> signatures -> the cache
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from edge.artifacts import Artifact
+from edge.journey.events import Notice, Outcome
+from edge.peers.caches import Caches, OwnCache, answer
+from edge.peers.calls import CallError, Calls, RefusedError
+from edge.peers.claims import Claims
+from edge.peers.counts import Counts
+from edge.peers.membership import Alternative, Change, Membership, Peer
+from edge.peers.messages import Edge, Place, read_edge, read_question
+from edge.peers.signatures import Asked, Request, Signatures, StrangerError
+from tink.files.key_file import KeyFile
+from tink.limits.once_per import OncePer
+
+log = logging.getLogger(__name__)
+
+HELLO_SECONDS: Final = 1.0
+MAX_AUTHORITIES: Final = 128
+"""Places where hello is said."""
+_SAY_AGAIN_SECONDS: Final = 300.0
+
+
+class Follower(Protocol):
+    """Whoever is told when edges come and go."""
+
+    def peers_changed(self, living: frozenset[str], gone: frozenset[str]) -> None:
+        """The addresses (dotted) where other edges answer DHCP, and where there was one that is gone."""
+
+
+class Peers:
+    """`start` before use, `stop` after; `run` meanwhile."""
+
+    def __init__(
+        self,
+        keys: KeyFile,
+        *,
+        http_port: int,
+        server_port: int,
+        dhcp: bool,
+        named: Iterable[str] = (),
+        announce: Callable[[Notice], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`keys` sign. The ports are this edge's, `server_port` 0 where agents are sent elsewhere; `dhcp`: it answers
+        DHCP. `named` are `address:port` of other edges. `announce` hears when one comes or goes. `clock` gives
+        monotonic seconds, `now` Unix seconds.
+        """
+        self.counts = Counts()
+        self._signatures = Signatures(keys, now)
+        self._own = Edge(id=self._signatures.edge, places=(), http_port=http_port, server_port=server_port, dhcp=dhcp)
+        self._membership = Membership(self._own.id, clock)
+        self._claims = Claims(clock, self._membership.lives)
+        self._calls = Calls(self._signatures)
+        self.caches = Caches(self._membership, self._claims, self._calls, self.counts)
+        self._named = frozenset(named)
+        self._found: frozenset[str] = frozenset()
+        self._announce = announce
+        self._clock = clock
+        self._now = now
+        self._followers: list[Follower] = []
+        self._cache: OwnCache | None = None
+        self._said = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
+
+    # --- what this edge is ---
+
+    @property
+    def id(self) -> str:
+        """This edge's name, for as long as the process lives."""
+        return self._own.id
+
+    @property
+    def own(self) -> Edge:
+        """What this edge says of itself."""
+        return self._own
+
+    def place(self, places: Iterable[tuple[str, str]]) -> None:
+        """This edge is at these addresses now, each with its network (CIDR)."""
+        found = tuple(Place(address=address, network=network) for address, network in places)
+        self._own = self._own.model_copy(update={"places": found})
+
+    def share(self, cache: OwnCache) -> None:
+        """Others may have what is in there."""
+        self._cache = cache
+
+    def found(self, authorities: Iterable[str]) -> None:
+        """Where Leases say that other edges are, each time that these are read."""
+        self._found = frozenset(authorities)
+
+    def follow(self, follower: Follower) -> None:
+        """Tell it when edges come and go."""
+        self._followers.append(follower)
+
+    # --- who there is ---
+
+    @property
+    def living(self) -> list[Peer]:
+        """The others that answer."""
+        return self._membership.living
+
+    def alternatives(self, address: str, machine: str) -> tuple[Alternative, ...]:
+        """Where `machine`, which has reached this edge at `address`, can go on with another edge."""
+        return self._membership.alternatives(self._own, address, machine)
+
+    # --- its life ---
+
+    async def start(self) -> None:
+        """Needs a running loop."""
+        await self._calls.start()
+
+    async def stop(self) -> None:
+        """Ask nobody any more."""
+        await self._calls.stop()
+
+    async def run(self) -> None:
+        """Say hello again and again, until cancelled."""
+        while True:
+            began = self._clock()
+            await self.look()
+            await asyncio.sleep(max(0.0, HELLO_SECONDS - (self._clock() - began)))
+
+    async def look(self) -> None:
+        """Say hello once to everybody, and tell what has changed."""
+        own = {f"{place.address}:{self._own.http_port}" for place in self._own.places}
+        authorities = sorted((self._named | self._found | self._membership.authorities) - own)[:MAX_AUTHORITIES]
+        await asyncio.gather(*map(self._hello, authorities))
+        self._tell()
+
+    async def _hello(self, authority: str) -> None:
+        try:
+            edge = await self._calls.hello(authority, self._own)
+        except RefusedError:
+            self._membership.lost(authority)
+        except CallError as error:
+            if authority in self._named and self._said.due((authority, str(error)), self._clock()):
+                log.warning("the edge at %s is not one of this site: %s", authority, error)
+        else:
+            self._membership.heard(edge, authority)
+
+    def _tell(self) -> None:
+        changes = self._membership.changes()
+        if not changes:
+            return
+        for change in changes:
+            self._say(change)
+        living, gone = self._membership.addresses
+        for follower in self._followers:
+            follower.peers_changed(living, gone)
+
+    def _say(self, change: Change) -> None:
+        where = ", ".join(place.address for place in change.edge.places) or change.edge.id[:8]
+        if change.living:
+            line = f"the edge at {where} is there: it shares its cache, and machines can go on with it"
+        else:
+            line = f"the edge at {where} does not answer: machines that began with it go on here"
+        log.log(logging.INFO if change.living else logging.WARNING, "%s", line)
+        outcome = Outcome.OK if change.living else Outcome.FAILED
+        self._announce(Notice(self._now(), outcome, line, {"edge": where}))
+
+    # --- what others ask ---
+
+    def check(self, header: str, request: Request) -> Asked:
+        """Whether it is an edge that asks so. Raises StrangerError."""
+        try:
+            return self._signatures.check(header, request)
+        except StrangerError as error:
+            self.counts.refused[error.refusal] += 1
+            raise
+
+    def hello(self, content: bytes) -> bytes:
+        """The answer to HELLO. Raises MessageError."""
+        self._membership.heard(read_edge(content))
+        return self._own.encoded()
+
+    def ask(self, content: bytes, asked: Asked) -> bytes:
+        """The answer to ASK. Raises MessageError."""
+        return answer(read_question(content), asked.edge, self._cache, self._claims).encoded()
+
+    async def open(self, key: str, pin: str, version: str) -> Artifact | None:
+        """What ARTIFACTS names; None: it is not here. Raises ArtifactError."""
+        return await self._cache.open_held(key, pin, version) if self._cache is not None else None
+
+    def signed(self, asked: Asked, status: int, content: bytes) -> str:
+        """The header of an answer."""
+        return self._signatures.answer(asked, status, content)
+
+    def trailer(self, asked: Asked, sha256: str) -> bytes:
+        """What ends a file that was sent."""
+        return self._signatures.digest(asked, sha256)

@@ -1,0 +1,191 @@
+"""Edges of one site in one process: each with a cache, an address of 127.0.0.0/8, and the server that others ask."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from edge.artifacts import Artifact, ArtifactCache, Timeouts
+from edge.http.context import text
+from edge.http.files.body import BodySender
+from edge.http.peers import PeerRequests
+from edge.http.routes import Place, route
+from edge.http.transport.connections import BoundedServer, Limits, Runner
+from edge.peers import Peers
+from tests.ports import free_ports
+from tests.waiting import until
+from tink.files.key_file import KeyFile
+from tink.net.outbound import Reach
+
+KEY = "k" * 64
+
+
+class Upstream:
+    """Serves `content`; `gate` holds the second half. `whole` and `checks` count what it was asked for."""
+
+    def __init__(self) -> None:
+        self.content = bytes(range(256)) * 4096  # 1 MiB
+        self.etag = '"v1"'
+        self.mode = ""
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.begin = asyncio.Event()
+        self.begin.set()
+        self.whole = self.checks = 0
+        self.ranges: list[str] = []
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path.endswith(".sha256"):
+            return web.Response(status=404)
+        if self.mode:
+            return web.Response(status=int(self.mode))
+        if request.headers.get("If-None-Match") == self.etag:
+            self.checks += 1
+            return web.Response(status=304)
+        self.whole += 1
+        self.ranges.append(request.headers.get("Range", ""))
+        await self.begin.wait()
+        response = web.StreamResponse(headers={"ETag": self.etag, "Content-Type": "application/octet-stream"})
+        response.content_length = len(self.content)
+        await response.prepare(request)
+        half = len(self.content) // 2
+        await response.write(self.content[:half])
+        await self.gate.wait()
+        await response.write(self.content[half:])
+        return response
+
+
+@dataclass
+class Edge:
+    """One of them. `now` moves its cache's clock."""
+
+    address: str
+    port: int
+    peers: Peers
+    cache: ArtifactCache
+    directory: Path
+    runner: web.BaseRunner
+    sender: BodySender
+    server: BoundedServer
+    times: list[float] = field(default_factory=lambda: [0.0])
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def authority(self) -> str:
+        return f"{self.address}:{self.port}"
+
+    async def read(self, url: str, sha256: str = "") -> bytes:
+        """All of it, and until it is kept."""
+        with await self.cache.open(url, sha256=sha256) as artifact:
+            content = await whole(artifact)
+        await until(lambda: not self.cache._flights)
+        return content
+
+    async def die(self) -> None:
+        """As a process that is killed: its connections break, and nobody listens."""
+        for connection in [*self.server._open]:
+            connection.transport.abort()
+        await self.runner.cleanup()
+
+
+async def whole(artifact: Artifact) -> bytes:
+    at = 0
+    while at < artifact.size:
+        at = await artifact.filled(at)
+    return os.pread(artifact.fd, artifact.size, 0)
+
+
+MakeSite = Callable[..., Awaitable[list[Edge]]]
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    upstream = Upstream()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", upstream.answer)
+    server = TestServer(app)
+    await server.start_server(shutdown_timeout=0.05)
+    upstream.url = str(server.make_url("/kernel"))
+    yield upstream
+    upstream.gate.set()
+    upstream.begin.set()
+    await server.close()
+
+
+@pytest.fixture
+async def make_site(tmp_path: Path) -> AsyncIterator[MakeSite]:
+    """`make_site(3)`: edges that know each other. `keys` of each, if not the same for all."""
+    edges: list[Edge] = []
+
+    async def make(count: int, keys: list[str] | None = None) -> list[Edge]:
+        (port,) = free_ports(1)
+        authorities = [f"127.0.7.{number}:{port}" for number in range(1, count + 1)]
+        for number in range(1, count + 1):
+            key = (keys or [KEY] * count)[number - 1]
+            edges.append(await _edge(tmp_path, number, port, authorities, key))
+        for edge in edges:
+            await edge.peers.look()
+        return edges
+
+    yield make
+    for edge in edges:
+        edge.sender.close()
+        await edge.runner.cleanup()
+        await edge.cache.stop()
+        await edge.peers.stop()
+
+
+async def _edge(directory: Path, number: int, port: int, authorities: list[str], key: str) -> Edge:
+    address = f"127.0.7.{number}"
+    file = directory / f"key{number}"
+    file.write_text(f"{key}\n")
+    file.chmod(0o600)
+    times, notices = [0.0], list[str]()
+    peers = Peers(
+        KeyFile(file, "key"),
+        http_port=port,
+        server_port=42113,
+        dhcp=True,
+        named=authorities,
+        announce=lambda notice: notices.append(notice.message),
+    )
+    peers.place([(address, "127.0.7.0/24")])
+    cache = ArtifactCache(
+        directory / f"cache{number}",
+        clock=lambda: time.monotonic() + times[0],
+        timeouts=Timeouts(connect=20.0, silence=20.0, total=60.0, sidecar=20.0, retries=2, pause=0.01),
+        reach=Reach(allowed=(ip_network("127.0.0.0/8"),)),
+        remember_failures=0.0,
+        revalidate_after=60.0,
+        peers=peers.caches,
+    )
+    peers.share(cache)
+    sender = BodySender(threads=1)
+    context: Any = SimpleNamespace(refuse=lambda status, body, *, seen, why: text(body, status=status))
+    requests = PeerRequests(context, sender, peers)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        found = route(request.rel_url.raw_path)
+        assert found is not None
+        assert found.place is Place.PEER
+        return await requests.handle(request, found)
+
+    server = BoundedServer(handle, Limits(), time.monotonic)
+    runner = Runner(server, lambda: None)
+    await cache.start()
+    await peers.start()
+    await runner.setup()
+    await web.TCPSite(runner, address, port, reuse_address=True).start()
+    return Edge(address, port, peers, cache, directory / f"cache{number}", runner, sender, server, times, notices)

@@ -1,0 +1,142 @@
+"""Leases by which edges find each other: what is written, and what is made of those that others wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from edge.peers.leases import ABANDONED_SECONDS, MAX_ADDRESSES, EdgeLeases, addresses, is_authority
+from tests.waiting import until
+from tink.kube.client import NotFoundError, UnreachableError
+
+NOW = 1_800_000_000.0
+
+
+class Api:
+    """Leases of one namespace."""
+
+    def __init__(self) -> None:
+        self.leases: dict[str, dict[str, Any]] = {}
+        self.away = False
+
+    def _ask(self) -> None:
+        if self.away:
+            raise UnreachableError("away")
+
+    async def apply(self, _type: Any, name: str, _namespace: str, obj: dict[str, Any], **_: Any) -> dict[str, Any]:
+        self._ask()
+        self.leases[name] = obj
+        return obj
+
+    async def list(self, _type: Any, _namespace: str, *, limit: int) -> dict[str, Any]:
+        self._ask()
+        return {"items": list(self.leases.values())[:limit]}
+
+    async def delete(self, _type: Any, name: str, _namespace: str) -> None:
+        self._ask()
+        if self.leases.pop(name, None) is None:
+            raise NotFoundError(404, "NotFound", name)
+
+
+class Edge:
+    def __init__(self, api: Api, *own: str, group: str = "rack") -> None:
+        self.own = list(own)
+        self.found: set[str] = set()
+        self.leases = EdgeLeases(
+            api,  # type: ignore[arg-type]
+            namespace="tinkedge",
+            group=group,
+            identity="0" * 32,
+            own=lambda: self.own,
+            found=lambda found: setattr(self, "found", set(found)),
+            now=lambda: NOW,
+        )
+
+    async def turn(self) -> None:
+        await self.leases.renew()
+        await self.leases.look()
+
+
+def stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+async def test_edges_of_a_group_find_each_other_and_no_others() -> None:
+    api = Api()
+    one, two = Edge(api, "10.0.0.1:7080", "10.9.0.1:7080"), Edge(api, "10.0.0.2:7080")
+    other = Edge(api, "10.0.0.3:7080", group="elsewhere")
+    for edge in (one, two, other, one):
+        await edge.turn()
+    assert (one.found, two.found) == ({"10.0.0.2:7080"}, {"10.0.0.1:7080", "10.9.0.1:7080"})
+    assert other.found == set()
+    assert sorted(api.leases) == ["tinkedge-edge-10-0-0-1", "tinkedge-edge-10-0-0-2", "tinkedge-edge-10-0-0-3"]
+    spec = api.leases["tinkedge-edge-10-0-0-1"]["spec"]
+    assert spec == {"holderIdentity": "0" * 32, "leaseDurationSeconds": 40, "renewTime": "2027-01-15T08:00:00.000000Z"}
+
+
+async def test_lease_moves_with_the_address_and_goes_at_a_clean_end() -> None:
+    api = Api()
+    edge = Edge(api, "10.0.0.1:7080")
+    running = asyncio.create_task(edge.leases.run())
+    await until(lambda: list(api.leases) == ["tinkedge-edge-10-0-0-1"])
+    edge.own = ["10.0.0.7:7080"]
+    await edge.turn()
+    assert list(api.leases) == ["tinkedge-edge-10-0-0-7"]
+    running.cancel()
+    await asyncio.wait([running])
+    assert api.leases == {}
+
+
+async def test_lease_that_was_abandoned_a_day_ago_is_removed_and_a_late_one_is_not() -> None:
+    api = Api()
+    for number, age in ((2, ABANDONED_SECONDS + 1), (3, 3600.0)):
+        await Edge(api, f"10.0.0.{number}:7080").leases.renew()
+        api.leases[f"tinkedge-edge-10-0-0-{number}"]["spec"]["renewTime"] = stamp(NOW - age)
+    edge = Edge(api, "10.0.0.1:7080")
+    await edge.turn()
+    assert sorted(api.leases) == ["tinkedge-edge-10-0-0-1", "tinkedge-edge-10-0-0-3"]
+    assert edge.found == {"10.0.0.3:7080"}
+
+
+async def test_api_that_is_away_leaves_what_was_found(caplog: pytest.LogCaptureFixture) -> None:
+    api = Api()
+    await Edge(api, "10.0.0.2:7080").turn()
+    edge = Edge(api, "10.0.0.1:7080")
+    await edge.turn()
+    api.away = True
+    running = asyncio.create_task(edge.leases.run())
+    await until(lambda: "can't be kept or read" in caplog.text)
+    running.cancel()
+    await asyncio.wait([running])
+    assert edge.found == {"10.0.0.2:7080"}
+
+
+async def test_host_without_an_address_keeps_no_lease() -> None:
+    api = Api()
+    await Edge(api).turn()
+    assert api.leases == {}
+
+
+@pytest.mark.parametrize(
+    "word", ["10.0.0.1", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.256:1", "name:1", "10.0.0.1:7080/x", ""]
+)
+def test_what_is_no_address_of_an_edge_is_left_out(word: str) -> None:
+    assert not is_authority(word)
+    annotations = {"tinkerbell.org/edge-addresses": f"{word},10.0.0.2:7080"}
+    assert addresses({"metadata": {"annotations": annotations}}) == {"10.0.0.2:7080"}
+
+
+@pytest.mark.parametrize(
+    "metadata", [None, {}, {"annotations": []}, {"annotations": {"tinkerbell.org/edge-addresses": 5}}]
+)
+def test_lease_that_says_nothing_of_use_is_no_trouble(metadata: Any) -> None:
+    assert addresses({"metadata": metadata}) == set()
+
+
+def test_there_is_an_end_to_the_addresses_of_one_lease() -> None:
+    many = ",".join(f"10.0.{number}.1:7080" for number in range(200))
+    found = addresses({"metadata": {"annotations": {"tinkerbell.org/edge-addresses": many}}})
+    assert len(found) == MAX_ADDRESSES
