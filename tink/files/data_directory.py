@@ -25,17 +25,18 @@ SECRET = frozenset(
     {
         *("state.db", "state.db-wal", "state.db-shm", "state.db-journal", "state.lock", "state.newest"),
         *("token", "kubeconfig", "kubeconfig.lock", "metadata-token.key", "agent-token.key", "admin-token"),
+        "checkpoint.key",
         "users.json",
         "pki",
     }
 )
 """What tinkedge makes there for its owner alone; `kubeconfig.lock` is kubectl's, while it changes the file."""
 _PKI = frozenset({"ca.key"})
-_OURS = SECRET | {"artifacts", "osie", "images", "files", "ipxe", "manifests", "lost+found"}
+_OURS = SECRET | {"artifacts", "checkpoint", "osie", "images", "files", "ipxe", "manifests", "lost+found"}
 """All that may be in a directory that is closed without asking: `osie` and what follows are the operator's, or of a
 bundle; `lost+found` is the file system's."""
 _TEMPORARY = re.compile(
-    r"\.(token|kubeconfig|users\.json|pki|serving|state\.newest|backup|restore|salvage|bundle|[a-z]+-token(\.key)?)"
+    r"\.(token|kubeconfig|users\.json|pki|serving|state\.newest|backup|restore|salvage|bundle|checkpoint\.key|[a-z]+-token(\.key)?)"
     r"\.[a-z0-9_]{8}"
     r"|replaced-[0-9TZ]+"
 )

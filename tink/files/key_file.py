@@ -3,6 +3,10 @@
 The first key signs, all are accepted: to change keys, put a new line on top and remove the old one when what it signed
 has ended. The file is read again when it changes. Keys are never logged.
 
+Several processes share a file, or copies of it that arrive one after the other (the kubelet brings a Secret to each
+node within a minute or so). So a new key is accepted at once, and signs two minutes later, as long as the one before is
+there.
+
 What is signed has a label, so that a signature for one purpose is worth nothing for another one.
 """
 
@@ -27,6 +31,8 @@ _MIN_KEY_CHARACTERS = 32
 _KEY = re.compile(rb"[ -~]+")
 _MAX_KEYS = 16
 _MAX_FILE_BYTES = 64 << 10
+SPREAD_SECONDS = 120.0
+"""Until all who are to accept a new key have it."""
 _RECHECK_SECONDS = 1.0
 """Seconds for which the file is taken to be as it was."""
 
@@ -46,9 +52,10 @@ class KeyFile:
         create: bool = False,
         advice: str = "",
         monotonic: Callable[[], float] = time.monotonic,
+        changed: Callable[[str], None] | None = None,
     ) -> None:
         """`what` names the file for people ("metadata token key"); `create`: make one where there is none; else
-        `advice` says what to do with a new one.
+        `advice` says what to do with a new one. `changed` is told the first key whenever the file has others.
 
         `monotonic` (seconds) says when to look at the file again. Raises KeyFileError.
         """
@@ -56,12 +63,16 @@ class KeyFile:
         self._what = f"{what} {path}"
         self._advice = f"; {advice}" if advice else ""
         self._monotonic = monotonic
+        self._changed = changed
         self._reported = ""
         self._ours = create
         if create:
             self._create()
         self._state = self._stat()
         self._keys = self._read()
+        self._signing = self._keys[0]
+        self._sign_from = 0.0
+        """When the first key signs, if that is another one."""
         self._looked = monotonic()
         rereading.register(self)
 
@@ -73,7 +84,9 @@ class KeyFile:
     def sign(self, label: str, claims: str) -> str:
         """The signature of `claims` for the purpose `label`, which has no NUL in it."""
         self._look()
-        return _signature(self._keys[0], label, claims)
+        if self._signing != self._keys[0] and self._monotonic() >= self._sign_from:
+            self._signing = self._keys[0]
+        return _signature(self._signing, label, claims)
 
     def signed(self, label: str, claims: str, signature: str) -> bool:
         """Whether `signature` (ASCII) is that of `claims` with one of the keys."""
@@ -88,6 +101,16 @@ class KeyFile:
         given = key.encode(errors="surrogateescape")
         good = [hmac.compare_digest(one, given) for one in self._keys]
         return any(good)
+
+    def derived(self, label: str) -> tuple[bytes, ...]:
+        """A key of 256 bits for the purpose `label` from each of the keys (HKDF, RFC 5869): the first is to encrypt
+        with, any of them may have been."""
+        # Few have something to encrypt, and `tinkedge --help` is to come at once.
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        self._look()
+        return tuple(HKDF(hashes.SHA256(), 32, None, label.encode()).derive(key) for key in self._keys)
 
     def _look(self) -> None:
         """Read the file again if it changed. One that can't be used changes nothing, and is said once."""
@@ -110,6 +133,12 @@ class KeyFile:
             return False
         self._state, self._reported = state, ""
         log.info("%s read again: it now has %d keys", self._what, len(self._keys))
+        if self._signing not in self._keys:
+            self._signing = self._keys[0]
+        elif self._signing != self._keys[0]:
+            self._sign_from = self._monotonic() + SPREAD_SECONDS
+        if self._changed is not None:
+            self._changed(self._keys[0].decode("ascii"))
         return True
 
     def _stat(self) -> tuple[int, ...]:

@@ -1,0 +1,232 @@
+"""When what is known is written down, and what the next process is given of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.checkpoint import Checkpoint, checkpoint, discard
+from edge.checkpoint import file as checkpoint_file
+from tests.waiting import until
+from tink.kube.cache import Informer, ObjectCompressor
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE, WORKFLOW
+
+CLUSTER = frozenset({"ca:1"})
+
+
+def obj(name: str, version: int = 1, **spec: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "default", "uid": f"u-{name}", "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": spec}
+
+
+class Process:
+    """What an edge has: informers that hear what a test says, and clocks that it moves."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.now = 5000.0
+        client: Any = None
+        self.hardware = Informer(client, HARDWARE, compressor=ObjectCompressor())
+        self.workflows = Informer(client, WORKFLOW)
+        self.open: list[NamespacedName] = []
+        self.checkpoint = Checkpoint(
+            data_dir,
+            CLUSTER,
+            {"hardware": (self.hardware, None), "workflows": (self.workflows, lambda: self.open)},
+            clock=lambda: self.now,
+            monotonic=lambda: self.now,
+        )
+
+    def hears(self, *objects: dict[str, Any]) -> None:
+        for each in objects:
+            self.hardware._changed(each)
+
+    def listed(self) -> None:
+        for informer in (self.hardware, self.workflows):
+            for reflector in informer._reflectors:
+                reflector.synced.set()
+
+    async def after(self, seconds: float) -> None:
+        self.now += seconds
+        await self.checkpoint.look()
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+async def process(data_dir: Path) -> Process:
+    return Process(data_dir)
+
+
+def written(data_dir: Path, kind: str = "hardware") -> list[str]:
+    path = data_dir / "checkpoint" / kind
+    if not path.exists():
+        return []
+    with checkpoint_file.opened(path, kind, CLUSTER) as content:
+        return [each["metadata"]["name"] for each in content.objects()]
+
+
+async def test_nothing_is_written_before_all_is_listed(process: Process, data_dir: Path) -> None:
+    process.hears(obj("a"))
+    await process.after(60)
+    assert not written(data_dir)
+    process.listed()
+    await process.after(1)
+    assert written(data_dir) == ["a"]
+
+
+async def test_changes_that_come_together_are_written_together_and_not_all_the_time(
+    process: Process, data_dir: Path
+) -> None:
+    process.listed()
+    process.hears(obj("a"))
+    await process.after(1)
+    assert not written(data_dir), "more may be on its way"
+    process.hears(obj("b"))
+    await process.after(1)
+    assert written(data_dir) == ["a", "b"]
+    process.hears(obj("c"))
+    await process.after(5)
+    assert written(data_dir) == ["a", "b"], "ten seconds between two writings"
+    await process.after(5)
+    assert written(data_dir) == ["a", "b", "c"]
+
+
+async def test_large_file_is_written_seldom(process: Process, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_BYTES_PER_SECOND", 1)
+    process.listed()
+    process.hears(obj("a"))
+    await process.after(2)
+    process.hears(obj("b"))
+    await process.after(100)
+    assert written(data_dir) == ["a"]
+    await process.after(1000)
+    assert written(data_dir) == ["a", "b"]
+
+
+async def test_next_process_knows_what_this_one_knew_and_since_when(process: Process, data_dir: Path) -> None:
+    process.listed()
+    process.hears(obj("a", 4, ip="10.0.0.1"), obj("b", 7))
+    await process.after(2)
+    await process.after(60)
+    until = process.now
+    again = Process(data_dir)
+    again.now = until + 3600
+    assert again.checkpoint.exists
+    assert await again.checkpoint.restore() == until, "nothing has changed since, and the API was there"
+    assert again.hardware.get("default", "a") == obj("a", 4, ip="10.0.0.1")
+    assert len(again.hardware) == 2
+    assert not again.hardware.has_synced
+
+
+async def test_what_is_known_ages_while_the_api_is_away(
+    process: Process, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process.listed()
+    process.hears(obj("a"))
+    await process.after(2)
+    known = process.now
+    monkeypatch.setattr(Informer, "failing_for", 10.0)
+    await process.after(3600)
+    again = Process(data_dir)
+    again.now = process.now
+    assert await again.checkpoint.restore() == known
+
+
+async def test_what_is_written_after_the_api_went_is_known_of_before(
+    process: Process, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process.listed()
+    process.hears(obj("a"))
+    monkeypatch.setattr(Informer, "failing_for", 10.0)
+    await process.after(20)
+    again = Process(data_dir)
+    again.now = process.now
+    assert await again.checkpoint.restore() == process.now - 10
+
+
+async def test_only_workflows_that_have_not_ended_are_kept(process: Process, data_dir: Path) -> None:
+    process.listed()
+    process.workflows._changed(obj("runs"))
+    process.workflows._changed(obj("ended"))
+    process.open = [NamespacedName("default", "runs"), NamespacedName("default", "just-gone")]
+    await process.after(2)
+    assert written(data_dir, "workflows") == ["runs"]
+
+
+async def test_clean_end_writes_what_was_not_due(process: Process, data_dir: Path) -> None:
+    process.listed()
+    process.hears(obj("a"))
+    await process.checkpoint.close()
+    assert written(data_dir) == ["a"]
+
+
+async def test_full_disk_is_said_once_and_tried_again(
+    process: Process, data_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(checkpoint, "_SPARE_BYTES", 1 << 60)
+    process.listed()
+    process.hears(obj("a"))
+    for _ in range(10):
+        await process.after(300)
+    said = [line for line in caplog.messages if "the checkpoint of hardware can't be written: less than" in line]
+    assert len(said) == 1
+    assert process.checkpoint.states["hardware"] == (0, True)
+    monkeypatch.setattr(checkpoint, "_SPARE_BYTES", 0)
+    await process.after(300)
+    assert written(data_dir) == ["a"]
+    assert "the checkpoint of hardware is written again" in caplog.messages
+
+
+async def test_disk_that_refuses_ends_nothing(
+    process: Process, data_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Read-only for now, or broken: `run` would end the whole edge."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(checkpoint.private_files, "sweep", refuse)
+    monkeypatch.setattr(checkpoint.private_files, "stream", refuse)
+    process.listed()
+    process.hears(obj("a"))
+    process.now += 10
+    running = asyncio.create_task(process.checkpoint.run())
+    await until(lambda: "can't be written: Read-only file system" in caplog.text)
+    assert not running.done()
+    running.cancel()
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert not process.checkpoint.exists
+
+
+async def test_damaged_part_costs_that_part_alone(
+    process: Process, data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.listed()
+    process.hears(obj("a"))
+    process.workflows._changed(obj("runs"))
+    process.open = [NamespacedName("default", "runs")]
+    await process.after(2)
+    (data_dir / "checkpoint" / "workflows").write_bytes(b"junk")
+    again = Process(data_dir)
+    assert await again.checkpoint.restore() is not None
+    assert (len(again.hardware), len(again.workflows)) == (1, 0)
+    assert "checkpoint/workflows is damaged" in caplog.text
+    (data_dir / "checkpoint" / "hardware").write_bytes(b"junk")
+    assert await Process(data_dir).checkpoint.restore() is None, "without Hardware there is nothing to serve"
+
+
+async def test_operator_who_wants_none_has_none(process: Process, data_dir: Path) -> None:
+    process.listed()
+    process.hears(obj("a"))
+    await process.after(2)
+    discard(data_dir)
+    assert not (data_dir / "checkpoint").exists()
+    discard(data_dir)

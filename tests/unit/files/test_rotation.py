@@ -1,0 +1,122 @@
+"""Keys and certificates in a volume of a Secret are replaced: the kubelet moves the link `..data`, on each node when it
+gets to it. Nothing that was given out is refused meanwhile, by nobody."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+
+from tink.files import rereading
+from tink.files.key_file import SPREAD_SECONDS
+from tink.server import TokenKeys, TokenSettings
+from tink.server.agents.tokens import TokenError
+
+MAC, NOW = "52:54:00:00:00:01", 1_800_000_000.0
+OLD, NEW = "a" * 64, "b" * 64
+
+
+class Volume:
+    """A Secret as the kubelet shows it: names are links into `..data`, a link to the directory of this version."""
+
+    _versions = itertools.count()
+
+    def __init__(self, directory: Path, **files: str) -> None:
+        self._directory = directory
+        directory.mkdir()
+        self.bring(**files)
+        for name in files:
+            self.path(name).symlink_to(f"..data/{name}")
+
+    def path(self, name: str) -> Path:
+        return self._directory / name
+
+    def bring(self, **files: str) -> None:
+        version = self._directory / f"..{next(self._versions)}"
+        version.mkdir()
+        for name, content in files.items():
+            (version / name).write_text(content)
+            (version / name).chmod(0o600)
+            os.utime(version / name, (1, 1))  # the same moment, for all a clock can tell
+        link = self._directory / "..data_tmp"
+        link.symlink_to(version.name)
+        link.replace(self._directory / "..data")
+
+
+class Node:
+    """A process with its own copy of the keys."""
+
+    def __init__(self, directory: Path) -> None:
+        self.now = 0.0
+        self.volume = Volume(directory, key=OLD + "\n")
+        self.keys = TokenKeys(TokenSettings(self.volume.path("key")), lambda: self.now)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[Node]:
+    return [Node(tmp_path / name) for name in ("edge", "server-1", "server-2")]
+
+
+def brought(nodes: list[Node], content: str, *arrivals: float, seconds: int) -> tuple[int, set[str]]:
+    """Tokens of one's own and those of others, checked each second while each node gets this at its time."""
+    checked, minted = 0, set()
+    begin = nodes[0].now
+    for second in range(seconds):
+        for node, arrival in zip(nodes, arrivals, strict=True):
+            node.now = begin + second
+            if second == arrival:
+                node.volume.bring(key=content)
+        for giver in nodes:
+            token = giver.keys.mint(MAC, NOW)
+            minted.add(token)
+            for one in nodes:
+                one.keys.verify(token, NOW)
+                checked += 1
+    return checked, minted
+
+
+def test_new_key_on_top_is_refused_by_nobody_in_whatever_order_it_arrives(nodes: list[Node]) -> None:
+    for arrivals in itertools.permutations((0, 40, 90)):
+        checked, minted = brought(nodes, f"{NEW}\n{OLD}\n", *arrivals, seconds=300)
+        assert (checked, len(minted)) == (2700, 2), "with the old key, then with the new one"
+        checked, minted = brought(nodes, f"{OLD}\n{NEW}\n", *arrivals, seconds=300)
+        assert (checked, len(minted)) == (2700, 2), "and back"
+
+
+def test_new_key_at_the_end_signs_nothing(nodes: list[Node]) -> None:
+    """The first of the two steps of those who bring files to hosts one by one."""
+    _, minted = brought(nodes, f"{OLD}\n{NEW}\n", 0, 40, 90, seconds=200)
+    assert len(minted) == 1
+    _, minted = brought(nodes, f"{NEW}\n{OLD}\n", 0, 40, 90, seconds=300)
+    assert len(minted) == 2
+
+
+def test_key_that_is_removed_is_worth_nothing_within_a_second(nodes: list[Node]) -> None:
+    edge = nodes[0]
+    old = edge.keys.mint(MAC, NOW)
+    edge.volume.bring(key=f"{NEW}\n{OLD}\n")
+    edge.now = 1.0
+    edge.keys.verify(old, NOW)
+    edge.volume.bring(key=NEW + "\n")
+    edge.now = 2.0
+    with pytest.raises(TokenError):
+        edge.keys.verify(old, NOW)
+    assert edge.keys.mint(MAC, NOW) != old, "there is no other key to sign with"
+
+
+def test_hangup_says_at_once_whether_the_keys_are_good_and_needs_no_second_to_pass(nodes: list[Node]) -> None:
+    edge = nodes[0]
+    other = TokenKeys(TokenSettings(nodes[1].volume.path("key")), lambda: 0.0)
+    nodes[1].volume.bring(key=NEW + "\n")
+    edge.volume.bring(key=f"{NEW}\n{OLD}\n")
+    before = other.mint(MAC, NOW)
+    assert before == edge.keys.mint(MAC, NOW), "nobody has looked: their clocks stand still"
+    files, bad = rereading.reread_all()
+    assert files >= 2
+    assert bad == 0
+    assert other.mint(MAC, NOW) != before
+    edge.keys.verify(other.mint(MAC, NOW), NOW)
+    edge.now = SPREAD_SECONDS
+    assert edge.keys.mint(MAC, NOW) == other.mint(MAC, NOW)
