@@ -19,14 +19,20 @@ import click
 from click.core import ParameterSource
 
 from edge.composition.admin_token import AdminTokenError, read, token_file
-from edge.journey.events import JourneyEvent, Notice, Outcome
+from edge.journey.events import JourneyEvent, Notice, Outcome, Step
 from edge.journey.follow import Lost, follow, machines
 from tink.mac import is_mac
 
 if TYPE_CHECKING:
     from edge.diagnose.listening import Heard, Listening, Timed
 
-_COLOUR = {Outcome.OK: "green", Outcome.INFO: None, Outcome.REFUSED: "yellow", Outcome.FAILED: "red"}
+_COLOUR = {
+    Outcome.OK: "green",
+    Outcome.INFO: None,
+    Outcome.WARNING: "yellow",
+    Outcome.REFUSED: "yellow",
+    Outcome.FAILED: "red",
+}
 _NAMED = 10
 """Names of Hardware that are listed where one is unknown."""
 _PATH = click.Path(path_type=Path)
@@ -39,6 +45,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--admin-token-file", type=_PATH, default=None, help="Or a copy of it. Default: DATA_DIR/admin-token.")
 @click.option("--history/--no-history", default=True, help="Begin with what has happened already.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
+@click.option("--logs", is_flag=True, help="Show what machines log over the network, too: with --syslog, or HookOS.")
 @click.option(
     "--capture",
     is_flag=True,
@@ -59,6 +66,7 @@ def watch(
     admin_token_file: Path | None,
     history: bool,
     output: str,
+    logs: bool,
     capture: bool,
     interface: str | None,
     write: Path | None,
@@ -76,8 +84,16 @@ def watch(
         raise click.UsageError("--capture shows one machine: give its MAC, like 52:54:00:00:00:01")
     with contextlib.suppress(KeyboardInterrupt):
         if capture and mac is not None:
-            sys.exit(asyncio.run(_capture(mac, edge, history, output, interface, write)))
-        sys.exit(asyncio.run(_watch(mac or machine, edge, history, output)))
+            sys.exit(asyncio.run(_capture(mac, edge, history, _Form(output, logs), interface, write)))
+        sys.exit(asyncio.run(_watch(mac or machine, edge, history, _Form(output, logs))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How it is shown, `text` or `json`, and whether with log lines."""
+
+    output: str
+    logs: bool
 
 
 class _NoJourneyError(Exception):
@@ -134,11 +150,11 @@ def _unknown(name: str, known: list[str]) -> str:
     )
 
 
-async def _watch(machine: str | None, edge: _Edge, history: bool, output: str) -> int:
+async def _watch(machine: str | None, edge: _Edge, history: bool, form: _Form) -> int:
     try:
         macs = None if machine is None else {machine} if is_mac(machine) else await edge.macs_of(machine)
         async for event in edge.events(history=history):
-            _tell(event, macs, output)
+            _tell(event, macs, form)
     except _NoJourneyError as error:
         click.echo(str(error), err=True)
         return 1
@@ -146,7 +162,7 @@ async def _watch(machine: str | None, edge: _Edge, history: bool, output: str) -
     return 1
 
 
-async def _capture(mac: str, edge: _Edge, history: bool, output: str, interface: str | None, write: Path | None) -> int:
+async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface: str | None, write: Path | None) -> int:
     from edge.composition.host import HostError, default_interface
     from edge.diagnose.extra import DiagnoseError
     from edge.diagnose.listening import Listening, in_order
@@ -158,7 +174,7 @@ async def _capture(mac: str, edge: _Edge, history: bool, output: str, interface:
             click.echo(f"packets of {mac} on {name}; end with Ctrl-C", err=True)
             async with contextlib.aclosing(in_order(_packets(listening), _journey(edge, history))) as stream:
                 async for found in stream:
-                    _tell(found, {mac}, output)
+                    _tell(found, {mac}, form)
     except (DiagnoseError, HostError) as error:
         click.echo(str(error), err=True)
         return 1
@@ -190,14 +206,15 @@ async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | J
         click.echo("the edge has ended the stream; packets alone are shown", err=True)
 
 
-def _tell(found: Heard | JourneyEvent | Notice | Lost, macs: Set[str] | None, output: str) -> None:
+def _tell(found: Heard | JourneyEvent | Notice | Lost, macs: Set[str] | None, form: _Form) -> None:
+    output = form.output
     if isinstance(found, Lost):
         text = f"{found.count} events were lost: this terminal reads more slowly than machines boot"
         click.echo(text, err=True)
     elif isinstance(found, Notice):
         click.echo(json.dumps(asdict(found)) if output == "json" else _notice_text(found))
     elif isinstance(found, JourneyEvent):
-        if macs is None or found.mac in macs:
+        if (macs is None or found.mac in macs) and (form.logs or found.step is not Step.LOG):
             click.echo(json.dumps(asdict(found)) if output == "json" else _text(found))
     elif output == "json":
         click.echo(json.dumps({"time": found.time, "mac": next(iter(macs or ()), None), "packet": found.text}))
@@ -212,10 +229,22 @@ def _notice_text(notice: Notice) -> str:
 
 
 def _text(event: JourneyEvent) -> str:
+    if event.step is Step.LOG:
+        return _log_text(event)
     outcome = click.style(f"{event.outcome:<8}", fg=_COLOUR[event.outcome])
     line = f"{_clock(event.time)} {event.mac} {event.step:<9} {outcome} {event.message}"
     manifest = event.detail.get("manifest")
     return f"{line}\n{indent(str(manifest), '    ')}" if manifest else line
+
+
+def _log_text(event: JourneyEvent) -> str:
+    """Each line of those that an entry has together."""
+    lines = str(event.detail.get("lines", event.message)).splitlines() or [event.message]
+    if missing := event.detail.get("omitted_lines"):
+        lines.append(f"({missing} more lines are in the machine's file only)")
+    if lost := event.detail.get("dropped_lines"):
+        lines.append(f"({lost} more lines were too many, and are lost)")
+    return "\n".join(f"{_clock(event.time)} {event.mac} {event.step:<9} {line}" for line in lines)
 
 
 def _clock(at: float) -> str:

@@ -71,6 +71,19 @@ async def watch(token: str) -> AsyncIterator[Watch]:
     await runner.cleanup()
 
 
+async def test_lines_that_a_machine_logs_are_shown_on_request_one_by_one(watch: Watch) -> None:
+    logged = event(MAC, "err b: two (3 lines)", "info", lines="info a: one\nerr b: two", omitted_lines=1)
+    stream = event(MAC, "lease") + logged.replace(b'"step": "dhcp"', b'"step": "log"')
+    result, _ = await watch(stream)
+    assert "lease" in result.stdout
+    assert "one" not in result.stdout
+    result, _ = await watch(stream, "--logs")
+    shown = [line.partition("log       ")[2] for line in result.stdout.splitlines()[1:]]
+    assert shown == ["info a: one", "err b: two", "(1 more lines are in the machine's file only)"]
+    result, _ = await watch(stream, "--logs", "-o", "json")
+    assert [json.loads(line)["step"] for line in result.stdout.splitlines()] == ["dhcp", "log"]
+
+
 async def test_lost_events_are_told_and_the_stream_goes_on(watch: Watch) -> None:
     stream = b": journey\n\n" + event(MAC, "one") + b"event: lost\ndata: 12\n\n: heartbeat\n\n" + event(MAC, "two")
     result, _ = await watch(stream, "-o", "json")

@@ -1,0 +1,89 @@
+"""A syslog message, read: RFC 5424, RFC 3164, and what programs send that is neither quite. Pure.
+
+Nothing is refused: what has no form is text (RFC 3164 section 4.3.3). HookOS sends what containers print through
+Docker's log driver, whose default form is RFC 3164 without a host's name; iPXE leaves out the time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+MAX_BYTES: Final = 8192
+"""Of a datagram that is read; RFC 5424 section 6.1 has receivers take 2048."""
+MAX_LINE: Final = 2000
+"""Characters of the text that are kept."""
+_MAX_NAME: Final = 48
+
+SEVERITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
+_DEFAULT_PRIORITY: Final = 13  # user.notice, RFC 3164 section 4.3.3
+_MAX_PRIORITY: Final = 191
+
+_PRIORITY = re.compile(rb"<(\d{1,3})> ?")
+_RFC_5424 = re.compile(rb"1 (\S+) (\S+) (\S+) (\S+) (\S+) ")
+_ELEMENT = re.compile(rb'\[[^\s\]="]+(?: [^\s\]="]+="(?:[^"\\]|\\.)*")*\]', re.DOTALL)
+_TIME = re.compile(rb"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[0-9:.]+(?:Z|[+-]\d\d:\d\d)) ")
+_TAG = re.compile(rb"([^\s:\[\]]+)(?:\[[^\]\s]*\])?: ?")
+_HOST = re.compile(rb"[^\s:\[\]]+ ")
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`severity` is a word of SEVERITIES; `program` is what has logged, or empty; `text` one printable line."""
+
+    severity: str
+    program: str
+    text: str
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        return f"{self.severity} {self.program}: {self.text}" if self.program else f"{self.severity} {self.text}"
+
+
+def parse(datagram: bytes) -> Message:
+    """The message in a datagram, of whatever bytes."""
+    raw = datagram[:MAX_BYTES].rstrip(b"\r\n\0 ")
+    priority, at = _DEFAULT_PRIORITY, 0
+    match = _PRIORITY.match(raw)
+    if match is not None and int(match[1]) <= _MAX_PRIORITY:
+        priority, at = int(match[1]), match.end()
+    program, text = _of_5424(raw, at) or _of_3164(raw, at)
+    return Message(SEVERITIES[priority % 8], _printable(program, _MAX_NAME), _printable(text, MAX_LINE))
+
+
+def _of_5424(raw: bytes, at: int) -> tuple[bytes, bytes] | None:
+    header = _RFC_5424.match(raw, at)
+    if header is None:
+        return None
+    at = header.end()
+    if raw.startswith(b"-", at):
+        at += 1
+    else:
+        elements = _ELEMENT.match(raw, at)
+        if elements is None:
+            return None
+        while elements is not None:
+            at = elements.end()
+            elements = _ELEMENT.match(raw, at)
+    name = header[3]
+    return b"" if name == b"-" else name, raw[at:].removeprefix(b" ").removeprefix(_BOM)
+
+
+def _of_3164(raw: bytes, at: int) -> tuple[bytes, bytes]:
+    time = _TIME.match(raw, at)
+    at = time.end() if time is not None else at
+    tag = _TAG.match(raw, at)
+    if tag is None and (host := _HOST.match(raw, at)) is not None:
+        tag = _TAG.match(raw, host.end())
+    return (tag[1], raw[tag.end() :]) if tag is not None else (b"", raw[at:])
+
+
+def _printable(raw: bytes, longest: int) -> str:
+    """One line, of which no character moves a terminal's cursor or forges another line."""
+    text = raw.decode(errors="backslashreplace").replace("\t", " ")
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -1,0 +1,68 @@
+"""The syslog server: UDP port 514 on one network (RFC 5426). It hears and never answers."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+
+from edge.listener import Listener, advice
+from edge.syslog.message import MAX_BYTES
+
+log = logging.getLogger(__name__)
+
+SYSLOG_PORT = 514
+_BUFFER_BYTES = 1 << 20
+
+_Arrived = tuple[bytes, tuple[str, int]]
+
+
+class SyslogServerError(Exception):
+    """The server can't start; says which port and what to do."""
+
+
+class SyslogServer:
+    """Hands each datagram, and the address that it comes from, to `take`."""
+
+    def __init__(
+        self, take: Callable[[bytes, str], None], *, host: str, interface: str | None = None, port: int = SYSLOG_PORT
+    ) -> None:
+        """`port` 0 takes any free one (see `port` after `start`); `interface` None hears all of them."""
+        self.port = port
+        self._take = take
+        self._host = host
+        self._interface = interface
+        self._listener: Listener[_Arrived] | None = None
+
+    async def start(self) -> None:
+        """Open the socket and hear. Raises SyslogServerError."""
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+            if self._interface is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._interface.encode() + b"\0")
+            sock.bind((self._host, self.port))
+        except OSError as error:
+            sock.close()
+            where = f"syslog can't open UDP port {self.port} on {self._interface or self._host}"
+            raise SyslogServerError(advice(where, error, port=self.port, without="--syslog off")) from error
+        self.port = sock.getsockname()[1]
+        self._listener = Listener(sock, f"syslog on port {self.port}", _receive, self._arrived)
+        self._listener.start()
+        log.info("syslog on %s port %d", self._interface or self._host, self.port)
+
+    async def stop(self) -> None:
+        """Close the socket."""
+        if self._listener is not None:
+            self._listener.stop()
+            self._listener = None
+
+    def _arrived(self, _sock: socket.socket, arrived: _Arrived) -> None:
+        datagram, sender = arrived
+        self._take(datagram, sender[0])
+
+
+def _receive(sock: socket.socket) -> _Arrived:
+    datagram, sender = sock.recvfrom(MAX_BYTES)
+    return datagram, (str(sender[0]), int(sender[1]))
