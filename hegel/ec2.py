@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from hegel.instance import entries
 from hegel.interfaces import Link, primary
 from hegel.sshkeys import names
 
@@ -27,18 +28,20 @@ def ec2_tree(
     keys: list[str],
     documents: Mapping[str, bytes],
     elsewhere: Iterable[str],
+    more: Mapping[str, bytes],
 ) -> dict[str, bytes]:
     """All answers by path: values are one line, listings are sorted and name directories with a slash.
 
     `facts` are the values right below `meta-data/`, `documents` stand beside it, and `elsewhere` names documents that
-    are listed, but not held here.
+    are listed, but not held here. `more` is what stands beside the facts, by its path below `meta-data/`.
     """
     tree = {f"meta-data/{name}": value.encode() for name, value in facts.items()}
     network = _network(namespace, all_links)
     public_keys = _public_keys(keys)
-    tree |= network | public_keys
+    tree |= network | public_keys | {f"meta-data/{path}": value for path, value in more.items()}
     tree.update(documents)
     listed = [*facts, *(["network/"] if network else ()), *(["public-keys/"] if public_keys else ())]
+    listed += entries(more)
     tree["meta-data"] = _listing(listed)
     tree[""] = _listing(["meta-data/", *documents, *elsewhere])
     return tree

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from hegel.annotations import instance_id, public_keys, secret_reference
 from hegel.documents import document
 from hegel.ec2 import ec2_tree, facts_of
+from hegel.instance import instance_tree
 from hegel.interfaces import links
 from hegel.legacy import legacy_metadata
 from hegel.network import network_config
@@ -68,7 +69,7 @@ def compile_tree(hardware: Hardware) -> MetadataTree:
         del nocloud[name]
     return MetadataTree(
         instance_id=identity,
-        ec2=ec2_tree(facts, hardware.metadata.namespace, all_links, keys, documents, secrets),
+        ec2=ec2_tree(facts, hardware.metadata.namespace, all_links, keys, documents, secrets, instance_tree(hardware)),
         nocloud=nocloud,
         legacy=legacy_metadata(hardware, facts, all_links, keys),
         secrets=secrets,

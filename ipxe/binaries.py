@@ -29,6 +29,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,13 @@ BOOT_FILE_SUFFIXES = frozenset({".efi", ".kpxe", ".kkpxe", ".pxe"})
 
 MAX_BOOT_FILE_BYTES = 64 * 1024 * 1024
 """Larger files are no boot programs: iPXE is 0.1 to 2 MB, a unified kernel image may have some ten."""
+
+_OPTIONAL = re.compile(r"(revocations(_sku|_sbat)?|shim_certificate(_\d+)?)\.efi", re.IGNORECASE)
+
+
+def is_optional(name: str) -> bool:
+    """Whether it is a file that shim 16 asks for beside its own, and does as well without."""
+    return _OPTIONAL.fullmatch(name) is not None
 
 
 class BinariesError(Exception):
@@ -80,6 +88,17 @@ _X86_64 = (
     *("snponly.efi", "snponly-x86_64.efi", "snp-x86_64.efi", "ipxe.efi", "ipxe-x86_64.efi", "ipxe-amd64.efi"),
 )
 _ARM64 = (*_shims("arm64"), *_efi("arm64"))
+
+SMEE_NAMES: Final = {
+    "undionly.kpxe": _BIOS,
+    "ipxe.efi": _X86_64,
+    "snp-x86_64.efi": _X86_64,
+    "snp-arm64.efi": _ARM64,
+    "snp.efi": _ARM64,  # of its first years
+}
+"""The names under which Smee serves its programs, which DHCP servers and firmware of existing sites have been told."""
+_TRACE = re.compile(r"-[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
+"""What Smee puts behind a name for tracing (W3C Trace Context, section 3.2.2)."""
 
 _RELEASE_DIRECTORY = re.compile(r"(i386|x86_64|arm32|arm64|loong64|riscv32|riscv64)(-sb)?")
 _SHIM = re.compile(r"-shim[a-z0-9]{0,4}(?=\.efi$)")
@@ -225,8 +244,15 @@ class BootBinaries:
         return list(self._files)
 
     def get(self, name: str) -> BootBinary | None:
-        """The boot file of exactly this name (no directory part); None if there is none."""
-        return self._files.get(name)
+        """The boot file of this name (no directory part), or what runs where Smee's of this name does; None if there is
+        none."""
+        name = _TRACE.sub("", name)
+        found = self._files.get(name)
+        if found is not None:
+            return found
+        # A shim asks for its second stage by the name that it was loaded by, so it is loaded by its own.
+        fitting = (self._files.get(each) for each in SMEE_NAMES.get(name, ()) if after_shim(each) is None)
+        return next(filter(None, fitting), None)
 
     def for_architectures(self, codes: Iterable[int]) -> BootBinary:
         """The best boot file for a machine that names these architectures, most preferred first.

@@ -11,7 +11,9 @@ Works with iPXE from 2019 (Debian 12) on: only commands and options of that time
 the kernel parameter `initrd=initrd` are a pair; without it, Linux started through UEFI does not find its initrd.
 
 iPXE shows no more of an HTTP or TFTP error than its number. So a script whose fetch has failed for good asks for the
-reason (`Origin.why_url`), and gets it as a script that shows it.
+reason (`Origin.why_url`), and gets it as a script that shows it. If not even that
+comes, the edge is gone, and DHCP is asked for another one, once. Where an edge knows others, its scripts name them
+(`Origin.others`), and machines go on there by themselves.
 
 Where agents need a token, the script that is sent begins by setting `tinkerbell-token` (`Scripts.to_send`), which the
 kernel's command line and the operators' own scripts can name, and `tinkerbell-metadata-token` where machines get a URL
@@ -25,13 +27,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from urllib.parse import quote
 
 from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
-from tink.api.v1alpha2 import Hardware
+from ipxe.parameters import (
+    MAX_CHARACTERS,
+    ParametersError,
+    agent_id,
+    filled_in,
+    is_hookos,
+    kernel_words,
+    known_of,
+)
+from tink.api.v1alpha2 import AGENT_ID_ANNOTATION, KERNEL_PARAMETERS_ANNOTATION, Hardware
 
 MAX_COMMAND_LINE = 2047
 """Bytes of a kernel command line that Linux reads (COMMAND_LINE_SIZE on x86 and arm64, less the final NUL)."""
@@ -45,6 +57,12 @@ TOKEN_SETTING = "tinkerbell-token"  # noqa: S105 - the name of a setting
 METADATA_SETTING = "tinkerbell-metadata-token"
 """The iPXE setting that has the token of the machine's metadata."""
 
+SIGN_PATH = "/sign"
+"""Where the edge's HTTP hears that iPXE starts the kernel, and that the OSIE is up."""
+
+SIGN_PARAMETER = "tinkedge_sign"
+"""The word of the kernel's command line that has the URL which the OSIE asks for when it has its address."""
+
 _TOKEN_BYTES = 80
 """The most that a token takes on the command line."""
 
@@ -56,7 +74,15 @@ MAX_SHOWN = 400
 
 
 class ScriptError(ValueError):
-    """There is no script for this Hardware. The message names the Hardware, the field and what to do."""
+    """There is no script for this machine. The message names the Hardware or OSIE, the field and what to do."""
+
+
+class LogsTo(Enum):
+    """Which machines are told to send their log lines to the edge."""
+
+    NOBODY = auto()
+    HOOKOS = auto()  # those whose kernel gets HookOS' own words
+    ALL = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +109,9 @@ class BootSettings:
     insecure_registries: tuple[str, ...] = ()
     own_registry: bool = False
     kernel_parameters: tuple[str, ...] = ()
-    """Words for every kernel's command line, before those of the Hardware; `kernel_words` makes them."""
+    """Words for every kernel's command line, before those of the OSIE and of the Hardware; `kernel_words` makes them.
+    `{{.MAC}}` and its like are filled in for each machine (`ipxe.parameters`)."""
+    logs: LogsTo = LogsTo.NOBODY
     consoles: tuple[str, ...] = ("tty0", "ttyS0,115200")
     attempts: int = 5
     retry_seconds: int = 2
@@ -94,23 +122,29 @@ class BootSettings:
 class Origin:
     """Where the machine gets all that its script names: the `address` of ours that it reached, and how.
 
-    `tftp` is for an iPXE that was built without HTTP.
+    `tftp` is for an iPXE that was built without HTTP. `others` are where other edges have the same, should this one go
+    in the middle; each with the port of its HTTP, and of the gRPC server beside it (0: there is none). Of the edge
+    itself they are those of the settings.
     """
 
     address: str
     tftp: bool = False
+    http_port: int = 0
+    grpc_port: int = 0
+    others: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
     """`text` for iPXE; `what` it does, in words for the journey; `osie`: namespace and name of the OSIE that it boots.
 
-    `osie` is None where the Hardware brings a script of its own.
+    `osie` is None where the Hardware brings a script of its own. `logs`: it has the machine send its log lines here.
     """
 
     text: str
     what: str
     osie: tuple[str, str] | None = None
+    logs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +157,10 @@ class _Plan:
     vlan: str = ""
     parameters: list[str] = field(default_factory=list)
     registered: bool = True
+    worker_id: str = ""
+    """What the agent calls itself; empty: by the MAC."""
+    logs: bool = False
+    """Whether the machine is to send its log lines here."""
 
 
 class Scripts:
@@ -144,12 +182,15 @@ class Scripts:
         )
         self._environment = environment
 
-    def compile(self, mac: str, hardware: Hardware, origin: Origin) -> Script:
-        """The script for the interface `mac` of `hardware`. Raises ScriptError."""
+    def compile(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> Script:
+        """The script for the interface `mac` of `hardware`; `osie_parameters` are the words of its OSIE's annotation.
+
+        Raises ScriptError.
+        """
         ipxe = hardware.spec.ipxe
         if ipxe is not None and ipxe.inline and ipxe.url:
             raise _error(hardware, "spec.ipxe", "has both inline and url: remove one")
-        plan = self._plan(mac, hardware, origin)
+        plan = self._plan(mac, hardware, origin, osie_parameters)
         if ipxe is not None and ipxe.inline:
             return self._inline(plan, hardware, ipxe.inline)
         if ipxe is not None and ipxe.url:
@@ -157,15 +198,17 @@ class Scripts:
         osie = hardware.spec.osie.name if hardware.spec.osie is not None else ""
         if not osie:
             raise _error(hardware, "spec.osie.name", "is not set: name the OSIE that the machine is to boot")
-        script = self._boot(plan, hardware.metadata.namespace, osie)
-        length = len(self._command_line(plan).encode()) + _TOKEN_BYTES * len(self._tokens())
+        length = self._length(plan)
+        if length > MAX_COMMAND_LINE and origin.others:
+            plan = replace(plan, origin=replace(origin, others=()))
+            length = self._length(plan)
         if length > MAX_COMMAND_LINE:
             raise _error(
                 hardware,
                 "spec.kernelParams",
                 f"makes a kernel command line of {length} bytes, of which Linux reads {MAX_COMMAND_LINE}",
             )
-        return script
+        return self._boot(plan, hardware.metadata.namespace, osie)
 
     def to_send(self, mac: str, script: Script) -> str:
         """The text of a script for the registered machine `mac` as it is now: with the tokens that it needs."""
@@ -176,9 +219,14 @@ class Scripts:
         lines = "".join(f"set {setting} {token(mac)}\n" for setting, token in tokens.items())
         return f"{first}{end_of_line}{lines}{rest}"
 
-    def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin) -> Script:
-        """The script of a machine that no Hardware describes: it boots `osie`, a namespace and a name."""
-        return self._boot(_Plan(mac, "a machine without a Hardware", origin, registered=False), *osie)
+    def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin, osie_parameters: str = "") -> Script:
+        """The script of a machine that no Hardware describes: it boots `osie`, a namespace and a name.
+
+        Raises ScriptError.
+        """
+        words = self._shared_words(osie, osie_parameters, known_of(mac, None, mac, origin.address))
+        plan = _Plan(mac, "a machine without a Hardware", origin, parameters=words, registered=False)
+        return self._boot(plan, *osie)
 
     def reason(self, mac: str, reason: str) -> str:
         """A script that shows why `mac` is not booted, line by line, and goes on to the next boot device."""
@@ -188,12 +236,25 @@ class Scripts:
     def autoexec(self, mac: str, origin: Origin) -> str:
         """What iPXE of 2022 and later runs first: straight to the script of `mac`, with the lease that is there."""
         # An iPXE without one of the two protocols fails at once where it is asked for it, and takes the other.
-        urls = [self.script_url(mac, origin.address), f"tftp://{origin.address}/{mac}/auto.ipxe"]
-        return self._render("autoexec", mac=mac, urls=urls[::-1] if origin.tftp else urls)
+        urls = []
+        for each in (origin, *origin.others):
+            ways = [self._script_url(mac, each), f"tftp://{each.address}/{mac}/auto.ipxe"]
+            urls += ways[::-1] if origin.tftp else ways
+        return self._render("autoexec", mac=mac, urls=urls)
 
-    def script_url(self, mac: str, address: str) -> str:
+    def _script_url(self, mac: str, origin: Origin) -> str:
         """Where `mac` gets its script over HTTP."""
-        return f"http://{address}:{self._settings.http_port}/ipxe/script/{mac}/auto.ipxe"
+        return f"{self._http(origin)}/ipxe/script/{mac}/auto.ipxe"
+
+    def _http(self, origin: Origin) -> str:
+        return f"http://{self._authority(origin)}"
+
+    def _authority(self, origin: Origin) -> str:
+        return f"{origin.address}:{origin.http_port or self._settings.http_port}"
+
+    def _sign_url(self, origin: Origin, which: str) -> str:
+        """Where a machine gives a sign of life."""
+        return f"{self._http(origin)}{SIGN_PATH}/{which}"
 
     # --- the kinds of script --------------------------------------------------------------------------------------
 
@@ -202,57 +263,113 @@ class Scripts:
         made = {TOKEN_SETTING: self._settings.token, METADATA_SETTING: self._settings.metadata_token}
         return {setting: token for setting, token in made.items() if token is not None}
 
-    def _plan(self, mac: str, hardware: Hardware, origin: Origin) -> _Plan:
+    def _plan(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str) -> _Plan:
         interface = hardware.spec.network_interfaces.get(mac)
         vlan = interface.dhcp.vlan_id if interface is not None and interface.dhcp is not None else None
-        parameters: list[str] = []
+        worker_id = _worker_id(hardware)
+        osie = (hardware.metadata.namespace, hardware.spec.osie.name if hardware.spec.osie is not None else "")
+        known = known_of(mac, hardware, worker_id or mac, origin.address)
+        parameters = self._shared_words(osie, osie_parameters, known)
         for number, parameter in enumerate(hardware.spec.kernel_params or []):
             parameters += _words(hardware, f"spec.kernelParams[{number}]", parameter)
         full_name = _for_screen(f"{hardware.metadata.namespace}/{hardware.metadata.name}")
-        return _Plan(mac, full_name, origin, vlan or "", parameters)
+        logs = self._settings.logs is LogsTo.ALL or (self._settings.logs is LogsTo.HOOKOS and is_hookos(parameters))
+        return _Plan(mac, full_name, origin, vlan or "", parameters, worker_id=worker_id, logs=logs)
+
+    def _shared_words(self, osie: tuple[str, str], osie_parameters: str, known: dict[str, str | None]) -> list[str]:
+        """The words of the site and of the OSIE for one machine. Raises ScriptError."""
+        of_osie = f"OSIE {'/'.join(osie)}: metadata.annotations[{KERNEL_PARAMETERS_ANNOTATION}]"
+        words: list[str] = []
+        where = "--kernel-parameters"
+        try:
+            words += filled_in(self._settings.kernel_parameters, known)
+            where = of_osie
+            if len(osie_parameters) > MAX_CHARACTERS:
+                raise ParametersError(f"has more than {MAX_CHARACTERS} characters, which no kernel reads")
+            words += filled_in(kernel_words(osie_parameters), known)
+        except ValueError as error:
+            raise ScriptError(f"{where} {error}") from error
+        return words
 
     def _boot(self, plan: _Plan, namespace: str, osie: str) -> Script:
-        address, mac = plan.origin.address, plan.mac
-        if plan.origin.tftp:
-            base = f"tftp://{address}/{mac}/osie/{quote(osie, safe='')}"
-            why = f"tftp://{address}/{mac}/why.ipxe"
-        else:
-            base = f"http://{address}:{self._settings.http_port}/osie/{quote(osie, safe='')}"
-            why = f"{self.script_url(mac, address)}?failed"
+        origin, mac = plan.origin, plan.mac
+        over_http = f"{self._script_url(mac, origin)}?failed"
+        why = f"tftp://{origin.address}/{mac}/why.ipxe" if origin.tftp else over_http
+        # A kernel of another edge is told of that one's server.
+        plans = [plan, *(self._plan_of(plan, other) for other in origin.others)]
+        bases = [self._osie_base(each, osie) for each in plans]
         text = self._render_for(
             "boot",
             plan,
             osie=_for_screen(f"{namespace}/{osie}"),
-            kernel_url=f"{base}/kernel",
-            initrd_url=f"{base}/initrd",
+            kernels=[f"{base}/kernel {line}" for base, line in zip(bases, self._command_lines(plans), strict=True)],
+            initrds=[f"{base}/initrd" for base in bases],
+            kernel_url=f"{bases[0]}/kernel",
+            initrd_url=f"{bases[0]}/initrd",
             why_url=why,
-            parameters=self._command_line(plan),
+            sign_url="" if plan.origin.tftp else self._sign_url(plan.origin, "starting"),
         )
-        return Script(text=text, what=f"OSIE {namespace}/{osie}", osie=(namespace, osie))
+        return Script(text=text, what=f"OSIE {namespace}/{osie}", osie=(namespace, osie), logs=plan.logs)
+
+    def _command_lines(self, plans: list[_Plan]) -> list[str]:
+        """One for the kernel of each edge; where there is no server beside one, that of the first."""
+        first, *others = plans
+        lines = [self._command_line(first)]
+        for plan in others:
+            is_whole = plan.origin.grpc_port or self._settings.grpc_authority
+            lines.append(self._command_line(plan) if is_whole else lines[0])
+        return lines
+
+    def _osie_base(self, plan: _Plan, osie: str) -> str:
+        if plan.origin.tftp:
+            return f"tftp://{plan.origin.address}/{plan.mac}/osie/{quote(osie, safe='')}"
+        return f"{self._http(plan.origin)}/osie/{quote(osie, safe='')}"
+
+    def _plan_of(self, plan: _Plan, other: Origin) -> _Plan:
+        """The same at another edge, which has all the others beside it."""
+        rest = tuple(each for each in plan.origin.others if each != other)
+        here = replace(plan.origin, grpc_port=plan.origin.grpc_port or self._settings.grpc_port, others=())
+        return replace(plan, origin=replace(other, tftp=plan.origin.tftp, others=(here, *rest)))
+
+    def _length(self, plan: _Plan) -> int:
+        """Bytes of the longest of its kernel command lines, with the tokens that are put in."""
+        plans = [plan, *(self._plan_of(plan, other) for other in plan.origin.others)]
+        longest = max(len(line.encode()) for line in self._command_lines(plans))
+        return longest + _TOKEN_BYTES * len(self._tokens())
 
     def _command_line(self, plan: _Plan) -> str:
         """The kernel's command line in the order that Tinkerbell's operators know; the last of equal names wins."""
-        settings = self._settings
-        authority = settings.grpc_authority or f"{plan.origin.address}:{settings.grpc_port}"
-        words = [f"vlan_id={plan.vlan}"] if plan.vlan else []
-        words += [f"grpc_authority={authority}", f"tinkerbell_tls={str(settings.tinkerbell_tls).lower()}"]
+        settings, origin = self._settings, plan.origin
+        servers = [f"{origin.address}:{origin.grpc_port or settings.grpc_port}"]
+        servers += [f"{other.address}:{other.grpc_port}" for other in origin.others if other.grpc_port]
+        authority = settings.grpc_authority or servers[0]
+        words = [f"grpc_authority={authority}", f"tinkerbell_tls={str(settings.tinkerbell_tls).lower()}"]
+        # Never first: HookOS looks for it behind a space.
+        words += [f"vlan_id={plan.vlan}"] if plan.vlan else []
+        if len(servers) > 1 and not settings.grpc_authority:
+            words.append(f"tinkerbell_servers={','.join(servers[1:])}")
+        if plan.logs:
+            words.append(f"syslog_host={origin.address}")
         if settings.tls_ca:
-            url = f"http://{plan.origin.address}:{settings.http_port}{CA_PATH}"
+            url = f"{self._http(origin)}{CA_PATH}"
             words.append(f"tinkerbell_tls_ca={url}#sha256={hashlib.sha256(settings.tls_ca).hexdigest()}")
-        words += [f"worker_id={plan.mac}", f"hw_addr={plan.mac}"]
+            if origin.others:
+                words.append(f"tinkerbell_edges={','.join(map(self._authority, origin.others))}")
+        words += [f"worker_id={plan.worker_id or plan.mac}", f"hw_addr={plan.mac}"]
         if settings.token is not None and plan.registered:
             words.append(f"tinkerbell_token=${{{TOKEN_SETTING}}}")
         if settings.metadata_token is not None and plan.registered:
-            url = f"http://{plan.origin.address}:{settings.http_port}/machine/${{{METADATA_SETTING}}}"
+            url = f"{self._http(origin)}/machine/${{{METADATA_SETTING}}}"
             words.append(f"tinkerbell_metadata={url}")
         registries = list(settings.insecure_registries)
         if settings.own_registry:
-            registries.append(f"{plan.origin.address}:{settings.http_port}")
+            registries.append(self._authority(origin))
         if registries:
             words.append(f"insecure_registries={','.join(registries)}")
+        words.append(f"{SIGN_PARAMETER}={self._sign_url(plan.origin, 'up')}")
         words.append("initrd=initrd")
         words += [f"console={console}" for console in settings.consoles]
-        return " ".join([*words, *settings.kernel_parameters, *plan.parameters])
+        return " ".join([*words, *plan.parameters])
 
     def _chain(self, plan: _Plan, hardware: Hardware, url: str) -> Script:
         words = _words(hardware, "spec.ipxe.url", url)
@@ -270,25 +387,22 @@ class Scripts:
         script = inline.replace("\r\n", "\n").rstrip("\n")
         return Script(text=self._render_for("inline", plan, script=script), what="spec.ipxe.inline")
 
-    def _render_for(self, name: str, plan: _Plan, **values: str) -> str:
+    def _render_for(self, name: str, plan: _Plan, **values: str | list[str]) -> str:
         return self._render(name, mac=plan.mac, hardware=plan.who, vlan=plan.vlan, **values)
 
     def _render(self, name: str, **values: str | list[str]) -> str:
         return self._environment.get_template(f"{name}.ipxe.j2").render(values)
 
 
-def kernel_words(value: str) -> list[str]:
-    """`value` split as iPXE will split it. Raises ValueError where it would read more than plain words.
-
-    Settings of iPXE (`${mac}`) are words: iPXE puts their values in.
-    """
-    if not value.isprintable():
-        raise ValueError("has a line break or another control character in it")
-    words = value.split()
-    for word in words:
-        if word in ("&&", "||", ";") or word.startswith("#"):
-            raise ValueError(f"has the word {word}, which ends a command in iPXE")
-    return words
+def _worker_id(hardware: Hardware) -> str:
+    """What the annotation of a Hardware has its agent call itself; empty: nothing. Raises ScriptError."""
+    given = hardware.metadata.annotations.get(AGENT_ID_ANNOTATION, "").strip()
+    if not given:
+        return ""
+    try:
+        return agent_id(given)
+    except ParametersError as error:
+        raise _error(hardware, f"metadata.annotations[{AGENT_ID_ANNOTATION}]", str(error)) from error
 
 
 def _words(hardware: Hardware, field: str, value: str) -> list[str]:

@@ -1,6 +1,7 @@
 """The operators' HTTP API (port 7081, on loopback unless told otherwise): the journey as JSON, stream and metrics.
 
-    /api/v1/machines                  every machine: registered, or only heard (then with a manifest to register it)
+    /api/v1/machines                  every machine: registered, or only heard (then with a manifest to register it);
+                                      what is awaited of it, and what is wrong with it
     /api/v1/machines/<mac>/events     the journey of one machine, oldest event first
     /api/v1/events?since=now|all      the journey of all, live (Server-Sent Events); `all` sends what is kept first.
                                       `event: notice` is about the edge itself: a network that it can't serve
@@ -19,7 +20,7 @@ import asyncio
 import ipaddress
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -82,14 +83,17 @@ class AdminApp:
         registry: CollectorRegistry | None = None,
         ready: Callable[[], str] = lambda: "",
         note: Callable[[], str] = lambda: "",
+        notices: Callable[[], list[Notice]] = list,
+        awaited: Callable[[str], Mapping[str, object]] = lambda _mac: {},
     ) -> None:
         """`admits(token)`: whether a token is good. `registry` has the metrics of the other servers; the journey's are
         added. `ready()` gives why machines can't be served, or an empty string, `note()` what operators are told
-        beside "ok".
+        beside "ok"; `notices()` what was announced of the edge and is still so, besides the networks'. `awaited(mac)`
+        is what is awaited of a machine, and what was found wrong with it, for its entry.
         """
         self._metrics = registry if registry is not None else CollectorRegistry()
         self._metrics.register(JourneyMetrics(journey, inventory))
-        self._api = _Api(journey, inventory, networks, heartbeat_seconds)
+        self._api = _Api(journey, inventory, networks, heartbeat_seconds, notices, awaited)
         self._ready = ready
         self._note = note
         self._admits = admits
@@ -200,11 +204,21 @@ def event_json(event: JourneyEvent) -> dict[str, object]:
 
 
 class _Api:
-    def __init__(self, journey: Journey, inventory: Inventory, networks: Networks, heartbeat_seconds: float) -> None:
+    def __init__(
+        self,
+        journey: Journey,
+        inventory: Inventory,
+        networks: Networks,
+        heartbeat_seconds: float,
+        notices: Callable[[], list[Notice]],
+        awaited: Callable[[str], Mapping[str, object]],
+    ) -> None:
         self._journey = journey
         self._inventory = inventory
         self._networks = networks
+        self._notices = notices
         self._heartbeat_seconds = heartbeat_seconds
+        self._awaited = awaited
         self._streams: set[Subscription] = set()
 
     async def machines(self, request: web.Request) -> web.StreamResponse:
@@ -263,7 +277,7 @@ class _Api:
             try:
                 await response.prepare(request)
                 await response.write(b": journey\n\n")
-                await response.write(b"".join(map(_sse, self._networks.notices())))
+                await response.write(b"".join(map(_sse, [*self._notices(), *self._networks.notices()])))
                 if past is not None:
                     await self._send_past(response, past)
                 await self._stream(request, response, subscription)
@@ -311,6 +325,7 @@ class _Api:
             "step": last.step.value,
             "outcome": last.outcome.value,
             "message": last.message,
+            **self._awaited(summary.mac),
         }
 
 

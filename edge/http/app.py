@@ -1,6 +1,7 @@
 """The HTTP server of booting machines (port 7080): scripts, boot programs, kernels, initrds, metadata, health.
 
 In the order of a boot: `edge.http.boot.scripts` (script, boot program), `edge.http.boot.osie` (kernel, initrd),
+`edge.http.boot.signs` (what it says on the way),
 `edge.http.depot` (images and files of actions), then, when the installed system comes up, `edge.http.metadata.full`.
 `edge.http.routes` says which path is whose, `edge.http.transport.connections` what strangers may take. There are no
 directory listings and no redirects, and nothing here tells a machine about another one.
@@ -8,9 +9,11 @@ directory listings and no redirects, and nothing here tells a machine about anot
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 from aiohttp import web
@@ -18,16 +21,19 @@ from aiohttp import web
 from edge.callers import Caller, Callers, ForwardedError, MetadataTokens, Networks, RequestCallers, dotted
 from edge.http.boot.osie import OsieDownloads
 from edge.http.boot.scripts import BootScripts
+from edge.http.boot.signs import Signs
 from edge.http.context import Context, not_allowed, not_found, text
 from edge.http.depot import Depot
 from edge.http.files.body import BodySender
 from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings
 from edge.http.metadata.responses import not_to_keep
+from edge.http.peers import PeerRequests
 from edge.http.routes import Place, Route, route
 from edge.http.transport.connections import BoundedServer, Limits, Runner
 from edge.http.transport.fast_path import PreparedResponse
 from edge.journey.events import Recorder
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
+from edge.peers import Peers
 from ipxe.binaries import BootBinaries
 from tink.limits.once_per import OncePer
 
@@ -54,8 +60,11 @@ class MachineApp:
         *,
         fast_path: bool,
         depot: Path | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self._context = context
+        self._peers = PeerRequests(context, sender, peers) if peers is not None else None
+        self._began = context.clock()
         self._agent_ca = agent_ca
         self._sender = sender
         self._osie = OsieDownloads(context, sender)
@@ -70,6 +79,7 @@ class MachineApp:
             Place.SCRIPT: boot.script,
             Place.BINARY: boot.binary,
             Place.OSIE: self._osie.file,
+            Place.SIGN: Signs(context).sign,
             Place.EC2: service.ec2,
             Place.IMDS_TOKEN: service.session,
             Place.LEGACY: service.legacy,
@@ -81,6 +91,7 @@ class MachineApp:
         self._for_anybody: dict[Place, Callable[[], web.Response]] = {
             Place.AGENT_CA: self._ca,
             Place.HEALTH: lambda: text("ok"),
+            Place.HEALTH_OF_SMEE: self._health_of_smee,
             Place.READY: self._ready,
         }
 
@@ -113,6 +124,8 @@ class MachineApp:
         found = route(request.rel_url.raw_path)
         if found is None:
             return not_found()
+        if found.place is Place.PEER:
+            return await self._peers.handle(request, found) if self._peers is not None else not_found()
         methods = _METHODS.get(found.place, ("GET", "HEAD"))
         if request.method not in methods:
             return not_allowed(methods)
@@ -132,6 +145,12 @@ class MachineApp:
         if not self._agent_ca:
             return text("the gRPC server of this edge has no certificate", status=404)
         return web.Response(body=self._agent_ca, content_type="application/x-pem-file")
+
+    def _health_of_smee(self) -> web.Response:
+        """GET /healthcheck: Smee's words, for probes that were written for it; threads are what is like goroutines."""
+        seconds = round(self._context.clock() - self._began, 3)
+        shown = {"git_rev": version("tinkedge"), "uptime_seconds": seconds, "goroutines": threading.active_count()}
+        return web.json_response(shown)
 
     def _ready(self) -> web.Response:
         """It can serve machines."""
@@ -155,14 +174,15 @@ def build_app(
     sender: BodySender | None = None,
     fast_path: bool = True,
     depot: Path | None = None,
+    peers: Peers | None = None,
 ) -> MachineApp:
     """The application; `machine_runner` serves it. The cache of `osie_files` must be started before, and stopped after.
 
     `inventory` is to call its `machine_changed`, and `callers` its `callers_changed`. `agent_ca` is what agents trust
     the gRPC server by (PEM). `default_osie` is the namespace and name of the OSIE that machines without a Hardware may
     have; `ready()` gives why the edge can't serve yet, or an empty string. `depot` is the directory that has `images`
-    and `files`; None: neither is served. Without `fast_path` every request is answered in full, which changes nothing
-    but the time.
+    and `files`; None: neither is served. `peers`: the other edges, which may ask here; None: nobody may. Without
+    `fast_path` every request is answered in full, which changes nothing but the time.
     """
     tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
     context = Context(
@@ -178,7 +198,8 @@ def build_app(
         said=OncePer(SAY_AGAIN_SECONDS, 16384),
         refusals=OncePer(SAY_AGAIN_SECONDS, 1024),
     )
-    return MachineApp(context, scripts, sender or BodySender(), agent_ca, metadata, fast_path=fast_path, depot=depot)
+    bodies = sender or BodySender()
+    return MachineApp(context, scripts, bodies, agent_ca, metadata, fast_path=fast_path, depot=depot, peers=peers)
 
 
 def machine_runner(app: MachineApp, limits: Limits | None = None) -> web.BaseRunner:

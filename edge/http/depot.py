@@ -20,7 +20,7 @@ from edge.artifacts import Artifact, ArtifactError, ImageLayout, LayoutError, No
 from edge.callers import Caller
 from edge.http.context import Context, size_text, text
 from edge.http.files.body import BodySender, MachineGoneError
-from edge.http.files.response_head import requested
+from edge.http.files.response_head import begun, break_off, requested
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 
@@ -125,21 +125,15 @@ class Depot:
     async def _send(
         self, request: web.Request, caller: Caller, artifact: Artifact, headers: dict[str, str], what: str
     ) -> web.StreamResponse:
-        part = requested(request, headers, artifact.size)
-        if isinstance(part, web.Response):
-            return part
-        response = web.StreamResponse(status=206 if part.partial else 200, headers=headers)
-        response.content_length = part.length
-        if request.method == "HEAD":
-            await response.prepare(request)
-            return response
+        begin = await begun(request, headers, artifact.size)
+        if isinstance(begin, web.StreamResponse):
+            return begin
+        response, part = begin
         try:
             await self._sender.send(request, response, artifact, part.start)
         except (MachineGoneError, ArtifactError) as error:
             log.warning("%s: %s broken off: %s", caller.address, what, error)
-            if request.transport is not None:
-                # The promised length can't be kept any more; only a broken connection tells the machine so.
-                request.transport.abort()
+            break_off(request)
             return response
         log.info("%s: %s sent: %s", caller.address, what, size_text(part.length))
         return response

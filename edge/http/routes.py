@@ -1,8 +1,9 @@
 """Which path on the machines' port means what: a pure function from the raw path of a request to a `Route`.
 
-The table is ours and not aiohttp's because firmware needs what no redirecting router gives it: `//` in a path means
-`/` (a redirect is the end for a UEFI ROM), `%3A` in a MAC is a colon (iPXE of 2019 encodes it), and `%2F` never makes a
-new segment, so that nothing can be reached by another spelling than its own.
+Beside today's paths stand those of Smee and Tootles, which scripts, firmware and templates of existing sites ask for;
+they lead to the same handlers. The table is ours and not aiohttp's because firmware needs what no redirecting router
+gives it: `//` in a path means `/` (a redirect is the end for a UEFI ROM), `%3A` in a MAC is a colon (iPXE of 2019
+encodes it), and `%2F` never makes a new segment, so that nothing can be reached by another spelling than its own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Place(Enum):
     SCRIPT = auto()
     BINARY = auto()
     OSIE = auto()
+    SIGN = auto()
     EC2 = auto()
     IMDS_TOKEN = auto()
     LEGACY = auto()
@@ -32,18 +34,22 @@ class Place(Enum):
     AGENT_CA = auto()
     FILE = auto()
     REGISTRY = auto()
+    PEER = auto()
     HEALTH = auto()
+    HEALTH_OF_SMEE = auto()
     READY = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """`who` is whom the path names, or empty: a MAC (lower case, colons), a name (of an OSIE, an image's repository),
-    or a token of `edge.callers.metadata_tokens`, which is a secret. `name` is what is asked for there."""
+    or a token of `edge.callers.metadata_tokens`, which is a secret. `name` is what is asked for there. `instance` is
+    the instance id that a path of Tootles names, or empty."""
 
     place: Place
     name: str = ""
     who: str = ""
+    instance: str = ""
 
 
 def route(raw_path: str) -> Route | None:
@@ -57,8 +63,14 @@ def route(raw_path: str) -> Route | None:
     match segments:
         case ["healthz"]:
             return Route(Place.HEALTH)
+        case ["healthcheck"]:
+            return Route(Place.HEALTH_OF_SMEE)
         case ["readyz"]:
             return Route(Place.READY)
+        case ["auto.ipxe"] | ["ipxe", "script", "auto.ipxe"]:
+            return Route(Place.SCRIPT)
+        case [who, "auto.ipxe"] if is_mac(spelled(who)):
+            return Route(Place.SCRIPT, who=spelled(who))
         case ["ipxe", "script", who, "auto.ipxe"]:
             return Route(Place.SCRIPT, who=spelled(who))
         case ["ipxe", "binary", name]:
@@ -67,6 +79,8 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.BINARY, name=name, who=spelled(who))
         case ["osie", name, ("kernel" | "initrd") as part]:
             return Route(Place.OSIE, name=part, who=name)
+        case ["sign", ("starting" | "up") as name]:
+            return Route(Place.SIGN, name=name)
         case ["nocloud", who, name] if name in NOCLOUD_FILES:
             return Route(Place.NOCLOUD, name=name, who=spelled(who))
         case ["files", name]:
@@ -75,12 +89,18 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.REGISTRY)
         case ["v2", *repository, ("manifests" | "blobs") as kind, name] if repository:
             return Route(Place.REGISTRY, name=f"{kind}/{name}", who="/".join(repository))
+        case ["peers", ("hello" | "ask") as name]:
+            return Route(Place.PEER, name=name)
+        case ["peers", "artifacts", key, version]:
+            return Route(Place.PEER, name=version, who=key)
         case ["agent", "ca.pem"]:
             return Route(Place.AGENT_CA)
         case ["phone-home", who]:
             return Route(Place.PHONE_HOME, who=spelled(who))
         case ["machine", who, *rest]:
             return _metadata(rest, spelled(who))
+        case ["tootles", "instanceID", instance, version, *rest] if version in EC2_VERSIONS:
+            return Route(Place.EC2, name="/".join(rest), instance=instance)
     return _metadata(segments, "")
 
 

@@ -33,7 +33,7 @@ from edge.neighbour.resolution import AddressResolution
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, printable
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
-from ipxe.binaries import BootBinaries
+from ipxe.binaries import BootBinaries, is_optional
 from ipxe.scripts import Origin
 
 MAX_FAILURES = 4096
@@ -45,7 +45,9 @@ _EXPECTED_MISSES = re.compile(
     r"autoexec\.ipxe"  # iPXE, beside the file it was loaded from, before anything else
     r"|(.*/)?pxelinux\.cfg/.*"  # PXELINUX and U-Boot, from their MAC to "default"
     r"|(.*/)?grub\.cfg(-.*)?"  # GRUB
-    r"|boot\.scr(\.uimg)?",  # U-Boot
+    r"|boot\.scr(\.uimg)?"  # U-Boot
+    r"|(.*/)?grub/[a-z0-9_-]+/((command|fs|crypto|terminal)\.lst|[a-z0-9_]+\.mod)"  # GRUB, below its prefix
+    r"|(.*/)?grub/(fonts|themes|locale)/.*",
     re.IGNORECASE,
 )
 
@@ -244,7 +246,7 @@ class BootFiles:
 
     def _of_operator(self, asked: _Asked) -> Opened | Awaitable[Opened]:
         is_pi = len(asked.segments) > 1 and _PI_SERIAL.fullmatch(asked.segments[0].lower()) is not None
-        expected = bool(_EXPECTED_MISSES.fullmatch("/".join(asked.rest)))
+        expected = bool(_EXPECTED_MISSES.fullmatch("/".join(asked.rest))) or is_optional("".join(asked.segments[-1:]))
         missing = Refusal(ErrorCode.NOT_FOUND, f"{asked.shown}: no such file", asked.mac, expected=expected)
         if not asked.segments:
             return missing

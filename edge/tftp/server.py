@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 
 from edge.journey.events import Outcome, Recorder, Step
+from edge.journey.steps import BEGUN, PROGRESS
 from edge.listener import Listener, advice
 from edge.tftp import packets
 from edge.tftp.admission import MAX_HALF_OPEN, MAX_TRANSFERS_PER_CLIENT, ActiveTransfers
@@ -62,6 +63,7 @@ ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL = 100, 5000
 
 _MOST_TRANSFERS = 4096
 _SAY_AGAIN_SECONDS, _MOST_LINES = 60.0, 600
+_MOST_BEGUN = 65536  # machines know by what was asked for what to expect next, so few may be left out
 _BUFFER_BYTES = 4 << 20
 _REQUESTS_PER_TURN = 8
 _COUNTED_TEXT_BYTES = 1 << 20  # up to this size it is worth while to find out how long a text becomes in netascii
@@ -122,6 +124,7 @@ class TftpServer:
         # Of whom we know nothing there may be any number, and they are not to keep the machines' lines from us.
         self._once = {known: OncePer(_SAY_AGAIN_SECONDS, _MOST_LINES) for known in (False, True)}
         self._bounds = Tally(_SAY_AGAIN_SECONDS, _MOST_LINES)
+        self._begun_once = OncePer(_SAY_AGAIN_SECONDS, _MOST_BEGUN)
         self._first_blocks = {
             known: Allowance(UNPROVEN_FIRST_BLOCKS, UNPROVEN_FIRST_BLOCKS_IN_ALL, UNPROVEN_SECONDS)
             for known in (False, True)
@@ -147,7 +150,7 @@ class TftpServer:
         except OSError as error:
             sock.close()
             where = f"TFTP can't open UDP port {self.port} on {self._interface or self._host}"
-            raise TftpServerError(advice(where, error, port=self.port, disable="tftp")) from error
+            raise TftpServerError(advice(where, error, port=self.port, without="--disable tftp")) from error
         self.port = sock.getsockname()[1]
         what = f"TFTP on port {self.port}"
         self._listener = Listener(sock, what, _receive, self._arrived, per_turn=_REQUESTS_PER_TURN)
@@ -279,6 +282,7 @@ class TftpServer:
         elif not self._active.make_room(client[0], is_machine=opened.mac is not None):
             close(opened)
             self._make_wait(request, client)
+            self._tell_begun(opened, client, " and has to wait: too many transfers")
         else:
             self._begin(sock, request, opened, client, local)
 
@@ -302,9 +306,10 @@ class TftpServer:
         now = self._now()
         transfer = ReadTransfer(_blocks(request, file, agreed), agreed, now, request_bytes=request.size_bytes)
         transport = UdpTransport(own or sock, client, agreed.block_bytes, None if own is not None else local)
-        session = Session(request, file, transfer, transport, self._scheduler, self._ended, sock=own)
+        session = Session(request, file, transfer, transport, self._scheduler, self._ended, self._silent, sock=own)
         self._active.add(session)
         session.start()
+        self._tell_begun(file, client)
 
     def _may_begin(self, agreed: Agreed, file: TftpFile, client: Address) -> bool:
         """Whether the first packet may go to that address. Silence, if not: a real client asks again."""
@@ -358,6 +363,29 @@ class TftpServer:
             who = f"{client_ip}, which is not known to be this machine,"
             message = f"TFTP {who} was refused what is made for it: {refusal.message}{times(held_back)}"
             self._record(mac, Step.TFTP, Outcome.INFO, message, client_ip=client_ip)
+
+    def _tell_begun(self, file: TftpFile, client: Address, how: str = "") -> None:
+        """That a machine has asked for a file: of strangers, the end is enough."""
+        client_ip = client[0]
+        if file.mac is not None and self._begun_once.due((client_ip, file.label), self._now()):
+            message, facts = f"TFTP {file.label} asked for{how}", {"name": file.label, "phase": BEGUN}
+            self._tell(file.mac, file.step, client_ip, Outcome.INFO, message, file_bytes=file.size, **facts)
+
+    def _silent(self, session: Session) -> None:
+        """A client that has asked for a file has acknowledged nothing for a while."""
+        file, transfer = session.file, session.transfer
+        if file.mac is None:
+            return
+        silent = transfer.silence(self._now())
+        message = f"TFTP {file.label}: no acknowledgement for {silent:.0f} s at {transfer.position}"
+        facts: dict[str, str | int | float] = {
+            "name": file.label,
+            "phase": PROGRESS,
+            "silent_seconds": round(silent, 1),
+            "position": transfer.position,
+            "acknowledged": int(transfer.answered),
+        }
+        self._tell(file.mac, file.step, session.client[0], Outcome.INFO, message, **facts)
 
     def _ended(self, session: Session) -> None:
         self._active.remove(session)

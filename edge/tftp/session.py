@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 TURN_SECONDS = 0.0005
 """What all transfers together may take of one turn of the event loop, before DHCP and the others have theirs."""
 
+SILENT_SECONDS = 4.0
+"""After so long a silence it is said that a transfer does not get on; it may go on."""
+
 FEW = 4
 """So many transfers, with a window each, can't take a turn's time: they need not stand in line."""
 
@@ -85,10 +88,14 @@ class Session:
         transport: UdpTransport,
         scheduler: TransferScheduler,
         on_end: Callable[[Session], None],
+        on_silence: Callable[[Session], None] = lambda _: None,
         *,
         sock: socket.socket | None,
     ) -> None:
-        """`sock` is the session's own; None: packets come through `receive`."""
+        """`sock` is the session's own; None: packets come through `receive`.
+
+        `on_silence` is called once, when the client has acknowledged nothing for SILENT_SECONDS.
+        """
         self.request = request
         self.file = file
         self.transfer = transfer
@@ -98,6 +105,8 @@ class Session:
         self._transport = transport
         self._scheduler = scheduler
         self._on_end = on_end
+        self._on_silence = on_silence
+        self._silence_told = False
         self._socket = sock
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -192,6 +201,7 @@ class Session:
             if self._due:  # unless what was heard just now has put it off
                 self._due = False
                 self._send(self.transfer.expire(self._loop.time()))
+                self._tell_silence()
             self._settle()
         except Exception as error:
             self._fail(error)
@@ -226,6 +236,12 @@ class Session:
             return datagram
         self._answer_stranger(sock, datagram, sender)
         return None
+
+    def _tell_silence(self) -> None:
+        if self.transfer.ended is None and not self._silence_told and not self.transfer.starved:
+            self._silence_told = self.transfer.silence(self._loop.time()) >= SILENT_SECONDS
+            if self._silence_told:
+                self._on_silence(self)
 
     def _timed_out(self) -> None:
         self._timer, self._timer_at = None, math.inf

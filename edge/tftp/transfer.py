@@ -171,7 +171,7 @@ class ReadTransfer:
         """What to send again, the deadline having passed without an acknowledgement."""
         if self.ended is not None or now < self.deadline:
             return []
-        silence = now - (self.last_heard if self.starved else self._last_progress)
+        silence = self.silence(now)
         if silence >= self._patience():
             self._end(
                 Ending.UNCONFIRMED if self._all_sent() else Ending.SILENT,
@@ -224,6 +224,15 @@ class ReadTransfer:
             return []
         self._end(Ending.SOURCE_FAILED, f"{reason}, at {self._position()}", now)
         return [packets.error(ErrorCode.UNDEFINED, reason), _NO_PAYLOAD]
+
+    def silence(self, now: float) -> float:
+        """For how many seconds the client has acknowledged nothing new."""
+        return now - (self.last_heard if self.starved else self._last_progress)
+
+    @property
+    def position(self) -> str:
+        """Up to where it has come, for people."""
+        return self._position()
 
     @property
     def wrapped(self) -> bool:

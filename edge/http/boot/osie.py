@@ -22,13 +22,17 @@ from edge.callers import Caller
 from edge.http.context import Context, size_text, text
 from edge.http.files.body import BodySender, MachineGoneError
 from edge.http.files.ranges import Span
-from edge.http.files.response_head import requested
+from edge.http.files.response_head import begun, break_off
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step, Value
+from edge.journey.steps import BEGUN, PROGRESS
 from edge.machines import Located, NoArtifactError
 
 FIRST_PROGRESS_SECONDS, PROGRESS_SECONDS = 0.5, 5.0
 """When a machine's journey first shows how far the file has come that it waits for, and how often from then on."""
+
+STALLED_SECONDS = 2.0
+"""An upstream that has sent nothing for so long is why a machine hangs up, and not the machine."""
 
 MAX_FAILURES = 4096
 """How many machines' last failures are kept for their screens."""
@@ -82,6 +86,8 @@ class OsieDownloads:
         except NoArtifactError as error:
             return self._failed(mac, route.name, str(error), status=404)
         wanted = _Wanted(mac, route.name, located, self._context.clock())
+        if request.method == "GET":
+            self._say(mac, route.name, Outcome.INFO, f"{wanted.what} asked for", phase=BEGUN, osie=located.full_name)
         try:
             async with self._waiting(wanted):
                 artifact = await self._context.osie_files.open(located)
@@ -150,26 +156,23 @@ class OsieDownloads:
                 message = f"{wanted.what} is being fetched from {wanted.host}: {far}{whole}"
             else:
                 return  # what is slow now is the machine
-            self._say(wanted.mac, wanted.part, Outcome.INFO, message)
+            received = progress.received if progress is not None else 0
+            detail: dict[str, Value] = {"phase": PROGRESS, "received_bytes": received, "upstream": wanted.host}
+            self._say(wanted.mac, wanted.part, Outcome.INFO, message, **detail)
             await asyncio.sleep(PROGRESS_SECONDS)
 
     # --- the file ---
 
     async def _send(self, request: web.Request, wanted: _Wanted, artifact: Artifact) -> web.StreamResponse:
         headers = {"Content-Type": "application/octet-stream", "ETag": f'"{artifact.version}"'}
-        part = requested(request, headers, artifact.size)
-        if isinstance(part, web.Response):
-            return part
-        response = web.StreamResponse(status=206 if part.partial else 200, headers=headers)
-        response.content_length = part.length
-        if request.method == "HEAD":
-            await response.prepare(request)
-            return response
+        begin = await begun(request, headers, artifact.size)
+        if isinstance(begin, web.StreamResponse):
+            return begin
+        response, part = begin
         async with self._waiting(wanted, artifact):
             sent = await self._send_body(request, response, wanted, artifact, part)
-        if not sent and request.transport is not None:
-            # The promised length can't be kept any more; only a broken connection tells the machine so.
-            request.transport.abort()
+        if not sent:
+            break_off(request)
         return response
 
     async def _send_body(
@@ -179,7 +182,11 @@ class OsieDownloads:
         try:
             await self._sender.send(request, response, artifact, part.start)
         except MachineGoneError as gone:
-            message = f"{wanted.what} broken off after {size_text(gone.sent)} of {size_text(part.length)}: {gone}"
+            far = f"{size_text(gone.sent)} of {size_text(part.length)}"
+            message = f"{wanted.what} broken off after {far}: {gone}"
+            if gone.waited >= STALLED_SECONDS:  # not the machine's fault
+                why = f"{wanted.host} had sent nothing for {gone.waited:.0f} s, and the machine gave up"
+                message = f"{wanted.what} stalled after {far}: {why}"
             self._say(wanted.mac, wanted.part, Outcome.FAILED, message, size_bytes=gone.sent)
             return False
         except ArtifactError as error:

@@ -19,6 +19,7 @@ from edge.http.files.response_head import requested
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine, MachineScripts
+from ipxe.binaries import is_optional
 from ipxe.scripts import Origin
 from tink.mac import is_mac
 
@@ -40,8 +41,13 @@ class BootScripts:
         self._scripts = scripts
 
     async def script(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /ipxe/script/<mac>/auto.ipxe; with `?failed`, why the kernel or initrd did not come."""
-        mac, seen = route.who, caller.address
+        """GET /ipxe/script/[<mac>/]auto.ipxe; with `?failed`, why the kernel or initrd did not come.
+
+        A path without a MAC means the machine that asks.
+        """
+        mac, seen = route.who or caller.mac, caller.address
+        if mac is None:
+            return self._context.refuse_caller(caller, "script", step=Step.SCRIPT)
         machine = self._context.inventory.by_mac(mac)
         # Of one that nobody registered: as far as is known.
         if not caller.is_from(machine) if machine is not None else caller.mac not in (None, mac):
@@ -83,10 +89,11 @@ class BootScripts:
         if found is None:
             if mac is not None and first("no binary", mac, to):
                 message = f"there is no boot program {route.name[:80]}"
-                context.record(mac, Step.BINARY, Outcome.FAILED, f"{message}{to and f', asked for by {seen}'}", **by)
+                outcome = Outcome.INFO if is_optional(route.name) else Outcome.FAILED
+                context.record(mac, Step.BINARY, outcome, f"{message}{to and f', asked for by {seen}'}", **by)
             return text(f"there is no boot program {route.name}", status=404)
         # UEFI HTTP Boot compares the whole header: a charset parameter would break it (EDK2 HttpBootSupport.c).
-        media_type = "application/efi" if route.name.endswith(".efi") else "application/octet-stream"
+        media_type = "application/efi" if ".efi" in route.name else "application/octet-stream"
         headers = {"Content-Type": media_type, "ETag": found.etag, "Accept-Ranges": "bytes"}
         part = requested(request, headers, len(found.content))
         if isinstance(part, web.Response):

@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -25,11 +26,15 @@ GONE_SECONDS = 1.0
 
 
 class MachineGoneError(Exception):
-    """The machine closed the connection, or took no byte for too long. `sent` is how many it has taken."""
+    """The machine closed the connection, or took no byte for too long. `sent` is how many it has taken.
 
-    def __init__(self, reason: str, sent: int) -> None:
+    `waited` is for how many seconds it had waited then for bytes that the upstream did not send; 0: for none.
+    """
+
+    def __init__(self, reason: str, sent: int, waited: float = 0.0) -> None:
         super().__init__(reason)
         self.sent = sent
+        self.waited = waited
 
 
 class BodySender:
@@ -46,32 +51,46 @@ class BodySender:
         for thread in self._threads:
             thread.stop()
 
-    async def send(self, request: web.Request, response: web.StreamResponse, artifact: Artifact, start: int) -> None:
-        """Send `response`, whose body is its Content-Length bytes of `artifact` from `start` on.
+    async def send(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        artifact: Artifact,
+        start: int,
+        *,
+        trailer: tuple[int, Callable[[], Awaitable[bytes]]] | None = None,
+    ) -> None:
+        """Send `response`, whose body is its Content-Length bytes of `artifact` from `start` on; of these, the last may
+        be a `trailer`: how many bytes, and what gives them in the end.
 
         Raises MachineGoneError, and ArtifactError if the upstream fails meanwhile. Plain TCP only, no TLS.
         """
         transport = request.transport
         if transport is None or transport.is_closing():
             raise MachineGoneError("it closed the connection", 0)
-        offset, end = start, start + (response.content_length or 0)
+        offset, end = start, start + (response.content_length or 0) - (trailer[0] if trailer is not None else 0)
         thread = min(self._threads, key=lambda thread: thread.load)
         try:
             # A socket of our own: the transport may close its one at any time.
             sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         except OSError as error:  # too many open files
             raise StorageError(artifact.url, f"can't be sent: {error.strerror}") from error
+        waiting_since = 0.0
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
             await response.prepare(request)
             await self._headers_gone(transport)
             while offset < end:
+                waiting_since = time.monotonic()
                 ready = min(await _filled(artifact, offset, transport, request), end)
+                waiting_since = 0.0
                 part = Part(sock.fileno(), artifact.fd, offset, ready)
                 try:
                     await thread.send(part)
                 finally:
                     offset = part.offset
+            if trailer is not None:
+                await response.write(await trailer[1]())
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
         except IdleError:
             raise MachineGoneError(f"it took no byte for {self._idle_seconds:g} s", offset - start) from None
@@ -81,7 +100,8 @@ class BodySender:
             reason = f"the file ends before byte {offset}: it was changed while it was sent"
             raise StorageError(artifact.url, reason) from None
         except (ConnectionError, _ClosedError):
-            raise MachineGoneError("it closed the connection", offset - start) from None
+            waited = time.monotonic() - waiting_since if waiting_since else 0.0
+            raise MachineGoneError("it closed the connection", offset - start, waited) from None
         except OSError as error:
             raise StorageError(artifact.url, f"can't be sent: {error.strerror}") from error
         finally:

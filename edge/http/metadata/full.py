@@ -63,11 +63,16 @@ class MetadataService:
             self._crawled.pop(mac, None)
 
     async def ec2(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /2009-04-04/... and /latest/...."""
+        """GET /2009-04-04/... and /latest/..., and the same below /tootles/instanceID/<instance>/."""
         machine = self._admitted(request, caller)
         if isinstance(machine, web.Response):
             return machine
         compiled = self._cache.of(machine)
+        if route.instance and route.instance != compiled.tree.instance_id:
+            # Whoever knew another's id would have its user-data. The answer is the same whether there is such a one.
+            why = f"metadata of another instance asked for by {machine.namespace}/{machine.name}"
+            reason = f"{caller.address} is not an address of the instance asked for"
+            return self._context.refuse(403, reason, seen=caller.address, why=why)
         if route.name in compiled.tree.secrets:
             return await self._secret(request, machine, compiled, route.name, "")
         body = compiled.tree.ec2.get(route.name)

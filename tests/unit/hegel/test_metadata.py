@@ -291,6 +291,65 @@ def test_actions_of_v1alpha1_find_disks_and_names_where_they_look_for_them() -> 
     }
 
 
+STORED = {
+    "facility": "ams1",
+    "plan": "c3.small",
+    "tags": ["db", "blue"],
+    "public-ipv4": "192.0.2.5",
+    "operating-system": {"distro": "ubuntu", "version": "24.04", "license_activation": {"state": "active"}},
+}
+
+
+def test_what_tootles_served_is_in_the_tree_and_every_listed_name_is_there() -> None:
+    tree = compile_tree(hardware(annotations={"tinkerbell.org/metadata": json.dumps(STORED)})).ec2
+    found = crawl(tree)
+    assert {name: found[name] for name in ("facility", "plan", "public-ipv4")} == {
+        name: STORED[name] for name in ("facility", "plan", "public-ipv4")
+    }
+    assert tree["meta-data/tags"] == b"db\nblue"
+    assert found["operating-system"] == STORED["operating-system"]
+    assert tree["meta-data/operating-system"] == b"distro\nlicense_activation/\nversion"
+
+
+def test_what_is_empty_is_neither_there_nor_complained_of(caplog: pytest.LogCaptureFixture) -> None:
+    empty = {"facility": "", "tags": [], "operating-system": {"slug": "", "license_activation": {"state": ""}}}
+    tree = compile_tree(hardware(annotations={"tinkerbell.org/metadata": json.dumps(empty)})).ec2
+    assert not {"facility", "tags", "operating-system"} & set(crawl(tree))
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"unheard-of": "x", "plan": "a"}, "unheard-of"),
+        ({"facility": "a\nb\x1b", "plan": "a"}, "facility"),
+        ({"tags": ["a", "b\nc"], "plan": "a"}, "tags"),
+        ({"iqn": "{}", "plan": "a"}, "iqn"),
+        ({"operating-system": {"slug": 5}, "plan": "a"}, "operating-system/slug"),
+    ],
+)
+def test_what_can_not_be_served_is_left_out_and_named(
+    given: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree = compile_tree(hardware(annotations={"tinkerbell.org/metadata": json.dumps(given)})).ec2
+    assert tree["meta-data/plan"] == b"a"
+    assert named.partition("/")[0] not in crawl(tree)
+    assert f"annotation tinkerbell.org/metadata has what can't be served, left out: {named}" in caplog.text
+
+
+def test_rootio_finds_the_partitions_of_the_annotation_and_stops_where_it_can_not_be_read() -> None:
+    storage = {"disks": [{"device": "/dev/sda", "wipe_table": True, "partitions": [{"label": "ROOT", "number": 1}]}]}
+
+    def served(annotation: str) -> Any:
+        tree = compile_tree(hardware(devices=["/dev/sda"], annotations={"tinkerbell.org/storage": annotation}))
+        return orjson.loads(tree.legacy)["metadata"]["instance"]["storage"]
+
+    assert served(json.dumps(storage)) == storage | {"filesystems": []}
+    for broken in ("{", "[]", '{"disks": {}}', ""):
+        # No list of disks that it could write an empty partition table on.
+        assert served(broken) == "the annotation tinkerbell.org/storage of Hardware m1 can't be read"
+
+
 def test_old_metadata_says_nothing_that_the_hardware_does_not() -> None:
     document = orjson.loads(compile_tree(hardware(interfaces={MAC: {}, SECOND: {"dhcp": {"ip": "10.0.0.5"}}})).legacy)
     storage: dict[str, list[str]] = {"disks": [], "filesystems": []}

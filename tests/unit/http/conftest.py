@@ -27,7 +27,7 @@ from edge.callers import UNSEEN, Callers, Neighbours, token_keys
 from edge.http import MetadataSettings, build_app, machine_runner
 from edge.http.files.body import BodySender
 from edge.http.transport.connections import Limits
-from edge.journey.events import Outcome, Step
+from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.scripts import BootSettings, Scripts
@@ -151,7 +151,11 @@ class Rack:
             return Reply(response.status, response.headers, await response.read())
 
     def lines(self, mac: str = MAC) -> list[tuple[Step, Outcome, str]]:
-        return [(event.step, event.outcome, event.message) for event in self.journey.events(mac)]
+        """Without the beginnings, of which the ends are enough here."""
+        return [(event.step, event.outcome, event.message) for event in self.ends(mac)]
+
+    def ends(self, mac: str = MAC) -> list[JourneyEvent]:
+        return [event for event in self.journey.events(mac) if event.detail.get("phase") != "begun"]
 
 
 @pytest.fixture

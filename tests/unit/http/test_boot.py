@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -41,6 +42,23 @@ async def test_registered_machine_gets_its_script(rack: Rack) -> None:
 async def test_spellings_of_real_firmware_reach_the_script_without_redirect(rack: Rack, path: str) -> None:
     rack.register()
     assert (await rack.ask(path)).status == 200
+
+
+@pytest.mark.parametrize("path", ["/auto.ipxe", "/ipxe/script/auto.ipxe", f"/{MAC}/auto.ipxe"])
+async def test_script_that_smee_served_is_the_callers_own_and_nobody_elses(rack: Rack, path: str) -> None:
+    rack.register()
+    rack.register("m2", OTHER_MAC, OTHER_IP)
+    assert f" worker_id={MAC} " in (await rack.ask(path)).text
+    other = await rack.ask(path, ip=OTHER_IP, X_Forwarded_For=IP)
+    assert f"worker_id={MAC}" not in other.text
+    assert (other.status, f" worker_id={OTHER_MAC} " in other.text) == ((403, False) if MAC in path else (200, True))
+    assert (await rack.ask(path, ip="127.0.0.9")).status in (403, 404)
+
+
+async def test_probe_of_smee_finds_what_it_reads(rack: Rack) -> None:
+    reply = await rack.ask("/healthcheck")
+    assert reply.headers["Content-Type"].startswith("application/json")
+    assert set(json.loads(reply.body)) == {"git_rev", "uptime_seconds", "goroutines"}
 
 
 async def test_script_follows_the_hardware(rack: Rack) -> None:

@@ -114,6 +114,17 @@ async def test_another_machines_data_has_no_way_in(machines: Any, path: str) -> 
     assert "of m2" in own.text
 
 
+async def test_path_of_tootles_with_an_instance_id_gives_the_callers_own_and_hides_who_else_there_is(
+    machines: Any,
+) -> None:
+    assert (await machines.ask("/tootles/instanceID/m1/2009-04-04/user-data")).text == "#cloud-config\n# of m1\n"
+    real, invented = [
+        await machines.ask(f"/tootles/instanceID/{name}/2009-04-04/user-data", ip=OTHER_IP) for name in ("m1", "m9")
+    ]
+    assert (real.status, real.text) == (403, "127.0.0.6 is not an address of the instance asked for\n")
+    assert (real.status, real.text) == (invented.status, invented.text)
+
+
 async def test_existing_and_invented_machines_look_the_same_from_outside(machines: Any) -> None:
     real = await machines.ask("/nocloud/m1/user-data", ip=OTHER_IP)
     invented = await machines.ask("/nocloud/m9/user-data", ip=OTHER_IP)

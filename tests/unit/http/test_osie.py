@@ -45,7 +45,7 @@ async def test_kernel_comes_from_the_upstream_then_from_the_cache(rack: Rack) ->
     assert (step, outcome) == (Step.KERNEL, Outcome.OK)
     assert re.fullmatch(r"kernel of OSIE default/lab sent: 4\.2 MB in \d+\.\d+ s \(upstream\)", line)
     assert again.endswith(" s (cache)")
-    detail = rack.journey.events(MAC)[0].detail
+    detail = rack.ends()[0].detail
     assert detail["size_bytes"] == len(rack.upstream.content)
     assert detail["source"] == "upstream"
 
@@ -278,6 +278,24 @@ async def test_machine_that_leaves_while_it_waits_for_the_upstream_is_noticed(
     ((_, outcome, message),) = rack.lines()
     assert outcome is Outcome.FAILED
     assert message.endswith("of 4.2 MB: it closed the connection")
+
+
+async def test_machine_that_leaves_a_stalled_upstream_is_not_blamed(
+    rack: Rack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "GONE_SECONDS", 0.1)
+    monkeypatch.setattr(osie, "STALLED_SECONDS", 0.1)
+    rack.register()
+    rack.upstream.gate.clear()
+    reader, writer = await raw(rack, GET)
+    await reader.readuntil(b"\r\n\r\n")
+    await asyncio.sleep(0.3)
+    writer.transport.abort()
+    await until(lambda: any(outcome is Outcome.FAILED for _, outcome, _ in rack.lines()))
+    message = rack.lines()[-1][2]
+    assert re.search(
+        r"stalled after .* of 4\.2 MB: 127\.0\.0\.1 had sent nothing for \d+ s, and the machine gave up", message
+    )
 
 
 async def test_wrong_checksum_never_leaves_a_machine_with_a_whole_file(rack: Rack) -> None:

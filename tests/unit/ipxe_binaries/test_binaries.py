@@ -158,6 +158,29 @@ def test_size_and_etag_are_those_of_the_content(debian: BootBinaries) -> None:
     assert one.etag.endswith('"')
 
 
+@pytest.mark.parametrize(
+    ("asked", "served"),
+    [
+        ("ipxe.efi", "ipxe.efi"),
+        ("snp-x86_64.efi", "snponly.efi"),
+        ("undionly.kpxe-00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "undionly.kpxe"),
+    ],
+)
+def test_names_of_smee_lead_to_what_runs_there(debian: BootBinaries, asked: str, served: str) -> None:
+    found = debian.get(asked)
+    assert found is not None
+    assert found.name == served
+    assert debian.get("snp-arm64.efi") is None  # never the program of another processor
+
+
+def test_name_of_smee_never_leads_to_a_shim_that_would_look_for_its_second_stage_by_it(tmp_path: Path) -> None:
+    binaries = directory_of(tmp_path, "snponly-shim.efi", "snponly.efi", "snponly-arm64.efi")
+    assert [found.name for name in ("ipxe.efi", "snp.efi") if (found := binaries.get(name))] == [
+        "snponly.efi",
+        "snponly-arm64.efi",
+    ]
+
+
 def test_dangling_links_and_empty_files_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "ipxe.efi").symlink_to(tmp_path / "boot-ipxe.efi")
     (tmp_path / "undionly.kpxe").touch()

@@ -28,6 +28,8 @@ class Loopback:
 
     open_file: OpenFile
     events: list[JourneyEvent] = field(default_factory=list)
+    under_way: list[JourneyEvent] = field(default_factory=list)
+    """What was told before the ends: beginnings, and silence in between."""
 
     @asynccontextmanager
     async def serving(self, **settings: int | bool) -> AsyncIterator[TftpServer]:
@@ -41,7 +43,8 @@ class Loopback:
             assert server.transfers == 0
 
     def _record(self, mac: str, step: Step, outcome: Outcome, message: str, **detail: str | int | float) -> None:
-        self.events.append(JourneyEvent(0.0, mac, step, outcome, message, detail))
+        events = self.under_way if "phase" in detail else self.events
+        events.append(JourneyEvent(0.0, mac, step, outcome, message, detail))
 
     async def settled(self, count: int) -> list[str]:
         """The messages, when `count` of them are there."""

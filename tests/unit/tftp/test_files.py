@@ -293,7 +293,8 @@ async def test_names_of_nothing_are_not_found(edge: Edge, name: str) -> None:
     "name",
     [
         "pxelinux.cfg/default", "pxelinux.cfg/01-52-54-00-12-34-56", "/boot/pxelinux.cfg/C0A80001", "grub/grub.cfg",
-        "grub.cfg-01-52-54-00-12-34-56", "boot.scr.uimg", f"{MAC}/pxelinux.cfg/default",
+        "grub.cfg-01-52-54-00-12-34-56", "boot.scr.uimg", f"{MAC}/pxelinux.cfg/default", "revocations_sku.efi",
+        "revocations_sbat.efi", "shim_certificate_0.efi", "/grub/x86_64-efi/command.lst", "/grub/x86_64-efi/http.mod",
     ],
 )  # fmt: skip
 async def test_habits_of_boot_loaders_are_expected_misses(edge: Edge, name: str) -> None:

@@ -122,7 +122,10 @@ async def test_slow_machine_is_served_among_thousands_of_requests_in_strangers_n
                 await asyncio.sleep(0.005)
             await until(lambda: server.transfers == 51)
             machine.sendto(ack(0), transfer)
-            assert (await receive(machine))[0][:4] == b"\0\3\0\1"
+            # Where all of this has taken long, the answer to the request has been sent again meanwhile.
+            while (answer := (await receive(machine))[0]).startswith(b"\0\6"):
+                pass
+            assert answer[:4] == b"\0\3\0\1"
 
 
 async def test_files_that_take_time_to_open_are_shared_among_addresses(

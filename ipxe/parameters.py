@@ -1,0 +1,107 @@
+"""Words of a kernel's command line that are not of one Hardware: those of a site and of an OSIE, with places for what
+is known of the machine.
+
+`{{.MAC}}` and its like are filled in here, from a fixed set and without any evaluation; `${...}` is iPXE's own. What is
+filled in is checked as a word as iPXE splits it, so that nothing in a Hardware can add a command or another parameter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tink.api import patterns
+from tink.api.v1alpha2 import DHCP, Hardware
+
+MAX_CHARACTERS = 2047
+"""Of an annotation with such words: no kernel reads more."""
+
+_PLACE = re.compile(r"\{\{\s*\.?([A-Za-z]*)\s*\}\}")
+_AGENT_ID = patterns.compiled(patterns.AGENT_ID)
+_HOOKOS = ("tink_worker_image=", "docker_registry=")
+
+
+class ParametersError(ValueError):
+    """There are no such words; the message says why and what to do."""
+
+
+def kernel_words(value: str) -> list[str]:
+    """`value` split as iPXE will split it. Raises ValueError where it would read more than plain words.
+
+    Settings of iPXE (`${mac}`) are words: iPXE puts their values in.
+    """
+    if not value.isprintable():
+        raise ValueError("has a line break or another control character in it")
+    words = value.split()
+    for word in words:
+        if word in ("&&", "||", ";") or word.startswith("#"):
+            raise ValueError(f"has the word {word}, which ends a command in iPXE")
+    return words
+
+
+def is_hookos(words: list[str] | tuple[str, ...]) -> bool:
+    """Whether these words are for HookOS, which can't do without one of two: where its agent's image is."""
+    return any(word.startswith(_HOOKOS) for word in words)
+
+
+def filled_in(words: list[str] | tuple[str, ...], known: Mapping[str, str | None]) -> list[str]:
+    """The words with what is `known` in their places: by name, None where this machine has no such. Raises
+    ParametersError."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in known:
+            raise ParametersError(f"has {match[0]}, and there are {', '.join(f'{{{{.{each}}}}}' for each in known)}")
+        found = known[name]
+        if not found:
+            raise ParametersError(f"has {match[0]}, and the machine has none")
+        return found
+
+    filled = []
+    for word in words:
+        text = _PLACE.sub(value, word)
+        if "{{" in text or "}}" in text:
+            raise ParametersError(f"has {word}: write {{{{.MAC}}}}, in one word")
+        if text != word and _split(text) != [text]:
+            raise ParametersError(f"has {word}, and what belongs there is no single word")
+        filled.append(text)
+    return filled
+
+
+def known_of(mac: str, hardware: Hardware | None, worker_id: str, address: str) -> dict[str, str | None]:
+    """What words may name: of the interface `mac` of a machine, and of the edge's `address`."""
+    interface = hardware.spec.network_interfaces.get(mac) if hardware is not None else None
+    dhcp = (interface.dhcp if interface is not None else None) or DHCP()
+    return {
+        "MAC": mac,
+        "AgentID": worker_id,
+        "Address": address,
+        "Name": hardware.metadata.name if hardware is not None else None,
+        "Namespace": hardware.metadata.namespace if hardware is not None else None,
+        "Hostname": dhcp.hostname,
+        "IP": dhcp.ip,
+        "Ipam": _ipam(mac, dhcp),
+    }
+
+
+def agent_id(given: str) -> str:
+    """The agent id that an annotation gives. Raises ParametersError."""
+    if not _AGENT_ID.search(given):
+        raise ParametersError("must be one word of letters, digits and . _ : / -, at most 253 characters")
+    return given
+
+
+def _ipam(mac: str, dhcp: DHCP) -> str | None:
+    """HookOS' parameter for a machine without DHCP: nine fields with colons in between."""
+    if not dhcp.ip or not dhcp.netmask:
+        return None
+    lists = (",".join(dhcp.nameservers or ()), "", ",".join(dhcp.timeservers or ()))
+    fields = (mac.replace(":", "-"), dhcp.vlan_id, dhcp.ip, dhcp.netmask, dhcp.gateway, dhcp.hostname, *lists)
+    return ":".join(field or "" for field in fields)
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return kernel_words(text)
+    except ValueError:
+        return []

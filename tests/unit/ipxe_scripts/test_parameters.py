@@ -1,0 +1,118 @@
+"""What is on every kernel's command line that boots an OSIE: HookOS' own words among it, and nothing smuggled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+
+from ipxe.scripts import BootSettings, LogsTo, Origin, ScriptError, Scripts
+from tests.unit.ipxe_scripts.test_injection import ORIGINS, SCRIPTS, commands, evil
+from tink.api.v1alpha2 import AGENT_ID_ANNOTATION, Hardware
+
+MAC = "52:54:00:00:00:01"
+HERE = Origin("10.0.0.1")
+HOOKOS = "tink_worker_image=10.0.0.1:5000/tink-agent:v0.25.0"
+DHCP = {
+    "ip": "10.0.0.5",
+    "netmask": "255.255.255.0",
+    "gateway": "10.0.0.1",
+    "hostname": "m1",
+    "vlanId": "50",
+    "nameservers": ["10.0.0.2", "10.0.0.3"],
+    "timeservers": ["10.0.0.4"],
+}
+
+
+def hardware(annotations: dict[str, str] | None = None, **spec: Any) -> Hardware:
+    metadata = {"name": "m1", "namespace": "default", "annotations": annotations or {}}
+    given_spec = {"networkInterfaces": {MAC: {"dhcp": DHCP}}, "osie": {"name": "hook"}} | spec
+    return Hardware.model_validate({"metadata": metadata, "spec": given_spec})
+
+
+def named(name: str) -> Hardware:
+    """As no schema lets in."""
+    machine = hardware()
+    return machine.model_copy(update={"metadata": machine.metadata.model_copy(update={"name": name})})
+
+
+def words(osie: str = "", machine: Hardware | None = None, **boot: Any) -> list[str]:
+    text = Scripts(BootSettings(**boot)).compile(MAC, machine or hardware(), HERE, osie).text
+    (line,) = (line for line in text.splitlines() if line.startswith("kernel "))
+    return line.split()
+
+
+def test_words_of_the_osie_stand_between_those_of_the_site_and_of_the_hardware() -> None:
+    found = words("b=2 c=2", hardware(kernelParams=["c=3"]), kernel_parameters=("a=1", "b=1"))
+    assert [word for word in found if word[1] == "="] == ["a=1", "b=1", "b=2", "c=2", "c=3"]
+
+
+def test_what_is_known_of_the_machine_is_filled_in() -> None:
+    found = words("ipam={{.Ipam}} id={{.Namespace}}/{{.Name}}@{{.Address}} ${asset}", kernel_parameters=("m={{.MAC}}",))
+    ipam = "52-54-00-00-00-01:50:10.0.0.5:255.255.255.0:10.0.0.1:m1:10.0.0.2,10.0.0.3::10.0.0.4"
+    assert {f"ipam={ipam}", "id=default/m1@10.0.0.1", "${asset}", f"m={MAC}"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("osie", "problem"),
+    [
+        ("x={{.Hardware}}", r"has {{\.Hardware}}, and there are {{\.MAC}}, "),
+        ("x={{ .MAC }}", r"has x={{: write {{\.MAC}}, in one word"),
+        ("a && reboot", "has the word &&, which ends a command in iPXE"),
+        ("a\nreboot", "has a line break"),
+        ("a=" + "x" * 3000, "has more than 2047 characters"),
+    ],
+)
+def test_annotation_that_makes_no_words_names_osie_and_annotation(osie: str, problem: str) -> None:
+    with pytest.raises(
+        ScriptError, match=rf"OSIE default/hook: metadata\.annotations\[.*kernel-parameters\] {problem}"
+    ):
+        words(osie)
+
+
+def test_machine_without_what_is_to_be_filled_in_is_told_so() -> None:
+    bare = hardware(networkInterfaces={MAC: {}})
+    with pytest.raises(ScriptError, match=r"has {{\.Ipam}}, and the machine has none"):
+        words("ipam={{.Ipam}}", bare)
+    with pytest.raises(ScriptError, match=r"--kernel-parameters has {{\.Name}}, and the machine has none"):
+        Scripts(BootSettings(kernel_parameters=("n={{.Name}}",))).unregistered(MAC, ("default", "hook"), HERE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(evil, evil)
+@example("quiet", "&&")
+@example("quiet", "a reboot=1")
+def test_neither_osie_nor_what_is_filled_in_adds_a_command_or_a_word(osie: str, name: str) -> None:
+    machine = named(name)
+    for origin in ORIGINS:
+        expected = commands(SCRIPTS.compile(MAC, machine, origin, "quiet").text)
+        try:
+            found = SCRIPTS.compile(MAC, machine, origin, f"{osie} {{{{.Name}}}}").text
+        except ScriptError:
+            continue
+        assert commands(found) == expected
+        assert len(name.split()) == 1
+
+
+def test_agent_is_called_as_the_hardware_says_and_the_card_stays_the_card() -> None:
+    found = words(machine=hardware({AGENT_ID_ANNOTATION: "rack1-u7"}))
+    assert {"worker_id=rack1-u7", f"hw_addr={MAC}"} <= set(found)
+    with pytest.raises(
+        ScriptError, match=r"Hardware default/m1: metadata\.annotations\[tinkerbell\.org/agent-id\] must"
+    ):
+        words(machine=hardware({AGENT_ID_ANNOTATION: "a b"}))
+
+
+@pytest.mark.parametrize(
+    ("logs", "osie", "told"),
+    [
+        (LogsTo.NOBODY, HOOKOS, False),
+        (LogsTo.HOOKOS, HOOKOS, True),
+        (LogsTo.HOOKOS, "docker_registry=10.0.0.1", True),
+        (LogsTo.HOOKOS, "quiet", False),
+        (LogsTo.ALL, "quiet", True),
+    ],
+)
+def test_only_machines_whose_lines_are_received_are_told_to_send_them(logs: LogsTo, osie: str, told: bool) -> None:
+    assert ("syslog_host=10.0.0.1" in words(osie, logs=logs)) is told
