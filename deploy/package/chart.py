@@ -47,6 +47,13 @@ _HEADS: Final = {
 # once for each namespace with such Hardware. An edge that may get a Secret gives it to any machine whose Hardware names
 # it: keep such Hardware apart from other Secrets, or name the Secrets below.
 """,
+    "rbac-peers.yaml": """\
+# For edges that find each other by Leases (--peer-group): lets them keep these in their own namespace. After
+# deploy/rbac.yaml. A rule can't name what does not exist yet, so it is for all Leases there: give edges that are not to
+# touch those of others a namespace of their own.
+#
+#   kubectl apply -f deploy/rbac-peers.yaml
+""",
     "rbac-metal3.yaml": """\
 # What `tinkedge metal3` may do on a cluster, and no more. After deploy/rbac.yaml, which makes the namespace tinkedge:
 #
@@ -125,7 +132,9 @@ def rendered(helm: Helm) -> dict[Path, str]:
     metal3 = _only("metal3"), "--show-only", accounts, "--show-only", "templates/rbac-metal3.yaml"
     webhook = _only("metal3Webhook"), "--show-only", accounts, "--show-only", "templates/rbac-metal3-webhook.yaml"
     secrets = helm.template("--set", "rbac.secretsNamespaces={NAMESPACE}", "--show-only", rbac)
+    peers = helm.template("--set", "edge.peers=true", "--show-only", rbac)
     files = {
+        "rbac-peers.yaml": _named(_plain(peers), "tinkedge-edge-peers"),
         "rbac.yaml": _OWN_NAMESPACE + _plain(helm.template("--show-only", accounts, "--show-only", rbac)),
         "rbac-secrets.yaml": _applied_anywhere(_plain(secrets)),
         "rbac-metal3.yaml": _plain(helm.template(*metal3[0], *metal3[1:])),
@@ -161,6 +170,12 @@ def _says_something(document: str) -> bool:
     return any(line and not line.startswith("#") for line in document.splitlines())
 
 
+def _named(text: str, name: str) -> str:
+    """Of the objects those of this name."""
+    documents = [each for each in text.split("---\n") if f"\n  name: {name}\n" in each]
+    return "".join(f"---\n{each}" for each in documents)
+
+
 def _applied_anywhere(text: str) -> str:
     """Of the objects for NAMESPACE, without that."""
     documents = [each for each in text.split("---\n") if "\n  namespace: NAMESPACE\n" in each]
@@ -186,6 +201,7 @@ _OF_THE_CHART: Final = frozenset(
         *("grpc-tls-cert", "grpc-tls-key", "health-address", "interface", "kubeconfig", "lease-namespace"),
         *("metrics-address", "once", "public-ip", "webhook-failure-policy", "webhook-port", "webhook-service"),
         *("webhook-url", "agent-token-key", "metadata-token-key", "admin-token-file"),
+        *("namespaces", "hardware-selector", "webhook-configuration", "peer-group"),
     }
 )
 """Options that other values are for, or that have one meaning only in a pod."""
@@ -203,6 +219,7 @@ _OBJECTS: Final[Schema] = {"type": "array", "items": _ANY}
 _LABELS: Final[Schema] = {"type": "object", "additionalProperties": _TEXT}
 _PORT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 65535}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_NAMESPACE: Final[Schema] = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
 _SECRET_KEY: Final = _object({"secretName": _TEXT, "key": {"type": "string", "minLength": 1}})
 _ADDRESS: Final[Schema] = {
     "type": "string",
@@ -232,6 +249,12 @@ def values_schema() -> str:
             "imagePullSecrets": {"type": "array", "items": _object({"name": _TEXT}, required=["name"])},
             "settings": _object(every, description="Options of all roles, by their names in docs/configuration.md."),
             "crds": _object({"install": _FLAG, "keep": _FLAG, "metal3": _FLAG}),
+            "scope": _object(
+                {
+                    "namespaces": {"type": "array", "items": _NAMESPACE, "uniqueItems": True},
+                    "hardwareSelector": {"type": "string", "description": "As kubectl's option -l takes it."},
+                }
+            ),
             "rbac": _object({"create": _FLAG, "secretsNamespaces": _TEXTS}),
             "keys": _object({"existingSecret": _TEXT}),
             "networkPolicy": _object(
@@ -293,10 +316,12 @@ _OWN: Final[dict[str, Schema]] = {
         "interfaces": {"type": "array", "items": {"type": "string", "pattern": r"^[^\s=/]+(=[0-9]+(\.[0-9]+){3})?$"}},
         "hostNetwork": _FLAG,
         "disable": {"type": "array", "items": {"enum": ["admin", "dhcp", "http", "tftp"]}},
+        "peers": _FLAG,
         "cache": _object({"hostPath": {"type": "string", "pattern": "^(/.*)?$"}, "existingClaim": _TEXT}),
     },
     "server": {
         "mode": {"enum": ["edges", "service"]},
+        "preStopSeconds": {"type": "integer", "minimum": 0, "maximum": 300},
         "address": _ADDRESS,
         "port": _PORT,
         "service": _object(

@@ -314,6 +314,8 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
         (["server.tls.certManager.enabled=true"], "issuerRef.name"),
         (["edge.settings.dhcp-mode=relay"], "dhcp-mode"),
         (["edge.interface=eth1"], "interface"),
+        (["scope.namespaces={Berlin}"], "/scope/namespaces/0"),
+        (["settings.namespaces=a"], "namespaces"),
     ],
 )
 def test_values_that_can_not_be_are_refused_in_words(helm: Helm, options: list[str], words: str) -> None:
@@ -329,3 +331,76 @@ def test_second_site_brings_nothing_that_is_the_clusters(helm: Helm) -> None:
     assert all(name.startswith("berlin-tinkedge-") for name in names), names
     kinds = {each["kind"] for each in site}
     assert not kinds & {"CustomResourceDefinition", "ValidatingWebhookConfiguration", "Deployment"}
+
+
+# --- whose objects it is about ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_two_objects_have_one_name(objects: dict[str, Objects], name: str) -> None:
+    keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects[name].all]
+    assert len(keys) == len(set(keys))
+
+
+def test_tenant_has_rights_in_his_namespaces_alone(objects: dict[str, Objects]) -> None:
+    everywhere, tenant = objects["default"], objects["service"]
+    (registration,) = tenant.of("ClusterRole")
+    assert registration["metadata"]["name"] == "tinkedge-webhook-registration"
+    assert registration["rules"][1]["resourceNames"] == ["tinkedge.tinkedge"], "other releases have theirs"
+    for role in ("controller", "webhooks", "server", "edge"):
+        roles = [each for each in tenant.of("Role") if each["metadata"]["name"] == f"tinkedge-{role}-objects"]
+        bindings = [each for each in tenant.of("RoleBinding") if each["metadata"]["name"] == f"tinkedge-{role}-objects"]
+        assert [each["metadata"]["namespace"] for each in roles] == ["berlin", "tinkedge"]
+        assert [each["metadata"]["namespace"] for each in bindings] == ["berlin", "tinkedge"]
+        for each in roles:
+            assert each["rules"] == everywhere.one("ClusterRole", f"tinkedge-{role}")["rules"]
+        for each in bindings:
+            assert each["roleRef"] == {**each["roleRef"], "kind": "Role", "name": f"tinkedge-{role}-objects"}
+            assert each["subjects"][0]["namespace"] == "tinkedge"
+
+
+def test_tenant_s_roles_follow_his_namespaces_and_his_site(objects: dict[str, Objects]) -> None:
+    said = {role: objects["service"].settings(role) for role in ("edge", "server", "controller")}
+    assert {role: each.get("namespaces") for role, each in said.items()} == dict.fromkeys(said, "berlin,tinkedge")
+    selectors = {role: each.get("hardware-selector") for role, each in said.items()}
+    assert selectors == {"edge": "site in (berlin,ulm)", "server": "site in (berlin,ulm)", "controller": None}
+    assert said["controller"]["webhook-configuration"] == "tinkedge.tinkedge"
+    assert objects["service"].one("ValidatingWebhookConfiguration", "tinkedge.tinkedge")
+    assert "webhook-configuration" not in objects["default"].settings("controller")
+
+
+def test_tenant_with_hosts_of_metal3_needs_no_cluster_role_for_them(helm: Helm) -> None:
+    options = [
+        "scope.namespaces={a,b}",
+        "metal3.enabled=true",
+        "metal3.settings.bmc=true",
+        "metal3.secretsNamespaces={a}",
+    ]
+    text = helm.template(
+        *(word for each in options for word in ("--set", each)), "--show-only", "templates/rbac-metal3.yaml"
+    )
+    made = [each for each in yaml.safe_load_all(text) if each]
+    assert {each["kind"] for each in made} == {"Role", "RoleBinding"}
+    places = sorted(
+        (each["metadata"]["name"], each["metadata"]["namespace"]) for each in made if each["kind"] == "Role"
+    )
+    assert places == [
+        ("tinkedge-metal3", "tinkedge"),
+        ("tinkedge-metal3-bmc-objects", "a"),
+        ("tinkedge-metal3-bmc-objects", "b"),
+        ("tinkedge-metal3-objects", "a"),
+        ("tinkedge-metal3-objects", "b"),
+        ("tinkedge-metal3-secrets", "a"),
+    ]
+
+
+def test_servers_behind_a_service_go_on_until_nobody_is_sent_to_them_any_more(objects: dict[str, Objects]) -> None:
+    def hooks(name: str) -> dict[str, Raw]:
+        return {role: pod["containers"][0].get("lifecycle", {}) for role, pod in objects[name].pods()}
+
+    assert hooks("service") == {
+        "edge": {},
+        "controller": {},
+        "server": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
+    }
+    assert hooks("default")["server"] == {}, "beside an edge it is the node's address that agents know"

@@ -60,7 +60,7 @@ labels:
 {{- define "tinkedge.needsKeys" -}}
 {{- $edge := mergeOverwrite (dict) .Values.settings .Values.edge.settings -}}
 {{- $server := mergeOverwrite (dict) .Values.settings .Values.server.settings -}}
-{{- if or .Values.keys.existingSecret (eq (get $edge "agent-auth" | default "") "token") (eq (get $server "agent-auth" | default "") "token") (get $edge "metadata-tokens") -}}
+{{- if or .Values.keys.existingSecret (eq (get $edge "agent-auth" | default "") "token") (eq (get $server "agent-auth" | default "") "token") (get $edge "metadata-tokens") .Values.edge.peers -}}
 true
 {{- end -}}
 {{- end }}

@@ -1,6 +1,6 @@
 {{- /*
 The pod of a role: (dict "top" $ "role" "edge" "hostNetwork" true "ports" LIST "mounts" LIST "volumes" LIST "readiness" DICT
-"placement" VALUES). What differs between roles is said by the caller; everything that users may set is here, once.
+"placement" VALUES "preStop" SECONDS). What differs between roles is said by the caller; everything that users may set is here, once.
 */}}
 {{- define "tinkedge.pod" -}}
 {{- $top := .top -}}
@@ -88,6 +88,11 @@ spec:
         - {{ toJson . }}
         {{- end }}
         - {name: health, containerPort: {{ $values.healthPort }}, protocol: TCP}
+      {{- with .preStop }}
+      # Nodes hear of endpoints that go a moment after the pod does: until then connections still come here.
+      lifecycle:
+        preStop: {exec: {command: [sleep, {{ . | quote }}]}}
+      {{- end }}
       # A large inventory is read before anything is served.
       startupProbe:
         httpGet: {path: /healthz, port: health}

@@ -13,6 +13,31 @@ rules:
 {{ include "tinkedge.binding" . }}
 {{- end }}
 
+{{- /*
+The same, without "scope": in all namespaces, or by a Role in each of `scope.namespaces`. That has another name than what the
+same account may do in the release's own namespace.
+*/}}
+{{- define "tinkedge.scopedGrant" -}}
+{{- $what := . -}}
+{{- range $index, $namespace := .top.Values.scope.namespaces -}}
+{{- if $index }}
+---
+{{ end }}
+{{- include "tinkedge.grant" (merge (dict "scope" $namespace "name" (printf "%s-objects" $what.name)) $what) }}
+{{- else -}}
+{{ include "tinkedge.grant" (merge (dict "scope" "cluster") $what) }}
+{{- end }}
+{{- end }}
+
+{{- /* The name of the ValidatingWebhookConfiguration: several releases in a cluster don't take each other's. */}}
+{{- define "tinkedge.webhookConfiguration" -}}
+{{- if .Values.scope.namespaces -}}
+{{ printf "%s.%s" (include "tinkedge.fullname" .) .Release.Namespace }}
+{{- else -}}
+tinkedge
+{{- end -}}
+{{- end }}
+
 {{- define "tinkedge.binding" -}}
 {{- $cluster := eq .scope "cluster" -}}
 apiVersion: rbac.authorization.k8s.io/v1
@@ -47,6 +72,10 @@ labels:
 - apiGroups: [tinkerbell.org]
   resources: [workflows]
   verbs: [patch]
+# With spec.ttlSecondsAfterFinished, or the option workflow-history-limit.
+- apiGroups: [tinkerbell.org]
+  resources: [workflows]
+  verbs: [delete]
 - apiGroups: [tinkerbell.org]
   resources: [workflows/status]
   verbs: [patch]
@@ -69,7 +98,7 @@ labels:
   verbs: [create]
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingwebhookconfigurations]
-  resourceNames: [tinkedge]
+  resourceNames: [{{ include "tinkedge.webhookConfiguration" . }}]
   verbs: [get, patch]
 {{- end }}
 
@@ -113,13 +142,24 @@ labels:
 - apiGroups: [tinkerbell.org]
   resources: [hardware, osies, workflows]
   verbs: [list, watch]
-# The conditions AddressConflict and Misconfigured.
+# The conditions AddressConflict, Misconfigured and BootProblem.
 - apiGroups: [tinkerbell.org]
   resources: [hardware]
   verbs: [get]
 - apiGroups: [tinkerbell.org]
   resources: [hardware/status]
   verbs: [patch]
+# For `kubectl describe hardware`: why a machine does not boot.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end }}
+
+{{- define "tinkedge.rules.edge-peers" -}}
+# Each edge keeps one of its own, by its address, reads the others', and removes what has been abandoned.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [list, create, patch, delete]
 {{- end }}
 
 {{- define "tinkedge.rules.edge-secrets" -}}
@@ -149,6 +189,18 @@ labels:
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+{{- end }}
+
+{{- define "tinkedge.rules.metal3-secrets" -}}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+{{- end }}
+
+{{- define "tinkedge.rules.metal3-bmc" -}}
+- apiGroups: [bmc.tinkerbell.org]
+  resources: [machines]
+  verbs: [get, create, patch]
 {{- end }}
 
 {{- define "tinkedge.rules.metal3-webhook" -}}

@@ -10,7 +10,21 @@ the strongest. Options that a role does not have are left alone by it.
 {{- toYaml (mergeOverwrite (dict) $made $top.Values.settings $own) -}}
 {{- end }}
 
+{{- define "tinkedge.settings.scope" -}}
+{{- with .Values.scope.namespaces }}
+namespaces: {{ join "," . | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "tinkedge.settings.machines" -}}
+{{- include "tinkedge.settings.scope" . }}
+{{- with .Values.scope.hardwareSelector }}
+hardware-selector: {{ . | quote }}
+{{- end }}
+{{- end }}
+
 {{- define "tinkedge.settings.edge" -}}
+{{- include "tinkedge.settings.machines" . }}
 data-dir: /var/lib/tinkedge/edge
 interface: {{ toJson .Values.edge.interfaces }}
 grpc-port: {{ .Values.server.port }}
@@ -19,6 +33,10 @@ grpc-authority: {{ . | quote }}
 {{- end }}
 {{- with .Values.edge.disable }}
 disable: {{ toJson . }}
+{{- end }}
+{{- if .Values.edge.peers }}
+peer-group: {{ include "tinkedge.fullname" . }}
+lease-namespace: {{ .Release.Namespace }}
 {{- end }}
 {{- if include "tinkedge.caSecret" . }}
 grpc-tls-ca: /run/secrets/tinkedge/ca/ca.crt
@@ -31,6 +49,7 @@ admin-token-file: /run/secrets/tinkedge/keys/admin-token
 {{- end }}
 
 {{- define "tinkedge.settings.server" -}}
+{{- include "tinkedge.settings.machines" . }}
 grpc-port: {{ .Values.server.port }}
 {{- if eq .Values.server.mode "edges" }}
 interface: {{ toJson .Values.edge.interfaces }}
@@ -49,17 +68,22 @@ agent-token-key: /run/secrets/tinkedge/keys/agent-token.key
 {{- end }}
 
 {{- define "tinkedge.settings.controller" -}}
+{{- include "tinkedge.settings.scope" . }}
 lease-namespace: {{ .Release.Namespace }}
 {{- if .Values.controller.webhooks.enabled }}
 webhook-service: {{ .Release.Namespace }}/{{ include "tinkedge.fullname" . }}-webhooks
 webhook-port: {{ .Values.controller.webhooks.port }}
 webhook-failure-policy: {{ .Values.controller.webhooks.failurePolicy }}
+{{- if .Values.scope.namespaces }}
+webhook-configuration: {{ include "tinkedge.webhookConfiguration" . }}
+{{- end }}
 {{- else }}
 disable: [webhooks]
 {{- end }}
 {{- end }}
 
 {{- define "tinkedge.settings.metal3" -}}
+{{- include "tinkedge.settings.scope" . }}
 lease-namespace: {{ .Release.Namespace }}
 {{- end }}
 
