@@ -4,18 +4,21 @@
 set -euo pipefail
 
 packages=(busybox-static cpio dosfstools e2fsprogs gdisk mmdebstrap mtools syslinux syslinux-common systemd-boot-efi zstd)
-# What Debian's minbase is topped up with; cloud-init brings its Python along.
-include=(cloud-init iproute2 kmod netbase systemd-resolved systemd-sysv udev)
+# What Debian's minbase is topped up with; cloud-init brings its Python along. Without usr-is-merged, usrmerge would come
+# with all of Perl, for what is so from the beginning.
+include=(cloud-init iproute2 kmod netbase systemd-resolved systemd-sysv udev usr-is-merged)
 # Units that do nothing on such a machine but cost time on each of its boots. "systemctl unmask" brings any of them back.
 masked=(
     apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service
     networking.service proc-sys-fs-binfmt_misc.automount systemd-binfmt.service systemd-pstore.service
     getty@tty1.service systemd-logind.service cloud-init-hotplugd.socket
 )
-root_free_mib=64
+root_free_mib=32
 here=$(dirname -- "$(readlink -f -- "$0")")
 # shellcheck source=common.sh
 . "$here/common.sh"
+# shellcheck source=../debian-sources.sh
+. "$here/../debian-sources.sh"
 
 usage() {
     cat <<EOF
@@ -24,17 +27,6 @@ Builds the Debian image with cloud-init (as root). OUT ends in .raw.gz, .raw.zst
   --cache DIR          keep the downloaded packages in DIR, and use those that are there
   --metadata-url URL   where cloud-init finds the metadata service (default: $metadata_url)
 EOF
-}
-
-# debian_sources: the host's own apt sources of this Debian release, one-line style, whatever file and style they are written in.
-debian_sources() {
-    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg signed=''
-    [[ ! -f $keyring ]] || signed="[signed-by=$keyring] "
-    # shellcheck disable=SC2016  # the variables are apt's
-    apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-        awk -v suite="$SUITE" -v signed="$signed" '
-            $1 == "Debian" && $5 == "main" && ($2 == suite || $2 == suite "-updates" || $2 == suite "-security") {
-                print "deb " signed $3 " " $4 " " $5 }' | sort -u
 }
 
 # apt_options: how the host's apt reaches its mirror (proxies, certificates, time limits), for the apt that mmdebstrap configures.
@@ -63,7 +55,7 @@ mkdir -p "$cache" "$work/kernel"
 cache=$(readlink -f -- "$cache")
 root=$work/root
 
-debian_sources >"$work/sources.list"
+debian_sources "$SUITE" >"$work/sources.list"
 grep -q " $SUITE main$" "$work/sources.list" || die "apt has no index of Debian $SUITE main: run 'apt-get update', with Debian $SUITE main among its sources"
 apt_options >"$work/apt.conf"
 unpack_kernel "$cache" "$work/kernel"
@@ -71,11 +63,12 @@ unpack_kernel "$cache" "$work/kernel"
 say "installing Debian $SUITE with cloud-init"
 # shellcheck disable=SC2016  # $1 in the hooks is theirs: the new root
 mmdebstrap --mode=root --variant=minbase --include="$(IFS=, && echo "${include[*]}")" \
+    --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
     --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' --aptopt="$work/apt.conf" \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/i18n/locales/*' \
-    --setup-hook='mkdir -p "$1/var/cache/apt/archives"' \
+    --setup-hook="$(lists_hook)" --setup-hook='mkdir -p "$1/var/cache/apt/archives"' \
     --setup-hook="find '$cache' -name '*.deb' ! -name 'linux-image-*' -exec cp -t \"\$1/var/cache/apt/archives\" {} +" \
     --skip=essential/unlink \
     --customize-hook="cp -u \"\$1\"/var/cache/apt/archives/*.deb '$cache'" \

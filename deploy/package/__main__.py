@@ -22,7 +22,7 @@ import click
 from deploy.package import chart as helm_chart
 from deploy.package import deb as debian
 from deploy.package import image as container
-from deploy.package import papers, wheels
+from deploy.package import oci, papers, wheels
 from deploy.package.target import PackageError, Target
 from deploy.supply.__main__ import ROOT, project
 from deploy.supply.packages import Locked, installed, read_requirements
@@ -62,21 +62,34 @@ def _deb(target: Target, out: Path, version: str, compression: str = "xz") -> Pa
 @_SUITE
 @_OUT
 @click.option("--version", default="", help="Instead of that of pyproject.toml: to try an upgrade.")
-def deb(suite: str, out: Path, version: str) -> None:
+@click.option(
+    "--compression", type=click.Choice(["xz", "gzip", "none"]), default="xz", show_default=True,
+    help="dpkg-deb's; its level is DPKG_DEB_COMPRESSOR_LEVEL. xz at its best takes most of a minute.",
+)  # fmt: skip
+def deb(suite: str, out: Path, version: str, compression: str) -> None:
     """Make the Debian package and print its path."""
-    click.echo(_deb(Target.of(suite), out, version or project().version))
+    click.echo(_deb(Target.of(suite), out, version or project().version, compression))
 
 
 @main.command()
 @_SUITE
 @_OUT
-def image(suite: str, out: Path) -> None:
+@click.option(
+    "--deb", type=click.Path(exists=True, path_type=Path), help="This package, of this version, not a new one."
+)
+@click.option(
+    "--base", type=click.Path(path_type=Path),
+    help="Debian's part, as a tar archive: taken if it is there, without Debian's updates since; else made and kept.",
+)  # fmt: skip
+@click.option("--level", type=click.IntRange(1, 9), default=oci.LEVEL, show_default=True, help="Of the layer's gzip.")
+def image(suite: str, out: Path, deb: Path | None, base: Path | None, level: int) -> None:
     """Make the container image, with no container engine, and print its digest."""
     target, version = Target.of(suite), project().version
     with tempfile.TemporaryDirectory() as work:
         # It is unpacked at once: to compress it takes most of a minute.
-        deb = _deb(target, Path(work), version, "none")
-        click.echo(container.build(deb, version, _packages(target), target, _epoch(), default_cache(), out))
+        package = deb or _deb(target, Path(work), version, "none")
+        source = container.Source(package, version, _packages(target), _epoch(), base, level)
+        click.echo(container.build(source, target, default_cache(), out))
 
 
 @main.command("wheels")

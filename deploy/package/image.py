@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,21 +23,39 @@ from deploy.supply.packages import Locked
 _NAMESPACE = uuid.UUID("9c2f2a4c-42ec-4e1b-8f0f-6a1d0a4c3b52")
 
 
-def build(deb: Path, version: str, packages: list[Locked], target: Target, epoch: int, cache: Path, out: Path) -> str:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an image is made of, and how."""
+
+    deb: Path
+    version: str
+    packages: list[Locked]
+    """The Python packages in `deb`."""
+    epoch: int
+    """The time of the sources, in seconds since 1970."""
+    base: Path | None = None
+    """Debian without `deb`, as a tar archive: made and kept there if there is none. None: made anew, and not kept."""
+    level: int = oci.LEVEL
+    """How well the layer is compressed, 1 to 9."""
+
+
+def build(source: Source, target: Target, cache: Path, out: Path) -> str:
     """Make the archive of the image, an OCI layout, and its list in the directory `out`; gives the image's digest.
 
-    `packages` are the Python packages in `deb`. Raises PackageError.
+    Raises PackageError.
     """
     out.mkdir(parents=True, exist_ok=True)
-    name = f"tinkedge_{version}_{target.architecture}"
+    name, epoch = f"tinkedge_{source.version}_{target.architecture}", source.epoch
     with tempfile.TemporaryDirectory() as work:
         root = Path(work) / "root"
-        script = ["bash", str(DEPLOY / "container" / "root.sh"), target.suite, str(deb), str(cache / "debs"), str(root)]
+        script = ["bash", str(DEPLOY / "container" / "root.sh"), target.suite, str(source.deb)]
+        script += [str(cache / "debs"), str(root), *([str(source.base)] if source.base else [])]
         run(script, what="the image's Debian", env=os.environ | {"SOURCE_DATE_EPOCH": str(epoch)})
         status = (root / "var/lib/dpkg/status").read_text()
-        (out / f"{name}.cdx.json").write_text(contents(status, packages, version, target, epoch))
+        (out / f"{name}.cdx.json").write_text(contents(status, source.packages, source.version, target, epoch))
         (out / f"{name}.oci.tar").unlink(missing_ok=True)
-        return oci.write(root, _config(root, version, target), f"tinkedge:{version}", epoch, out / f"{name}.oci.tar")
+        config, reference = _config(root, source.version, target), f"tinkedge:{source.version}"
+        return oci.write(root, config, reference, epoch, out / f"{name}.oci.tar", source.level)
 
 
 def _config(root: Path, version: str, target: Target) -> oci.Config:

@@ -17,6 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+LEVEL = 6
+"""How well layers are compressed unless told otherwise, of gzip's 1 to 9."""
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -32,9 +35,12 @@ class Config:
     environment: tuple[str, ...] = ()
 
 
-def write(root: Path, config: Config, reference: str, epoch: int, out: Path) -> str:
-    """Write the image with the files of `root` as its one layer, named `reference`; gives the manifest's digest."""
-    plain, layer = _layer(root, epoch)
+def write(root: Path, config: Config, reference: str, epoch: int, out: Path, level: int = LEVEL) -> str:
+    """Write the image with the files of `root` as its one layer, named `reference`; gives the manifest's digest.
+
+    `level`: how well the layer is compressed, 1 to 9 (gzip's).
+    """
+    plain, layer = _layer(root, epoch, level)
     created = datetime.fromtimestamp(epoch, UTC).isoformat().replace("+00:00", "Z")
     settings: dict[str, Any] = {
         "User": config.user,
@@ -77,7 +83,7 @@ def write(root: Path, config: Config, reference: str, epoch: int, out: Path) -> 
     return f"sha256:{_digest(manifest)}"
 
 
-def _layer(root: Path, epoch: int) -> tuple[str, bytes]:
+def _layer(root: Path, epoch: int, level: int) -> tuple[str, bytes]:
     """The digest of the files as a tar archive, and that archive compressed."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -92,7 +98,7 @@ def _layer(root: Path, epoch: int) -> tuple[str, bytes]:
             else:
                 tar.addfile(entry)
     data = archive.getvalue()
-    return _digest(data), gzip.compress(data, 6, mtime=0)
+    return _digest(data), gzip.compress(data, level, mtime=0)
 
 
 def _under(root: Path) -> list[Path]:

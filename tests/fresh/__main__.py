@@ -1,10 +1,15 @@
 """The commands of the README on a fresh Debian, as a stranger runs them: `make test-fresh`.
 
     python -m tests.fresh [--suite bookworm]... [--terminal] [--keep DIR] [--commit COMMIT] [COMMAND...]
+    python -m tests.fresh ci
 
 Makes a root file system of each Debian (mmdebstrap), clones what is committed into it, and runs the command there,
-which is `make run`. It has to end well, and may never say nothing for longer than five seconds. Without --keep, also:
-this Debian has all packages of the set-up, nothing is started by the next boot, `make clean-all` leaves nothing.
+which is `make run`. It has to end well, and may never say nothing for longer than five seconds. Without --keep:
+this Debian has all packages of the set-up, nothing is started by the next boot, `make clean-all` leaves nothing, and
+the wheel that `make run` has made serves when pipx has installed it (`pipx.sh`). `test_bundle.py` is a site without a
+route.
+
+`ci` is `.ci/run` on Debian 12: it has to end well within twenty minutes, with two processors that do nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +29,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SUITES = ("bookworm", "trixie")
 BAR_SECONDS = 5.0
 """So long may nothing be said: whoever waits longer wonders whether it hangs."""
+
+CI_BAR_SECONDS = 1200.0
+"""So long may `.ci/run` take, from a fresh Debian on."""
 
 # What the README asks for, and what apt and pip need to reach their servers.
 _INCLUDE = "git,make,python3,ca-certificates,debian-archive-keyring"
@@ -51,12 +59,14 @@ def inside(root: Path, command: list[str]) -> list[str]:
         f"{name}={value}" for name, value in os.environ.items() if name.startswith("PIP_") and "FIND" not in name
     ]
     script = (
-        'cd "$0" && mount --rbind /dev dev && mount -t proc proc proc && mount --rbind /sys sys && '
-        "mount -t tmpfs tmpfs run && mount -t tmpfs tmpfs tmp && "
+        # What is started there may have mount namespaces of its own, for which its / has to be a mount.
+        'mount --bind "$0" "$0" && cd "$0" && mount --rbind /dev dev && mount -t proc proc proc && '
+        "mount --rbind /sys sys && mount -t tmpfs tmpfs run && mount -t tmpfs tmpfs tmp && "
+        "pivot_root . mnt && umount -l /mnt && "
         f"exec chroot . /usr/bin/env -i {shlex.join(settings)} HOME=/root TERM=linux LANG=C.UTF-8 "
         'PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh -c "cd /root/tinkedge && exec $1"'
     )
-    namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    namespaces = ["unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child"]
     return [*namespaces, "sh", "-c", script, str(root), shlex.join(command)]
 
 
@@ -82,8 +92,27 @@ def aftermath(suite: str, root: Path, before: set[str]) -> list[str]:
     return wrong + [f"{suite}: left by clean-all: {path}" for path in left]
 
 
-def judge(suite: str, run: Run) -> list[str]:
-    """Say what it took; gives what is wrong with it."""
+def take_along(root: Path) -> bool:
+    """Keep what `make run` has made and `make clean-all` removes: the wheel, and kubectl. Whether both are there."""
+    kept = root / "root" / "kept"
+    kept.mkdir()
+    found = [*root.glob("root/.cache/tinkedge/wheel/*.whl"), *root.glob("root/tinkedge/.venv/bin/kubectl")]
+    for file in found:
+        shutil.copy(file, kept)
+    return len(found) == 2
+
+
+def with_pipx(suite: str, root: Path) -> list[str]:
+    """Gives what is wrong with an installation by pipx."""
+    command = ["sh", "tests/fresh/pipx.sh", "/root/kept"]
+    both = subprocess.STDOUT
+    done = subprocess.run(inside(root, command), stdout=subprocess.PIPE, stderr=both, text=True, check=False)
+    _show(done.stdout)
+    return [f"{suite}: {shlex.join(command)}: status {done.returncode}"] if done.returncode else []
+
+
+def judge(suite: str, run: Run, *, ci: bool) -> list[str]:
+    """Say what it took; gives what is wrong with it: for `ci` how long it took, else how long it said nothing."""
     print(
         f"\n{suite}: status {run.status}, {run.seconds:.0f} s on the clock, "
         f"{run.processor_seconds:.0f} s of processors; longest silences:",
@@ -92,6 +121,8 @@ def judge(suite: str, run: Run) -> list[str]:
         flush=True,
     )
     wrong = [f"{suite}: the command ended with status {run.status}"] if run.status else []
+    if ci:
+        return wrong + ([f"{suite}: more than {CI_BAR_SECONDS:.0f} s"] if run.seconds > CI_BAR_SECONDS else [])
     return wrong + [f"{suite}: {one}" for one in run.listener.longest(3) if one.seconds > BAR_SECONDS]
 
 
@@ -105,17 +136,21 @@ def main() -> int:
     parser.add_argument("command", nargs="*", default=["make", "run"])
     options = parser.parse_args()
     wrong: list[str] = []
+    ci = options.command == ["ci"]
+    command = [".ci/run"] if ci else options.command
     with tempfile.TemporaryDirectory(prefix="tinkedge-fresh.") as temporary:
-        for suite in options.suite or SUITES:
+        for suite in options.suite or SUITES[: 1 if ci else None]:
             root = (options.keep or Path(temporary)) / suite
             if not root.exists():
                 make_root(suite, root)
                 clone(options.commit, root / "root" / "tinkedge")
             before = state(root)
-            print(f"{suite}: {shlex.join(options.command)}", flush=True)
-            wrong += judge(suite, listen(inside(root, options.command), _show, terminal=options.terminal))
+            print(f"{suite}: {shlex.join(command)}", flush=True)
+            wrong += judge(suite, listen(inside(root, command), _show, terminal=options.terminal), ci=ci)
             if not options.keep:
+                has_wheel = take_along(root)
                 wrong += aftermath(suite, root, before)
+                wrong += with_pipx(suite, root) if has_wheel else []
     for line in wrong:
         print(f"FAILED: {line}", file=sys.stderr)
     return 1 if wrong else 0

@@ -13,16 +13,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.interop.installed import manifests
-from tests.interop.installed.empty import MAC, Bundle, agent, emptied, fetch, machine
+from tests.interop.installed.empty import MAC, Bundle, emptied
 from tests.interop.installed.host import ADDRESS, ROOT, Host
 from tests.interop.installed.machine import Machine
+from tests.interop.installed.package import of_this_run
 from tests.interop.installed.transcript import Transcript, blocks, commands
 
 DOCS = ROOT / "docs"
@@ -49,13 +49,7 @@ MADE = (
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("deb")
-    command = [sys.executable, "-m", "deploy.package", "deb", "--out", str(out)]
-    # As `make deb` makes it, but for how well it is compressed (dpkg-deb(1)): at its best that takes most of a minute.
-    environment = os.environ | {"SOURCE_DATE_EPOCH": "1700000000", "DPKG_DEB_COMPRESSOR_LEVEL": "0"}
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=environment)
-    (made,) = out.glob("*.deb")
-    return made
+    return of_this_run(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +102,7 @@ class Life:
 
     def configure(self, host: Host) -> None:
         self.transcript.type(host, "echo 'interface: eth1' >>/etc/tinkedge/tinkedge.yaml")
-        self.transcript.type(host, "tinkedge doctor --no-lab", check=False)
+        self.transcript.type(host, "tinkedge doctor", check=False)
 
     def start(self, host: Host) -> None:
         self.transcript.type(host, "systemctl enable --now tinkedge")
@@ -213,7 +207,7 @@ def second_host(life: Life, host: Host, older: Path, newer: Path, backup: Path) 
     transcript.type(host, "apt install ./dist/tinkedge_*.deb")
     assert host.show("tinkedge", "MainPID") not in (before, "0"), "the old one still runs"
     assert "~before" not in transcript.type(host, "dpkg-query --show tinkedge")
-    assert "PROBLEM" not in transcript.type(host, "tinkedge doctor --no-lab", check=False)
+    assert "PROBLEM" not in transcript.type(host, "tinkedge doctor", check=False)
     settings = host.path("/etc/tinkedge/tinkedge.yaml").read_text()
     assert settings.endswith("#gone: 1\ninterface: eth1\n"), "settings stay as they are"
     assert "Running" in transcript.type(host, "kubectl get workflow four")
@@ -296,19 +290,18 @@ def test_empty_debian_without_a_route_gets_from_one_signed_file_to_its_first_suc
         host.path("/etc/default/tinkedge").write_text(settings)
         host.run("systemctl", "enable", "--now", "tinkedge")
 
-        with machine(host) as where:
-            url = f"/ipxe/script/{MAC}/auto.ipxe"
-            host.wait(lambda: b"kernel http" in fetch(where, url))
-            line = next(line for line in fetch(where, url).decode().splitlines() if line.startswith("kernel http"))
-            kernel = fetch(where, "/osie/lab/kernel")
-            assert kernel == (bundle.directory / "parts/osie/kernel").read_bytes()
-            booted = agent(where, tmp_path, line.partition(" && ")[0].partition("kernel ")[2])
-            get = ("/usr/local/bin/kubectl", "--kubeconfig=/var/lib/tinkedge/kubeconfig", "get", "workflow", "first")
-            try:
-                host.wait(lambda: '"state": "Succeeded"' in host.run(*get, "-o", "json", check=False))
-            finally:
-                booted.end()
-                print(booted.err)
+        with Machine(tmp_path / "machine", MAC, runtime="runc") as machine:
+            host.wait(lambda: '"kind": "Hardware"' in host.run(*get("hardware"), check=False))
+            machine.on(host)
+            kernel = machine.fetch(f"http://{ADDRESS}:7080/osie/lab/kernel")
+            assert kernel == (bundle.osie / "kernel").read_bytes()
+            host.wait(lambda: '"state": "Succeeded"' in host.run(*get("workflow"), check=False))
+
+
+def get(kind: str) -> tuple[str, ...]:
+    """The first one of the bundle, by its kubectl."""
+    program = ("/usr/local/bin/kubectl", "--kubeconfig=/var/lib/tinkedge/kubeconfig")
+    return (*program, "get", kind, "first", "-o", "json")
 
 
 def refuses(typed: Callable[..., str], here: Path, install: str) -> None:

@@ -11,13 +11,11 @@ include="python3 python3-configobj python3-jinja2 python3-jsonpatch python3-json
 work=$(mktemp -d -t cloud-init-base.XXXXXX)
 trap 'rm -rf --one-file-system -- "$work"' EXIT
 mkdir -p "$cache"
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-# The mirrors that this machine's apt uses, and how it reaches them.
-# shellcheck disable=SC2016  # the variables are apt's
-apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-  awk -v keyring="$keyring" '$1 == "Debian" && $2 ~ /^bookworm(-updates|-security)?$/ && $5 == "main" {
-    print "deb [signed-by=" keyring "] " $3 " " $4 " main" }' | sort -u >"$work/sources.list"
-[ -s "$work/sources.list" ] || { echo "base.sh: apt knows no mirror of Debian 12" >&2; exit 1; }
+# shellcheck source=../../../deploy/debian-sources.sh
+. "$(dirname "$0")/../../../deploy/debian-sources.sh"
+debian_sources bookworm >"$work/sources.list"
+[ -s "$work/sources.list" ] || { echo "base.sh: apt knows no mirror of Debian" >&2; exit 1; }
+# How this machine's apt reaches them.
 apt-config dump --no-empty | grep -E '^Acquire::(https?|ftp|Retries)' >"$work/apt.conf" || true
 
 # shellcheck disable=SC2016  # $1 in the hooks is theirs: the new root

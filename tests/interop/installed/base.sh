@@ -10,16 +10,11 @@ include="systemd systemd-sysv dbus python3 python3-venv ca-certificates iproute2
 work=$(mktemp -d -t installed-base.XXXXXX)
 trap 'rm -rf --one-file-system -- "$work"' EXIT
 mkdir -p "$cache" "$(dirname "$out")"
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-# The mirrors that this machine's apt uses, and how it reaches them; of another suite, the first of them.
-# shellcheck disable=SC2016  # the variables are apt's
-apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-  awk -v keyring="$keyring" -v suite="$suite" '$1 == "Debian" && $5 == "main" {
-    if ($2 ~ "^" suite "(-updates|-security)?$") print "deb [signed-by=" keyring "] " $3 " " $4 " main"
-    else if ($4 !~ /-/ && !other) other = "deb [signed-by=" keyring "] " $3 " " suite " main" }
-    END { if (other) print other > "/dev/stderr" }' 2>"$work/other.list" | sort -u >"$work/sources.list"
-[ -s "$work/sources.list" ] || mv "$work/other.list" "$work/sources.list"
+# shellcheck source=../../../deploy/debian-sources.sh
+. "$(dirname "$0")/../../../deploy/debian-sources.sh"
+debian_sources "$suite" >"$work/sources.list"
 [ -s "$work/sources.list" ] || { echo "base.sh: apt knows no mirror of Debian" >&2; exit 1; }
+# How this machine's apt reaches them.
 apt-config dump --no-empty | grep -E '^Acquire::(https?|ftp|Retries)' >"$work/apt.conf" || true
 
 # shellcheck disable=SC2016  # $1 in the hooks is theirs: the new root

@@ -1,19 +1,16 @@
-"""An empty Debian without a route, what it gets a bundle of, and a machine on its network."""
+"""An empty Debian without a route, and what it gets a bundle of."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from edge.lab.build import default_cache
 from tests.interop.installed.host import ADDRESS, Host
-from tests.interop.rack import TINKEDGE, Process, clean_environment
+from tests.interop.rack import TINKEDGE, clean_environment
 
 ROOT = Path(__file__).parents[3]
 MAC, IP = "52:54:00:00:78:01", "172.31.78.50"
@@ -45,7 +42,7 @@ spec:
   templateRef: {{name: look}}
   templateParams: {{digest: DIGEST}}
 """
-_BEYOND_MINIMAL = ("python3", "python3.11", "libpython3.11-minimal", "openssl", "ca-certificates", "ipxe", "curl")
+_BEYOND_MINIMAL = ("python3", "python3.1?", "libpython3.1?-minimal", "openssl", "ca-certificates", "ipxe", "curl")
 
 
 def emptied(host: Host) -> list[Path]:
@@ -63,15 +60,17 @@ def emptied(host: Host) -> list[Path]:
 class Bundle:
     """Made by the real command; `said` is what it prints."""
 
-    def __init__(self, directory: Path, package: Path, needed: list[Path]) -> None:
+    def __init__(self, directory: Path, package: Path, needed: list[Path], osie: Path | None = None) -> None:
+        """`osie` has a kernel and an initrd; without one they are bytes that no machine can start."""
         self.directory = directory
         self.tinkedge("bundle", "key", "site")
         self._parts()
+        self.osie = osie or directory / "parts/osie"
         options = [f"--package={path}" for path in needed]
         kubectl = shutil.which("kubectl")
         self.said = self.tinkedge(
             *("bundle", "create", "--key", "site.key", "-o", "site.bundle", "--deb", str(package), *options),
-            *("--kubectl", str(kubectl), "--osie", "lab=parts/osie", "--file", "parts/disk.raw"),
+            *("--kubectl", str(kubectl), "--osie", f"lab={self.osie}", "--file", "parts/disk.raw"),
             *("--objects", "parts/objects", "--image", "actions/inspect:1=oci:actions/inspect:1", "--cache", "cache"),
         )
 
@@ -103,39 +102,3 @@ class Bundle:
         lines = [line.strip() for line in self.said.splitlines() if line.startswith("  ")]
         begin = next(number for number, line in enumerate(lines) if line.startswith("mkdir"))
         return "\n".join(lines[begin:-1]), lines[-1]
-
-
-@contextmanager
-def machine(host: Host) -> Iterator[str]:
-    """A network namespace with the machine's card, plugged into the host's network."""
-    name = f"machine-{os.getpid()}-{secrets.token_hex(3)}"
-
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True, capture_output=True)
-
-    ip("netns", "add", name)
-    try:
-        ip("-n", name, "link", "set", "lo", "up")
-        peer = ["peer", "name", "port1", "netns", str(host.first)]
-        ip("-n", name, "link", "add", "eth0", "address", MAC, "type", "veth", *peer)
-        host.run("ip", "link", "set", "port1", "master", "eth1", "up")
-        ip("-n", name, "address", "add", f"{IP}/24", "dev", "eth0")
-        ip("-n", name, "link", "set", "eth0", "up")
-        yield name
-    finally:
-        ip("netns", "delete", name)
-
-
-def fetch(where: str, path: str) -> bytes:
-    """As the machine does."""
-    command = ["ip", "netns", "exec", where, "curl", "-sf", f"http://{ADDRESS}:7080{path}"]
-    return subprocess.run(command, check=True, capture_output=True).stdout
-
-
-def agent(where: str, directory: Path, command_line: str) -> Process:
-    """The agent, as the OSIE starts it, with what the boot script gave the kernel."""
-    (directory / "cmdline").write_text(command_line)
-    options = ["--kernel-command-line", str(directory / "cmdline"), "--state-dir", str(directory / "agent")]
-    # Its network alone: `ip netns exec` would take away the cgroups that runc wants.
-    start = ["nsenter", f"--net=/run/netns/{where}", *TINKEDGE, "agent", *options]
-    return Process(start, directory, clean_environment())

@@ -10,13 +10,12 @@ import os
 import re
 import secrets
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 from tests.interop.installed.host import Host
-from tests.interop.rack import Process, clean_environment
+from tests.interop.rack import TINKEDGE, Process, clean_environment
 
 _PXE_ROM = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-O", "66", "-O", "67")
 _IPXE = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-x", "0x4d:69505845", "-O", "67")
@@ -32,8 +31,9 @@ ip -4 address replace "$ip/$mask" dev "$interface"
 class Machine:
     """Off at first, and again at the end of `with`; `directory` is what its actions and its agent keep."""
 
-    def __init__(self, directory: Path, mac: str) -> None:
-        self.directory, self.mac = directory, mac
+    def __init__(self, directory: Path, mac: str, runtime: str = "process") -> None:
+        """`runtime` is the agent's."""
+        self.directory, self.mac, self._runtime = directory, mac, runtime
         self._namespace = f"machine-{os.getpid()}-{secrets.token_hex(3)}"
         self._agent: Process | None = None
         directory.mkdir()
@@ -79,10 +79,10 @@ class Machine:
         cmdline = self.directory / "cmdline"
         cmdline.write_text(command_line)
         state = self.directory / f"run-{secrets.token_hex(3)}"
-        options = ["--kernel-command-line", cmdline, "--runtime", "process", "--state-dir", state]
-        self._agent = Process(
-            self._here(sys.executable, "-m", "edge.cli", "agent", *options), self.directory, clean_environment()
-        )
+        options = ["--kernel-command-line", cmdline, "--runtime", self._runtime, "--state-dir", state]
+        # Its network alone: `ip netns exec` would take away the cgroups that containers want.
+        start = ["nsenter", f"--net=/run/netns/{self._namespace}", *TINKEDGE, "agent", *map(str, options)]
+        self._agent = Process(start, self.directory, clean_environment())
 
     def _dhcp(self, *options: str) -> Mapping[str, str]:
         """What it is told, as the variables of udhcpc's script."""
