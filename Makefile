@@ -1,4 +1,5 @@
-# `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13 (`make test` is tried on 12 only).
+# `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13 (of `make test`, tried on 13 are its set-up and
+# the unit tests; the tests of systemd's units start this host's Python in a Debian 12, which that of 13 can't).
 .DEFAULT_GOAL := help
 .PHONY: help venv lock run test test-unit test-cluster test-fresh soak record check bench wheel wheels sbom deb image chart proto crds clean clean-all
 
@@ -13,8 +14,8 @@ LAB ?=
 NEWER ?=
 # The time of what is built is that of the sources: the same sources give the same bytes.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
-# The Debian that `make deb` builds for: bookworm, trixie.
-SUITE ?= bookworm
+# The Debian that `make deb` and `make wheels` build for, bookworm or trixie: this one, else bookworm.
+SUITE ?= $(shell . /etc/os-release 2>/dev/null; [ "$$VERSION_CODENAME" = trixie ] && echo trixie || echo bookworm)
 # Which recordings `make record` makes; all without one.
 SUBJECT ?=
 # Tests wait more than they compute: two workers more than processors. Files stay whole, for what their tests share.
@@ -25,7 +26,7 @@ help:
 	@echo 'make test    run all tests, with real clients and real boots (JOBS=N: so many at once)'
 	@echo 'make test-unit  those that need no root, no network namespace and no Debian package (PYTHON=python3.13: with that one)'
 	@echo 'make test-cluster  the chart on a real Kubernetes: install, boot, upgrade, drain, uninstall (root, Debian; Go builds it at first)'
-	@echo 'make test-fresh  make run in a fresh Debian 12 and a fresh 13: it ends well, and is never silent (root; minutes)'
+	@echo 'make test-fresh  a fresh Debian 12 and a fresh 13: make run, pipx, and a bundle without a route (root; a quarter of an hour)'
 	@echo 'make soak    the attacks and loads that take minutes to an hour'
 	@echo 'make record  what the tests compare with, anew from a real Kubernetes (SUBJECT="cel conformance")'
 	@echo 'make check   lint, formatting, types, layers, packages and their licences'
@@ -33,9 +34,9 @@ help:
 	@echo 'make venv    make .venv only'
 	@echo 'make lock    deploy/requirements.txt anew, after a change of pyproject.toml (NEWER=PACKAGE, NEWER=all)'
 	@echo 'make wheel   the wheel, and the list of all it needs to run (CycloneDX), into dist/'
-	@echo 'make deb     the Debian package for Debian 12 (SUITE=trixie: for 13), into dist/'
+	@echo 'make deb     the Debian package for this Debian (SUITE=bookworm, SUITE=trixie: for 12, for 13), into dist/'
 	@echo 'make image   the container image (OCI) and the list of what is in it (CycloneDX), into dist/ (root, Debian)'
-	@echo 'make wheels  what deploy/install.sh installs, into dist/wheels (SUITE=trixie: for Python 3.13)'
+	@echo 'make wheels  what deploy/install.sh installs, into dist/wheels (SUITE as above)'
 	@echo 'make chart   the Helm chart, into dist/; and what is made of it: deploy/kustomize, deploy/rbac.yaml (builds helm at first)'
 	@echo 'make proto   generate the gRPC stubs again'
 	@echo 'make clean-all  remove all that these commands have left: environments, cache, Debian packages (CONFIRM=1)'
@@ -69,9 +70,13 @@ test-cluster: venv
 	@deploy/setup.sh kubectl
 	python -m tests.cluster
 
-test-fresh:
-	@deploy/setup.sh packages lab
-	python3 -m tests.fresh
+test-fresh: venv
+	@deploy/setup.sh packages lab test
+	@deploy/setup.sh kubectl
+	@deploy/setup.sh installed bookworm
+	@deploy/setup.sh installed trixie
+	python -m tests.fresh
+	python -m pytest tests/fresh
 
 soak: venv
 	@deploy/setup.sh packages lab uefi test bench
@@ -114,7 +119,8 @@ bench: venv
 	python -m tests.bench
 
 proto: venv
-	python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. proto/workflow.proto proto/output.proto proto/older.proto proto/oldest.proto
+	python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. proto/workflow.proto proto/output.proto
+	python -m grpc_tools.protoc -I . --python_out=. --mypy_out=. proto/older.proto proto/oldest.proto
 
 crds: venv
 	tinkedge crds --out deploy/crds

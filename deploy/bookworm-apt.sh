@@ -8,24 +8,18 @@ set -euo pipefail
 [ $# -eq 1 ] || { echo "usage: $0 DIR" >&2; exit 2; }
 suite=bookworm
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-targets() { apt-get indextargets --format "$1" 'Created-By: Packages'; }
 
 # shellcheck disable=SC2016  # the variables are apt's
-if targets '$(ORIGIN) $(CODENAME) $(COMPONENT)' | grep -qx "Debian $suite main"; then exit 0; fi
+if apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(COMPONENT)' 'Created-By: Packages' | grep -qx "Debian $suite main"; then exit 0; fi
 [ -e "$keyring" ] || { echo "bookworm-apt.sh: $keyring is missing: apt-get install debian-archive-keyring" >&2; exit 1; }
-# shellcheck disable=SC2016
-mirror=$(targets '$(ORIGIN) $(RELEASE) $(REPO_URI)' | awk '$1 == "Debian" && $2 !~ /-/ {print $3; exit}')
-# shellcheck disable=SC2016
-security=$(targets '$(ORIGIN) $(RELEASE) $(REPO_URI)' | awk '$1 == "Debian" && $2 ~ /-security$/ {print $3; exit}')
-[ -n "$mirror" ] || { echo "bookworm-apt.sh: apt knows no Debian mirror: name one that has $suite in /etc/apt/sources.list.d" >&2; exit 1; }
+# shellcheck source=debian-sources.sh
+. "$(dirname "$0")/debian-sources.sh"
+sources=$(debian_sources "$suite")
+[ -n "$sources" ] || { echo "bookworm-apt.sh: apt knows no Debian mirror: name one that has $suite in /etc/apt/sources.list.d" >&2; exit 1; }
 mkdir -p "$1"/{lists/partial,cache/archives/partial,empty}
 dir=$(cd "$1" && pwd)
 : >"$dir/status"
-{
-  echo "deb [signed-by=$keyring] $mirror $suite main"
-  echo "deb [signed-by=$keyring] $mirror $suite-updates main"
-  [ -z "$security" ] || echo "deb [signed-by=$keyring] $security $suite-security main"
-} >"$dir/sources.list"
+echo "$sources" >"$dir/sources.list"
 cat >"$dir/apt.conf" <<CONF
 Dir::Etc::sourcelist "$dir/sources.list";
 Dir::Etc::sourceparts "$dir/empty";

@@ -17,7 +17,8 @@
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
 #   setup.sh kubectl [run]     use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
-#   setup.sh installed         make the small Debian 12 that the tests install tinkedge in, in the cache directory
+#   setup.sh installed [SUITE] make the small Debian that the tests install tinkedge in, in the cache directory; without
+#                              SUITE it is bookworm
 #   setup.sh cloud-init        make a small Debian 12 and unpack the cloud-init of four Debians beside it, in the cache
 #                              directory ($XDG_CACHE_HOME/tinkedge/cloud-init): the tests let each speak to the servers
 #
@@ -48,6 +49,8 @@ declare -A sets=(
 
 die() { echo "setup: $*" >&2; exit 1; }
 
+# shellcheck source=setup/undo.sh
+. deploy/setup/undo.sh
 # shellcheck source=setup/progress.sh
 . deploy/setup/progress.sh
 # shellcheck source=setup/packages.sh
@@ -177,13 +180,13 @@ unpack_tftpd() { # its package and atftpd's exclude each other
 }
 
 make_installed() { # a Debian as a server has it, for tests of packages
-  local cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge recipe=tests/interop/installed/base.sh suite=bookworm key stamp
+  local cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge recipe=tests/interop/installed/base.sh suite=${1:-bookworm} key stamp
   stamp=$cache/installed/$suite.made-from
   key=$(sha256sum <"$recipe")
   [ ! -d "$cache/installed/$suite" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || return 0
   [ "$(id -u)" = 0 ] || die "as root only: the tests install tinkedge in a root file system of its own"
   install_packages lab # mmdebstrap
-  echo "setup: making the Debian 12 that the tests install tinkedge in" >&2
+  echo "setup: making the Debian $suite that the tests install tinkedge in" >&2
   mkdir -p "$cache/installed"
   rm -f "$stamp"
   bash "$recipe" "$suite" "$cache/debs" "$cache/installed/$suite"
@@ -262,6 +265,6 @@ case ${1:-} in
   ipxe) unpack_ipxe ;;
   tftpd) unpack_tftpd ;;
   cloud-init) make_cloud_init ;;
-  installed) make_installed ;;
-  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | tftpd | cloud-init | installed" ;;
+  installed) make_installed "${2:-}" ;;
+  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | tftpd | cloud-init | installed [SUITE]" ;;
 esac

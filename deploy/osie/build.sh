@@ -27,6 +27,8 @@ die() { echo "deploy/osie/build.sh: $*" >&2; exit 1; }
 say() { echo "osie: $*" >&2; }
 # shellcheck source=../kernel.sh
 . "$here/../kernel.sh"
+# shellcheck source=../debian-sources.sh
+. "$here/../debian-sources.sh"
 
 while [ $# -gt 0 ]; do
   [ $# -ge 2 ] || die "$1 needs a value"
@@ -59,13 +61,7 @@ trap 'rm -rf "$work"' EXIT
 # --- which Debian -------------------------------------------------------------------------------------------------
 
 suite=bookworm
-# Every Debian mirror that apt itself is configured with and that carries this release, one "deb" line each.
-sources() {
-  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(ORIGIN)' 'Created-By: Packages' |
-    awk -v suite="$suite" '$3 == "Debian" && ($2 == suite || $2 == suite "-security" || $2 == suite "-updates") {
-      print "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]", $1, $2, "main" }' | sort -u
-}
-mirrors=$(sources)
+mirrors=$(debian_sources "$suite")
 [ -n "$mirrors" ] || die "apt knows no Debian $suite mirror: run apt-get update, and look at /etc/apt/sources.list*"
 
 kernel_image=$(kernel_image "$kernel_package")
@@ -82,7 +78,7 @@ locked() { # PACKAGE...: what the requirements file says of them, version and ha
 }
 locked "${libraries[@]}" >"$work/requirements.txt"
 
-key=$({ sha256sum "$0" "$here"/files/* "$here/../kernel.sh" | cut -d' ' -f1; echo "$mirrors"; apt-cache policy "$kernel_image" | sed -n 3p
+key=$({ sha256sum "$0" "$here"/files/* "$here"/../{kernel,debian-sources}.sh | cut -d' ' -f1; echo "$mirrors"; apt-cache policy "$kernel_image" | sed -n 3p
         echo "${packages[*]}"; cat "$work/requirements.txt"; } | sha256sum | cut -c1-16)
 base=$cache/base-$key
 
@@ -97,7 +93,7 @@ unpack_debian() { # into $work/root
   include=$(IFS=,; echo "${packages[*]}")
   # The extract variant runs no maintainer scripts: it takes seconds, and nothing in this list needs them.
   echo "$mirrors" | mmdebstrap --quiet --mode=root --variant=extract --include="$include" \
-    --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+    --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --setup-hook="$(lists_hook)" \
     --aptopt='Acquire::Languages "none"' --aptopt='APT::Install-Recommends "false"' \
     "$suite" "$work/root" - >&2
   local r=$work/root
@@ -198,8 +194,9 @@ agent=$work/osie/agent
 modules=usr/lib/python3/dist-packages
 site=$agent/$modules
 mkdir -p "$site" "$agent/usr/bin"
-"$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-index --target "$site" "$wheel" >&2
-rm -rf "$site/bin" "$site/edge/_deploy"
+# A wheel of Python alone is a zip archive of what is to be there (the binary distribution format, PEP 427).
+"$python" -m zipfile -e "$wheel" "$site" >&2
+rm -rf "$site/edge/_deploy"
 compiled=(proto tink/{__init__.py,mac.py,agent,limits} edge/{__init__.py,cli.py,commands,configuration})
 chroot "$work/osie" /usr/bin/python3.11 -m compileall -q -s /agent "${compiled[@]/#//agent/$modules/}"
 cat >"$agent/usr/bin/tinkedge" <<'PY'

@@ -54,13 +54,11 @@ fetch_and_install() {
       mkdir -p "$directory" && echo 'disable *' >"$presets"
       ours+=("$presets")
     done
-    # shellcheck disable=SC2064  # these files, and not what the variable holds later
-    trap "rm -f ${ours[*]}" EXIT
-    watched "installing Debian packages" "$log" apt_detail "${apt[@]}" install -y --no-install-recommends "$@" ||
-      failed=install
+    undo[services]="rm -f ${ours[*]}"
+    install_in_turn "$@" || failed=install
     rm -f "${ours[@]}"
     rmdir --ignore-fail-on-non-empty /run/systemd/system-preset /run/systemd/user-preset
-    trap - EXIT
+    unset 'undo[services]'
     keep_disabled
     installed_packages | comm -13 "$log.before" - >>"$remembered"
     sort -u -o "$remembered" "$remembered"
@@ -70,10 +68,24 @@ fetch_and_install() {
   [ -z "$failed" ] || die "apt-get could not install: $*"
 }
 
+install_in_turn() { # PACKAGE...: of fetch_and_install; first what Python needs, then "$beside" begins, if there is one
+  local package first=() rest=("$@")
+  if [ -n "${beside:-}" ]; then
+    rest=()
+    for package in "$@"; do
+      case " ${sets[python]} " in *" $package "*) first+=("$package") ;; *) rest+=("$package") ;; esac
+    done
+    [ ${#first[@]} -eq 0 ] || install_now "${first[@]}" || return 1
+    "$beside"
+  fi
+  [ ${#rest[@]} -eq 0 ] || install_now "${rest[@]}"
+}
+
+install_now() { watched "installing Debian packages" "$log" apt_detail "${apt[@]}" install -y --no-install-recommends "$@"; }
+
 deny_services() { # until this script ends, unless the administrator has a policy already (invoke-rc.d(8))
   [ ! -e $policy ] || return 0
-  # shellcheck disable=SC2064
-  trap "rm -f $policy" EXIT
+  undo[policy]="rm -f $policy"
   printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
 }
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What `make run` needs: said beforehand with bytes and time, then brought, side by side where one waits for a server while
+# What `make run` needs: said beforehand with bytes and time, then brought, side by side, where one waits for a server while
 # another computes. Sourced by setup.sh, not run.
 
 # What comes later than the Debian packages: MB to download, and seconds on two processors that do nothing else. As measured
@@ -16,9 +16,11 @@ prepare_run() { # OPTION...: those of `tinkedge lab`
   [[ $options != *uefi* ]] || wanted+=(uefi)
   is_tried || say_elsewhere
   announced=plan # by install_packages, when it knows what is to be downloaded
+  beside=bring_python
   install_packages "${wanted[@]}"
+  beside=''
   [ -z "$announced" ] || plan 0 0 ''
-  bring_kubectl_beside make_venv run
+  await_python
   # Python compiles what is imported for the first time: shown here, because it can say nothing meanwhile.
   local log
   log=$(mktemp)
@@ -48,23 +50,43 @@ debian_is_known() { # to apt, whose lists have been fetched
   echo 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] MIRROR bookworm main' >/etc/apt/sources.list.d/debian.list"
 }
 
-bring_kubectl_beside() { # COMMAND...: at the same time
-  local directory fetching status=0
-  directory=$(mktemp -d)
-  { (unpack_kubectl run) >"$directory/log" 2>&1 && : >"$directory/done"; } &
-  fetching=$!
-  # A process in the background does not hear an interruption.
-  # shellcheck disable=SC2064
-  trap "kill $fetching 2>/dev/null || true; rm -rf $directory" EXIT
-  "$@"
-  ! kill -0 "$fetching" 2>/dev/null || watched "fetching kubectl" "$directory/here" cat gone "$fetching"
-  [ -e "$directory/done" ] || { cat "$directory/log" >&2; status=1; }
-  rm -rf "$directory"
-  trap - EXIT
-  return "$status"
+bring_python() { # its packages and kubectl, while Debian's packages are installed: both wait for servers and disks
+  bringing=$(mktemp -d)
+  declare -gA brought=()
+  bring python make_venv
+  bring kubectl unpack_kubectl
+  # Processes in the background do not hear an interruption.
+  undo[bringing]="kill ${brought[*]} 2>/dev/null || true; rm -rf $bringing"
 }
 
-gone() { while kill -0 "$1" 2>/dev/null; do sleep 0.2; done; } # PROCESS
+bring() { # NAME COMMAND: in the background; how it has ended is in a file
+  (
+    trap 'echo $? >"$bringing/'"$1"'.status"' EXIT
+    ("$2" run) # whose traps are its own
+  ) >"$bringing/$1" 2>&1 &
+  brought[$1]=$!
+}
+
+await_python() {
+  local name failed=0
+  [ -n "${bringing:-}" ] || bring_python
+  watched "installing Python packages" "$bringing/here" said_there all_have_ended
+  for name in "${!brought[@]}"; do
+    [ "$(cat "$bringing/$name.status" 2>/dev/null)" = 0 ] || { cat "$bringing/$name" >&2; failed=1; }
+  done
+  rm -rf "$bringing"
+  unset 'undo[bringing]'
+  return $failed
+}
+
+all_have_ended() { # by the files, and not by `wait`, which loses sight of a process now and then
+  local name
+  for name in "${!brought[@]}"; do
+    while [ ! -e "$bringing/$name.status" ] && [ -d "/proc/${brought[$name]}" ]; do sleep 0.2 || true; done
+  done
+}
+
+said_there() { sed -n 's/^setup: [^:]*: //; $p' "$bringing/python"; }
 
 plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its package lists were (nothing: not known)
   is_tried || debian_is_known

@@ -32,9 +32,10 @@ ln -s ../init.d/own /etc/rc3.d/S02own
 cd "$CHECKOUT"
 declare -A sets=([lab]="no-such-package")
 die() { echo "$*" >&2; exit 1; }
+. deploy/setup/undo.sh
 . deploy/setup/progress.sh
 . deploy/setup/packages.sh
-variables=$(declare -p sets cache links remembered policy)
+variables=$(declare -p sets cache links remembered policy undo)
 (export KILLED; exec bash -c "$(declare -f); $variables; install_packages lab") || true
 [ -z "$KILLED" ] || KILLED='' install_packages lab
 find /etc/systemd /etc/rc3.d /run/systemd -type l -o -type f -name '*.preset'

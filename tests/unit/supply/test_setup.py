@@ -86,11 +86,15 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-def test_only_files_with_the_locked_hashes_are_installed(checkout: Checkout) -> None:
+@pytest.mark.timeout(300)
+def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grows_and_is_made_anew_for_another_python(
+    checkout: Checkout,
+) -> None:
+    """One environment from its first failures to its end: to make one takes seconds."""
     checkout.lock()
     good = checkout.wheel.read_bytes()
     checkout.publish("wanted", "raise SystemExit('somebody else wrote this')")
-    refused = checkout.venv()
+    refused = checkout.venv("run")
     assert refused.returncode == 1
     assert "DO NOT MATCH THE HASHES" in refused.stderr
     assert "If a hash differs, the file is not the one that was tried" in refused.stderr
@@ -103,13 +107,29 @@ def test_only_files_with_the_locked_hashes_are_installed(checkout: Checkout) -> 
     assert "Hashes are required" in refused.stderr
     assert not checkout.has("wanted")
 
-    checkout.lock()
-    done = checkout.venv()
+    checkout.lock(f"unlocked==1 --hash=sha256:{hashlib.sha256(checkout.unlocked.read_bytes()).hexdigest()}\n")
+    done = checkout.venv("run")
     assert done.returncode == 0, done.stderr
     assert checkout.has("wanted")
     assert checkout.has("ours")
-    assert checkout.venv().stderr == "", "a second time there is nothing to do"
+    assert not checkout.has("unlocked"), "running does not need it"
+    assert checkout.venv("run").stderr == "", "a second time there is nothing to do"
     assert not (checkout.directory / ".venv").exists(), "a Python that was asked for has an environment of its own"
+
+    done = checkout.venv()
+    assert done.returncode == 0, done.stderr
+    assert checkout.has("unlocked")
+    assert checkout.venv("run").stderr == checkout.venv().stderr == ""
+
+    # After an upgrade of Debian, its link to python3 leads to one that looks elsewhere.
+    (library,) = (checkout.python.parents[1] / "lib").glob("python3.*")
+    library.rename(library.with_name("python3.1"))
+    done = checkout.venv("run")
+    assert done.returncode == 0, done.stderr
+    assert "made anew" in done.stderr
+    assert checkout.has("wanted")
+    assert checkout.has("ours")
+    assert not checkout.has("unlocked"), "nothing of the old one is left"
 
 
 def said_of(checkout: Checkout, command: str, **programs: str) -> str:
@@ -195,29 +215,3 @@ def test_python_that_was_asked_for_and_is_missing_is_named_and_no_other_taken(ch
     assert refused.returncode == 1
     assert "python3.99 is missing, or older than 3.11" in refused.stderr
     assert not list(checkout.directory.glob(".venv*"))
-
-
-def test_environment_to_run_grows_into_the_whole_one_and_is_made_anew_for_another_python(
-    checkout: Checkout,
-) -> None:
-    checkout.lock(f"unlocked==1 --hash=sha256:{hashlib.sha256(checkout.unlocked.read_bytes()).hexdigest()}\n")
-    done = checkout.venv("run")
-    assert done.returncode == 0, done.stderr
-    assert checkout.has("wanted")
-    assert not checkout.has("unlocked"), "running does not need it"
-    assert checkout.venv("run").stderr == ""
-
-    done = checkout.venv()
-    assert done.returncode == 0, done.stderr
-    assert checkout.has("unlocked")
-    assert checkout.venv("run").stderr == checkout.venv().stderr == ""
-
-    # After an upgrade of Debian, its link to python3 leads to one that looks elsewhere.
-    (library,) = (checkout.python.parents[1] / "lib").glob("python3.*")
-    library.rename(library.with_name("python3.1"))
-    done = checkout.venv("run")
-    assert done.returncode == 0, done.stderr
-    assert "made anew" in done.stderr
-    assert checkout.has("wanted")
-    assert checkout.has("ours")
-    assert not checkout.has("unlocked"), "nothing of the old one is left"
