@@ -98,11 +98,11 @@ class Listener(Generic[D]):
         self._pause = self._loop.call_later(_PAUSE_SECONDS, self.start)
 
 
-def advice(what: str, error: OSError, *, port: int | None = None, disable: str = "") -> str:
-    """Why `what` can't be done, and what to do about it, in one line. `disable` names the service for --disable."""
+def advice(what: str, error: OSError, *, port: int | None = None, without: str = "") -> str:
+    """Why `what` can't be done, and what to do about it, in one line. `without` is the option that leaves it out."""
     if error.errno == errno.EADDRINUSE:
         other = f"another program has it; stop it ('ss -lunp sport = :{port}' names it)"
-        return f"{what}: {other}, or start without this service (--disable {disable})"
+        return f"{what}: {other}, or start without this service ({without})"
     if error.errno in (errno.EPERM, errno.EACCES):
         return f"{what}: not permitted; run as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
     if error.errno in (None, errno.ENODEV, errno.ENXIO):  # socket.if_nametoindex gives no number

@@ -17,7 +17,7 @@ from edge.composition import doctor as examine
 from edge.composition.checks import Finding, Severity, api_addresses, api_users, osie_names, running_edge
 from edge.composition.checks.findings import note
 from edge.composition.doctor import Ports
-from edge.lab.build import default_cache
+from edge.lab.build import default_cache, in_checkout
 
 EXIT_STATUS: Final = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.ERROR: 1}
 """2 is what a wrong option ends with."""
@@ -68,7 +68,12 @@ _API_SECONDS: Final = 10.0
     help="Services that do not run here. Repeatable.",
 )
 @click.option("--cache-dir", type=_PATH, default=None, help="The lab's cache.")
-@click.option("--lab/--no-lab", "with_lab", default=True, help="Look at what `tinkedge lab` needs too.")
+@click.option(
+    "--lab/--no-lab",
+    "with_lab",
+    default=None,
+    help="Look at what `tinkedge lab` needs too. Default: in a checkout, not where tinkedge is installed.",
+)
 @click.option(
     "--probe",
     is_flag=True,
@@ -80,7 +85,7 @@ def doctor(
     interfaces: tuple[str, ...],
     ipxe_dir: Path,
     data_dir: Path,
-    with_lab: bool,
+    with_lab: bool | None,
     probe: bool,
     as_json: bool,
     **given: Any,
@@ -109,7 +114,7 @@ def doctor(
         ),
         "the network": examine.probe(interfaces, ipxe_dir) if probe else iter([_NOT_PROBED]),
     }
-    if with_lab:
+    if in_checkout() if with_lab is None else with_lab:
         groups["tinkedge lab"] = examine.lab(given["cache_dir"] or default_cache())
     worst = _as_json(groups) if as_json else _as_text(groups)
     sys.exit(EXIT_STATUS[worst])

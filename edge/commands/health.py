@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from typing import Final
 
 import click
 
-from edge.commands.options import METRICS_PORTS
+from edge.commands.options import METRICS_PORTS, address_and_port
+from tink.net.host_port import join_host_port
 
 _PORT = click.IntRange(1, 65535)
 _MOST_BYTES = 4096
@@ -65,7 +67,7 @@ def health(
     path = "/healthz" if live else "/readyz"
     given = health_address or metrics_address.removeprefix("none") or (str(METRICS_PORTS[role]) if role else "")
     places = [_place(given)] if given else _networks(interface, public_ip, http_port)
-    found = [(f"http://{host}:{port}{path}", *_ask(host, port, path, timeout)) for host, port in places]
+    found = [(f"http://{join_host_port(*place)}{path}", *_ask(*place, path, timeout)) for place in places]
     good = all(ok for _, ok, _ in found)
     if as_json:
         checks = [{"url": url, "ok": ok, "answer": answer} for url, ok, answer in found]
@@ -76,11 +78,15 @@ def health(
     sys.exit(0 if good else 1)
 
 
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
+
+
 def _place(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise click.UsageError(f"{address!r} must be a port to ask, like 7082 or 127.0.0.1:7082")
-    return ("127.0.0.1" if host in ("", "0.0.0.0") else host), int(port)  # noqa: S104 - asked, not listened on
+    try:
+        host, port = address_and_port(address)
+    except ValueError as error:
+        raise click.UsageError(f"{error}: it must be a port to ask, like 7082, 127.0.0.1:7082 or [::1]:7082") from error
+    return _LOOPBACK.get(host, host), port
 
 
 def _networks(interfaces: tuple[str, ...], public_ip: str | None, port: int) -> list[tuple[str, int]]:
@@ -100,7 +106,7 @@ def _ask(host: str, port: int, path: str, seconds: float) -> tuple[bool, str]:
             connection.settimeout(seconds)
             headers = (
                 f"GET {path} HTTP/1.1",
-                f"Host: {host}:{port}",
+                f"Host: {join_host_port(host, port)}",
                 "Connection: close",
             )
             connection.sendall("\r\n".join((*headers, "", "")).encode())

@@ -22,12 +22,25 @@ METRICS_PORTS: Final = {"controller": 7091, "server": 7092, "apiserver": 7093, "
 NOWHERE: Final = ("", 0)
 
 
+def address_and_port(text: str) -> tuple[str, int]:
+    """What `7091` (of loopback), `10.0.0.1:7091` and `[fd00::1]:7091` name. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    inner = host.removeprefix("[").removesuffix("]")
+    address = ipaddress.ip_address(inner) if host else ipaddress.IPv4Address("127.0.0.1")
+    # In brackets, as in URLs (RFC 3986, section 3.2.2): where would the address end else?
+    if host and (host == f"[{inner}]") != (address.version == 6):
+        raise ValueError(f"{text!r}: brackets are for IPv6 addresses")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} does not end with a port")
+    return str(address), int(port)
+
+
 class HealthAddress(click.ParamType[tuple[str, int]]):
-    """Where operators' questions are answered: `7091`, which is on loopback, or `10.0.0.1:7091`; `0.0.0.0:7091`:
-    everywhere; `none`, if `may_be_none`: nowhere.
+    """Where operators' questions are answered: `7091`, which is on loopback, `10.0.0.1:7091` or `[fd00::1]:7091`;
+    `0.0.0.0:7091`: everywhere; `[::]:7091`: so, with IPv6; `none`, if `may_be_none`: nowhere.
     """
 
-    name = "[ipv4:]port"
+    name = "[ip:]port"
 
     def __init__(self, *, may_be_none: bool = False) -> None:
         self._may_be_none = may_be_none
@@ -38,21 +51,18 @@ class HealthAddress(click.ParamType[tuple[str, int]]):
             return value
         if self._may_be_none and value == "none":
             return NOWHERE
-        host, _, port = value.rpartition(":")
         try:
-            address = ipaddress.IPv4Address(host or "127.0.0.1")
-        except ValueError:
-            self.fail(f"{value!r} must be like 7082 or 127.0.0.1:7082", param, ctx)
-        if not port.isdecimal() or not 0 < int(port) < 65536:
-            self.fail(f"{value!r} must end with a port, like 127.0.0.1:7082", param, ctx)
-        return str(address), int(port)
+            return address_and_port(value)
+        except ValueError as error:
+            self.fail(f"{error}: it must be like 7082, 127.0.0.1:7082 or [::1]:7082", param, ctx)
 
 
 health_address = click.option(
     "--health-address",
     type=HealthAddress(),
     default=None,
-    help="Answer /healthz, /livez and /readyz here, too: 7082 (on loopback), 10.0.0.1:7082. Default: nowhere.",
+    help="Answer /healthz, /livez and /readyz here, too: 7082 (on loopback), 10.0.0.1:7082, [fd00::1]:7082; "
+    "[::]:7082 is everywhere. Default: nowhere.",
 )
 
 _DEFAULTS = ", ".join(f"{port} ({name})" for name, port in METRICS_PORTS.items())
@@ -65,8 +75,8 @@ def metrics_address(command: Command) -> Command:
         "--metrics-address",
         type=HealthAddress(may_be_none=True),
         default=f"127.0.0.1:{port}" if port else None,
-        help="Answer /metrics here, for Prometheus, and what --health-address has: 7091 (on loopback), 10.0.0.1:7091; "
-        f"none: nowhere. Default: loopback, ports {_DEFAULTS}; up and edge have it at --admin-address.",
+        help="Answer /metrics here, for Prometheus, and what --health-address has: 7091 (on loopback), 10.0.0.1:7091, "
+        f"[fd00::1]:7091; none: nowhere. Default: loopback, ports {_DEFAULTS}; up and edge have it at --admin-address.",
     )(command)
 
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge.composition.checks import Finding, clock, firewall, links, space
+from edge.composition.checks import Finding, Severity, clock, firewall, links, space
 from edge.composition.checks.findings import note
 from edge.composition.checks.firewall import Packet
 from edge.composition.host import HostError, Network, default_interface, interface_address
@@ -368,7 +368,21 @@ def _tftp(network: Network, ipxe_dir: Path) -> Finding:
         return Finding(
             name, ok=False, seen=seen, remedy="restart tinkedge if the file is new; else see who has the port"
         )
-    return Finding(name, ok=True, seen=f"{file.name}, {got.size} bytes in {got.seconds:.2f} s, as it should be")
+    return _for_machines(name, f"{file.name}, {got.size} bytes in {got.seconds:.2f} s", network.interface, port.number)
+
+
+def _for_machines(name: str, fetched: str, interface: str, port: int) -> Finding:
+    """What was fetched never left this host: whether machines get it, too, the rules of its packet filter say."""
+    filtered = list(firewall((Packet("udp", port, interface),)))
+    worst = next((one for one in filtered if not one.ok or one.how_bad is Severity.WARNING), None)
+    if worst is not None:
+        seen = f"{fetched}, here on this host; but machines on {interface} ask in vain: {worst.seen}"
+        return Finding(name, ok=False, seen=seen, remedy=worst.remedy, severity=worst.severity)
+    unread = next((one for one in filtered if one.how_bad is Severity.NOTE), None)
+    if unread is not None:
+        seen = f"{fetched}, here on this host; whether its packet filter lets machines ask is not known: {unread.seen}"
+        return Finding(name, ok=True, seen=seen, remedy=unread.remedy, severity=Severity.NOTE)
+    return Finding(name, ok=True, seen=f"{fetched}, as it should be; no rule of this host's keeps it from machines")
 
 
 def _ipxe(directory: Path) -> Finding:

@@ -29,12 +29,14 @@ _POLICY: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def settle() -> None:
-    """Call when what is known by now will stay: it is not looked at for garbage again, and gets huge pages.
+    """Call when what is known by now will stay: it is not looked at for garbage again, and gets huge pages. What was
+    needed on the way goes back to the system.
 
     Huge pages are for Linux from 6.1 on, where the administrator does not forbid them, and for a heap that is large.
     """
     gc.collect()
     gc.freeze()
+    _give_back()
     ranges = list(_ranges())
     size = sum(end - start for start, end in ranges)
     if size < _WORTH_BYTES or not _allowed():
@@ -47,6 +49,14 @@ def settle() -> None:
         advise(start, end - start, mmap.MADV_HUGEPAGE)
     got = sum(advise(piece, _HUGE_BYTES, _MADV_COLLAPSE) == 0 for piece in pieces)
     log.debug("memory: %d of %d MiB are in huge pages", 2 * got, size // 1024 // 1024)
+
+
+def _give_back() -> None:
+    """What lists took while they were read, and nobody needs any more: the C library keeps it otherwise."""
+    try:
+        ctypes.PyDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):  # another C library than GNU's
+        return
 
 
 def _allowed() -> bool:

@@ -1,5 +1,5 @@
-"""What serves one network: DHCP, TFTP and router advertisements on its interface, HTTP at its address; made anew when
-the network is another one.
+"""What serves one network: DHCP, TFTP, syslog and router advertisements on its interface, HTTP at its address; made
+anew when the network is another one.
 
 What each is bound to decides what it has to follow. DHCP says this host's address in every answer and its sockets are
 bound to the interface: another address or another interface of the same name needs new sockets, and without an address
@@ -18,6 +18,7 @@ from aiohttp import web
 from edge.composition.host import NetworkState
 from edge.dhcp import DhcpServer, Responder
 from edge.neighbour.router_advertisement import RouterAdvertiser
+from edge.syslog import SyslogServer, SyslogServerError
 from edge.tftp import BootFiles, TftpServer
 
 log = logging.getLogger(__name__)
@@ -31,10 +32,11 @@ class ServingError(Exception):
 
 MakeResponder = Callable[[NetworkState], Responder]
 MakeTftp = Callable[[NetworkState], tuple[BootFiles, TftpServer]]
+MakeSyslog = Callable[[NetworkState], SyslogServer]
 
 
 class NetworkServices:
-    """DHCP, TFTP and router advertisements on one interface. A service whose maker is None is none of ours."""
+    """DHCP, TFTP, syslog and router advertisements on one interface. A service whose maker is None is none of ours."""
 
     def __init__(
         self,
@@ -48,6 +50,10 @@ class NetworkServices:
         self._make_responder = make_responder
         self._make_tftp = make_tftp
         self._advertise = advertise
+        self._state = state
+        self._make_syslog: MakeSyslog | None = None
+        self._syslog: SyslogServer | None = None
+        self._syslog_on: tuple[str, int] = ("", 0)
         self.responder: Responder | None = None
         self._compile(state)
         self._dhcp: DhcpServer | None = None
@@ -66,13 +72,27 @@ class NetworkServices:
 
     async def follow(self, state: NetworkState) -> None:
         """Serve the network as it is now; nothing happens if it is as it was. Raises the parts' own errors."""
+        self._state = state
         await self._follow_with_tftp(state)
+        await self._follow_with_syslog(state)
         await self._follow_with_advertisements(state)
         await self._follow_with_dhcp(state)
+
+    async def receive_logs(self, make_syslog: MakeSyslog) -> None:
+        """From now on hear what machines log. Raises SyslogServerError; then it is not heard."""
+        self._make_syslog = make_syslog
+        try:
+            await self._follow_with_syslog(self._state)
+        except SyslogServerError:
+            self._make_syslog = None
+            raise
 
     async def stop(self) -> None:
         """Serve no more."""
         await self._stop_dhcp()
+        if self._syslog is not None:
+            await self._syslog.stop()
+            self._syslog = None
         if self._advertiser is not None:
             await self._advertiser.stop()
             self._advertiser = None
@@ -124,6 +144,17 @@ class NetworkServices:
         tftp = self._make_tftp(state)
         await tftp[1].start()
         self._tftp, self._tftp_on = tftp, wanted
+
+    async def _follow_with_syslog(self, state: NetworkState) -> None:
+        wanted = (state.address, state.index)
+        if self._make_syslog is None or not all(wanted) or (self._syslog is not None and wanted == self._syslog_on):
+            return
+        if self._syslog is not None:
+            await self._syslog.stop()
+            self._syslog = None
+        syslog = self._make_syslog(state)
+        await syslog.start()
+        self._syslog, self._syslog_on = syslog, wanted
 
     async def _follow_with_advertisements(self, state: NetworkState) -> None:
         if not self._advertise or state.index == self._advertised_on:

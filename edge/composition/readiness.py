@@ -10,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
 from edge.journey.events import Notice, Outcome
 from tink.kube.cache import AWAY_SECONDS, Informer
+from tink.metrics.families import gauge
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +48,14 @@ class ApiContact:
         informers: Callable[[], Collection[Informer]],
         announce: Callable[[Notice], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
+        restored: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`informers()` that follow it; `announce` hears when it goes, and comes back; `clock` gives Unix seconds."""
+        """`informers()` that follow it; `announce` hears when it goes, and comes back; `clock` gives Unix seconds.
+
+        `restored()`: when what was restored at the start was known, if the API has not listed everything since.
+        """
         self._informers = informers
+        self._restored = restored
         self._announce = announce
         self._clock = clock
         self._said = False
@@ -54,6 +63,9 @@ class ApiContact:
     @property
     def away_since(self) -> float | None:
         """In Unix seconds; None: it is there, or has been away for less than a restart of it takes."""
+        restored = self._restored()
+        if restored is not None:
+            return restored
         longest = max((informer.failing_for for informer in self._informers()), default=0.0)
         return self._clock() - longest if longest > AWAY_SECONDS else None
 
@@ -68,6 +80,22 @@ class ApiContact:
         """What it means for machines; empty: nothing."""
         since = self.away_since
         return f"serving from what was known at {_shown(since)}: the API does not answer" if since is not None else ""
+
+    @property
+    def known_at(self) -> float:
+        """The Unix second of which it is what is served: now, as long as the API can be followed."""
+        since = self.away_since
+        return self._clock() if since is None else since
+
+    @property
+    def not_listed(self) -> str:
+        """What was never listed, as a clause; empty: all was."""
+        missing = [informer.resource.plural for informer in self._informers() if not informer.has_synced]
+        return f"the Kubernetes API has not listed {', '.join(missing)} yet" if missing else ""
+
+    def notices(self) -> list[Notice]:
+        """What was announced and is still so."""
+        return [Notice(self._clock(), Outcome.FAILED, self.note, {})] if self._said and self.note else []
 
     async def run(self) -> None:
         """Tell of it when it begins and when it is over, until cancelled."""
@@ -85,6 +113,18 @@ class ApiContact:
         line = note or "the Kubernetes API answers again: machines are served by what it has now"
         log.log(logging.WARNING if note else logging.INFO, "%s", line)
         self._announce(Notice(self._clock(), outcome, line, {}))
+
+
+class ContactMetrics(Collector):
+    """Of when it is what machines are served."""
+
+    def __init__(self, contact: ApiContact) -> None:
+        self._contact = contact
+
+    def collect(self) -> Iterator[Metric]:
+        """Called for each scrape."""
+        text = "Unix time of which it is what is known of the API's objects: now, unless the API is away."
+        yield gauge("tinkedge_api_known_timestamp_seconds", text, [], {(): self._contact.known_at})
 
 
 def _shown(seconds: float) -> str:

@@ -10,9 +10,11 @@ nobody knows it. `edge.composition.networks` says what each network is, at the s
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
+from ipaddress import IPv4Address
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -24,9 +26,10 @@ from edge.composition.host import NetworkState
 from edge.composition.network_services import NetworkServices, Sites
 from edge.composition.networks import HostNetworks, NetworkMetrics
 from edge.composition.readiness import Readiness
-from edge.composition.settings import Service, StackSettings
+from edge.composition.settings import Service, StackSettings, Syslog
 from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
 from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, build_app, machine_runner
+from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.machines import (
     DhcpMode,
@@ -40,13 +43,21 @@ from edge.machines import (
 )
 from edge.neighbour.resolution import AddressResolution
 from edge.neighbour.route import is_own
+from edge.peers import PeerMetrics, Peers
+from edge.syslog import LogFiles, MachineLogs, SyslogMetrics, SyslogServer, SyslogServerError
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
-from ipxe.scripts import BootSettings, Scripts
+from ipxe.parameters import is_hookos
+from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
 from tink.net.outbound import Reach
 from tink.server import TokenKeys, authority_of
 
+log = logging.getLogger(__name__)
+
 _TICK_SECONDS = 1.0
+
+
+_LOGS = {Syslog.AUTO: LogsTo.HOOKOS, Syslog.ON: LogsTo.ALL, Syslog.OFF: LogsTo.NOBODY}
 
 
 class Serving:
@@ -69,22 +80,28 @@ class Serving:
         declined: Changed,
         relay_heard: Callable[[str], None] = lambda _: None,
         readiness: Callable[[], Readiness],
+        notices: Callable[[], list[Notice]] = list,
         metrics: CollectorRegistry,
         read_secret: ReadSecret,
+        awaited: Callable[[str], Mapping[str, object]] = lambda _mac: {},
     ) -> None:
         """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
         `relay_heard` of the addresses of relays that speak for machines of their network.
 
-        `readiness()` says whether machines can be served; `metrics` is given what is counted here; `read_secret` asks
-        the Kubernetes API.
+        `readiness()` says whether machines can be served, `notices()` what was announced of the edge and is still so
+        (but for the networks'); `metrics` is given what is counted here; `read_secret` asks the Kubernetes API;
+        `awaited(mac)` is what operators are told of a machine beside its journey.
+
         Raises BinariesError, SettingsError, KeyFileError.
         """
         self._settings = settings
         self._exit = exit_stack
         self._networks = networks
         self._relay_heard = relay_heard
+        self._awaited = awaited
         self._metrics = metrics
         self._readiness = readiness
+        self._notices = notices
         self._inventory = inventory
         self._callers = callers
         self._journey = journey
@@ -94,11 +111,22 @@ class Serving:
         metadata = _metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
         boot = _boot_settings(settings, metadata)
         self._binaries = BootBinaries(edge.ipxe_dir)
-        self._scripts = MachineScripts(inventory, self._policy, osie, Scripts(boot), journey.record, edge.default_osie)
+        self._gone: frozenset[str] = frozenset()
+        self._living: frozenset[str] = frozenset()
+        self.peers = self._other_edges(metadata) if metadata is not None else None
+        self._scripts = MachineScripts(
+            inventory, self._policy, osie, Scripts(boot), journey.record, edge.default_osie, self._others
+        )
         self._cache = self._artifact_cache() if wanted & {Service.HTTP, Service.TFTP} else None
         self._app: MachineApp | None = None
-        self._sites: Sites | None = None
+        self._sites: list[Sites] = []
+        self._log_files = settings.data_dir / "machine-logs"
+        self._logs = MachineLogs(self._mac_at, journey.record, LogFiles(self._log_files), time.monotonic, time.time)
+        self._logs_begun = edge.syslog is not Syslog.AUTO
+        """Whether there is no more to be waited for."""
         self._osie_files = OsieFiles(osie, self._cache) if self._cache is not None else None
+        if self.peers is not None and self._cache is not None:
+            self.peers.share(self._cache)
         if self._osie_files is not None and metadata is not None:
             self._app = self._machine_app(self._osie_files, metadata, boot.tls_ca)
         gives_dhcp = Service.DHCP in wanted and edge.dhcp_mode is not DhcpMode.OFF
@@ -133,8 +161,15 @@ class Serving:
             await self._cache.start()
             self._exit.push_async_callback(self._cache.stop)
             metrics.register(CacheMetrics(self._cache))
+        if self.peers is not None:
+            await self.peers.start()
+            self._exit.push_async_callback(self.peers.stop)
+            metrics.register(PeerMetrics(self.peers))
         if self._app is not None:
-            self._sites = await self._listener(machine_runner(self._app), edge.http_port, "HTTP", "--http-port")
+            runner = machine_runner(self._app)
+            self._sites = [await self._listener(runner, edge.http_port, "HTTP", "--http-port")]
+            self._sites += [Sites(runner, port, "HTTP", "--legacy-ports") for port in edge.legacy_ports]
+            await self._start_syslog(edge.syslog)
         for services in self._services.values():
             self._exit.push_async_callback(services.stop)
 
@@ -151,6 +186,8 @@ class Serving:
                 registry=self._metrics,
                 ready=lambda: self._readiness().problem,
                 note=lambda: "; ".join(self._readiness().notes),
+                awaited=self._awaited,
+                notices=self._notices,
             )
             sites = await self._listener(admin_runner(app), edge.admin_port, "admin HTTP", "--admin-port")
             await sites.follow("", edge.admin_address)
@@ -160,18 +197,63 @@ class Serving:
 
         Raises each part's own error.
         """
-        if self._sites is not None:
-            await self._sites.follow(state.interface, state.address)
+        for sites in self._sites:
+            await sites.follow(state.interface, state.address)
         await self._services[state.interface].follow(state)
+        self._tell_of_peers()
+        if self.peers is not None:
+            self.peers.place(_places(self._networks.states))
+
+    def peers_changed(self, living: frozenset[str], gone: frozenset[str]) -> None:
+        """Other edges have come or gone (`edge.peers`)."""
+        self._living, self._gone = living, gone
+        self._scripts.peers_changed()
+        self._tell_of_peers()
+
+    def _tell_of_peers(self) -> None:
         for interface, services in self._services.items():
             if services.responder is not None:
-                services.responder.peers_changed(self._peers(interface))
+                services.responder.peers_changed(self._peers(interface) | self._living, self._gone)
 
     async def run(self) -> None:
         """What has to be done now and then, until it is cancelled."""
-        while True:
-            await asyncio.sleep(_TICK_SECONDS)
-            self._quarantine.expire()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._logs.run())
+            while True:
+                await asyncio.sleep(_TICK_SECONDS)
+                self._quarantine.expire()
+                if self._scripts.logs_wanted and not self._logs_begun:
+                    await self._receive_logs_of_hookos()
+
+    # --- what machines log ---------------------------------------------------------------------------------------
+
+    async def _start_syslog(self, wanted: Syslog) -> None:
+        """Raises SyslogServerError where the operator has asked for it."""
+        self._exit.push_async_callback(self._logs.flush)
+        self._metrics.register(SyslogMetrics(self._logs))
+        if wanted is Syslog.ON:
+            await self._receive_logs()
+        elif wanted is Syslog.AUTO and (is_hookos(self._settings.edge.kernel_parameters) or self._log_files.exists()):
+            await self._receive_logs_of_hookos()  # also where it was so before the last start: machines go on logging
+
+    async def _receive_logs_of_hookos(self) -> None:
+        """Machines boot without it, too."""
+        self._logs_begun = True
+        try:
+            await self._receive_logs()
+        except SyslogServerError as error:
+            log.error("what HookOS logs is not received: %s", error)
+
+    async def _receive_logs(self) -> None:
+        for services in self._services.values():
+            await services.receive_logs(self._syslog_server)
+
+    def _syslog_server(self, state: NetworkState) -> SyslogServer:
+        return SyslogServer(self._logs.take, host=state.address, interface=state.interface)
+
+    def _mac_at(self, ip: str) -> str | None:
+        machine = self._callers.machine(ip)
+        return machine.mac if machine is not None else None
 
     # --- the parts ----------------------------------------------------------------------------------------------------
 
@@ -182,7 +264,32 @@ class Serving:
             budget=edge.cache_bytes,
             file_root=edge.osie_dir or data_dir / "osie",
             reach=_reach(self._settings),
+            peers=self.peers.caches if self.peers is not None else None,
         )
+
+    def _other_edges(self, metadata: MetadataSettings) -> Peers | None:
+        """None, if this one is to be alone."""
+        settings, edge = self._settings, self._settings.edge
+        if not edge.peers and not edge.peer_group:
+            return None
+        dhcp = Service.DHCP in settings.services and edge.dhcp_mode is DhcpMode.RESERVATION
+        peers = Peers(
+            metadata.keys,
+            http_port=edge.http_port,
+            server_port=0 if edge.grpc_authority else settings.grpc_port,
+            dhcp=dhcp,
+            named=edge.peers,
+            announce=self._journey.announce,
+        )
+        peers.follow(self)
+        return peers
+
+    def _others(self, address: str, mac: str) -> tuple[Origin, ...]:
+        """Where a machine that has reached this edge at `address` can go on with another one."""
+        if self.peers is None:
+            return ()
+        found = self.peers.alternatives(address, mac)
+        return tuple(Origin(each.address, http_port=each.http_port, grpc_port=each.server_port) for each in found)
 
     def _peers(self, interface: str) -> frozenset[str]:
         """The addresses of the other networks' responders: they answer for the same machines."""
@@ -248,6 +355,7 @@ class Serving:
             ready=lambda: self._readiness().problem,
             fast_path=self._settings.edge.fast_path,
             depot=self._settings.data_dir,
+            peers=self.peers,
         )
         self._exit.callback(app.close)
         return app
@@ -260,10 +368,20 @@ class Serving:
         return Sites(runner, port, what, flag)
 
 
+def _places(states: Iterable[NetworkState]) -> list[tuple[str, str]]:
+    """The addresses that machines are told, each with its network."""
+    found = []
+    for state in states:
+        network = next((each for each in state.networks if state.address and IPv4Address(state.address) in each), None)
+        if network is not None:
+            found.append((state.address, str(network)))
+    return found
+
+
 def _reach(settings: StackSettings) -> Reach:
     """Where OSIEs may lead: not to this host, unless that was allowed, and never to what it serves itself."""
     edge = settings.edge
-    own_ports = frozenset({edge.http_port, edge.admin_port, settings.grpc_port, settings.api_port})
+    own_ports = frozenset({edge.http_port, *edge.legacy_ports, edge.admin_port, settings.grpc_port, settings.api_port})
     return Reach(edge.allowed_upstreams, is_own, own_ports)
 
 
@@ -296,4 +414,5 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -
         insecure_registries=edge.insecure_registries,
         own_registry=(settings.data_dir / "images/index.json").exists(),
         kernel_parameters=edge.kernel_parameters,
+        logs=_LOGS[edge.syslog],
     )

@@ -29,12 +29,21 @@ class Service(StrEnum):
     ADMIN = "admin"
 
 
+class Syslog(StrEnum):
+    """Whether log lines of machines are received."""
+
+    AUTO = "auto"  # where an OSIE is HookOS
+    ON = "on"
+    OFF = "off"
+
+
 ON_REQUEST = frozenset({Service.CONVERSION})
 """For those who have Metal3's hosts: `tinkedge up` serves it only with --metal3."""
 
 EDGE = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
 
 LOOPBACK = Network("lo")
+DEFAULT_HTTP_PORT = 7080
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +51,10 @@ class EdgeSettings:
     """How machines are served.
 
     `default_osie` is a namespace and a name; `cache_bytes` None: what the disk has room for; `allowed_upstreams` are
-    networks that OSIEs may name though they are special or this host's; `decline_quarantine` is in
-    seconds; `grpc_authority` empty: the address of ours that the machine reached, and `grpc_port`;
-    `metadata_token_lifetime` in seconds, 0: for ever. Without `fast_path`, DHCP and metadata are answered in full.
+    networks that OSIEs may name though they are special or this host's; `decline_quarantine` is in seconds; `peers` are
+    `address:port` of other edges of the site, and those with Leases of `peer_group` are found (empty: no others are);
+    `grpc_authority` empty: the address of ours that the machine reached, and `grpc_port`; `metadata_token_lifetime` in
+    seconds, 0: for ever. Without `fast_path`, DHCP and metadata are answered in full.
     """
 
     dhcp_mode: DhcpMode = DhcpMode.RESERVATION
@@ -57,13 +67,15 @@ class EdgeSettings:
     tftp_single_port: bool = False
     cache_bytes: int | None = None
     allowed_upstreams: Networks = ()
-    http_port: int = 7080
+    http_port: int = DEFAULT_HTTP_PORT
     admin_address: str = "127.0.0.1"
     admin_port: int = 7081
     admin_token_file: Path | None = None
     grpc_authority: str = ""
     insecure_registries: tuple[str, ...] = ()
     kernel_parameters: tuple[str, ...] = ()
+    legacy_ports: tuple[int, ...] = ()
+    syslog: Syslog = Syslog.AUTO
     router_advertisements: bool = False
     trusted_proxies: Networks = ()
     metadata_nat: Networks = ()
@@ -72,7 +84,14 @@ class EdgeSettings:
     metadata_token_key: Path | None = None
     metadata_token_lifetime: float = 0.0
     imds_required: bool = False
+    peers: tuple[str, ...] = ()
+    peer_group: str = ""
     fast_path: bool = True
+    checkpoint: bool = True
+    """Whether what is known is kept for a start while a cluster's API is away."""
+    checkpoint_secrets: bool = False
+    """Whether the Secrets that Hardware name are, too, encrypted with `checkpoint_key` (None: one that is made)."""
+    checkpoint_key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +107,8 @@ class StackSettings:
     kubeconfig: Path | None = None
     manifests: Path | None = None
     grpc_port: int = 42113
+    grpc_addresses: tuple[str, ...] = ()
+    """Where the gRPC server listens (dotted, 0.0.0.0: everywhere), here or not yet; none: on the networks."""
     api_port: int = 6443
     api_addresses: tuple[str, ...] = ()
     """Where the embedded API is there for other hosts; it always is on loopback."""
@@ -101,5 +122,16 @@ class StackSettings:
     """Whether of several replicas of the controller one works, agreed by a Lease."""
     lease_namespace: str = ""
     """Where the Lease is; empty: this pod's namespace."""
+    namespaces: tuple[str, ...] = ()
+    """Whose objects it is about; none: those of all."""
+    hardware_selector: str = ""
+    """Labels of the Hardware that it is about, such as `site=berlin`; empty: all."""
     empty_checksum_type: Literal["md5", "auto"] = "md5"
     """Of the conversion of Metal3's hosts: see its ConversionSettings, which few processes load."""
+
+    @property
+    def scope(self) -> str:
+        """Which Hardware it is about, for messages; empty: all."""
+        parts = [f"of {', '.join(self.namespaces)}"] if self.namespaces else []
+        parts += [f"with {self.hardware_selector}"] if self.hardware_selector else []
+        return " ".join(parts)

@@ -16,36 +16,43 @@ import logging
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edge.callers import UNSEEN, Callers, Neighbours
+from edge.checkpoint import CheckpointMetrics
+from edge.composition.agents import AgentsAddresses, AgentsNetworks
+from edge.composition.expecting import BootWatch, Ports
 from edge.composition.host import NetworkState
 from edge.composition.network_services import tcp_advice
 from edge.composition.networks import HostNetworks
-from edge.composition.readiness import ApiContact, Readiness
+from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, may_wait, secret_reader
+from edge.composition.readiness import ApiContact, ContactMetrics, Readiness
 from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
-from edge.machines import ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
+from edge.machines import BootProblemWriter, ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
 from edge.neighbour.table import NeighbourChanges, NeighbourTable
+from edge.peers import EdgeLeases, Peers
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
-from tink.kube.cache import Informer, ObjectCompressor
+from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, resource_type
 from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
-from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metrics.process import process_registry
 from tink.server import WorkflowServer
 from tink.webhooks import SERVICE_PORT, Admission, Hook, Webhooks, unregister
+from tink.workflow import ended
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +64,8 @@ _WRITERS = frozenset({Service.CONTROLLER, Service.SERVER}) | _HOOKS
 """What has nothing to do while the API is away; the edge has."""
 
 _STARTING = "starting"
-_SYNC_SECONDS = 30.0  # seconds without a further object of a list; an API that answers lists thousands in far less
+_APPLIED_SECONDS = 30.0
+"""How long the informers may take to hear of what was applied."""
 
 
 class StackError(Exception):
@@ -84,8 +92,14 @@ class Stack:
         self._mistakes: MistakeWriter | None = None
         self._pending = PendingWorkflows()
         self._elector: LeaderElector | None = None
+        self._fixed: AgentsAddresses | None = None
         self._controllers: dict[str, Controller] = {}
-        self._contact = ApiContact(lambda: self._informers.values(), self.journey.announce)
+        self._kept: Kept | None = None
+        self._contact = ApiContact(
+            lambda: self._informers.values(),
+            self.journey.announce,
+            restored=lambda: self._kept.known_at if self._kept is not None else None,
+        )
         self.metrics = process_registry(lambda: self.not_ready)
         """What Prometheus is given."""
 
@@ -113,13 +127,14 @@ class Stack:
             return f"{_STARTING}: {denied}"
         reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else "", denied]
         if services & _WRITERS and not services & EDGE:
-            reasons.append(self._contact.problem)
+            reasons += [self._contact.problem, self._contact.not_listed]
         return next(filter(None, reasons), "")
 
     @property
     def readiness(self) -> Readiness:
         """The same, with what operators are told beside it."""
-        return Readiness(self.not_ready, tuple(filter(None, (self._contact.note, self._leadership()))))
+        notes = self._contact.note, self._leadership(), self._fixed.note if self._fixed is not None else ""
+        return Readiness(self.not_ready, tuple(filter(None, notes)))
 
     def _leadership(self) -> str:
         elector = self._elector
@@ -171,8 +186,16 @@ class Stack:
             await self._apply(client, [(Path("tinkedge"), definition) for definition in generate()])
         manifests = load(settings.manifests) if settings.manifests is not None else []
         # Definitions first, for the informers; the rest when the webhooks can review it.
-        await self._apply(client, [(file, obj) for file, obj in manifests if resource_type(obj) is CRD])
-        await self._start_services(client, [(file, obj) for file, obj in manifests if resource_type(obj) is not CRD])
+        first = [(file, obj) for file, obj in manifests if resource_type(obj) is CRD]
+        rest = [(file, obj) for file, obj in manifests if resource_type(obj) is not CRD]
+        try:
+            await self._apply(client, first)
+        except ManifestError as error:
+            if not may_wait(settings, error):
+                raise
+            log.warning("applied when the Kubernetes API answers: %s", error)
+            rest = manifests
+        await self._start_services(client, rest)
 
     async def _apply(self, client: KubeClient, manifests: Manifests) -> Manifests:
         """Apply them and give those that were. What the embedded API can't store because of its disk is said.
@@ -215,13 +238,15 @@ class Stack:
         if not self._reviews():
             wanted -= _HOOKS
         informers = self._informers = {
-            resource: Informer(client, resource, compressor=self._compressor if resource is HARDWARE else None)
-            for resource, users in needed.items()
-            if users & wanted
+            resource: self._informer(client, resource) for resource, users in needed.items() if users & wanted
         }
+        forget(self._settings)
+        kept = self._kept = Kept(self._settings, client, informers, self._pending) if keeps(self._settings) else None
         self.metrics.register(InformerMetrics(informers.values()))
         self.metrics.register(ControllerMetrics(self._controllers))
+        settings = self._settings
         serving, mistakes, conditions = None, None, ConditionWriter(client)
+        boots, problems = None, None
         callers = self._callers()
         networks = self._networks = HostNetworks(self._settings.networks, self.journey.announce)
         self._exit.callback(networks.close)
@@ -229,7 +254,21 @@ class Stack:
             self._follow(informers[HARDWARE], informers[WORKFLOW], conditions)
             mistakes = self._mistakes = MistakeWriter(client, informers[HARDWARE], informers.get(OSIE), self._site)
             networks.on_change(mistakes.networks_changed)
-            self._controllers |= {"hardware-conditions": conditions.runtime, "hardware-mistakes": mistakes.runtime}
+            problems = BootProblemWriter(client, informers[HARDWARE])
+            self._controllers |= {
+                "hardware-conditions": conditions.runtime,
+                "hardware-mistakes": mistakes.runtime,
+                "hardware-boot-problems": problems.runtime,
+            }
+            boots = BootWatch(
+                self.journey,
+                self.inventory,
+                self._pending,
+                networks,
+                lambda: mistakes.relayed if mistakes is not None else (),
+                problems,
+                Ports(settings.edge.http_port, settings.grpc_port),
+            )
             serving = Serving(
                 self._settings,
                 self._exit,
@@ -242,8 +281,10 @@ class Stack:
                 declined=conditions.changed,
                 relay_heard=mistakes.relay_heard,
                 readiness=lambda: self.readiness,
+                notices=self._contact.notices,
                 metrics=self.metrics,
-                read_secret=lambda namespace, name: client.get(SECRET, name, namespace),
+                read_secret=secret_reader(client, kept),
+                awaited=boots.shown,
             )
         if Service.CONTROLLER in wanted:
             self._elector = self._electing(client)
@@ -262,11 +303,7 @@ class Stack:
             self._spawn(controller.run(), "controller")
         if Service.SERVER in wanted:
             await self._start_server(client, informers, callers, networks)
-        for resource, informer in informers.items():
-            self._spawn(informer.run(), f"informer of {resource.plural}")
-        await self._synced(informers)
-        await self._start_webhooks(client, informers)
-        await self._apply_manifests(client, manifests, informers)
+        await self._follow_api(client, informers, manifests)
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
             await serving.start()
@@ -276,9 +313,87 @@ class Stack:
         if serving is not None and mistakes is not None:
             await serving.start_for_operators()
             self._spawn(serving.run(), "edge")
+            self._follow_peers(serving.peers, client)
+            self.metrics.register(ContactMetrics(self._contact))
+            self.metrics.register(CheckpointMetrics(self._kept.checkpoint if self._kept is not None else None))
             self._spawn(self._contact.run(), "contact with the API")
+            self._keep()
             self._spawn(conditions.run(), "conditions")
             self._spawn(mistakes.run(), "mistakes of Hardware")
+        if boots is not None and problems is not None:
+            self._spawn(problems.run(), "problems of boots")
+            self._spawn(boots.run(), "expectations of boots")
+
+    def _informer(self, client: KubeClient, resource: ResourceType) -> Informer:
+        settings = self._settings
+        return Informer(
+            client,
+            resource,
+            settings.namespaces,
+            label_selector=settings.hardware_selector if resource is HARDWARE else "",
+            # Replicas in pods are many, and start together when a cluster does.
+            start_jitter=START_JITTER_SECONDS if settings.kubeconfig is None and self._api is None else 0.0,
+            compressor=self._compressor if resource is HARDWARE else None,
+            archive_format=ended if resource is WORKFLOW else None,
+        )
+
+    def _follow_peers(self, peers: Peers | None, client: KubeClient) -> None:
+        """Say hello to the other edges of the site, and find those that keep Leases."""
+        if peers is None:
+            return
+        self._spawn(peers.run(), "other edges")
+        if group := self._settings.edge.peer_group:
+            leases = EdgeLeases(
+                client,
+                namespace=self._settings.lease_namespace or pod_namespace(),
+                group=group,
+                identity=peers.id,
+                own=lambda: [f"{place.address}:{peers.own.http_port}" for place in peers.own.places],
+                found=peers.found,
+            )
+            self._spawn(leases.run(), "Leases of edges")
+
+    async def _follow_api(
+        self, client: KubeClient, informers: dict[ResourceType, Informer], manifests: Manifests
+    ) -> None:
+        """Have the informers follow the API, and do what has to wait for that: now, or, if it is away and the start can
+        go on without it, when it is there."""
+        try:
+            alone = not self._settings.services & EDGE
+            there = await followed(informers, lambda: self._run(informers), self._kept, alone=alone)
+        except NotListedError as error:
+            raise StackError(str(error)) from error
+        if there:
+            await self._reviewed(client, informers, manifests)
+        else:
+            self._spawn(self._when_it_is_there(client, informers, manifests), "what waits for the API", ends=True)
+
+    def _run(self, informers: dict[ResourceType, Informer]) -> list[asyncio.Task[None]]:
+        return [self._spawn(each.run(), f"informer of {resource.plural}") for resource, each in informers.items()]
+
+    async def _when_it_is_there(
+        self, client: KubeClient, informers: dict[ResourceType, Informer], manifests: Manifests
+    ) -> None:
+        for informer in informers.values():
+            await informer.wait_for_cache_sync()
+        await self._reviewed(client, informers, manifests)
+
+    async def _reviewed(
+        self, client: KubeClient, informers: dict[ResourceType, Informer], manifests: Manifests
+    ) -> None:
+        """Have writes reviewed, and apply what the operator has given."""
+        await self._start_webhooks(client, informers)
+        await self._apply_manifests(client, manifests, informers)
+
+    def _keep(self) -> None:
+        """Write down what is known, from now on: this data directory is nobody else's."""
+        kept = self._kept
+        if kept is None:
+            return
+        self._exit.push_async_callback(kept.checkpoint.close)
+        self._spawn(kept.checkpoint.run(), "checkpoint")
+        if kept.secrets is not None:
+            self._spawn(kept.secrets.run(), "Secrets that are kept")
 
     def _site(self) -> Site:
         """What is known here of who gives machines their addresses."""
@@ -299,7 +414,7 @@ class Stack:
         self._exit.callback(self.journey.flush)
         hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
         hardware.add_event_handler(conditions.apply, conditions.remove)
-        journey = WorkflowJourney(self.journey, self.inventory)
+        journey = WorkflowJourney(self.journey, self.inventory, others=bool(self._settings.hardware_selector))
         workflows.add_event_handler(journey.on_change, journey.on_delete)
         workflows.add_event_handler(self._pending.apply, self._pending.remove)
 
@@ -325,6 +440,8 @@ class Stack:
                     osies=informers[OSIE],
                     site=self._site,
                     failure_policy=self._settings.webhooks.failure_policy,
+                    namespaces=self._settings.namespaces,
+                    name=self._settings.webhooks.configuration,
                 )
             )
         elif Service.APISERVER in services:
@@ -364,10 +481,14 @@ class Stack:
         """Apply them, and wait until the informers know what was applied."""
         applied = await self._apply(client, manifests)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_SYNC_SECONDS):
+            async with asyncio.timeout(_APPLIED_SECONDS):
                 for _, obj in applied:
-                    informer = informers.get(resource_type(obj) or CRD)
                     place = obj["metadata"].get("namespace") or DEFAULT_NAMESPACE, obj["metadata"]["name"]
+                    informer = informers.get(resource_type(obj) or CRD)
+                    if informer is not None and not informer.covers({"metadata": {"namespace": place[0]}}):
+                        text = "%s %s/%s is applied, but not followed: --namespaces or --hardware-selector leave it out"
+                        log.warning(text, obj["kind"], *place)
+                        continue
                     while informer is not None and informer.get(*place) is None:  # noqa: ASYNC110 - for milliseconds
                         await asyncio.sleep(0.01)
 
@@ -393,80 +514,56 @@ class Stack:
     async def _start_server(
         self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers, networks: HostNetworks
     ) -> None:
-        agents = AgentJourney(self.journey.record, self.inventory)
+        agents, port = AgentJourney(self.journey.record, self.inventory), self._settings.grpc_port
+        if self._settings.grpc_addresses:
+            self._fixed = AgentsAddresses(self._settings.grpc_addresses, port)
+        networked = [f"{state.address}:{port}" for state in networks.states if state.address]
         server = WorkflowServer(
             client,
             workflows=informers[WORKFLOW],
             hardware=informers[HARDWARE],
-            addresses=[f"{state.address}:{self._settings.grpc_port}" for state in networks.states if state.address],
+            addresses=networked if self._fixed is None else self._fixed.listening,
             settings=self._settings.server,
             observe=agents.observe,
             other_host=callers.stranger,
+            scope=self._settings.scope,
         )
         try:
             await server.start()
         except OSError as error:
-            port = self._settings.grpc_port
             raise StackError(f"{error.strerror or error}: {tcp_advice(error, port, '--grpc-port')}") from error
         self._exit.push_async_callback(server.stop)
         self.metrics.register(server.metrics())
-        networks.add_follower(_AgentsNetworks(server, networks, self._settings.grpc_port))
+        if self._fixed is None:
+            networks.add_follower(AgentsNetworks(server, networks.states, port))
+        else:
+            self._spawn(self._fixed.run(server), "addresses of agents")
 
     # --- how a part is started and watched ------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str, *, ends: bool = False) -> asyncio.Task[None]:
+        """Run it until the stop; when it `ends` by itself before, but well, so much the better."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(partial(self._done, ends=ends))
 
         async def cancel() -> None:
             task.cancel()
             await asyncio.wait([task], timeout=10)
 
         self._exit.push_async_callback(cancel)
+        return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[None], *, ends: bool) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             return
         error = task.exception()
+        if ends and error is None:
+            return
         self._failure = f"{task.get_name()} ended: {error!r}" if error is not None else f"{task.get_name()} ended"
         log.error("%s", self._failure, exc_info=error)
         self._ended.set()
-
-    async def _synced(self, informers: dict[ResourceType, Informer]) -> None:
-        for resource, informer in informers.items():
-            listed = -1
-            while not informer.has_synced:
-                if len(informer) == listed and informer.denied:
-                    raise StackError(f"{informer.denied}: give a --kubeconfig that may")
-                if len(informer) == listed:
-                    raise StackError(
-                        f"the API has not listed {resource.plural}.{resource.group} within {_SYNC_SECONDS:.0f} s. "
-                        "Are the CRDs installed (tinkedge crds | kubectl apply --server-side -f -)? See the log."
-                    )
-                listed = len(informer)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_SYNC_SECONDS):
-                        await informer.wait_for_cache_sync()
-
-
-class _AgentsNetworks:
-    """Has the gRPC server listen at the address of each network, as `edge.composition.networks` has it.
-
-    An address that has gone is kept until there is another: it may come back, and its connections with it.
-    """
-
-    def __init__(self, server: WorkflowServer, networks: HostNetworks, port: int) -> None:
-        self._server = server
-        self._port = port
-        self._addresses = {state.interface: state.address for state in networks.states if state.address}
-
-    async def network_changed(self, state: NetworkState) -> None:
-        """Listen there. Raises OSError."""
-        if state.address:
-            self._addresses[state.interface] = state.address
-            await self._server.listen_at([f"{address}:{self._port}" for address in self._addresses.values()])
 
 
 async def _connect(kubeconfig: Path | None) -> KubeClient:

@@ -59,6 +59,11 @@ def recipes() -> Path:
     return packaged if packaged.is_dir() else _ROOT / "deploy"
 
 
+def in_checkout() -> bool:
+    """Whether this program runs from a checkout, where `make run` is, and not as it was installed."""
+    return (_ROOT / "deploy" / "setup.sh").is_file()
+
+
 def default_cache() -> Path:
     """Where artifacts are kept unless told otherwise (XDG Base Directory Specification)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
@@ -123,7 +128,7 @@ class Builder:
     async def _osie(self) -> Path:
         out = self._cache / "osie"
         requirements = self._deploy / "requirements.txt"
-        sources = _files(self._deploy / "osie") | {requirements.name: requirements} | self._kernel()
+        sources = _files(self._deploy / "osie") | {requirements.name: requirements} | self._common()
         if self._wheel is not None:
             sources[self._wheel.name] = self._wheel
         else:
@@ -162,7 +167,7 @@ class Builder:
             return self._environment
 
     async def _make_wheel(self) -> Path:
-        if not (_ROOT / "pyproject.toml").is_file():
+        if not in_checkout():
             raise CommandError("the OSIE is built from the project's wheel: give it with --wheel FILE")
         out = self._cache / "wheel"
         out.mkdir(exist_ok=True)
@@ -174,8 +179,9 @@ class Builder:
         await run([*command, *alone, "-w", out, _ROOT], timeout=_BUILD_SECONDS)
         return next(out.glob("*.whl"))
 
-    def _kernel(self) -> dict[str, Path]:
-        return {"kernel.sh": self._deploy / "kernel.sh"}
+    def _common(self) -> dict[str, Path]:
+        """What the recipes have in common."""
+        return {name: self._deploy / name for name in ("kernel.sh", "debian-sources.sh")}
 
     async def _tiny(self) -> Path:
         return await self._image("build-tiny.sh", "tiny.raw.gz")
@@ -190,7 +196,7 @@ class Builder:
             command: list[str | Path] = ["bash", script, "--cache", self._cache / "debs", out]
             await run(command, timeout=_BUILD_SECONDS, env=await self._recipe(hear), progress=hear)
 
-        await self._once(out, _digest(_files(self._deploy / "image") | self._kernel()), "disk image", name, build)
+        await self._once(out, _digest(_files(self._deploy / "image") | self._common()), "disk image", name, build)
         return out
 
     async def _actions(self) -> tuple[Path, str]:

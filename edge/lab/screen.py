@@ -16,8 +16,14 @@ import click
 
 from edge.journey.events import Outcome
 
-_COLOUR = {Outcome.OK: "green", Outcome.INFO: None, Outcome.REFUSED: "yellow", Outcome.FAILED: "red"}
-_SIGN = {Outcome.OK: "✓", Outcome.INFO: "·", Outcome.REFUSED: "!", Outcome.FAILED: "✗"}
+_COLOUR = {
+    Outcome.OK: "green",
+    Outcome.INFO: None,
+    Outcome.WARNING: "yellow",
+    Outcome.REFUSED: "yellow",
+    Outcome.FAILED: "red",
+}
+_SIGN = {Outcome.OK: "✓", Outcome.INFO: "·", Outcome.WARNING: "?", Outcome.REFUSED: "!", Outcome.FAILED: "✗"}
 
 
 _SILENT_SECONDS = 2.9  # a look every second, and a busy host is late: five seconds are too long

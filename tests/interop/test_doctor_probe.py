@@ -91,6 +91,17 @@ def test_tftp_is_fetched_and_compared_with_the_file(network: Network, tmp_path: 
             assert re.search(words, probe(network, network.server, "srv0", tmp_path))
 
 
+def test_tftp_that_the_firewall_keeps_from_machines_is_not_as_it_should_be(network: Network, tmp_path: Path) -> None:
+    """What this host asks itself does not come in on the machines' interface."""
+    (tmp_path / "snponly.efi").write_bytes(PROGRAM)
+    network.firewall(network.server, "INPUT", "-i", "srv0", "-p", "udp", "--dport", "69", "-j", "DROP")
+    with network.serving(lambda: start_tftp(network)):
+        told = probe(network, network.server, "srv0", tmp_path)
+    assert re.search(
+        r"PROBLEM TFTP from 10\.77\.6\.1: .* machines on srv0 ask in vain: 69/udp on srv0 is dropped by", told
+    ), told
+
+
 def test_tftp_server_that_has_not_the_file_is_quoted(network: Network) -> None:
     with (
         network.serving(lambda: start_tftp(network)),

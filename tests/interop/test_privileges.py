@@ -42,6 +42,7 @@ from tink.webhooks.registration import CONFIGURATION, NAME
 ROLES = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
 ROLES_FOR_SECRETS = ROLES.with_name("rbac-secrets.yaml")
 """Applied to a namespace, for an edge."""
+ROLES_FOR_PEERS = ROLES.with_name("rbac-peers.yaml")
 CLUSTER = os.environ.get("TINKEDGE_CLUSTER", "")
 HOME = "tinkedge"
 """The namespace of the service accounts, and of the Lease."""
@@ -195,6 +196,8 @@ class Gate:
         )
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
+        if "sendInitialEvents" in request.query:  # as of an API that can't: then it takes both, list and watch
+            return web.json_response({"kind": "Status", "code": 422, "reason": "Invalid", "message": "no"}, status=422)
         wanted = wish(request.method, request.path, dict(request.query))
         self.wishes.add(wanted)
         if not any(grant.allows(wanted) for grant in self._grants):
@@ -276,9 +279,9 @@ class Site:
         status = (await self.client.get(WORKFLOW, name, WORK)).get("status", {})
         return str(status.get("state")) if "actions" in status else ""  # "": it was created, and no more
 
-    async def gone(self, resource: ResourceType, name: str) -> bool:
+    async def gone(self, resource: ResourceType, name: str, namespace: str = WORK) -> bool:
         try:
-            await self.client.get(resource, name, WORK)
+            await self.client.get(resource, name, namespace)
         except NotFoundError:
             return True
         return False
@@ -372,6 +375,12 @@ async def test_two_controllers_elect_take_over_and_review_with_their_role_and_ne
     told = (await site.client.list(EVENT, WORK))["items"]
     assert {"Prepared"} <= {event["reason"] for event in told if event["involvedObject"]["name"] == "first"}
 
+    references = {"hardwareRef": {"name": "machine"}, "templateRef": {"name": "one"}}
+    await site.create(WORKFLOW, "brief", references | {"ttlSecondsAfterFinished": 0})
+    await site.until(lambda: _is(site, "brief", "Pending"), reviewing)
+    await site.client.patch(WORKFLOW, "brief", WORK, {"status": {"state": "Cancelling"}}, subresource="status")
+    await site.until(lambda: site.gone(WORKFLOW, "brief"), reviewing)
+
     before = await site.holder()
     behind = ["--webhook-service", f"{HOME}/hooks", "--webhook-port", str(free_port())]
     other = site.start(*options, *behind)
@@ -447,10 +456,10 @@ async def test_edge_serves_with_its_role_and_needs_all_of_it(site: Site) -> None
     condition = {"type": "AddressConflict", "status": "True", "reason": "DeclinedByClient", "message": message}
     stamped = {**condition, "lastTransitionTime": "2024-01-01T00:00:00Z"}
     await site.client.patch(HARDWARE, "machine", WORK, {"status": {"conditions": [stamped]}}, subresource="status")
-    gate = await site.gate("tinkedge-edge")
+    gate, port = await site.gate("tinkedge-edge"), free_port()
     edge = site.start(
         "edge", "--kubeconfig", gate.kubeconfig, "--disable", "dhcp", "--disable", "tftp",
-        "--interface", "lo=127.0.0.1", "--http-port", str(free_port()), "--admin-port", str(free_port()),
+        "--interface", "lo=127.0.0.1", "--http-port", str(port), "--admin-port", str(free_port()),
         "--data-dir", site.directory / "edge",
     )  # fmt: skip
     await site.ready(edge)
@@ -459,8 +468,46 @@ async def test_edge_serves_with_its_role_and_needs_all_of_it(site: Site) -> None
         conditions = (await site.client.get(HARDWARE, "machine", WORK))["status"]["conditions"]
         return bool(conditions[0]["status"] == "False")
 
+    async def told() -> bool:
+        events = await site.client.list(EVENT, WORK)
+        return any(event["involvedObject"]["name"] == "machine" for event in events["items"])
+
     await site.until(ended, edge)
+    # There is no OSIE: why the machine does not boot is an Event.
+    connector = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        await (await session.get(f"http://127.0.0.1:{port}/ipxe/script/{MAC}/auto.ipxe")).read()
+    await site.until(told, edge)
     check(gate, edge)
+
+
+async def test_edge_is_found_by_others_with_the_role_for_that(site: Site) -> None:
+    granted = grants("tinkedge-edge", ROLES_FOR_PEERS)
+    for obj in yaml.safe_load_all(ROLES_FOR_PEERS.read_text()) if CLUSTER else ():
+        await apply_object(site.client, KINDS[obj["kind"]], obj, "test")
+    gate = await site.gate("tinkedge-edge")
+    gate.allow(granted)
+    key = site.directory / "edges.key"
+    key.write_text("k" * 64 + "\n")
+    key.chmod(0o600)
+    edge = site.start(
+        "edge", "--kubeconfig", gate.kubeconfig, "--disable", "dhcp", "--disable", "tftp",
+        "--interface", "lo=127.0.0.1", "--http-port", str(free_port()), "--admin-port", str(free_port()),
+        "--data-dir", site.directory / "edge", "--metadata-token-key", key,
+        "--peer-group", "rack", "--lease-namespace", HOME,
+    )  # fmt: skip
+    await site.ready(edge)
+    lease = "tinkedge-edge-127-0-0-1"
+    await site.until(lambda: _there(site, lease), edge)
+    assert await asyncio.to_thread(edge.terminate) == 0  # the gate is of this thread
+    assert await site.gone(LEASE, lease, HOME)
+    assert gate.refused == []
+    # To apply what is not there takes `create`, too, which only a real API server asks for.
+    assert {grant.verb for grant in gate.unused() if grant in granted} <= {"create"}
+
+
+async def _there(site: Site, lease: str) -> bool:
+    return not await site.gone(LEASE, lease, HOME)
 
 
 async def test_edge_reads_a_secret_for_a_machine_where_the_role_for_that_is_and_says_so_where_not(site: Site) -> None:

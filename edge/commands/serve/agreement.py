@@ -50,7 +50,22 @@ def disagreements(services: Services, options: Options) -> Iterator[Finding]:
     yield from _agent_auth(services, options)
     yield from _webhooks(options)
     yield from _modes(services, options)
+    yield from _scope(options)
+    yield from _peers(options)
     yield from _words(options)
+
+
+# --- other edges ------------------------------------------------------------------------------------------------------
+
+
+def _peers(options: Options) -> Iterator[Finding]:
+    given = [key for key in ("peer", "peer-group") if options.get(key.replace("-", "_"))]
+    if given and options.get("metadata_token_key") is None:
+        yield Finding(
+            (*given, "metadata-token-key"),
+            "edges know each other by a key that they share, and this one would make its own",
+            "give all of them the same file by --metadata-token-key ('openssl rand -hex 32' makes a key)",
+        )
 
 
 # --- the network ------------------------------------------------------------------------------------------------------
@@ -67,6 +82,9 @@ def _interfaces(options: Options) -> Iterator[Finding]:
     for what, values in (("interface", [name for name, _ in given]), ("address", [ip for _, ip in given if ip])):
         if len(set(values)) < len(values):
             yield Finding(("interface",), f"an {what} is given twice: {', '.join(values)}", "take one of them out")
+    agents: tuple[str, ...] = options.get("grpc_address") or ()
+    if _EVERYWHERE[0] in agents and len(set(agents)) > 1:
+        yield Finding(("grpc-address",), f"{_EVERYWHERE[0]} is all addresses", "leave the others out")
     try:
         ipaddress.ip_address(options.get("admin_address") or _LOOPBACK)
     except ValueError:
@@ -95,13 +113,16 @@ def _listeners(services: Services, options: Options) -> Iterator[_Listener]:
     machines = frozenset(ip or options.get("public_ip") or (_LOOPBACK if name == "lo" else name) for name, ip in given)
     listening = (
         (Service.HTTP, "http", machines),
-        (Service.SERVER, "grpc", machines),
+        (Service.SERVER, "grpc", frozenset(options.get("grpc_address") or machines)),
         (Service.APISERVER, "api", frozenset({_LOOPBACK})),
         (Service.ADMIN, "admin", frozenset({options.get("admin_address") or _LOOPBACK})),
     )
     for service, name, addresses in listening:
         if service in services and (port := options.get(f"{name}_port")):
             yield _Listener(f"{name}-port", port, addresses)
+    if Service.HTTP in services:
+        for port in options.get("legacy_ports") or ():
+            yield _Listener("legacy-ports", port, machines)
     if services & {Service.WEBHOOKS, Service.CONVERSION}:
         reached = bool(options.get("webhook_url") or options.get("webhook_service"))
         port = options.get("webhook_port") or (SERVICE_PORT if reached else 0)
@@ -193,12 +214,43 @@ def _modes(services: Services, options: Options) -> Iterator[Finding]:
         )
     if options.get("tftp_single_port") and Service.TFTP not in services:
         yield Finding(("tftp-single-port",), "TFTP is disabled here", "leave it out", is_error=False)
+    if options.get("checkpoint_secrets") and not options.get("checkpoint", True):
+        yield Finding(
+            ("checkpoint-secrets", "checkpoint"),
+            "Secrets are kept with what is known of Hardware, and that is not kept",
+            "leave one of them out",
+        )
+    if options.get("checkpoint_key") is not None and not options.get("checkpoint_secrets"):
+        yield Finding(
+            ("checkpoint-key", "checkpoint-secrets"),
+            "nothing is encrypted with it: no Secrets are kept",
+            "give --checkpoint-secrets if they should be",
+            is_error=False,
+        )
+    if options.get("checkpoint_secrets") and Service.APISERVER in services:
+        yield Finding(
+            ("checkpoint-secrets",),
+            "the embedded API and its Secrets are on this disk already",
+            "leave it out: it is for edges of a cluster",
+            is_error=False,
+        )
     if options.get("kubeconfig") is not None and options.get("manifests") is not None:
         yield Finding(
             ("manifests", "kubeconfig"),
             "these manifests go into a cluster, again at each start, over what others have changed there",
             "leave it out if kubectl or a GitOps tool applies them",
             is_error=False,
+        )
+
+
+def _scope(options: Options) -> Iterator[Finding]:
+    """What is named has to be seen."""
+    namespaces, osie = options.get("namespaces") or (), options.get("default_osie")
+    if namespaces and osie and osie[0] not in namespaces:
+        yield Finding(
+            ("default-osie", "namespaces"),
+            f"OSIE {osie[0]}/{osie[1]} is in a namespace that is not looked at",
+            f"name one of {', '.join(namespaces)}, or add {osie[0]} to --namespaces",
         )
 
 

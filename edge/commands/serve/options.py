@@ -10,15 +10,21 @@ import click
 from edge.commands.options import empty_checksum_type, health_address, log_format, log_level, metrics_address
 from edge.commands.serve.parameter_types import (
     ApiAddress,
+    EdgeAddress,
     HostName,
     Interface,
     Ipv4,
+    Ipv4OrAll,
     KernelWords,
+    LabelSelector,
+    NamespaceList,
     NetworkList,
     Osie,
+    PeerGroup,
+    PortList,
     Size,
 )
-from edge.composition.settings import Service
+from edge.composition.settings import DEFAULT_HTTP_PORT, Service, Syslog
 from edge.machines import DhcpMode, NetbootWhen
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
 
@@ -52,6 +58,19 @@ _KNOWN_BY_ADDRESS = click.option(
     "answers ARP for machines, or bridges have MACs that no Hardware names.",
 )
 
+namespaces = click.option(
+    "--namespaces",
+    type=NamespaceList(),
+    default="",
+    help="Objects of these namespaces only, such as berlin,ulm: for rights that are those of namespaces. Default: all.",
+)
+_HARDWARE_SELECTOR = click.option(
+    "--hardware-selector",
+    type=LabelSelector(),
+    default="",
+    help="Hardware with these labels only, such as site=berlin: the machines of a site. Default: all.",
+)
+
 _AGENTS = (
     click.option(
         "--agent-auth",
@@ -78,6 +97,9 @@ _AGENTS = (
         default=None,
         help="Certificates (PEM) that agents are to trust the gRPC server by. Default: the last of --grpc-tls-cert.",
     ),
+)
+_LEASE_NAMESPACE = click.option(
+    "--lease-namespace", default="", help="Where Leases are. Default: this pod's namespace, or default."
 )
 _WEBHOOK_ADDRESS = (
     click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),
@@ -166,7 +188,42 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             help="Networks that OSIEs may name though they are this host's own, loopback or link-local, such as "
             "10.0.0.1/32. Repeatable.",
         ),
-        click.option("--http-port", type=_PORT, default=7080, help="Port of scripts, kernels and metadata."),
+        click.option(
+            "--checkpoint/--no-checkpoint",
+            default=True,
+            help="Keep what is known of a cluster's Hardware, OSIEs and Workflows in DATA_DIR/checkpoint: the edge can "
+            "start and serve machines while the API is away.",
+        ),
+        click.option(
+            "--checkpoint-secrets",
+            is_flag=True,
+            help="Keep the Secrets that Hardware name (user-data) there, too, encrypted: read ahead, and served while "
+            "the API is away.",
+        ),
+        click.option(
+            "--checkpoint-key",
+            type=_PATH,
+            default=None,
+            help="File with the keys that encrypt them, the newest first. Default: DATA_DIR/checkpoint.key, which is "
+            "made.",
+        ),
+        click.option(
+            "--http-port", type=_PORT, default=DEFAULT_HTTP_PORT, help="Port of scripts, kernels and metadata."
+        ),
+        click.option(
+            "--peer",
+            type=EdgeAddress(),
+            multiple=True,
+            help="Another edge of this site, ADDRESS[:PORT]: they share their caches, and machines that boot from one "
+            "go on with another when it dies. All need the same --metadata-token-key. Repeatable.",
+        ),
+        click.option(
+            "--peer-group",
+            type=PeerGroup(),
+            default="",
+            help="Find the other edges of this site by the Leases that edges with the same name here keep in "
+            "--lease-namespace. Default: none are looked for.",
+        ),
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
         ),
@@ -174,8 +231,22 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "--kernel-parameters",
             type=KernelWords(),
             multiple=True,
-            help="Words for the kernel of every machine that netboots, before those of its Hardware; ${...} are "
-            "settings of iPXE. Repeatable.",
+            help="Words for the kernel of every machine that netboots, before those of its OSIE and Hardware; {{.MAC}} "
+            "and the like are filled in, ${...} are settings of iPXE. Repeatable.",
+        ),
+        click.option(
+            "--legacy-ports",
+            type=PortList(),
+            default="",
+            help="Further ports where machines are served as on --http-port, for what looks there: 50061 (Hegel's, "
+            "where actions like rootio look), 8080 (Smee's).",
+        ),
+        click.option(
+            "--syslog",
+            type=click.Choice([syslog.value for syslog in Syslog]),
+            default=Syslog.AUTO.value,
+            help="Whether log lines of machines are received on UDP port 514, and machines told to send them. auto: of "
+            "those that boot HookOS, known by tink_worker_image= or docker_registry= on its command line.",
         ),
         click.option("--grpc-authority", default="", help="Where agents find the gRPC server. Default: this host."),
         click.option(
@@ -250,12 +321,16 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "--reference-timeout", default=60.0, help="Seconds a Workflow waits for its Hardware and Template."
         ),
         click.option(
+            "--workflow-history-limit",
+            type=click.IntRange(min=1),
+            default=None,
+            help="Workflows that have ended are kept, so many of each Hardware; older ones are deleted. Default: all, "
+            "but those with spec.ttlSecondsAfterFinished.",
+        ),
+        click.option(
             "--leader-elect/--no-leader-elect",
             default=None,
             help="Of several replicas one works, agreed by a Lease. Default: not with the embedded API.",
-        ),
-        click.option(
-            "--lease-namespace", default="", help="Where the Lease is. Default: this pod's namespace, or default."
         ),
     ),
     Service.WEBHOOKS: (
@@ -265,10 +340,22 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             default="Ignore",
             help="What becomes of writes while no webhook answers: Ignore lets them in.",
         ),
+        click.option(
+            "--webhook-configuration",
+            default="tinkedge",
+            help="Name of the ValidatingWebhookConfiguration: of several installations in a cluster each has its own.",
+        ),
     ),
     Service.CONVERSION: (empty_checksum_type,),
     Service.SERVER: (
         click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
+        click.option(
+            "--grpc-address",
+            type=Ipv4OrAll(),
+            multiple=True,
+            help="Where the gRPC server listens: 0.0.0.0 for all addresses of this host, or one that may be another "
+            "host's for now. Repeatable. Default: the addresses of --interface. Machines are told --grpc-authority.",
+        ),
         click.option(
             "--older-agents",
             type=click.Choice([auth.value for auth in OlderAgentAuth]),
@@ -323,6 +410,13 @@ def serving(*groups: Service | str) -> Callable[[Command], Command]:
             options = [*_NETWORK, *options]
         if {Service.DHCP, Service.HTTP} & set(groups):
             options = [*options, *_OPTIONS["fast path"]]
+        if {Service.HTTP, Service.SERVER, Service.CONTROLLER} & set(groups):
+            options = [*options, namespaces]
+        if ({Service.HTTP, Service.SERVER} & set(groups)) and Service.CONTROLLER not in groups:
+            # A controller that does not see a Hardware would give up the Workflows that name it.
+            options = [*options, _HARDWARE_SELECTOR]
+        if {Service.HTTP, Service.CONTROLLER} & set(groups):
+            options = [*options, _LEASE_NAMESPACE]
         if {Service.HTTP, Service.SERVER} & set(groups):
             options = [*options, _KNOWN_BY_ADDRESS, *_AGENTS]
         if {Service.WEBHOOKS, Service.CONVERSION} & set(groups):

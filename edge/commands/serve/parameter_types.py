@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import click
 
 from edge.callers import Networks
-from ipxe.scripts import kernel_words
+from ipxe.parameters import kernel_words
 from tink.kube.manifests import DEFAULT_NAMESPACE
 
 _LEAST_BYTES = 100_000  # no kernel is smaller
@@ -17,6 +17,9 @@ _IPV6 = 6
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _NAME = rf"{_LABEL}(\.{_LABEL})*"
 _LONGEST_NAME = 253
+_LONGEST_SELECTOR = 2000
+_LABEL_VALUE = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_LAST_PORT = 65535
 
 
 class Ipv4(click.ParamType[str]):
@@ -35,6 +38,14 @@ class Ipv4(click.ParamType[str]):
         return str(address)
 
 
+class Ipv4OrAll(Ipv4):
+    """The same, or 0.0.0.0 for all of them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The address as it was given, or a usage error."""
+        return str(value) if value == "0.0.0.0" else super().convert(value, param, ctx)  # noqa: S104 - compared
+
+
 class Interface(click.ParamType[tuple[str, str]]):
     """An interface that faces machines, and optionally this host's address there: `eth1` or `eth1=10.0.0.1`."""
 
@@ -48,6 +59,35 @@ class Interface(click.ParamType[tuple[str, str]]):
         if not name or (equals and not address):
             self.fail(f"{value!r} must be like eth1 or eth1=10.0.0.1", param, ctx)
         return name, Ipv4().convert(address, param, ctx) if address else ""
+
+
+class EdgeAddress(click.ParamType[tuple[str, int]]):
+    """Where another edge is: `10.1.0.3` or `10.1.0.3:7080`."""
+
+    name = "ipv4[:port]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        """The address, and the port, 0 where none is given: that of this edge's own HTTP."""
+        if isinstance(value, tuple):
+            return value
+        address, colon, port = str(value).partition(":")
+        if colon and not (port.isascii() and port.isdigit() and 0 < int(port) <= _LAST_PORT):
+            self.fail(f"{value!r} must be like 10.1.0.3 or 10.1.0.3:7080", param, ctx)
+        return Ipv4().convert(address, param, ctx), int(port or 0)
+
+
+class PeerGroup(click.ParamType[str]):
+    """A name that edges have in common, fit for a label of Kubernetes."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name, or a usage error."""
+        if value and not re.fullmatch(_LABEL_VALUE, str(value)):
+            self.fail(
+                f"{value!r} is no value of a label, such as tinkedge or rack-7: 63 characters at most", param, ctx
+            )
+        return str(value)
 
 
 class ApiAddress(click.ParamType[str]):
@@ -135,6 +175,55 @@ class KernelWords(click.ParamType[tuple[str, ...]]):
             return tuple(kernel_words(value))
         except ValueError as error:
             self.fail(f"{value!r} {error}", param, ctx)
+
+
+class NamespaceList(click.ParamType[tuple[str, ...]]):
+    """Names of namespaces, with commas in between: `berlin,ulm`."""
+
+    name = "name,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """The names, each once."""
+        if isinstance(value, tuple):
+            return value
+        names = tuple(dict.fromkeys(filter(None, (part.strip() for part in value.split(",")))))
+        for name in names:
+            if not re.fullmatch(_LABEL, name):
+                self.fail(f"{name!r} is no name of a namespace: lower case letters, digits and '-'", param, ctx)
+        return names
+
+
+class LabelSelector(click.ParamType[str]):
+    """Which objects, by their labels, as kubectl's option -l takes it: `site=berlin`, `site in (berlin,ulm),!spare`."""
+
+    name = "selector"
+    _key = rf"({_NAME}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+    _value = r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
+    _one = rf"\s*(!\s*{_key}|{_key}(\s*(=|==|!=)\s*{_value}|\s+(in|notin)\s*\(\s*{_value}(\s*,\s*{_value})*\s*\))?)\s*"
+    _all = re.compile(rf"{_one}(,{_one})*")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The selector as it was given."""
+        text = str(value).strip()
+        if text and (len(text) > _LONGEST_SELECTOR or not self._all.fullmatch(text)):
+            self.fail(f"{value!r} is no label selector such as site=berlin or 'site in (berlin,ulm)'", param, ctx)
+        return text
+
+
+class PortList(click.ParamType[tuple[int, ...]]):
+    """TCP ports with commas in between: `50061,8080`."""
+
+    name = "port,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The ports."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",") if part.strip()]
+        for part in parts:
+            if not (part.isascii() and part.isdigit() and 0 < int(part) < 1 << 16):
+                self.fail(f"{part!r} is no port: 1 to 65535, with commas in between", param, ctx)
+        return tuple(dict.fromkeys(map(int, parts)))
 
 
 class NetworkList(click.ParamType[Networks]):

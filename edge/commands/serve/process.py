@@ -19,9 +19,9 @@ import click
 from edge.artifacts import DirectoryInUseError
 from edge.commands.options import operator_addresses
 from edge.commands.serve.agreement import Place, disagreements
+from edge.commands.serve.settings_in_use import begin
 from edge.commands.serve.stack_settings import settings
 from edge.commands.serve.surroundings import obstacles
-from edge.commands.settings_in_use import begin
 from edge.composition.heap import settle
 from edge.composition.logs import set_up
 from edge.composition.network_services import ServingError

@@ -9,7 +9,15 @@ import click
 
 from edge.commands.serve.agreement import Place, disagreements
 from edge.composition.host import HostError, Network, default_interface
-from edge.composition.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
+from edge.composition.settings import (
+    DEFAULT_HTTP_PORT,
+    EDGE,
+    LOOPBACK,
+    EdgeSettings,
+    Service,
+    StackSettings,
+    Syslog,
+)
 from edge.machines import DhcpMode, NetbootWhen
 from tink.controller import ControllerSettings
 from tink.server import AgentAuth, OlderAgentAuth, ServerSettings, TlsFiles, TokenSettings
@@ -18,10 +26,10 @@ from tink.webhooks import WebhookSettings
 _EDGE = (
     *("dhcp_mode", "netboot_when", "decline_quarantine", "default_osie", "tftp_dir", "tftp_single_port"),
     *("ipxe_dir", "osie_dir", "cache_size", "allow_upstream", "http_port", "insecure_registry", "grpc_authority"),
-    "kernel_parameters",
+    *("kernel_parameters", "legacy_ports", "syslog"),
     *("router_advertisements", "admin_address", "admin_port", "admin_token_file", "trusted_proxies", "metadata_nat"),
     *("imds_tokens", "known_by_address", "metadata_tokens", "metadata_token_key", "metadata_token_lifetime"),
-    "fast_path",
+    *("fast_path", "checkpoint", "checkpoint_secrets", "checkpoint_key", "peer", "peer_group"),
 )
 _AGENT_OPTIONS = (
     *("agent_auth", "agent_token_key", "agent_token_lifetime"),
@@ -29,7 +37,7 @@ _AGENT_OPTIONS = (
     "older_agents",
 )
 ANYWHERE = "0.0.0.0"  # noqa: S104 - the operator says so
-_WEBHOOKS = ("url", "service", "port", "failure_policy")
+_WEBHOOKS = ("url", "service", "port", "failure_policy", "configuration")
 _CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout", "reference_timeout")
 
 
@@ -49,8 +57,10 @@ def settings(services: frozenset[Service], options: dict[str, Any], place: Place
     controller = {name: given.pop(name) for name in _CONTROLLER_TIMES if name in given}
     if not controller.get("action_timeout"):
         controller["action_timeout"] = None
+    controller["history_limit"] = given.pop("workflow_history_limit", None)
     webhooks = {name: given.pop(f"webhook_{name}") for name in _WEBHOOKS if f"webhook_{name}" in given}
     agents = {name: given.pop(name) for name in _AGENT_OPTIONS if name in given}
+    given["grpc_addresses"] = given.pop("grpc_address", ())
     elect = given.pop("leader_elect", None)
     api = _api(services, given)
     try:
@@ -120,9 +130,13 @@ def _edge(given: dict[str, Any]) -> EdgeSettings:
         given["netboot_when"] = NetbootWhen(given["netboot_when"])
     if "imds_tokens" in given:
         given["imds_required"] = given.pop("imds_tokens") == "required"
+        given["syslog"] = Syslog(given["syslog"])
     if "allow_upstream" in given:
         given["allowed_upstreams"] = tuple(network for each in given.pop("allow_upstream") for network in each)
     if "kernel_parameters" in given:
         given["kernel_parameters"] = tuple(word for words in given.pop("kernel_parameters") for word in words)
+    if "peer" in given:
+        own_port = given.get("http_port", DEFAULT_HTTP_PORT)
+        given["peers"] = tuple(f"{address}:{port or own_port}" for address, port in given.pop("peer"))
     renamed = {"cache_size": "cache_bytes", "insecure_registry": "insecure_registries"}
     return EdgeSettings(**{renamed.get(name, name): value for name, value in given.items()})

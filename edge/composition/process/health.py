@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from edge.composition.readiness import Readiness
+from tink.net.host_port import join_host_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -76,9 +78,9 @@ class HealthServer:
             await self._serve(reader, writer, metrics=metrics)
 
         try:
-            server = await asyncio.start_server(serve, *address, limit=_MOST_BYTES)
+            server = await asyncio.start_server(serve, sock=_listening(*address), limit=_MOST_BYTES)
         except OSError as error:
-            where = f"{address[0]}:{address[1]}"
+            where = join_host_port(*address)
             raise HealthError(f"{flag} {where}: can't listen there: {error.strerror or error}") from error
         exit_stack.callback(server.close)
 
@@ -109,6 +111,12 @@ class HealthServer:
             return _response("200 OK", generate_latest(self._registry), CONTENT_TYPE_LATEST, body=body)
         there = "/healthz, /livez, /readyz and /metrics" if metrics else "/healthz, /livez and /readyz"
         return _response("404 Not Found", f"there are {there}", body=body)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A listening socket; `::` is every address of this host, those of IPv4 among them. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
 
 
 def _response(status: str, content: str | bytes, kind: str = _TEXT, *, body: bool = True) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -9,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from edge.cli import main
 from edge.composition import doctor
 from edge.composition.doctor import Finding, Port
 from edge.composition.settings import Service
@@ -37,6 +40,18 @@ def test_every_package_that_make_run_installs_is_looked_for() -> None:
         *doctor.LAB_PROGRAMS.values(),
         *doctor.LAB_FILES,
     }
+
+
+@pytest.mark.parametrize(
+    ("checkout", "given", "looked"), [(True, [], True), (False, [], False), (False, ["--lab"], True)]
+)
+def test_lab_is_not_asked_for_where_tinkedge_is_installed(
+    checkout: bool, given: list[str], looked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.commands.doctor.in_checkout", lambda: checkout)
+    options = ["--interface", "lo", "--data-dir", str(tmp_path / "data"), "--config", "/dev/null", "--json"]
+    found = json.loads(CliRunner().invoke(main, ["doctor", *options, *given]).output)["findings"]
+    assert ("lab packages" in {finding["name"] for finding in found}) == looked
 
 
 def test_missing_packages_are_named_in_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,16 +39,20 @@ controller_runtime_active_workers controller_runtime_max_concurrent_reconciles c
 controller_runtime_reconcile_time_seconds controller_runtime_reconcile_total controller_runtime_webhook_latency_seconds
 controller_runtime_webhook_requests_total
 grpc_server_handled_total grpc_server_handling_seconds grpc_server_started_total leader_election_master_status
-rest_client_request_duration_seconds rest_client_requests_total
+rest_client_request_duration_seconds rest_client_request_retries_total rest_client_requests_total
 tinkedge_agents_connected tinkedge_agents_served tinkedge_apiserver_read_only tinkedge_apiserver_state_bytes
 tinkedge_artifact_downloads_expected_bytes tinkedge_artifact_downloads_in_progress
 tinkedge_artifact_downloads_received_bytes tinkedge_artifact_downloads_total tinkedge_artifact_evictions_total
 tinkedge_artifact_failures_total tinkedge_artifact_fetched_bytes_total tinkedge_artifact_machines_waiting
-tinkedge_artifact_opens_total tinkedge_artifact_resumptions_total tinkedge_artifact_revalidations_total
+tinkedge_artifact_opens_total tinkedge_artifact_peer_bytes_total tinkedge_artifact_peer_downloads_total
+tinkedge_artifact_resumptions_total tinkedge_artifact_revalidations_total
 tinkedge_artifact_stored_bytes tinkedge_artifact_stored_files
-tinkedge_build_info tinkedge_informer_behind_seconds tinkedge_informer_objects tinkedge_informer_synced
+tinkedge_api_known_timestamp_seconds tinkedge_build_info tinkedge_checkpoint_failing tinkedge_checkpoint_size_bytes
+tinkedge_informer_behind_seconds tinkedge_informer_objects tinkedge_informer_synced
 tinkedge_journey_events_total tinkedge_journey_kept_bytes tinkedge_machines tinkedge_network_carrier
-tinkedge_network_ready tinkedge_ready tinkedge_sent_bytes_total
+tinkedge_network_ready tinkedge_peer_living tinkedge_peer_lookups_total tinkedge_peer_refused_total
+tinkedge_peer_served_bytes_total tinkedge_peer_served_total
+tinkedge_ready tinkedge_sent_bytes_total tinkedge_syslog_lines_total
 tinkedge_workflow_transitions_total tinkedge_workflows
 workqueue_adds_total workqueue_depth workqueue_longest_running_processor_seconds workqueue_queue_duration_seconds
 workqueue_retries_total workqueue_unfinished_work_seconds workqueue_work_duration_seconds
@@ -64,7 +68,8 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     (boot_programs / "snponly.efi").write_bytes(b"MZ")
 
     def stack(*services: Service, **settings: Any) -> Stack:
-        edge = EdgeSettings(ipxe_dir=boot_programs, http_port=free_port(), admin_port=free_port())
+        ports = {"http_port": free_port(), "admin_port": free_port()}
+        edge = EdgeSettings(ipxe_dir=boot_programs, peers=("127.0.0.99:7080",), **ports)
         given = {"data_dir": tmp_path / "data", "edge": edge, "grpc_port": free_port(), "api_port": free_port()}
         made.append(Stack(StackSettings(frozenset(services), **{**given, **settings})))
         return made[-1]

@@ -177,9 +177,9 @@ def test_lines_for_the_journal_have_a_priority_and_no_time(tmp_path: Path, monke
     assert path.read_text() == "<4>a: one\\ntwo\n"
 
 
-async def ask(port: int, line: str) -> tuple[str, str]:
+async def ask(port: int, line: str, host: str = "127.0.0.1") -> tuple[str, str]:
     """Status and body."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(host, port)
     writer.write(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
     writer.close()
@@ -210,6 +210,17 @@ async def test_metrics_are_beside_the_probes() -> None:
         assert "tinkedge_ready 0.0" in text.splitlines()
         assert "# TYPE process_resident_memory_bytes gauge" in text.splitlines()
         assert await ask(port, "GET /readyz") == ("200", "ok")
+
+
+@pytest.mark.parametrize(("address", "asked"), [("::1", ["::1"]), ("::", ["::1", "127.0.0.1"])])
+async def test_probes_are_answered_with_ipv6(address: str, asked: list[str]) -> None:
+    port = free_port()
+    server = HealthServer(Readiness, process_registry(str))
+    async with server.listening(OperatorAddresses(health=(address, port))):
+        assert [await ask(port, "GET /readyz", host) for host in asked] == [("200", "ok")] * len(asked)
+        with pytest.raises(HealthError, match=rf"--metrics-address \[{address}\]:{port}: can't listen there"):
+            async with server.listening(OperatorAddresses(metrics=(address, port), wanted=True)):
+                pass
 
 
 def test_metrics_of_the_process_are_there_in_a_unit_that_hides_the_rest_of_proc(

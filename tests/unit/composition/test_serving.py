@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -21,6 +22,7 @@ from edge.composition.settings import EDGE, EdgeSettings, StackSettings
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, PendingWorkflows, no_api
 from edge.neighbour.links import Link
+from edge.peers.messages import read_edge
 from ipxe.scripts import Origin
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
@@ -90,6 +92,39 @@ async def test_everything_hears_of_a_changed_hardware(make: Make, inventory: Inv
         assert word in serving._scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
     inventory.remove(hardware("after"))
     assert serving._app.responses(IP) is None
+
+
+async def test_machines_are_told_of_other_edges_as_these_come_and_go(make: Make, inventory: Inventory) -> None:
+    """And DHCP of whose offers are no stranger's."""
+    serving = make(peers=("127.0.0.99:7080",))
+    assert serving.peers is not None
+    inventory.apply(hardware("w"))
+    serving.peers.place([("127.0.0.1", "127.0.0.0/8")])
+    told: list[tuple[frozenset[str], frozenset[str]]] = []
+    (services,) = serving._services.values()
+    assert services.responder is not None
+    services.responder.peers_changed = lambda *peers: told.append(peers)  # type: ignore[method-assign]
+
+    def script() -> str:
+        return serving._scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
+
+    assert "127.0.0.99" not in script()
+    other = {"id": "f" * 32, "places": [{"address": "127.0.0.99", "network": "127.0.0.0/8"}], "http_port": 7080}
+    serving.peers._membership.heard(read_edge(json.dumps(other).encode()), "127.0.0.99:7080")
+    serving.peers._tell()
+    assert "http://127.0.0.99:7080/osie/" in script()
+    serving.peers._membership.lost("127.0.0.99:7080")
+    serving.peers._tell()
+    assert "127.0.0.99" not in script()
+    gone = frozenset({"127.0.0.99"})
+    assert told == [(gone, frozenset()), (frozenset(), gone)]
+
+
+async def test_edge_that_is_to_be_alone_asks_nobody(make: Make) -> None:
+    serving = make()
+    assert serving.peers is None
+    assert serving._cache is not None
+    assert serving._cache._peers is None
 
 
 async def test_without_the_fast_path_no_response_is_prepared(make: Make, inventory: Inventory) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edge.composition import serving, stack
+from edge.composition import outage, serving
 from edge.composition.host import Network
 from edge.composition.settings import EdgeSettings, Service, StackSettings
 from edge.composition.stack import Stack, StackError
@@ -78,7 +78,7 @@ async def test_machines_are_heard_only_when_it_is_known_which_there_are(
 async def test_cluster_without_the_crds_is_said_to_lack_them(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack, "_SYNC_SECONDS", 0.2)
+    monkeypatch.setattr(outage, "SYNC_SECONDS", 0.2)
     bare = ApiServer(tmp_path / "bare", port=0)
     await bare.start()
     try:
@@ -163,7 +163,7 @@ async def test_stop_while_starting_takes_down_what_had_started(make: Make, monke
         reached.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Stack, "_synced", forever)
+    monkeypatch.setattr(Stack, "_follow_api", forever)
     starting = asyncio.create_task(stack.start())
     await asyncio.wait_for(reached.wait(), 20)
     starting.cancel()
@@ -177,7 +177,7 @@ async def test_wrong_token_is_why_it_is_not_ready_and_what_it_ends_with(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`/readyz` said "starting", for half a minute and then again at each restart."""
-    monkeypatch.setattr(stack, "_SYNC_SECONDS", 1.0)
+    monkeypatch.setattr(outage, "SYNC_SECONDS", 1.0)
     api = ApiServer(tmp_path / "api", port=0)
     await api.start()
     try:
@@ -188,7 +188,7 @@ async def test_wrong_token_is_why_it_is_not_ready_and_what_it_ends_with(
         starting = asyncio.create_task(one.start())
         await until(lambda: "Unauthorized" in one.not_ready)
         assert one.not_ready.startswith("starting: the API does not let tinkedge read ")
-        with pytest.raises(StackError, match=r"Unauthorized.*: give a --kubeconfig that may"):
+        with pytest.raises(StackError, match=r"Unauthorized.*: give a --kubeconfig .*that may"):
             await asyncio.wait_for(starting, 30)
     finally:
         await api.stop()

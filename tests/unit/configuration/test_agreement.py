@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -50,12 +51,24 @@ def test_defaults_fit_together(role: str) -> None:
         ("up", "--public-ip 10.0.0.1 --admin-address 10.0.0.1 --admin-port 7080", ("admin-port", "http-port"), "7080"),
         ("up", "--admin-address 0.0.0.0 --admin-port 7080", ("admin-port", "http-port"), "port 7080"),
         ("controller", "--health-address 0.0.0.0:7091", ("metrics-address", "health-address"), "port 7091"),
+        ("controller", "--health-address [::]:7091", ("metrics-address", "health-address"), "port 7091"),
         ("controller", "--webhook-service a/b --health-address 9443", ("health-address", "webhook-port"), "9443"),
         ("server", "--grpc-tls-cert c", ("grpc-tls-key", "grpc-tls-cert"), "go together"),
         ("server", "--grpc-client-ca c", ("grpc-client-ca", "grpc-tls-cert"), "needs both"),
         ("server", "--agent-auth mtls", ("grpc-client-ca", "agent-auth"), "not said whose are good"),
         ("server", "--agent-auth token", ("agent-token-key", "agent-auth"), "run apart"),
+        ("edge", "--peer 10.0.0.2", ("peer", "metadata-token-key"), "would make its own"),
+        ("up", "--peer-group rack", ("peer-group", "metadata-token-key"), "would make its own"),
+        ("edge", "--checkpoint-secrets --no-checkpoint", ("checkpoint-secrets", "checkpoint"), "that is not kept"),
+        ("server", "--grpc-address 0.0.0.0 --grpc-address 10.0.0.9", ("grpc-address",), "leave the others out"),
+        ("up", "--interface lo --grpc-address 0.0.0.0 --http-port 42113", ("grpc-port", "http-port"), "port 42113"),
         ("up", "--default-osie hook", ("default-osie", "dhcp-mode"), "--dhcp-mode auto-proxy"),
+        (
+            "edge",
+            "--default-osie a/hook --dhcp-mode auto-proxy --namespaces b,c",
+            ("default-osie", "namespaces"),
+            "b, c",
+        ),
         ("up", "--admin-address localhost", ("admin-address",), "is no IP address"),
         ("up", "--grpc-authority https://10.0.0.1:42113", ("grpc-authority",), "not a URL: write 10.0.0.1:42113"),
         ("up", "--insecure-registry http://r:5000/x", ("insecure-registry",), "write r:5000"),
@@ -79,7 +92,9 @@ def test_what_does_not_fit_is_named_with_what_to_do(role: str, words: str, keys:
         ("up", "--interface eth1 --api-port 7080"),  # on loopback, and machines on eth1
         ("edge", "--http-port 42113"),  # the server that has this port is another process, or another host
         ("controller", "--health-address 7091"),  # one listener for both
+        ("controller", "--health-address [::1]:7091"),
         ("up", "--http-port 6443 --disable apiserver"),
+        ("up", "--interface lo --grpc-address 10.0.0.9 --http-port 42113"),
         ("controller", "--metrics-address none --health-address 7091"),
     ],
 )
@@ -87,8 +102,12 @@ def test_ports_that_do_not_meet_are_no_mistake(role: str, words: str) -> None:
     assert found(role, *words.split()) == []
 
 
-def test_key_that_nobody_uses_is_a_warning(tmp_path: Path) -> None:
-    (finding,) = found("up", "--agent-token-key", str(tmp_path))
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [("up", "--agent-token-key k"), ("edge", "--checkpoint-key k"), ("up", "--checkpoint-secrets")],
+)
+def test_what_nobody_uses_is_a_warning(role: str, words: str) -> None:
+    (finding,) = found(role, *words.split())
     assert not finding.is_error
 
 
@@ -197,3 +216,41 @@ def test_service_refuses_at_its_start_what_the_check_refuses(file: Path) -> None
     assert result.returncode == 2
     assert f"--grpc-tls-cert ({file}:2)" in result.stderr
     assert f"--http-port ({file}:3): both would listen on port 42113" in result.stderr
+
+
+# --- whose objects it is about ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        *("site=berlin", "site==berlin", "site!=berlin", "site", "!spare", "site=", "a/b=c, d in (e,f) ,!g"),
+        *("example.com/site notin (berlin, ulm)", "a in ()", "x in (,a)"),
+    ],
+)
+def test_selector_that_kubectl_takes_is_taken(selector: str) -> None:
+    assert params("edge", "--hardware-selector", selector)["hardware_selector"] == selector
+    assert params("server", "--hardware-selector", selector)["hardware_selector"] == selector
+
+
+@pytest.mark.parametrize("selector", ["=berlin", "site in berlin", "site=a b", "a,,b", "site=(a)", "a=-", "x" * 3000])
+def test_selector_that_can_not_be_is_refused_before_the_start(selector: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no label selector"):
+        params("edge", "--hardware-selector", selector)
+
+
+def test_no_controller_goes_by_labels_of_hardware() -> None:
+    """It would give up the Workflows of all others."""
+    assert not {"hardware_selector"} & (params("controller").keys() | params("up").keys() | params("metal3").keys())
+
+
+@pytest.mark.parametrize("role", ["up", "edge", "controller", "server", "metal3"])
+def test_namespaces_are_each_named_once(role: str) -> None:
+    assert params(role, "--namespaces", "berlin, ulm,berlin")["namespaces"] == ("berlin", "ulm")
+    assert params(role)["namespaces"] == ()
+    with pytest.raises(click.BadParameter, match="is no name of a namespace"):
+        params(role, "--namespaces", "Berlin")
+
+
+def test_osie_of_a_namespace_that_is_looked_at_is_fine() -> None:
+    assert not found("edge", *["--default-osie", "a/hook", "--dhcp-mode", "auto-proxy", "--namespaces", "b,a"])

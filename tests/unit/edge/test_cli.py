@@ -47,7 +47,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, StackSettings]:
         seen["settings"] = settings(services, given)
 
     for module in ("up", "services"):
-        monkeypatch.setattr(f"edge.commands.{module}.run", serve)
+        monkeypatch.setattr(f"edge.commands.serve.{module}.run", serve)
     return seen
 
 
@@ -160,6 +160,19 @@ def test_upstreams_are_allowed_by_flags_and_by_the_environment(served: dict[str,
     assert list(served["settings"].edge.allowed_upstreams) == networks
     wrong = run("edge", "--interface", "lo", "--allow-upstream", "kernels.example")
     assert "is no network such as 10.1.0.0/16" in wrong.output
+
+
+def test_other_edges_are_at_the_port_of_this_one_unless_said_otherwise(
+    served: dict[str, StackSettings], tmp_path: Path
+) -> None:
+    words = ("edge", "--interface", "lo", "--metadata-token-key", str(tmp_path), "--http-port", "8080")
+    run(*words, "--peer", "10.0.0.2", "--peer", "10.0.0.3:7080", "--peer-group", "rack-7", "--lease-namespace", "ns")
+    settings = served["settings"]
+    assert settings.edge.peers == ("10.0.0.2:8080", "10.0.0.3:7080")
+    assert (settings.edge.peer_group, settings.lease_namespace) == ("rack-7", "ns")
+    for peer in ("edge.example", "10.0.0.2:", "10.0.0.2:0", "10.0.0.2:65536", "0.0.0.0", "10.0.0.2:7080:1"):
+        assert "Invalid value for '--peer'" in run(*words, "--peer", peer).output
+    assert "is no value of a label" in run(*words, "--peer-group", "rack 7").output
 
 
 def test_environment_names_several_interfaces(served: dict[str, StackSettings]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,28 @@ def test_health_says_why_a_service_is_not_ready_and_fails(port: int) -> None:
     assert "503 no address on eth1" in result.output
     live = CliRunner().invoke(main, ["health", "--health-address", str(port), "--live", "--config", "/dev/null"])
     assert live.exit_code == 0
+
+
+@pytest.mark.parametrize("given", ["[::1]", "[::]"])
+def test_health_asks_by_ipv6(given: str) -> None:
+    class Server(HTTPServer):
+        address_family = socket.AF_INET6
+
+    with Server(("::1", 0), Answers) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        words = ["--health-address", f"{given}:{server.server_address[1]}", "--live", "--config", "/dev/null"]
+        result = CliRunner().invoke(main, ["health", *words])
+        thread.join()
+    assert (result.exit_code, result.output) == (0, f"ok  http://[::1]:{server.server_address[1]}/healthz: ok\n")
+
+
+@pytest.mark.parametrize("given", ["::1:7082", "[127.0.0.1]:7082", "[::1]", "host:7082", "70000", "[::1"])
+def test_address_that_is_none_is_refused_by_who_listens_and_by_who_asks(given: str) -> None:
+    for command in ("health", "controller"):
+        result = CliRunner().invoke(main, [command, "--health-address", given, "--config", "/dev/null"])
+        assert result.exit_code == 2, result.output
+        assert "like 7082, 127.0.0.1:7082 or [::1]:7082" in " ".join(result.output.split())
 
 
 def test_health_asks_every_address_that_the_file_names(port: int, tmp_path: Path) -> None:
