@@ -2,8 +2,10 @@
 
 A place is taken when a connection arrives, before TLS, whose handshake has a time of its own. A new connection is never
 refused while another only waits: one that has never asked anything goes first, then the one that came first. A client
-takes no more than its share of the places, except on loopback, where all clients have one address. What is in a request
-and what it costs is bounded by whoever answers it.
+takes no more than its share of the places, except on loopback, where all clients have one address. A handshake costs
+processor time before anything is known of who begins it, and places say nothing of those that come and go: so how often
+an address, or 64 bits of IPv6, may begin one is bounded, too. What is in a request and what it costs is bounded by
+whoever answers it.
 
 `edge.http.transport.connections` is the same for machines, on plain HTTP and by the ten thousand.
 """
@@ -24,6 +26,8 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from tink.limits.log import LimitedLog
+from tink.limits.token_bucket import TokenBuckets
+from tink.net.blocks import block_of
 from tink.net.special_addresses import is_loopback
 
 log = logging.getLogger(__name__)
@@ -32,6 +36,8 @@ _PER_TURN = 64
 _REQUESTS_ARE_SEEN = {"_request_count", "_current_request"} <= {*RequestHandler.__slots__}
 """Whether this aiohttp says what its connections do; it has no public word for that."""
 _PAUSE_SECONDS = 1.0
+_MOST_BLOCKS = 4096
+"""Of so many it is remembered how often they came: in a second they have made more than one of ours can take."""
 _FREEBIND = {socket.AF_INET: (socket.IPPROTO_IP, 15), socket.AF_INET6: (socket.IPPROTO_IPV6, 78)}
 """IP_FREEBIND, IPV6_FREEBIND (linux/in.h, linux/in6.h), which Python has no names for."""
 
@@ -43,12 +49,17 @@ def _affordable() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Connections in all and `per_address`; seconds for the `handshake` of TLS, and `first` until the first request."""
+    """Connections in all and `per_address`; seconds for the `handshake` of TLS, and `first` until the first request.
+
+    Of one block of addresses, so many may begin `at_once`, and then `per_second`.
+    """
 
     connections: int = field(default_factory=_affordable)
     per_address: int = 128
     handshake: float = 10.0
     first: float = 15.0
+    at_once: int = 256
+    per_second: float = 16.0
 
 
 class LimitedSite(web.TCPSite):
@@ -167,12 +178,15 @@ class ConnectionLimiter:
         context: ssl.SSLContext,
         what: str,
         limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.serve = serve
         self.context = context
         self.limits = limits
         self._what = what
-        self._log = LimitedLog(log, time.monotonic, capacity=256)
+        self._clock = clock
+        self._log = LimitedLog(log, clock, capacity=256)
+        self._arrivals = TokenBuckets(limits.at_once, limits.per_second, capacity=_MOST_BLOCKS)
         self._open: dict[Connection, None] = {}
         self._by_address: dict[str, dict[Connection, None]] = {}
 
@@ -183,6 +197,12 @@ class ConnectionLimiter:
     def admit(self, new: Connection) -> bool:
         """A connection begins; where it is one too many, an idle one is closed for it, or it is itself."""
         address = new.address
+        if not is_loopback(address) and not self._arrivals.allows(block_of(address), self._clock()):
+            limits = self.limits
+            self.say(
+                address, f"more than {limits.at_once} connections, and then {limits.per_second:g} a second: closed"
+            )
+            return False
         neighbours = self._by_address.get(address, {})
         fits = True
         if len(neighbours) >= self.limits.per_address and not is_loopback(address):

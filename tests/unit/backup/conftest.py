@@ -44,7 +44,7 @@ class Site:
         (self.directory / "pki").mkdir(mode=0o700)
         for name in ("token", "pki/ca.key", "pki/ca.crt", "admin-token", "users.json"):
             (self.directory / name).write_text(f"secret {name}\n")
-        for name in ("artifacts", "osie"):
+        for name in ("artifacts", "checkpoint", "osie"):
             (self.directory / name).mkdir()
             (self.directory / name / "kernel").write_bytes(b"k" * 3000)
 

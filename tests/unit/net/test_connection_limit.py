@@ -103,6 +103,30 @@ def test_one_address_has_a_share_and_another_keeps_its_own() -> None:
     assert limiter.open_of("192.0.2.1") == 0
 
 
+def test_who_comes_and_goes_without_end_is_closed_before_the_handshake(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    limits = Limits(at_once=20, per_second=2)
+    limiter = ConnectionLimiter(asyncio.Protocol, ssl.create_default_context(), "test", limits, clock=lambda: now)
+
+    def come_and_go(address: str, count: int) -> int:
+        admitted = 0
+        for _ in range(count):
+            one = Connection(limiter, address)
+            admitted += limiter.admit(one)
+            limiter.leave(one)
+        return admitted
+
+    assert come_and_go("192.0.2.1", 1000) == 20
+    assert come_and_go("2001:db8::1", 15) + come_and_go("2001:db8::2%eth0", 15) == 20, "64 bits are one subscriber's"
+    assert come_and_go("192.0.2.2", 20) == 20
+    assert come_and_go("127.0.0.1", 1000) == come_and_go("::1", 1000) == 1000
+    now = 5.0
+    assert come_and_go("192.0.2.1", 1000) == 10
+    assert limiter.open_of("192.0.2.1") == 0
+    assert caplog.messages[0] == "test: 192.0.2.1: more than 20 connections, and then 2 a second: closed"
+    assert len(caplog.messages) == 2, "each once a minute"
+
+
 async def test_watches_are_not_closed_for_idle_connections(listen: Listen) -> None:
     url, trust = await listen(connections=10, handshake=60, first=60)
     async with aiohttp.ClientSession() as session, session.get(f"{url}/watch", ssl=trust) as watch:
