@@ -23,6 +23,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
+# What is collected stays: to look for garbage in it meanwhile, again and again, is for nothing.
+gc.disable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is marked `long` begins first: nobody waits for it at the end."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
@@ -32,3 +36,4 @@ def pytest_collection_finish() -> None:
     """Ten thousand tests and all modules stay: to look for garbage among them takes a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 _DETAILS = re.compile(
@@ -21,7 +22,8 @@ _VALUE = re.compile(
 )
 _BEFORE = r"(^|failed to call webhook: |failed: |occurred: |in webhook response: )"
 _END = r"(?= evaluating rule: |$)"
-_ALIKE = (
+_ALIKE: tuple[tuple[str, ...], ...] = (
+    # Pattern and replacement; third, if a search would be slow, what is in all texts that match.
     # What CEL says with the names of Go's types, or in the words of Go's own parsers.
     (r"got '[^']*', expected iterable type", "no iterable type"),
     (r"(invalid qualifier type|unsupported comprehension range type): \S+", r"\1"),
@@ -64,20 +66,22 @@ _ALIKE = (
     (
         r"json: cannot unmarshal .*? into Go struct field [\w.$-]{0,200}?([\w$-]{1,60}) of type [\w.\[\]{}]+( \{\})?",
         r"<mistyped \1>",
+        "json: cannot unmarshal ",
     ),
     (
         r"[\w.$\[\]/-]{0,200}?([\w$-]{1,60})"
         r"(?:\[\d+\]|(?:(?<=properties)|(?<=\bdata)|(?<=labels)|(?<=annotations))\.[^:\s.]+)*: "
         r"must be an? [a-z0-9 ]+, not [a-z]+",
         r"<mistyped \1>",
+        "must be a",
     ),
     (r"json: cannot unmarshal \w+ into Go value of type v1\.ObjectMeta", "<mistyped metadata>"),
     (r"boolean or JSON schema expected", "<mistyped additionalProperties>"),
     (r'parsing time ".*?"(?: as ".*?": cannot parse ".*?" as ".*?"|: .*)', "<no time>"),
     (r"json: cannot unmarshal \w+ into Go value of type string", "<no time>"),
-    (r"[\w.\[\]]{0,200}: is not a time such as [\w:.<>-]+", "<no time>"),
+    (r"[\w.\[\]]{0,200}: is not a time such as [\w:.<>-]+", "<no time>", ": is not a time such as "),
     (r"illegal base64 data at input byte \d+", "<no base64>"),
-    (r"[\w.\[\]/-]{0,200}: is not base64", "<no base64>"),
+    (r"[\w.\[\]/-]{0,200}: is not base64", "<no base64>", ": is not base64"),
     (r"expected (numeric|string|boolean|any scalar|list|map)(?: \(int or float\))?, got [^\n]*", r"<no \1>"),
     (r"must be no more than (\d+) bytes", r"must be no more than \1 characters"),
     (r"^(?:unable to parse (?:requirement|the label selector)|found '.*' ?,? ?expected).*", "<no selector>"),
@@ -93,7 +97,7 @@ _ALIKE = (
 )
 _LONGEST = 4_000
 """Longer texts are repeated values: what is said of them is the same."""
-_PATTERNS = [(re.compile(pattern, re.DOTALL), words) for pattern, words in _ALIKE]
+_PATTERNS = [(re.compile(each[0], re.DOTALL), each[1], each[2] if len(each) > 2 else "") for each in _ALIKE]
 
 
 def without_details(value: Any) -> Any:
@@ -111,9 +115,13 @@ def in_common(value: Any) -> Any:
         return {key: in_common(item) for key, item in value.items()}
     if isinstance(value, list):
         return [in_common(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    text = _VALUE.sub("Invalid value: <value>: ", _DETAILS.sub("", value))
-    for pattern, words in _PATTERNS if len(text) <= _LONGEST else ():
-        text = pattern.sub(words, text)
+    return _text_in_common(value) if isinstance(value, str) else value
+
+
+@lru_cache(maxsize=1 << 14)  # most texts are the same on both sides, and many come again
+def _text_in_common(text: str) -> str:
+    text = _VALUE.sub("Invalid value: <value>: ", _DETAILS.sub("", text))
+    for pattern, words, within in _PATTERNS if len(text) <= _LONGEST else ():
+        if within in text:
+            text = pattern.sub(words, text)
     return text

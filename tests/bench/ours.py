@@ -26,7 +26,9 @@ from edge.composition.heap import settle
 from edge.composition.logs import set_up
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.http import MetadataSettings, build_app, machine_runner
+from edge.journey.expectations import Expectations, Facts, Story
 from edge.journey.recorder import Journey
+from edge.journey.steps import Milestone
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.neighbour.table import NeighbourChanges, NeighbourTable
 from edge.tftp import BootFiles, TftpServer
@@ -206,8 +208,24 @@ async def _serve(start: Callable[..., Awaitable[None]], arguments: dict[str, Any
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with AsyncExitStack() as exit_stack:
-        await start(exit_stack, Journey(time.time), **arguments)
+        journey = Journey(time.time)
+        await start(exit_stack, journey, **arguments)
+        expecting = asyncio.create_task(_expect(journey))
         await stop.wait()
+        expecting.cancel()
+
+
+async def _expect(journey: Journey) -> None:
+    """What the stack does once a second beside serving."""
+
+    def facts(_story: Story, now: float, limit: Callable[[Milestone], float]) -> Facts:
+        return Facts(now=now, limit=limit)
+
+    expectations = Expectations(journey, facts, lambda _mac, _finding: None, time.time)
+    while True:
+        await asyncio.sleep(1)
+        for _ in expectations.sweep():
+            await asyncio.sleep(0)
 
 
 def main(arguments: dict[str, Any]) -> None:

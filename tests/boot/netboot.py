@@ -64,7 +64,8 @@ class Watched:
         async for event in follow("http://127.0.0.1:7081", token, history=True):
             if isinstance(event, JourneyEvent):
                 after = time.monotonic() - self.started
-                self.journey.append(f"{after:7.2f} {event.step} {event.outcome}: {event.message}")
+                if event.detail.get("phase") != "begun":
+                    self.journey.append(f"{after:7.2f} {event.step} {event.outcome}: {event.message}")
                 self.saw(f"{event.step} {event.outcome}: {event.message}")
 
     async def follow_screen(self, machine: Machine) -> None:

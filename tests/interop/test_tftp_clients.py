@@ -250,7 +250,7 @@ def test_client_that_dies_in_the_middle_is_noticed(
         with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             wait_until(lambda: (tmp_path / "got").exists() and (tmp_path / "got").stat().st_size >= 1 << 20)
             process.send_signal(signal.SIGKILL)
-        wait_until(lambda: network.events)
+        wait_until(lambda: any(event.detail.get("phase") != "begun" for event in network.events))
     reason = "failed, silent: no answer for" if single_port else "failed, gone: the client closed its port"
     assert reason in network.events[-1].message
     assert arriving.closed == 1

@@ -128,5 +128,7 @@ async def test_what_is_handled_may_close_the_listener(caplog: pytest.LogCaptureF
     ],
 )
 def test_advice_says_what_to_do(number: int, words: tuple[str, ...]) -> None:
-    text = advice("TFTP can't open UDP port 69", OSError(number, os.strerror(number)), port=69, disable="tftp")
+    text = advice(
+        "TFTP can't open UDP port 69", OSError(number, os.strerror(number)), port=69, without="--disable tftp"
+    )
     assert all(word in text for word in words)

@@ -181,7 +181,7 @@ def test_soak_installs_machines_without_a_failure_and_sees_what_leaks(soak: Soak
     process = soak.up(SOAK_LEAK="1")
 
     def enough(counted: dict[str, Any]) -> bool:
-        return len(soak.samples) >= 12 and counted["lives"] >= 10 and counted["agents"] >= 1
+        return len(soak.samples) >= 12 and counted.get("lives", 0) >= 10 and counted.get("agents", 0) >= 1
 
     # Some seconds; on a machine that is very busy it takes longer.
     counted = soak.run_for(60, 3, process, enough=enough)

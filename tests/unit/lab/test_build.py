@@ -33,6 +33,7 @@ class Lab:
             file.write_text(f'set -eu; out="${{@: -1}}"; echo {name} >>{self.log}\n{text}\n')
         (self.deploy / "bookworm-apt.sh").write_text("")  # this host's apt knows Debian 12
         (self.deploy / "kernel.sh").write_text("")
+        (self.deploy / "debian-sources.sh").write_text("")
         (self.deploy / "requirements.txt").write_text("x==1\n")
         for package in ("proto", "tink", "edge"):
             (self.sources / package / "agent").mkdir(parents=True)
@@ -82,6 +83,7 @@ async def test_second_lab_builds_nothing(lab: Lab) -> None:
     [
         ("osie/files/init", ["osie/build.sh"]),
         ("kernel.sh", ["image/build-tiny.sh", "osie/build.sh"]),
+        ("debian-sources.sh", ["image/build-tiny.sh", "osie/build.sh"]),
         ("requirements.txt", ["osie/build.sh"]),
         ("image/tiny/init", ["image/build-tiny.sh"]),
         ("actions/reboot/reboot.sh", ["actions/build.sh"]),
@@ -156,7 +158,7 @@ async def test_installed_package_without_sources_asks_for_the_wheel(
 ) -> None:
     lab = Lab(tmp_path)
     monkeypatch.setattr(build, "recipes", lambda: lab.deploy)
-    monkeypatch.setattr(build, "_ROOT", lab.sources)  # has no pyproject.toml
+    monkeypatch.setattr(build, "_ROOT", lab.sources)  # has no deploy/setup.sh
     with pytest.raises(CommandError, match="give it with --wheel FILE"):
         await lab.build(wheel=False)
 

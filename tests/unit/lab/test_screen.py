@@ -39,7 +39,9 @@ def test_times_are_the_labs_in_brackets_and_the_machines_from_power_on(
 @pytest.mark.parametrize("outcome", Outcome)
 def test_each_outcome_has_a_sign_of_its_own(clock: Clock, capsys: pytest.CaptureFixture[str], outcome: Outcome) -> None:
     Screen(clock).step("step", "message", outcome)
-    sign = {Outcome.OK: "✓", Outcome.INFO: "·", Outcome.REFUSED: "!", Outcome.FAILED: "✗"}[outcome]
+    sign = {Outcome.OK: "✓", Outcome.INFO: "·", Outcome.WARNING: "?", Outcome.REFUSED: "!", Outcome.FAILED: "✗"}[
+        outcome
+    ]
     assert f" {sign} step" in capsys.readouterr().out
 
 
