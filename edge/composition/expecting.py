@@ -154,6 +154,7 @@ class BootWatch:
             same_uuid=self._same(uuid) if unknown and uuid else None,
             workflow=self._workflows.pending(machine.namespace, machine.name) if machine is not None else "",
             workflow_message=self._workflows.message(machine.namespace, machine.name) if machine is not None else "",
+            no_workflow=self._workflows.why_none(machine.namespace, machine.name) if machine is not None else "",
             arrived=self._arrived(machine, story.boot.since),
             answered=self._answered(machine, story.boot.since),
             http_port=self._ports.http,

@@ -79,11 +79,12 @@ class Expectations:
         say: Say,
         clock: Callable[[], float],
         limits: Limits | None = None,
-        elapsed: Callable[[], float] = time.perf_counter,
+        elapsed: Callable[[], float] = time.thread_time,
     ) -> None:
         """`facts(story, now, limit)` are those of its machine; `clock` is the journey's.
 
-        `elapsed` gives seconds, of any epoch: what sweeping costs is bounded by it.
+        `elapsed` gives seconds, of any epoch: what sweeping costs is bounded by it. They are the processor's: on a host
+        that is busy with other things, machines are looked at as often as on others.
         """
         self._journey = journey
         self._facts = facts
