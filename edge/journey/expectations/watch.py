@@ -20,7 +20,7 @@ from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.limits import LIMITS, Limits
 from edge.journey.expectations.rules import diagnose
 from edge.journey.expectations.story import Story, read
-from edge.journey.history import Last, milestone, outcome_of
+from edge.journey.history import Last, is_printed, milestone, outcome_of
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
 
@@ -179,7 +179,7 @@ class Expectations:
             self._due[mac] = None
 
     def _take_other(self, mac: str, awaited: Awaited, outcome: Outcome, last: Last) -> None:
-        if awaited.at is Milestone.ACTION_BEGUN and outcome is Outcome.INFO:
+        if awaited.at is Milestone.ACTION_BEGUN and is_printed(last.entry):
             awaited.deadline = last.time + (self.limits.after(Milestone.ACTION_BEGUN) or 0.0)
             if awaited.finding is None:
                 return

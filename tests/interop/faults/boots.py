@@ -58,7 +58,8 @@ def refused(firmware: Scripted) -> None:
 
 
 def second_card(firmware: Scripted) -> None:
-    firmware.discover(ROM, uuid=UUID)
+    for _ in range(3):
+        firmware.discover(ROM, uuid=UUID)
 
 
 def no_agent(firmware: Scripted) -> float:

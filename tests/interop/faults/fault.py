@@ -15,7 +15,8 @@ class Fault:
 
     `interface` is what its network interface says more, `dhcp` what that says otherwise than the network is; `osie`
     what it boots, empty for none. `actions` are those of a Template of its own, for its Workflow, as YAML; `workflow`
-    are more fields of the latter. `after` is a fault that has to have got to the OSIE before. `rules` are those that may name it, which depends on what comes first.
+    are more fields of the latter. `after` is a fault that has to have got to the OSIE before. `rules` are those that
+    may name it, which depends on what comes first.
     """
 
     name: str

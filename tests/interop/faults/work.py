@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from edge.journey.expectations.rules.work import SILENT_SECONDS
 from tests.interop.faults.fault import Fault
 from tests.interop.faults.machine import REGISTRY, Scripted
 
@@ -22,6 +23,10 @@ def agent(firmware: Scripted) -> float:
     firmware.to_osie()
     firmware.agent()
     return time.time()
+
+
+def agent_that_prints_nothing(firmware: Scripted) -> float:
+    return agent(firmware) + SILENT_SECONDS  # before that, it may well be as it is meant
 
 
 def agent_with_images(firmware: Scripted) -> float:
@@ -70,7 +75,7 @@ FAULTS = [
     ),
     Fault(
         "an action hangs",
-        agent,
+        agent_that_prints_nothing,
         "ActionSilent",
         r"has been running for .*; it has no timeout",
         actions=shell("sleep 200"),
