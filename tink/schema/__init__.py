@@ -27,7 +27,7 @@ from tink.schema.jsonpath import JSONPathError, compile_path
 from tink.schema.match_conditions import ConditionError, Conditions, compile_condition
 from tink.schema.outcome import CompiledSchema, Outcome, Path, TooMuchAddedError
 from tink.schema.structs import MistypedError
-from tink.schema.structural import ValidCache, compile_schema, mark, root_schema, text_of
+from tink.schema.structural import compile_schema, mark, root_schema
 from tink.schema.validations import field_path, ratcheted
 from tink.schema.values import Raw, deep_copy
 
@@ -46,7 +46,6 @@ __all__ = [
     "Path",
     "Raw",
     "TooMuchAddedError",
-    "ValidCache",
     "check_client",
     "checkers",
     "compile_condition",
@@ -62,5 +61,4 @@ __all__ = [
     "ratcheted",
     "read_metadata",
     "root_schema",
-    "text_of",
 ]
