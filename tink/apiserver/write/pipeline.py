@@ -50,7 +50,7 @@ class Pipeline:
         resource, options, subresource = draft.resource, draft.options, draft.target.subresource
         size = draft.size * resource.rules.dear
         draft.new = draft.prepare(draft.new)
-        found = await offload(size, complete, resource, draft.new, known=draft.known, applied=draft.applied)
+        found = await offload(size, complete, resource, draft.new, applied=draft.applied)
         draft.warnings += unknown_fields(resource, found, draft.duplicates, options.validation, draft.submitted)
         draft.warnings += dedup_owners(draft.new["metadata"])
         if not draft.applied:

@@ -136,11 +136,10 @@ class Verbs:
             stored = await self._persistence.get(resource, target)
             old: Raw = orjson.loads(await served(resource, stored))
             new = await offload(body.size + len(stored.body), submitted.patched, resource, old, kind, body.value)
-            known = submitted.keeps_metadata(resource, kind, body.value)
 
             async def put() -> Result:
                 submitted.check_patched(resource, old, new)
-                return await self._replace(resource, target, old, stored, new, body, options, patched=True, known=known)
+                return await self._replace(resource, target, old, stored, new, body, options, patched=True)
 
             made = Body(new, body.duplicates, body.size + len(stored.body))
             return await self._read_even_so(resource, made, options, put(), patched=True)
@@ -214,7 +213,6 @@ class Verbs:
         *,
         patched: bool = False,
         applied: bool = False,
-        known: bool = False,
     ) -> Result:
         """Put a new state in the place of a stored one. Raises StatusError; MismatchError when it has changed since."""
         submitted.check_current(resource, stored, new["metadata"], old["metadata"])
@@ -230,7 +228,6 @@ class Verbs:
                 duplicates=body.duplicates,
                 submitted=orjson.dumps(new) if patched else b"",
                 applied=applied,
-                known=known,
             )
         )
 
