@@ -13,7 +13,6 @@ The behaviour is that of k8s.io/apiextensions-apiserver, recorded from a real ku
 """
 
 from tink.schema.checker import (
-    Checked,
     Checker,
     DefinitionError,
     checkers,
@@ -28,11 +27,10 @@ from tink.schema.match_conditions import ConditionError, Conditions, compile_con
 from tink.schema.outcome import CompiledSchema, Outcome, Path, TooMuchAddedError
 from tink.schema.structs import MistypedError
 from tink.schema.structural import compile_schema, mark, root_schema
-from tink.schema.validations import field_path, ratcheted
+from tink.schema.validations import Validations, field_path, ratcheted
 from tink.schema.values import Raw, deep_copy
 
 __all__ = [
-    "Checked",
     "Checker",
     "ClientConfig",
     "CompiledSchema",
@@ -46,6 +44,7 @@ __all__ = [
     "Path",
     "Raw",
     "TooMuchAddedError",
+    "Validations",
     "check_client",
     "checkers",
     "compile_condition",

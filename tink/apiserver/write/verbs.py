@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from tink.apiserver import errors
-from tink.apiserver.admission.attributes import Admission, AdmitAll
+from tink.apiserver.admission.webhooks import Webhooks
 from tink.apiserver.requests import (
     APPLY_PATCH,
     JSON_PATCH,
@@ -46,8 +46,7 @@ NAME_ATTEMPTS = 8
 class Verbs:
     """Verbs on single objects. `now` gives the time in UTC."""
 
-    def __init__(self, store: Store, now: Callable[[], datetime], admission: Admission | None = None) -> None:
-        admission = admission or AdmitAll()
+    def __init__(self, store: Store, now: Callable[[], datetime], admission: Webhooks) -> None:
         self._persistence = Persistence(store)
         self._pipeline = Pipeline(self._persistence, now, admission)
         self._deletion = Deletion(self._persistence, now, admission)
