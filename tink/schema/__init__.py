@@ -20,7 +20,7 @@ from tink.schema.checker import (
     complete_by_schema,
     read_metadata,
 )
-from tink.schema.client_config import ClientConfig, check_client
+from tink.schema.client_config import REVIEW_VERSIONS, ClientConfig, check_client, check_review_versions
 from tink.schema.field_errors import FieldError, invalid_whole, quote
 from tink.schema.jsonpath import JSONPathError, compile_path
 from tink.schema.match_conditions import ConditionError, Conditions, compile_condition
@@ -31,6 +31,7 @@ from tink.schema.validations import Validations, field_path, ratcheted
 from tink.schema.values import Raw, deep_copy
 
 __all__ = [
+    "REVIEW_VERSIONS",
     "Checker",
     "ClientConfig",
     "CompiledSchema",
@@ -46,6 +47,7 @@ __all__ = [
     "TooMuchAddedError",
     "Validations",
     "check_client",
+    "check_review_versions",
     "checkers",
     "compile_condition",
     "compile_definition",
