@@ -47,6 +47,7 @@ from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, resource_type
 from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
+from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metrics.process import process_registry
@@ -382,6 +383,7 @@ class Stack:
         self, client: KubeClient, informers: dict[ResourceType, Informer], manifests: Manifests
     ) -> None:
         """Have writes reviewed, and apply what the operator has given."""
+        await say_which_are_missing(client, self._settings.namespaces)
         await self._start_webhooks(client, informers)
         await self._apply_manifests(client, manifests, informers)
 
