@@ -14,17 +14,17 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
-from edge.machines.status import Condition, condition, condition_of, lasts, write
+from edge.machines.status import Condition, StatusWriter, condition, condition_of, write
 from tink.api.mistakes import Mistake, Reason, Site, hardware_mistakes, network_of
 from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer
-from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
-from tink.kube.runtime import DONE, Controller, Result
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,12 @@ MAX_SHOWN = 4096
 """Hardware that show this at a time, of the API's whole; of more there is a log line only."""
 MAX_RELAYED = 1024
 SETTLE_SECONDS = 1.0
-_ATTEMPTS = 10
 _made = partial(condition, MISCONFIGURED)
 _KNOWN = re.compile(r"(\d+\.\d+\.\d+\.\d+/\d+) is (?:reached through a relay|a network of )")
 
 
-class MistakeWriter:
-    """Belongs to one event loop. Without `run`, nothing is written."""
+class MistakeWriter(StatusWriter):
+    """Writes that condition."""
 
     def __init__(
         self,
@@ -54,15 +53,11 @@ class MistakeWriter:
         settle_seconds: float = SETTLE_SECONDS,
     ) -> None:
         """`site()` is what is known of the networks; its `relayed` are this writer's own."""
-        self._client = client
+        super().__init__(client, MISCONFIGURED)
         self._hardware = hardware
         self._osies = osies
         self._site = site
         self._settle_seconds = settle_seconds
-        self._controller = Controller(
-            "Hardware", self._reconcile, retry_first=0.5, retry_longest=60.0, on_error=lambda *_: True
-        )
-        self._queue = self._controller.queue
         self._shown: set[NamespacedName] = set()
         self._relayed: OrderedDict[IPv4Network, None] = OrderedDict()
         self._said: OrderedDict[IPv4Network, None] = OrderedDict()
@@ -75,18 +70,6 @@ class MistakeWriter:
     def relayed(self) -> tuple[IPv4Network, ...]:
         """The networks that relays were heard of, here or by another edge."""
         return tuple(self._relayed)
-
-    @property
-    def runtime(self) -> Controller:
-        """Its queue and workers."""
-        return self._controller
-
-    async def run(self) -> None:
-        """Write for ever."""
-        try:
-            await self._controller.run()
-        finally:
-            self._queue.shut_down()
 
     # --- what changes: never waits --------------------------------------------------------------------------------
 
@@ -147,22 +130,12 @@ class MistakeWriter:
     def _mistakes(self, obj: Raw) -> list[Mistake]:
         return hardware_mistakes(obj, self._site(), self._osies.get if self._osies is not None else None)
 
-    async def _reconcile(self, key: NamespacedName) -> Result:
+    async def _write(self, key: NamespacedName) -> None:
         obj = self._hardware.get(*key)
-        if obj is None:
-            return DONE
-        wanted = self._wanted(key, obj, condition_of(obj, MISCONFIGURED))
-        if wanted is None:
-            return DONE
-        try:
-            await write(self._client, obj, wanted)
-        except NotFoundError:
-            return DONE
-        except ApiError as error:
-            if not lasts(error) and self._queue.num_requeues(key) + 1 < _ATTEMPTS:
-                raise
-            log.warning("Hardware %s: its condition %s is not written: %s", key, MISCONFIGURED, error)
-        return DONE
+        wanted = self._wanted(key, obj, condition_of(obj, MISCONFIGURED)) if obj is not None else None
+        if obj is not None and wanted is not None:
+            with suppress(NotFoundError):
+                await write(self._client, obj, wanted)
 
     def _wanted(self, key: NamespacedName, obj: Raw, current: Condition) -> Condition | None:
         """The condition to write; None if what is there may stay."""
@@ -191,13 +164,9 @@ class MistakeWriter:
             site = self._site()
             for network in _networks(obj):
                 if any(network.overlaps(relayed) for relayed in self._relayed):
-                    return condition(
-                        MISCONFIGURED, ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is reached through a relay"
-                    )
+                    return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is reached through a relay")
                 if any(network.overlaps(here) for here in site.networks):
-                    return condition(
-                        MISCONFIGURED, ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is a network of {site.name}"
-                    )
+                    return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is a network of {site.name}")
         return _made(ConditionStatus.FALSE, MENDED, "nothing is wrong with it any more")
 
     def _is_anothers(self, obj: Raw, current: Condition, found: list[Mistake]) -> bool:
