@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Final
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from edge.checkpoint import file as checkpoint_file
 from edge.checkpoint.file import AbsentError, CheckpointError, Head
@@ -220,28 +219,13 @@ class Checkpoint:
                 except OSError as error:
                     log.debug("%s: %s", part.path, error)
 
-    @property
-    def states(self) -> dict[str, tuple[int, bool]]:
+    def metrics(self) -> Iterator[Metric]:
         """Of each kind how many bytes were written last, and whether it can't be written now."""
-        return {kind: (part.size, part.failing) for kind, part in self._parts.items()}
-
-
-class CheckpointMetrics(Collector):
-    """What is kept for a start without the API."""
-
-    def __init__(self, checkpoint: Checkpoint | None) -> None:
-        """None: nothing is kept."""
-        self._checkpoint = checkpoint
-
-    def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
-        states = self._checkpoint.states if self._checkpoint is not None else {}
-        for name, text, value in (
-            ("size_bytes", "What was written last of what is known, for a start without the API.", 0),
-            ("failing", "1: what has changed can't be written.", 1),
-        ):
-            values = {(kind,): state[value] for kind, state in states.items()}
-            yield gauge(f"tinkedge_checkpoint_{name}", text, ["resource"], values)
+        text = "What was written last of what is known, for a start without the API."
+        sizes = {(kind,): part.size for kind, part in self._parts.items()}
+        yield gauge("tinkedge_checkpoint_size_bytes", text, ["resource"], sizes)
+        failing = {(kind,): part.failing for kind, part in self._parts.items()}
+        yield gauge("tinkedge_checkpoint_failing", "1: what has changed can't be written.", ["resource"], failing)
 
 
 def discard(data_dir: Path) -> None:

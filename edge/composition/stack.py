@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from edge.callers import UNSEEN, Callers, Neighbours
-from edge.checkpoint import CheckpointMetrics
 from edge.composition.agents import AgentsAddresses, AgentsNetworks
 from edge.composition.expecting import BootWatch, Ports
 from edge.composition.host import NetworkState
 from edge.composition.network_services import tcp_advice
 from edge.composition.networks import HostNetworks
 from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, may_wait, secret_reader
-from edge.composition.readiness import ApiContact, ContactMetrics, Readiness
+from edge.composition.readiness import ApiContact, Readiness
 from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.journey.agents import AgentJourney
@@ -49,6 +48,7 @@ from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, r
 from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
+from tink.metrics.families import Scraped
 from tink.metrics.process import process_registry
 from tink.server import WorkflowServer
 from tink.webhooks import SERVICE_PORT, Admission, Hook, Webhooks, unregister
@@ -314,8 +314,7 @@ class Stack:
             await serving.start_for_operators()
             self._spawn(serving.run(), "edge")
             self._follow_peers(serving.peers, client)
-            self.metrics.register(ContactMetrics(self._contact))
-            self.metrics.register(CheckpointMetrics(self._kept.checkpoint if self._kept is not None else None))
+            self.metrics.register(Scraped(self._contact.metrics))
             self._spawn(self._contact.run(), "contact with the API")
             self._keep()
             self._spawn(conditions.run(), "conditions")
@@ -390,6 +389,7 @@ class Stack:
         kept = self._kept
         if kept is None:
             return
+        self.metrics.register(Scraped(kept.checkpoint.metrics))
         self._exit.push_async_callback(kept.checkpoint.close)
         self._spawn(kept.checkpoint.run(), "checkpoint")
         if kept.secrets is not None:

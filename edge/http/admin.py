@@ -33,11 +33,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from edge.http.context import local_address, not_allowed, not_found, text
 from edge.http.transport.connections import BoundedServer, Limits, Runner, has_ended
 from edge.journey.events import JourneyEvent, Notice
-from edge.journey.metrics import JourneyMetrics
+from edge.journey.metrics import journey_metrics
 from edge.journey.recorder import Journey, MachineSummary
 from edge.journey.subscription import Subscription
 from edge.machines import Inventory, Machine
 from tink.limits.once_per import OncePer
+from tink.metrics.families import Scraped
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class AdminApp:
         is what is awaited of a machine, and what was found wrong with it, for its entry.
         """
         self._metrics = registry if registry is not None else CollectorRegistry()
-        self._metrics.register(JourneyMetrics(journey, inventory))
+        self._metrics.register(Scraped(partial(journey_metrics, journey, inventory)))
         self._api = _Api(journey, inventory, networks, heartbeat_seconds, notices, awaited)
         self._ready = ready
         self._note = note
