@@ -219,13 +219,20 @@ class Checkpoint:
                 except OSError as error:
                     log.debug("%s: %s", part.path, error)
 
-    def metrics(self) -> Iterator[Metric]:
+    @property
+    def states(self) -> dict[str, tuple[int, bool]]:
         """Of each kind how many bytes were written last, and whether it can't be written now."""
-        text = "What was written last of what is known, for a start without the API."
-        sizes = {(kind,): part.size for kind, part in self._parts.items()}
-        yield gauge("tinkedge_checkpoint_size_bytes", text, ["resource"], sizes)
-        failing = {(kind,): part.failing for kind, part in self._parts.items()}
-        yield gauge("tinkedge_checkpoint_failing", "1: what has changed can't be written.", ["resource"], failing)
+        return {kind: (part.size, part.failing) for kind, part in self._parts.items()}
+
+
+def checkpoint_metrics(checkpoint: Checkpoint | None) -> Iterator[Metric]:
+    """What is kept for a start without the API; None: nothing."""
+    states = checkpoint.states if checkpoint is not None else {}
+    text = "What was written last of what is known, for a start without the API."
+    sizes = {(kind,): size for kind, (size, _) in states.items()}
+    yield gauge("tinkedge_checkpoint_size_bytes", text, ["resource"], sizes)
+    failing = {(kind,): is_failing for kind, (_, is_failing) in states.items()}
+    yield gauge("tinkedge_checkpoint_failing", "1: what has changed can't be written.", ["resource"], failing)
 
 
 def discard(data_dir: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.callers import UNSEEN, Callers, Neighbours
+from edge.checkpoint import checkpoint_metrics
 from edge.composition.agents import AgentsAddresses, AgentsNetworks
 from edge.composition.expecting import BootWatch, Ports
 from edge.composition.host import NetworkState
@@ -315,6 +316,7 @@ class Stack:
             self._spawn(serving.run(), "edge")
             self._follow_peers(serving.peers, client)
             self.metrics.register(Scraped(self._contact.metrics))
+            self.metrics.register(Scraped(partial(checkpoint_metrics, kept.checkpoint if kept is not None else None)))
             self._spawn(self._contact.run(), "contact with the API")
             self._keep()
             self._spawn(conditions.run(), "conditions")
@@ -389,7 +391,6 @@ class Stack:
         kept = self._kept
         if kept is None:
             return
-        self.metrics.register(Scraped(kept.checkpoint.metrics))
         self._exit.push_async_callback(kept.checkpoint.close)
         self._spawn(kept.checkpoint.run(), "checkpoint")
         if kept.secrets is not None:

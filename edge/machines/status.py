@@ -26,9 +26,7 @@ class StatusWriter(ABC):
     Belongs to one event loop. Without `run`, nothing is written.
     """
 
-    def __init__(
-        self, client: KubeClient, kind: str, *, retry_first: float = 0.5, retry_longest: float = 60.0
-    ) -> None:
+    def __init__(self, client: KubeClient, kind: str, *, retry_first: float = 0.5, retry_longest: float = 60.0) -> None:
         self._client = client
         self._kind = kind
         self.runtime = Controller(

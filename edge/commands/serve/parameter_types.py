@@ -1,4 +1,4 @@
-"""Kinds of values that options take: each says what is wrong with one in a usage error (`edge.commands.options.Parsed`)."""
+"""Kinds of values that options take: each says what is wrong with one (`edge.commands.options.Parsed`)."""
 
 from __future__ import annotations
 

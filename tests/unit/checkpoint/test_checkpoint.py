@@ -178,8 +178,7 @@ async def test_full_disk_is_said_once_and_tried_again(
         await process.after(300)
     said = [line for line in caplog.messages if "the checkpoint of hardware can't be written: less than" in line]
     assert len(said) == 1
-    samples = [each for family in process.checkpoint.metrics() for each in family.samples]
-    assert [each.value for each in samples if each.labels["resource"] == "hardware"] == [0, True]
+    assert process.checkpoint.states["hardware"] == (0, True)
     monkeypatch.setattr(checkpoint, "_SPARE_BYTES", 0)
     await process.after(300)
     assert written(data_dir) == ["a"]
