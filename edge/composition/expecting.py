@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Network
@@ -22,6 +22,7 @@ from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
 from edge.machines import BootProblemWriter, Inventory, Machine, PendingWorkflows, Problem
 from edge.neighbour.arrivals import Arrivals
+from tink.limits.newest import Newest
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class BootWatch:
         self._relayed = relayed
         self._problems = problems
         self._ports = ports
-        self._uuids: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._uuids: Newest[str, tuple[str, str]] = Newest(MAX_UUIDS)
         """Hardware and MAC by UUID; _SHARED where several machines say the same."""
         self._arrivals: dict[str, Arrivals] = {}
         self._cannot_look = False
@@ -201,13 +202,7 @@ class BootWatch:
 
     def _learn(self, uuid: str, hardware: str, mac: str) -> None:
         known = self._uuids.get(uuid)
-        if known is None or known[0] == hardware:
-            self._uuids[uuid] = (hardware, mac)
-        else:
-            self._uuids[uuid] = _SHARED
-        self._uuids.move_to_end(uuid)
-        if len(self._uuids) > MAX_UUIDS:
-            self._uuids.popitem(last=False)
+        self._uuids[uuid] = (hardware, mac) if known is None or known[0] == hardware else _SHARED
 
     def _same(self, uuid: str) -> tuple[str, str] | None:
         known = self._uuids.get(uuid, _SHARED)

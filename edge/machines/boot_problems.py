@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
 from tink.kube.runtime import Event, EventRecorder
+from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
 
 BOOT_PROBLEM = "BootProblem"
@@ -55,7 +55,7 @@ class BootProblemWriter(StatusWriter):
         self._clock = clock
         self._events = EventRecorder(client, "tinkedge-edge")
         self._event_once = OncePer(EVENT_SECONDS, EVENTS_PER_INTERVAL)
-        self._problems: OrderedDict[NamespacedName, dict[str, Problem]] = OrderedDict()
+        self._problems: Newest[NamespacedName, dict[str, Problem]] = Newest(MAX_SHOWN)
 
     def found(self, machine: Machine, problem: Problem | None) -> None:
         """What is wrong with one card of a Hardware, or with None: that it gets on. Never waits."""
@@ -63,10 +63,7 @@ class BootProblemWriter(StatusWriter):
         if problem is None:
             self._gets_on(key, machine.mac)
             return
-        self._problems.setdefault(key, {})[machine.mac] = problem
-        self._problems.move_to_end(key)
-        if len(self._problems) > MAX_SHOWN:
-            self._problems.popitem(last=False)
+        self._problems[key] = self._problems.get(key, {}) | {machine.mac: problem}
         self._queue.add(key)
         self._tell(key, machine.mac, problem)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -25,6 +24,7 @@ from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
+from tink.limits.newest import Newest
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class MistakeWriter(StatusWriter):
         self._site = site
         self._settle_seconds = settle_seconds
         self._shown: set[NamespacedName] = set()
-        self._relayed: OrderedDict[IPv4Network, None] = OrderedDict()
-        self._said: OrderedDict[IPv4Network, None] = OrderedDict()
+        self._relayed: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
+        self._said: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
         self._seen_networks: tuple[object, ...] = ()
         hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone)
         if osies is not None:
@@ -88,18 +88,11 @@ class MistakeWriter(StatusWriter):
             return
         for obj in self._hardware.list():
             networks = [network for network in _networks(obj) if at in network]
-            for network in networks:
-                self._learn(network)
+            self._relayed.update(dict.fromkeys(networks))
             if networks:
                 log.info("%s is reached through a relay, %s", networks[0], address)
                 break
         self._look_at_all()
-
-    def _learn(self, network: IPv4Network) -> None:
-        if network not in self._relayed:
-            self._relayed[network] = None
-            if len(self._relayed) > MAX_RELAYED:
-                self._relayed.popitem(last=False)
 
     def _look_at_all(self) -> None:
         for obj in self._hardware.list():
@@ -109,7 +102,7 @@ class MistakeWriter(StatusWriter):
         current = condition_of(obj, MISCONFIGURED)
         if current.get("reason") == NETWORK_KNOWN:
             for network in _KNOWN.findall(str(current.get("message", ""))):
-                self._learn(IPv4Network(network))
+                self._relayed[IPv4Network(network)] = None
         if current or self._mistakes(obj):
             self._queue.add_after(NamespacedName.of(obj), self._settle_seconds)
 
@@ -185,8 +178,6 @@ class MistakeWriter(StatusWriter):
             if network in self._said or any(network.overlaps(known) for known in (*site.networks, *site.relayed)):
                 continue
             self._said[network] = None
-            if len(self._said) > MAX_RELAYED:
-                self._said.popitem(last=False)
             log.info(
                 "Hardware %s, and maybe others, has an address in %s, which is no network of this edge: only machines "
                 "behind a relay can use it, and none of that network was heard yet",

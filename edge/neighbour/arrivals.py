@@ -13,10 +13,12 @@ import logging
 import socket
 import struct
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+
+from tink.limits.newest import Newest
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,7 @@ class Arrivals:
         """`tcp_ports`: those of ours that are looked at, beside udp/69. Raises OSError: no privilege, no interface."""
         self._tcp_ports = frozenset(tcp_ports)
         self._clock = clock
-        self._knocks: OrderedDict[str, dict[str, _Knocks]] = OrderedDict()
+        self._knocks: Newest[str, dict[str, _Knocks]] = Newest(MACHINES)
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         try:
@@ -129,10 +131,7 @@ class Arrivals:
 
     def _at(self, address: bytes, port: str) -> _Knocks:
         ip = socket.inet_ntoa(address)
-        ports = self._knocks.setdefault(ip, {})
-        self._knocks.move_to_end(ip)
-        if len(self._knocks) > MACHINES:
-            self._knocks.popitem(last=False)
+        ports = self._knocks[ip] = self._knocks.get(ip, {})
         return ports.setdefault(port, _Knocks())
 
 

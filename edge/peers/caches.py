@@ -12,7 +12,6 @@ Nobody is asked to fetch anything, or told a URL. Whatever fails here costs a mo
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
@@ -23,6 +22,7 @@ from edge.peers.claims import Claims
 from edge.peers.counts import Counts
 from edge.peers.membership import Membership, Peer
 from edge.peers.messages import Answer, HeldCopy, Question
+from tink.limits.newest import Newest
 
 PATIENCE_SECONDS: Final = 10.0
 """How long another edge is waited for that is about to have the file."""
@@ -50,7 +50,7 @@ class Caches:
         self._claims = claims
         self._calls = calls
         self._counts = counts
-        self._distrusted: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._distrusted: Newest[tuple[str, str], float] = Newest(MAX_DISTRUSTED)
 
     # --- asking ---
 
@@ -84,8 +84,6 @@ class Caches:
         """See `edge.artifacts.PeerCaches`."""
         self._counts.damaged += 1
         self._distrusted[(offer.peer, key)] = self._membership.clock() + DISTRUST_SECONDS
-        if len(self._distrusted) > MAX_DISTRUSTED:
-            self._distrusted.popitem(last=False)
 
     async def _ask(self, peers: list[Peer], key: str, pin: str) -> tuple[list[tuple[Peer, Answer]], str]:
         """What they have, and who may fetch it."""

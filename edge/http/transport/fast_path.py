@@ -28,6 +28,7 @@ from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError, HttpRequestParser
 
 from edge.http.context import agent_name
+from tink.limits.newest import Newest
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class KnownHeads:
         """`limits` are those of aiohttp's parser."""
         self._loop = loop
         self._limits = limits
-        self._clients: dict[bytes, str] = {}
+        self._clients: Newest[bytes, str] = Newest(MAX_HEADS)
 
     def client(self, head: bytes) -> str | None:
         """The name of the client, if this head is harmless; None if it is not, or can't be told."""
@@ -107,8 +108,6 @@ class KnownHeads:
     def _learn(self, head: bytes) -> str | None:
         if len(head) > MAX_HEAD_BYTES or (client := self._judge(head)) is None:
             return None
-        if len(self._clients) >= MAX_HEADS:
-            del self._clients[next(iter(self._clients))]
         self._clients[head] = client
         return client
 
