@@ -29,7 +29,7 @@ from edge.composition.networks import HostNetworks
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
 from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
-from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, build_app, machine_runner
+from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.machines import (
@@ -343,7 +343,7 @@ class Serving:
         return files, server
 
     def _machine_app(self, osie_files: OsieFiles, metadata: MetadataSettings, agent_ca: bytes) -> MachineApp:
-        app = build_app(
+        app = MachineApp(
             inventory=self._inventory,
             callers=self._callers,
             policy=self._policy,

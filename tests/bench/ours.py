@@ -25,7 +25,7 @@ from edge.callers import Callers, token_keys
 from edge.composition.heap import settle
 from edge.composition.logs import set_up
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
-from edge.http import MetadataSettings, build_app, machine_runner
+from edge.http import MachineApp, MetadataSettings, machine_runner
 from edge.journey.expectations import Expectations, Facts, Story
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone
@@ -107,7 +107,7 @@ async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
     machines_known = inventory(range(CLIENTS))
     policy = NetbootPolicy()
     scripts = Scripts(BootSettings(http_port=HTTP_PORT))
-    app = build_app(
+    app = MachineApp(
         inventory=machines_known,
         callers=Callers(machines_known),
         policy=policy,
@@ -140,7 +140,7 @@ async def metadata(exit_stack: AsyncExitStack, journey: Journey, *, directory: s
 
     policy = NetbootPolicy()
     scripts = Scripts(BootSettings(http_port=HTTP_PORT))
-    app = build_app(
+    app = MachineApp(
         inventory=known,
         callers=callers,
         policy=policy,
