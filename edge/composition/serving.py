@@ -275,16 +275,15 @@ class Serving:
         if not edge.peers and not edge.peer_group:
             return None
         dhcp = Service.DHCP in settings.services and edge.dhcp_mode is DhcpMode.RESERVATION
-        peers = Peers(
+        return Peers(
             metadata.keys,
             http_port=edge.http_port,
             server_port=0 if edge.grpc_authority else settings.grpc_port,
             dhcp=dhcp,
             named=edge.peers,
+            changed=self.peers_changed,
             announce=self._journey.announce,
         )
-        peers.follow(self)
-        return peers
 
     def _others(self, address: str, mac: str) -> tuple[Origin, ...]:
         """Where a machine that has reached this edge at `address` can go on with another one."""

@@ -348,7 +348,7 @@ class Stack:
                 client,
                 namespace=self._settings.lease_namespace or pod_namespace(),
                 group=group,
-                identity=peers.id,
+                identity=peers.own.id,
                 own=lambda: [f"{place.address}:{peers.own.http_port}" for place in peers.own.places],
                 found=peers.found,
             )

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol
+from dataclasses import asdict
+from typing import Final
 
-from edge.artifacts import Artifact, Copy, Offer, PeerError, PeerResponse
+from edge.artifacts import ArtifactCache, Copy, Offer, PeerError, PeerResponse
 from edge.peers.calls import CallError, Calls
 from edge.peers.claims import Claims
 from edge.peers.counts import Counts
@@ -30,16 +31,6 @@ PAUSE_SECONDS: Final = 0.1
 DISTRUST_SECONDS: Final = 600.0
 """For how long an edge is not asked for a file that was damaged when it came from there."""
 MAX_DISTRUSTED: Final = 1024
-
-
-class OwnCache(Protocol):
-    """What this edge has: `edge.artifacts.ArtifactCache`."""
-
-    def held(self, key: str, pin: str) -> tuple[Copy | None, bool]:
-        """See there."""
-
-    async def open_held(self, key: str, pin: str, version: str) -> Artifact | None:
-        """See there."""
 
 
 class Caches:
@@ -112,11 +103,11 @@ class Caches:
         return max(offers, key=_worth, default=None)
 
 
-def answer(question: Question, edge: str, cache: OwnCache | None, claims: Claims) -> Answer:
+def answer(question: Question, edge: str, cache: ArtifactCache | None, claims: Claims) -> Answer:
     """What this edge answers the edge `edge`."""
     copy, fetching = cache.held(question.key, question.pin) if cache is not None else (None, False)
     return Answer(
-        held=HeldCopy.model_validate(_fields(copy)) if copy is not None else None,
+        held=HeldCopy.model_validate(asdict(copy)) if copy is not None else None,
         fetching=fetching,
         claimed=claims.claim(question.key, edge) if question.claim else "",
     )
@@ -124,7 +115,3 @@ def answer(question: Question, edge: str, cache: OwnCache | None, claims: Claims
 
 def _worth(offer: Offer) -> tuple[bool, bool, float]:
     return offer.copy.fresh > 0, bool(offer.copy.sha256), offer.copy.fresh
-
-
-def _fields(copy: Copy) -> dict[str, str | int | float]:
-    return {name: getattr(copy, name) for name in Copy.__slots__}
