@@ -35,7 +35,7 @@ from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.machines import BootProblemWriter, ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
-from edge.neighbour.table import NeighbourChanges, NeighbourTable
+from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.peers import EdgeLeases, Peers
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site
@@ -509,7 +509,7 @@ class Stack:
                 )
         callers = Callers(self.inventory, edge.dhcp_mode, neighbours, by_address=edge.known_by_address)
         if neighbours is not UNSEEN:
-            self._exit.callback(NeighbourChanges(callers.changed).close)
+            self._exit.callback(neighbour_changes(callers.changed).close)
         return callers
 
     async def _start_server(

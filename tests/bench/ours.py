@@ -30,7 +30,7 @@ from edge.journey.expectations import Expectations, Facts, Story
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
-from edge.neighbour.table import NeighbourChanges, NeighbourTable
+from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
@@ -133,7 +133,7 @@ async def metadata(exit_stack: AsyncExitStack, journey: Journey, *, directory: s
     table = NeighbourTable(["srv0"])
     exit_stack.callback(table.close)
     callers = Callers(known, neighbours=table)
-    exit_stack.callback(NeighbourChanges(callers.changed).close)
+    exit_stack.callback(neighbour_changes(callers.changed).close)
 
     def osie(_namespace: str, _name: str) -> dict[str, Any] | None:
         return None

@@ -31,22 +31,18 @@ class Link:
         try:
             # Protocol 0: nothing that arrives is copied to this socket (packet(7)).
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        except PermissionError as error:
-            raise NoLinkError("CAP_NET_RAW is missing") from error
         except OSError as error:
-            raise NoLinkError(error.strerror) from error
+            why = "CAP_NET_RAW is missing" if isinstance(error, PermissionError) else error.strerror
+            raise NoLinkError(why) from error
         try:
             self._socket.setblocking(False)
             self._socket.bind((interface, 0))
             if self._socket.getsockname()[3] != _ARPHRD_ETHER:
-                raise NoLinkError(f"{interface} is no Ethernet interface")
+                raise OSError(0, f"{interface} is no Ethernet interface")
             self._read_hardware_address(now)
         except OSError as error:
             self._socket.close()
             raise NoLinkError(error.strerror) from error
-        except NoLinkError:
-            self._socket.close()
-            raise
 
     def close(self) -> None:
         """Close the socket."""
