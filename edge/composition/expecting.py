@@ -11,7 +11,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Final
 from uuid import UUID
@@ -34,14 +33,6 @@ _NO_UUIDS: Final = frozenset({UUID(int=0), UUID(int=(1 << 128) - 1), UUID("03000
 _DIGITS: Final = "0123456789abcdef"
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Where machines reach this edge."""
-
-    http: int = 7080
-    grpc: int = 42113
-
-
 class BootWatch:
     """Belongs to one event loop; `run` it beside the servers."""
 
@@ -53,17 +44,17 @@ class BootWatch:
         networks: HostNetworks,
         relayed: Callable[[], tuple[IPv4Network, ...]],
         problems: BootProblemWriter,
-        ports: Ports,
+        ports: tuple[int, int],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`relayed()` are the networks whose relays were heard; `clock` is the journey's."""
+        """`relayed()`: the networks whose relays were heard; `ports`: of HTTP and gRPC here; `clock`: the journey's."""
         self._journey = journey
         self._inventory = inventory
         self._workflows = workflows
         self._networks = networks
         self._relayed = relayed
         self._problems = problems
-        self._ports = ports
+        self._http_port, self._grpc_port = ports
         self._uuids: Newest[str, tuple[str, str]] = Newest(MAX_UUIDS)
         """Hardware and MAC by UUID; _SHARED where several machines say the same."""
         self._arrivals: dict[str, Arrivals] = {}
@@ -118,7 +109,7 @@ class BootWatch:
         for state in self._networks.states:
             if state.address and state.interface not in self._arrivals and not self._cannot_look:
                 try:
-                    self._arrivals[state.interface] = Arrivals(state.interface, self._ports.http, self._ports.grpc)
+                    self._arrivals[state.interface] = Arrivals(state.interface, self._http_port, self._grpc_port)
                 except OSError as error:
                     self._cannot_look = isinstance(error, PermissionError)
                     log.debug("packets on %s can't be looked at: %s", state.interface, error.strerror)
@@ -157,8 +148,8 @@ class BootWatch:
             workflow_message=self._workflows.message(machine.namespace, machine.name) if machine is not None else "",
             arrived=self._arrived(machine, story.boot.since),
             answered=self._answered(machine, story.boot.since),
-            http_port=self._ports.http,
-            grpc_port=self._ports.grpc,
+            http_port=self._http_port,
+            grpc_port=self._grpc_port,
         )
 
     def _arrived(self, machine: Machine | None, since: float) -> dict[str, int] | None:

@@ -14,11 +14,10 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv4Network
-from typing import Protocol
 
 from prometheus_client.core import Metric
 
@@ -34,11 +33,8 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
 
 
-class Follower(Protocol):
-    """Serves something on the networks."""
-
-    async def network_changed(self, state: NetworkState) -> None:
-        """Serve on that network as it is now, or no more. Raises the part's own error, and is asked again then."""
+Follower = Callable[[NetworkState], Awaitable[None]]
+"""Serves something on a network as it is now, or no more. Raises the part's own error, and is called again then."""
 
 
 class HostNetworks:
@@ -165,7 +161,7 @@ class HostNetworks:
 
     async def _tell(self, state: NetworkState) -> None:
         for follower in self._followers:
-            await follower.network_changed(state)
+            await follower(state)
         self._told[state.interface] = state
 
     def _failed(self, state: NetworkState, error: Exception) -> NetworkState:

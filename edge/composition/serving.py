@@ -65,7 +65,7 @@ _LOGS = {Syslog.AUTO: LogsTo.HOOKOS, Syslog.ON: LogsTo.ALL, Syslog.OFF: LogsTo.N
 class Serving:
     """Starts the edge's services, each of which `exit_stack` will stop. Made before the inventory is filled.
 
-    An `edge.composition.networks.Follower`: the networks are served when it is told of them, after `start`.
+    The networks are served when `network_changed` is told of them, after `start`.
     """
 
     def __init__(

@@ -22,8 +22,8 @@ from typing import Any
 
 from edge.callers import UNSEEN, Callers, Neighbours
 from edge.checkpoint import checkpoint_metrics
-from edge.composition.agents import AgentsAddresses, AgentsNetworks
-from edge.composition.expecting import BootWatch, Ports
+from edge.composition.agents import AgentsAddresses, at_networks
+from edge.composition.expecting import BootWatch
 from edge.composition.host import NetworkState
 from edge.composition.network_services import tcp_advice
 from edge.composition.networks import HostNetworks
@@ -268,7 +268,7 @@ class Stack:
                 networks,
                 lambda: mistakes.relayed if mistakes is not None else (),
                 problems,
-                Ports(settings.edge.http_port, settings.grpc_port),
+                (settings.edge.http_port, settings.grpc_port),
             )
             serving = Serving(
                 self._settings,
@@ -308,7 +308,7 @@ class Stack:
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
             await serving.start()
-            networks.add_follower(serving)
+            networks.add_follower(serving.network_changed)
         await networks.start()
         self._spawn(networks.run(), "networks")
         if serving is not None and mistakes is not None:
@@ -536,7 +536,7 @@ class Stack:
         self._exit.push_async_callback(server.stop)
         self.metrics.register(server.metrics())
         if self._fixed is None:
-            networks.add_follower(AgentsNetworks(server, networks.states, port))
+            networks.add_follower(at_networks(server, networks.states, port))
         else:
             self._spawn(self._fixed.run(server), "addresses of agents")
 
