@@ -1,5 +1,4 @@
-# `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13 (of `make test`, tried on 13 are its set-up and
-# the unit tests; the tests of systemd's units start this host's Python in a Debian 12, which that of 13 can't).
+# `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13.
 .DEFAULT_GOAL := help
 .PHONY: help venv lock run test test-unit test-cluster test-fresh soak record check bench wheel wheels sbom deb image chart proto crds clean clean-all
 
@@ -58,7 +57,8 @@ test: venv
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh cloud-init
-	@deploy/setup.sh installed
+	@deploy/setup.sh installed bookworm
+	@deploy/setup.sh installed $(SUITE)
 	@python -m tests.programs helm
 	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/boot tests/interop tests/unit
 

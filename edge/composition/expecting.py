@@ -57,6 +57,8 @@ class BootWatch:
         self._http_port, self._grpc_port = ports
         self._uuids: Newest[str, tuple[str, str]] = Newest(MAX_UUIDS)
         """Hardware and MAC by UUID; _SHARED where several machines say the same."""
+        self._strangers: Newest[str, str] = Newest(MAX_UUIDS)
+        """MACs that nobody has registered, by their UUID, which nobody else has said so far."""
         self._arrivals: dict[str, Arrivals] = {}
         self._cannot_look = False
         self.expectations = Expectations(journey, self._facts, self._say, clock)
@@ -133,9 +135,11 @@ class BootWatch:
         claimants = () if machine is not None else self._inventory.claimants(mac)
         hardware = "/".join((machine.namespace, machine.name)) if machine is not None else ""
         uuid = _canonical(str(story.boot.told("uuid")))
+        unknown = machine is None and not claimants
         if machine is not None and uuid:
             self._learn(uuid, hardware, mac)
-        unknown = machine is None and not claimants
+        elif unknown and uuid and uuid not in self._uuids:
+            self._strangers[uuid] = mac
         return Facts(
             now=now,
             registered=_registered(hardware, machine) if machine is not None else None,
@@ -146,6 +150,7 @@ class BootWatch:
             same_uuid=self._same(uuid) if unknown and uuid else None,
             workflow=self._workflows.pending(machine.namespace, machine.name) if machine is not None else "",
             workflow_message=self._workflows.message(machine.namespace, machine.name) if machine is not None else "",
+            no_workflow=self._workflows.why_none(machine.namespace, machine.name) if machine is not None else "",
             arrived=self._arrived(machine, story.boot.since),
             answered=self._answered(machine, story.boot.since),
             http_port=self._http_port,
@@ -194,6 +199,9 @@ class BootWatch:
     def _learn(self, uuid: str, hardware: str, mac: str) -> None:
         known = self._uuids.get(uuid)
         self._uuids[uuid] = (hardware, mac) if known is None or known[0] == hardware else _SHARED
+        stranger = self._strangers.pop(uuid, None)
+        if stranger is not None:
+            self.expectations.look_at(stranger)  # heard before this one: now it is known whose card that is
 
     def _same(self, uuid: str) -> tuple[str, str] | None:
         known = self._uuids.get(uuid, _SHARED)

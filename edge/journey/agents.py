@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from edge.journey.events import MAX_MESSAGE, Outcome, Recorder, Step, Value
 from edge.machines import Inventory, Machine
+from tink.mac import is_mac
 from tink.server import ActivityKind, AgentActivity
 
 _OUTCOME = {
@@ -36,6 +37,9 @@ class AgentJourney:
         if outcome is None or (activity.kind is ActivityKind.EVENT and not activity.elsewhere):
             return
         machine = self._machine(activity)
+        if activity.kind is ActivityKind.REFUSED:
+            self._refused(machine.mac if machine is not None else activity.agent_id.lower(), activity)
+            return
         if machine is None:
             return
         if activity.kind is ActivityKind.OUTPUT:
@@ -45,13 +49,18 @@ class AgentJourney:
             detail: dict[str, Value] = {"workflow": activity.workflow, "from": activity.peer}
             self._record(machine.mac, Step.AGENT, outcome, _so_says(activity), **detail)
             return
-        if activity.kind is ActivityKind.REFUSED:
-            # Somebody who is not that machine, perhaps: who it was stands beside what it wanted.
-            peer = activity.peer
-            message = activity.message if peer in activity.message else f"{activity.message} (asked by {peer})"
-            self._record(machine.mac, Step.AGENT, outcome, message, **{"from": peer})
-            return
         self._record(machine.mac, Step.AGENT, outcome, activity.message, peer=activity.peer)
+
+    def _refused(self, mac: str, activity: AgentActivity) -> None:
+        """Somebody who is not that machine, perhaps: who it was stands beside what it wanted.
+
+        A machine that is not registered has a journey, too. The server says few of these, so nobody makes up many.
+        """
+        if not is_mac(mac):
+            return
+        peer = activity.peer
+        message = activity.message if peer in activity.message else f"{activity.message} (asked by {peer})"
+        self._record(mac, Step.AGENT, Outcome.REFUSED, message, **{"from": peer})
 
     def _printed(self, machine: Machine, activity: AgentActivity) -> None:
         """`message` has the newest line; the others are in the detail `output`, as they came."""

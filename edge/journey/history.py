@@ -62,7 +62,7 @@ class History(list[Any]):
         found: list[JourneyEvent] = []
         printed = False
         for time, entry in zip(reversed(self.times), reversed(self), strict=True):
-            if _is_printed(entry):
+            if is_printed(entry):
                 if printed:
                     continue
                 printed = True
@@ -114,7 +114,7 @@ def milestone(entry: Entry) -> Milestone | None:
     return Milestone(entry[3]) if entry[3] else None
 
 
-def _is_printed(entry: Entry) -> bool:
+def is_printed(entry: Entry) -> bool:
     """Whether it is what an action printed, or a machine logged: there may be much of it."""
     return not milestone_number(entry) and (entry.kind if isinstance(entry, Note) else entry[0]) in _PRINTED
 

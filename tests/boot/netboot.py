@@ -59,14 +59,17 @@ class Watched:
             self.seconds = round(time.monotonic() - self.started, 2)
             self.found.set()
 
-    async def follow_journey(self) -> None:
+    async def follow_journey(self, *, further: bool) -> None:
+        """To what is waited for: a quick machine has come further by the time that this is told."""
         token = read(token_file(self._data_dir, None))
         async for event in follow("http://127.0.0.1:7081", token, history=True):
             if isinstance(event, JourneyEvent):
                 after = time.monotonic() - self.started
                 if event.detail.get("phase") != "begun":
                     self.journey.append(f"{after:7.2f} {event.step} {event.outcome}: {event.message}")
-                self.saw(f"{event.step} {event.outcome}: {event.message}")
+                self.saw(line := f"{event.step} {event.outcome}: {event.message}")
+                if self._until.search(line) and not further:
+                    return
 
     async def follow_screen(self, machine: Machine) -> None:
         while True:
@@ -113,7 +116,8 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     stack.push_async_callback(machine.power_off)
     await machine.power_on()
     watched.started = time.monotonic()
-    followers = [asyncio.create_task(watched.follow_journey()), asyncio.create_task(watched.follow_screen(machine))]
+    follow_journey = watched.follow_journey(further=arguments.linger > 0)
+    followers = [asyncio.create_task(follow_journey), asyncio.create_task(watched.follow_screen(machine))]
     try:
         async with asyncio.timeout(arguments.within):
             await watched.found.wait()

@@ -64,7 +64,8 @@ class Facts:
     `now` is in seconds since the epoch. `limit(milestone)` is how long the step behind that milestone may take, in
     seconds. `claimants` are all Hardware with this MAC, if they are several. `near` is a Hardware and its MAC that
     differs from this one in one digit; `same_uuid` a Hardware and its MAC that said the same UUID. `workflow` is
-    NAMESPACE/NAME of its Workflow that has not ended, if there is one, and `workflow_message` what it says of itself.
+    NAMESPACE/NAME of its Workflow that has not ended, if there is one, and `workflow_message` what it says of itself;
+    `no_workflow` is why there is none.
     `arrived` is how often the machine knocked at which port of ours (`udp/69`, `tcp/7080`) while that was looked at;
     None: nobody has looked. `answered` is how often this host answered that, as far as it is TCP's.
     """
@@ -78,6 +79,7 @@ class Facts:
     same_uuid: tuple[str, str] | None = None
     workflow: str = ""
     workflow_message: str = ""
+    no_workflow: str = "there is no Workflow for it"
     arrived: Mapping[str, int] | None = None
     answered: Mapping[str, int] = field(default_factory=dict)
     http_port: int = 7080

@@ -19,7 +19,7 @@ from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.limits import LIMITS, Limits
 from edge.journey.expectations.rules import diagnose
 from edge.journey.expectations.story import Story, read
-from edge.journey.history import Last, milestone, outcome_of
+from edge.journey.history import Last, is_printed, milestone, outcome_of
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
 from tink.limits.newest import Newest
@@ -79,11 +79,12 @@ class Expectations:
         say: Say,
         clock: Callable[[], float],
         limits: Limits | None = None,
-        elapsed: Callable[[], float] = time.perf_counter,
+        elapsed: Callable[[], float] = time.thread_time,
     ) -> None:
         """`facts(story, now, limit)` are those of its machine; `clock` is the journey's.
 
-        `elapsed` gives seconds, of any epoch: what sweeping costs is bounded by it.
+        `elapsed` gives seconds, of any epoch: what sweeping costs is bounded by it. They are the processor's: on a host
+        that is busy with other things, machines are looked at as often as on others.
         """
         self._journey = journey
         self._facts = facts
@@ -176,7 +177,7 @@ class Expectations:
             self._due[mac] = None
 
     def _take_other(self, mac: str, awaited: Awaited, outcome: Outcome, last: Last) -> None:
-        if awaited.at is Milestone.ACTION_BEGUN and outcome is Outcome.INFO:
+        if awaited.at is Milestone.ACTION_BEGUN and is_printed(last.entry):
             awaited.deadline = last.time + (self.limits.after(Milestone.ACTION_BEGUN) or 0.0)
             if awaited.finding is None:
                 return

@@ -123,7 +123,8 @@ def volumes(*texts):
     return {"volumes": texts}
 
 
-DAEMON = "sh -c 'sleep 100; true' HOST & echo bye"
+# Whoever is stopped says nothing of what it had started.
+DAEMON = "sh -c 'exec 2>/dev/null; sleep 100; true' HOST & echo bye"
 NO_FILES = (
     "cd /tinkerbell; umount failure-* 2>/dev/null; rm failure-*; "
     "mkfifo failure-reason; mknod failure-message c 1 5; exit 2"

@@ -28,29 +28,49 @@ class Firmware:
 
     # --- DHCP ---
 
-    def discover(self, stage: str = ROM, *, uuid: str = "", giaddr: str = "") -> bool:
-        """Whether an offer came."""
-        return self._exchange(MessageType.DISCOVER, stage, {}, uuid=uuid, giaddr=giaddr) is not None
+    def discover(self, stage: str = ROM, *, uuid: str = "", giaddr: str = "", architecture: int = 7) -> bool:
+        """Whether an offer came. `architecture` is a number of RFC 4578, section 2.1, or has been added to these."""
+        more = {options.CLIENT_ARCHITECTURE: struct.pack("!H", architecture)} if architecture != 7 else {}
+        return self._exchange(MessageType.DISCOVER, stage, more, uuid=uuid, giaddr=giaddr) is not None
 
     def lease(self, stage: str = ROM) -> None:
         """Ask for an address, take it, and have it."""
         assert self.discover(stage), f"no offer for {self.mac}"
-        asked = {
+        assert self._exchange(MessageType.REQUEST, stage, self._asked()) is not None, f"no lease for {self.mac}"
+        self._rack.address(self._where, f"{self.ip}/24")
+
+    def take_another(self, server: str) -> None:
+        """Take the offer of another DHCP server."""
+        asked = self._asked() | {options.SERVER_IDENTIFIER: socket.inet_aton(server)}
+        self._exchange(MessageType.REQUEST, ROM, asked, waits=False)
+
+    def decline(self) -> None:
+        """Say that somebody has the address already, and don't have it (RFC 2131, section 4.4.4)."""
+        self._rack.address(self._where)
+        self._exchange(MessageType.DECLINE, ROM, self._asked(), waits=False)
+
+    def _asked(self) -> dict[int, bytes]:
+        return {
             options.REQUESTED_ADDRESS: socket.inet_aton(self.ip),
             options.SERVER_IDENTIFIER: socket.inet_aton(ADDRESS),
         }
-        assert self._exchange(MessageType.REQUEST, stage, asked) is not None, f"no lease for {self.mac}"
-        self._rack.address(self._where, f"{self.ip}/24")
 
     def _exchange(
-        self, kind: MessageType, stage: str, more: dict[int, bytes], *, uuid: str = "", giaddr: str = ""
+        self,
+        kind: MessageType,
+        stage: str,
+        more: dict[int, bytes],
+        *,
+        uuid: str = "",
+        giaddr: str = "",
+        waits: bool = True,
     ) -> bytes | None:
         self._sent += 1
         xid = struct.pack("!I", self._sent << 16 | int(self.ip.rpartition(".")[2]))
         packet = codec.build(self._message(kind, xid, stage, more, uuid, giaddr))
         with self._socket() as sock:
             sock.sendto(packet, (ADDRESS if giaddr else "255.255.255.255", 67))
-            end = time.monotonic() + (0.2 if giaddr else _ANSWER_SECONDS)
+            end = time.monotonic() + (0.2 if giaddr or not waits else _ANSWER_SECONDS)
             while time.monotonic() < end:
                 try:
                     answer = sock.recv(4096)
@@ -75,7 +95,7 @@ class Firmware:
     def _message(
         self, kind: MessageType, xid: bytes, stage: str, more: dict[int, bytes], uuid: str, giaddr: str
     ) -> Message:
-        found: dict[int, bytes] = {options.MESSAGE_TYPE: bytes((kind,)), **more}
+        found: dict[int, bytes] = {options.MESSAGE_TYPE: bytes((kind,))}
         if stage in (ROM, IPXE):
             found[options.VENDOR_CLASS] = b"PXEClient:Arch:00007:UNDI:003016"
             found[options.CLIENT_ARCHITECTURE] = struct.pack("!H", 7)
@@ -84,6 +104,7 @@ class Firmware:
             found[options.USER_CLASS] = b"iPXE"
         if uuid:
             found[options.CLIENT_UUID] = b"\0" + UUID(uuid).bytes_le
+        found |= more
         return Message(
             op=codec.BOOTREQUEST, htype=codec.ETHERNET, hops=1 if giaddr else 0, xid=xid, secs=0,
             flags=codec.BROADCAST_FLAG, ciaddr=codec.NO_ADDRESS, yiaddr=codec.NO_ADDRESS, siaddr=codec.NO_ADDRESS,
@@ -104,10 +125,25 @@ class Firmware:
                     sock.sendto(b"\0\1snponly.efi\0octet\0blksize\x001468\0", (ADDRESS, 69))
                 time.sleep(pause)
 
-    def tftp(self, name: str) -> bool:
+    def tftp_and_stop(self, name: str, blocks: int = 5, seconds: float = 10.0) -> float:
+        """Take so many blocks of a file, and then nothing more; when that began."""
+        sock = in_namespace(
+            self._rack.namespaces[self._where], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        )
+        with sock:
+            sock.settimeout(_ANSWER_SECONDS)
+            sock.sendto(b"\0\1%s\0octet\0" % name.encode(), (ADDRESS, 69))
+            for _ in range(blocks):
+                block, peer = sock.recvfrom(2048)
+                sock.sendto(b"\0\4" + block[2:4], peer)
+            began = time.time()
+            time.sleep(seconds)
+        return began
+
+    def tftp(self, name: str, within: int = 20) -> bool:
         """Whether it came whole."""
         url = f"tftp://{ADDRESS}/{name}"
-        return self._curl("--tftp-blksize", "1468", url) == 0
+        return self._curl("--max-time", str(within), "--tftp-blksize", "1468", url) == 0
 
     def get(self, path: str, within: int = 20) -> int:
         """The status of curl for a path on the edge; 0 is well."""

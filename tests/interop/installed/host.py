@@ -52,6 +52,12 @@ def debian(suite: str) -> Path:
     return directory
 
 
+def own_suite() -> str:
+    """The Debian in which this machine's Python runs: its own where that is 13, whose programs ask for a newer libc."""
+    own = Path("/etc/os-release")
+    return "trixie" if own.exists() and "VERSION_CODENAME=trixie" in own.read_text() else "bookworm"
+
+
 def kubectl() -> dict[Path, str]:
     """This machine's, where a host has its own."""
     found = shutil.which("kubectl")
@@ -225,12 +231,11 @@ class Host:
 class Checkout(Host):
     """A host whose `tinkedge` is this checkout, with the units of deploy/systemd: what a package brings, at once."""
 
-    def __init__(self, directory: Path, suite: str = "bookworm") -> None:
+    def __init__(self, directory: Path) -> None:
         python, packages = Path(sys.base_prefix), Path(sysconfig.get_path("purelib"))
         # Where a user finds them whose homes are hidden.
-        super().__init__(
-            directory, suite, {python: "/opt/test/python", packages: "/opt/test/packages", ROOT: "/opt/test/project"}
-        )
+        shown = {python: "/opt/test/python", packages: "/opt/test/packages", ROOT: "/opt/test/project"}
+        super().__init__(directory, own_suite(), shown)
         program = self.disk / "usr/bin/tinkedge"
         program.parent.mkdir(parents=True)
         program.write_text(

@@ -335,7 +335,9 @@ class Session:
             error = json.loads(body)["errors"][0]
             text = f"{error.get('message') or error['code']} ({what}, HTTP {status})"
         except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-            pass  # not every registry explains itself as the specification says; the status is in the text
+            # Not every registry explains itself as the specification says.
+            if status == http.client.NOT_FOUND and what == "manifest":
+                text = "the registry has no such image, or no such tag (HTTP 404)"
         if status in _TRANSIENT:
             return TransientError(_printable(text), _seconds(response.getheader("Retry-After", "")))
         text = _printable(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edge.journey.events import JourneyEvent
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
 from edge.journey.expectations.rules.words import overdue, seconds
@@ -19,9 +20,19 @@ def no_workflow(story: Story, facts: Facts) -> Finding | None:
         return None
     if not overdue(boot, facts):
         return None
-    who = facts.registered.hardware
-    fact = f"its agent is connected and waits: there is no Workflow for Hardware {who} that has not ended"
-    return Finding("NoWorkflow", Step.WORKFLOW, fact, checks=("create one",), outcome=Outcome.INFO)
+    waits = "its agent is connected and waits"
+    failed = _last_failure(story)
+    if failed is not None:
+        fact, checks = f"{waits}; what it could have done is over, {failed.message}", ("mend that, and create another",)
+        return Finding("WorkflowFailed", Step.WORKFLOW, fact, checks=checks)
+    return Finding("NoWorkflow", Step.WORKFLOW, f"{waits}: {facts.no_workflow}", outcome=Outcome.INFO)
+
+
+def _last_failure(story: Story) -> JourneyEvent | None:
+    """How its last Workflow failed; None: it did not, as far back as is known."""
+    events = (event for boot in reversed(story.boots) for event in reversed(boot.events))
+    last = next((event for event in events if event.step is Step.WORKFLOW and event.detail.get("state")), None)
+    return last if last is not None and last.outcome is Outcome.FAILED else None
 
 
 def not_begun(story: Story, facts: Facts) -> Finding | None:

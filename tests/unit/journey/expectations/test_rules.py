@@ -94,6 +94,11 @@ def stops_printing(play: Play) -> None:
     play.record(Step.ACTION, Outcome.INFO, "disk: 3 %", action="disk", output="3 %").wait(55)
 
 
+def failed_before(play: Play) -> None:
+    text = "workflow default/install: Failed: TemplateError: no such parameter"
+    play.record(Step.WORKFLOW, Outcome.FAILED, text, state="Failed").to_agent()
+
+
 NO_WARNINGS = {"DhcpRefused", "NoWorkflow", "ActionSilent"}
 FAULTS = [
     Fault(
@@ -295,7 +300,14 @@ FAULTS = [
         "agent without a Workflow",
         lambda p: p.to_agent(),
         "NoWorkflow",
-        r"there is no Workflow for Hardware default/m1",
+        r"^its agent is connected and waits: no Workflow for default/m1: create one$",
+        facts=replace(FACTS, workflow="", no_workflow="no Workflow for default/m1: create one"),
+    ),
+    Fault(
+        "the Workflow failed before",
+        failed_before,
+        "WorkflowFailed",
+        r"waits; what it could have done is over, workflow default/install: Failed: TemplateError",
         facts=replace(FACTS, workflow=""),
     ),
     Fault(

@@ -56,6 +56,15 @@ def test_one_look_at_each_machine_is_enough_for_any_number_of_its_packets() -> N
     assert looked == [MAC]
 
 
+def test_what_comes_right_after_a_new_boot_does_not_hide_it() -> None:
+    play = Play()
+    play.to_agent().workflow("Running").action("disk", 1, 3).wait(12)
+    play.dhcp("offer", "PXE ROM", "boot file snponly.efi").record(Step.AGENT, Outcome.INFO, "agent disconnected")
+    play.wait(4)
+    assert play.found is not None
+    assert play.found.rule == "Interrupted"
+
+
 def test_crowd_that_fails_together_is_looked_at_a_few_at_a_time() -> None:
     now, spent = [1000.0], [0.0]
     journey = Journey(lambda: now[0])

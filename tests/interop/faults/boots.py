@@ -1,0 +1,269 @@
+"""Faults before the agent: of the network, of the firmware, of what the edge is told, and of upstreams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tests.interop.faults.fault import Fault
+from tests.interop.faults.firmware import IPXE, ROM
+from tests.interop.faults.machine import Scripted
+
+UUID = "4c4c4544-0042-3510-8052-b4c04f4a3232"
+
+
+def lease_and_knock(firmware: Scripted) -> float:
+    firmware.lease()
+    began = time.time()
+    firmware.knock_at_tftp(4)
+    return began
+
+
+def lease(firmware: Scripted) -> None:
+    firmware.lease()
+
+
+def discovers(firmware: Scripted) -> None:
+    for _ in range(3):
+        firmware.discover()
+        time.sleep(1)
+
+
+def behind_relay(firmware: Scripted) -> None:
+    for _ in range(3):
+        firmware.discover(giaddr="10.98.0.1")
+        time.sleep(1)
+
+
+def no_script(firmware: Scripted) -> float:
+    firmware.to_ipxe()
+    began = time.time()
+    firmware.get(f"/ipxe/script/{firmware.mac}/auto.ipxe", within=8)
+    return began
+
+
+def kernel(osie: str) -> Callable[[Scripted], float]:
+    def play(firmware: Scripted) -> float:
+        firmware.to_ipxe()
+        firmware.script()
+        began = time.time()
+        assert firmware.kernel(osie, within=14) != 0
+        return began
+
+    return play
+
+
+def refused(firmware: Scripted) -> None:
+    firmware.discover()
+
+
+def second_card(firmware: Scripted) -> None:
+    for _ in range(3):
+        firmware.discover(ROM, uuid=UUID)
+
+
+def no_agent(firmware: Scripted) -> float:
+    firmware.to_osie(uuid=UUID)
+    began = time.time()
+    firmware.get_tcp(42113, seconds=8)
+    return began
+
+
+def starts_again(firmware: Scripted) -> None:
+    firmware.to_osie()
+    time.sleep(2)
+    firmware.discover()
+
+
+def shim_and_grub(firmware: Scripted) -> None:
+    """What EDK2, shim 16 and GRUB 2.12 ask for, as was seen; most of it is not there, and that is as it should be."""
+    firmware.lease()
+    firmware.tftp("snponly.efi")
+    for name in ("revocations_sku.efi", "revocations_sbat.efi", "shim_certificate_0.efi"):
+        firmware.tftp(name)
+    for name in ("command", "fs", "crypto", "terminal"):
+        firmware.tftp(f"grub/x86_64-efi/{name}.lst")
+    firmware.tftp("grub/grub.cfg")
+    firmware.lease(IPXE)
+    firmware.ipxe_to_osie()
+
+
+def behind_another_server(firmware: Scripted) -> None:
+    firmware.discover()
+    firmware.take_another("172.31.77.2")
+
+
+def other_architecture(firmware: Scripted) -> None:
+    firmware.discover(architecture=0x1B)  # RISC-V, 64 bits
+
+
+def declines(firmware: Scripted) -> None:
+    firmware.lease()
+    firmware.somebody_has_its_address()
+    firmware.decline()
+
+
+def blocks_are_lost(firmware: Scripted) -> float:
+    firmware.lease()
+    began = time.time()
+    firmware.tftp("snponly.efi", within=10)
+    return began
+
+
+def stops_midway(firmware: Scripted) -> float:
+    firmware.lease()
+    return firmware.tftp_and_stop("snponly.efi")
+
+
+def program_is_refused(firmware: Scripted) -> None:
+    firmware.lease()
+    assert firmware.tftp("snponly.efi")
+    firmware.discover()
+
+
+def script_only(firmware: Scripted) -> None:
+    firmware.to_ipxe()
+    firmware.get(f"/ipxe/script/{firmware.mac}/auto.ipxe")
+
+
+def loops(firmware: Scripted) -> None:
+    for _ in range(2):
+        firmware.to_ipxe()
+    firmware.discover()
+
+
+FAULTS = [
+    Fault(
+        "this host drops udp/69",
+        lease_and_knock,
+        "NoTFTPRequest",
+        r"this host's firewall drops udp/69 \(arrived (twice|\d times) on rack0, and never here\)",
+        drop="here udp 69",
+    ),
+    Fault(
+        "udp/69 is lost on the way",
+        lease_and_knock,
+        "NoTFTPRequest",
+        r"udp/69 is blocked on the way \(nothing arrived on rack0 lately\)",
+        drop="away udp 69",
+    ),
+    Fault(
+        "netmask /32",
+        lease,
+        "NoTFTPRequest",
+        r"its gateway 172\.31\.77\.1 is not on its network, netmask /32",
+        dhcp="netmask: 255.255.255.255, gateway: 172.31.77.1",
+    ),
+    Fault(
+        "offers are lost",
+        discovers,
+        "OfferNotTaken",
+        r"was offered 172\.31\.77\.\d+ 3 times in \d+ s, and never asked for it",
+    ),
+    Fault(
+        "reservation in another subnet",
+        discovers,
+        "OfferNotTaken|DhcpFailed",
+        r"its address 10\.99\.0\.5 is of another network|can't use the address \(10\.99\.0\.0/24 is not 172",
+        ip="10.99.0.5",
+    ),
+    Fault(
+        "answers to a relay are lost",
+        behind_relay,
+        "OfferNotTaken",
+        r"the answers are lost between here and the relay, or behind it",
+        ip="10.98.0.5",
+    ),
+    Fault(
+        "this host drops tcp/7080",
+        no_script,
+        "NoScriptRequest",
+        r"this host's firewall drops tcp/7080",
+        drop="here tcp 7080",
+    ),
+    Fault(
+        "this host drops tcp/42113",
+        no_agent,
+        "AgentMissing",
+        r"this host's firewall drops tcp/42113",
+        drop="here tcp 42113",
+    ),
+    Fault("upstream has no such file", kernel("missing"), "KernelFailed", r"404 Not Found", "missing"),
+    Fault("upstream refuses", kernel("refused"), "KernelFailed", r"[Rr]efuse|Connect call failed", "refused"),
+    Fault("upstream has no name", kernel("no-name"), "KernelFailed", r"no-such-host\.invalid", "no-name"),
+    Fault("upstream says a page", kernel("page"), "KernelFailed", r"HTML|text/html|web page", "page"),
+    Fault(
+        "upstream breaks off",
+        kernel("truncated"),
+        "KernelFailed|UpstreamStalls",
+        r"broke after|nothing more for",
+        "truncated",
+    ),
+    Fault("upstream speaks no TLS", kernel("bad-tls"), "KernelFailed", r"no connection within 5 s", "bad-tls"),
+    Fault(
+        "upstream stalls",
+        kernel("stalls"),
+        "UpstreamStalls|KernelFailed",
+        r"127\.0\.0\.1 (has sent .* and nothing more for|had sent nothing for \d+ s, and the machine gave up)",
+        "stalls",
+    ),
+    Fault(
+        "upstream does not answer",
+        kernel("silent"),
+        "UpstreamStalls|KernelFailed",
+        r"127\.0\.0\.1 has sent nothing of it for|does not answer|no answer",
+        "silent",
+    ),
+    Fault(
+        "netboot is not allowed", refused, "DhcpRefused", r"disableNetboot is true", interface="disableNetboot: true"
+    ),
+    Fault(
+        "the machine starts again",
+        starts_again,
+        "KernelRestarted|OfferNotTaken",
+        r"firmware asked for an address again",
+    ),
+    Fault(
+        "one digit off",
+        refused,
+        "AlmostRegistered",
+        r"one digit off from 52:54:00:0e:ff:01 of Hardware default/never-heard",
+        registered=False,
+    ),
+    Fault(
+        "second card",
+        second_card,
+        "SecondCard",
+        r"has the UUID of Hardware default/this-host-drops-tcp-42113",
+        registered=False,
+        after="this host drops tcp/42113",
+    ),
+    Fault("not registered", refused, "SeenInfo|SeenRefused", r"not registered|no Hardware", registered=False),
+    Fault("DHCP is not for it", refused, "DhcpRefused", r"disableDhcp is true", interface="disableDhcp: true"),
+    Fault("no OSIE", script_only, "ScriptFailed", r"spec\.osie\.name is not set", osie=""),
+    Fault(
+        "unknown OSIE",
+        script_only,
+        "ScriptFailed",
+        r"OSIE default/nowhere",
+        "nowhere",
+    ),
+    Fault("no program for it", other_architecture, "DhcpRefused|DhcpFailed", r"no boot program|architecture"),
+    Fault("another DHCP server", behind_another_server, "OtherDHCPServer|DhcpFailed", r"172\.31\.77\.2\b"),
+    Fault("the address is in use", declines, "DhcpFailed|AddressConflict", r"(?i)declin|in use|conflict"),
+    Fault(
+        "TFTP's blocks are lost",
+        blocks_are_lost,
+        "TFTPStalls|TftpFailed",
+        r"acknowledged nothing for",
+        drop="blocks udp 69",
+    ),
+    Fault(
+        "the machine stops in TFTP", stops_midway, "TFTPStalls|TftpFailed", r"acknowledged nothing for|silent|no answer"
+    ),
+    Fault("the boot program does not run", program_is_refused, "ProgramNotStarted", r"Secure Boot refuses it"),
+    Fault("the third boot alike", loops, "BootLoop", r"netboots for the third time"),
+    Fault("upstream's checksum is another", kernel("bad-checksum"), "KernelFailed", r"(?i)sha-?256", "bad-checksum"),
+    Fault("upstream's certificate", kernel("bad-certificate"), "KernelFailed", r"(?i)certificate", "bad-certificate"),
+]
+HEALTHY = Fault("shim and grub", shim_and_grub, "", "")
