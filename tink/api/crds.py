@@ -59,25 +59,19 @@ AGE = Column("Age", ".metadata.creationTimestamp", "Time since the object was cr
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a definition. `selectable`: the paths that `kubectl get --field-selector` takes (Kubernetes 1.31
+    """The version of a definition. `selectable`: the paths that `kubectl get --field-selector` takes (Kubernetes 1.31
     and later; older ones ignore them). `status`: whether the status is a subresource."""
 
-    name: str
     model: type[BaseModel]
     columns: tuple[Column, ...]
     selectable: tuple[str, ...] = ()
     status: bool = False
-    storage: bool = True
-    served: bool = True
-    deprecation: str = ""
     first_status: Raw | None = None
     """The status of an object that nobody has written one for: what `kubectl get` shows until then."""
 
     def entry(self) -> Raw:
         """The version as it stands in a CustomResourceDefinition."""
-        entry: Raw = {"name": self.name, "served": self.served, "storage": self.storage}
-        if self.deprecation:
-            entry |= {"deprecated": True, "deprecationWarning": self.deprecation}
+        entry: Raw = {"name": VERSION, "served": True, "storage": True}
         entry["additionalPrinterColumns"] = [column.entry() for column in self.columns]
         schema = _object_schema(self.model)
         if self.first_status is not None:
@@ -91,7 +85,6 @@ class Version:
 
 
 _HARDWARE = Version(
-    VERSION,
     Hardware,
     (
         Column("OSIE", ".spec.osie.name", "The OSIE that the machine netboots."),
@@ -119,7 +112,6 @@ _HARDWARE = Version(
     },
 )
 _OSIE = Version(
-    VERSION,
     OSIE,
     (
         Column("Kernel", ".spec.kernelUrl", "URL of the kernel."),
@@ -128,10 +120,9 @@ _OSIE = Version(
     ),
 )
 _TEMPLATE = Version(
-    VERSION, Template, (Column("First Action", ".spec.actions[0].name", "Name of the first action.", priority=1), AGE)
+    Template, (Column("First Action", ".spec.actions[0].name", "Name of the first action.", priority=1), AGE)
 )
 _WORKFLOW = Version(
-    VERSION,
     Workflow,
     (
         Column("State", ".status.state", "Where the Workflow is."),
@@ -153,14 +144,11 @@ def generate() -> list[Raw]:
 
     The result is the same for the same models, byte for byte, and belongs to the caller.
     """
-    kinds = (
-        ("hardware", ("hw",), _HARDWARE),
-        ("osies", (), _OSIE),
-        ("templates", ("tpl",), _TEMPLATE),
-        ("workflows", ("wf",), _WORKFLOW),
-    )
     return [
-        definition(GROUP, plural, short_names, version, categories=[CATEGORY]) for plural, short_names, version in kinds
+        _definition("hardware", ["hw"], _HARDWARE),
+        _definition("osies", [], _OSIE),
+        _definition("templates", ["tpl"], _TEMPLATE),
+        _definition("workflows", ["wf"], _WORKFLOW),
     ]
 
 
@@ -179,28 +167,18 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def definition(
-    group: str, plural: str, short_names: Sequence[str], *versions: Version, categories: Sequence[str] = ()
-) -> Raw:
-    """A CustomResourceDefinition (apiextensions.k8s.io/v1) of a namespaced kind, which is named like its models.
-
-    Raises SchemaError for a model without a structural schema.
-    """
-    kind = versions[0].model.__name__
-    names: Raw = {"categories": list(categories)} if categories else {}
-    names |= {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+def _definition(plural: str, short_names: Sequence[str], version: Version) -> Raw:
+    """A CustomResourceDefinition of a namespaced kind, which is named like its model. Raises SchemaError."""
+    kind = version.model.__name__
+    names: Raw = {"categories": [CATEGORY], "kind": kind, "listKind": f"{kind}List"}
+    names |= {"plural": plural, "singular": kind.lower()}
     if short_names:
         names["shortNames"] = list(short_names)
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
-        "spec": {
-            "group": group,
-            "names": names,
-            "scope": "Namespaced",
-            "versions": [version.entry() for version in versions],
-        },
+        "metadata": {"name": f"{plural}.{GROUP}"},
+        "spec": {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version.entry()]},
     }
 
 

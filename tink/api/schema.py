@@ -23,7 +23,6 @@ _KEPT = (
     "format",
     "pattern",
     "enum",
-    "nullable",
     "minimum",
     "maximum",
     "minLength",

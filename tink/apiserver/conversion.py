@@ -10,9 +10,7 @@ customresource_handler.go.)
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -21,6 +19,7 @@ import orjson
 from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources import Resource
+from tink.apiserver.store import Event, Stored
 from tink.apiserver.webhooks import MAX_ANSWER, CallWebhook, WebhookCallError, check_review, group_version_kind
 from tink.schema import (
     ClientConfig,
@@ -36,28 +35,13 @@ from tink.schema import (
     root_schema,
     structs,
 )
-from tink.shrink import shrink_to_fit
 
 TIMEOUT_SECONDS = 30
 """How long a conversion webhook may take, in seconds."""
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 1 << 20
 """A conversion webhook is sent at most so many objects, or bytes of objects, at a time."""
-MAX_KEPT = 8 << 20
-"""So many bytes of converted objects are kept for each definition: several watches want the same ones."""
 GROUP = "apiextensions.k8s.io"
-
-
-class Item(Protocol):
-    """A stored object, or a change of one: its text and the resourceVersion at which it was written."""
-
-    @property
-    def version(self) -> int:
-        """The resourceVersion."""
-
-    @property
-    def body(self) -> bytes:
-        """The object as JSON text."""
 
 
 class Converter(Protocol):
@@ -79,7 +63,7 @@ class Converter(Protocol):
         """Give stored texts in a version (an apiVersion). Raises StatusError."""
 
 
-async def as_served(resource: Resource, items: Sequence[Item]) -> list[bytes]:
+async def as_served(resource: Resource, items: Sequence[Stored | Event]) -> list[bytes]:
     """Give stored objects as text in the version of the resource. Raises StatusError when conversion fails."""
     head = b'{"apiVersion":"%b"' % resource.api_version.encode()
     bodies = [item.body for item in items]
@@ -115,7 +99,7 @@ async def as_stored(resource: Resource, obj: Raw) -> Raw:
     return made
 
 
-def is_current(resource: Resource, item: Item) -> bool:
+def is_current(resource: Resource, item: Stored) -> bool:
     """Whether a stored object is in the version in which it would be stored today."""
     return item.body.startswith(b'{"apiVersion":"%b"' % resource.stored_api_version.encode())
 
@@ -165,9 +149,6 @@ class Conversion:
         self._review = review
         self._post = post
         self._nodes: dict[tuple[str, bool], CompiledSchema] = {}
-        self._kept: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
-        self._kept_bytes = 0
-        self._under_way: dict[tuple[str, bytes], asyncio.Task[None]] = {}
 
     @property
     def by_webhook(self) -> bool:
@@ -208,68 +189,17 @@ class Conversion:
         head = b'{"apiVersion":"%b"' % target.encode()
         if self._client is None:
             return [body if body.startswith(head) else self._moved_by_name(body, target) for body in bodies]
-        made: dict[bytes, bytes] = {}
-        wanted: list[bytes] = []
-        waiting: set[asyncio.Task[None]] = set()
-        for body in bodies:
-            if body.startswith(head):
-                made[body] = body
-            elif (kept := self._kept.get((target, body))) is not None:
-                self._kept.move_to_end((target, body))
-                made[body] = kept
-            elif (task := self._under_way.get((target, body))) is not None:
-                waiting.add(task)
-            else:
-                wanted.append(body)
-        found: dict[bytes, bytes] = made
-        if wanted:
-            waiting.add(self._begin(target, list(dict.fromkeys(wanted)), found))
-        # A reader who goes away must not take the answer from others who wait for the same objects.
-        for task in waiting:
-            await asyncio.shield(task)
-        return [found.get(body) or await self._again(target, body) for body in bodies]
-
-    async def _again(self, target: str, body: bytes) -> bytes:
-        """What another reader had converted: still kept, or else once more."""
-        kept = self._kept.get((target, body))
-        if kept is not None:
-            return kept
-        found: dict[bytes, bytes] = {}
-        await self._fill(target, [body], found)
-        return found[body]
-
-    def _begin(self, target: str, bodies: list[bytes], found: dict[bytes, bytes]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._fill(target, bodies, found))
-        keys = [(target, body) for body in bodies]
-        self._under_way.update(dict.fromkeys(keys, task))
-
-        def done(ended: asyncio.Task[None]) -> None:
-            for key in keys:
-                self._under_way.pop(key, None)
-            if not ended.cancelled():
-                ended.exception()  # whoever still waits is told; with nobody waiting it is nobody's error
-
-        task.add_done_callback(done)
-        return task
-
-    async def _fill(self, target: str, bodies: list[bytes], found: dict[bytes, bytes]) -> None:
-        for batch in _batches(bodies):
+        made: list[bytes] = []
+        for batch in _batches([body for body in bodies if not body.startswith(head)]):
             objects = await self.convert([orjson.loads(body) for body in batch], target)
             try:
-                for body, obj in zip(batch, objects, strict=True):
+                for obj in objects:
                     self._prune(obj)
-                    found[body] = made = text(obj, target)
-                    self._keep((target, body), made)
+                    made.append(text(obj, target))
             except (orjson.JSONEncodeError, RecursionError) as error:
                 raise _failed(f"conversion webhook for {target} returned what cannot be written: {error}") from error
-
-    def _keep(self, key: tuple[str, bytes], made: bytes) -> None:
-        target, body = key
-        self._kept[target, shrink_to_fit(body)] = shrink_to_fit(made)
-        self._kept_bytes += len(body) + len(made)
-        while self._kept_bytes > MAX_KEPT:
-            (_, body), gone = self._kept.popitem(last=False)
-            self._kept_bytes -= len(body) + len(gone)
+        rest = iter(made)
+        return [body if body.startswith(head) else next(rest) for body in bodies]
 
     def _moved_by_name(self, body: bytes, target: str) -> bytes:
         obj: Raw = orjson.loads(body)

@@ -72,7 +72,7 @@ class Program:
         slots = {name: at for at, name in enumerate(self._types, VARIABLES)}
         self._slots = tuple(slots.items())
         compiler = Compiler(slots, self._types)
-        code = compiler.compile(tree)
+        code = compiler.visit(tree)
         self._run, self.cost = code.run, code.cost
         self._rest = (None,) * (compiler.size - VARIABLES)
         self._tree = tree

@@ -13,7 +13,6 @@ The behaviour is that of k8s.io/apiextensions-apiserver, recorded from a real ku
 """
 
 from tink.schema.checker import (
-    Checked,
     Checker,
     DefinitionError,
     checkers,
@@ -21,18 +20,18 @@ from tink.schema.checker import (
     complete_by_schema,
     read_metadata,
 )
-from tink.schema.client_config import ClientConfig, check_client
+from tink.schema.client_config import REVIEW_VERSIONS, ClientConfig, check_client, check_review_versions
 from tink.schema.field_errors import FieldError, invalid_whole, quote
 from tink.schema.jsonpath import JSONPathError, compile_path
 from tink.schema.match_conditions import ConditionError, Conditions, compile_condition
 from tink.schema.outcome import CompiledSchema, Outcome, Path, TooMuchAddedError
 from tink.schema.structs import MistypedError
-from tink.schema.structural import ValidCache, compile_schema, mark, root_schema, text_of
-from tink.schema.validations import field_path, ratcheted
+from tink.schema.structural import compile_schema, mark, root_schema
+from tink.schema.validations import Validations, field_path, ratcheted
 from tink.schema.values import Raw, deep_copy
 
 __all__ = [
-    "Checked",
+    "REVIEW_VERSIONS",
     "Checker",
     "ClientConfig",
     "CompiledSchema",
@@ -46,8 +45,9 @@ __all__ = [
     "Path",
     "Raw",
     "TooMuchAddedError",
-    "ValidCache",
+    "Validations",
     "check_client",
+    "check_review_versions",
     "checkers",
     "compile_condition",
     "compile_definition",
@@ -62,5 +62,4 @@ __all__ = [
     "ratcheted",
     "read_metadata",
     "root_schema",
-    "text_of",
 ]

@@ -1,4 +1,5 @@
-"""Where a webhook is: the `clientConfig` of webhook configurations and of definitions with a conversion webhook.
+"""Where a webhook is, and what it is sent: the `clientConfig` and the versions of reviews of webhook configurations and
+of definitions with a conversion webhook.
 
 Checked when it is stored, read when it is used. Pure. The checks are those of k8s.io/apiserver,
 pkg/util/webhook/validation.go.
@@ -10,13 +11,16 @@ import base64
 import binascii
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tink.schema import field_errors, meta
-from tink.schema.field_errors import FieldError
+from tink.schema.field_errors import FieldError, invalid_whole
+
+REVIEW_VERSIONS = ("v1", "v1beta1")
+"""Versions of AdmissionReview and ConversionReview that can be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +113,20 @@ def _check_path(path: str, at: str) -> list[FieldError]:
             found.append(field_errors.invalid(at, path, f"segment[{index}] may not be empty"))
         elif wrong := meta.subdomain(step):
             found.append(field_errors.invalid(at, path, f"segment[{index}]: {wrong}"))
+    return found
+
+
+def check_review_versions(versions: Sequence[str], at: str, *, known: bool, advice: str = "") -> list[FieldError]:
+    """Find what is wrong with the versions of reviews; `known` demands one that can be sent. `advice` is for who names
+    none."""
+    if not versions:
+        return [field_errors.required(at, advice)]
+    found = []
+    for index, version in enumerate(versions):
+        if version in versions[:index]:
+            found.append(invalid_whole(f"{at}[{index}]", version, "duplicate version"))
+        elif wrong := meta.dns1035(version):
+            found.append(invalid_whole(f"{at}[{index}]", version, wrong))
+    if known and not set(versions) & set(REVIEW_VERSIONS):
+        found.append(invalid_whole(at, list(versions), f"must include at least one of {', '.join(REVIEW_VERSIONS)}"))
     return found

@@ -6,16 +6,16 @@ import copy
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tink.apiserver.managed_fields.openapi import compile_root
-from tink.apiserver.requests import JSON_PATCH, MERGE_PATCH, decode_patch
+from tink.apiserver.requests import MERGE_PATCH, decode_patch
 from tink.apiserver.serializer import duplicate_fields
-from tink.apiserver.write import submitted
 from tink.schema.outcome import Outcome
+from tink.schema.structural import compiler
 from tink.schema.structural.compiler import compile_schema
-from tink.schema.structural.valid_cache import _ENTRY_BYTES, GENERATION_BYTES, MAX_TEXT, ValidCache, text_of
 
 ITEM = {
     "type": "object",
@@ -142,22 +142,15 @@ def test_an_item_that_stands_twice_is_told_and_one_that_does_not_is_not() -> Non
         assert len(found.errors) == wrong, ids
 
 
-def test_values_are_forgotten_when_nobody_asks_for_them_and_kept_when_somebody_does() -> None:
-    known = ValidCache()
-    asked, unasked = b"asked", b"unasked"
-    known.note(asked)
-    known.note(unasked)
-    for number in range(3 * GENERATION_BYTES // (1000 + _ENTRY_BYTES)):
-        known.note(b"%01000d" % number)
-        assert asked in known
-    assert unasked not in known
-    assert sum(map(len, known._young | known._old)) <= 2 * GENERATION_BYTES
-    for number in range(20_000):
-        known.note(b"%d" % number)
-    assert len(known._young | known._old) <= 2 * GENERATION_BYTES // _ENTRY_BYTES, "small ones take room, too"
-    known.note(b"x" * (MAX_TEXT + 1))
-    assert b"x" * (MAX_TEXT + 1) not in known
-    assert text_of({"n": 1 << 70}) is None
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_KNOWN_BYTES", 2_000)
+    walk = compiler._remembering(lambda _value, _path, _found: None)
+    for number in range(200):
+        walk({"size": number}, None, Outcome())
+    (known,) = [cell.cell_contents for cell in walk.__closure__ or () if isinstance(cell.cell_contents, set)]
+    assert 0 < len(known) <= 1 + 2_000 // compiler._ENTRY_BYTES
+    walk({"text": "x" * compiler._LONGEST_KNOWN}, None, Outcome())
+    assert len(max(known, key=len)) < 100, "what is long is not kept"
 
 
 named = st.fixed_dictionaries(
@@ -172,7 +165,6 @@ named = st.fixed_dictionaries(
 def test_owners_of_lists_differ_by_what_differs_wherever_the_items_stand(
     old: list[Any], new: list[Any], alike: bool
 ) -> None:
-    """Lists with the same items in the same places are compared without looking at all of them."""
     if alike:
         pairs = zip(old, new, strict=False)
         new = [{**theirs, "id": ours.get("id")} for ours, theirs in pairs if {type(ours), type(theirs)} == {dict}]
@@ -204,25 +196,3 @@ def test_what_stands_twice_is_told_however_the_text_is_written() -> None:
         assert decode_patch(MERGE_PATCH, raw, strict=True).duplicates == wanted
         assert [f'duplicate field "{path}"' for path in duplicate_fields(raw)] == list(wanted)
         assert decode_patch(MERGE_PATCH, raw).duplicates == ()
-
-
-def test_metadata_are_read_again_unless_a_patch_only_says_which_object_it_means() -> None:
-    custom: Any = type("R", (), {"rules": type("Rules", (), {"typed": False})})
-    typed: Any = type("R", (), {"rules": type("Rules", (), {"typed": True})})
-    means = {"metadata": {"name": "w", "namespace": "d", "uid": "u", "resourceVersion": "1"}, "status": {}}
-    assert submitted.keeps_metadata(custom, MERGE_PATCH, means)
-    assert submitted.keeps_metadata(custom, MERGE_PATCH, {"status": {}})
-    assert not submitted.keeps_metadata(typed, MERGE_PATCH, means)
-    assert not submitted.keeps_metadata(custom, JSON_PATCH, means)
-    odd: tuple[Any, ...] = (
-        None,
-        [],
-        "m",
-        {"name": 1},
-        {"uid": None},
-        {"labels": {"a": "b"}},
-        {"creationTimestamp": "x"},
-    )
-    for metadata in odd:
-        assert not submitted.keeps_metadata(custom, MERGE_PATCH, {"metadata": metadata}), metadata
-    assert not submitted.keeps_metadata(custom, MERGE_PATCH, [])

@@ -1,8 +1,7 @@
 """Metal3's hosts: BareMetalHost in both of its versions, and HardwareData.
 
-`v1alpha1` and `v1beta1` hold the models of BareMetalHost, `hardwaredata` what inspection found, `parts` what the
-versions have in common, `profiles` the hardware profiles that v1beta1 left behind. `crds` makes the
-CustomResourceDefinitions of them. How one version becomes the other: `tink.convert.metal3.versions`.
+`crds` has their CustomResourceDefinitions, `profiles` the hardware profiles that v1beta1 left behind. How one version
+becomes the other: `tink.convert.metal3.versions`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions of Metal3's hosts, generated from the models of this package.
+"""The CustomResourceDefinitions of Metal3's hosts: BareMetalHost and HardwareData, as they stand in `definitions.yaml`.
 
 `tinkedge crds --metal3` prints them, `deploy/crds-metal3/` holds them. On a cluster of Metal3's they take the place of
 the baremetal-operator's: what is stored there stays as it is, and BareMetalHost is served as v1beta1 as well.
@@ -11,31 +11,14 @@ v1beta1 lack what v1alpha1 calls otherwise, so give `generate` the webhook at on
 
 from __future__ import annotations
 
-from tink.api.crds import AGE, Column, Version, definition
-from tink.api.metal3 import GROUP, HOST_VERSIONS, v1alpha1, v1beta1
-from tink.api.metal3.hardwaredata import HardwareData
+from pathlib import Path
+
+import yaml
+
+from tink.api.metal3 import HOST_VERSIONS
 from tink.api.v1alpha2 import Raw
 
-_DEPRECATION = (
-    "metal3.io/v1alpha1 BareMetalHost is deprecated; use metal3.io/v1beta1: online is poweredOn there, hardwareProfile "
-    "and status.hardware are gone (say rootDeviceHints and architecture, read HardwareData)"
-)
-
-
-def _host_columns(power: Column) -> tuple[Column, ...]:
-    return (
-        Column("Status", ".status.operationalStatus", "Whether the host can be used.", priority=1),
-        Column("State", ".status.provisioning.state", "What is being done with the host."),
-        Column("Consumer", ".spec.consumerRef.name", "What uses the host."),
-        Column("BMC", ".spec.bmc.address", "Address of the management controller.", priority=1),
-        power,
-        Column("Error", ".status.errorType", "What failed last."),
-        AGE,
-    )
-
-
-_ONLINE = Column("Online", ".spec.online", "Whether the host shall be on.")
-_POWERED_ON = Column("PoweredOn", ".spec.poweredOn", "Whether the host shall be on.")
+_DEFINITIONS = Path(__file__).with_name("definitions.yaml")
 
 
 def generate(
@@ -46,18 +29,10 @@ def generate(
     `conversion` is the `spec.conversion` of BareMetalHost, e.g. with the strategy Webhook. `storage` is the version,
     one of HOST_VERSIONS, that hosts are stored in.
     """
-    old, new = HOST_VERSIONS
-    before = Version(
-        old,
-        v1alpha1.BareMetalHost,
-        _host_columns(_ONLINE),
-        status=True,
-        storage=storage == old,
-        served=serve_v1alpha1,
-        deprecation=_DEPRECATION,
-    )
-    now = Version(new, v1beta1.BareMetalHost, _host_columns(_POWERED_ON), status=True, storage=storage == new)
-    hosts = definition(GROUP, "baremetalhosts", ["bmh", "bmhost"], before, now)
+    hosts, found = yaml.load_all(_DEFINITIONS.read_bytes(), Loader=yaml.CSafeLoader)
+    old, new = hosts["spec"]["versions"]
+    old |= {"served": serve_v1alpha1, "storage": storage == old["name"]}
+    new["storage"] = storage == new["name"]
     if conversion is not None:
         hosts["spec"]["conversion"] = conversion
-    return [hosts, definition(GROUP, "hardwaredata", ["hd"], Version("v1alpha1", HardwareData, (AGE,)))]
+    return [hosts, found]

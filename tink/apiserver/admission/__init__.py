@@ -1,6 +1,7 @@
 """Admission: webhooks that change or refuse writes (k8s.io/apiserver, pkg/admission).
 
-The verbs hand each write to an `Admission` (`attributes`); `webhooks` is the one that asks configured webhooks. A
-configuration is compiled when it is stored (`configuration`, with `matching`); `review` writes the
-requests and judges the answers, `tink.apiserver.webhooks` carries them.
+The verbs make one `attributes.Attributes` for each try of a write and hand it to `webhooks`, first to `mutate`, then,
+when schema and rules have found nothing wrong, to `validate`. A configuration is compiled when it is stored
+(`configuration`, with `matching`); `review` writes the requests and judges the answers, `tink.apiserver.webhooks`
+carries them.
 """

@@ -6,11 +6,11 @@ objects (k8s.io/apimachinery, pkg/apis/meta/v1). Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tink.apiserver.requests import Labels, Match
+from tink.apiserver.requests import Labels, Match, requirement
 from tink.apiserver.resources import Resource
 
 _EXEMPT = frozenset(
@@ -74,31 +74,14 @@ class Rule:
 def compile_selector(selector: Mapping[str, Any] | None) -> Match | None:
     """Compile a LabelSelector; None when it selects everything."""
     selector = selector or {}
-    tests = [_equals(key, value) for key, value in (selector.get("matchLabels") or {}).items()]
+    tests = [requirement(key, "In", [value]) for key, value in (selector.get("matchLabels") or {}).items()]
     tests += [
-        _expression(item.get("key", ""), item.get("operator", ""), item.get("values") or ())
+        requirement(item.get("key", ""), item.get("operator", ""), item.get("values") or ())
         for item in selector.get("matchExpressions") or ()
     ]
     if not tests:
         return None
     return tests[0] if len(tests) == 1 else lambda labels: all(holds(labels) for holds in tests)
-
-
-def _equals(key: str, value: str) -> Match:
-    return lambda labels: labels.get(key) == value
-
-
-def _expression(key: str, operator: str, values: Sequence[str]) -> Match:
-    wanted = frozenset(values)
-    match operator:
-        case "In":
-            return lambda labels: labels.get(key) in wanted
-        case "NotIn":
-            return lambda labels: labels.get(key) not in wanted
-        case "Exists":
-            return lambda labels: key in labels
-        case _:
-            return lambda labels: key not in labels
 
 
 def labels_of(obj: Mapping[str, Any] | None) -> Labels | None:

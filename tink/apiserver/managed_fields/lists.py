@@ -20,7 +20,6 @@ from tink.apiserver.managed_fields.fields import (
     text_key_element,
 )
 from tink.apiserver.managed_fields.types import Difference, ItemError, Type, in_order, report, same
-from tink.schema import ValidCache, text_of
 
 
 class List(Type):
@@ -35,7 +34,6 @@ class List(Type):
         self._only_key = keys[0] if len(keys) == 1 else None
         self.settles = element.settles
         self.loose = element.loose
-        self._settled = ValidCache()
 
     def item(self, item: Any) -> str:
         """Give the path element of an item. Raises ItemError."""
@@ -81,22 +79,6 @@ class List(Type):
             raise ItemError(f"element {sum(map(len, groups.values()))}: {error}") from error
         return groups
 
-    def _grouped_where_different(self, old: list[Any], new: list[Any]) -> tuple[dict[str, list[Any]], ...]:
-        """Group the items of two lists; of lists with the same items in the same places only those that differ."""
-        texts = self._texts(old)
-        if texts is not None and texts == self._texts(new):
-            pairs = [(was, item) for was, item in zip(old, new, strict=True) if was != item or self.loose]
-            old, new = [was for was, _ in pairs], [item for _, item in pairs]
-        return self._grouped(old), self._grouped(new)
-
-    def _texts(self, items: list[Any]) -> list[str] | None:
-        """Give what tells items apart if it is one text of each, and no two have the same; None otherwise."""
-        if self._only_key is None:
-            return None
-        keys = [item.get(self._only_key) if type(item) is dict else None for item in items]
-        texts = [key for key in keys if type(key) is str]
-        return texts if len(texts) == len(keys) == len(set(texts)) else None
-
     def everything(self, value: Any) -> Fields:
         """Give all items, each by what tells it apart."""
         if not value or not isinstance(value, list):
@@ -128,7 +110,7 @@ class List(Type):
         old, new = old or [], new or []
         if not isinstance(old, list) or not isinstance(new, list):
             return {}, None
-        before, after = self._grouped_where_different(old, new)
+        before, after = self._grouped(old), self._grouped(new)
         changed: Fields = {}
         removed: Fields = {}
         for element, items in after.items():
@@ -239,13 +221,8 @@ class List(Type):
             return fields
         out = None
         for element, below in fields.items():
-            text = text_of(below)
-            if not below or text is None or text in self._settled:
-                continue  # most items own what others do
-            settled = self.element.settle(below)
-            if settled is below:
-                self._settled.note(text)
-            else:
+            settled = self.element.settle(below) if below else below
+            if settled is not below:
                 out = out or dict(fields)
                 out[element] = settled
         return out or fields

@@ -32,7 +32,15 @@ from tink.apiserver.requests.options import (
     parse_bool,
     parse_version,
 )
-from tink.apiserver.requests.selectors import Labels, Match, labels_of, match_fields, parse_fields, parse_labels
+from tink.apiserver.requests.selectors import (
+    Labels,
+    Match,
+    labels_of,
+    match_fields,
+    parse_fields,
+    parse_labels,
+    requirement,
+)
 from tink.apiserver.requests.target import Target, parse_path
 
 __all__ = [
@@ -69,5 +77,6 @@ __all__ = [
     "parse_labels",
     "parse_path",
     "parse_version",
+    "requirement",
     "wants_gzip",
 ]

@@ -8,7 +8,7 @@ selectors know `metadata.name` and `metadata.namespace`, and for some resources 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tink.apiserver.errors import StatusError, bad_request
@@ -64,18 +64,25 @@ def _requirement(found: re.Match[str]) -> Match:
     for given in sorted(values) if found["set"] else [value]:
         if wrong := meta.wrong_values(given):
             raise _wrong(given, "; ".join(wrong))
+    if operator in ("<", ">"):
+        return _ordered(key, operator, int(value))
+    if operator is None:
+        return requirement(key, "DoesNotExist" if found["absent"] else "Exists", ())
+    return requirement(key, "NotIn" if operator in ("notin", "!=") else "In", values if found["set"] else [value])
+
+
+def requirement(key: str, operator: str, values: Iterable[str]) -> Match:
+    """Compile a LabelSelectorRequirement."""
+    wanted = frozenset(values)
     match operator:
-        case "in":
-            return lambda labels: labels.get(key) in values
-        case "notin":
-            return lambda labels: labels.get(key) not in values
-        case "=" | "==":
-            return lambda labels: labels.get(key) == value
-        case "!=":
-            return lambda labels: labels.get(key) != value
-        case "<" | ">":
-            return _ordered(key, operator, int(value))
-    return (lambda labels: key not in labels) if found["absent"] else (lambda labels: key in labels)
+        case "In":
+            return lambda labels: labels.get(key) in wanted
+        case "NotIn":
+            return lambda labels: labels.get(key) not in wanted
+        case "Exists":
+            return lambda labels: key in labels
+        case _:
+            return lambda labels: key not in labels
 
 
 def _wrong(value: str, why: str) -> StatusError:

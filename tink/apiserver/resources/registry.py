@@ -11,41 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from tink.apiserver.managed_fields import FieldManager, blank_of
 from tink.apiserver.resources.scale_paths import ScalePaths
 from tink.apiserver.tables import AGE, NAME, Column
-from tink.schema import CompiledSchema, FieldError, Raw, meta, root_schema
+from tink.schema import CompiledSchema, FieldError, Raw, Validations, meta, root_schema
 
 VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 
 NAME_FIELD: Mapping[str, tuple[str, ...]] = {"metadata.name": ("metadata", "name")}
 NAMESPACED_FIELDS: Mapping[str, tuple[str, ...]] = {**NAME_FIELD, "metadata.namespace": ("metadata", "namespace")}
-
-
-def _complete(obj: Raw) -> None:
-    """Leave the object as it is."""
-
-
-def _nothing(new: Raw, old: Raw | None, now: datetime) -> None:
-    """Leave the object as it is."""
-
-
-def _no_errors(_new: Raw, _old: Raw | None) -> list[FieldError]:
-    return []
-
-
-def _no_warnings(_new: Raw) -> list[str]:
-    return []
-
-
-def _holds_nothing(_obj: Raw) -> bool:
-    return False
-
-
-def _may_go(name: str) -> None:
-    """Let an object of any name be deleted."""
 
 
 def keep_status_apart(new: Raw, old: Raw, subresource: str, has_status: bool) -> Raw:
@@ -67,23 +43,6 @@ def only(parts: Iterable[str], new: Raw, old: Raw) -> Raw:
     if "managedFields" in new["metadata"]:
         merged["metadata"]["managedFields"] = new["metadata"]["managedFields"]
     return merged | {key: new[key] for key in parts if key in new}
-
-
-class Validations(Protocol):
-    """The CEL rules of a schema, compiled."""
-
-    def check_after(self, errors: list[FieldError], new: Raw, old: Raw | None) -> list[FieldError]:
-        """Find what the rules refuse, after the schema found `errors`; `old` is the state before an update."""
-
-
-class Fields(Protocol):
-    """Who manages which fields of an object (`managed_fields`)."""
-
-    def update(self, live: Raw | None, new: Raw, manager: str, subresource: str, now: str) -> None:
-        """Note in `new` what a create, update or patch by `manager` changed; `live` is the state before."""
-
-    def apply(self, live: Raw | None, config: Raw, manager: str, subresource: str, now: str, *, force: bool) -> Raw:
-        """Merge what `manager` applies into the live object. Raises StatusError (409 for conflicts)."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +69,13 @@ class Rules:
     dear: int = 1
     strategic: bool = True
     qualifies: bool = True
-    holds: Callable[[Raw], bool] = _holds_nothing
-    may_delete: Callable[[str], str | None] = _may_go
+    holds: Callable[[Raw], bool] = lambda _obj: False
+    may_delete: Callable[[str], str | None] = lambda _name: None
     limit: Callable[[Raw, Raw, str, bool], Raw] = keep_status_apart
-    complete: Callable[[Raw], None] = _complete
-    prepare: Callable[[Raw, Raw | None, datetime], None] = _nothing
-    check: Callable[[Raw, Raw | None], list[FieldError]] = _no_errors
-    warn: Callable[[Raw], list[str]] = _no_warnings
+    complete: Callable[[Raw], None] = lambda _obj: None
+    prepare: Callable[[Raw, Raw | None, datetime], None] = lambda _new, _old, _now: None
+    check: Callable[[Raw, Raw | None], list[FieldError]] = lambda _new, _old: []
+    warn: Callable[[Raw], list[str]] = lambda _new: []
     selectable: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NAMESPACED_FIELDS)
 
 
@@ -164,7 +123,7 @@ class Resource:
     others: Mapping[str, Raw] = field(default_factory=dict)
 
     @cached_property
-    def fields(self) -> Fields:
+    def fields(self) -> FieldManager:
         """Tracks who manages which fields; made when it is first needed."""
         by_webhook = self.conversion is not None and self.conversion.by_webhook
         return FieldManager(

@@ -14,9 +14,11 @@ from tink import cel
 from tink.apiserver.resources.registry import NAME_FIELD, Resource, Rules
 from tink.apiserver.tables import AGE, NAME, Column
 from tink.schema import (
+    REVIEW_VERSIONS,
     FieldError,
     Raw,
     check_client,
+    check_review_versions,
     compile_condition,
     compile_schema,
     field_errors,
@@ -128,7 +130,6 @@ def _warn(new: Raw) -> list[str]:
 
 # --- what is checked --------------------------------------------------------------------------------------------
 
-_REVIEW_VERSIONS = ("v1", "v1beta1")
 _NO_SIDE_EFFECTS = ("None", "NoneOnDryRun")
 _SIDE_EFFECTS = ("None", "NoneOnDryRun", "Some", "Unknown")
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
@@ -144,7 +145,7 @@ def _check(new: Raw, old: Raw | None) -> list[FieldError]:
     webhooks = new.get("webhooks") or []
     before = (old or {}).get("webhooks") or []
     sides = _NO_SIDE_EFFECTS if all(w.get("sideEffects") in _NO_SIDE_EFFECTS for w in before) else _SIDE_EFFECTS
-    known = all(set(w.get("admissionReviewVersions") or _REVIEW_VERSIONS) & set(_REVIEW_VERSIONS) for w in before)
+    known = all(set(w.get("admissionReviewVersions") or REVIEW_VERSIONS) & set(REVIEW_VERSIONS) for w in before)
     names_before = [w.get("name") for w in before]
     unique = len(set(names_before)) == len(names_before)
     same = old is not None and _conditions(webhooks) == _conditions(before)
@@ -153,9 +154,9 @@ def _check(new: Raw, old: Raw | None) -> list[FieldError]:
     for index, webhook in enumerate(webhooks):
         at = f"webhooks[{index}]"
         found += _check_webhook(webhook, at, sides, conditions=not same)
-        found += _check_versions(
-            webhook.get("admissionReviewVersions") or [], f"{at}.admissionReviewVersions", known=known
-        )
+        versions, where = webhook.get("admissionReviewVersions") or [], f"{at}.admissionReviewVersions"
+        advice = f"must specify one of {', '.join(REVIEW_VERSIONS)}"
+        found += check_review_versions(versions, where, known=known, advice=advice)
         name = webhook.get("name") or ""
         if unique and name and name in seen:
             found.append(field_errors.duplicate(f"{at}.name", name))
@@ -204,21 +205,6 @@ def _check_name(name: str, at: str) -> list[FieldError]:
     if name.count(".") < 2:
         return [field_errors.invalid(at, name, "should be a domain with at least three segments separated by dots")]
     return []
-
-
-def _check_versions(versions: list[str], at: str, *, known: bool) -> list[FieldError]:
-    ours = ", ".join(_REVIEW_VERSIONS)
-    if not versions:
-        return [field_errors.required(at, f"must specify one of {ours}")]
-    found: list[FieldError] = []
-    for index, version in enumerate(versions):
-        if version in versions[:index]:
-            found.append(field_errors.invalid(f"{at}[{index}]", version, "duplicate version"))
-        elif wrong := meta.dns1035(version):
-            found.append(field_errors.invalid(f"{at}[{index}]", version, wrong))
-    if known and not set(versions) & set(_REVIEW_VERSIONS):
-        found.append(field_errors.invalid(at, versions, f"must include at least one of {ours}"))
-    return found
 
 
 def _check_rule(rule: Raw, at: str) -> list[FieldError]:
@@ -285,7 +271,8 @@ def _check_resources(items: list[str], at: str) -> list[FieldError]:
 def _check_selector(selector: Mapping[str, Any], at: str) -> list[FieldError]:
     found: list[FieldError] = []
     for key, value in (selector.get("matchLabels") or {}).items():
-        found += _check_label(key, value, f"{at}.matchLabels", f"{at}.matchLabels")
+        found += [field_errors.invalid(f"{at}.matchLabels", key, words) for words in meta.wrong_keys(key)]
+        found += [field_errors.invalid(f"{at}.matchLabels", value, words) for words in meta.wrong_values(value)]
     for index, item in enumerate(selector.get("matchExpressions") or ()):
         here = f"{at}.matchExpressions[{index}]"
         operator, values = item.get("operator") or "", item.get("values") or []
@@ -300,22 +287,13 @@ def _check_selector(selector: Mapping[str, Any], at: str) -> list[FieldError]:
                 found.append(field_errors.forbidden(f"{here}.values", why))
         else:
             found.append(field_errors.invalid(f"{here}.operator", operator, "not a valid selector operator"))
-        found += _check_label(item.get("key") or "", "", f"{here}.key", "")
-        for at_value, value in enumerate(values):
-            found += _check_label("a", value, "", f"{here}.values[{at_value}]")
+        key = item.get("key") or ""
+        found += [field_errors.invalid(f"{here}.key", key, words) for words in meta.wrong_keys(key)]
+        for place, value in enumerate(values):
+            found += [
+                field_errors.invalid(f"{here}.values[{place}]", value, words) for words in meta.wrong_values(value)
+            ]
     return found
-
-
-def _check_label(key: str, value: str, at_key: str, at_value: str) -> list[FieldError]:
-    """Check a label as metadata do, and say where it stands here."""
-    return [
-        FieldError(at_value if _is_about(error, value) and value != key else at_key, error.reason, error.message)
-        for error in meta.check({"name": "x", "labels": {key: value}}, meta.subdomain)
-    ]
-
-
-def _is_about(error: FieldError, value: str) -> bool:
-    return error.message.startswith(f"Invalid value: {field_errors.quote(value)}: ")
 
 
 def _check_conditions(conditions: list[Raw], at: str) -> list[FieldError]:

@@ -49,15 +49,15 @@ def read(resource: Resource, new: Raw) -> list[str]:
         raise cannot_be_handled(resource, str(error)) from error
 
 
-def complete(resource: Resource, new: Raw, *, known: bool = False, applied: bool = False) -> Outcome:
-    """Prune, complete and check an object; `known`: its metadata are those of the stored one.
+def complete(resource: Resource, new: Raw, *, applied: bool = False) -> Outcome:
+    """Prune, complete and check an object.
 
     Nulls that may not be are dropped; in what was `applied` they are wrong, as it is a merged object and no body.
     Raises StatusError (400) when what Kubernetes reads into Go types has other types.
     """
     try:
-        reading = _read_nothing if known else partial(read, resource)
-        found = complete_by_schema(resource.compiled, new, reading, keeps_nulls=applied and resource.custom)
+        reading, keeps_nulls = partial(read, resource), applied and resource.custom
+        found = complete_by_schema(resource.compiled, new, reading, keeps_nulls=keeps_nulls)
     except TooMuchAddedError as error:
         raise errors.too_much_added(resource.group, resource.plural, new, error) from error
     if resource.rules.typed and found.errors:  # types and formats are Go's business there
@@ -65,10 +65,6 @@ def complete(resource: Resource, new: Raw, *, known: bool = False, applied: bool
     if not found.errors:
         resource.rules.complete(new)
     return found
-
-
-def _read_nothing(_: Raw) -> list[str]:
-    return []
 
 
 def is_in(error: FieldError, part: str) -> bool:

@@ -11,7 +11,8 @@ from datetime import datetime
 import orjson
 
 from tink.apiserver import errors
-from tink.apiserver.admission.attributes import Admission, Attributes
+from tink.apiserver.admission.attributes import Attributes
+from tink.apiserver.admission.webhooks import Webhooks
 from tink.apiserver.requests import DeleteOptions, Target
 from tink.apiserver.resources import Resource
 from tink.apiserver.store import Key, Stored
@@ -24,7 +25,7 @@ from tink.schema import Raw, deep_copy, meta
 class Deletion:
     """Deletes objects. `now` gives the time in UTC."""
 
-    def __init__(self, persistence: Persistence, now: Callable[[], datetime], admission: Admission) -> None:
+    def __init__(self, persistence: Persistence, now: Callable[[], datetime], admission: Webhooks) -> None:
         self._persistence = persistence
         self._now = now
         self._admission = admission

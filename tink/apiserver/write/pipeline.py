@@ -20,7 +20,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from tink.apiserver import errors, managed_fields
-from tink.apiserver.admission.attributes import Admission, Attributes
+from tink.apiserver.admission.attributes import Attributes
+from tink.apiserver.admission.webhooks import Webhooks
 from tink.apiserver.resources import Resource
 from tink.apiserver.write.completion import complete, dedup_owners, finalizer_warnings, is_in, unknown_fields
 from tink.apiserver.write.persistence import Persistence
@@ -32,7 +33,7 @@ from tink.schema import Outcome, Raw, meta, ratcheted
 class Pipeline:
     """Takes drafts to the store. `now` gives the time in UTC."""
 
-    def __init__(self, persistence: Persistence, now: Callable[[], datetime], admission: Admission) -> None:
+    def __init__(self, persistence: Persistence, now: Callable[[], datetime], admission: Webhooks) -> None:
         self._persistence = persistence
         self._now = now
         self._admission = admission
@@ -50,7 +51,7 @@ class Pipeline:
         resource, options, subresource = draft.resource, draft.options, draft.target.subresource
         size = draft.size * resource.rules.dear
         draft.new = draft.prepare(draft.new)
-        found = await offload(size, complete, resource, draft.new, known=draft.known, applied=draft.applied)
+        found = await offload(size, complete, resource, draft.new, applied=draft.applied)
         draft.warnings += unknown_fields(resource, found, draft.duplicates, options.validation, draft.submitted)
         draft.warnings += dedup_owners(draft.new["metadata"])
         if not draft.applied:

@@ -11,10 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from tink.apiserver import errors
-from tink.apiserver.access import ADMIN, MASTERS, Action, Caller, Request, WrongTokenError, allowed, rules_in
+from tink.apiserver.access import (
+    ADMIN,
+    MASTERS,
+    Action,
+    Authenticator,
+    Caller,
+    Request,
+    WrongTokenError,
+    allowed,
+    rules_in,
+)
 from tink.apiserver.resources import Resource, Rules
 from tink.apiserver.write import completion, submitted
 from tink.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
@@ -92,20 +102,10 @@ def find_review(group: str, version: str, plural: str) -> Resource | None:
     return _BY_PLURAL.get((group, version, plural))
 
 
-class Directory(Protocol):
-    """Who there is (`access.Authenticator`)."""
-
-    def caller(self, shown: bytes) -> Caller:
-        """Who shows this token. Raises WrongTokenError."""
-
-    def user(self, name: str) -> Caller:
-        """The user of a name, whether there is such a one or not."""
-
-
 class Reviewer:
-    """Answers reviews about the users of a directory."""
+    """Answers reviews about the users that an authenticator knows."""
 
-    def __init__(self, users: Directory, now: Callable[[], datetime]) -> None:
+    def __init__(self, users: Authenticator, now: Callable[[], datetime]) -> None:
         self._users = users
         self._now = now
 

@@ -39,8 +39,7 @@ class Draft(ABC):
     """One try of a write: `new` is what is to be stored, `old` what is, both in the version of the request.
 
     `duplicates` are the fields that stand twice in the body. `submitted` is the object that a patch led to, as text.
-    `applied`: the managed fields are right already. `known`: the metadata are those of the object before and need not
-    be read again. `size` is in bytes of JSON: how long the steps will take.
+    `applied`: the managed fields are right already. `size` is in bytes of JSON: how long the steps will take.
     """
 
     operation: ClassVar[Literal["CREATE", "UPDATE"]]
@@ -54,7 +53,6 @@ class Draft(ABC):
     duplicates: tuple[str, ...] = ()
     submitted: bytes = b""
     applied: bool = False
-    known: bool = False
     warnings: list[str] = field(default_factory=list)
 
     @property

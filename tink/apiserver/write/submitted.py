@@ -20,10 +20,6 @@ from tink.schema import Raw, deep_copy, field_errors, meta, structs
 
 _HARMLESS = {"name", "generateName", "namespace", "resourceVersion", "labels", "annotations"}
 
-_SAYS_WHICH = {"name", "namespace", "uid", "resourceVersion"}
-"""Metadata that only say which object is meant: they are compared with what it has, and never change it."""
-_NOTHING: Raw = {}
-
 
 def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str | dict)
@@ -154,18 +150,6 @@ def check_current(resource: Resource, stored: Stored, fields: Raw, before: Raw) 
         raise errors.invalid(resource.group, resource.kind, stored.name, wrong)
 
 
-def keeps_metadata(resource: Resource, kind: str, change: Any) -> bool:
-    """Whether a patch of media type `kind` leaves the metadata of a custom resource as they were read before."""
-    if kind != MERGE_PATCH or resource.rules.typed or not isinstance(change, dict):
-        return False
-    fields = change.get("metadata", _NOTHING)
-    return (
-        isinstance(fields, dict)
-        and fields.keys() <= _SAYS_WHICH
-        and all(isinstance(value, str) for value in fields.values())
-    )
-
-
 def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
     """Apply a patch of media type `kind` to a copy of `old`. Raises StatusError (400, 422)."""
     try:
@@ -197,7 +181,7 @@ def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
     try:
         if resource.rules.typed:
             struct_of(resource).read(new)
-        elif not keeps_metadata(resource, kind, change):
+        else:
             structs.METADATA.read(fields, "metadata")
     except structs.MistypedError as error:
         raise _invalid_patch(new, str(error)) from error

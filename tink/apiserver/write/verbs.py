@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from tink.apiserver import errors
-from tink.apiserver.admission.attributes import Admission, AdmitAll
+from tink.apiserver.admission.webhooks import Webhooks
 from tink.apiserver.requests import (
     APPLY_PATCH,
     JSON_PATCH,
@@ -46,8 +46,7 @@ NAME_ATTEMPTS = 8
 class Verbs:
     """Verbs on single objects. `now` gives the time in UTC."""
 
-    def __init__(self, store: Store, now: Callable[[], datetime], admission: Admission | None = None) -> None:
-        admission = admission or AdmitAll()
+    def __init__(self, store: Store, now: Callable[[], datetime], admission: Webhooks) -> None:
         self._persistence = Persistence(store)
         self._pipeline = Pipeline(self._persistence, now, admission)
         self._deletion = Deletion(self._persistence, now, admission)
@@ -136,11 +135,10 @@ class Verbs:
             stored = await self._persistence.get(resource, target)
             old: Raw = orjson.loads(await served(resource, stored))
             new = await offload(body.size + len(stored.body), submitted.patched, resource, old, kind, body.value)
-            known = submitted.keeps_metadata(resource, kind, body.value)
 
             async def put() -> Result:
                 submitted.check_patched(resource, old, new)
-                return await self._replace(resource, target, old, stored, new, body, options, patched=True, known=known)
+                return await self._replace(resource, target, old, stored, new, body, options, patched=True)
 
             made = Body(new, body.duplicates, body.size + len(stored.body))
             return await self._read_even_so(resource, made, options, put(), patched=True)
@@ -214,7 +212,6 @@ class Verbs:
         *,
         patched: bool = False,
         applied: bool = False,
-        known: bool = False,
     ) -> Result:
         """Put a new state in the place of a stored one. Raises StatusError; MismatchError when it has changed since."""
         submitted.check_current(resource, stored, new["metadata"], old["metadata"])
@@ -230,7 +227,6 @@ class Verbs:
                 duplicates=body.duplicates,
                 submitted=orjson.dumps(new) if patched else b"",
                 applied=applied,
-                known=known,
             )
         )
 

@@ -10,7 +10,18 @@ from tink.cel.check.signatures import FUNCTIONS, TYPE_NAMES, Overload
 from tink.cel.check.unify import Substitution, assignable, is_dyn, most_general, substitute
 from tink.cel.check.validate import validate
 from tink.cel.errors import CelError, Issue, Source
-from tink.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, StructNode
+from tink.cel.syntax.tree import (
+    Call,
+    Comprehension,
+    Ident,
+    ListNode,
+    Literal,
+    MapNode,
+    Node,
+    Select,
+    StructNode,
+    Visitor,
+)
 from tink.cel.types import (
     BOOL,
     BYTES,
@@ -70,7 +81,7 @@ def _signature(args: list[Type], *, member: bool) -> str:
     return f"{shown[0]}.({', '.join(shown[1:])})" if member else f"({', '.join(shown)})"
 
 
-class _Checker:
+class _Checker(Visitor[Type]):
     def __init__(self, source: Source, variables: Mapping[str, Type]) -> None:
         self.source = source
         self.scopes: list[Mapping[str, Type]] = [variables]
@@ -113,22 +124,8 @@ class _Checker:
         named = TYPE_NAMES.get(name)
         return (TypeType(named), True) if named is not None else (None, False)
 
-    def check(self, node: Node) -> Type:
-        if isinstance(node, Literal):
-            return self.set(node, _LITERALS[node.kind])
-        if isinstance(node, Ident):
-            return self.ident(node)
-        if isinstance(node, Select):
-            return self.select(node)
-        if isinstance(node, Call):
-            return self.call(node)
-        if isinstance(node, ListNode):
-            return self.list_literal(node)
-        if isinstance(node, MapNode):
-            return self.map_literal(node)
-        if isinstance(node, Comprehension):
-            return self.comprehension(node)
-        return self.struct(node)
+    def literal(self, node: Literal) -> Type:
+        return self.set(node, _LITERALS[node.kind])
 
     def ident(self, node: Ident) -> Type:
         name = node.name.removeprefix(".")
@@ -139,9 +136,8 @@ class _Checker:
         node.name, node.names_type = name, names_type
         return self.set(node, found)
 
-    def struct(self, node: Node) -> Type:
-        name = node.name if isinstance(node, StructNode) else ""
-        self.report(node.offset, f"undeclared reference to '{name}' (in container '')")
+    def struct(self, node: StructNode) -> Type:
+        self.report(node.offset, f"undeclared reference to '{node.name}' (in container '')")
         return self.set(node, ERROR)
 
     # fields
@@ -157,7 +153,7 @@ class _Checker:
         return self.set(node, BOOL if node.test else self.resolved(result))
 
     def field(self, node: Node, operand: Node, name: str, *, optional: bool) -> Type:
-        target, was_optional = _unwrapped(self.resolved(self.check(operand)))
+        target, was_optional = _unwrapped(self.resolved(self.visit(operand)))
         result: Type = DYN
         if isinstance(target, MapType):
             result = target.value
@@ -185,7 +181,7 @@ class _Checker:
             node.overloads = ["select_optional_field"]
             return self.set(node, self.resolved(result))
         for arg in node.args:
-            self.check(arg)
+            self.visit(arg)
         if node.target is None:
             node.function = node.function.removeprefix(".")
             return self.overloaded(node, None)
@@ -194,7 +190,7 @@ class _Checker:
             node.function = f"{prefix.removeprefix('.')}.{node.function}"
             node.target = None
             return self.overloaded(node, None)
-        self.check(node.target)
+        self.visit(node.target)
         return self.overloaded(node, node.target)
 
     def overloaded(self, node: Call, target: Node | None) -> Type:
@@ -261,7 +257,7 @@ class _Checker:
     def list_literal(self, node: ListNode) -> Type:
         joined: Type | None = None
         for at, element in enumerate(node.elements):
-            t = self.check(element)
+            t = self.visit(element)
             if at in node.optionals:
                 t = self.optional_value(element, t)
             joined = self.join(joined, t)
@@ -271,8 +267,8 @@ class _Checker:
         keys: Type | None = None
         values: Type | None = None
         for entry in node.entries:
-            keys = self.join(keys, self.check(entry.key))
-            t = self.check(entry.value)
+            keys = self.join(keys, self.visit(entry.key))
+            t = self.visit(entry.value)
             if entry.optional:
                 t = self.optional_value(entry.value, t)
             values = self.join(values, t)
@@ -281,17 +277,17 @@ class _Checker:
     # loops
 
     def comprehension(self, node: Comprehension) -> Type:
-        self.check(node.range)
-        initial = self.check(node.initial)
+        self.visit(node.range)
+        initial = self.visit(node.initial)
         first, second = self.loop_types(node)
         self.scopes.append({node.accumulator: initial})
         self.scopes.append({node.variable: first, node.variable2: second} if node.variable2 else {node.variable: first})
         for part, wanted in ((node.condition, BOOL), (node.step, initial)):
-            found = self.check(part)
+            found = self.visit(part)
             if not self.fits(wanted, found):
                 self.mismatch(part, wanted, found)
         self.scopes.pop()
-        result = self.check(node.result)
+        result = self.visit(node.result)
         self.scopes.pop()
         return self.set(node, self.resolved(result))
 
@@ -318,7 +314,7 @@ def check(tree: Node, source: Source, variables: Mapping[str, Type]) -> tuple[Ty
     Raises CelError: with the text of every error found.
     """
     checker = _Checker(source, variables)
-    checker.check(tree)
+    checker.visit(tree)
     if checker.issues:
         raise CelError(source.report(checker.issues))
     for node in checker.nodes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tink.cel.cost.charges import LIST_BASE, MAP_BASE
 from tink.cel.cost.function_estimates import Argument, Estimate, estimate_call
 from tink.cel.cost.sizes import EMPTY, NOTHING, ONE, UNKNOWN, Cost, fixed
-from tink.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select
+from tink.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
 from tink.cel.types import ListType, MapType, ObjectType, Opaque, Scalar, StringType, Type, max_elements
 
 Path = tuple[str, ...]
@@ -50,7 +50,7 @@ def _scalar(t: Type) -> bool:
     return t.shape in _SCALARS
 
 
-class _Estimator:
+class _Estimator(Visitor[Cost]):
     def __init__(self, variables: Mapping[str, Type]) -> None:
         self.variables = variables
         self.locals: dict[str, list[Local]] = {}
@@ -123,31 +123,20 @@ class _Estimator:
 
     # costs
 
-    def cost(self, node: Node) -> Cost:
-        if isinstance(node, Literal):
-            return NOTHING
-        if isinstance(node, Ident):
-            local = self.local(node)
-            path = local.path if local else (node.name,)
-            if path is not None:
-                self.paths[node] = path
-            return ONE
-        if isinstance(node, Select):
-            return self.select(node)
-        if isinstance(node, Call):
-            return self.call(node)
-        if isinstance(node, ListNode):
-            return self.list_literal(node)
-        if isinstance(node, MapNode):
-            return self.map_literal(node)
-        if isinstance(node, Comprehension):
-            return self.bind(node) if node.macro == "bind" else self.loop(node)
+    def literal(self, _: Literal) -> Cost:
         return NOTHING
+
+    def ident(self, node: Ident) -> Cost:
+        local = self.local(node)
+        path = local.path if local else (node.name,)
+        if path is not None:
+            self.paths[node] = path
+        return ONE
 
     def select(self, node: Select) -> Cost:
         if node.named:
             return ONE
-        operand = self.cost(node.operand)
+        operand = self.visit(node.operand)
         if node.test:
             return operand
         if node.operand.type.shape in ("map", "object"):
@@ -157,14 +146,14 @@ class _Estimator:
 
     def call(self, node: Call) -> Cost:
         if node.function == "dyn" and len(node.args) == 1:
-            cost = self.cost(node.args[0]) + ONE
+            cost = self.visit(node.args[0]) + ONE
             self.copy(node, node.args[0])
             return cost
-        costs = [self.cost(arg) for arg in node.args]
+        costs = [self.visit(arg) for arg in node.args]
         total = NOTHING
         for cost in costs:
             total = total + cost
-        receiver = self.cost(node.target) if node.target else NOTHING
+        receiver = self.visit(node.target) if node.target else NOTHING
         args = [self.argument(arg) for arg in ([node.target, *node.args] if node.target else node.args)]
         combined, size = EMPTY, None
         for overload in node.overloads:
@@ -225,7 +214,7 @@ class _Estimator:
     def list_literal(self, node: ListNode) -> Cost:
         total, item = NOTHING, EMPTY if node.elements else Cost(0, 0)
         for element in node.elements:
-            total = total + self.cost(element)
+            total = total + self.visit(element)
             item = item.union(self.known(element))
         self.entries[node] = Entries("list", ONE, item)
         return total + fixed(LIST_BASE)
@@ -234,7 +223,7 @@ class _Estimator:
         total = NOTHING
         key = value = EMPTY if node.entries else Cost(0, 0)
         for entry in node.entries:
-            total = total + self.cost(entry.key) + self.cost(entry.value)
+            total = total + self.visit(entry.key) + self.visit(entry.value)
             key, value = key.union(self.known(entry.key)), value.union(self.known(entry.value))
         self.entries[node] = Entries("map", key, value)
         return total + fixed(MAP_BASE)
@@ -244,16 +233,18 @@ class _Estimator:
     def push(self, name: str, local: Local) -> None:
         self.locals.setdefault(name, []).append(local)
 
-    def loop(self, node: Comprehension) -> Cost:
-        total = self.cost(node.range) + self.cost(node.initial)
+    def comprehension(self, node: Comprehension) -> Cost:
+        if node.macro == "bind":
+            return self.bind(node)
+        total = self.visit(node.range) + self.visit(node.initial)
         accumulator = Local(self.path(node.initial), self.size(node.initial), self.entry(node.initial))
         self.push(node.accumulator, accumulator)
         names = self.loop_variables(node)
-        rounds = self.cost(node.condition)
-        rounds = self.cost(node.step) + rounds
+        rounds = self.visit(node.condition)
+        rounds = self.visit(node.step) + rounds
         for name in names:
             self.locals[name].pop()
-        total = total + self.cost(node.result)
+        total = total + self.visit(node.result)
         self.locals[node.accumulator].pop()
         count = self.known(node.range)
         if isinstance(node.initial, Literal):
@@ -278,9 +269,9 @@ class _Estimator:
         return [node.variable, node.variable2]
 
     def bind(self, node: Comprehension) -> Cost:
-        total = self.cost(node.range) + self.cost(node.initial)
+        total = self.visit(node.range) + self.visit(node.initial)
         self.push(node.accumulator, Local(self.path(node.initial), self.size(node.initial), self.entry(node.initial)))
-        total = total + self.cost(node.result)
+        total = total + self.visit(node.result)
         self.locals[node.accumulator].pop()
         self.copy(node, node.result)
         return total
@@ -288,4 +279,4 @@ class _Estimator:
 
 def estimate_tree(tree: Node, variables: Mapping[str, Type]) -> Cost:
     """The least and the greatest cost of a checked expression over variables of declared types."""
-    return _Estimator(variables).cost(tree)
+    return _Estimator(variables).visit(tree)

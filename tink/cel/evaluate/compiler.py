@@ -12,7 +12,7 @@ from tink.cel.evaluate.code import VARIABLES, Code, Frame, Run, charged, constan
 from tink.cel.library.functions import OVERLOADS, TRAVERSING
 from tink.cel.library.regex import PatternError, find_all, pattern_tester
 from tink.cel.library.times import span
-from tink.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select
+from tink.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
 from tink.cel.types import ObjectType, Opaque, Type, declared_field
 from tink.cel.values import Duration, Optional, TypeValue, cost_of, no_overload, type_name
 
@@ -53,8 +53,11 @@ def _is_dyn(node: Node) -> bool:
     return node.type.shape in ("dyn", "null", "typevar", "!error!")
 
 
-class Compiler:
-    """Compiles one expression. `slots` are the places of the variables in the frame; `size` is the frame's length."""
+class Compiler(Visitor[Code]):
+    """Compiles one expression (`visit`). `slots` are the places of the variables in the frame; `size` is its length.
+
+    Raises CelError: a constant conversion or pattern in the expression is wrong.
+    """
 
     def __init__(self, slots: dict[str, int], types: dict[str, Type]) -> None:
         self.types = types
@@ -73,22 +76,9 @@ class Compiler:
         """Ends the scope of a loop's variable."""
         self.names[name].pop()
 
-    def compile(self, node: Node) -> Code:
-        """The code of a node. Raises CelError: a constant conversion or pattern in it is wrong."""
-        if isinstance(node, Literal):
-            return constant(node.value)
-        if isinstance(node, Ident):
-            return self.ident(node)
-        if isinstance(node, Select):
-            return self.select(node)
-        if isinstance(node, ListNode):
-            return self.list_literal(node)
-        if isinstance(node, MapNode):
-            return self.map_literal(node)
-        if isinstance(node, Comprehension):
-            return self.comprehension(node)
-        assert isinstance(node, Call)  # noqa: S101 - the check leaves no other
-        return self.call(node)
+    def literal(self, node: Literal) -> Code:
+        """Code for a constant."""
+        return constant(node.value)
 
     def ident(self, node: Ident) -> Code:
         """Code for a variable, a loop's variable or the name of a type."""
@@ -103,7 +93,7 @@ class Compiler:
 
     def base(self, node: Node) -> Code:
         """The operand of a selection; one that is no variable costs 1 more, for being made one."""
-        code = self.compile(node)
+        code = self.visit(node)
         return code if code.attribute or self.is_condition(node) else Code(code.run, code.cost + 1)
 
     def is_condition(self, node: Node) -> bool:
@@ -142,7 +132,7 @@ class Compiler:
 
     def index(self, node: Call) -> Code:
         """Code for `a[b]` and `a[?b]`."""
-        operand, at = self.base(node.args[0]), self.compile(node.args[1])
+        operand, at = self.base(node.args[0]), self.visit(node.args[1])
         if at.constant:
             try:
                 access.checked_key(at.value)
@@ -158,7 +148,7 @@ class Compiler:
 
     def list_literal(self, node: ListNode) -> Code:
         """Code for `[a, b]`."""
-        parts = [self.compile(element) for element in node.elements]
+        parts = [self.visit(element) for element in node.elements]
         runs = [part.run for part in parts]
         optionals = node.optionals
 
@@ -184,7 +174,7 @@ class Compiler:
 
     def map_literal(self, node: MapNode) -> Code:
         """Code for `{a: b}`."""
-        parts = [(self.compile(e.key), self.compile(e.value), e.optional) for e in node.entries]
+        parts = [(self.visit(e.key), self.visit(e.value), e.optional) for e in node.entries]
         runs = [(key.run, value.run, optional) for key, value, optional in parts]
 
         def run(frame: Frame) -> dict[Any, Any]:
@@ -222,7 +212,7 @@ class Compiler:
             inner = target.params[0] if isinstance(target, Opaque) else target
             return Code(self.optional_field(operand.run, inner, name.value), operand.cost, attribute=True)
         given = [node.target, *node.args] if node.target else node.args
-        args = [self.compile(arg) for arg in given]
+        args = [self.visit(arg) for arg in given]
         if function in ("_&&_", "_||_"):
             return operators.logical(args, stop=function == "_||_")
         special = self.operator(node, given, args)
@@ -351,12 +341,12 @@ class Compiler:
     def comprehension(self, node: Comprehension) -> Code:
         """Code for a macro that goes through a list or map, and for `cel.bind`."""
         if node.macro == "bind":
-            value = self.compile(node.initial)
+            value = self.visit(node.initial)
             slot = self.push(node.accumulator)
-            result = self.compile(node.result)
+            result = self.visit(node.result)
             self.pop(node.accumulator)
             return loops.bind(slot, value, result)
-        over = self.compile(node.range)
+        over = self.visit(node.range)
         slot = self.push(node.variable)
         slot2 = self.push(node.variable2) if node.variable2 else -1
         code = self.loop(node, over, (slot, slot2))
@@ -370,24 +360,24 @@ class Compiler:
         step = node.step
         assert isinstance(step, Call)  # noqa: S101 - every macro's step is a call
         if node.macro in ("all", "exists"):
-            return loops.quantifier(over, slots, self.compile(step.args[1]), every=node.macro == "all")
+            return loops.quantifier(over, slots, self.visit(step.args[1]), every=node.macro == "all")
         if node.macro == "exists_one":
-            return loops.exactly_one(over, slots, self.compile(step.args[0]))
+            return loops.exactly_one(over, slots, self.visit(step.args[0]))
         predicate = None
         if step.function == "_?_:_":
-            predicate = self.compile(step.args[0])
+            predicate = self.visit(step.args[0])
             inner = step.args[1]
             assert isinstance(inner, Call)  # noqa: S101 - as above
             step = inner
         if node.macro == "map":
             element = step.args[1]
             assert isinstance(element, ListNode)  # noqa: S101 - the macro makes it so
-            return loops.collect(over, slots, self.compile(element.elements[0]), predicate)
+            return loops.collect(over, slots, self.visit(element.elements[0]), predicate)
         return self.insertion(step, over, slots, predicate)
 
     def insertion(self, step: Call, over: Code, slots: tuple[int, int], predicate: Code | None) -> Code:
         """Code for a loop that makes a list or map: `map`, `filter`, `transformList` and their kin."""
-        value = self.compile(step.args[-1])
+        value = self.visit(step.args[-1])
         entry, get, slot = len(step.args) == 2, value.run, slots[0]
         put, put_all = OVERLOADS["@mapInsert_map_key_value"], OVERLOADS["@mapInsert_map_map"]
 

@@ -5,6 +5,8 @@ in error texts and in costs) and their own errors are Kubernetes 1.36's.
 """
 
 from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
 
 from tink.cel.syntax.tree import Call, Comprehension, Entry, Ident, ListNode, Literal, MapNode, Node, Select, StructNode
 
@@ -27,44 +29,24 @@ class _Copier:
     def __init__(self) -> None:
         self.left = MAX_COPIED
 
-    def copy(self, node: Node) -> Node:
-        self.left -= 1
-        if self.left < 0:
-            raise MacroError(node.offset, "expression size limit exceeded")
-        if isinstance(node, Literal):
-            return Literal(node.offset, node.kind, node.value)
-        if isinstance(node, Ident):
-            return Ident(node.offset, node.name)
-        if isinstance(node, Select):
-            return Select(node.offset, self.copy(node.operand), node.field, test=node.test)
-        if isinstance(node, Call):
-            target = self.copy(node.target) if node.target else None
-            return Call(node.offset, node.function, [self.copy(arg) for arg in node.args], target)
-        if isinstance(node, ListNode):
-            return ListNode(node.offset, [self.copy(item) for item in node.elements], node.optionals)
-        if isinstance(node, MapNode):
-            pairs = [Entry(e.offset, self.copy(e.key), self.copy(e.value), optional=e.optional) for e in node.entries]
-            return MapNode(node.offset, pairs)
-        if isinstance(node, StructNode):
-            return StructNode(node.offset, node.name, [(at, name, self.copy(value)) for at, name, value in node.fields])
-        assert isinstance(node, Comprehension)  # noqa: S101 - the last kind of node
-        return Comprehension(
-            node.offset,
-            node.macro,
-            self.copy(node.range),
-            node.variable,
-            node.variable2,
-            node.accumulator,
-            self.copy(node.initial),
-            self.copy(node.condition),
-            self.copy(node.step),
-            self.copy(node.result),
-        )
+    def copy(self, value: Any) -> Any:
+        """A node, or what stands in one; what the check writes into nodes is not there yet."""
+        if isinstance(value, list | tuple):
+            return type(value)(map(self.copy, value))
+        if not isinstance(value, Node | Entry):
+            return value
+        if isinstance(value, Node):
+            self.left -= 1
+            if self.left < 0:
+                raise MacroError(value.offset, "expression size limit exceeded")
+        given = [each.name for each in fields(value) if each.init]
+        return replace(value, **{name: self.copy(getattr(value, name)) for name in given})
 
 
 def copy(node: Node) -> Node:
     """A tree of new nodes like the given one."""
-    return _Copier().copy(node)
+    made: Node = _Copier().copy(node)
+    return made
 
 
 def _variable(node: Node, message: str) -> str:

@@ -6,9 +6,11 @@ compiler read it. Every node has the offset in the source that errors point at.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tink.cel.types import ERROR, Type
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -105,3 +107,24 @@ class Comprehension(Node):
     condition: Node
     step: Node
     result: Node
+
+
+_METHODS: dict[type[Node], str] = {
+    Literal: "literal",
+    Ident: "ident",
+    Select: "select",
+    Call: "call",
+    ListNode: "list_literal",
+    MapNode: "map_literal",
+    StructNode: "struct",
+    Comprehension: "comprehension",
+}
+
+
+class Visitor(Generic[T]):
+    """Has a method for each kind of node, named as in `_METHODS`."""
+
+    def visit(self, node: Node) -> T:
+        """What the method for a node's kind makes of it."""
+        made: T = getattr(self, _METHODS[type(node)])(node)
+        return made

@@ -66,6 +66,22 @@ class Past:
         )
 
 
+def fill_in(new: Raw) -> None:
+    """Fill in what a definition leaves out, in place (k8s.io/apiextensions-apiserver, apiextensions/v1/defaults.go)."""
+    spec = new.setdefault("spec", {})
+    names = spec.setdefault("names", {})
+    if not names.get("singular") and names.get("kind"):
+        names["singular"] = names["kind"].lower()
+    if not names.get("listKind") and names.get("kind"):
+        names["listKind"] = names["kind"] + "List"
+    spec.setdefault("conversion", {"strategy": "None"})
+    service = ((spec["conversion"].get("webhook") or {}).get("clientConfig") or {}).get("service")
+    if service is not None:
+        service.setdefault("port", 443)
+    if not spec.get("preserveUnknownFields"):
+        spec.pop("preserveUnknownFields", None)
+
+
 def is_true(definition: Mapping[str, Any], condition: str) -> bool:
     """Whether a condition of a definition holds."""
     return any(

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from cryptography import x509
 
 from tink.schema import field_errors
-from tink.schema.client_config import check_client
+from tink.schema.client_config import REVIEW_VERSIONS, check_client, check_review_versions
 from tink.schema.field_errors import FieldError, invalid_whole
-from tink.schema.meta import dns1035
 
 Conversion = Mapping[str, Any]
-
-REVIEWS = ("v1", "v1beta1")
-"""Versions of ConversionReview that can be sent."""
 
 _ONLY = "should not be set when strategy is not set to Webhook"
 
@@ -28,7 +24,7 @@ _ONLY = "should not be set when strategy is not set to Webhook"
 def knows_reviews(conversion: Conversion | None) -> bool:
     """Whether a stored conversion names a review version that can be sent (or none at all)."""
     listed = ((conversion or {}).get("webhook") or {}).get("conversionReviewVersions") or ()
-    return not listed or any(version in REVIEWS for version in listed)
+    return not listed or any(version in REVIEW_VERSIONS for version in listed)
 
 
 def bundle_problem(conversion: Conversion | None) -> str:
@@ -74,18 +70,4 @@ def check(conversion: Conversion, at: str, *, known_reviews: bool, any_bundle: b
         found += check_client(config, where)
         if not any_bundle and (why := bundle_problem(conversion)):
             found.append(invalid_whole(f"{where}.caBundle", config["caBundle"], why))
-    return found + _reviews(reviews, f"{at}.conversionReviewVersions", known=known_reviews)
-
-
-def _reviews(versions: Sequence[str], at: str, *, known: bool) -> list[FieldError]:
-    if not versions:
-        return [field_errors.required(at)]
-    found = []
-    for index, version in enumerate(versions):
-        if version in versions[:index]:
-            found.append(invalid_whole(f"{at}[{index}]", version, "duplicate version"))
-        elif wrong := dns1035(version):
-            found.append(invalid_whole(f"{at}[{index}]", version, wrong))
-    if known and not any(version in REVIEWS for version in versions):
-        found.append(invalid_whole(at, list(versions), f"must include at least one of {', '.join(REVIEWS)}"))
-    return found
+    return found + check_review_versions(reviews, f"{at}.conversionReviewVersions", known=known_reviews)

@@ -18,8 +18,8 @@ from tink.schema import field_errors, meta, structs
 from tink.schema.field_errors import FieldError
 from tink.schema.outcome import NOWHERE, CompiledSchema, Outcome, Path, render
 from tink.schema.structural.checks import VALUE_CHECKS
-from tink.schema.structural.valid_cache import ValidCache, text_of
 from tink.schema.values import TYPES, Raw, is_integer, type_name
+from tink.shrink import shrink_to_fit
 
 
 def compile_schema(schema: Mapping[str, Any]) -> CompiledSchema:
@@ -85,21 +85,7 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
         for check in checks:
             check(value, path, found)
 
-    if usual is str and only is not None and schema.keys() <= _SAYS_NOTHING | {"maxLength"}:
-        return _short_text(schema["maxLength"], apply)
-    if kind == "integer" and schema.keys() <= _SAYS_NOTHING | {"format", "minimum", "maximum"}:
-        return _whole_number(schema, apply)
     return apply if usual is None else quick
-
-
-def _short_text(limit: int, apply: CompiledSchema) -> CompiledSchema:
-    """Walks a text of which only the length is checked, the most frequent schema of all."""
-
-    def quick(value: Any, path: Path, found: Outcome) -> None:
-        if type(value) is not str or len(value) > limit:
-            apply(value, path, found)
-
-    return quick
 
 
 _PLAIN: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
@@ -112,18 +98,6 @@ def _plain(schema: Mapping[str, Any]) -> type | None:
 
 _SAYS_NOTHING = frozenset(("type", "nullable", "default", "description", "title", "x-kubernetes-validations"))
 """What does not ask for a check of a text's value. (Rules of CEL are checked elsewhere.)"""
-
-
-def _whole_number(schema: Mapping[str, Any], apply: CompiledSchema) -> CompiledSchema:
-    """Walks an integer of which only the range is checked; `walk` says what is wrong with one that is out of it."""
-    low, high = _RANGES.get(schema.get("format", ""), _RANGES["int64"])
-    low, high = max(low, schema.get("minimum", low)), min(high, schema.get("maximum", high))
-
-    def quick(value: Any, path: Path, found: Outcome) -> None:
-        if type(value) is not int or not low <= value <= high:
-            apply(value, path, found)
-
-    return quick
 
 
 def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
@@ -329,20 +303,43 @@ def _fill(value: list[Any], default: bytes, path: Path, found: Outcome) -> None:
             value[index] = orjson.loads(default)
 
 
+_LONGEST_KNOWN = 8 << 10
+_KNOWN_BYTES = 2 << 20
+_ENTRY_BYTES = 150
+"""What an entry costs beside its text, roughly."""
+
+
 def _remembering(compiled: CompiledSchema) -> CompiledSchema:
-    """Outcome objects of one schema, but not those that it had nothing to say of."""
-    known = ValidCache()
+    """Walk objects of one schema, but not those that it had nothing to say of: with a change of one item of a status's
+    list all come again. They are told apart by their JSON, where true is not 1, and 1.0 not 1.
+    """
+    known: set[bytes] = set()
+    size = 0
 
     def apply(value: Any, path: Path, found: Outcome) -> None:
-        text = text_of(value)
-        if text is None:
-            compiled(value, path, found)
-        elif text not in known:
-            compiled(value, path, found)
-            if not (found.errors or found.unknown or found.late) and text_of(value) == text:
-                known.note(text)
+        nonlocal size
+        text = _text_of(value)
+        if text is not None and text in known:
+            return
+        compiled(value, path, found)
+        if found.errors or found.unknown or found.late or text is None or len(text) > _LONGEST_KNOWN:
+            return
+        if _text_of(value) == text:
+            if size > _KNOWN_BYTES:
+                known.clear()
+                size = 0
+            size += len(text) + _ENTRY_BYTES
+            known.add(shrink_to_fit(text))
 
     return apply
+
+
+def _text_of(value: Any) -> bytes | None:
+    """Give a value as JSON; None for what has none here: integers of more than 64 bits, text that is not Unicode."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return None
 
 
 def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:

@@ -16,6 +16,8 @@ from typing import Any
 
 import re2
 
+from tink.cel import NAMED_FORMATS
+
 Check = Callable[[str], bool]
 
 
@@ -35,9 +37,6 @@ _MAC = _pattern(
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x80-\x{10FFFF}-]+"
 _ADDRESS = rf"({_ATOM}(\.{_ATOM})*|\"([^\"\\]|\\.)*\")@({_ATOM}(\.{_ATOM})*|\[[^\[\]\\]*\])"
 _EMAIL = _pattern(rf"^\s*({_ADDRESS}|(({_ATOM}|\"([^\"\\]|\\.)*\"|[.\s])*\s*)?<{_ADDRESS}>)\s*$")
-_SCHEME = _pattern(r"^[A-Za-z][A-Za-z0-9+.-]*:")
-_BAD_ESCAPE = _pattern(r"%([^0-9A-Fa-f]|[0-9A-Fa-f]([^0-9A-Fa-f]|$)|$)")
-_AUTHORITY = _pattern(r"^([^@/?#\[\]]*@)?(\[[0-9A-Fa-f:.%\w-]*\]|[^\s:@<>\"\[\]^`{|}\\/?#]*)(:\d*)?$")
 _CARD = _pattern(
     r"^(4\d{12}(\d{3})?|5[1-5]\d{14}|6(011|5\d\d)\d{12}|3[47]\d{13}|3(0[0-5]|[68]\d)\d{11}|(2131|1800|35\d{3})\d{11})$"
 )
@@ -45,9 +44,9 @@ _SSN = _pattern(r"^\d{3}[- ]?\d{2}[- ]?\d{4}$")
 _BYTE = r"\s*(0|[1-9]\d?|1\d\d?|2[0-4]\d|25[0-5])\s*"
 
 
-def _matches(pattern: str, most: int | None = None) -> Check:
+def _matches(pattern: str) -> Check:
     compiled = _pattern(pattern)
-    return lambda text: (most is None or len(text) <= most) and compiled.search(text) is not None
+    return lambda text: compiled.search(text) is not None
 
 
 def _parses(parse: Callable[[str], object]) -> Check:
@@ -154,22 +153,6 @@ def _may_name(letter: str) -> bool:
     return letter in "0123456789" or unicodedata.category(letter)[0] in "LS"
 
 
-def _uri(text: str) -> bool:
-    """Go's url.ParseRequestURI: absolute, or a path that begins with a slash."""
-    if not text or any(letter < " " or letter == "\x7f" for letter in text):
-        return False
-    scheme = _SCHEME.search(text)
-    rest = text[scheme.end() :] if scheme else text
-    rest = rest.partition("?")[0]
-    if not rest.startswith("/"):
-        return scheme is not None or text == "*"
-    if _BAD_ESCAPE.search(rest):
-        return False
-    if scheme and rest.startswith("//"):
-        return _AUTHORITY.search(rest[2:].partition("/")[0]) is not None
-    return True
-
-
 def _luhn(text: str) -> bool:
     """Credit cards: a known number range, and the check digit of ISO/IEC 7812-1."""
     digits = "".join(letter for letter in text if letter in "0123456789")
@@ -199,7 +182,11 @@ def _uuid(middle: str) -> Check:
     return _matches(rf"(?i)^[0-9a-f]{{8}}-?[0-9a-f]{{4}}-?{middle}-?[0-9a-f]{{12}}$")
 
 
-_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+def _named(name: str) -> Check:
+    """As CEL's `format` of this name has it."""
+    check = NAMED_FORMATS[name].check
+    return lambda text: not check(text)
+
 
 CHECKS: dict[str, Check] = {
     "bsonobjectid": _matches("^[0-9a-fA-F]{24}$"),
@@ -218,13 +205,13 @@ CHECKS: dict[str, Check] = {
     "isbn": lambda text: _isbn(text, 10) or _isbn(text, 13),
     "isbn10": lambda text: _isbn(text, 10),
     "isbn13": lambda text: _isbn(text, 13),
-    "k8s-long-name": _matches(rf"^{_LABEL}(\.{_LABEL})*$", 253),
-    "k8s-short-name": _matches(f"^{_LABEL}$", 63),
+    "k8s-long-name": _named("dns1123Subdomain"),
+    "k8s-short-name": _named("dns1123Label"),
     "mac": lambda text: _MAC.search(text) is not None,
     "password": lambda _: True,
     "rgbcolor": _matches(rf"^rgb\({_BYTE},{_BYTE},{_BYTE}\)$"),
     "ssn": lambda text: len(text) == 11 and _SSN.search(text) is not None,
-    "uri": _uri,
+    "uri": _named("uri"),
     "uuid": _uuid("[0-9a-f]{4}-?[0-9a-f]{4}"),
     "uuid3": _uuid("3[0-9a-f]{3}-?[0-9a-f]{4}"),
     "uuid4": _uuid("4[0-9a-f]{3}-?[89ab][0-9a-f]{3}"),

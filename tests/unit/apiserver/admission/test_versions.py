@@ -162,34 +162,7 @@ async def test_large_objects_make_smaller_batches(server: Server) -> None:
     assert server.batches == [2, 2, 1]
 
 
-async def test_watchers_of_one_change_ask_the_webhook_once(server: Server) -> None:
-    rule = conversion.of(definition(conversion=webhook()), server.post)
-    served, item = resource("v2", rule), stored(size=1)
-    server.gate.clear()
-    readers = [asyncio.create_task(conversion.as_served(served, [item])) for _ in range(100)]
-    await asyncio.sleep(0)
-    server.gate.set()
-    assert {spec(bodies[0])["length"] for bodies in await asyncio.gather(*readers)} == {1}
-    await conversion.as_served(served, [item])
-    assert server.batches == [1]
-
-
-async def test_reader_who_goes_away_does_not_take_the_answer_from_the_others(server: Server) -> None:
-    rule = conversion.of(definition(conversion=webhook()), server.post)
-    served, item = resource("v2", rule), stored(size=1)
-    server.gate.clear()
-    first = asyncio.create_task(conversion.as_served(served, [item]))
-    await asyncio.sleep(0)
-    second = asyncio.create_task(conversion.as_served(served, [item]))
-    await asyncio.sleep(0)
-    first.cancel()
-    await asyncio.sleep(0)
-    server.gate.set()
-    assert spec((await second)[0]) == {"length": 1}
-    assert server.batches == [1]
-
-
-async def test_failure_is_told_to_all_who_wait_and_not_remembered(server: Server) -> None:
+async def test_failure_is_told_to_all_who_ask_and_not_remembered(server: Server) -> None:
     rule = conversion.of(definition(conversion=webhook()), server.post)
     served, item = resource("v2", rule), stored(size=1)
     server.fails = True
@@ -197,19 +170,6 @@ async def test_failure_is_told_to_all_who_wait_and_not_remembered(server: Server
     assert [str(each) for each in found] == ["conversion webhook for x.org/v1, Kind=Shape failed: gone"] * 3
     server.fails = False
     assert spec((await conversion.as_served(served, [item]))[0]) == {"length": 1}
-
-
-async def test_kept_conversions_are_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion, "MAX_KEPT", 2000)
-    rule = conversion.of(definition(conversion=webhook()), server.post)
-    served = resource("v2", rule)
-    items = [stored(str(index), size=index) for index in range(100)]
-    first = await conversion.as_served(served, items)
-    assert await conversion.as_served(served, items) == first
-    assert server.batches[0] == 100
-    assert 80 < server.batches[1] < 100
-    await conversion.as_served(served, items[server.batches[1] - 1 : server.batches[1]])
-    assert len(server.batches) == 2
 
 
 async def test_two_objects_of_the_same_text_are_both_given(server: Server) -> None:
