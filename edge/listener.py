@@ -1,4 +1,4 @@
-"""The receiving side of a datagram server: what DHCP, TFTP and the answer to router solicitations have in common.
+"""The receiving side of a datagram server: what DHCP, TFTP, syslog and the answer to router solicitations share.
 
 The socket belongs to the event loop. When something has arrived, up to a turn's worth is taken, so that a storm on one
 port does not starve the others; an error of the network is reported and the service goes on; a fault of ours on one
@@ -22,6 +22,10 @@ _PAUSE_SECONDS = 1.0
 _SAY_AGAIN_SECONDS = 10.0
 
 D = TypeVar("D")
+
+
+_FORCED = {socket.SO_SNDBUF: 32, socket.SO_RCVBUF: 33}
+"""SO_SNDBUFFORCE and SO_RCVBUFFORCE, asm-generic/socket.h."""
 
 
 def _nothing() -> None:
@@ -96,6 +100,33 @@ class Listener(Generic[D]):
             log.error("%s: receiving: %s; going on", self._what, error.strerror)
         self._loop.remove_reader(self.socket)
         self._pause = self._loop.call_later(_PAUSE_SECONDS, self.start)
+
+
+def udp_socket(
+    address: str, port: int, interface: str | None, prepare: Callable[[socket.socket], None]
+) -> socket.socket:
+    """A non-blocking UDP socket at that address and port, `prepare`d before it is bound; it hears `interface` alone, if
+    one is given. Raises OSError.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        if interface is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+        prepare(sock)
+        sock.bind((address, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def enlarge_buffer(sock: socket.socket, option: int, size_bytes: int) -> None:
+    """Set SO_RCVBUF or SO_SNDBUF; without CAP_NET_ADMIN as far as net.core.rmem_max and wmem_max allow."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _FORCED[option], size_bytes)
+    except OSError:
+        sock.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
 
 def advice(what: str, error: OSError, *, port: int | None = None, without: str = "") -> str:

@@ -29,7 +29,7 @@ def instance_id(hardware: Hardware) -> str:
     # In braces, cloud-init would read it as JSON.
     if identity and identity.isprintable() and " " not in identity and identity[0] != "{":
         return identity
-    _complain(hardware, INSTANCE_ID_ANNOTATION, f"is ignored: it must be one word; the instance id is {name}")
+    complain(hardware, INSTANCE_ID_ANNOTATION, f"is ignored: it must be one word; the instance id is {name}")
     return name
 
 
@@ -41,7 +41,7 @@ def public_keys(hardware: Hardware) -> list[str]:
     keys, bad = ssh_keys(given)
     if bad:
         lines = ", ".join(map(str, bad[:_LINES_NAMED])) + (", ..." if len(bad) > _LINES_NAMED else "")
-        _complain(
+        complain(
             hardware,
             SSH_PUBLIC_KEYS_ANNOTATION,
             f"has no SSH key in line {lines}: left out; write a key as in authorized_keys, e.g. ssh-ed25519 AAAA...",
@@ -59,7 +59,7 @@ def secret_reference(
     try:
         reference = SecretReference.parse(given)
     except SecretUnusableError as error:
-        _complain(hardware, annotation, f"is ignored, and {field} is served: it {error}")
+        complain(hardware, annotation, f"is ignored, and {field} is served: it {error}")
         return None
     if replaces is not None:
         log.warning(
@@ -72,5 +72,6 @@ def secret_reference(
     return reference
 
 
-def _complain(hardware: Hardware, annotation: str, what: str) -> None:
+def complain(hardware: Hardware, annotation: str, what: str) -> None:
+    """Log what is wrong with an annotation."""
     log.error("Hardware %s/%s: annotation %s %s", hardware.metadata.namespace, hardware.metadata.name, annotation, what)

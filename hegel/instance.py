@@ -8,15 +8,13 @@ cloud-init could not read as a value (see `hegel.metadata`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import orjson
 
+from hegel.annotations import complain
 from tink.api.v1alpha2 import METADATA_ANNOTATION, STORAGE_ANNOTATION, Hardware
-
-log = logging.getLogger(__name__)
 
 TEXTS: Final = ("facility", "iqn", "plan", "public-ipv4", "public-ipv6")
 LISTS: Final = ("tags",)
@@ -37,7 +35,7 @@ def instance_tree(hardware: Hardware) -> dict[str, bytes]:
         path for path, value in values.items() if not _is_value(value)
     ]
     if bad:
-        _complain(hardware, METADATA_ANNOTATION, f"has what can't be served, left out: {', '.join(bad[:10])}")
+        complain(hardware, METADATA_ANNOTATION, f"has what can't be served, left out: {', '.join(bad[:10])}")
     tree = {path: value.encode() for path, value in values.items() if _is_value(value)}
     directories: dict[str, set[str]] = {}
     for path in tree:
@@ -105,13 +103,9 @@ def _object(hardware: Hardware, annotation: str) -> dict[str, Any] | None:
     try:
         found = orjson.loads(given)
     except orjson.JSONDecodeError as error:
-        _complain(hardware, annotation, f"is no JSON: {error}")
+        complain(hardware, annotation, f"is no JSON: {error}")
         return None
     if not isinstance(found, dict):
-        _complain(hardware, annotation, "must be a JSON object")
+        complain(hardware, annotation, "must be a JSON object")
         return None
     return found
-
-
-def _complain(hardware: Hardware, annotation: str, what: str) -> None:
-    log.error("Hardware %s/%s: annotation %s %s", hardware.metadata.namespace, hardware.metadata.name, annotation, what)

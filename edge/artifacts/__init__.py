@@ -23,7 +23,7 @@ from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerCaches, P
 from edge.artifacts.fetch.upstream import Timeouts
 from edge.artifacts.layout import Descriptor, ImageLayout, LayoutError, NoImageError, is_name
 from edge.artifacts.local import open_file
-from edge.artifacts.metrics import CacheMetrics
+from edge.artifacts.metrics import cache_metrics
 from edge.artifacts.storage.store import DirectoryInUseError
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "ArtifactCache",
     "ArtifactError",
     "BadUrlError",
-    "CacheMetrics",
     "ChecksumError",
     "Copy",
     "Descriptor",
@@ -53,6 +52,7 @@ __all__ = [
     "Timeouts",
     "UpstreamError",
     "UpstreamTimeoutError",
+    "cache_metrics",
     "is_name",
     "normalized",
     "open_file",

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edge.artifacts.fetch.download import Download
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +36,6 @@ class Source(StrEnum):
     FILE = "file"
 
 
-class Filling(Protocol):
-    """A download, as its readers see it."""
-
-    async def filled(self, offset: int) -> int:
-        """See `Artifact.filled`."""
-
-    def progress(self) -> Progress:
-        """See `Artifact.progress`."""
-
-    async def whole_sha256(self) -> str:
-        """See `Artifact.sha256`."""
-
-
 def _nothing() -> None:
     """For artifacts of which nobody keeps count."""
 
@@ -64,7 +54,7 @@ class Artifact:
         size: int,
         version: str,
         source: Source,
-        download: Filling | None,
+        download: Download | None,
         *,
         sha256: str = "",
         released: Callable[[], None] = _nothing,

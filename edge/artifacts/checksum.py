@@ -10,12 +10,12 @@ import asyncio
 import hashlib
 import os
 import re
-from collections import OrderedDict
 from collections.abc import Hashable
 from concurrent.futures import Executor
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from edge.artifacts.threads import in_thread
+from tink.limits.newest import Newest
 
 MAX_SIDECAR_BYTES = 1 << 16
 """Bytes of a checksum file that are looked at."""
@@ -90,15 +90,12 @@ class FileSums:
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
-        self._known: OrderedDict[Hashable, str] = OrderedDict()
+        self._known: Newest[Hashable, str] = Newest(REMEMBERED)
         self._computing: dict[Hashable, asyncio.Task[str]] = {}
 
     def learn(self, identity: Hashable, sha256: str) -> None:
         """Keep in mind what somebody else has computed."""
         self._known[identity] = sha256
-        self._known.move_to_end(identity)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
 
     async def of(self, identity: Hashable, fd: int, size: int) -> str:
         """The checksum of the file `fd`, 64 hexadecimal digits. `identity` changes when the bytes do. Raises OSError.

@@ -1,7 +1,5 @@
 """What the artifact cache counts, and how Prometheus gets it.
 
-    registry.register(CacheMetrics(cache))
-
 No label has a URL: OSIEs come and go, and series would add up. How far each download is, is on the machines' journeys.
 """
 
@@ -12,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from edge.artifacts.artifact import Source
 from edge.artifacts.errors import KINDS
+from tink.metrics.families import counter, gauge
 
 if TYPE_CHECKING:
     from edge.artifacts.cache import ArtifactCache
@@ -39,56 +37,36 @@ class Counts:
     peer_bytes: int = 0
 
 
-class CacheMetrics(Collector):
+def cache_metrics(cache: ArtifactCache) -> Iterator[Metric]:
     """The cache as metrics."""
-
-    def __init__(self, cache: ArtifactCache) -> None:
-        self._cache = cache
-
-    def collect(self) -> Iterator[Metric]:
-        """All families; called at each scrape."""
-        yield from self._events()
-        yield from self._state()
-
-    def _events(self) -> Iterator[Metric]:
-        counts = self._cache.counts
-        opened = CounterMetricFamily(
-            "tinkedge_artifact_opens",
-            "Kernels and initrds that machines were given, by where the bytes came from.",
-            labels=["source"],
-        )
-        for source in Source:
-            opened.add_metric([source.value.replace(" ", "_")], counts.opened[source])
-        yield opened
-        failures = CounterMetricFamily(
-            "tinkedge_artifact_failures", "Fetches of kernels and initrds that failed, by reason.", labels=["kind"]
-        )
-        for kind in KINDS:
-            failures.add_metric([kind.replace(" ", "_")], counts.failures[kind])
-        yield failures
-        for name, text, value in (
-            ("downloads", "Downloads of kernels and initrds that have begun.", counts.downloads),
-            ("resumptions", "Downloads that went on where they had broken off.", counts.resumptions),
-            ("revalidations", "Times that an upstream said that the stored file is still the right one.",
-             counts.revalidations),
-            ("evictions", "Files that made room for others.", counts.evictions),
-            ("fetched_bytes", "Bytes of kernels and initrds that came from upstreams.", counts.fetched_bytes),
-            ("peer_downloads", "Kernels and initrds that came from other edges.", counts.from_peers),
-            ("peer_bytes", "Bytes of kernels and initrds that came from other edges.", counts.peer_bytes),
-        ):  # fmt: skip
-            yield CounterMetricFamily(f"tinkedge_artifact_{name}", text, value=value)
-
-    def _state(self) -> Iterator[Metric]:
-        downloads = self._cache.downloads()
-        received = sum(download.received for download in downloads)
-        expected = sum(download.size for download in downloads if download.size is not None)
-        waiting = sum(download.waiting for download in downloads)
-        for name, text, value in (
-            ("stored_bytes", "Size of the kernels and initrds that are on disk.", self._cache.stored_bytes),
-            ("stored_files", "Kernels and initrds that are on disk.", self._cache.stored_files),
-            ("downloads_in_progress", "Downloads that are going on.", len(downloads)),
-            ("downloads_received_bytes", "Bytes that are there of downloads that are going on.", received),
-            ("downloads_expected_bytes", "Bytes that these will have, where it is known.", expected),
-            ("machines_waiting", "Machines that are sent a file while it is downloaded.", waiting),
-        ):
-            yield GaugeMetricFamily(f"tinkedge_artifact_{name}", text, value=value)
+    counts = cache.counts
+    text = "Kernels and initrds that machines were given, by where the bytes came from."
+    opened = {(source.value.replace(" ", "_"),): counts.opened[source] for source in Source}
+    yield counter("tinkedge_artifact_opens", text, ["source"], opened)
+    failures = {(kind.replace(" ", "_"),): counts.failures[kind] for kind in KINDS}
+    text = "Fetches of kernels and initrds that failed, by reason."
+    yield counter("tinkedge_artifact_failures", text, ["kind"], failures)
+    for name, text, value in (
+        ("downloads", "Downloads of kernels and initrds that have begun.", counts.downloads),
+        ("resumptions", "Downloads that went on where they had broken off.", counts.resumptions),
+        ("revalidations", "Times that an upstream said that the stored file is still the right one.",
+         counts.revalidations),
+        ("evictions", "Files that made room for others.", counts.evictions),
+        ("fetched_bytes", "Bytes of kernels and initrds that came from upstreams.", counts.fetched_bytes),
+        ("peer_downloads", "Kernels and initrds that came from other edges.", counts.from_peers),
+        ("peer_bytes", "Bytes of kernels and initrds that came from other edges.", counts.peer_bytes),
+    ):  # fmt: skip
+        yield counter(f"tinkedge_artifact_{name}", text, [], {(): value})
+    downloads = cache.downloads()
+    received = sum(download.received for download in downloads)
+    expected = sum(download.size for download in downloads if download.size is not None)
+    waiting = sum(download.waiting for download in downloads)
+    for name, text, value in (
+        ("stored_bytes", "Size of the kernels and initrds that are on disk.", cache.stored_bytes),
+        ("stored_files", "Kernels and initrds that are on disk.", cache.stored_files),
+        ("downloads_in_progress", "Downloads that are going on.", len(downloads)),
+        ("downloads_received_bytes", "Bytes that are there of downloads that are going on.", received),
+        ("downloads_expected_bytes", "Bytes that these will have, where it is known.", expected),
+        ("machines_waiting", "Machines that are sent a file while it is downloaded.", waiting),
+    ):
+        yield gauge(f"tinkedge_artifact_{name}", text, [], {(): value})

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, Protocol
 
 from edge.callers.addresses import Networks, inside
 from edge.machines import DhcpMode, Inventory, Machine
+from tink.limits.newest import Newest
 
 MAX_MACHINES = 131_072
 """Registered machines whose addresses are remembered."""
@@ -96,7 +97,7 @@ class Callers:
         self._by_address = by_address
         self._machines = _Addresses(MAX_MACHINES)
         self._strangers = _Addresses(MAX_STRANGERS)
-        self._neighbour_of: dict[str, _Neighbour] = {}
+        self._neighbour_of: Newest[str, _Neighbour] = Newest(_MAX_NEIGHBOURS)
         self._handlers: list[Callable[[], None]] = []
 
     def machine(self, ip: str, *, connected: bool = False) -> Machine | None:
@@ -189,9 +190,6 @@ class Callers:
             if mac is None and self._neighbours.on_link(ip):
                 self._neighbour_of.pop(ip, None)
                 return _HIDDEN  # not for a second: the kernel is about to know it
-        self._neighbour_of.pop(ip, None)
-        if len(self._neighbour_of) >= _MAX_NEIGHBOURS:
-            del self._neighbour_of[next(iter(self._neighbour_of))]
         self._neighbour_of[ip] = mac, now
         return mac
 

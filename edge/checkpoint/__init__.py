@@ -4,7 +4,7 @@
 encrypted.
 """
 
-from edge.checkpoint.checkpoint import DIRECTORY, HARDWARE, Checkpoint, CheckpointMetrics, discard
+from edge.checkpoint.checkpoint import DIRECTORY, HARDWARE, Checkpoint, checkpoint_metrics, discard
 from edge.checkpoint.secrets import KEY_FILE, KeptSecrets
 
-__all__ = ["DIRECTORY", "HARDWARE", "KEY_FILE", "Checkpoint", "CheckpointMetrics", "KeptSecrets", "discard"]
+__all__ = ["DIRECTORY", "HARDWARE", "KEY_FILE", "Checkpoint", "KeptSecrets", "checkpoint_metrics", "discard"]

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Final
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from edge.checkpoint import file as checkpoint_file
 from edge.checkpoint.file import AbsentError, CheckpointError, Head
@@ -226,22 +225,14 @@ class Checkpoint:
         return {kind: (part.size, part.failing) for kind, part in self._parts.items()}
 
 
-class CheckpointMetrics(Collector):
-    """What is kept for a start without the API."""
-
-    def __init__(self, checkpoint: Checkpoint | None) -> None:
-        """None: nothing is kept."""
-        self._checkpoint = checkpoint
-
-    def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
-        states = self._checkpoint.states if self._checkpoint is not None else {}
-        for name, text, value in (
-            ("size_bytes", "What was written last of what is known, for a start without the API.", 0),
-            ("failing", "1: what has changed can't be written.", 1),
-        ):
-            values = {(kind,): state[value] for kind, state in states.items()}
-            yield gauge(f"tinkedge_checkpoint_{name}", text, ["resource"], values)
+def checkpoint_metrics(checkpoint: Checkpoint | None) -> Iterator[Metric]:
+    """What is kept for a start without the API; None: nothing."""
+    states = checkpoint.states if checkpoint is not None else {}
+    text = "What was written last of what is known, for a start without the API."
+    sizes = {(kind,): size for kind, (size, _) in states.items()}
+    yield gauge("tinkedge_checkpoint_size_bytes", text, ["resource"], sizes)
+    failing = {(kind,): is_failing for kind, (_, is_failing) in states.items()}
+    yield gauge("tinkedge_checkpoint_failing", "1: what has changed can't be written.", ["resource"], failing)
 
 
 def discard(data_dir: Path) -> None:

@@ -16,7 +16,6 @@ import click
 from edge.composition import doctor as examine
 from edge.composition.checks import Finding, Severity, api_addresses, api_users, osie_names, running_edge
 from edge.composition.checks.findings import note
-from edge.composition.doctor import Ports
 from edge.lab.build import default_cache, in_checkout
 
 EXIT_STATUS: Final = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.ERROR: 1}
@@ -95,21 +94,16 @@ def doctor(
     Exits with 0 if nothing would, 1 if something would, 3 if there are only warnings: what may be meant so. What was
     not looked at is a note.
     """
-    ports = Ports(
-        given["http_port"],
-        given["grpc_port"],
-        given["api_port"],
-        given["admin_port"],
-        given["admin_address"],
-        dhcp=given["dhcp_mode"] != "off",
-    )
+    services = {"http": "http_port", "server": "grpc_port", "apiserver": "api_port", "admin": "admin_port"}
+    numbers = {service: given[option] for service, option in services.items()}
+    off = {*given["disable"], *(("dhcp",) if given["dhcp_mode"] == "off" else ())}
     groups: dict[str, Iterator[Finding]] = {
         "tinkedge up": chain(
-            examine.serving(interfaces, ipxe_dir, ports, given["disable"]),
+            examine.serving(interfaces, ipxe_dir, examine.ports(numbers, given["admin_address"], off)),
             api_addresses(given["api_address"]),
             examine.data_directory(data_dir),
             api_users(data_dir, datetime.now(UTC)),
-            running_edge(data_dir, ports.admin_address, ports.admin),
+            running_edge(data_dir, given["admin_address"], given["admin_port"]),
             _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
         ),
         "the network": examine.probe(interfaces, ipxe_dir) if probe else iter([_NOT_PROBED]),

@@ -90,11 +90,10 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _networks(interfaces: tuple[str, ...], public_ip: str | None, port: int) -> list[tuple[str, int]]:
-    from edge.composition.host import HostError, default_interface, interface_address
+    from edge.composition.host import HostError, addresses_of
 
     try:
-        wanted = [each.partition("=") for each in interfaces or (default_interface(),)]
-        return [(address or public_ip or interface_address(name), port) for name, _, address in wanted]
+        return [(address, port) for address in addresses_of(interfaces, public_ip)]
     except (HostError, OSError) as error:
         raise click.ClickException(f"it is not known where to ask: {error}; or give --health-address") from error
 

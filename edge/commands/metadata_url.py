@@ -112,13 +112,10 @@ def _addresses(public_ip: str | None, interfaces: tuple[str, ...]) -> list[str]:
     """Those of the edge, found as the edge finds them. Raises click.UsageError."""
     import ipaddress
 
-    from edge.composition.host import HostError, default_interface, interface_address
+    from edge.composition.host import HostError, addresses_of
 
-    given = [public_ip] if public_ip is not None else []
     try:
-        if not given:
-            for name, _, address in (each.partition("=") for each in interfaces or (default_interface(),)):
-                given.append(address or interface_address(name))
+        given = [public_ip] if public_ip is not None else addresses_of(interfaces, None)
         return [str(ipaddress.IPv4Address(address)) for address in given]
     except (HostError, ValueError) as error:
         raise click.UsageError(f"{error}; --public-ip says at which address machines reach the edge") from error

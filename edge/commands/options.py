@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from edge.composition.process import OperatorAddresses
 
 Command = Callable[..., None]
-
+T = TypeVar("T")
 
 METRICS_PORTS: Final = {"controller": 7091, "server": 7092, "apiserver": 7093, "metal3": 7094, "metal3-webhook": 7095}
 """Where the services have their metrics that have no operators' HTTP as the edge has, unless told otherwise."""
@@ -35,31 +36,50 @@ def address_and_port(text: str) -> tuple[str, int]:
     return str(address), int(port)
 
 
-class HealthAddress(click.ParamType[tuple[str, int]]):
-    """Where operators' questions are answered: `7091`, which is on loopback, `10.0.0.1:7091` or `[fd00::1]:7091`;
-    `0.0.0.0:7091`: everywhere; `[::]:7091`: so, with IPv6; `none`, if `may_be_none`: nowhere.
-    """
+class Parsed(click.ParamType[T]):
+    """What `read` makes of text; the ValueError that it raises is the usage error."""
 
-    name = "[ip:]port"
+    def __init__(self, name: str, read: Callable[[str], T]) -> None:
+        """`name` is what stands for a value in `--help`."""
+        self.name = name
+        self.read = read
 
-    def __init__(self, *, may_be_none: bool = False) -> None:
-        self._may_be_none = may_be_none
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        """Address and port."""
-        if isinstance(value, tuple):
-            return value
-        if self._may_be_none and value == "none":
-            return NOWHERE
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """The value; of one that is no text, itself."""
+        if not isinstance(value, str):
+            found: T = value
+            return found
         try:
-            return address_and_port(value)
+            return self.read(value)
         except ValueError as error:
-            self.fail(f"{error}: it must be like 7082, 127.0.0.1:7082 or [::1]:7082", param, ctx)
+            self.fail(str(error), param, ctx)
+
+
+def parsed(name: str) -> Callable[[Callable[[str], T]], Parsed[T]]:
+    """A decorator that makes a function the type of an option."""
+    return partial(Parsed, name)
+
+
+@parsed("[ip:]port")
+def _health_address(text: str) -> tuple[str, int]:
+    """Where operators' questions are answered: `7091`, which is on loopback, `10.0.0.1:7091` or `[fd00::1]:7091`;
+    `0.0.0.0:7091`: everywhere; `[::]:7091`: so, with IPv6.
+    """
+    try:
+        return address_and_port(text)
+    except ValueError as error:
+        raise ValueError(f"{error}: it must be like 7082, 127.0.0.1:7082 or [::1]:7082") from error
+
+
+@parsed("[ip:]port")
+def _metrics_address(text: str) -> tuple[str, int]:
+    """The same, or `none`: nowhere."""
+    return NOWHERE if text == "none" else _health_address.read(text)
 
 
 health_address = click.option(
     "--health-address",
-    type=HealthAddress(),
+    type=_health_address,
     default=None,
     help="Answer /healthz, /livez and /readyz here, too: 7082 (on loopback), 10.0.0.1:7082, [fd00::1]:7082; "
     "[::]:7082 is everywhere. Default: nowhere.",
@@ -73,7 +93,7 @@ def metrics_address(command: Command) -> Command:
     port = METRICS_PORTS.get(command.__name__.replace("_", "-"))
     return click.option(
         "--metrics-address",
-        type=HealthAddress(may_be_none=True),
+        type=_metrics_address,
         default=f"127.0.0.1:{port}" if port else None,
         help="Answer /metrics here, for Prometheus, and what --health-address has: 7091 (on loopback), 10.0.0.1:7091, "
         f"[fd00::1]:7091; none: nowhere. Default: loopback, ports {_DEFAULTS}; up and edge have it at --admin-address.",

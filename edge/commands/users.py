@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import click
 
-from edge.commands.options import data_dir
+from edge.commands.options import data_dir, parsed
 
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
 _ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-server")
@@ -21,32 +20,24 @@ _ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-s
 _MOST_DAYS = 100 * 365
 
 
-class Lifetime(click.ParamType[timedelta | None]):
+@parsed("time")
+def _lifetime(text: str) -> timedelta | None:
     """How long something is good: 12h, 90d, 4w, 1y, or `never` ends."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta | None:
-        """The time; None: for ever."""
-        if value is None or isinstance(value, timedelta) or value == "never":
-            return None if value == "never" else value
-        match = re.fullmatch(r"([1-9]\d{0,5})([hdwy])", str(value).strip())
-        if match is None or int(match[1]) * _DAYS[match[2]] > _MOST_DAYS:
-            self.fail(f"{value!r} is no time such as 12h, 90d, 4w, 1y, or never", param, ctx)
-        return timedelta(days=int(match[1]) * _DAYS[match[2]])
+    if text == "never":
+        return None
+    match = re.fullmatch(r"([1-9]\d{0,5})([hdwy])", text.strip())
+    if match is None or int(match[1]) * _DAYS[match[2]] > _MOST_DAYS:
+        raise ValueError(f"{text!r} is no time such as 12h, 90d, 4w, 1y, or never")
+    return timedelta(days=int(match[1]) * _DAYS[match[2]])
 
 
-class Server(click.ParamType[str]):
-    """Where a client reaches the API: https://10.0.0.5:6443."""
-
-    name = "url"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The URL without a slash at the end."""
-        text = str(value).rstrip("/")
-        if not re.fullmatch(r"https://(\[[0-9a-fA-F:]+\]|[^\s/:@?#\[\]]+)(:\d{1,5})?", text):
-            self.fail(f"{value!r} is no URL such as https://10.0.0.5:6443", param, ctx)
-        return text if re.search(r":\d+$", text) else f"{text}:6443"
+@parsed("url")
+def _server(text: str) -> str:
+    """Where a client reaches the API, without a slash at the end: https://10.0.0.5:6443."""
+    url = text.rstrip("/")
+    if not re.fullmatch(r"https://(\[[0-9a-fA-F:]+\]|[^\s/:@?#\[\]]+)(:\d{1,5})?", url):
+        raise ValueError(f"{text!r} is no URL such as https://10.0.0.5:6443")
+    return url if re.search(r":\d+$", url) else f"{url}:6443"
 
 
 @click.command()
@@ -61,10 +52,10 @@ class Server(click.ParamType[str]):
 @click.option(
     "--namespace", "-n", "namespaces", multiple=True, help="The role holds in this namespace only. Repeatable."
 )
-@click.option("--expires", type=Lifetime(), default="90d", help="When the token ends: 12h, 90d, 4w, 1y, or never.")
+@click.option("--expires", type=_lifetime, default="90d", help="When the token ends: 12h, 90d, 4w, 1y, or never.")
 @click.option(
     "--server",
-    type=Server(),
+    type=_server,
     default=None,
     help="Where the user reaches the API. Default: the first --api-name or --api-address of the settings, or loopback.",
 )

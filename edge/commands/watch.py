@@ -19,20 +19,13 @@ import click
 from click.core import ParameterSource
 
 from edge.composition.admin_token import AdminTokenError, read, token_file
-from edge.journey.events import JourneyEvent, Notice, Outcome, Step
+from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
 from edge.journey.follow import Lost, follow, machines
 from tink.mac import is_mac
 
 if TYPE_CHECKING:
     from edge.diagnose.listening import Heard, Listening, Timed
 
-_COLOUR = {
-    Outcome.OK: "green",
-    Outcome.INFO: None,
-    Outcome.WARNING: "yellow",
-    Outcome.REFUSED: "yellow",
-    Outcome.FAILED: "red",
-}
 _NAMED = 10
 """Names of Hardware that are listed where one is unknown."""
 _PATH = click.Path(path_type=Path)
@@ -224,14 +217,14 @@ def _tell(found: Heard | JourneyEvent | Notice | Lost, macs: Set[str] | None, fo
 
 def _notice_text(notice: Notice) -> str:
     """What concerns the edge itself, and with it every machine."""
-    outcome = click.style(f"{notice.outcome:<8}", fg=_COLOUR[notice.outcome])
+    outcome = click.style(f"{notice.outcome:<8}", fg=COLOURS[notice.outcome])
     return f"{_clock(notice.time)} {'this edge':<17} {'network':<9} {outcome} {notice.message}"
 
 
 def _text(event: JourneyEvent) -> str:
     if event.step is Step.LOG:
         return _log_text(event)
-    outcome = click.style(f"{event.outcome:<8}", fg=_COLOUR[event.outcome])
+    outcome = click.style(f"{event.outcome:<8}", fg=COLOURS[event.outcome])
     line = f"{_clock(event.time)} {event.mac} {event.step:<9} {outcome} {event.message}"
     manifest = event.detail.get("manifest")
     return f"{line}\n{indent(str(manifest), '    ')}" if manifest else line

@@ -15,6 +15,7 @@ from ipaddress import IPv4Address
 from typing import Final
 
 from edge.composition.host import IsOwn, NetworkState
+from edge.composition.networks import Follower
 from edge.neighbour.links import LinkChanges
 from edge.neighbour.route import is_own
 from tink.server import WorkflowServer
@@ -25,22 +26,19 @@ EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - the operator says so
 _RETRY_SECONDS: Final = 1.0
 
 
-class AgentsNetworks:
-    """Has the gRPC server listen at the address of each network, as `edge.composition.networks` has it.
+def at_networks(server: WorkflowServer, states: Collection[NetworkState], port: int) -> Follower:
+    """What has the gRPC server listen at the address of each network, as `edge.composition.networks` has it.
 
     An address that has gone is kept until there is another: it may come back, and its connections with it.
     """
+    addresses = {state.interface: state.address for state in states if state.address}
 
-    def __init__(self, server: WorkflowServer, states: Collection[NetworkState], port: int) -> None:
-        self._server = server
-        self._port = port
-        self._addresses = {state.interface: state.address for state in states if state.address}
-
-    async def network_changed(self, state: NetworkState) -> None:
-        """Listen there. Raises OSError."""
+    async def network_changed(state: NetworkState) -> None:
         if state.address:
-            self._addresses[state.interface] = state.address
-            await self._server.listen_at([f"{address}:{self._port}" for address in self._addresses.values()])
+            addresses[state.interface] = state.address
+            await server.listen_at([f"{address}:{port}" for address in addresses.values()])
+
+    return network_changed
 
 
 class AgentsAddresses:

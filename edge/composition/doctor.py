@@ -14,7 +14,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,13 +62,13 @@ _BOOT_PROGRAMS = ("undionly.kpxe", "snponly.efi")
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port that a service listens on. `name` is what --disable calls the service."""
+    """A port that a service listens on: at `address`, or, without one, where machines are. `name` is what --disable
+    calls the service."""
 
     service: str
     kind: socket.SocketKind
     number: int
     name: str
-    loopback: bool = False
     address: str = ""
 
 
@@ -78,31 +78,22 @@ PORTS = (
     Port("TFTP", socket.SOCK_DGRAM, 69, "tftp"),
     Port("HTTP", socket.SOCK_STREAM, 7080, "http"),
     Port("gRPC", socket.SOCK_STREAM, 42113, "server"),
-    Port("embedded API", socket.SOCK_STREAM, 6443, "apiserver", loopback=True),
-    Port("admin HTTP", socket.SOCK_STREAM, 7081, "admin", loopback=True),
+    Port("embedded API", socket.SOCK_STREAM, 6443, "apiserver", "127.0.0.1"),
+    Port("admin HTTP", socket.SOCK_STREAM, 7081, "admin", "127.0.0.1"),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Where an operator has the services listen; `dhcp` is false with `--dhcp-mode off`."""
-
-    http: int = 7080
-    grpc: int = 42113
-    api: int = 6443
-    admin: int = 7081
-    admin_address: str = "127.0.0.1"
-    dhcp: bool = True
-
-    def of(self, port: Port) -> Port:
-        """`port`, with the number that is set for it."""
-        numbers = {"http": self.http, "server": self.grpc, "apiserver": self.api, "admin": self.admin}
-        address = self.admin_address if port.name == "admin" else ""
-        return replace(port, number=numbers.get(port.name, port.number), address=address) if port in _USUAL else port
-
-
-_USUAL = PORTS
-USUAL_PORTS = Ports()
+def ports(numbers: Mapping[str, int], admin_address: str, disabled: Collection[str]) -> list[Port]:
+    """Those of the services that run here, with the numbers that are set for them by `Port.name`."""
+    return [
+        replace(
+            port,
+            number=numbers.get(port.name, port.number),
+            address=admin_address if port.name == "admin" else port.address,
+        )
+        for port in PORTS
+        if port.name not in disabled
+    ]
 
 
 def kubectl() -> str | None:
@@ -110,50 +101,35 @@ def kubectl() -> str | None:
     return shutil.which("kubectl") or shutil.which("kubectl", path=Path(sys.executable).parent)
 
 
-def serving(
-    interfaces: Sequence[str], ipxe_dir: Path, configured: Ports = USUAL_PORTS, disabled: Collection[str] = ()
-) -> Iterator[Finding]:
+def serving(interfaces: Sequence[str], ipxe_dir: Path, wanted: Sequence[Port] | None = None) -> Iterator[Finding]:
     """What `tinkedge up` needs. Interfaces as `--interface` takes them (`NAME[=IP]`); none: the default route's.
 
-    `disabled` are the services that do not run here, as `--disable` names them.
+    `wanted` are the ports to listen on; None: the usual ones.
     """
     yield _capabilities("serving", ("CAP_NET_BIND_SERVICE", "CAP_NET_RAW"))
+    wanted = PORTS if wanted is None else wanted
     networks: list[Network] = []
-    names: list[str] = []
     for interface in interfaces or [""]:
+        is_told = False
         try:
-            named = _named(interface)
-            yield from links(named)
-            names.append(named.interface)
+            yield from links(_named(interface))
+            is_told = True
             networks.append(_network(interface))
         except HostError as error:
-            if not any(name == _name(interface) for name in names):
+            if not is_told:
                 remedy = "give the machines' interface with --interface"
                 yield Finding("interface", ok=False, seen=str(error), remedy=remedy)
         except OSError as error:
             yield note("interface", f"the kernel does not tell of {interface}: {error.strerror}")
-    off = {*disabled, *(() if configured.dhcp else ("dhcp",))}
-    for port in map(configured.of, PORTS):
-        if port.name in off:
-            continue
-        if port.loopback or not networks:
+    for port in wanted:
+        if port.address or not networks:
             yield _port(port, None)
         else:
             yield from (_port(port, network) for network in networks)
-    yield from firewall(_first_packets(networks, configured, off))
+    facing = [port for port in wanted if not port.address]
+    yield from firewall([Packet(_protocol(port), port.number, each.interface) for each in networks for port in facing])
     yield clock()
     yield _ipxe(ipxe_dir)
-
-
-def _first_packets(networks: Sequence[Network], configured: Ports, off: Collection[str]) -> list[Packet]:
-    """What machines send to each port of ours."""
-    kinds = {socket.SOCK_DGRAM: "udp", socket.SOCK_STREAM: "tcp"}
-    return [
-        Packet(kinds[port.kind], port.number, network.interface)
-        for network in networks
-        for port in map(configured.of, PORTS)
-        if not port.loopback and port.name not in off
-    ]
 
 
 def data_directory(directory: Path) -> Iterator[Finding]:
@@ -235,13 +211,10 @@ def _capabilities(name: str, wanted: tuple[str, ...]) -> Finding:
     return Finding(f"privilege for {name}", not missing, seen, "run it as root, or give it these capabilities")
 
 
-def _name(interface: str) -> str:
-    return interface.partition("=")[0] or default_interface()
-
-
 def _named(interface: str) -> Network:
     """As `--interface` names it. Raises HostError."""
-    return Network(_name(interface), interface.partition("=")[2])
+    name, _, address = interface.partition("=")
+    return Network(name or default_interface(), address)
 
 
 def _network(interface: str) -> Network:
@@ -250,20 +223,23 @@ def _network(interface: str) -> Network:
     return replace(named, address=named.address or interface_address(named.interface))
 
 
+def _protocol(port: Port) -> str:
+    return "udp" if port.kind is socket.SOCK_DGRAM else "tcp"
+
+
 def _port(port: Port, network: Network | None) -> Finding:
     """Whether the service could listen there: tried as the service does it, on its interface or address alone."""
     where = f" on {network.interface}" if network is not None else ""
-    name = f"port {port.number}/{'udp' if port.kind is socket.SOCK_DGRAM else 'tcp'} ({port.service}){where}"
+    name = f"port {port.number}/{_protocol(port)} ({port.service}){where}"
     with socket.socket(socket.AF_INET, port.kind) as probe:
         if port.kind is socket.SOCK_STREAM:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        address = (port.address or "127.0.0.1") if port.loopback else ""
+        address = port.address
         try:
-            if network is not None and not port.loopback:
-                if port.kind is socket.SOCK_DGRAM:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, network.interface.encode() + b"\0")
-                else:
-                    address = network.address
+            if network is not None and port.kind is socket.SOCK_DGRAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, network.interface.encode() + b"\0")
+            elif network is not None:
+                address = network.address
             probe.bind((address, port.number))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
@@ -294,11 +270,10 @@ class _Holder:
 
 def _holders(port: Port) -> Iterator[_Holder]:
     """Who has the port open, on whatever address; of processes that this user may look into (proc(5))."""
-    is_udp = port.kind is socket.SOCK_DGRAM
     # gRPC listens on IPv4 addresses with IPv6 sockets, too.
-    tables = [Path("/proc/net") / ("udp" if is_udp else "tcp"), Path("/proc/net") / ("udp6" if is_udp else "tcp6")]
+    tables = [Path("/proc/net") / f"{_protocol(port)}{version}" for version in ("", "6")]
     lines = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
-    state = "07" if is_udp else "0A"  # what an unconnected UDP socket is in, and LISTEN
+    state = "07" if _protocol(port) == "udp" else "0A"  # what an unconnected UDP socket is in, and LISTEN
     inodes = {line[9] for line in lines if line[1].endswith(f":{port.number:04X}") and line[3] == state}
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Final
 from uuid import UUID
@@ -22,6 +21,7 @@ from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
 from edge.machines import BootProblemWriter, Inventory, Machine, PendingWorkflows, Problem
 from edge.neighbour.arrivals import Arrivals
+from tink.limits.newest import Newest
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +31,6 @@ _SHARED: Final = ("", "")
 _NO_UUIDS: Final = frozenset({UUID(int=0), UUID(int=(1 << 128) - 1), UUID("03000200-0400-0500-0006-000700080009")})
 """What boards say whose maker gave them none."""
 _DIGITS: Final = "0123456789abcdef"
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Where machines reach this edge."""
-
-    http: int = 7080
-    grpc: int = 42113
 
 
 class BootWatch:
@@ -52,20 +44,20 @@ class BootWatch:
         networks: HostNetworks,
         relayed: Callable[[], tuple[IPv4Network, ...]],
         problems: BootProblemWriter,
-        ports: Ports,
+        ports: tuple[int, int],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`relayed()` are the networks whose relays were heard; `clock` is the journey's."""
+        """`relayed()`: the networks whose relays were heard; `ports`: of HTTP and gRPC here; `clock`: the journey's."""
         self._journey = journey
         self._inventory = inventory
         self._workflows = workflows
         self._networks = networks
         self._relayed = relayed
         self._problems = problems
-        self._ports = ports
-        self._uuids: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._http_port, self._grpc_port = ports
+        self._uuids: Newest[str, tuple[str, str]] = Newest(MAX_UUIDS)
         """Hardware and MAC by UUID; _SHARED where several machines say the same."""
-        self._strangers: OrderedDict[str, str] = OrderedDict()
+        self._strangers: Newest[str, str] = Newest(MAX_UUIDS)
         """MACs that nobody has registered, by their UUID, which nobody else has said so far."""
         self._arrivals: dict[str, Arrivals] = {}
         self._cannot_look = False
@@ -119,7 +111,7 @@ class BootWatch:
         for state in self._networks.states:
             if state.address and state.interface not in self._arrivals and not self._cannot_look:
                 try:
-                    self._arrivals[state.interface] = Arrivals(state.interface, self._ports.http, self._ports.grpc)
+                    self._arrivals[state.interface] = Arrivals(state.interface, self._http_port, self._grpc_port)
                 except OSError as error:
                     self._cannot_look = isinstance(error, PermissionError)
                     log.debug("packets on %s can't be looked at: %s", state.interface, error.strerror)
@@ -148,8 +140,6 @@ class BootWatch:
             self._learn(uuid, hardware, mac)
         elif unknown and uuid and uuid not in self._uuids:
             self._strangers[uuid] = mac
-            if len(self._strangers) > MAX_UUIDS:
-                self._strangers.popitem(last=False)
         return Facts(
             now=now,
             registered=_registered(hardware, machine) if machine is not None else None,
@@ -163,8 +153,8 @@ class BootWatch:
             no_workflow=self._workflows.why_none(machine.namespace, machine.name) if machine is not None else "",
             arrived=self._arrived(machine, story.boot.since),
             answered=self._answered(machine, story.boot.since),
-            http_port=self._ports.http,
-            grpc_port=self._ports.grpc,
+            http_port=self._http_port,
+            grpc_port=self._grpc_port,
         )
 
     def _arrived(self, machine: Machine | None, since: float) -> dict[str, int] | None:
@@ -208,13 +198,7 @@ class BootWatch:
 
     def _learn(self, uuid: str, hardware: str, mac: str) -> None:
         known = self._uuids.get(uuid)
-        if known is None or known[0] == hardware:
-            self._uuids[uuid] = (hardware, mac)
-        else:
-            self._uuids[uuid] = _SHARED
-        self._uuids.move_to_end(uuid)
-        if len(self._uuids) > MAX_UUIDS:
-            self._uuids.popitem(last=False)
+        self._uuids[uuid] = (hardware, mac) if known is None or known[0] == hardware else _SHARED
         stranger = self._strangers.pop(uuid, None)
         if stranger is not None:
             self.expectations.look_at(stranger)  # heard before this one: now it is known whose card that is

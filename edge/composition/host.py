@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -92,6 +92,14 @@ def interface_address(name: str) -> str:
     if not state.address:
         raise HostError(state.problem)
     return state.address
+
+
+def addresses_of(interfaces: Sequence[str], public_ip: str | None) -> list[str]:
+    """Where the edge of this host is reached, found as it finds that itself: `interfaces` as `--interface` takes them
+    (`NAME[=IP]`; none: the default route's), or `public_ip`, its address on the only one. Raises HostError.
+    """
+    wanted = [each.partition("=") for each in interfaces or (default_interface(),)]
+    return [address or public_ip or interface_address(name) for name, _, address in wanted]
 
 
 def _interfaces() -> set[str]:

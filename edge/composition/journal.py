@@ -17,7 +17,7 @@ from typing import Any, Final, TextIO
 
 import orjson
 
-from edge.composition.logs import PRIORITIES, StreamWriter, one_line
+from edge.composition.logs import PRIORITIES, StreamWriter, lines_of
 
 SOCKET: Final = Path("/run/systemd/journal/socket")
 
@@ -42,13 +42,7 @@ class JournalWriter(StreamWriter):
 
     def line(self, record: logging.LogRecord) -> bytes:
         """The entry of a record."""
-        message = record.getMessage()
-        lines = [f"{record.name}: {message if message.isprintable() else one_line(message)}"]
-        form = self.formatter or logging.Formatter()
-        if record.exc_info:
-            lines.append(form.formatException(record.exc_info))
-        if record.stack_info:
-            lines.append(record.stack_info)
+        lines = lines_of(record, self.formatter or logging.Formatter())
         priority = PRIORITIES[min(record.levelno // 10, 5)][1:2]
         return entry(priority, "\n".join(lines), {"logger": record.name, **getattr(record, "fields", _NO_FIELDS)})
 

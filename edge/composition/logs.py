@@ -68,15 +68,7 @@ class _TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         date = self._seconds.text(record)
-        message = record.getMessage()
-        if not message.isprintable():
-            message = one_line(message)
-        line = f"{date},{int(record.msecs):03d} {record.levelname:<7} {record.name}: {message}"
-        if record.exc_info:
-            line = f"{line}\n{self.formatException(record.exc_info)}"
-        if record.stack_info:
-            line = f"{line}\n{record.stack_info}"
-        return line
+        return f"{date},{int(record.msecs):03d} {record.levelname:<7} " + "\n".join(lines_of(record, self))
 
 
 class _JsonFormatter(logging.Formatter):
@@ -107,6 +99,17 @@ class _JsonFormatter(logging.Formatter):
 def one_line(message: str) -> str:
     """With `\\n` for a line break, and so on: a stranger's words in it forge no line and steer no terminal."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in message)
+
+
+def lines_of(record: logging.LogRecord, form: logging.Formatter) -> list[str]:
+    """Logger and message in one line, then those of an exception and a stack."""
+    message = record.getMessage()
+    lines = [f"{record.name}: {message if message.isprintable() else one_line(message)}"]
+    if record.exc_info:
+        lines += form.formatException(record.exc_info).splitlines()
+    if record.stack_info:
+        lines += record.stack_info.splitlines()
+    return lines
 
 
 def _safe(value: Any) -> Any:
@@ -260,13 +263,7 @@ class _JournalFormatter(logging.Formatter):
         prefix = PRIORITIES[min(record.levelno // 10, 5)]
         if self._form is not None:
             return prefix + self._form.format(record)
-        message = record.getMessage()
-        lines = [f"{record.name}: {message if message.isprintable() else one_line(message)}"]
-        if record.exc_info:
-            lines += self.formatException(record.exc_info).splitlines()
-        if record.stack_info:
-            lines += record.stack_info.splitlines()
-        return "\n".join(prefix + line for line in lines)
+        return "\n".join(prefix + line for line in lines_of(record, self))
 
 
 def _to_journal(stream: TextIO, variable: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from aiohttp import web
 
@@ -35,6 +36,39 @@ MakeTftp = Callable[[NetworkState], tuple[BootFiles, TftpServer]]
 MakeSyslog = Callable[[NetworkState], SyslogServer]
 
 
+class _Service(Protocol):
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+S = TypeVar("S", bound=_Service)
+
+
+class _Slot(Generic[S]):
+    """The place of one service, which is made anew when what it is bound to is something else."""
+
+    def __init__(self) -> None:
+        self.make: Callable[[NetworkState], S] | None = None
+        self.service: S | None = None
+        self.bound_to: tuple[object, ...] = ()
+
+    async def follow(self, state: NetworkState, *bound_to: object, possible: bool = True) -> None:
+        """Have it serve the network as it is now, or no more where that is not `possible`. Raises the part's error."""
+        if self.make is None or (self.service is not None and bound_to == self.bound_to):
+            return
+        await self.stop()
+        if possible:
+            service = self.make(state)
+            await service.start()
+            self.service, self.bound_to = service, bound_to
+
+    async def stop(self) -> None:
+        """Serve no more."""
+        service, self.service = self.service, None
+        if service is not None:
+            await service.stop()
+
+
 class NetworkServices:
     """DHCP, TFTP, syslog and router advertisements on one interface. A service whose maker is None is none of ours."""
 
@@ -47,125 +81,77 @@ class NetworkServices:
         advertise: bool = False,
     ) -> None:
         """`state` is what the network is at the start: what machines are told is made of it before it is served."""
-        self._make_responder = make_responder
-        self._make_tftp = make_tftp
-        self._advertise = advertise
-        self._state = state
-        self._make_syslog: MakeSyslog | None = None
-        self._syslog: SyslogServer | None = None
-        self._syslog_on: tuple[str, int] = ("", 0)
         self.responder: Responder | None = None
-        self._compile(state)
-        self._dhcp: DhcpServer | None = None
-        self._dhcp_on: tuple[object, ...] = ()
-        self._tftp: tuple[BootFiles, TftpServer] | None = None
-        self._tftp_on: tuple[str, int] = ("", 0)
-        self._advertiser: RouterAdvertiser | None = None
-        self._advertised_on = 0
+        self._state = state
+        self._files: BootFiles | None = None
+        self._dhcp: _Slot[DhcpServer] = _Slot()
+        self._tftp: _Slot[TftpServer] = _Slot()
+        self._syslog: _Slot[SyslogServer] = _Slot()
+        self._advertiser: _Slot[RouterAdvertiser] = _Slot()
+        if make_responder is not None:
+            self._dhcp.make = lambda state: DhcpServer(self._compiled(make_responder, state), state.interface)
+            if state.address:
+                self._compiled(make_responder, state)
+        if make_tftp is not None:
+            self._tftp.make = lambda state: self._tftp_server(*make_tftp(state))
+        if advertise:
+            self._advertiser.make = lambda state: RouterAdvertiser(state.interface)
 
     def machine_changed(self, mac: str) -> None:
         """A Hardware has come, changed or gone: for the inventory, which calls it after each change."""
         if self.responder is not None:
             self.responder.machine_changed(mac)
-        if self._tftp is not None:
-            self._tftp[0].machine_changed(mac)
+        if self._files is not None:
+            self._files.machine_changed(mac)
 
     async def follow(self, state: NetworkState) -> None:
         """Serve the network as it is now; nothing happens if it is as it was. Raises the parts' own errors."""
         self._state = state
-        await self._follow_with_tftp(state)
+        served = bool(state.address and state.index)
+        if served and not self._move_tftp(state):  # without an address transfers wait: it may be back in time
+            await self._tftp.follow(state, state.address, state.index)
         await self._follow_with_syslog(state)
-        await self._follow_with_advertisements(state)
-        await self._follow_with_dhcp(state)
+        await self._advertiser.follow(state, state.index, possible=bool(state.index))
+        await self._dhcp.follow(state, state.address, state.index, state.networks, possible=served)
 
     async def receive_logs(self, make_syslog: MakeSyslog) -> None:
         """From now on hear what machines log. Raises SyslogServerError; then it is not heard."""
-        self._make_syslog = make_syslog
+        self._syslog.make = make_syslog
         try:
             await self._follow_with_syslog(self._state)
         except SyslogServerError:
-            self._make_syslog = None
+            self._syslog.make = None
             raise
 
     async def stop(self) -> None:
         """Serve no more."""
-        await self._stop_dhcp()
-        if self._syslog is not None:
-            await self._syslog.stop()
-            self._syslog = None
-        if self._advertiser is not None:
-            await self._advertiser.stop()
-            self._advertiser = None
-        if self._tftp is not None:
-            await self._tftp[1].stop()
-            self._tftp = None
-
-    # --- DHCP -----------------------------------------------------------------------------------------------------
-
-    def _compile(self, state: NetworkState) -> None:
-        """Another address: other answers. Each is made when its machine asks, or its Hardware changes."""
-        if self._make_responder is None or not state.address:
-            return
-        settings = self.responder.settings if self.responder is not None else None
-        if settings is None or (settings.server_ip, settings.networks) != (state.address, state.networks):
-            self.responder = self._make_responder(state)
-
-    async def _follow_with_dhcp(self, state: NetworkState) -> None:
-        wanted = (state.address, state.index, state.networks)
-        if self._make_responder is None or (self._dhcp is not None and wanted == self._dhcp_on):
-            return
-        await self._stop_dhcp()
-        self._compile(state)
-        if self.responder is None or not (state.address and state.index):
-            return
-        server = DhcpServer(self.responder, state.interface)
-        await server.start()
-        self._dhcp, self._dhcp_on = server, wanted
-
-    async def _stop_dhcp(self) -> None:
-        if self._dhcp is not None:
-            await self._dhcp.stop()
-            self._dhcp = None
-
-    # --- TFTP and router advertisements ---------------------------------------------------------------------------
-
-    async def _follow_with_tftp(self, state: NetworkState) -> None:
-        """Without an address transfers wait: it may be back before their machines give up."""
-        wanted = (state.address, state.index)
-        if self._make_tftp is None or not all(wanted) or (self._tftp is not None and wanted == self._tftp_on):
-            return
-        if self._tftp is not None:
-            moved = state.address == self._tftp_on[0] and self._tftp[1].move_to_interface()
-            if moved:
-                self._tftp_on = wanted
-                return
-            await self._tftp[1].stop()
-            self._tftp = None
-        tftp = self._make_tftp(state)
-        await tftp[1].start()
-        self._tftp, self._tftp_on = tftp, wanted
+        for slot in (self._dhcp, self._syslog, self._advertiser, self._tftp):
+            await slot.stop()
 
     async def _follow_with_syslog(self, state: NetworkState) -> None:
-        wanted = (state.address, state.index)
-        if self._make_syslog is None or not all(wanted) or (self._syslog is not None and wanted == self._syslog_on):
-            return
-        if self._syslog is not None:
-            await self._syslog.stop()
-            self._syslog = None
-        syslog = self._make_syslog(state)
-        await syslog.start()
-        self._syslog, self._syslog_on = syslog, wanted
+        if state.address and state.index:
+            await self._syslog.follow(state, state.address, state.index)
 
-    async def _follow_with_advertisements(self, state: NetworkState) -> None:
-        if not self._advertise or state.index == self._advertised_on:
-            return
-        if self._advertiser is not None:
-            await self._advertiser.stop()
-        self._advertiser, self._advertised_on = None, 0
-        if state.index:
-            advertiser = RouterAdvertiser(state.interface)
-            await advertiser.start()
-            self._advertiser, self._advertised_on = advertiser, state.index
+    def _compiled(self, make: MakeResponder, state: NetworkState) -> Responder:
+        """Another address: other answers. Each is made when its machine asks, or its Hardware changes."""
+        responder = self.responder
+        wanted = (state.address, state.networks)
+        if responder is None or (responder.settings.server_ip, responder.settings.networks) != wanted:
+            responder = self.responder = make(state)
+        return responder
+
+    def _tftp_server(self, files: BootFiles, server: TftpServer) -> TftpServer:
+        self._files = files
+        return server
+
+    def _move_tftp(self, state: NetworkState) -> bool:
+        """Whether it goes on, with its transfers, on an interface of the same name that was made anew."""
+        slot, bound_to = self._tftp, (state.address, state.index)
+        if slot.service is None or slot.bound_to[0] != state.address or slot.bound_to == bound_to:
+            return False
+        moved = slot.service.move_to_interface()
+        slot.bound_to = bound_to if moved else slot.bound_to
+        return moved
 
 
 class Sites:

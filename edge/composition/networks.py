@@ -14,31 +14,27 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv4Network
-from typing import Protocol
 
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from edge.composition.host import Network, NetworkState, state_of
 from edge.journey.events import Notice, Outcome
 from edge.machines import DhcpMode
 from edge.neighbour.links import Link, LinkChanges, look
 from tink.api.mistakes import Site
+from tink.metrics.families import gauge
 
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
 
 
-class Follower(Protocol):
-    """Serves something on the networks."""
-
-    async def network_changed(self, state: NetworkState) -> None:
-        """Serve on that network as it is now, or no more. Raises the part's own error, and is asked again then."""
+Follower = Callable[[NetworkState], Awaitable[None]]
+"""Serves something on a network as it is now, or no more. Raises the part's own error, and is called again then."""
 
 
 class HostNetworks:
@@ -149,6 +145,14 @@ class HostNetworks:
             for state in self.states
         ]
 
+    def metrics(self) -> Iterator[Metric]:
+        """A gauge for each interface."""
+        ready = {(state.interface,): not state.problem for state in self.states}
+        text = "Whether machines on this interface are served."
+        yield gauge("tinkedge_network_ready", text, ["interface"], ready)
+        carrier = {(state.interface,): state.carrier for state in self.states}
+        yield gauge("tinkedge_network_carrier", "Whether this interface has a link.", ["interface"], carrier)
+
     # --- following ------------------------------------------------------------------------------------------------
 
     def _look(self, name: str) -> NetworkState:
@@ -157,7 +161,7 @@ class HostNetworks:
 
     async def _tell(self, state: NetworkState) -> None:
         for follower in self._followers:
-            await follower.network_changed(state)
+            await follower(state)
         self._told[state.interface] = state
 
     def _failed(self, state: NetworkState, error: Exception) -> NetworkState:
@@ -188,27 +192,6 @@ class HostNetworks:
 
     def _notice(self, state: NetworkState, outcome: Outcome, line: str) -> Notice:
         return Notice(time.time(), outcome, line, _fields(state))
-
-
-class NetworkMetrics(Collector):
-    """A gauge for each interface."""
-
-    def __init__(self, networks: HostNetworks) -> None:
-        self._networks = networks
-
-    def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
-        ready = GaugeMetricFamily(
-            "tinkedge_network_ready", "Whether machines on this interface are served.", labels=["interface"]
-        )
-        carrier = GaugeMetricFamily(
-            "tinkedge_network_carrier", "Whether this interface has a link.", labels=["interface"]
-        )
-        for state in self._networks.states:
-            ready.add_metric([state.interface], not state.problem)
-            carrier.add_metric([state.interface], state.carrier)
-        yield ready
-        yield carrier
 
 
 def _line(state: NetworkState) -> str:

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from edge.journey.events import Notice, Outcome
 from tink.kube.cache import AWAY_SECONDS, Informer
@@ -97,6 +96,11 @@ class ApiContact:
         """What was announced and is still so."""
         return [Notice(self._clock(), Outcome.FAILED, self.note, {})] if self._said and self.note else []
 
+    def metrics(self) -> Iterator[Metric]:
+        """Of when it is what machines are served."""
+        text = "Unix time of which it is what is known of the API's objects: now, unless the API is away."
+        yield gauge("tinkedge_api_known_timestamp_seconds", text, [], {(): self.known_at})
+
     async def run(self) -> None:
         """Tell of it when it begins and when it is over, until cancelled."""
         while True:
@@ -113,18 +117,6 @@ class ApiContact:
         line = note or "the Kubernetes API answers again: machines are served by what it has now"
         log.log(logging.WARNING if note else logging.INFO, "%s", line)
         self._announce(Notice(self._clock(), outcome, line, {}))
-
-
-class ContactMetrics(Collector):
-    """Of when it is what machines are served."""
-
-    def __init__(self, contact: ApiContact) -> None:
-        self._contact = contact
-
-    def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
-        text = "Unix time of which it is what is known of the API's objects: now, unless the API is away."
-        yield gauge("tinkedge_api_known_timestamp_seconds", text, [], {(): self._contact.known_at})
 
 
 def _shown(seconds: float) -> str:

@@ -14,21 +14,22 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from ipaddress import IPv4Address
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from edge.artifacts import ArtifactCache, CacheMetrics
+from edge.artifacts import ArtifactCache, cache_metrics
 from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
 from edge.composition import admin_token
 from edge.composition.host import NetworkState
 from edge.composition.network_services import NetworkServices, Sites
-from edge.composition.networks import HostNetworks, NetworkMetrics
+from edge.composition.networks import HostNetworks
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
 from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
-from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, build_app, machine_runner
+from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.machines import (
@@ -43,12 +44,13 @@ from edge.machines import (
 )
 from edge.neighbour.resolution import AddressResolution
 from edge.neighbour.route import is_own
-from edge.peers import PeerMetrics, Peers
-from edge.syslog import LogFiles, MachineLogs, SyslogMetrics, SyslogServer, SyslogServerError
+from edge.peers import Peers, peer_metrics
+from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.parameters import is_hookos
 from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
+from tink.metrics.families import Scraped
 from tink.net.outbound import Reach
 from tink.server import TokenKeys, authority_of
 
@@ -63,7 +65,7 @@ _LOGS = {Syslog.AUTO: LogsTo.HOOKOS, Syslog.ON: LogsTo.ALL, Syslog.OFF: LogsTo.N
 class Serving:
     """Starts the edge's services, each of which `exit_stack` will stop. Made before the inventory is filled.
 
-    An `edge.composition.networks.Follower`: the networks are served when it is told of them, after `start`.
+    The networks are served when `network_changed` is told of them, after `start`.
     """
 
     def __init__(
@@ -156,15 +158,15 @@ class Serving:
     async def start(self) -> None:
         """Start what is one for all networks. Raises each part's own error."""
         edge, metrics = self._settings.edge, self._metrics
-        metrics.register(NetworkMetrics(self._networks))
+        metrics.register(Scraped(self._networks.metrics))
         if self._cache is not None:
             await self._cache.start()
             self._exit.push_async_callback(self._cache.stop)
-            metrics.register(CacheMetrics(self._cache))
+            metrics.register(Scraped(partial(cache_metrics, self._cache)))
         if self.peers is not None:
             await self.peers.start()
             self._exit.push_async_callback(self.peers.stop)
-            metrics.register(PeerMetrics(self.peers))
+            metrics.register(Scraped(partial(peer_metrics, self.peers)))
         if self._app is not None:
             runner = machine_runner(self._app)
             self._sites = [await self._listener(runner, edge.http_port, "HTTP", "--http-port")]
@@ -230,7 +232,7 @@ class Serving:
     async def _start_syslog(self, wanted: Syslog) -> None:
         """Raises SyslogServerError where the operator has asked for it."""
         self._exit.push_async_callback(self._logs.flush)
-        self._metrics.register(SyslogMetrics(self._logs))
+        self._metrics.register(Scraped(partial(syslog_metrics, self._logs)))
         if wanted is Syslog.ON:
             await self._receive_logs()
         elif wanted is Syslog.AUTO and (is_hookos(self._settings.edge.kernel_parameters) or self._log_files.exists()):
@@ -273,16 +275,15 @@ class Serving:
         if not edge.peers and not edge.peer_group:
             return None
         dhcp = Service.DHCP in settings.services and edge.dhcp_mode is DhcpMode.RESERVATION
-        peers = Peers(
+        return Peers(
             metadata.keys,
             http_port=edge.http_port,
             server_port=0 if edge.grpc_authority else settings.grpc_port,
             dhcp=dhcp,
             named=edge.peers,
+            changed=self.peers_changed,
             announce=self._journey.announce,
         )
-        peers.follow(self)
-        return peers
 
     def _others(self, address: str, mac: str) -> tuple[Origin, ...]:
         """Where a machine that has reached this edge at `address` can go on with another one."""
@@ -341,7 +342,7 @@ class Serving:
         return files, server
 
     def _machine_app(self, osie_files: OsieFiles, metadata: MetadataSettings, agent_ca: bytes) -> MachineApp:
-        app = build_app(
+        app = MachineApp(
             inventory=self._inventory,
             callers=self._callers,
             policy=self._policy,

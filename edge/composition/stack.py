@@ -21,21 +21,21 @@ from pathlib import Path
 from typing import Any
 
 from edge.callers import UNSEEN, Callers, Neighbours
-from edge.checkpoint import CheckpointMetrics
-from edge.composition.agents import AgentsAddresses, AgentsNetworks
-from edge.composition.expecting import BootWatch, Ports
+from edge.checkpoint import checkpoint_metrics
+from edge.composition.agents import AgentsAddresses, at_networks
+from edge.composition.expecting import BootWatch
 from edge.composition.host import NetworkState
 from edge.composition.network_services import tcp_advice
 from edge.composition.networks import HostNetworks
 from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, may_wait, secret_reader
-from edge.composition.readiness import ApiContact, ContactMetrics, Readiness
+from edge.composition.readiness import ApiContact, Readiness
 from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.machines import BootProblemWriter, ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
-from edge.neighbour.table import NeighbourChanges, NeighbourTable
+from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.peers import EdgeLeases, Peers
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site
@@ -50,6 +50,7 @@ from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics,
 from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
+from tink.metrics.families import Scraped
 from tink.metrics.process import process_registry
 from tink.server import WorkflowServer
 from tink.webhooks import SERVICE_PORT, Admission, Hook, Webhooks, unregister
@@ -268,7 +269,7 @@ class Stack:
                 networks,
                 lambda: mistakes.relayed if mistakes is not None else (),
                 problems,
-                Ports(settings.edge.http_port, settings.grpc_port),
+                (settings.edge.http_port, settings.grpc_port),
             )
             serving = Serving(
                 self._settings,
@@ -308,15 +309,15 @@ class Stack:
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
             await serving.start()
-            networks.add_follower(serving)
+            networks.add_follower(serving.network_changed)
         await networks.start()
         self._spawn(networks.run(), "networks")
         if serving is not None and mistakes is not None:
             await serving.start_for_operators()
             self._spawn(serving.run(), "edge")
             self._follow_peers(serving.peers, client)
-            self.metrics.register(ContactMetrics(self._contact))
-            self.metrics.register(CheckpointMetrics(self._kept.checkpoint if self._kept is not None else None))
+            self.metrics.register(Scraped(self._contact.metrics))
+            self.metrics.register(Scraped(partial(checkpoint_metrics, kept.checkpoint if kept is not None else None)))
             self._spawn(self._contact.run(), "contact with the API")
             self._keep()
             self._spawn(conditions.run(), "conditions")
@@ -348,7 +349,7 @@ class Stack:
                 client,
                 namespace=self._settings.lease_namespace or pod_namespace(),
                 group=group,
-                identity=peers.id,
+                identity=peers.own.id,
                 own=lambda: [f"{place.address}:{peers.own.http_port}" for place in peers.own.places],
                 found=peers.found,
             )
@@ -510,7 +511,7 @@ class Stack:
                 )
         callers = Callers(self.inventory, edge.dhcp_mode, neighbours, by_address=edge.known_by_address)
         if neighbours is not UNSEEN:
-            self._exit.callback(NeighbourChanges(callers.changed).close)
+            self._exit.callback(neighbour_changes(callers.changed).close)
         return callers
 
     async def _start_server(
@@ -537,7 +538,7 @@ class Stack:
         self._exit.push_async_callback(server.stop)
         self.metrics.register(server.metrics())
         if self._fixed is None:
-            networks.add_follower(AgentsNetworks(server, networks.states, port))
+            networks.add_follower(at_networks(server, networks.states, port))
         else:
             self._spawn(self._fixed.run(server), "addresses of agents")
 

@@ -10,68 +10,39 @@ from edge.configuration.options import key
 
 REST: Final = "Other options"
 
-GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "First of all": (
-        *("interface", "public-ip", "data-dir", "kubeconfig", "manifests", "dhcp-mode", "osie-dir", "disable"),
-        *("log-level", "config"),
-    ),
-    "Network": (
-        *(
-            "http-port",
-            "peer",
-            "peer-group",
-            "legacy-ports",
-            "known-by-address",
-            "trusted-proxies",
-            "router-advertisements",
-            "decline-quarantine",
-        ),
-    ),
-    "Netboot": (
-        *(
-            "netboot-when",
-            "default-osie",
-            "ipxe-dir",
-            "tftp-dir",
-            "tftp-single-port",
-            "insecure-registry",
-            "kernel-parameters",
-            "syslog",
-        ),
-    ),
-    "Metadata": (*("imds-tokens", "metadata-nat", "metadata-tokens", "metadata-token-key", "metadata-token-lifetime"),),
-    "Workflows and agents": (
-        *("scheduled-timeout", "cancelling-timeout", "action-timeout", "reference-timeout", "reboot-grace"),
-        *("agent-auth", "agent-token-key", "agent-token-lifetime", "grpc-port", "grpc-address", "grpc-authority"),
-        *(
-            "grpc-tls-cert",
-            "grpc-tls-key",
-            "grpc-tls-ca",
-            "grpc-client-ca",
-            "grpc-connections-per-address",
-            "older-agents",
-        ),
-        "workflow-history-limit",
-    ),
-    "API and webhooks": (
-        *("namespaces", "hardware-selector"),
-        *("api-address", "api-name", "api-port", "leader-elect", "lease-namespace", "webhook-url", "webhook-service"),
-        *("webhook-port", "webhook-failure-policy", "webhook-configuration"),
-    ),
-    "Metal3": (
-        *("metal3", "context", "once", "resync", "osie", "bmc", "consumed", "netboot-unmanaged"),
-        "empty-checksum-type",
-    ),
-    "Storage and cache": (*("cache-size", "allow-upstream", "checkpoint", "checkpoint-secrets", "checkpoint-key"),),
-    "Operators": ("admin-address", "admin-port", "admin-token-file", "metrics-address", "health-address"),
-    "Logging": ("log-format",),
-    "Advanced": ("fast-path",),
-    "The agent": (
-        *("agent-id", "server", "kernel-command-line", "runtime", "docker-host", "state-dir", "docker-registry"),
-        *("registry-username", "registry-password", "tls", "tls-roots", "tls-cert", "tls-key", "token"),
-        "after-workflow",
-    ),
+_GROUPS: Final = {
+    "First of all": "interface public-ip data-dir kubeconfig manifests dhcp-mode osie-dir disable log-level config",
+    "Network": """
+        http-port peer peer-group legacy-ports known-by-address trusted-proxies router-advertisements
+        decline-quarantine
+    """,
+    "Netboot": """
+        netboot-when default-osie ipxe-dir tftp-dir tftp-single-port insecure-registry kernel-parameters
+        syslog
+    """,
+    "Metadata": "imds-tokens metadata-nat metadata-tokens metadata-token-key metadata-token-lifetime",
+    "Workflows and agents": """
+        scheduled-timeout cancelling-timeout action-timeout reference-timeout reboot-grace agent-auth
+        agent-token-key agent-token-lifetime grpc-port grpc-address grpc-authority grpc-tls-cert
+        grpc-tls-key grpc-tls-ca grpc-client-ca grpc-connections-per-address older-agents
+        workflow-history-limit
+    """,
+    "API and webhooks": """
+        namespaces hardware-selector api-address api-name api-port leader-elect lease-namespace
+        webhook-url webhook-service webhook-port webhook-failure-policy webhook-configuration
+    """,
+    "Metal3": "metal3 context once resync osie bmc consumed netboot-unmanaged empty-checksum-type",
+    "Storage and cache": "cache-size allow-upstream checkpoint checkpoint-secrets checkpoint-key",
+    "Operators": "admin-address admin-port admin-token-file metrics-address health-address",
+    "Logging": "log-format",
+    "Advanced": "fast-path",
+    "The agent": """
+        agent-id server kernel-command-line runtime docker-host state-dir docker-registry
+        registry-username registry-password tls tls-roots tls-cert tls-key token after-workflow
+    """,
 }
+
+GROUPS: Final = {group: tuple(names.split()) for group, names in _GROUPS.items()}
 
 
 def group_of(name: str) -> str:

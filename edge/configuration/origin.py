@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from edge.configuration.file import Entry
 from edge.configuration.options import SECRETS, key, settable
 from edge.configuration.values import file_of
 
@@ -35,42 +36,42 @@ class Origin:
 def origins(ctx: click.Context, args: Sequence[str]) -> Iterator[Origin]:
     """Of all options of the command of `ctx`, which has been made from `args`."""
     command = ctx.command
-    file = file_of(ctx)
-    entries = file.entries(ctx.info_name or "") if file is not None else {}
     given, _, _ = command.make_parser(click.Context(command)).parse_args(list(args))
     for option in settable(command):
         name = str(option.name)
-        match ctx.get_parameter_source(name):
-            case ParameterSource.COMMANDLINE:
-                found = Origin(key(option), _plain(given[name]), "flag")
-            case ParameterSource.ENVIRONMENT:
-                value = option.value_from_envvar(ctx)
-                found = Origin(key(option), _plain(value), "env", _variable(option))
-            case ParameterSource.DEFAULT_MAP if file is not None:
-                entry = entries[key(option)]
-                several = entry.is_list or option.multiple
-                value = list(entry.values) if several else entry.values[0]
-                found = Origin(key(option), value, "file", f"{file.path}:{entry.line}")
-            case _:
-                found = Origin(key(option), _plain(ctx.params.get(name)), "default")
-        if found.key in SECRETS and found.value is not None:
-            found = Origin(found.key, "(not shown)", found.source, found.where)
-        yield found
+        source, where, entry = _source(ctx, option)
+        if source == "flag":
+            value = given[name]
+        elif source == "env":
+            value = option.value_from_envvar(ctx)
+        elif entry is not None:
+            value = entry.values if entry.is_list or option.multiple else entry.values[0]
+        else:
+            value = ctx.params.get(name)
+        shown = "(not shown)" if key(option) in SECRETS and value is not None else _plain(value)
+        yield Origin(key(option), shown, source, where)
 
 
 def place(ctx: click.Context, name: str) -> str:
     """Where the value of one option is from, by its key, as `Origin.text` has it."""
     option = next(each for each in settable(ctx.command) if key(each) == name)
+    source, where, _ = _source(ctx, option)
+    return Origin(name, None, source, where).text
+
+
+def _source(ctx: click.Context, option: click.Option) -> tuple[str, str, Entry | None]:
+    """`source` and `where` of an `Origin`, and what the file says if it is that."""
     file = file_of(ctx)
     match ctx.get_parameter_source(str(option.name)):
         case ParameterSource.COMMANDLINE:
-            return "flag"
+            return "flag", "", None
         case ParameterSource.ENVIRONMENT:
-            return f"env {_variable(option)}"
+            return "env", _variable(option), None
         case ParameterSource.DEFAULT_MAP if file is not None:
-            return f"{file.path}:{file.entries(ctx.info_name or '')[name].line}"
+            entry = file.entries(ctx.info_name or "")[key(option)]
+            return "file", f"{file.path}:{entry.line}", entry
         case _:
-            return "default"
+            return "default", "", None
 
 
 def _variable(option: click.Option) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 from edge.diagnose import extra, selection
 from edge.diagnose.extra import DiagnoseError
+from edge.neighbour.packet_filter import attach
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ def listen(scapy: Any, interface: str, program: bytes, *, promiscuous: bool = Fa
         raise DiagnoseError(f"not permitted to listen on {interface}; run it as root, or with CAP_NET_RAW") from error
     except OSError as error:
         raise DiagnoseError(f"can't listen on {interface}: {error.strerror}") from error
-    selection.attach(sock.ins, program)
+    attach(sock.ins, program)
     with suppress(OSError):  # without CAP_NET_ADMIN, scapy's own size
         sock.ins.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
     with suppress(BlockingIOError):  # what came in before there was a filter

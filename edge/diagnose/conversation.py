@@ -13,6 +13,7 @@ from typing import Final
 
 from edge.diagnose import dhcp_words, headers
 from edge.diagnose.headers import ArpPacket, Packet
+from tink.limits.newest import Newest
 
 _DHCP_PORTS: Final = frozenset({67, 68, 4011})
 _TFTP_PORT: Final = 69
@@ -46,7 +47,7 @@ class Conversation:
     def __init__(self, other: Callable[[bytes], str] = lambda _: "") -> None:
         """`other` puts a frame into words that nothing here knows; "" says nothing about it."""
         self._other = other
-        self._transfers: dict[_Place, _Transfer] = {}
+        self._transfers: Newest[_Place, _Transfer] = Newest(_MAX_TRANSFERS)
 
     def lines(self, time: float, frame: bytes) -> list[str]:
         """What to say of a frame that was seen at `time` (seconds); often nothing. Never raises on what it holds."""
@@ -84,9 +85,6 @@ class Conversation:
     def _request(self, time: float, packet: Packet, operation: int) -> str:
         name, _mode, *asked = [_text(part) for part in packet.payload[2:].removesuffix(b"\0").split(b"\0")] + [""] * 2
         place = packet.source, packet.source_port
-        self._transfers.pop(place, None)  # asked again, or another file from the same port
-        while len(self._transfers) >= _MAX_TRANSFERS:
-            del self._transfers[next(iter(self._transfers))]
         self._transfers[place] = _Transfer(name, time)
         return f'{_way(packet)} TFTP {"reads" if operation == _RRQ else "WRITES"} "{name}"{_pairs(asked)}'
 

@@ -33,11 +33,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from edge.http.context import local_address, not_allowed, not_found, text
 from edge.http.transport.connections import BoundedServer, Limits, Runner, has_ended
 from edge.journey.events import JourneyEvent, Notice
-from edge.journey.metrics import JourneyMetrics
+from edge.journey.metrics import journey_metrics
 from edge.journey.recorder import Journey, MachineSummary
 from edge.journey.subscription import Subscription
 from edge.machines import Inventory, Machine
 from tink.limits.once_per import OncePer
+from tink.metrics.families import Scraped
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +93,14 @@ class AdminApp:
         is what is awaited of a machine, and what was found wrong with it, for its entry.
         """
         self._metrics = registry if registry is not None else CollectorRegistry()
-        self._metrics.register(JourneyMetrics(journey, inventory))
-        self._api = _Api(journey, inventory, networks, heartbeat_seconds, notices, awaited)
+        self._metrics.register(Scraped(partial(journey_metrics, journey, inventory)))
+        self._journey = journey
+        self._inventory = inventory
+        self._networks = networks
+        self._heartbeat_seconds = heartbeat_seconds
+        self._notices = notices
+        self._awaited = awaited
+        self._streams: set[Subscription] = set()
         self._ready = ready
         self._note = note
         self._admits = admits
@@ -105,9 +112,9 @@ class AdminApp:
             "/readyz": self._readiness,
         }
         self._guarded: dict[str, _Handler] = {
-            "/api/v1/machines": self._api.machines,
-            "/api/v1/events": self._api.events,
-            "/api/v1/networks": self._api.networks,
+            "/api/v1/machines": self.machines,
+            "/api/v1/events": self.events,
+            "/api/v1/networks": self.networks,
         }
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -121,19 +128,20 @@ class AdminApp:
         path = request.rel_url.path.rstrip("/") or "/"
         handler = self._open.get(path)
         if handler is None:
-            handler = self._guarded.get(path) or self._api.of_machine(path)
+            handler = self._guarded.get(path) or self._of_machine(path)
             if handler is None:
                 return not_found()
             if not known:
                 return self._unknown(request, shown)
-        methods = ("GET",) if handler == self._api.events else ("GET", "HEAD")
+        methods = ("GET",) if handler == self.events else ("GET", "HEAD")
         if request.method not in methods:
             return not_allowed(methods)
         return await handler(request)
 
     def close(self) -> None:
         """Let the streams end, so that a stopping server does not wait for them."""
-        self._api.end_streams()
+        for subscription in list(self._streams):
+            subscription.close()
 
     def _unknown(self, request: web.Request, shown: str) -> web.Response:
         who = request.remote or "somebody"
@@ -161,65 +169,7 @@ class AdminApp:
             return text(f"not ready: {problem}", status=503)
         return text(": ".join(filter(None, ("ok", self._note()))))
 
-
-def admin_runner(app: AdminApp, limits: Limits = LIMITS) -> web.BaseRunner:
-    """A runner of the application, for any number of sites. Needs a running loop."""
-    return Runner(BoundedServer(app.answer, limits, time.monotonic), app.close)
-
-
-def _token(request: web.Request) -> str:
-    """What `Authorization: Bearer` shows (RFC 6750 section 2.1); empty if nothing."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def _named_here(request: web.Request) -> bool:
-    """Whether the Host may be ours: on loopback, no other name leads here but by somebody's trick.
-
-    On other addresses the network may have names for this host that are not known here.
-    """
-    host = request.headers.get("Host")
-    if host is None or not ipaddress.ip_address(local_address(request) or "127.0.0.1").is_loopback:
-        return True
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    if name.lower() == "localhost" or name.lower().endswith(".localhost"):  # RFC 6761 section 6.3
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def event_json(event: JourneyEvent) -> dict[str, object]:
-    """An event as the API shows it."""
-    return {
-        "time": event.time,
-        "mac": event.mac,
-        "step": event.step.value,
-        "outcome": event.outcome.value,
-        "message": event.message,
-        "detail": dict(event.detail),
-    }
-
-
-class _Api:
-    def __init__(
-        self,
-        journey: Journey,
-        inventory: Inventory,
-        networks: Networks,
-        heartbeat_seconds: float,
-        notices: Callable[[], list[Notice]],
-        awaited: Callable[[str], Mapping[str, object]],
-    ) -> None:
-        self._journey = journey
-        self._inventory = inventory
-        self._networks = networks
-        self._notices = notices
-        self._heartbeat_seconds = heartbeat_seconds
-        self._awaited = awaited
-        self._streams: set[Subscription] = set()
+    # --- for those who have the token --------------------------------------------------------------------------------
 
     async def machines(self, request: web.Request) -> web.StreamResponse:
         """GET /api/v1/machines: those heard last first, then those never heard."""
@@ -244,7 +194,7 @@ class _Api:
         for _, machine in sorted(silent.items()):
             yield _machine_json(machine)
 
-    def of_machine(self, path: str) -> _Handler | None:
+    def _of_machine(self, path: str) -> _Handler | None:
         """The handler of a machine's path."""
         match path.split("/"):
             case ["", "api", "v1", "machines", mac, "events"]:
@@ -287,11 +237,6 @@ class _Api:
                 self._streams.discard(subscription)
         return response
 
-    def end_streams(self) -> None:
-        """Let the streams end."""
-        for subscription in list(self._streams):
-            subscription.close()
-
     async def _stream(self, request: web.Request, response: web.StreamResponse, subscription: Subscription) -> None:
         told_of = 0
         while not has_ended(request):
@@ -327,6 +272,47 @@ class _Api:
             "message": last.message,
             **self._awaited(summary.mac),
         }
+
+
+def admin_runner(app: AdminApp, limits: Limits = LIMITS) -> web.BaseRunner:
+    """A runner of the application, for any number of sites. Needs a running loop."""
+    return Runner(BoundedServer(app.answer, limits, time.monotonic), app.close)
+
+
+def _token(request: web.Request) -> str:
+    """What `Authorization: Bearer` shows (RFC 6750 section 2.1); empty if nothing."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _named_here(request: web.Request) -> bool:
+    """Whether the Host may be ours: on loopback, no other name leads here but by somebody's trick.
+
+    On other addresses the network may have names for this host that are not known here.
+    """
+    host = request.headers.get("Host")
+    if host is None or not ipaddress.ip_address(local_address(request) or "127.0.0.1").is_loopback:
+        return True
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name.lower() == "localhost" or name.lower().endswith(".localhost"):  # RFC 6761 section 6.3
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def event_json(event: JourneyEvent) -> dict[str, object]:
+    """An event as the API shows it."""
+    return {
+        "time": event.time,
+        "mac": event.mac,
+        "step": event.step.value,
+        "outcome": event.outcome.value,
+        "message": event.message,
+        "detail": dict(event.detail),
+    }
 
 
 def _machine_json(machine: Machine) -> dict[str, object]:

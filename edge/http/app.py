@@ -48,25 +48,54 @@ _METADATA = frozenset({Place.EC2, Place.IMDS_TOKEN, Place.LEGACY, Place.NOCLOUD,
 
 
 class MachineApp:
-    """From a request to its handler."""
+    """From a request to its handler; `machine_runner` serves it."""
 
     def __init__(
         self,
-        context: Context,
-        scripts: MachineScripts,
-        sender: BodySender,
-        agent_ca: bytes,
-        metadata: MetadataSettings,
         *,
-        fast_path: bool,
+        inventory: Inventory,
+        callers: Callers,
+        policy: NetbootPolicy,
+        scripts: MachineScripts,
+        osie_files: OsieFiles,
+        binaries: BootBinaries,
+        record: Recorder,
+        metadata: MetadataSettings,
+        agent_ca: bytes = b"",
+        default_osie: tuple[str, str] | None = None,
+        ready: Callable[[], str] = lambda: "",
+        sender: BodySender | None = None,
+        fast_path: bool = True,
         depot: Path | None = None,
         peers: Peers | None = None,
     ) -> None:
-        self._context = context
+        """The cache of `osie_files` must be started before, and stopped after. `inventory` is to call
+        `machine_changed`, and `callers` `callers_changed`.
+
+        `agent_ca` is what agents trust the gRPC server by (PEM). `default_osie` is the namespace and name of the OSIE
+        that machines without a Hardware may have; `ready()` gives why the edge can't serve yet, or an empty string.
+        `depot` is the directory that has `images` and `files`; None: neither is served. `peers`: the other edges, which
+        may ask here; None: nobody may. Without `fast_path` every request is answered in full, which changes nothing but
+        the time.
+        """
+        tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
+        self._context = context = Context(
+            inventory=inventory,
+            callers=RequestCallers(inventory, callers, tokens, metadata.trusted),
+            policy=policy,
+            osie_files=osie_files,
+            default_osie=default_osie,
+            binaries=binaries,
+            record=record,
+            clock=time.monotonic,
+            ready=ready,
+            said=OncePer(SAY_AGAIN_SECONDS, 16384),
+            refusals=OncePer(SAY_AGAIN_SECONDS, 1024),
+        )
+        self._sender = sender = sender or BodySender()
         self._peers = PeerRequests(context, sender, peers) if peers is not None else None
         self._began = context.clock()
         self._agent_ca = agent_ca
-        self._sender = sender
         self._osie = OsieDownloads(context, sender)
         boot = BootScripts(context, scripts, self._osie.failure)
         compiled = MetadataCache()
@@ -74,7 +103,7 @@ class MachineApp:
         self._metadata = service = MetadataService(context, metadata, compiled)
         self._fast_path: FastPath | None = None
         if fast_path and not metadata.imds_required:  # a session token has to be looked at
-            self._fast_path = FastPath(context.inventory, context.callers, compiled, service.sent, context.clock)
+            self._fast_path = FastPath(inventory, context.callers, compiled, service.sent, context.clock)
         self._handlers: dict[Place, Handler] = {
             Place.SCRIPT: boot.script,
             Place.BINARY: boot.binary,
@@ -156,50 +185,6 @@ class MachineApp:
         """It can serve machines."""
         problem = self._context.ready()
         return text("ok") if not problem else text(f"not ready: {problem}", status=503)
-
-
-def build_app(
-    *,
-    inventory: Inventory,
-    callers: Callers,
-    policy: NetbootPolicy,
-    scripts: MachineScripts,
-    osie_files: OsieFiles,
-    binaries: BootBinaries,
-    record: Recorder,
-    metadata: MetadataSettings,
-    agent_ca: bytes = b"",
-    default_osie: tuple[str, str] | None = None,
-    ready: Callable[[], str] = lambda: "",
-    sender: BodySender | None = None,
-    fast_path: bool = True,
-    depot: Path | None = None,
-    peers: Peers | None = None,
-) -> MachineApp:
-    """The application; `machine_runner` serves it. The cache of `osie_files` must be started before, and stopped after.
-
-    `inventory` is to call its `machine_changed`, and `callers` its `callers_changed`. `agent_ca` is what agents trust
-    the gRPC server by (PEM). `default_osie` is the namespace and name of the OSIE that machines without a Hardware may
-    have; `ready()` gives why the edge can't serve yet, or an empty string. `depot` is the directory that has `images`
-    and `files`; None: neither is served. `peers`: the other edges, which may ask here; None: nobody may. Without
-    `fast_path` every request is answered in full, which changes nothing but the time.
-    """
-    tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
-    context = Context(
-        inventory=inventory,
-        callers=RequestCallers(inventory, callers, tokens, metadata.trusted),
-        policy=policy,
-        osie_files=osie_files,
-        default_osie=default_osie,
-        binaries=binaries,
-        record=record,
-        clock=time.monotonic,
-        ready=ready,
-        said=OncePer(SAY_AGAIN_SECONDS, 16384),
-        refusals=OncePer(SAY_AGAIN_SECONDS, 1024),
-    )
-    bodies = sender or BodySender()
-    return MachineApp(context, scripts, bodies, agent_ca, metadata, fast_path=fast_path, depot=depot, peers=peers)
 
 
 def machine_runner(app: MachineApp, limits: Limits | None = None) -> web.BaseRunner:

@@ -67,7 +67,7 @@ class PeerRequests:
 
     def _message(self, name: str, body: bytes, asked: Asked) -> web.Response:
         content = self._peers.hello(body) if name == "hello" else self._peers.ask(body, asked)
-        headers = {HEADER: self._peers.signed(asked, 200, content)}
+        headers = {HEADER: self._peers.signatures.answer(asked, 200, content)}
         return web.Response(body=content, content_type="application/json", headers=headers)
 
     async def _file(self, request: web.Request, route: Route, asked: Asked) -> web.StreamResponse:
@@ -87,12 +87,12 @@ class PeerRequests:
         except UnsatisfiableError:
             return text(f"the file has {artifact.size} bytes", status=416)
         status, length = (206 if part.partial else 200), part.length + TRAILER_BYTES
-        head = self._peers.signed(asked, status, f"{length}".encode())
+        head = self._peers.signatures.answer(asked, status, f"{length}".encode())
         response = web.StreamResponse(status=status, headers={HEADER: head, "Content-Type": "application/octet-stream"})
         response.content_length = length
 
         async def trailer() -> bytes:
-            return self._peers.trailer(asked, await artifact.sha256())
+            return self._peers.signatures.digest(asked, await artifact.sha256())
 
         try:
             await self._sender.send(request, response, artifact, part.start, trailer=(TRAILER_BYTES, trailer))

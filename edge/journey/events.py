@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from edge.journey.steps import Milestone, Outcome, Step, Value, milestone
+from edge.journey.steps import COLOURS, Milestone, Outcome, Step, Value, milestone
 
 __all__ = [
+    "COLOURS",
     "KINDS",
     "MAX_DETAIL",
     "MAX_MESSAGE",

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from edge.journey.recorder import Journey
 from edge.machines import Inventory
+from tink.metrics.families import counter, gauge
 
 
-class JourneyMetrics(Collector):
-    """Reads the counts of a journey."""
-
-    def __init__(self, journey: Journey, inventory: Inventory) -> None:
-        self._journey = journey
-        self._inventory = inventory
-
-    def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
-        events = CounterMetricFamily(
-            "tinkedge_journey_events", "Steps of machines' boots, by step and outcome.", labels=["step", "outcome"]
-        )
-        for (step, outcome), count in self._journey.counts().items():
-            events.add_metric([step.value, outcome.value], count)
-        yield events
-        sent = CounterMetricFamily("tinkedge_sent_bytes", "Bytes of files sent to machines, by step.", labels=["step"])
-        for step, size in self._journey.sent_bytes().items():
-            sent.add_metric([step.value], size)
-        yield sent
-        yield GaugeMetricFamily(
-            "tinkedge_machines", "Network interfaces of the Hardware known here.", value=len(self._inventory)
-        )
-        yield GaugeMetricFamily(
-            "tinkedge_journey_kept_bytes",
-            "Memory that the events of all machines take, about; bounded.",
-            value=self._journey.kept_bytes,
-        )
+def journey_metrics(journey: Journey, inventory: Inventory) -> Iterator[Metric]:
+    """The counts of a journey."""
+    text = "Steps of machines' boots, by step and outcome."
+    events = {(step.value, outcome.value): count for (step, outcome), count in journey.counts().items()}
+    yield counter("tinkedge_journey_events", text, ["step", "outcome"], events)
+    sent = {(step.value,): size for step, size in journey.sent_bytes().items()}
+    yield counter("tinkedge_sent_bytes", "Bytes of files sent to machines, by step.", ["step"], sent)
+    yield gauge("tinkedge_machines", "Network interfaces of the Hardware known here.", [], {(): len(inventory)})
+    text = "Memory that the events of all machines take, about; bounded."
+    yield gauge("tinkedge_journey_kept_bytes", text, [], {(): journey.kept_bytes})

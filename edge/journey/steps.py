@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum, StrEnum
+from typing import Final
 
 Value = str | int | float
 
@@ -34,6 +35,16 @@ class Outcome(StrEnum):
     WARNING = "warning"  # what was to come did not: see `edge.journey.expectations`
     REFUSED = "refused"  # policy said no; the message says why
     FAILED = "failed"
+
+
+COLOURS: Final[Mapping[Outcome, str | None]] = {
+    Outcome.OK: "green",
+    Outcome.INFO: None,
+    Outcome.WARNING: "yellow",
+    Outcome.REFUSED: "yellow",
+    Outcome.FAILED: "red",
+}
+"""In which a terminal shows it, by the names that click has for them."""
 
 
 class Milestone(IntEnum):

@@ -77,9 +77,7 @@ class Lab:
         async with self._company(), AsyncExitStack() as stack:
             try:
                 await self._run(stack)
-            except CommandError as error:
-                raise LabError(f"{error}\nlast step that worked: {self._last_step}\nlogs: {self._logs}") from error
-            except LabError as error:
+            except (CommandError, LabError) as error:
                 raise LabError(f"{error}\nlast step that worked: {self._last_step}\nlogs: {self._logs}") from error
 
     @contextlib.asynccontextmanager
@@ -98,7 +96,7 @@ class Lab:
         self._examine()
         settings.cache.mkdir(parents=True, exist_ok=True)
         self._lock(stack)
-        builder = Builder(settings.cache, self._building, settings.wheel)
+        builder = Builder(settings.cache, lambda what: self._screen.step("build", what, Outcome.INFO), settings.wheel)
         self._doing = builder.doing
         artifacts = await builder.build(full=settings.full)
         self._done(
@@ -174,9 +172,6 @@ class Lab:
         except BlockingIOError:
             message = f"another lab uses {self._settings.cache}; wait for it, or give this one its own --cache-dir"
             raise LabError(message) from None
-
-    def _building(self, what: str) -> None:
-        self._screen.step("build", what, Outcome.INFO)
 
     def _done(self, name: str, message: str) -> None:
         self._last_step = f"{name}: {message}"

@@ -14,15 +14,8 @@ from collections.abc import Callable
 
 import click
 
-from edge.journey.events import Outcome
+from edge.journey.events import COLOURS, Outcome
 
-_COLOUR = {
-    Outcome.OK: "green",
-    Outcome.INFO: None,
-    Outcome.WARNING: "yellow",
-    Outcome.REFUSED: "yellow",
-    Outcome.FAILED: "red",
-}
 _SIGN = {Outcome.OK: "✓", Outcome.INFO: "·", Outcome.WARNING: "?", Outcome.REFUSED: "!", Outcome.FAILED: "✗"}
 
 
@@ -59,7 +52,7 @@ class Screen:
 
     def _line(self, name: str, message: str, outcome: Outcome) -> str:
         when = f"{self.since_power_on():7.2f} s" if self._power_on is not None else f"[{self.elapsed():6.2f} s]"
-        sign = click.style(_SIGN[outcome], fg=_COLOUR[outcome])
+        sign = click.style(_SIGN[outcome], fg=COLOURS[outcome])
         return f"{when} {sign} {click.style(f'{name:<9}', bold=True)} {message}"
 
     def block(self, text: str) -> None:

@@ -8,24 +8,22 @@ writes what it sees, and the one that sees the machine get on clears it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from edge.machines.inventory import Machine
-from edge.machines.status import Condition, condition, condition_of, lasts, write
+from edge.machines.status import Condition, StatusWriter, condition, condition_of, write
 from tink.api.v1alpha2 import ConditionStatus
 from tink.kube.cache import Informer
-from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
-from tink.kube.runtime import DONE, Controller, Event, EventRecorder, Result
+from tink.kube.runtime import Event, EventRecorder
+from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
-
-log = logging.getLogger(__name__)
 
 BOOT_PROBLEM = "BootProblem"
 GETS_ON = "GetsOn"
@@ -35,7 +33,6 @@ MAX_SHOWN = 10_000
 EVENT_SECONDS = 300.0
 """The same about the same Hardware is no Event again before that."""
 EVENTS_PER_INTERVAL = 5000
-_ATTEMPTS = 10
 _made = partial(condition, BOOT_PROBLEM)
 
 
@@ -48,26 +45,17 @@ class Problem:
     warning: bool = True
 
 
-class BootProblemWriter:
-    """Belongs to one event loop. Without `run`, nothing is written."""
+class BootProblemWriter(StatusWriter):
+    """Writes that condition, and the Events."""
 
     def __init__(self, client: KubeClient, hardware: Informer, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` spaces Events; in seconds, of any epoch."""
-        self._client = client
+        super().__init__(client, BOOT_PROBLEM)
         self._hardware = hardware
         self._clock = clock
-        self._controller = Controller(
-            "Hardware", self._reconcile, retry_first=0.5, retry_longest=60.0, on_error=lambda *_: True
-        )
-        self._queue = self._controller.queue
         self._events = EventRecorder(client, "tinkedge-edge")
         self._event_once = OncePer(EVENT_SECONDS, EVENTS_PER_INTERVAL)
-        self._problems: OrderedDict[NamespacedName, dict[str, Problem]] = OrderedDict()
-
-    @property
-    def runtime(self) -> Controller:
-        """Its queue and workers."""
-        return self._controller
+        self._problems: Newest[NamespacedName, dict[str, Problem]] = Newest(MAX_SHOWN)
 
     def found(self, machine: Machine, problem: Problem | None) -> None:
         """What is wrong with one card of a Hardware, or with None: that it gets on. Never waits."""
@@ -75,21 +63,15 @@ class BootProblemWriter:
         if problem is None:
             self._gets_on(key, machine.mac)
             return
-        self._problems.setdefault(key, {})[machine.mac] = problem
-        self._problems.move_to_end(key)
-        if len(self._problems) > MAX_SHOWN:
-            self._problems.popitem(last=False)
+        self._problems[key] = self._problems.get(key, {}) | {machine.mac: problem}
         self._queue.add(key)
         self._tell(key, machine.mac, problem)
 
     async def run(self) -> None:
         """Write for ever."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._events.run())
-                group.create_task(self._controller.run())
-        finally:
-            self._queue.shut_down()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._events.run())
+            group.create_task(super().run())
 
     def _gets_on(self, key: NamespacedName, mac: str) -> None:
         problems = self._problems.get(key)
@@ -107,23 +89,15 @@ class BootProblemWriter:
         if obj is not None and self._event_once.due((key, mac, problem.reason), self._clock()):
             self._events.event(obj, HARDWARE, Event(problem.reason, f"{mac}: {problem.message}", problem.warning))
 
-    async def _reconcile(self, key: NamespacedName) -> Result:
+    async def _write(self, key: NamespacedName) -> None:
         obj = self._hardware.get(*key)
         if obj is None:
             self._problems.pop(key, None)
-            return DONE
+            return
         wanted = self._wanted(key, condition_of(obj, BOOT_PROBLEM))
-        if wanted is None:
-            return DONE
-        try:
-            await write(self._client, obj, wanted)
-        except NotFoundError:
-            return DONE
-        except ApiError as error:
-            if not lasts(error) and self._queue.num_requeues(key) + 1 < _ATTEMPTS:
-                raise
-            log.warning("Hardware %s: its condition %s is not written: %s", key, BOOT_PROBLEM, error)
-        return DONE
+        if wanted is not None:
+            with suppress(NotFoundError):
+                await write(self._client, obj, wanted)
 
     def _wanted(self, key: NamespacedName, current: Condition) -> Condition | None:
         """The condition to write; None if what is there may stay."""

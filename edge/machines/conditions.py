@@ -21,12 +21,11 @@ from functools import partial
 from typing import Any
 
 from edge.machines.inventory import Machine
-from edge.machines.status import Condition, condition, condition_of, lasts, write
+from edge.machines.status import Condition, StatusWriter, condition, condition_of, write
 from tink.api.v1alpha2 import ConditionStatus, Raw
-from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
-from tink.kube.runtime import DONE, Controller, Result
 from tink.limits.once_per import OncePer
 from tink.workflow.status import parse_timestamp
 
@@ -38,8 +37,6 @@ ENDED = "QuarantineEnded"
 
 MAX_CONFLICTS = 4096
 """Hardware whose conflicts are known at a time; of more there is a log line only."""
-ATTEMPTS = 10
-"""Tries to write one condition, with delays that grow to a minute."""
 GRACE_SECONDS = 60.0
 """How long after its end a condition that another process has set may stay, before it is ended from here."""
 
@@ -59,8 +56,8 @@ class _Declined:
         return f"{self.address} is used by another host: {self.mac} declined it; it is not offered until {until}"
 
 
-class ConditionWriter:
-    """Belongs to one event loop. Without `run`, nothing is written."""
+class ConditionWriter(StatusWriter):
+    """Writes that condition."""
 
     def __init__(
         self,
@@ -71,16 +68,8 @@ class ConditionWriter:
         retry_longest: float = 60.0,
     ) -> None:
         """`clock` gives seconds since the epoch."""
-        self._client = client
+        super().__init__(client, ADDRESS_CONFLICT, retry_first=retry_first, retry_longest=retry_longest)
         self._clock = clock
-        self._controller = Controller(
-            "Hardware",
-            self._reconcile,
-            retry_first=retry_first,
-            retry_longest=retry_longest,
-            on_error=lambda *_: True,  # said when it is given up
-        )
-        self._queue = self._controller.queue
         self._declined: dict[NamespacedName, dict[str, _Declined]] = {}
         """What this process knows of, by Hardware and MAC."""
         self._written: dict[NamespacedName, str] = {}
@@ -131,30 +120,6 @@ class ConditionWriter:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    @property
-    def runtime(self) -> Controller:
-        """Its queue and workers."""
-        return self._controller
-
-    async def run(self) -> None:
-        """Write for ever."""
-        try:
-            await self._controller.run()
-        finally:
-            self._queue.shut_down()
-
-    async def _reconcile(self, key: NamespacedName) -> Result:
-        try:
-            await self._write(key)
-        except ApiError as error:
-            if self._may_try_again(key, error):
-                raise
-            self._complain(key, error)
-        except Exception:
-            # A mistake of ours about one Hardware must not keep the others from being written.
-            log.exception("Hardware %s: its condition %s is not written", key, ADDRESS_CONFLICT)
-        return DONE
-
     async def _write(self, key: NamespacedName) -> None:
         try:
             hardware = await self._client.get(HARDWARE, key.name, key.namespace)
@@ -197,19 +162,6 @@ class ConditionWriter:
         else:
             self._declined.pop(key, None)
         return list(declined.values())
-
-    def _may_try_again(self, key: NamespacedName, error: ApiError) -> bool:
-        return not lasts(error) and self._queue.num_requeues(key) + 1 < ATTEMPTS
-
-    def _complain(self, key: NamespacedName, error: ApiError) -> None:
-        advice = ""
-        if error.status == 403:
-            advice = "; allow the edge to get hardware and to patch hardware/status"
-        elif error.status == 404:
-            advice = (
-                "; if its definition is an older one, 'tinkedge crds | kubectl apply --server-side -f -' mends that"
-            )
-        log.warning("Hardware %s: its condition %s is not written: %s%s", key, ADDRESS_CONFLICT, error, advice)
 
     def _forget(self, key: NamespacedName) -> None:
         self._declined.pop(key, None)

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from tink.api.v1alpha2 import Hardware, NetworkInterface, Raw
 from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
+from tink.limits.newest import Newest
 from tink.mac import is_mac
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Inventory:
         self._by_ip: _Index = {}
         self._handlers: list[ChangeHandler] = []
         self._compressor = compressor or ObjectCompressor()
-        self._at_hand: dict[bytes, Hardware] = {}
+        self._at_hand: Newest[bytes, Hardware] = Newest(_AT_HAND)
 
     def __len__(self) -> int:
         return len(self._by_mac)
@@ -128,7 +129,7 @@ class Inventory:
             self._replace(key, ())
             return
         packed = self._compressor.compress(obj)
-        self._lay_out(packed, hardware)
+        self._at_hand[packed] = hardware
         self._replace(key, tuple(self._machines(key, hardware, packed)))
 
     def remove(self, obj: Raw) -> None:
@@ -188,13 +189,8 @@ class Inventory:
         hardware = self._at_hand.get(packed)
         if hardware is None:
             hardware = Hardware.model_validate(_served(self._compressor.decompress(packed)))
-            self._lay_out(packed, hardware)
+            self._at_hand[packed] = hardware
         return hardware
-
-    def _lay_out(self, packed: bytes, hardware: Hardware) -> None:
-        self._at_hand[packed] = hardware
-        if len(self._at_hand) > _AT_HAND:
-            del self._at_hand[next(iter(self._at_hand))]
 
 
 def _served(obj: Raw) -> Raw:

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
-from edge.machines.status import Condition, condition, condition_of, lasts, write
+from edge.machines.status import Condition, StatusWriter, condition, condition_of, write
 from tink.api.mistakes import Mistake, Reason, Site, hardware_mistakes, network_of
 from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer
-from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
-from tink.kube.runtime import DONE, Controller, Result
+from tink.limits.newest import Newest
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,12 @@ MAX_SHOWN = 4096
 """Hardware that show this at a time, of the API's whole; of more there is a log line only."""
 MAX_RELAYED = 1024
 SETTLE_SECONDS = 1.0
-_ATTEMPTS = 10
 _made = partial(condition, MISCONFIGURED)
 _KNOWN = re.compile(r"(\d+\.\d+\.\d+\.\d+/\d+) is (?:reached through a relay|a network of )")
 
 
-class MistakeWriter:
-    """Belongs to one event loop. Without `run`, nothing is written."""
+class MistakeWriter(StatusWriter):
+    """Writes that condition."""
 
     def __init__(
         self,
@@ -54,18 +53,14 @@ class MistakeWriter:
         settle_seconds: float = SETTLE_SECONDS,
     ) -> None:
         """`site()` is what is known of the networks; its `relayed` are this writer's own."""
-        self._client = client
+        super().__init__(client, MISCONFIGURED)
         self._hardware = hardware
         self._osies = osies
         self._site = site
         self._settle_seconds = settle_seconds
-        self._controller = Controller(
-            "Hardware", self._reconcile, retry_first=0.5, retry_longest=60.0, on_error=lambda *_: True
-        )
-        self._queue = self._controller.queue
         self._shown: set[NamespacedName] = set()
-        self._relayed: OrderedDict[IPv4Network, None] = OrderedDict()
-        self._said: OrderedDict[IPv4Network, None] = OrderedDict()
+        self._relayed: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
+        self._said: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
         self._seen_networks: tuple[object, ...] = ()
         hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone)
         if osies is not None:
@@ -75,18 +70,6 @@ class MistakeWriter:
     def relayed(self) -> tuple[IPv4Network, ...]:
         """The networks that relays were heard of, here or by another edge."""
         return tuple(self._relayed)
-
-    @property
-    def runtime(self) -> Controller:
-        """Its queue and workers."""
-        return self._controller
-
-    async def run(self) -> None:
-        """Write for ever."""
-        try:
-            await self._controller.run()
-        finally:
-            self._queue.shut_down()
 
     # --- what changes: never waits --------------------------------------------------------------------------------
 
@@ -105,18 +88,11 @@ class MistakeWriter:
             return
         for obj in self._hardware.list():
             networks = [network for network in _networks(obj) if at in network]
-            for network in networks:
-                self._learn(network)
+            self._relayed.update(dict.fromkeys(networks))
             if networks:
                 log.info("%s is reached through a relay, %s", networks[0], address)
                 break
         self._look_at_all()
-
-    def _learn(self, network: IPv4Network) -> None:
-        if network not in self._relayed:
-            self._relayed[network] = None
-            if len(self._relayed) > MAX_RELAYED:
-                self._relayed.popitem(last=False)
 
     def _look_at_all(self) -> None:
         for obj in self._hardware.list():
@@ -126,7 +102,7 @@ class MistakeWriter:
         current = condition_of(obj, MISCONFIGURED)
         if current.get("reason") == NETWORK_KNOWN:
             for network in _KNOWN.findall(str(current.get("message", ""))):
-                self._learn(IPv4Network(network))
+                self._relayed[IPv4Network(network)] = None
         if current or self._mistakes(obj):
             self._queue.add_after(NamespacedName.of(obj), self._settle_seconds)
 
@@ -147,22 +123,12 @@ class MistakeWriter:
     def _mistakes(self, obj: Raw) -> list[Mistake]:
         return hardware_mistakes(obj, self._site(), self._osies.get if self._osies is not None else None)
 
-    async def _reconcile(self, key: NamespacedName) -> Result:
+    async def _write(self, key: NamespacedName) -> None:
         obj = self._hardware.get(*key)
-        if obj is None:
-            return DONE
-        wanted = self._wanted(key, obj, condition_of(obj, MISCONFIGURED))
-        if wanted is None:
-            return DONE
-        try:
-            await write(self._client, obj, wanted)
-        except NotFoundError:
-            return DONE
-        except ApiError as error:
-            if not lasts(error) and self._queue.num_requeues(key) + 1 < _ATTEMPTS:
-                raise
-            log.warning("Hardware %s: its condition %s is not written: %s", key, MISCONFIGURED, error)
-        return DONE
+        wanted = self._wanted(key, obj, condition_of(obj, MISCONFIGURED)) if obj is not None else None
+        if obj is not None and wanted is not None:
+            with suppress(NotFoundError):
+                await write(self._client, obj, wanted)
 
     def _wanted(self, key: NamespacedName, obj: Raw, current: Condition) -> Condition | None:
         """The condition to write; None if what is there may stay."""
@@ -191,13 +157,9 @@ class MistakeWriter:
             site = self._site()
             for network in _networks(obj):
                 if any(network.overlaps(relayed) for relayed in self._relayed):
-                    return condition(
-                        MISCONFIGURED, ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is reached through a relay"
-                    )
+                    return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is reached through a relay")
                 if any(network.overlaps(here) for here in site.networks):
-                    return condition(
-                        MISCONFIGURED, ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is a network of {site.name}"
-                    )
+                    return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is a network of {site.name}")
         return _made(ConditionStatus.FALSE, MENDED, "nothing is wrong with it any more")
 
     def _is_anothers(self, obj: Raw, current: Condition, found: list[Mistake]) -> bool:
@@ -216,8 +178,6 @@ class MistakeWriter:
             if network in self._said or any(network.overlaps(known) for known in (*site.networks, *site.relayed)):
                 continue
             self._said[network] = None
-            if len(self._said) > MAX_RELAYED:
-                self._said.popitem(last=False)
             log.info(
                 "Hardware %s, and maybe others, has an address in %s, which is no network of this edge: only machines "
                 "behind a relay can use it, and none of that network was heard yet",

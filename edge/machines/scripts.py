@@ -19,6 +19,7 @@ from edge.machines.osie_files import OsieLookup
 from edge.machines.policy import NetbootPolicy
 from ipxe.scripts import Origin, Script, ScriptError, Scripts
 from tink.api.v1alpha2 import KERNEL_PARAMETERS_ANNOTATION, Raw, as_mapping
+from tink.limits.newest import Newest
 
 MAX_KEPT = 4096
 """Machines whose scripts are kept: some 3 kB each."""
@@ -56,7 +57,7 @@ class MachineScripts:
         self._record = record
         self._default_osie = default_osie
         self._others = others
-        self._compiled: dict[str, dict[Origin, _Compiled]] = {}
+        self._compiled: Newest[str, dict[Origin, _Compiled]] = Newest(MAX_KEPT)
         self.logs_wanted = False
         """Whether some machine was told to send its log lines here."""
 
@@ -116,11 +117,7 @@ class MachineScripts:
         return (machine.namespace, named.name) if named is not None and named.name else None
 
     def _compile(self, machine: Machine, origin: Origin, osie_parameters: str) -> _Compiled:
-        of_machine = self._compiled.get(machine.mac)
-        if of_machine is None:
-            if len(self._compiled) >= MAX_KEPT:
-                del self._compiled[next(iter(self._compiled))]
-            of_machine = self._compiled[machine.mac] = {}
+        of_machine = self._compiled.setdefault(machine.mac, {})
         compiled = of_machine.get(origin)
         if compiled is None or compiled.osie_parameters != osie_parameters:
             try:

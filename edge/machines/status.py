@@ -1,15 +1,72 @@
-"""One condition in a Hardware's status, among those that others write there."""
+"""One condition in a Hardware's status, among those that others write there; and the skeleton of who writes one."""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from abc import ABC, abstractmethod
+from typing import Any, Final
 
 from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.client import ApiError, ConflictError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
+from tink.kube.runtime import DONE, Controller, Result
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 10
+"""Tries to write one condition, with delays that grow to a minute."""
 
 Condition = dict[str, Any]
+
+
+class StatusWriter(ABC):
+    """Writes the condition `kind`. What is to be looked at waits in a queue, at most once for each Hardware.
+
+    Belongs to one event loop. Without `run`, nothing is written.
+    """
+
+    def __init__(self, client: KubeClient, kind: str, *, retry_first: float = 0.5, retry_longest: float = 60.0) -> None:
+        self._client = client
+        self._kind = kind
+        self.runtime = Controller(
+            "Hardware",
+            self._reconcile,
+            retry_first=retry_first,
+            retry_longest=retry_longest,
+            on_error=lambda *_: True,  # said when it is given up
+        )
+        self._queue = self.runtime.queue
+
+    async def run(self) -> None:
+        """Write for ever."""
+        try:
+            await self.runtime.run()
+        finally:
+            self._queue.shut_down()
+
+    @abstractmethod
+    async def _write(self, key: NamespacedName) -> None:
+        """Write it, if what is there is not what should be. Raises ApiError."""
+
+    async def _reconcile(self, key: NamespacedName) -> Result:
+        try:
+            await self._write(key)
+        except ApiError as error:
+            if not _lasts(error) and self._queue.num_requeues(key) + 1 < ATTEMPTS:
+                raise
+            text = "Hardware %s: its condition %s is not written: %s%s"
+            log.warning(text, key, self._kind, error, _ADVICE.get(error.status, ""))
+        except Exception:
+            # A mistake of ours about one Hardware must not keep the others from being written.
+            log.exception("Hardware %s: its condition %s is not written", key, self._kind)
+        return DONE
+
+
+_ADVICE: Final = {
+    403: "; allow the edge to get hardware and to patch hardware/status",
+    404: "; if its definition is an older one, 'tinkedge crds | kubectl apply --server-side -f -' mends that",
+}
 
 
 def condition_of(hardware: Raw, kind: str) -> Condition:
@@ -34,7 +91,7 @@ async def write(client: KubeClient, hardware: Raw, wanted: Condition) -> None:
     await client.patch(HARDWARE, key.name, key.namespace, patch, subresource="status")
 
 
-def lasts(error: ApiError) -> bool:
+def _lasts(error: ApiError) -> bool:
     """Whether another attempt would fail as this one did."""
     return 400 <= error.status < 500 and not isinstance(error, ConflictError) and error.status != 429
 

@@ -8,15 +8,17 @@ Of TCP only what opens a connection is counted, and of our answers to it that th
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import socket
 import struct
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+
+from edge.neighbour import packet_filter as bpf
+from tink.limits.newest import Newest
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +28,9 @@ _PER_TURN: Final = 64
 _KEPT: Final = 16  # of the packets of one machine to one port
 _BACKLOG_BYTES: Final = 128 * 1024
 
-# linux/if_ether.h, asm-generic/socket.h, linux/filter.h, linux/bpf_common.h
+# linux/if_ether.h
 _ETH_P_ALL: Final = 0x0003
 _PACKET_OUTGOING: Final = 4  # linux/if_packet.h
-_SO_ATTACH_FILTER: Final = 26
-_LD_H, _LD_B, _LDX_IP = 0x28, 0x30, 0xB1
-_LD_H_X, _LD_B_X = 0x48, 0x50
-_JEQ, _JSET, _RET = 0x15, 0x45, 0x06
 _SYN: Final = 0x02
 _TFTP: Final = 69
 
@@ -70,13 +68,13 @@ class Arrivals:
         """`tcp_ports`: those of ours that are looked at, beside udp/69. Raises OSError: no privilege, no interface."""
         self._tcp_ports = frozenset(tcp_ports)
         self._clock = clock
-        self._knocks: OrderedDict[str, dict[str, _Knocks]] = OrderedDict()
+        self._knocks: Newest[str, dict[str, _Knocks]] = Newest(MACHINES)
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         try:
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKLOG_BYTES)
-            _attach(self._socket, program(*tcp_ports))
+            bpf.attach(self._socket, program(*tcp_ports))
             self._socket.bind((interface, _ETH_P_ALL))
         except OSError:
             self._socket.close()
@@ -129,62 +127,35 @@ class Arrivals:
 
     def _at(self, address: bytes, port: str) -> _Knocks:
         ip = socket.inet_ntoa(address)
-        ports = self._knocks.setdefault(ip, {})
-        self._knocks.move_to_end(ip)
-        if len(self._knocks) > MACHINES:
-            self._knocks.popitem(last=False)
+        ports = self._knocks[ip] = self._knocks.get(ip, {})
         return ports.setdefault(port, _Knocks())
 
 
-def program(*tcp_ports: int) -> list[tuple[int, int, int, int]]:
-    """The filter (linux/filter.h): UDP to port 69, and TCP with SYN to or from these ports; IPv4, no later fragments.
-
-    Instructions are (code, jump if true, jump if false, operand); jumps count instructions that are left out.
-    """
-    tests = [(_JEQ, port) for port in tcp_ports]
-    tcp: list[tuple[int, int, int, int]] = [(_LD_B_X, 0, 0, 14 + 13), (_JSET, 0, 0, _SYN)]
-    for load, offset in ((_LD_H_X, 16), (_LD_H_X, 14)):
-        tcp.append((load, 0, 0, offset))
-        for code, port in tests:
-            tcp.append((code, 0, 0, port))
-    # Each comparison that holds leads to the last instruction, which takes the packet; the one before drops it.
-    udp = [(_LD_H_X, 0, 0, 16), (_JEQ, 0, 0, _TFTP)]
-    head = [
-        (_LD_H, 0, 0, 12),
-        (_JEQ, 0, 0, 0x0800),
-        (_LD_H, 0, 0, 20),
-        (_JSET, 0, 0, 0x1FFF),
-        (_LDX_IP, 0, 0, 14),
-        (_LD_B, 0, 0, 23),
-        (_JEQ, 0, 0, socket.IPPROTO_UDP),
-        (_JEQ, 0, 0, socket.IPPROTO_TCP),
-    ]
-    whole = [*head, *udp, *tcp, (_RET, 0, 0, 0), (_RET, 0, 0, 128)]
-    drop, take = len(whole) - 2, len(whole) - 1
-    udp_at, tcp_at = len(head), len(head) + len(udp)
-
-    def jump(at: int, target: int) -> int:
-        return target - at - 1
-
-    for at, (code, _, _, operand) in enumerate(whole):
-        if code == _JEQ and at == 1:
-            whole[at] = (code, 0, jump(at, drop), operand)
-        elif code == _JSET and at == 3:
-            whole[at] = (code, jump(at, drop), 0, operand)
-        elif code == _JEQ and at == 6:
-            whole[at] = (code, jump(at, udp_at), 0, operand)
-        elif code == _JEQ and at == 7:
-            whole[at] = (code, jump(at, tcp_at), jump(at, drop), operand)
-        elif code == _JEQ and at == udp_at + 1:
-            whole[at] = (code, jump(at, take), jump(at, drop), operand)
-        elif code == _JSET:
-            whole[at] = (code, 0, jump(at, drop), operand)
-        elif code == _JEQ:
-            whole[at] = (code, jump(at, take), 0, operand)
-    return whole
-
-
-def _attach(sock: socket.socket, instructions: list[tuple[int, int, int, int]]) -> None:
-    packed = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
-    kept = ctypes.create_string_buffer(packed)
-    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(instructions), ctypes.addressof(kept)))
+def program(*tcp_ports: int) -> bytes:
+    """The filter: UDP to port 69, and TCP with SYN to or from these ports; IPv4, no later fragments."""
+    return bpf.assemble(
+        [
+            (bpf.LOAD_HALF, 12),
+            (bpf.EQUAL, 0x0800, "", "drop"),
+            (bpf.LOAD_HALF, 20),
+            (bpf.BITS, 0x1FFF, "drop", ""),
+            (bpf.X_IP_HEADER_BYTES, 14),
+            (bpf.LOAD_BYTE, 23),
+            (bpf.EQUAL, socket.IPPROTO_UDP, "udp", ""),
+            (bpf.EQUAL, socket.IPPROTO_TCP, "", "drop"),
+            (bpf.LOAD_BYTE_AT_X, 14 + 13),
+            (bpf.BITS, _SYN, "", "drop"),
+            (bpf.LOAD_HALF_AT_X, 16),
+            *((bpf.EQUAL, port, "take", "") for port in tcp_ports),
+            (bpf.LOAD_HALF_AT_X, 14),
+            *((bpf.EQUAL, port, "take", "") for port in tcp_ports),
+            (bpf.RETURN, 0),
+            "udp",
+            (bpf.LOAD_HALF_AT_X, 16),
+            (bpf.EQUAL, _TFTP, "take", ""),
+            "drop",
+            (bpf.RETURN, 0),
+            "take",
+            (bpf.RETURN, 128),
+        ]
+    )

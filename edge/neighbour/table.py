@@ -49,25 +49,17 @@ _INTERFACE_REQUEST = struct.Struct("=16sH238x")  # ifreq: name, and flags or the
 _RTMGRP_NEIGH: Final = 4  # linux/rtnetlink.h
 
 
-class NeighbourChanges:
-    """Calls `changed(ip)` for each change, `changed(None)` when some were missed. Needs a running loop."""
+def neighbour_changes(changed: Callable[[str | None], None]) -> Multicast:
+    """Call `changed(ip)` for each change, `changed(None)` when some were missed. Needs a running loop. Raises OSError
+    where the kernel has no such messages.
+    """
 
-    def __init__(self, changed: Callable[[str | None], None]) -> None:
-        """Raises OSError where the kernel has no such messages."""
-        self._changed = changed
-        self._multicast = Multicast(_RTMGRP_NEIGH, self._heard)
+    def heard(message: bytes | None) -> None:
+        ip = changed_address(message) if message is not None else None
+        if message is None or ip is not None:
+            changed(ip)
 
-    def close(self) -> None:
-        """Hear no more."""
-        self._multicast.close()
-
-    def _heard(self, message: bytes | None) -> None:
-        if message is None:
-            self._changed(None)
-            return
-        ip = changed_address(message)
-        if ip is not None:
-            self._changed(ip)
+    return Multicast(_RTMGRP_NEIGH, heard)
 
 
 class NeighbourTable:

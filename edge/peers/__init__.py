@@ -11,7 +11,7 @@ site                      all of that, put together; `edge.http.peers` is where 
 from edge.peers.leases import EdgeLeases
 from edge.peers.membership import Alternative
 from edge.peers.messages import ARTIFACTS, ASK, HELLO, MAX_MESSAGE_BYTES, MessageError
-from edge.peers.metrics import PeerMetrics
+from edge.peers.metrics import peer_metrics
 from edge.peers.signatures import HEADER, Asked, Refusal, Request, StrangerError
 from edge.peers.site import Peers
 
@@ -25,9 +25,9 @@ __all__ = [
     "Asked",
     "EdgeLeases",
     "MessageError",
-    "PeerMetrics",
     "Peers",
     "Refusal",
     "Request",
     "StrangerError",
+    "peer_metrics",
 ]

@@ -12,17 +12,18 @@ Nobody is asked to fetch anything, or told a URL. Whatever fails here costs a mo
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol
+from dataclasses import asdict
+from typing import Final
 
-from edge.artifacts import Artifact, Copy, Offer, PeerError, PeerResponse
+from edge.artifacts import ArtifactCache, Copy, Offer, PeerError, PeerResponse
 from edge.peers.calls import CallError, Calls
 from edge.peers.claims import Claims
 from edge.peers.counts import Counts
 from edge.peers.membership import Membership, Peer
 from edge.peers.messages import Answer, HeldCopy, Question
+from tink.limits.newest import Newest
 
 PATIENCE_SECONDS: Final = 10.0
 """How long another edge is waited for that is about to have the file."""
@@ -30,16 +31,6 @@ PAUSE_SECONDS: Final = 0.1
 DISTRUST_SECONDS: Final = 600.0
 """For how long an edge is not asked for a file that was damaged when it came from there."""
 MAX_DISTRUSTED: Final = 1024
-
-
-class OwnCache(Protocol):
-    """What this edge has: `edge.artifacts.ArtifactCache`."""
-
-    def held(self, key: str, pin: str) -> tuple[Copy | None, bool]:
-        """See there."""
-
-    async def open_held(self, key: str, pin: str, version: str) -> Artifact | None:
-        """See there."""
 
 
 class Caches:
@@ -50,7 +41,7 @@ class Caches:
         self._claims = claims
         self._calls = calls
         self._counts = counts
-        self._distrusted: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._distrusted: Newest[tuple[str, str], float] = Newest(MAX_DISTRUSTED)
 
     # --- asking ---
 
@@ -84,8 +75,6 @@ class Caches:
         """See `edge.artifacts.PeerCaches`."""
         self._counts.damaged += 1
         self._distrusted[(offer.peer, key)] = self._membership.clock() + DISTRUST_SECONDS
-        if len(self._distrusted) > MAX_DISTRUSTED:
-            self._distrusted.popitem(last=False)
 
     async def _ask(self, peers: list[Peer], key: str, pin: str) -> tuple[list[tuple[Peer, Answer]], str]:
         """What they have, and who may fetch it."""
@@ -114,11 +103,11 @@ class Caches:
         return max(offers, key=_worth, default=None)
 
 
-def answer(question: Question, edge: str, cache: OwnCache | None, claims: Claims) -> Answer:
+def answer(question: Question, edge: str, cache: ArtifactCache | None, claims: Claims) -> Answer:
     """What this edge answers the edge `edge`."""
     copy, fetching = cache.held(question.key, question.pin) if cache is not None else (None, False)
     return Answer(
-        held=HeldCopy.model_validate(_fields(copy)) if copy is not None else None,
+        held=HeldCopy.model_validate(asdict(copy)) if copy is not None else None,
         fetching=fetching,
         claimed=claims.claim(question.key, edge) if question.claim else "",
     )
@@ -126,7 +115,3 @@ def answer(question: Question, edge: str, cache: OwnCache | None, claims: Claims
 
 def _worth(offer: Offer) -> tuple[bool, bool, float]:
     return offer.copy.fresh > 0, bool(offer.copy.sha256), offer.copy.fresh
-
-
-def _fields(copy: Copy) -> dict[str, str | int | float]:
-    return {name: getattr(copy, name) for name in Copy.__slots__}

@@ -18,8 +18,6 @@ from edge.peers.messages import (
     Edge,
     MessageError,
     Question,
-    read_answer,
-    read_edge,
 )
 from edge.peers.signatures import HEADER, Request, Signatures
 
@@ -69,11 +67,11 @@ class Calls:
 
     async def hello(self, authority: str, own: Edge) -> Edge:
         """Who is at `authority`? Raises CallError."""
-        return await self._post(authority, HELLO, own.encoded(), read_edge)
+        return await self._post(authority, HELLO, own.encoded(), Edge.read)
 
     async def ask(self, authority: str, question: Question) -> Answer:
         """Has it a file? Raises CallError."""
-        return await self._post(authority, ASK, question.encoded(), read_answer)
+        return await self._post(authority, ASK, question.encoded(), Answer.read)
 
     @asynccontextmanager
     async def get(

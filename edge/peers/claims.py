@@ -6,9 +6,10 @@ when its edge does: nobody has to give one back, for a file that is there is not
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
+
+from tink.limits.newest import Newest
 
 CLAIM_SECONDS: Final = 15.0
 """Longer than anybody waits for another (`edge.peers.caches.PATIENCE_SECONDS`)."""
@@ -22,7 +23,7 @@ class Claims:
         """`clock` gives seconds of any epoch; `lives(edge)` whether that edge is there."""
         self._clock = clock
         self._lives = lives
-        self._claims: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._claims: Newest[str, tuple[str, float]] = Newest(MAX_CLAIMS)
 
     def claim(self, key: str, edge: str) -> str:
         """Which edge may fetch it: `edge`, unless another one is at it already."""
@@ -30,8 +31,5 @@ class Claims:
         holder, until = self._claims.get(key, ("", now))
         if holder and holder != edge and now < until and self._lives(holder):
             return holder
-        self._claims.pop(key, None)
         self._claims[key] = (edge, now + CLAIM_SECONDS)
-        if len(self._claims) > MAX_CLAIMS:
-            self._claims.popitem(last=False)
         return edge

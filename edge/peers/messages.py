@@ -8,7 +8,7 @@ GET  /peers/artifacts/KEY/VERSION       its bytes, with `Range`, and a signed SH
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -44,6 +44,18 @@ Network = Annotated[str, Field(max_length=18), AfterValidator(_network)]
 class _Message(BaseModel):
     # What a later version adds is passed over, so that edges of two versions can stand beside each other.
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
+
+    @classmethod
+    def read(cls, content: bytes) -> Self:
+        """One that was sent. Raises MessageError."""
+        if len(content) > MAX_MESSAGE_BYTES:
+            raise MessageError(f"longer than {MAX_MESSAGE_BYTES} bytes")
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise MessageError(f"{where}: {first['msg']}"[:200]) from None
 
     def encoded(self) -> bytes:
         """As it is sent."""
@@ -96,32 +108,3 @@ class Answer(_Message):
     held: HeldCopy | None = None
     fetching: bool = False
     claimed: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""
-
-
-def read_edge(content: bytes) -> Edge:
-    """Raises MessageError."""
-    return _read(Edge, content)
-
-
-def read_question(content: bytes) -> Question:
-    """Raises MessageError."""
-    return _read(Question, content)
-
-
-def read_answer(content: bytes) -> Answer:
-    """Raises MessageError."""
-    return _read(Answer, content)
-
-
-Kind = TypeVar("Kind", bound=_Message)
-
-
-def _read(kind: type[Kind], content: bytes) -> Kind:
-    if len(content) > MAX_MESSAGE_BYTES:
-        raise MessageError(f"longer than {MAX_MESSAGE_BYTES} bytes")
-    try:
-        return kind.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise MessageError(f"{where}: {first['msg']}"[:200]) from None

@@ -11,16 +11,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
-from edge.artifacts import Artifact
+from edge.artifacts import Artifact, ArtifactCache
 from edge.journey.events import Notice, Outcome
-from edge.peers.caches import Caches, OwnCache, answer
+from edge.peers.caches import Caches, answer
 from edge.peers.calls import CallError, Calls, RefusedError
 from edge.peers.claims import Claims
 from edge.peers.counts import Counts
 from edge.peers.membership import Alternative, Change, Membership, Peer
-from edge.peers.messages import Edge, Place, read_edge, read_question
+from edge.peers.messages import Edge, Place, Question
 from edge.peers.signatures import Asked, Request, Signatures, StrangerError
 from tink.files.key_file import KeyFile
 from tink.limits.once_per import OncePer
@@ -33,11 +33,8 @@ MAX_AUTHORITIES: Final = 128
 _SAY_AGAIN_SECONDS: Final = 300.0
 
 
-class Follower(Protocol):
-    """Whoever is told when edges come and go."""
-
-    def peers_changed(self, living: frozenset[str], gone: frozenset[str]) -> None:
-        """The addresses (dotted) where other edges answer DHCP, and where there was one that is gone."""
+Changed = Callable[[frozenset[str], frozenset[str]], None]
+"""`changed(living, gone)`: where (dotted) other edges answer DHCP, and where there was one that is gone."""
 
 
 class Peers:
@@ -51,58 +48,46 @@ class Peers:
         server_port: int,
         dhcp: bool,
         named: Iterable[str] = (),
+        changed: Changed = lambda _living, _gone: None,
         announce: Callable[[Notice], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`keys` sign. The ports are this edge's, `server_port` 0 where agents are sent elsewhere; `dhcp`: it answers
-        DHCP. `named` are `address:port` of other edges. `announce` hears when one comes or goes. `clock` gives
-        monotonic seconds, `now` Unix seconds.
+        DHCP. `named` are `address:port` of other edges. `changed` and `announce` hear when one comes or goes.
+        `clock` gives monotonic seconds, `now` Unix seconds.
         """
         self.counts = Counts()
-        self._signatures = Signatures(keys, now)
-        self._own = Edge(id=self._signatures.edge, places=(), http_port=http_port, server_port=server_port, dhcp=dhcp)
-        self._membership = Membership(self._own.id, clock)
+        self.signatures = Signatures(keys, now)
+        self.own = Edge(id=self.signatures.edge, places=(), http_port=http_port, server_port=server_port, dhcp=dhcp)
+        """What this edge says of itself; its name is another one after each start."""
+        self._membership = Membership(self.own.id, clock)
         self._claims = Claims(clock, self._membership.lives)
-        self._calls = Calls(self._signatures)
+        self._calls = Calls(self.signatures)
         self.caches = Caches(self._membership, self._claims, self._calls, self.counts)
         self._named = frozenset(named)
         self._found: frozenset[str] = frozenset()
+        self._changed = changed
         self._announce = announce
         self._clock = clock
         self._now = now
-        self._followers: list[Follower] = []
-        self._cache: OwnCache | None = None
+        self._cache: ArtifactCache | None = None
         self._said = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
 
     # --- what this edge is ---
 
-    @property
-    def id(self) -> str:
-        """This edge's name, for as long as the process lives."""
-        return self._own.id
-
-    @property
-    def own(self) -> Edge:
-        """What this edge says of itself."""
-        return self._own
-
     def place(self, places: Iterable[tuple[str, str]]) -> None:
         """This edge is at these addresses now, each with its network (CIDR)."""
         found = tuple(Place(address=address, network=network) for address, network in places)
-        self._own = self._own.model_copy(update={"places": found})
+        self.own = self.own.model_copy(update={"places": found})
 
-    def share(self, cache: OwnCache) -> None:
+    def share(self, cache: ArtifactCache) -> None:
         """Others may have what is in there."""
         self._cache = cache
 
     def found(self, authorities: Iterable[str]) -> None:
         """Where Leases say that other edges are, each time that these are read."""
         self._found = frozenset(authorities)
-
-    def follow(self, follower: Follower) -> None:
-        """Tell it when edges come and go."""
-        self._followers.append(follower)
 
     # --- who there is ---
 
@@ -113,7 +98,7 @@ class Peers:
 
     def alternatives(self, address: str, machine: str) -> tuple[Alternative, ...]:
         """Where `machine`, which has reached this edge at `address`, can go on with another edge."""
-        return self._membership.alternatives(self._own, address, machine)
+        return self._membership.alternatives(self.own, address, machine)
 
     # --- its life ---
 
@@ -134,14 +119,14 @@ class Peers:
 
     async def look(self) -> None:
         """Say hello once to everybody, and tell what has changed."""
-        own = {f"{place.address}:{self._own.http_port}" for place in self._own.places}
+        own = {f"{place.address}:{self.own.http_port}" for place in self.own.places}
         authorities = sorted((self._named | self._found | self._membership.authorities) - own)[:MAX_AUTHORITIES]
         await asyncio.gather(*map(self._hello, authorities))
         self._tell()
 
     async def _hello(self, authority: str) -> None:
         try:
-            edge = await self._calls.hello(authority, self._own)
+            edge = await self._calls.hello(authority, self.own)
         except RefusedError:
             self._membership.lost(authority)
         except CallError as error:
@@ -156,9 +141,7 @@ class Peers:
             return
         for change in changes:
             self._say(change)
-        living, gone = self._membership.addresses
-        for follower in self._followers:
-            follower.peers_changed(living, gone)
+        self._changed(*self._membership.addresses)
 
     def _say(self, change: Change) -> None:
         where = ", ".join(place.address for place in change.edge.places) or change.edge.id[:8]
@@ -175,28 +158,20 @@ class Peers:
     def check(self, header: str, request: Request) -> Asked:
         """Whether it is an edge that asks so. Raises StrangerError."""
         try:
-            return self._signatures.check(header, request)
+            return self.signatures.check(header, request)
         except StrangerError as error:
             self.counts.refused[error.refusal] += 1
             raise
 
     def hello(self, content: bytes) -> bytes:
         """The answer to HELLO. Raises MessageError."""
-        self._membership.heard(read_edge(content))
-        return self._own.encoded()
+        self._membership.heard(Edge.read(content))
+        return self.own.encoded()
 
     def ask(self, content: bytes, asked: Asked) -> bytes:
         """The answer to ASK. Raises MessageError."""
-        return answer(read_question(content), asked.edge, self._cache, self._claims).encoded()
+        return answer(Question.read(content), asked.edge, self._cache, self._claims).encoded()
 
     async def open(self, key: str, pin: str, version: str) -> Artifact | None:
         """What ARTIFACTS names; None: it is not here. Raises ArtifactError."""
         return await self._cache.open_held(key, pin, version) if self._cache is not None else None
-
-    def signed(self, asked: Asked, status: int, content: bytes) -> str:
-        """The header of an answer."""
-        return self._signatures.answer(asked, status, content)
-
-    def trailer(self, asked: Asked, sha256: str) -> bytes:
-        """What ends a file that was sent."""
-        return self._signatures.digest(asked, sha256)

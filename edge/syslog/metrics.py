@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from edge.syslog.receiver import MachineLogs
+from tink.metrics.families import counter
 
 
-class SyslogMetrics(Collector):
+def syslog_metrics(logs: MachineLogs) -> Iterator[Metric]:
     """A counter by what became of them."""
-
-    def __init__(self, logs: MachineLogs) -> None:
-        self._logs = logs
-
-    def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
-        lines = CounterMetricFamily(
-            "tinkedge_syslog_lines", "Log lines that were received, by what became of them.", labels=["outcome"]
-        )
-        lines.add_metric(["kept"], self._logs.kept)
-        lines.add_metric(["dropped"], self._logs.dropped)
-        lines.add_metric(["stranger"], self._logs.of_strangers)
-        yield lines
+    lines = {("kept",): logs.kept, ("dropped",): logs.dropped, ("stranger",): logs.of_strangers}
+    text = "Log lines that were received, by what became of them."
+    yield counter("tinkedge_syslog_lines", text, ["outcome"], lines)

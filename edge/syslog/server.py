@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from edge.listener import Listener, advice
+from edge.listener import Listener, advice, udp_socket
 from edge.syslog.message import MAX_BYTES
 
 log = logging.getLogger(__name__)
@@ -36,15 +36,9 @@ class SyslogServer:
 
     async def start(self) -> None:
         """Open the socket and hear. Raises SyslogServerError."""
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-            if self._interface is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._interface.encode() + b"\0")
-            sock.bind((self._host, self.port))
+            sock = udp_socket(self._host, self.port, self._interface, _prepare)
         except OSError as error:
-            sock.close()
             where = f"syslog can't open UDP port {self.port} on {self._interface or self._host}"
             raise SyslogServerError(advice(where, error, port=self.port, without="--syslog off")) from error
         self.port = sock.getsockname()[1]
@@ -61,6 +55,10 @@ class SyslogServer:
     def _arrived(self, _sock: socket.socket, arrived: _Arrived) -> None:
         datagram, sender = arrived
         self._take(datagram, sender[0])
+
+
+def _prepare(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
 
 
 def _receive(sock: socket.socket) -> _Arrived:

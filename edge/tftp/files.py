@@ -35,6 +35,7 @@ from edge.tftp.packets import ErrorCode, printable
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries, is_optional
 from ipxe.scripts import Origin
+from tink.limits.newest import Newest
 
 MAX_FAILURES = 4096
 """How many machines' last failures are kept for their screens."""
@@ -107,7 +108,7 @@ class BootFiles:
         self._default_osie = default_osie
         self._extra = extra
         self._snapshots = Snapshots()
-        self._failures: dict[str, str] = {}
+        self._failures: Newest[str, str] = Newest(MAX_FAILURES)
 
     def __call__(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
         """The file that `request` names, or why there is none."""
@@ -237,8 +238,6 @@ class BootFiles:
         return mac if mac is not None and self._inventory.by_mac(mac) is not None else None
 
     def _failed(self, mac: str, message: str) -> Refusal:
-        if mac not in self._failures and len(self._failures) >= MAX_FAILURES:
-            del self._failures[next(iter(self._failures))]
         self._failures[mac] = message
         return Refusal(ErrorCode.NOT_FOUND, message, mac)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from edge.journey.events import Outcome, Recorder, Step
 from edge.journey.steps import BEGUN, PROGRESS
-from edge.listener import Listener, advice
+from edge.listener import Listener, advice, enlarge_buffer, udp_socket
 from edge.tftp import packets
 from edge.tftp.admission import MAX_HALF_OPEN, MAX_TRANSFERS_PER_CLIENT, ActiveTransfers
 from edge.tftp.blocks import Blocks, NetasciiBlocks, OctetBlocks
@@ -67,11 +67,6 @@ _MOST_BEGUN = 65536  # machines know by what was asked for what to expect next, 
 _BUFFER_BYTES = 4 << 20
 _REQUESTS_PER_TURN = 8
 _COUNTED_TEXT_BYTES = 1 << 20  # up to this size it is worth while to find out how long a text becomes in netascii
-
-
-# asm-generic/socket.h
-_SO_SNDBUFFORCE = 32
-_SO_RCVBUFFORCE = 33
 
 _Arrived = tuple[bytes, Address, str | None]
 """A datagram, its sender, and the address of ours that it was sent to (None: a broadcast)."""
@@ -138,17 +133,9 @@ class TftpServer:
 
     async def start(self) -> None:
         """Open the socket and serve. Raises TftpServerError."""
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
-            sock.setblocking(False)
-            hear_addresses(sock)
-            allow_fragments(sock)
-            _enlarge_buffers(sock)
-            if self._interface is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._interface.encode() + b"\0")
-            sock.bind((self._host, self.port))
+            sock = udp_socket(self._host, self.port, self._interface, _prepare)
         except OSError as error:
-            sock.close()
             where = f"TFTP can't open UDP port {self.port} on {self._interface or self._host}"
             raise TftpServerError(advice(where, error, port=self.port, without="--disable tftp")) from error
         self.port = sock.getsockname()[1]
@@ -457,10 +444,9 @@ def _size_on_the_wire(request: ReadRequest, file: TftpFile) -> int | None:
     return len(packets.to_netascii(bytes(file.content)))
 
 
-def _enlarge_buffers(sock: socket.socket) -> None:
-    """Room for the requests of a rack that is switched on, and for windows where all transfers share the socket."""
-    for forced, option in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, forced, _BUFFER_BYTES)
-        except OSError:  # without CAP_NET_ADMIN as far as net.core.rmem_max and wmem_max allow
-            sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+def _prepare(sock: socket.socket) -> None:
+    hear_addresses(sock)
+    allow_fragments(sock)
+    # Room for the requests of a rack that is switched on, and for windows where all transfers share the socket.
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        enlarge_buffer(sock, option, _BUFFER_BYTES)

@@ -13,6 +13,7 @@ import socket
 import struct
 from typing import Final
 
+from edge.listener import udp_socket
 from edge.tftp import packets
 from edge.tftp.transfer import Burst
 
@@ -110,20 +111,14 @@ def own_socket(local: str, interface: str | None) -> socket.socket:
     It is not connected, so that strangers can be told that they are wrong here; it hears what ICMP says. Raises
     OSError.
     """
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        sock.setblocking(False)
-        if interface is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
-        sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
-        allow_fragments(sock)
-        # From the address that was asked, which routing alone would not see to on a host with several: clients drop
-        # answers of others.
-        sock.bind((local, 0))
-    except OSError:
-        sock.close()
-        raise
-    return sock
+    # From the address that was asked, which routing alone would not see to on a host with several: clients drop answers
+    # of others.
+    return udp_socket(local, 0, interface, _prepare)
+
+
+def _prepare(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
+    allow_fragments(sock)
 
 
 def allow_fragments(sock: socket.socket) -> None:
@@ -150,10 +145,7 @@ def refused(sock: socket.socket, client: Address) -> bool:
 
 def max_block_bytes(client: Address, local: str, interface: str | None) -> int:
     """The largest block that goes to the client in one packet; not below RFC 1350's. Raises OSError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        if interface is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
-        sock.bind((local, 0))
+    with udp_socket(local, 0, interface, lambda _: None) as sock:
         sock.connect(client)
         mtu = sock.getsockopt(socket.IPPROTO_IP, _IP_MTU)
     return max(mtu - _HEADERS_BYTES, packets.DEFAULT_BLOCK_BYTES)

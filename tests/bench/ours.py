@@ -25,12 +25,12 @@ from edge.callers import Callers, token_keys
 from edge.composition.heap import settle
 from edge.composition.logs import set_up
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
-from edge.http import MetadataSettings, build_app, machine_runner
+from edge.http import MachineApp, MetadataSettings, machine_runner
 from edge.journey.expectations import Expectations, Facts, Story
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
-from edge.neighbour.table import NeighbourChanges, NeighbourTable
+from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
@@ -107,7 +107,7 @@ async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
     machines_known = inventory(range(CLIENTS))
     policy = NetbootPolicy()
     scripts = Scripts(BootSettings(http_port=HTTP_PORT))
-    app = build_app(
+    app = MachineApp(
         inventory=machines_known,
         callers=Callers(machines_known),
         policy=policy,
@@ -133,14 +133,14 @@ async def metadata(exit_stack: AsyncExitStack, journey: Journey, *, directory: s
     table = NeighbourTable(["srv0"])
     exit_stack.callback(table.close)
     callers = Callers(known, neighbours=table)
-    exit_stack.callback(NeighbourChanges(callers.changed).close)
+    exit_stack.callback(neighbour_changes(callers.changed).close)
 
     def osie(_namespace: str, _name: str) -> dict[str, Any] | None:
         return None
 
     policy = NetbootPolicy()
     scripts = Scripts(BootSettings(http_port=HTTP_PORT))
-    app = build_app(
+    app = MachineApp(
         inventory=known,
         callers=callers,
         policy=policy,

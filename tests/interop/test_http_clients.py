@@ -22,7 +22,7 @@ from aiohttp import web
 
 from edge.artifacts import ArtifactCache, Timeouts
 from edge.callers import Callers, token_keys
-from edge.http import MetadataSettings, build_app, machine_runner
+from edge.http import MachineApp, MetadataSettings, machine_runner
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.binaries import BootBinaries
@@ -77,7 +77,7 @@ async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
         return lab if name == "lab" else None
 
     policy, record = NetbootPolicy(), Journey(time.time).record
-    app = build_app(
+    app = MachineApp(
         inventory=inventory,
         callers=Callers(inventory),
         policy=policy,

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 import pytest
 
 from edge.neighbour.route import RouteKind, route_to
-from edge.neighbour.table import NeighbourChanges, NeighbourTable
+from edge.neighbour.table import NeighbourTable, neighbour_changes
 from tests.interop.conftest import Network
 from tests.waiting import wait_until
 
@@ -119,7 +119,7 @@ def test_changes_of_the_table_are_told(network: Network) -> None:
     heard: list[str | None] = []
 
     async def hear() -> None:
-        changes = NeighbourChanges(heard.append)
+        changes = neighbour_changes(heard.append)
         neigh(network, "replace", IP, "lladdr", OTHER_MAC, "dev", "srv0", "nud", "stale")
         neigh(network, "replace", IP, "lladdr", "52:54:00:99:99:98", "dev", "srv0", "nud", "stale")
         neigh(network, "del", IP, "dev", "srv0")
@@ -141,7 +141,7 @@ def test_changes_that_were_missed_are_told_as_all(network: Network) -> None:
     )
 
     async def hear() -> None:
-        changes = NeighbourChanges(heard.append)
+        changes = neighbour_changes(heard.append)
         subprocess.run(["ip", "-n", network.server, "-batch", "-"], input=lines, text=True, check=True)  # we don't read
         async with asyncio.timeout(10):
             while None not in heard:

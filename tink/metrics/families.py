@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from tink.metrics.counts import Histogram
 
 L = TypeVar("L", bound=tuple[str, ...])
+
+
+class Scraped(Collector):
+    """For a registry: what `families()` gives at each scrape."""
+
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Called for each scrape."""
+        return self._families()
 
 
 def counter(name: str, text: str, labels: Sequence[str], counts: Mapping[L, float]) -> CounterMetricFamily:

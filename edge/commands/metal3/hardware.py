@@ -15,7 +15,7 @@ import click
 
 from edge.commands import options
 from edge.commands.metal3.options import host_options, osies_by_architecture
-from edge.commands.serve.parameter_types import NamespaceList
+from edge.commands.serve.parameter_types import namespaces as namespace_list
 from edge.commands.serve.settings_in_use import begin
 from edge.composition.logs import set_up
 from edge.composition.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
@@ -42,7 +42,7 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     "-n",
     "--namespaces",
     "--namespace",
-    type=NamespaceList(),
+    type=namespace_list,
     default="",
     help="Hosts of these namespaces only: a,b. Default: of all.",
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import click
 
+from edge.commands.options import parsed
 from tink.convert.constraints import object_name
 
 Command = Callable[..., None]
@@ -14,26 +14,20 @@ Command = Callable[..., None]
 ARCHITECTURES = ("x86_64", "aarch64")
 
 
-class _OsieOf(click.ParamType[tuple[str, str]]):
+@parsed("arch=name")
+def _osie_of(text: str) -> tuple[str, str]:
     """An architecture and the OSIE that its machines boot: `x86_64=hook`."""
-
-    name = "arch=name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Architecture and name."""
-        if isinstance(value, tuple):
-            return value
-        arch, equals, name = value.partition("=")
-        if not equals or arch not in ARCHITECTURES or object_name(name):
-            self.fail(f"{value!r} must be like {ARCHITECTURES[0]}=hook or {ARCHITECTURES[1]}=hook-arm", param, ctx)
-        return arch, name
+    arch, equals, name = text.partition("=")
+    if not equals or arch not in ARCHITECTURES or object_name(name):
+        raise ValueError(f"{text!r} must be like {ARCHITECTURES[0]}=hook or {ARCHITECTURES[1]}=hook-arm")
+    return arch, name
 
 
 _OPTIONS = (
     click.option(
         "--osie",
         "osies",
-        type=_OsieOf(),
+        type=_osie_of,
         multiple=True,
         help="The OSIE that hosts of an architecture boot, in their namespace: x86_64=NAME, aarch64=NAME. Repeatable.",
     ),

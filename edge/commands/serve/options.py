@@ -8,22 +8,7 @@ from pathlib import Path
 import click
 
 from edge.commands.options import empty_checksum_type, health_address, log_format, log_level, metrics_address
-from edge.commands.serve.parameter_types import (
-    ApiAddress,
-    EdgeAddress,
-    HostName,
-    Interface,
-    Ipv4,
-    Ipv4OrAll,
-    KernelWords,
-    LabelSelector,
-    NamespaceList,
-    NetworkList,
-    Osie,
-    PeerGroup,
-    PortList,
-    Size,
-)
+from edge.commands.serve import parameter_types as types
 from edge.composition.settings import DEFAULT_HTTP_PORT, Service, Syslog
 from edge.machines import DhcpMode, NetbootWhen
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
@@ -41,18 +26,18 @@ _DATA_DIR = click.option(
 _NETWORK = (
     click.option(
         "--interface",
-        type=Interface(),
+        type=types.interface,
         multiple=True,
         help="An interface that faces machines, and its address if not the first: eth1, eth1=10.0.0.1, eth1.100. "
         "Repeatable. Default: of the default route.",
     ),
     click.option(
-        "--public-ip", type=Ipv4(), default=None, help="The address of the only interface, as machines reach it."
+        "--public-ip", type=types.ipv4, default=None, help="The address of the only interface, as machines reach it."
     ),
 )
 _KNOWN_BY_ADDRESS = click.option(
     "--known-by-address",
-    type=NetworkList(),
+    type=types.networks,
     default="",
     help="Networks where an address alone says which machine has it, though others could take it: where a router "
     "answers ARP for machines, or bridges have MACs that no Hardware names.",
@@ -60,13 +45,13 @@ _KNOWN_BY_ADDRESS = click.option(
 
 namespaces = click.option(
     "--namespaces",
-    type=NamespaceList(),
+    type=types.namespaces,
     default="",
     help="Objects of these namespaces only, such as berlin,ulm: for rights that are those of namespaces. Default: all.",
 )
 _HARDWARE_SELECTOR = click.option(
     "--hardware-selector",
-    type=LabelSelector(),
+    type=types.label_selector,
     default="",
     help="Hardware with these labels only, such as site=berlin: the machines of a site. Default: all.",
 )
@@ -118,14 +103,14 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option("--api-port", type=_PORT, default=6443, help="Port of the embedded API."),
         click.option(
             "--api-address",
-            type=ApiAddress(),
+            type=types.api_address,
             multiple=True,
             help="An address of this host where the embedded API is there for other hosts, too, each user with a token "
             "(tinkedge kubeconfig). Repeatable; 0.0.0.0: all, with --api-name. Default: on loopback alone.",
         ),
         click.option(
             "--api-name",
-            type=HostName(),
+            type=types.host_name,
             multiple=True,
             help="A name or address by which other hosts reach the API, for its certificate. Repeatable.",
         ),
@@ -153,7 +138,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         ),
         click.option(
             "--default-osie",
-            type=Osie(),
+            type=types.osie,
             default=None,
             help="What machines without a Hardware netboot in auto-proxy mode. Default: they are told how to register.",
         ),
@@ -177,13 +162,13 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         ),
         click.option(
             "--cache-size",
-            type=Size(),
+            type=types.size,
             default=None,
             help="Disk for kernels and initrds, such as 20GB. Default: what the disk has room for.",
         ),
         click.option(
             "--allow-upstream",
-            type=NetworkList(),
+            type=types.networks,
             multiple=True,
             help="Networks that OSIEs may name though they are this host's own, loopback or link-local, such as "
             "10.0.0.1/32. Repeatable.",
@@ -212,14 +197,14 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         ),
         click.option(
             "--peer",
-            type=EdgeAddress(),
+            type=types.edge_address,
             multiple=True,
             help="Another edge of this site, ADDRESS[:PORT]: they share their caches, and machines that boot from one "
             "go on with another when it dies. All need the same --metadata-token-key. Repeatable.",
         ),
         click.option(
             "--peer-group",
-            type=PeerGroup(),
+            type=types.peer_group,
             default="",
             help="Find the other edges of this site by the Leases that edges with the same name here keep in "
             "--lease-namespace. Default: none are looked for.",
@@ -229,14 +214,14 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         ),
         click.option(
             "--kernel-parameters",
-            type=KernelWords(),
+            type=types.kernel_words,
             multiple=True,
             help="Words for the kernel of every machine that netboots, before those of its OSIE and Hardware; {{.MAC}} "
             "and the like are filled in, ${...} are settings of iPXE. Repeatable.",
         ),
         click.option(
             "--legacy-ports",
-            type=PortList(),
+            type=types.ports,
             default="",
             help="Further ports where machines are served as on --http-port, for what looks there: 50061 (Hegel's, "
             "where actions like rootio look), 8080 (Smee's).",
@@ -256,13 +241,13 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         ),
         click.option(
             "--trusted-proxies",
-            type=NetworkList(),
+            type=types.networks,
             default="",
             help="HTTP proxies in front of the edge: where a request comes from is what their X-Forwarded-For says.",
         ),
         click.option(
             "--metadata-nat",
-            type=NetworkList(),
+            type=types.networks,
             default="",
             help="Addresses that NAT gives to machines: whoever comes from there gets the metadata of the MAC in the "
             "path, /machine/MAC/... or /nocloud/MAC/...",
@@ -351,7 +336,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
         click.option(
             "--grpc-address",
-            type=Ipv4OrAll(),
+            type=types.ipv4_or_all,
             multiple=True,
             help="Where the gRPC server listens: 0.0.0.0 for all addresses of this host, or one that may be another "
             "host's for now. Repeatable. Default: the addresses of --interface. Machines are told --grpc-authority.",

@@ -21,6 +21,25 @@ class NoLinkError(Exception):
     """Frames can't be sent on this interface; says why, and what to do."""
 
 
+def packet_socket(interface: str, protocol: int, receive_bytes: int | None = None) -> socket.socket:
+    """A non-blocking socket for the frames of this protocol on an Ethernet interface; 0: of none, to send only.
+
+    `receive_bytes` may wait there. Raises OSError.
+    """
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    try:
+        sock.setblocking(False)
+        if receive_bytes is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        sock.bind((interface, protocol))
+        if sock.getsockname()[3] != _ARPHRD_ETHER:
+            raise OSError(0, f"{interface} is no Ethernet interface")
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
 class Link:
     """Sends frames from `address` (four bytes) and `port` on one interface."""
 
@@ -29,24 +48,11 @@ class Link:
         self._address = address
         self._port = port
         try:
-            # Protocol 0: nothing that arrives is copied to this socket (packet(7)).
-            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        except PermissionError as error:
-            raise NoLinkError("CAP_NET_RAW is missing") from error
+            self._socket = packet_socket(interface, 0)  # nothing that arrives is copied to it (packet(7))
         except OSError as error:
-            raise NoLinkError(error.strerror) from error
-        try:
-            self._socket.setblocking(False)
-            self._socket.bind((interface, 0))
-            if self._socket.getsockname()[3] != _ARPHRD_ETHER:
-                raise NoLinkError(f"{interface} is no Ethernet interface")
-            self._read_hardware_address(now)
-        except OSError as error:
-            self._socket.close()
-            raise NoLinkError(error.strerror) from error
-        except NoLinkError:
-            self._socket.close()
-            raise
+            why = "CAP_NET_RAW is missing" if isinstance(error, PermissionError) else error.strerror
+            raise NoLinkError(why) from error
+        self._read_hardware_address(now)
 
     def close(self) -> None:
         """Close the socket."""

@@ -20,7 +20,7 @@ from edge.dhcp.responder import Responder
 from edge.dhcp.sockets.link import Link, NoLinkError
 from edge.dhcp.sockets.recvmmsg import ReceiveBuffers
 from edge.dhcp.wire import codec, options
-from edge.listener import Listener, advice
+from edge.listener import Listener, advice, enlarge_buffer, udp_socket
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,6 @@ _REPLACED_SECONDS = 0.1
 
 # linux/in.h, asm-generic/socket.h; those that the socket module does not name, or not before Python 3.12.
 _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
-_SO_RCVBUFFORCE = 33
 
 _SOL_UDP = 17
 _UDP_SEGMENT = 103  # linux/udp.h
@@ -92,23 +91,13 @@ class Port:
             self._link = None
 
     def _open_socket(self, address: str, *, shared: bool = False) -> socket.socket:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        try:
-            sock.setblocking(False)
+        def prepare(sock: socket.socket) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._interface.encode() + b"\0")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-            try:
-                sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
-            except PermissionError:  # without CAP_NET_ADMIN, as much as net.core.rmem_max lets everybody have
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-            if shared:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((address, self._number))
-        except OSError:
-            sock.close()
-            raise
-        return sock
+            enlarge_buffer(sock, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)
+
+        return udp_socket(address, self._number, self._interface, prepare)
 
     def _open_unicast_socket(self) -> socket.socket:
         """The socket with our address. The port may be shared only while this one is bound, beside the first."""

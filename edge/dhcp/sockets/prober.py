@@ -13,13 +13,13 @@ from ipaddress import IPv4Address
 from typing import Final
 
 from edge.dhcp.conflict.declined import Declined
+from edge.dhcp.sockets.link import packet_socket
 from edge.dhcp.wire import arp, options
 from edge.listener import Listener
 from edge.neighbour.route import RouteKind, route_to
 
 log = logging.getLogger(__name__)
 
-_ARPHRD_ETHER: Final = 1  # linux/if_arp.h
 _BACKLOG_BYTES: Final = 256 * 1024
 
 
@@ -90,17 +90,7 @@ class Prober:
             self._declined.claimed(claim)
 
     def _open(self) -> socket.socket:
-        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKLOG_BYTES)
-            sock.bind((self._interface, arp.ETHERTYPE))
-            if sock.getsockname()[3] != _ARPHRD_ETHER:
-                raise OSError(0, "it is no Ethernet interface")
-        except OSError:
-            sock.close()
-            raise
-        return sock
+        return packet_socket(self._interface, arp.ETHERTYPE, _BACKLOG_BYTES)
 
     def _rest(self) -> None:
         if self._timer is not None:

@@ -27,6 +27,7 @@ from edge.http.routes import Route
 from edge.journey.events import Outcome, Step, Value
 from edge.journey.steps import BEGUN, PROGRESS
 from edge.machines import Located, NoArtifactError
+from tink.limits.newest import Newest
 
 FIRST_PROGRESS_SECONDS, PROGRESS_SECONDS = 0.5, 5.0
 """When a machine's journey first shows how far the file has come that it waits for, and how often from then on."""
@@ -64,7 +65,7 @@ class OsieDownloads:
     def __init__(self, context: Context, sender: BodySender) -> None:
         self._context = context
         self._sender = sender
-        self._failures: dict[str, str] = {}
+        self._failures: Newest[str, str] = Newest(MAX_FAILURES)
 
     def failure(self, mac: str) -> str:
         """Why the file that this machine asked for last did not come; empty if it did."""
@@ -122,8 +123,6 @@ class OsieDownloads:
 
     def _say_failed(self, mac: str, part: str, message: str) -> None:
         if mac:
-            if mac not in self._failures and len(self._failures) >= MAX_FAILURES:
-                del self._failures[next(iter(self._failures))]
             self._failures[mac] = message
         self._say(mac, part, Outcome.FAILED, message)
 

@@ -20,7 +20,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.base_protocol import BaseProtocol
@@ -28,6 +28,10 @@ from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError, HttpRequestParser
 
 from edge.http.context import agent_name
+from tink.limits.newest import Newest
+
+if TYPE_CHECKING:
+    from edge.http.transport.connections import BoundedServer
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +101,7 @@ class KnownHeads:
         """`limits` are those of aiohttp's parser."""
         self._loop = loop
         self._limits = limits
-        self._clients: dict[bytes, str] = {}
+        self._clients: Newest[bytes, str] = Newest(MAX_HEADS)
 
     def client(self, head: bytes) -> str | None:
         """The name of the client, if this head is harmless; None if it is not, or can't be told."""
@@ -107,8 +111,6 @@ class KnownHeads:
     def _learn(self, head: bytes) -> str | None:
         if len(head) > MAX_HEAD_BYTES or (client := self._judge(head)) is None:
             return None
-        if len(self._clients) >= MAX_HEADS:
-            del self._clients[next(iter(self._clients))]
         self._clients[head] = client
         return client
 
@@ -130,25 +132,6 @@ class KnownHeads:
         return agent_name(message.headers.get(hdrs.USER_AGENT, ""))
 
 
-class ConnectionServer(Protocol):
-    """What a connection needs of whoever counts connections: `edge.http.transport.connections`."""
-
-    responses: ResponseLookup
-    heads: KnownHeads
-
-    def admit(self, connection: FastPathConnection) -> bool:
-        """Whether a new connection may stay."""
-
-    def idle(self, connection: FastPathConnection) -> None:
-        """It has been answered, and is idle from now on."""
-
-    def release(self, connection: FastPathConnection) -> None:
-        """It has ended."""
-
-    def handler(self, connection: FastPathConnection) -> asyncio.Protocol:
-        """aiohttp's protocol for the rest of this connection."""
-
-
 class FastPathConnection(asyncio.Protocol):
     """A connection. It remains the name of the connection when aiohttp has taken over.
 
@@ -158,7 +141,7 @@ class FastPathConnection(asyncio.Protocol):
 
     __slots__ = ("_paused", "_server", "address", "on_fast_path", "since", "transport", "unread")
 
-    def __init__(self, server: ConnectionServer) -> None:
+    def __init__(self, server: BoundedServer) -> None:
         self._server = server
         self._paused = False
         self.address = ""

@@ -10,10 +10,11 @@ switch port without portfast is silent for 30 s after each change of the link, w
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Final, NamedTuple
 
 from edge.journey.steps import Milestone
+from tink.limits.newest import Newest
 
 BOOTS: Final = 8
 """Of so many boots the durations are kept."""
@@ -62,19 +63,14 @@ class Limits:
     """The table, with what was learned."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[tuple[str, Milestone], deque[float]] = OrderedDict()
+        self._seen: Newest[tuple[str, Milestone], deque[float]] = Newest(KEPT)
 
     def learn(self, kind: str, reached: Milestone, seconds: float) -> None:
         """A machine of this kind took so long from the milestone `reached` to the next."""
         if not kind or reached not in LIMITS or reached in NOT_LEARNT or seconds < 0:
             return
-        seen = self._seen.get((kind, reached))
-        if seen is None:
-            seen = self._seen[kind, reached] = deque(maxlen=BOOTS)
-            if len(self._seen) > KEPT:
-                self._seen.popitem(last=False)
-        self._seen.move_to_end((kind, reached))
-        seen.append(seconds)
+        seen = self._seen.get((kind, reached), ())
+        self._seen[kind, reached] = deque((*seen, seconds), maxlen=BOOTS)
 
     def after(self, reached: Milestone, kind: str = "") -> float | None:
         """How long the next milestone may take, in seconds; None: nothing is awaited."""

@@ -10,7 +10,6 @@ in full is read a few at a time, so that ten thousand machines that fail togethe
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -23,6 +22,7 @@ from edge.journey.expectations.story import Story, read
 from edge.journey.history import Last, is_printed, milestone, outcome_of
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
+from tink.limits.newest import Newest
 
 TURN_SECONDS: Final = 0.002
 """How long machines are looked at between two turns of the event loop."""
@@ -92,7 +92,7 @@ class Expectations:
         self._clock = clock
         self._elapsed = elapsed
         self.limits = limits or Limits()
-        self._awaited: OrderedDict[str, Awaited] = OrderedDict()
+        self._awaited: Newest[str, Awaited] = Newest(MACHINES)
         self._due: dict[str, None] = {}
         self.knocks_count = False
         """Whether some machine is to knock at a port of ours by now, and it is worth a look whether it does."""
@@ -151,8 +151,6 @@ class Expectations:
         awaited = self._awaited.get(mac)
         if awaited is None:
             awaited = self._awaited[mac] = Awaited()
-            while len(self._awaited) > MACHINES:
-                self._awaited.popitem(last=False)
         reached, outcome = milestone(last.entry), outcome_of(last.entry)
         if outcome is Outcome.WARNING:
             return  # said by ourselves

@@ -38,7 +38,7 @@ class Following:
         self._services = NetworkServices(networks.states[0], lambda state: dhcp.responder(state.address))
 
     async def start(self) -> list[Following]:
-        self._networks.add_follower(self)
+        self._networks.add_follower(self.network_changed)
         await self._networks.start()
         self._running = asyncio.create_task(self._networks.run())
         return [self]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from edge.artifacts import ArtifactCache, CacheMetrics, ChecksumError, Progress, Source, UpstreamError
+from edge.artifacts import ArtifactCache, ChecksumError, Progress, Source, UpstreamError, cache_metrics
+from tink.metrics.families import Scraped
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 
@@ -17,7 +19,7 @@ Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 def scraped(cache: ArtifactCache) -> dict[str, float]:
     """Those that are not zero."""
     registry = CollectorRegistry()
-    registry.register(CacheMetrics(cache))
+    registry.register(Scraped(partial(cache_metrics, cache)))
     lines = generate_latest(registry).decode().splitlines()
     samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {
@@ -91,5 +93,5 @@ async def test_download_shows_how_far_it_is_and_for_how_many_machines(cache: Art
 async def test_no_url_is_in_any_label(cache: ArtifactCache, upstream: Any, fetch: Fetch) -> None:
     await fetch(cache, upstream.url)
     registry = CollectorRegistry()
-    registry.register(CacheMetrics(cache))
+    registry.register(Scraped(partial(cache_metrics, cache)))
     assert "127.0.0.1" not in generate_latest(registry).decode()

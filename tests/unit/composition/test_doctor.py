@@ -87,7 +87,9 @@ def test_taken_port_is_found_with_how_to_go_without_it(
         other.bind(("127.0.0.1", 0))
         other.listen()
         number = other.getsockname()[1]
-        monkeypatch.setattr(doctor, "PORTS", (Port("HTTP", socket.SOCK_STREAM, number, "http", loopback),))
+        monkeypatch.setattr(
+            doctor, "PORTS", (Port("HTTP", socket.SOCK_STREAM, number, "http", "127.0.0.1" if loopback else ""),)
+        )
         finding = named(list(doctor.serving(["lo"], tmp_path)), f"port {number}/tcp")
     assert not finding.ok
     assert "--disable http" in finding.remedy
@@ -123,7 +125,10 @@ def test_port_that_tinkedge_itself_has_is_no_problem(monkeypatch: pytest.MonkeyP
 def test_every_interface_is_looked_at_with_the_address_that_was_given(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    ports = (Port("DHCP", socket.SOCK_DGRAM, 1067, "dhcp"), Port("admin", socket.SOCK_STREAM, 1081, "admin", True))
+    ports = (
+        Port("DHCP", socket.SOCK_DGRAM, 1067, "dhcp"),
+        Port("admin", socket.SOCK_STREAM, 1081, "admin", "127.0.0.1"),
+    )
     monkeypatch.setattr(doctor, "PORTS", ports)
     findings = list(doctor.serving(["lo", "lo=127.0.0.9"], tmp_path))
     assert [finding.seen for finding in findings if finding.name == "interface"] == [

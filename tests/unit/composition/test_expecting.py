@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from edge.composition.expecting import BootWatch, Ports
+from edge.composition.expecting import BootWatch
 from edge.composition.networks import HostNetworks
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
@@ -27,7 +27,7 @@ class Site:
         problems = cast(BootProblemWriter, SimpleNamespace(found=self._found))
         networks = cast(HostNetworks, SimpleNamespace(states=()))
         self._watch = BootWatch(
-            self.journey, inventory, PendingWorkflows(), networks, tuple, problems, Ports(), lambda: self.now
+            self.journey, inventory, PendingWorkflows(), networks, tuple, problems, (7080, 42113), lambda: self.now
         )
 
     def _found(self, _machine: Any, _problem: Problem | None) -> None:

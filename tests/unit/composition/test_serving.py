@@ -22,7 +22,7 @@ from edge.composition.settings import EDGE, EdgeSettings, StackSettings
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, PendingWorkflows, no_api
 from edge.neighbour.links import Link
-from edge.peers.messages import read_edge
+from edge.peers.messages import Edge
 from ipxe.scripts import Origin
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
@@ -110,7 +110,7 @@ async def test_machines_are_told_of_other_edges_as_these_come_and_go(make: Make,
 
     assert "127.0.0.99" not in script()
     other = {"id": "f" * 32, "places": [{"address": "127.0.0.99", "network": "127.0.0.0/8"}], "http_port": 7080}
-    serving.peers._membership.heard(read_edge(json.dumps(other).encode()), "127.0.0.99:7080")
+    serving.peers._membership.heard(Edge.read(json.dumps(other).encode()), "127.0.0.99:7080")
     serving.peers._tell()
     assert "http://127.0.0.99:7080/osie/" in script()
     serving.peers._membership.lost("127.0.0.99:7080")

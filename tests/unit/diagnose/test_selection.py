@@ -15,6 +15,7 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
 from edge.diagnose import selection
+from edge.neighbour.packet_filter import attach
 
 MAC, OTHER, SERVER = "52:54:00:cc:00:01", "52:54:00:cc:00:02", "02:00:00:00:00:aa"
 ITS = bytes.fromhex(MAC.replace(":", ""))
@@ -30,7 +31,7 @@ class Filtered:
     def __init__(self, program: bytes) -> None:
         self._to, self._from = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._from.setblocking(False)
-        selection.attach(self._from, program)
+        attach(self._from, program)
 
     def __call__(self, frame: bytes) -> bytes | None:
         self._to.send(frame)

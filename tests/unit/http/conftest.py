@@ -24,7 +24,7 @@ from yarl import URL
 
 from edge.artifacts import ArtifactCache, Timeouts
 from edge.callers import UNSEEN, Callers, Neighbours, token_keys
-from edge.http import MetadataSettings, build_app, machine_runner
+from edge.http import MachineApp, MetadataSettings, machine_runner
 from edge.http.files.body import BodySender
 from edge.http.transport.connections import Limits
 from edge.journey.events import JourneyEvent, Outcome, Step
@@ -221,7 +221,7 @@ async def serving(
 
     policy, record = NetbootPolicy(mode), rack.journey.record
     scripts = MachineScripts(inventory, policy, osie, Scripts(BootSettings()), record, default_osie)
-    app = build_app(
+    app = MachineApp(
         inventory=inventory,
         callers=callers,
         policy=policy,

@@ -204,8 +204,12 @@ async def test_machine_has_the_osies_of_its_own_namespace(rack: Rack) -> None:
     assert (await rack.ask(KERNEL)).body == rack.upstream.content
 
 
-async def test_only_so_many_failures_are_kept(rack: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(osie, "MAX_FAILURES", 1)
+
+
+async def test_only_so_many_failures_are_kept(one_failure: None, rack: Rack) -> None:
     rack.register()
     rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
     rack.upstream.mode = "404"

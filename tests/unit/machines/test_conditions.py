@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from edge.machines import ConditionWriter, Inventory, Machine, conditions
+from edge.machines import ConditionWriter, Inventory, Machine, conditions, status
 from edge.machines.conditions import GRACE_SECONDS
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
@@ -188,7 +188,7 @@ async def test_api_that_stays_away_is_given_up_with_one_line(
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
         await until(lambda: bool(caplog.records))
         await settled()
-        assert len(api.patches) == conditions.ATTEMPTS
+        assert len(api.patches) == status.ATTEMPTS
         assert len(caplog.records) == 1
         assert "Hardware default/a" in caplog.text
         api.failures.clear()

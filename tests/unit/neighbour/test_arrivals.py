@@ -25,7 +25,7 @@ def frame(
 
 def taken(packet: bytes) -> bool:
     """Classic BPF, as far as the filter uses it (linux/filter.h)."""
-    instructions = program(HTTP, GRPC)
+    instructions = list(struct.iter_unpack("=HBBI", program(HTTP, GRPC)))
     at, accumulator, index = 0, 0, 0
     while True:
         code, if_true, if_false, operand = instructions[at]

@@ -229,12 +229,12 @@ async def test_stranger_learns_nothing(make_site: MakeSite, method: str, target:
 async def test_request_that_was_overheard_is_worth_nothing(make_site: MakeSite) -> None:
     one, two = await make_site(2)
     request = Request("POST", one.authority, "/peers/ask", QUESTION)
-    header, _ = one.peers._signatures.request(request)
+    header, _ = one.peers.signatures.request(request)
     assert (await answered(one, request, header))[0] == 200
     assert await answered(one, request, header) == (403, "this request has been made before\n")
     assert (await answered(two, request, header))[0] == 403  # it was for another edge
     other = Request("POST", one.authority, "/peers/ask", QUESTION.replace(b"0", b"1"))
-    header, _ = one.peers._signatures.request(request)
+    header, _ = one.peers.signatures.request(request)
     assert (await answered(one, other, header))[0] == 403
 
 
@@ -254,7 +254,7 @@ async def test_edge_with_a_clock_of_its_own_is_told_so(make_site: MakeSite) -> N
 async def test_message_that_no_edge_sends_is_refused(make_site: MakeSite, body: bytes) -> None:
     (edge,) = await make_site(1)
     request = Request("POST", edge.authority, "/peers/ask", body)
-    assert (await answered(edge, request, edge.peers._signatures.request(request)[0]))[0] in (400, 413)
+    assert (await answered(edge, request, edge.peers.signatures.request(request)[0]))[0] in (400, 413)
 
 
 async def test_stranger_whose_message_does_not_end_is_not_waited_for(
