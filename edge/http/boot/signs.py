@@ -3,9 +3,15 @@
 iPXE asks for the first right before it starts the kernel, and says which model it runs on; the OSIE asks for the second
 when it has its address. What lies between tells a kernel that never ran from one that found no network card. Nothing
 depends on the answer, and neither waits for it for long.
+
+iPXE also says how much memory SMBIOS knows of: of the first two Memory Array Mapped Addresses (type 19) the eight bytes
+from offset 4 on, which are where each begins and ends, in KiB (DMTF DSP0134, section 7.20).
 """
 
 from __future__ import annotations
+
+import re
+import struct
 
 from aiohttp import web
 
@@ -18,6 +24,9 @@ from edge.journey.steps import STARTING, UP
 _MOST = 80
 """Characters of what a machine says of itself."""
 _TOLD = {"model": "model", "uuid": "uuid"}
+_RANGE = re.compile(r"[0-9a-f]{16}")
+_ELSEWHERE = 0xFFFFFFFF
+"""An end that is too far for these fields."""
 _MESSAGES = {STARTING: "iPXE starts the kernel", UP: "the OSIE is up"}
 
 
@@ -37,9 +46,24 @@ class Signs:
             for name, key in _TOLD.items():
                 if told := _printable(request.query.get(name, "")):
                     detail[key] = told
+            if memory := _memory(request.query.get("memory", ""), request.query.get("above", "")):
+                detail["memory_bytes"] = memory
             self._context.record(caller.mac, Step.BOOT, Outcome.INFO, _MESSAGES[route.name], **detail)
         return text("ok")
 
 
 def _printable(told: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in told[: 2 * _MOST]).split())[:_MOST]
+
+
+def _memory(*ranges: str) -> int:
+    """The bytes in these ranges, each as iPXE spells it; 0: it can't be told."""
+    total = 0
+    for each in filter(None, ranges):
+        if _RANGE.fullmatch(each) is None:
+            return 0
+        begin, end = struct.unpack("<II", bytes.fromhex(each))
+        if end == _ELSEWHERE or end < begin:
+            return 0
+        total += end - begin + 1
+    return total << 10

@@ -118,12 +118,18 @@ def stops_midway(firmware: Scripted) -> float:
 def program_is_refused(firmware: Scripted) -> None:
     firmware.lease()
     assert firmware.tftp("snponly.efi")
+    time.sleep(2)  # firmware takes its time, too
     firmware.discover()
 
 
 def script_only(firmware: Scripted) -> None:
     firmware.to_ipxe()
     firmware.get(f"/ipxe/script/{firmware.mac}/auto.ipxe")
+
+
+def little_memory(firmware: Scripted) -> None:
+    firmware.to_ipxe()
+    firmware.ipxe_to_kernel(memory="00000000ffff0000")  # 64 MiB
 
 
 def loops(firmware: Scripted) -> None:
@@ -262,6 +268,7 @@ FAULTS = [
         "the machine stops in TFTP", stops_midway, "TFTPStalls|TftpFailed", r"acknowledged nothing for|silent|no answer"
     ),
     Fault("the boot program does not run", program_is_refused, "ProgramNotStarted", r"Secure Boot refuses it"),
+    Fault("too little memory", little_memory, "TooLittleMemory", r"has 67\.1 MB of memory"),
     Fault("the third boot alike", loops, "BootLoop", r"netboots for the third time"),
     Fault("upstream's checksum is another", kernel("bad-checksum"), "KernelFailed", r"(?i)sha-?256", "bad-checksum"),
     Fault("upstream's certificate", kernel("bad-certificate"), "KernelFailed", r"(?i)certificate", "bad-certificate"),

@@ -176,9 +176,13 @@ class Firmware:
 
     def ipxe_to_osie(self, osie: str = "good", uuid: str = "") -> None:
         """From iPXE's lease on."""
+        self.ipxe_to_kernel(osie, uuid)
+        self.lease(SYSTEM)
+        assert self.get("/sign/up") == 0
+
+    def ipxe_to_kernel(self, osie: str = "good", uuid: str = "", memory: str = "00000000ffff0700") -> None:
+        """From iPXE's lease on; `memory` is what SMBIOS has of it, as iPXE spells that."""
         self.script()
         assert self.kernel(osie) == 0
         assert self.get(f"/osie/{osie}/initrd") == 0
-        assert self.get(f"/sign/starting?model=Scripted%20Machine&uuid={uuid}") == 0
-        self.lease(SYSTEM)
-        assert self.get("/sign/up") == 0
+        assert self.get(f"/sign/starting?model=Scripted%20Machine&uuid={uuid}&memory={memory}&above=") == 0

@@ -83,7 +83,8 @@ imgexec why || exit 1
 :start
 # So that the edge knows that this far all was well; whatever becomes of it, the kernel is started.
 imgfetch --name sign http://10.0.0.1:7080/sign/starting\
-?model=${manufacturer:uristring}%20${product:uristring}&uuid=${uuid} && imgfree sign ||
+?model=${manufacturer:uristring}%20${product:uristring}&uuid=${uuid}\
+&memory=${smbios/19.4.8:hexraw}&above=${smbios/1.19.4.8:hexraw} && imgfree sign ||
 echo Starting the kernel
 boot ||
 echo FAILED: the kernel from http://10.0.0.1:7080/osie/lab/kernel could not be started
@@ -115,7 +116,7 @@ def test_machine_is_told_the_address_of_ours_that_it_reached() -> None:
     for address in ("10.0.0.1", "192.168.7.1"):
         text = Scripts(SETTINGS).compile(MAC, hardware(), Origin(address)).text
         assert f"kernel http://{address}:7080/osie/lab/kernel grpc_authority={address}:42113 " in text
-        assert set(re.findall(r"\d+\.\d+\.\d+\.\d+", text)) == {address}
+        assert set(re.findall(r"(?<!smbios/)\b\d+\.\d+\.\d+\.\d+", text)) == {address}
 
 
 def test_machine_goes_on_with_another_edge_when_this_one_goes_in_the_middle() -> None:

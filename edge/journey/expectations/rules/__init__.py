@@ -31,6 +31,7 @@ RULES: Final[tuple[Rule, ...]] = (
     program.no_script_asked,
     files.not_asked_for,
     files.sending_stalls,
+    osie.little_memory,
     osie.silent_kernel,
     osie.no_agent,
     work.no_workflow,

@@ -5,12 +5,40 @@ from __future__ import annotations
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
 from edge.journey.expectations.rules.knocks import insists, knocked, why_unheard
-from edge.journey.expectations.rules.words import overdue, seconds
-from edge.journey.expectations.story import Story
-from edge.journey.steps import Milestone, Step
+from edge.journey.expectations.rules.words import overdue, seconds, size
+from edge.journey.expectations.story import Boot, Story
+from edge.journey.steps import Milestone, Outcome, Step
 
 _STARTED = {Milestone.INITRD_SENT, Milestone.KERNEL_STARTED}
 _LEASED = {Milestone.OS_LEASED, Milestone.OSIE_UP}
+
+
+_SPARE_BYTES = 64 << 20
+"""What Linux has beside its initrd, at the least."""
+
+
+def little_memory(story: Story, _facts: Facts) -> Finding | None:
+    """The initrd can't be unpacked in the memory that the machine has: it is said before the kernel can fail."""
+    boot = story.boot
+    memory, initrd = _memory(boot), _initrd(boot)
+    if boot.at is not Milestone.KERNEL_STARTED or not memory or not initrd or memory >= 2 * initrd + _SPARE_BYTES:
+        return None
+    fact = (
+        f"has {size(memory)} of memory, too little for Linux and an initrd of {size(initrd)}, which is there twice "
+        "while it is unpacked"
+    )
+    return Finding("TooLittleMemory", Step.BOOT, fact, checks=("give it more memory, or a smaller initrd",))
+
+
+def _memory(boot: Boot) -> float:
+    told = boot.told("memory_bytes")
+    return told if isinstance(told, int | float) else 0.0
+
+
+def _initrd(boot: Boot) -> float:
+    sent = (event for event in reversed(boot.events) if event.step is Step.INITRD and event.outcome is Outcome.OK)
+    bytes_sent = next((event.detail.get("size_bytes") for event in sent), None)
+    return bytes_sent if isinstance(bytes_sent, int | float) else 0.0
 
 
 def silent_kernel(story: Story, facts: Facts) -> Finding | None:
@@ -18,19 +46,24 @@ def silent_kernel(story: Story, facts: Facts) -> Finding | None:
     boot = story.boot
     if boot.at not in _STARTED or not overdue(boot, facts):
         return None
+    memory, initrd = _memory(boot), _initrd(boot)
+    too_little = Cause(
+        "the machine has too little memory for the initrd",
+        f"it has {size(memory)}, the initrd {size(initrd)}" if memory and initrd else "",
+    )
     if boot.at is Milestone.KERNEL_STARTED:
         fact = f"iPXE started the kernel {seconds(boot.since, facts.now)} ago, and nothing was heard of it since"
         causes = (
             Cause("the kernel has panicked"),
             Cause("it has no driver for this network card"),
-            Cause("the machine has too little memory for the initrd"),
+            too_little,
         )
     else:
         fact = f"has got kernel and initrd, and nothing was heard of it for {seconds(boot.since, facts.now)}"
         causes = (
             Cause("iPXE could not start the kernel, or the kernel has panicked"),
             Cause("it has no driver for this network card"),
-            Cause("the machine has too little memory for the initrd"),
+            too_little,
         )
     return Finding("KernelSilent", Step.BOOT, fact, causes, ("its console says which: spec.kernelParams console=",))
 

@@ -96,10 +96,9 @@ class Play:
     def files(self) -> Play:
         return self.file(Step.KERNEL).file(Step.INITRD)
 
-    def starts(self) -> Play:
-        return self.record(
-            Step.BOOT, Outcome.INFO, "iPXE starts the kernel", phase="starting", model="QEMU Standard PC"
-        )
+    def starts(self, **detail: Value) -> Play:
+        facts: dict[str, Value] = {"phase": "starting", "model": "QEMU Standard PC", **detail}
+        return self.record(Step.BOOT, Outcome.INFO, "iPXE starts the kernel", **facts)
 
     def osie(self, seconds: float = 20.0) -> Play:
         """Linux comes up, gets its lease, says so."""

@@ -283,6 +283,20 @@ FAULTS = [
         1,
     ),
     Fault(
+        "too little memory",
+        lambda p: p.to_ipxe().script().files().starts(memory_bytes=80 << 20),
+        "TooLittleMemory",
+        r"^has 83.9 MB of memory, too little for Linux and an initrd of 14.0 MB, which is there twice while",
+        1,
+    ),
+    Fault(
+        "perhaps too little memory",
+        lambda p: p.to_ipxe().script().files().starts(memory_bytes=128 << 20),
+        "KernelSilent",
+        r"too little memory for the initrd \(it has 134.2 MB, the initrd 14.0 MB\)",
+        91,
+    ),
+    Fault(
         "boot loop",
         lambda p: restarts(p, 2),
         "BootLoop",
