@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import click
 
+from edge.commands.options import Interface
 from edge.composition import doctor as examine
 from edge.composition.checks import Finding, Severity, api_addresses, api_users, osie_names, running_edge
 from edge.composition.checks.findings import note
@@ -36,6 +37,7 @@ _API_SECONDS: Final = 10.0
 @click.option(
     "--interface",
     "interfaces",
+    type=Interface(),
     multiple=True,
     metavar="NAME[=IP]",
     help="The machines' interface; several may be given. Default: the one with the default route.",
@@ -82,7 +84,7 @@ _API_SECONDS: Final = 10.0
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
 def doctor(
-    interfaces: tuple[str, ...],
+    interfaces: tuple[tuple[str, str], ...],
     ipxe_dir: Path,
     data_dir: Path,
     with_lab: bool | None,
@@ -103,16 +105,17 @@ def doctor(
         given["admin_address"],
         dhcp=given["dhcp_mode"] != "off",
     )
+    networks = ["=".join(filter(None, each)) for each in interfaces]
     groups: dict[str, Iterator[Finding]] = {
         "tinkedge up": chain(
-            examine.serving(interfaces, ipxe_dir, ports, given["disable"]),
+            examine.serving(networks, ipxe_dir, ports, given["disable"]),
             api_addresses(given["api_address"]),
             examine.data_directory(data_dir),
             api_users(data_dir, datetime.now(UTC)),
             running_edge(data_dir, ports.admin_address, ports.admin),
             _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
         ),
-        "the network": examine.probe(interfaces, ipxe_dir) if probe else iter([_NOT_PROBED]),
+        "the network": examine.probe(networks, ipxe_dir) if probe else iter([_NOT_PROBED]),
     }
     if in_checkout() if with_lab is None else with_lab:
         groups["tinkedge lab"] = examine.lab(given["cache_dir"] or default_cache())

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from edge.commands.options import METRICS_PORTS, address_and_port
+from edge.commands.options import METRICS_PORTS, Interface, Ipv4, address_and_port
 from tink.net.host_port import join_host_port
 
 _PORT = click.IntRange(1, 65535)
@@ -22,11 +22,12 @@ _MOST_BYTES = 4096
 @click.command()
 @click.option(
     "--interface",
+    type=Interface(),
     metavar="NAME[=IP]",
     multiple=True,
     help="An interface that the edge serves. Repeatable. Default: of the default route.",
 )
-@click.option("--public-ip", default=None, help="Or its address there.")
+@click.option("--public-ip", type=Ipv4(), default=None, help="Or its address there.")
 @click.option("--http-port", type=_PORT, default=7080, help="The port of scripts and metadata there.")
 @click.option(
     "--health-address",
@@ -50,7 +51,7 @@ _MOST_BYTES = 4096
 @click.option("--timeout", type=click.FloatRange(0.1, 300), default=3.0, help="Seconds for each answer.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def health(
-    interface: tuple[str, ...],
+    interface: tuple[tuple[str, str], ...],
     public_ip: str | None,
     http_port: int,
     health_address: str,
@@ -89,12 +90,12 @@ def _place(address: str) -> tuple[str, int]:
     return _LOOPBACK.get(host, host), port
 
 
-def _networks(interfaces: tuple[str, ...], public_ip: str | None, port: int) -> list[tuple[str, int]]:
+def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None, port: int) -> list[tuple[str, int]]:
     from edge.composition.host import HostError, default_interface, interface_address
 
     try:
-        wanted = [each.partition("=") for each in interfaces or (default_interface(),)]
-        return [(address or public_ip or interface_address(name), port) for name, _, address in wanted]
+        wanted = interfaces or ((default_interface(), ""),)
+        return [(address or public_ip or interface_address(name), port) for name, address in wanted]
     except (HostError, OSError) as error:
         raise click.ClickException(f"it is not known where to ask: {error}; or give --health-address") from error
 

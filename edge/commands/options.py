@@ -57,6 +57,37 @@ class HealthAddress(click.ParamType[tuple[str, int]]):
             self.fail(f"{error}: it must be like 7082, 127.0.0.1:7082 or [::1]:7082", param, ctx)
 
 
+class Ipv4(click.ParamType[str]):
+    """An IPv4 address of this host, in dotted form."""
+
+    name = "ipv4"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The address as it was given, or a usage error."""
+        try:
+            address = ipaddress.IPv4Address(value)
+        except ValueError:
+            self.fail(f"{value!r} is no IPv4 address", param, ctx)
+        if address.is_unspecified or address.is_multicast:
+            self.fail(f"{value} is not the address of one host: machines must be able to reach it", param, ctx)
+        return str(address)
+
+
+class Interface(click.ParamType[tuple[str, str]]):
+    """An interface that faces machines, and optionally this host's address there: `eth1` or `eth1=10.0.0.1`."""
+
+    name = "name[=ipv4]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """The name, and the address or an empty string."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, address = value.partition("=")
+        if not name or (equals and not address):
+            self.fail(f"{value!r} must be like eth1 or eth1=10.0.0.1", param, ctx)
+        return name, Ipv4().convert(address, param, ctx) if address else ""
+
+
 health_address = click.option(
     "--health-address",
     type=HealthAddress(),

@@ -7,13 +7,19 @@ from pathlib import Path
 
 import click
 
-from edge.commands.options import empty_checksum_type, health_address, log_format, log_level, metrics_address
+from edge.commands.options import (
+    Interface,
+    Ipv4,
+    empty_checksum_type,
+    health_address,
+    log_format,
+    log_level,
+    metrics_address,
+)
 from edge.commands.serve.parameter_types import (
     ApiAddress,
     EdgeAddress,
     HostName,
-    Interface,
-    Ipv4,
     Ipv4OrAll,
     KernelWords,
     LabelSelector,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import click
 
 from edge.callers import Networks
+from edge.commands.options import Ipv4
 from ipxe.parameters import kernel_words
 from tink.kube.manifests import DEFAULT_NAMESPACE
 
@@ -22,43 +23,12 @@ _LABEL_VALUE = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _LAST_PORT = 65535
 
 
-class Ipv4(click.ParamType[str]):
-    """An IPv4 address of this host, in dotted form."""
-
-    name = "ipv4"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The address as it was given, or a usage error."""
-        try:
-            address = ipaddress.IPv4Address(value)
-        except ValueError:
-            self.fail(f"{value!r} is no IPv4 address", param, ctx)
-        if address.is_unspecified or address.is_multicast:
-            self.fail(f"{value} is not the address of one host: machines must be able to reach it", param, ctx)
-        return str(address)
-
-
 class Ipv4OrAll(Ipv4):
     """The same, or 0.0.0.0 for all of them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The address as it was given, or a usage error."""
         return str(value) if value == "0.0.0.0" else super().convert(value, param, ctx)  # noqa: S104 - compared
-
-
-class Interface(click.ParamType[tuple[str, str]]):
-    """An interface that faces machines, and optionally this host's address there: `eth1` or `eth1=10.0.0.1`."""
-
-    name = "name[=ipv4]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """The name, and the address or an empty string."""
-        if isinstance(value, tuple):
-            return value
-        name, equals, address = value.partition("=")
-        if not name or (equals and not address):
-            self.fail(f"{value!r} must be like eth1 or eth1=10.0.0.1", param, ctx)
-        return name, Ipv4().convert(address, param, ctx) if address else ""
 
 
 class EdgeAddress(click.ParamType[tuple[str, int]]):
