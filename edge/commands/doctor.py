@@ -31,6 +31,8 @@ _SIGNS: Final = {
 _PATH = click.Path(path_type=Path)
 _PORT = click.IntRange(1, 65535)
 _API_SECONDS: Final = 10.0
+_WITHOUT_A_PORT: Final = ("controller", "webhooks")
+"""What `tinkedge up` can leave out, too."""
 
 
 @click.command()
@@ -50,7 +52,12 @@ _API_SECONDS: Final = 10.0
     help="That of `tinkedge up`: database, keys and cache.",
 )
 @click.option("--manifests", type=_PATH, default=None, help="Those of `tinkedge up`, whose OSIEs are looked at.")
-@click.option("--kubeconfig", type=_PATH, default=None, help="The API with the OSIEs. Default: DATA_DIR/kubeconfig.")
+@click.option(
+    "--kubeconfig",
+    type=_PATH,
+    default=None,
+    help="The cluster's, whose OSIEs are looked at, and none is served here then. Default: DATA_DIR/kubeconfig.",
+)
 @click.option("--http-port", type=_PORT, default=7080, help="As for `tinkedge up`.")
 @click.option("--grpc-port", type=_PORT, default=42113, help="As for `tinkedge up`.")
 @click.option("--api-port", type=_PORT, default=6443, help="As for `tinkedge up`.")
@@ -65,7 +72,7 @@ _API_SECONDS: Final = 10.0
 )
 @click.option(
     "--disable",
-    type=click.Choice([*dict.fromkeys(port.name for port in examine.PORTS)]),
+    type=click.Choice([*dict.fromkeys(port.name for port in examine.PORTS), *_WITHOUT_A_PORT]),
     multiple=True,
     help="Services that do not run here. Repeatable.",
 )
@@ -105,10 +112,11 @@ def doctor(
         given["admin_address"],
         dhcp=given["dhcp_mode"] != "off",
     )
+    off = {*given["disable"], *(["apiserver"] if given["kubeconfig"] else [])}
     networks = ["=".join(filter(None, each)) for each in interfaces]
     groups: dict[str, Iterator[Finding]] = {
         "tinkedge up": chain(
-            examine.serving(networks, ipxe_dir, ports, given["disable"]),
+            examine.serving(networks, ipxe_dir, ports, off),
             api_addresses(given["api_address"]),
             examine.data_directory(data_dir),
             api_users(data_dir, datetime.now(UTC)),

@@ -20,13 +20,10 @@ TOOLS: Final = ("backup", "doctor", "health", "kubeconfig", "metadata-url", "mov
 _SHARED: Final = frozenset(
     {
         *("admin-address", "admin-port", "admin-token-file", "api-address", "api-name", "api-port", "data-dir"),
-        *("health-address", "http-port", "interface", "ipxe-dir", "metadata-token-key", "metadata-token-lifetime"),
-        *("metrics-address", "public-ip"),
+        *("dhcp-mode", "disable", "grpc-port", "health-address", "http-port", "interface", "ipxe-dir", "kubeconfig"),
+        *("manifests", "metadata-token-key", "metadata-token-lifetime", "metrics-address", "public-ip"),
     }
 )
-_OTHERWISE: Final = frozenset({("watch", "interface")})
-"""Of the same name, and about something else: where to capture."""
-
 SECRETS: Final = frozenset({"registry-password", "token"})
 """Values that no file of settings has: everybody may read it, and it is shown."""
 
@@ -75,7 +72,7 @@ def in_file(command: str, option: click.Option) -> bool:
     name = key(option)
     if command in SERVICES:
         return name not in SECRETS
-    return command in TOOLS and name in _SHARED and (command, name) not in _OTHERWISE
+    return command in TOOLS and name in _SHARED
 
 
 def is_list(option: click.Option) -> bool:
