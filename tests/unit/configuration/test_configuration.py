@@ -158,6 +158,22 @@ def test_tools_take_where_the_service_is_and_nothing_else(file: Path) -> None:
         assert ctx.params["passphrase_file"] is None
 
 
+@pytest.mark.parametrize(
+    "words", ["users list", "users revoke alice", "users role alice view", "bundle load BUNDLE --key KEY"]
+)
+def test_subcommands_work_in_the_data_directory_of_the_service(file: Path, tmp_path: Path, words: str) -> None:
+    for name in ("BUNDLE", "KEY"):
+        (tmp_path / name).touch()
+    file.write_text("data-dir: /srv/t\n")
+    assert isinstance(main, LazyGroup)
+    group, name, *rest = [str(tmp_path / word) if word.isupper() else word for word in words.split()]
+    found = main.command_named(group)
+    assert isinstance(found, click.Group)
+    options = ["--config", str(file), *rest]
+    with found.commands[name].make_context(name, options, parent=click.Context(main)) as ctx:
+        assert ctx.params["data_dir"] == Path("/srv/t")
+
+
 def test_doctor_takes_what_can_be_left_out() -> None:
     assert isinstance(main, LazyGroup)
     up, doctor = (
