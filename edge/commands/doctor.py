@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import click
 
+from edge.commands import options
 from edge.composition import doctor as examine
 from edge.composition.checks import Finding, Severity, api_addresses, api_users, osie_names, running_edge
 from edge.composition.checks.findings import note
@@ -29,12 +30,15 @@ _SIGNS: Final = {
 _PATH = click.Path(path_type=Path)
 _PORT = click.IntRange(1, 65535)
 _API_SECONDS: Final = 10.0
+_WITHOUT_A_PORT: Final = ("controller", "webhooks")
+"""What `tinkedge up` can leave out, too."""
 
 
 @click.command()
 @click.option(
     "--interface",
     "interfaces",
+    type=options.interface,
     multiple=True,
     metavar="NAME[=IP]",
     help="The machines' interface; several may be given. Default: the one with the default route.",
@@ -47,7 +51,12 @@ _API_SECONDS: Final = 10.0
     help="That of `tinkedge up`: database, keys and cache.",
 )
 @click.option("--manifests", type=_PATH, default=None, help="Those of `tinkedge up`, whose OSIEs are looked at.")
-@click.option("--kubeconfig", type=_PATH, default=None, help="The API with the OSIEs. Default: DATA_DIR/kubeconfig.")
+@click.option(
+    "--kubeconfig",
+    type=_PATH,
+    default=None,
+    help="The cluster's, whose OSIEs are looked at, and none is served here then. Default: DATA_DIR/kubeconfig.",
+)
 @click.option("--http-port", type=_PORT, default=7080, help="As for `tinkedge up`.")
 @click.option("--grpc-port", type=_PORT, default=42113, help="As for `tinkedge up`.")
 @click.option("--api-port", type=_PORT, default=6443, help="As for `tinkedge up`.")
@@ -62,7 +71,7 @@ _API_SECONDS: Final = 10.0
 )
 @click.option(
     "--disable",
-    type=click.Choice([*dict.fromkeys(port.name for port in examine.PORTS)]),
+    type=click.Choice([*dict.fromkeys(port.name for port in examine.PORTS), *_WITHOUT_A_PORT]),
     multiple=True,
     help="Services that do not run here. Repeatable.",
 )
@@ -81,7 +90,7 @@ _API_SECONDS: Final = 10.0
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
 def doctor(
-    interfaces: tuple[str, ...],
+    interfaces: tuple[tuple[str, str], ...],
     ipxe_dir: Path,
     data_dir: Path,
     with_lab: bool | None,
@@ -97,16 +106,18 @@ def doctor(
     services = {"http": "http_port", "server": "grpc_port", "apiserver": "api_port", "admin": "admin_port"}
     numbers = {service: given[option] for service, option in services.items()}
     off = {*given["disable"], *(("dhcp",) if given["dhcp_mode"] == "off" else ())}
+    off |= {"apiserver"} if given["kubeconfig"] else set()
+    networks = ["=".join(filter(None, each)) for each in interfaces]
     groups: dict[str, Iterator[Finding]] = {
         "tinkedge up": chain(
-            examine.serving(interfaces, ipxe_dir, examine.ports(numbers, given["admin_address"], off)),
+            examine.serving(networks, ipxe_dir, examine.ports(numbers, given["admin_address"], off)),
             api_addresses(given["api_address"]),
             examine.data_directory(data_dir),
             api_users(data_dir, datetime.now(UTC)),
             running_edge(data_dir, given["admin_address"], given["admin_port"]),
             _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
         ),
-        "the network": examine.probe(interfaces, ipxe_dir) if probe else iter([_NOT_PROBED]),
+        "the network": examine.probe(networks, ipxe_dir) if probe else iter([_NOT_PROBED]),
     }
     if in_checkout() if with_lab is None else with_lab:
         groups["tinkedge lab"] = examine.lab(given["cache_dir"] or default_cache())

@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from edge.commands import options
 from edge.commands.options import METRICS_PORTS, address_and_port
 from tink.net.host_port import join_host_port
 
@@ -22,11 +23,12 @@ _MOST_BYTES = 4096
 @click.command()
 @click.option(
     "--interface",
+    type=options.interface,
     metavar="NAME[=IP]",
     multiple=True,
     help="An interface that the edge serves. Repeatable. Default: of the default route.",
 )
-@click.option("--public-ip", default=None, help="Or its address there.")
+@click.option("--public-ip", type=options.ipv4, default=None, help="Or its address there.")
 @click.option("--http-port", type=_PORT, default=7080, help="The port of scripts and metadata there.")
 @click.option(
     "--health-address",
@@ -50,7 +52,7 @@ _MOST_BYTES = 4096
 @click.option("--timeout", type=click.FloatRange(0.1, 300), default=3.0, help="Seconds for each answer.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def health(
-    interface: tuple[str, ...],
+    interface: tuple[tuple[str, str], ...],
     public_ip: str | None,
     http_port: int,
     health_address: str,
@@ -89,7 +91,7 @@ def _place(address: str) -> tuple[str, int]:
     return _LOOPBACK.get(host, host), port
 
 
-def _networks(interfaces: tuple[str, ...], public_ip: str | None, port: int) -> list[tuple[str, int]]:
+def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None, port: int) -> list[tuple[str, int]]:
     from edge.composition.host import HostError, addresses_of
 
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from edge.commands import options
 from tink.mac import is_mac
 
 _PATH = click.Path(path_type=Path)
@@ -39,9 +40,12 @@ class Urls:
 @click.command("metadata-url")
 @click.argument("machine", metavar="HARDWARE|MAC")
 @click.option("-n", "--namespace", default="default", help="Of the Hardware.")
-@click.option("--public-ip", default=None, help="The address of the edge, as the machine reaches it.")
+@click.option(
+    "--public-ip", type=options.ipv4, default=None, help="The address of the edge, as the machine reaches it."
+)
 @click.option(
     "--interface",
+    type=options.interface,
     metavar="NAME[=IP]",
     multiple=True,
     help="Or the edge's interface on this host: eth1, eth1=10.0.0.1. Repeatable. Default: of the default route.",
@@ -69,7 +73,7 @@ def metadata_url(
     machine: str,
     namespace: str,
     public_ip: str | None,
-    interface: tuple[str, ...],
+    interface: tuple[tuple[str, str], ...],
     http_port: int,
     data_dir: Path,
     metadata_token_key: Path | None,
@@ -108,16 +112,13 @@ def metadata_url(
             click.echo(f"EC2:        {each.ec2}\nNoCloud:    {each.nocloud}\nphone home: {each.phone_home}")
 
 
-def _addresses(public_ip: str | None, interfaces: tuple[str, ...]) -> list[str]:
+def _addresses(public_ip: str | None, interfaces: tuple[tuple[str, str], ...]) -> list[str]:
     """Those of the edge, found as the edge finds them. Raises click.UsageError."""
-    import ipaddress
-
     from edge.composition.host import HostError, addresses_of
 
     try:
-        given = [public_ip] if public_ip is not None else addresses_of(interfaces, None)
-        return [str(ipaddress.IPv4Address(address)) for address in given]
-    except (HostError, ValueError) as error:
+        return [public_ip] if public_ip is not None else addresses_of(interfaces, None)
+    except HostError as error:
         raise click.UsageError(f"{error}; --public-ip says at which address machines reach the edge") from error
 
 

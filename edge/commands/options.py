@@ -77,6 +77,27 @@ def _metrics_address(text: str) -> tuple[str, int]:
     return NOWHERE if text == "none" else _health_address.read(text)
 
 
+@parsed("ipv4")
+def ipv4(text: str) -> str:
+    """An IPv4 address of this host, in dotted form."""
+    try:
+        address = ipaddress.IPv4Address(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no IPv4 address") from None
+    if address.is_unspecified or address.is_multicast:
+        raise ValueError(f"{text} is not the address of one host: machines must be able to reach it")
+    return str(address)
+
+
+@parsed("name[=ipv4]")
+def interface(text: str) -> tuple[str, str]:
+    """An interface that faces machines, and this host's address there, or empty: `eth1` or `eth1=10.0.0.1`."""
+    name, equals, address = text.partition("=")
+    if not name or (equals and not address):
+        raise ValueError(f"{text!r} must be like eth1 or eth1=10.0.0.1")
+    return name, ipv4.read(address) if address else ""
+
+
 health_address = click.option(
     "--health-address",
     type=_health_address,

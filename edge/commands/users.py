@@ -94,10 +94,7 @@ def kubeconfig(
         raise click.UsageError(f"{target} is there already: give another --out, or --force")
     url = server or _default_server(api_name, api_address, api_port)
     with _said(data_dir):
-        if not (data_dir / "pki" / "ca.crt").is_file():
-            raise click.ClickException(
-                f"{data_dir} is no data directory with an embedded API: give --data-dir, or start tinkedge once"
-            )
+        _must_have_an_api(data_dir)
         now = datetime.now(UTC).replace(microsecond=0)
         until = None if expires is None else now + expires
         credential, token = issue_token(data_dir, name, role or "", namespaces, now, until)
@@ -113,6 +110,13 @@ def kubeconfig(
     click.echo(f"{where}token {credential.id} of {name}, {end}, for {url}", err=True)
     if warning := _wrong_at(url, data_dir / "pki" / "ca.crt"):
         click.echo(f"note: {warning}", err=True)
+
+
+def _must_have_an_api(data_dir: Path) -> None:
+    if not (data_dir / "pki" / "ca.crt").is_file():
+        raise click.ClickException(
+            f"{data_dir} is no data directory with an embedded API: give --data-dir, or start tinkedge once"
+        )
 
 
 def _default_server(names: tuple[str, ...], addresses: tuple[str, ...], port: int) -> str:
@@ -168,6 +172,7 @@ def list_(data_dir: Path, *, as_json: bool) -> None:
     from tink.apiserver import USERS_FILE, read_users
 
     with _said(data_dir):
+        _must_have_an_api(data_dir)
         found = read_users(data_dir / USERS_FILE).users
     now = datetime.now(UTC)
     if as_json:

@@ -18,22 +18,27 @@ import aiohttp
 import click
 from click.core import ParameterSource
 
+from edge.commands.options import interface as interface_type
 from edge.composition.admin_token import AdminTokenError, read, token_file
 from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
 from edge.journey.follow import Lost, follow, machines
 from tink.mac import is_mac
+from tink.net.host_port import join_host_port
 
 if TYPE_CHECKING:
     from edge.diagnose.listening import Heard, Listening, Timed
 
 _NAMED = 10
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
 """Names of Hardware that are listed where one is unknown."""
 _PATH = click.Path(path_type=Path)
 
 
 @click.command()
 @click.argument("machine", required=False)
-@click.option("--admin-url", default="http://127.0.0.1:7081", help="The edge's admin address.")
+@click.option("--admin-url", default=None, help="Where the edge tells. Default: of --admin-address and --admin-port.")
+@click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
+@click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
 @click.option("--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="The edge's, where its admin token is.")
 @click.option("--admin-token-file", type=_PATH, default=None, help="Or a copy of it. Default: DATA_DIR/admin-token.")
 @click.option("--history/--no-history", default=True, help="Begin with what has happened already.")
@@ -45,7 +50,14 @@ _PATH = click.Path(path_type=Path)
     help="Show what the machine with this MAC sends and is sent, too: DHCP, TFTP, HTTP, ARP. Needs root and the extra "
     "`diagnose`; an edge need not run.",
 )
-@click.option("--interface", default=None, help="Where to capture. Default: the interface with the default route.")
+@click.option(
+    "--interface",
+    "interfaces",
+    type=interface_type,
+    metavar="NAME",
+    multiple=True,
+    help="Where to capture. Default: that of the settings; without one, the interface with the default route.",
+)
 @click.option(
     "--write",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -54,27 +66,35 @@ _PATH = click.Path(path_type=Path)
 )
 def watch(
     machine: str | None,
-    admin_url: str,
+    admin_url: str | None,
+    admin_address: str,
+    admin_port: int,
     data_dir: Path,
     admin_token_file: Path | None,
     history: bool,
     output: str,
     logs: bool,
     capture: bool,
-    interface: str | None,
+    interfaces: tuple[tuple[str, str], ...],
     write: Path | None,
 ) -> None:
     """The journey of machines, live: all of them, or of one MACHINE: a MAC, or the name of a Hardware, as NAME or
     NAMESPACE/NAME."""
+    if admin_url is None:
+        admin_url = f"http://{join_host_port(_EVERYWHERE.get(admin_address, admin_address), admin_port)}"
     edge = _Edge(admin_url, token_file(data_dir, admin_token_file))
     spelled = machine.lower().replace("-", ":") if machine else ""
     mac = spelled if is_mac(spelled) else None
-    # TINKEDGE_INTERFACE is that of the services, and no wish to capture.
-    source = click.get_current_context().get_parameter_source("interface")
-    if not capture and ((interface and source is ParameterSource.COMMANDLINE) or write):
+    # In the settings it is where machines are, and no wish to capture.
+    source = click.get_current_context().get_parameter_source("interfaces")
+    if not capture and ((interfaces and source is ParameterSource.COMMANDLINE) or write):
         raise click.UsageError("--interface and --write go with --capture")
     if capture and mac is None:
         raise click.UsageError("--capture shows one machine: give its MAC, like 52:54:00:00:00:01")
+    names = [name for name, _ in interfaces]
+    if capture and len(names) > 1:
+        raise click.UsageError(f"say with --interface on which of {', '.join(names)} the machine is")
+    interface = next(iter(names), None)
     with contextlib.suppress(KeyboardInterrupt):
         if capture and mac is not None:
             sys.exit(asyncio.run(_capture(mac, edge, history, _Form(output, logs), interface, write)))

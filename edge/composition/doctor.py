@@ -334,7 +334,7 @@ def _tftp(network: Network, ipxe_dir: Path) -> Finding:
     try:
         got = fetch.fetch(network.address, file.name, port.number)
     except MissingExtraError as error:
-        return Finding(name, ok=False, seen="not tried", remedy=str(error))
+        return note(name, "not tried", str(error))
     except DiagnoseError as error:
         return Finding(name, ok=False, seen=str(error), remedy="see its log, and whether a firewall is in between")
     content = file.read_bytes()

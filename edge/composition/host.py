@@ -94,12 +94,13 @@ def interface_address(name: str) -> str:
     return state.address
 
 
-def addresses_of(interfaces: Sequence[str], public_ip: str | None) -> list[str]:
-    """Where the edge of this host is reached, found as it finds that itself: `interfaces` as `--interface` takes them
-    (`NAME[=IP]`; none: the default route's), or `public_ip`, its address on the only one. Raises HostError.
+def addresses_of(interfaces: Sequence[tuple[str, str]], public_ip: str | None) -> list[str]:
+    """Where the edge of this host is reached, found as it finds that itself: `interfaces` as `--interface` gives them
+    (name and address, or empty; none: the default route's), or `public_ip`, its address on the only one. Raises
+    HostError.
     """
-    wanted = [each.partition("=") for each in interfaces or (default_interface(),)]
-    return [address or public_ip or interface_address(name) for name, _, address in wanted]
+    wanted = interfaces or [(default_interface(), "")]
+    return [address or public_ip or interface_address(name) for name, address in wanted]
 
 
 def _interfaces() -> set[str]:

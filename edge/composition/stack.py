@@ -45,7 +45,7 @@ from tink.controller import WorkflowController
 from tink.files.data_directory import claim
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
-from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, resource_type
+from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, resource_type, with_last_applied
 from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
 from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
@@ -185,7 +185,7 @@ class Stack:
         self._exit.push_async_callback(client.close)
         self.metrics.register(ClientMetrics(client))
         if Service.APISERVER in settings.services:
-            await self._apply(client, [(Path("tinkedge"), definition) for definition in generate()])
+            await self._apply(client, [(Path("tinkedge"), with_last_applied(each)) for each in generate()])
         manifests = load(settings.manifests) if settings.manifests is not None else []
         # Definitions first, for the informers; the rest when the webhooks can review it.
         first = [(file, obj) for file, obj in manifests if resource_type(obj) is CRD]

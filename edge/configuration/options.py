@@ -14,19 +14,18 @@ PREFIX: Final = "TINKEDGE_"
 SERVICES: Final = ("up", "edge", "controller", "server", "apiserver", "metal3", "metal3-webhook", "agent")
 """Commands that run for years. The file is theirs: each of their options is a key."""
 
-TOOLS: Final = ("backup", "doctor", "health", "kubeconfig", "metadata-url", "move", "restore", "watch")
+TOOLS: Final = (
+    *("backup", "bundle", "doctor", "health", "kubeconfig", "metadata-url", "move", "restore", "users", "watch"),
+)
 """Commands about a service on this host. They take from the file what says where that is."""
 
 _SHARED: Final = frozenset(
     {
         *("admin-address", "admin-port", "admin-token-file", "api-address", "api-name", "api-port", "data-dir"),
-        *("health-address", "http-port", "interface", "ipxe-dir", "metadata-token-key", "metadata-token-lifetime"),
-        *("metrics-address", "public-ip"),
+        *("dhcp-mode", "disable", "grpc-port", "health-address", "http-port", "interface", "ipxe-dir", "kubeconfig"),
+        *("manifests", "metadata-token-key", "metadata-token-lifetime", "metrics-address", "public-ip"),
     }
 )
-_OTHERWISE: Final = frozenset({("watch", "interface")})
-"""Of the same name, and about something else: where to capture."""
-
 SECRETS: Final = frozenset({"registry-password", "token"})
 """Values that no file of settings has: everybody may read it, and it is shown."""
 
@@ -65,17 +64,12 @@ def variable(option: click.Option) -> str:
     return PREFIX + key(option).upper().replace("-", "_")
 
 
-def reads_file(command: str) -> bool:
-    """Whether a command takes values from the file."""
-    return command in SERVICES or command in TOOLS
-
-
 def in_file(command: str, option: click.Option) -> bool:
     """Whether a command takes this option's value from the file."""
     name = key(option)
     if command in SERVICES:
         return name not in SECRETS
-    return command in TOOLS and name in _SHARED and (command, name) not in _OTHERWISE
+    return command in TOOLS and name in _SHARED
 
 
 def is_list(option: click.Option) -> bool:
@@ -94,8 +88,10 @@ def prepare(name: str, command: click.Command, read: Callable[[click.Context, Pa
         option.envvar = [own, *(each for each in given if each != own)]
     if isinstance(command, click.Group):
         for child in command.commands.values():
-            prepare("", child, read)
-    if not reads_file(name) or any("--config" in param.opts for param in command.params):
+            prepare(name, child, read)
+    if any("--config" in param.opts for param in command.params):
+        return
+    if name not in SERVICES and not any(in_file(name, option) for option in settable(command)):
         return
 
     def callback(ctx: click.Context, _param: click.Parameter, value: Path | None) -> None:

@@ -13,8 +13,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from edge.lab.build import default_cache
+from tests.interop.installed import manifests
+from tests.interop.installed.machine import Machine
 from tests.interop.installed.package import of_this_run
-from tests.interop.rack import ADDRESS, IN_EDGE, Namespaces, clean_environment
+from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, clean_environment
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -32,12 +34,20 @@ events_logger = "file"
 """
 
 
+class Rack(Namespaces):
+    """A network that the containers are in, too."""
+
+    def plug(self, namespace: str, mac: str) -> None:
+        self.namespaces[namespace] = namespace
+        self.card(namespace, "eth0", mac, "rack0")
+
+
 class Podman:
     """podman with images and containers of its own."""
 
-    def __init__(self, rack: Namespaces, directory: Path) -> None:
+    def __init__(self, rack: Rack, directory: Path) -> None:
         (directory / "containers.conf").write_text(_SETTINGS)
-        self._rack = rack
+        self.rack = rack
         self._run = TemporaryDirectory(prefix="podman-")  # its path may have 50 characters
         self._command = ["podman", f"--root={directory}/images", f"--runroot={self._run.name}"]
         self._env = clean_environment() | {"CONTAINERS_CONF": f"{directory}/containers.conf"}
@@ -47,7 +57,7 @@ class Podman:
 
     def __call__(self, *words: str | Path, check: bool = True) -> str:
         # Not `ip netns exec`: that hides the cgroups.
-        inside = ["nsenter", f"--net=/run/netns/{self._rack.namespaces[IN_EDGE]}"]
+        inside = ["nsenter", f"--net=/run/netns/{self.rack.namespaces[IN_EDGE]}"]
         command = [*inside, *self._command, *map(str, words)]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env=self._env)
         assert not check or ran.returncode == 0, ran.stderr
@@ -69,7 +79,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def podman(made: Path, tmp_path: Path) -> Iterator[Podman]:
-    with Namespaces(tmp_path) as rack:
+    with Rack(tmp_path) as rack:
         rack.network("rack0", {})
         podman = Podman(rack, tmp_path)
         podman("load", "--quiet", "--input", *made.glob("*.oci.tar"))
@@ -80,7 +90,7 @@ def podman(made: Path, tmp_path: Path) -> Iterator[Podman]:
 
 
 @pytest.mark.timeout(400)
-def test_image_serves_as_a_user_with_three_capabilities(podman: Podman, made: Path) -> None:
+def test_image_installs_a_machine_as_a_user_with_three_capabilities(podman: Podman, made: Path, tmp_path: Path) -> None:
     (image,) = made.glob("*.oci.tar")
     assert image.stat().st_size < 150 * MIB
     assert '"pkg:deb/debian/python3-minimal@' in next(made.glob("*.cdx.json")).read_text()
@@ -91,7 +101,7 @@ def test_image_serves_as_a_user_with_three_capabilities(podman: Podman, made: Pa
     rights = ["--cap-drop=all", "--cap-add=NET_BIND_SERVICE,NET_RAW,NET_ADMIN", "--read-only", "--network=host"]
     state = ["--volume=state:/var/lib/tinkedge"]
     podman("run", "--detach", "--name=up", *rights, *state, name, "up", "--interface", "rack0")
-    asked = ["nsenter", f"--net=/run/netns/{podman._rack.namespaces[IN_EDGE]}", "curl", "-sf"]
+    asked = ["nsenter", f"--net=/run/netns/{podman.rack.namespaces[IN_EDGE]}", "curl", "-sf"]
     ready = [*asked, f"http://{ADDRESS}:7080/readyz"]
     wait_until(
         lambda: subprocess.run(ready, capture_output=True, check=False).returncode == 0,
@@ -99,5 +109,21 @@ def test_image_serves_as_a_user_with_three_capabilities(podman: Podman, made: Pa
         within=60,
         every=0.3,
     )
+    place = Path(podman("volume", "inspect", "--format={{.Mountpoint}}", "state").strip())
+    osie = place / "osie"
+    osie.mkdir()
+    for name in ("kernel", "initrd"):
+        (osie / name).write_text(name)
+    for path in (osie, *osie.iterdir()):
+        os.chown(path, place.stat().st_uid, place.stat().st_gid)
+    kubectl = Kubectl(podman.rack, place / "kubeconfig")
+    kubectl.apply(manifests.machine("172.31.77.50") + manifests.workflow("first"))
+    with Machine(tmp_path / "machine", manifests.MAC) as machine:
+        machine.on(podman.rack)
+        done = ("get", "workflow", "first", "-o", "jsonpath={.status.state}")
+        wait_until(
+            lambda: kubectl(*done) == "Succeeded", lambda: podman("logs", "up", check=False), within=60, every=0.3
+        )
+
     podman("stop", "--time=10", "up")
     assert podman("inspect", "--format={{.State.ExitCode}}", "up").strip() == "0"

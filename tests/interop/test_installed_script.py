@@ -1,5 +1,5 @@
-"""deploy/install.sh on a fresh Debian 12 with systemd: installed, started, upgraded, removed; and refused where a file
-is not the one that was tried."""
+"""deploy/install.sh on a fresh Debian 12 with systemd: installed, started, a machine is installed, upgraded,
+another one is, removed; and refused where a file is not the one that was tried."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.installed.host import ADDRESS, Host
+from tests.interop.installed.machine import install_machine
 
 pytestmark = pytest.mark.long
 
@@ -33,7 +34,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 
 @pytest.mark.timeout(300)
-def test_script_installs_upgrades_and_removes(host: Host) -> None:
+def test_script_installs_what_serves_machines_upgrades_and_removes(host: Host, tmp_path: Path) -> None:
     install = ("bash", "/root/install.sh")
     ours = ("/opt/*", "/usr/local/**/*tinkedge*")
     assert host.there("/opt/*") == []
@@ -59,9 +60,13 @@ def test_script_installs_upgrades_and_removes(host: Host) -> None:
     url = f"http://{ADDRESS}:7080/readyz"
     host.wait(lambda: host.run("curl", "-sf", "-o", "/dev/null", "-w", "%{http_code}", url, check=False) == "200")
 
+    install_machine(host, tmp_path / "machine", "first")
+
     assert "upgraded" in host.run(*install, "--wheels", "/root/wheels", timeout=180)
     assert host.path("/etc/default/tinkedge").read_text() == "TINKEDGE_INTERFACE=eth1\n"
     host.run("systemctl", "restart", "tinkedge")
+    install_machine(host, tmp_path / "again", "second")
+    assert host.kubectl("get", "wf", "first", "-o", "jsonpath={.status.state}") == "Succeeded", "state is kept"
 
     assert "State is left" in host.run(*install, "--uninstall")
     assert [name for pattern in ours for name in host.there(pattern)] == []

@@ -14,7 +14,7 @@ import yaml
 
 from tests.interop.installed import manifests
 from tests.interop.installed.host import ADDRESS, UNITS, Checkout, Host
-from tests.interop.installed.machine import Machine
+from tests.interop.installed.machine import install_machine
 
 MOST_EXPOSED = 3.0
 ROLES = ("apiserver", "controller", "edge", "metal3", "metal3-webhook", "server")
@@ -51,21 +51,6 @@ def privileges(host: Host, unit: str) -> tuple[bool, int, bool]:
     status = host.run("cat", f"/proc/{host.show(unit, 'MainPID')}/status")
     found = {name: value.split() for name, _, value in (line.partition(":") for line in status.splitlines())}
     return "0" in found["Uid"], int(found["CapEff"][0], 16), found["Seccomp"] == ["2"]
-
-
-def install_machine(host: Host, directory: Path) -> None:
-    """A machine that is switched on gets to the end of its Workflow."""
-    files = host.path(manifests.OSIE_DIR)
-    files.mkdir()
-    for name in ("kernel", "initrd"):
-        (files / name).write_text(name)
-    host.run("chown", "-R", "tinkedge:", manifests.OSIE_DIR)
-    host.apply(manifests.machine())
-    host.apply(manifests.workflow("first"))
-    with Machine(directory, manifests.MAC) as machine:
-        machine.on(host)
-        host.wait(lambda: host.kubectl("get", "wf", "first", "-o", "jsonpath={.status.state}") == "Succeeded")
-        assert machine.fetch(f"http://{ADDRESS}:7080/2009-04-04/meta-data/instance-id")
 
 
 def freeze(host: Host, *units: str) -> None:

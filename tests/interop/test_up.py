@@ -135,6 +135,16 @@ def test_bad_hardware_is_refused_in_kubernetes_own_words_and_not_stored(serving:
     assert "NotFound" in serving.kubectl.run("get", "hardware", "bad").err
 
 
+def test_definitions_applied_by_hand_are_those_that_are_there_and_nothing_is_warned_of(serving: Serving) -> None:
+    definitions = serving.rack.start(IN_EDGE, *TINKEDGE, "crds")
+    assert definitions.status() == 0
+    file = serving.rack.directory / "crds.yaml"
+    file.write_text(definitions.out)
+    applied = serving.kubectl.run("apply", "-f", file)
+    assert applied.err == ""
+    assert [line.rpartition(" ")[2] for line in applied.out.splitlines()] == ["unchanged"] * 4
+
+
 def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(serving: Serving) -> None:
     rack = serving.rack
     watch = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json", "--data-dir", rack.directory / "data")

@@ -43,6 +43,7 @@ from tink.kube.objects import ObjectReference
 from tink.template import TemplateError
 from tink.workflow import events, machine
 from tink.workflow.guards import held, hold_of, paused
+from tink.workflow.reasons import REASON_HELD
 from tink.workflow.status import (
     ConditionType,
     Status,
@@ -59,7 +60,7 @@ from tink.workflow.status import (
     status_patch,
     timestamp,
 )
-from tink.workflow.summary import summary
+from tink.workflow.summary import TO_RELEASE, summary
 from tink.workflow.table import Author
 
 Render = Callable[[Raw, Raw, Mapping[str, str]], list[Raw]]
@@ -69,7 +70,6 @@ REASON_HARDWARE_NOT_FOUND = "HardwareNotFound"
 REASON_TEMPLATE_NOT_FOUND = "TemplateNotFound"
 REASON_TEMPLATE_ERROR = "TemplateError"
 REASON_INVALID_WORKFLOW = "InvalidWorkflow"
-REASON_HELD = "Held"
 REASON_REFUSED = "RefusedByAPI"
 
 MAX_RENDERED_BYTES = 1_000_000
@@ -247,9 +247,10 @@ def time_to_live(workflow: Raw) -> int | None:
 def _say_held(workflow: Raw) -> Outcome:
     """Somebody has to say first that it may run; nothing is over meanwhile."""
     status: Status = dict(status_of(workflow))
-    message = f"{hold_of(workflow) or 'held'}; to let it run: kubectl annotate -n {workflow['metadata']['namespace']}"
+    message = f"{hold_of(workflow) or 'held'}{TO_RELEASE}kubectl annotate -n {workflow['metadata']['namespace']}"
     message += f" workflow {workflow['metadata']['name']} {HOLD_ANNOTATION}-"
     set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, REASON_HELD, message[: machine.MAX_MESSAGE])
+    status["message"] = summary(status)
     return Outcome(_status(workflow, status if status != status_of(workflow) else None))
 
 
@@ -259,6 +260,7 @@ def _released(workflow: Raw) -> Outcome:
         return NOTHING
     status: Status = dict(status_of(workflow))
     set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE)
+    status["message"] = summary(status)
     return Outcome(_status(workflow, status))
 
 

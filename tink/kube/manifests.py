@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml import MAX_BYTES, YamlError, objects
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
@@ -19,6 +21,7 @@ from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, Resourc
 log = logging.getLogger(__name__)
 
 DEFAULT_NAMESPACE = "default"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 _KNOWN = {(r.api_version, r.kind): r for r in (CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
 _OLD = "tinkerbell.org/v1alpha1"
@@ -83,6 +86,19 @@ async def apply_object(client: KubeClient, resource: ResourceType, obj: Raw, sou
                 await client.patch(resource, name, namespace, obj)
     except ApiError as error:
         raise ManifestError(f"{source}: {obj['kind']} {name}: {error}") from error
+
+
+def with_last_applied(obj: Raw) -> Raw:
+    """`obj` with what `kubectl apply` writes into what it applies: it warns of each object that has not got that.
+
+    The same text as kubectl's, so that neither changes what the other has written.
+    """
+    metadata = obj["metadata"]
+    bare = {**obj, "metadata": {**metadata, "annotations": metadata.get("annotations") or {}}}
+    text = orjson.dumps(bare, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE).decode()
+    for character in "<>&\u2028\u2029":  # as Go's encoding/json escapes them
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return {**bare, "metadata": {**metadata, "annotations": {**bare["metadata"]["annotations"], LAST_APPLIED: text}}}
 
 
 def _checked(obj: Any) -> Raw:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tink.api.v1alpha2 import UNPREPARED, ActionState, ConditionStatus, WorkflowState
-from tink.workflow.reasons import REASON_AGENT_REFUSED, REASON_CANCELLING
+from tink.api.v1alpha2 import HOLD_ANNOTATION, UNPREPARED, ActionState, ConditionStatus, WorkflowState
+from tink.workflow.reasons import REASON_AGENT_REFUSED, REASON_CANCELLING, REASON_HELD
 from tink.workflow.status import ConditionType, action_name, actions_of, condition
 
+TO_RELEASE = "; to let it run: "
+"""What follows in the condition of one that is held, after why it is: the command, too long for the column."""
 MAX_SUMMARY = 120
 """Characters: a line of a terminal has to hold it beside the other columns."""
 
@@ -29,7 +31,7 @@ def _summary(status: Mapping[str, Any]) -> str:
     actions = actions_of(status)
     match status.get("state"):
         case WorkflowState.SCHEDULED:
-            return "given to the agent, which has not begun yet"
+            return _held(status) or "given to the agent, which has not begun yet"
         case WorkflowState.RUNNING:
             return _running(actions)
         case WorkflowState.CANCELLING:
@@ -46,6 +48,8 @@ def _summary(status: Mapping[str, Any]) -> str:
 
 
 def _pending(status: Mapping[str, Any], rendered: bool) -> str:
+    if held := _held(status):
+        return held
     prepared, started = (condition(status, kind) for kind in (ConditionType.PREPARED, ConditionType.STARTED))
     if prepared.get("status") == ConditionStatus.FALSE:
         # Without the name before it, which stands in its own column.
@@ -56,6 +60,13 @@ def _pending(status: Mapping[str, Any], rendered: bool) -> str:
     if rendered and started.get("reason"):
         return f"the agent does not take it now: {started['reason']}: {started.get('message') or ''}".rstrip(": ")
     return "waits for the machine's agent" if rendered else UNPREPARED
+
+
+def _held(status: Mapping[str, Any]) -> str:
+    started = condition(status, ConditionType.STARTED)
+    if started.get("reason") != REASON_HELD:
+        return ""
+    return f"held ({HOLD_ANNOTATION}): {str(started.get('message') or '').partition(TO_RELEASE)[0]}"
 
 
 def _running(actions: list[dict[str, Any]]) -> str:

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from edge.commands.options import empty_checksum_type, health_address, log_format, log_level, metrics_address
+from edge.commands.options import (
+    empty_checksum_type,
+    health_address,
+    ipv4,
+    log_format,
+    log_level,
+    metrics_address,
+)
+from edge.commands.options import interface as interface_type
 from edge.commands.serve import parameter_types as types
 from edge.composition.settings import DEFAULT_HTTP_PORT, Service, Syslog
 from edge.machines import DhcpMode, NetbootWhen
@@ -26,13 +34,13 @@ _DATA_DIR = click.option(
 _NETWORK = (
     click.option(
         "--interface",
-        type=types.interface,
+        type=interface_type,
         multiple=True,
         help="An interface that faces machines, and its address if not the first: eth1, eth1=10.0.0.1, eth1.100. "
         "Repeatable. Default: of the default route.",
     ),
     click.option(
-        "--public-ip", type=types.ipv4, default=None, help="The address of the only interface, as machines reach it."
+        "--public-ip", type=ipv4, default=None, help="The address of the only interface, as machines reach it."
     ),
 )
 _KNOWN_BY_ADDRESS = click.option(

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from edge.callers import Networks
-from edge.commands.options import parsed
+from edge.commands.options import ipv4, parsed
 from ipxe import parameters
 from tink.kube.manifests import DEFAULT_NAMESPACE
 
@@ -42,30 +42,9 @@ def _parts(text: str) -> list[str]:
 
 
 @parsed("ipv4")
-def ipv4(text: str) -> str:
-    """An IPv4 address of this host, in dotted form."""
-    try:
-        address = ipaddress.IPv4Address(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no IPv4 address") from None
-    if address.is_unspecified or address.is_multicast:
-        raise ValueError(f"{text} is not the address of one host: machines must be able to reach it")
-    return str(address)
-
-
-@parsed("ipv4")
 def ipv4_or_all(text: str) -> str:
     """The same, or 0.0.0.0 for all of them."""
     return text if text == "0.0.0.0" else ipv4.read(text)  # noqa: S104 - compared
-
-
-@parsed("name[=ipv4]")
-def interface(text: str) -> tuple[str, str]:
-    """An interface that faces machines, and this host's address there, or empty: `eth1` or `eth1=10.0.0.1`."""
-    name, equals, address = text.partition("=")
-    if not name or (equals and not address):
-        raise ValueError(f"{text!r} must be like eth1 or eth1=10.0.0.1")
-    return name, ipv4.read(address) if address else ""
 
 
 @parsed("ipv4[:port]")

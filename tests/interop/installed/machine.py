@@ -12,9 +12,10 @@ import secrets
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
-from tests.interop.installed.host import Host
+from tests.interop.installed import manifests
+from tests.interop.installed.host import ADDRESS, Host
 from tests.interop.rack import TINKEDGE, Process, clean_environment
 
 _PXE_ROM = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-O", "66", "-O", "67")
@@ -26,6 +27,12 @@ _LEARN = """\
 env >"$LEARNED"
 ip -4 address replace "$ip/$mask" dev "$interface"
 """
+
+
+class Site(Protocol):
+    """Where a machine can be plugged in."""
+
+    def plug(self, namespace: str, mac: str) -> None: ...
 
 
 class Machine:
@@ -47,10 +54,10 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         self.off()
 
-    def on(self, host: Host) -> list[str]:
-        """Plug it into this host and switch it on; what it got, step by step, until its agent runs."""
+    def on(self, site: Site) -> list[str]:
+        """Plug it in there and switch it on; what it got, step by step, until its agent runs."""
         subprocess.run(["ip", "netns", "add", self._namespace], check=True)
-        host.plug(self._namespace, self.mac)
+        site.plug(self._namespace, self.mac)
         rom = self._dhcp(*_PXE_ROM)
         program = self.fetch(f"tftp://{rom['siaddr']}/{rom['boot_file']}")
         ipxe = self._dhcp(*_IPXE)
@@ -111,3 +118,18 @@ def _found(pattern: str, text: str) -> re.Match[str]:
     found = re.search(pattern, text, re.MULTILINE)
     assert found is not None, text
     return found
+
+
+def install_machine(host: Host, directory: Path, workflow: str = "first") -> None:
+    """A machine that is switched on gets to the end of its Workflow."""
+    files = host.path(manifests.OSIE_DIR)
+    files.mkdir(exist_ok=True)
+    for name in ("kernel", "initrd"):
+        (files / name).write_text(name)
+    host.run("chown", "-R", "tinkedge:", manifests.OSIE_DIR)
+    host.apply(manifests.machine())
+    host.apply(manifests.workflow(workflow))
+    with Machine(directory, manifests.MAC) as machine:
+        machine.on(host)
+        host.wait(lambda: host.kubectl("get", "wf", workflow, "-o", "jsonpath={.status.state}") == "Succeeded")
+        assert machine.fetch(f"http://{ADDRESS}:7080/2009-04-04/meta-data/instance-id")

@@ -11,10 +11,10 @@ _API = {"apiVersion": "tinkerbell.org/v1alpha2"}
 OSIE_DIR: Final = "/var/lib/tinkedge/osie"
 
 
-def machine() -> str:
-    """An OSIE of this host's own files, a Template, and the Hardware of `MAC`."""
+def machine(address: str = "172.31.78.50") -> str:
+    """An OSIE of this host's own files, a Template, and the Hardware of `MAC`, which gets `address`."""
     urls = {f"{part}Url": f"file://{OSIE_DIR}/{part}" for part in ("kernel", "initrd")}
-    dhcp = {"ip": "172.31.78.50", "netmask": "255.255.255.0"}
+    dhcp = {"ip": address, "netmask": "255.255.255.0"}
     script = {"name": "install", "image": "none", "cmd": "/bin/sh", "args": ["-c", "{{ .Params.script }}"]}
     return _text(
         _of("OSIE", "osie", urls),

@@ -150,12 +150,53 @@ def test_values_are_words_as_on_the_command_line_and_not_yaml_1_1(file: Path) ->
 
 
 def test_tools_take_where_the_service_is_and_nothing_else(file: Path) -> None:
-    file.write_text("data-dir: /srv/t\ninterface: [eth1, eth2]\nhtp-port: 1\n")
+    file.write_text("data-dir: /srv/t\ninterface: [eth1, eth2]\nhtp-port: 1\npassphrase-file: /srv/p\n")
     assert isinstance(main, LazyGroup)
-    watch = main.command_named("watch")
-    with watch.make_context("watch", ["--config", str(file)], parent=click.Context(main)) as ctx:
+    backup = main.command_named("backup")
+    with backup.make_context("backup", ["--config", str(file), "f"], parent=click.Context(main)) as ctx:
         assert ctx.params["data_dir"] == Path("/srv/t")
-        assert ctx.params["interface"] is None
+        assert ctx.params["passphrase_file"] is None
+
+
+@pytest.mark.parametrize(
+    "words", ["users list", "users revoke alice", "users role alice view", "bundle load BUNDLE --key KEY"]
+)
+def test_subcommands_work_in_the_data_directory_of_the_service(file: Path, tmp_path: Path, words: str) -> None:
+    for name in ("BUNDLE", "KEY"):
+        (tmp_path / name).touch()
+    file.write_text("data-dir: /srv/t\n")
+    assert isinstance(main, LazyGroup)
+    group, name, *rest = [str(tmp_path / word) if word.isupper() else word for word in words.split()]
+    found = main.command_named(group)
+    assert isinstance(found, click.Group)
+    options = ["--config", str(file), *rest]
+    with found.commands[name].make_context(name, options, parent=click.Context(main)) as ctx:
+        assert ctx.params["data_dir"] == Path("/srv/t")
+
+
+def test_doctor_takes_what_can_be_left_out() -> None:
+    assert isinstance(main, LazyGroup)
+    up, doctor = (
+        next(each for each in main.command_named(name).params if "--disable" in each.opts) for name in ("up", "doctor")
+    )
+    assert isinstance(up.type, click.Choice)
+    assert isinstance(doctor.type, click.Choice)
+    assert set(up.type.choices) == set(doctor.type.choices)
+
+
+def test_doctor_looks_at_what_is_set_for_the_service(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(
+        "interface: [lo=127.0.0.1]\ngrpc-port: 42199\nhttp-port: 7999\ndhcp-mode: off\n"
+        "disable: [tftp, controller]\nmanifests: /srv/m\nkubeconfig: /srv/k\n"
+    )
+    assert isinstance(main, LazyGroup)
+    doctor = main.command_named("doctor")
+    with doctor.make_context("doctor", ["--config", str(file)], parent=click.Context(main)) as ctx:
+        assert (ctx.params["manifests"], ctx.params["kubeconfig"]) == (Path("/srv/m"), Path("/srv/k"))
+    monkeypatch.chdir(file.parent)
+    result = CliRunner().invoke(main, ["doctor", "--no-lab", "--json", "--config", str(file), "--data-dir", "d"])
+    ports = [found["name"] for found in json.loads(result.stdout)["findings"] if found["name"].startswith("port ")]
+    assert ports[:2] == ["port 7999/tcp (HTTP) on lo", "port 42199/tcp (gRPC) on lo"]
 
 
 def test_secrets_are_not_shown() -> None:

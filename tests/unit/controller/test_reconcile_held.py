@@ -26,6 +26,7 @@ def test_held_workflow_is_neither_prepared_nor_timed_out_and_says_why(
     assert (said["status"], said["reason"]) == ("False", "Held")
     assert "made from a backup" in said["message"]
     assert f"kubectl annotate -n d workflow w {HOLD_ANNOTATION}-" in said["message"]
+    assert status_in(outcome)["message"] == f"held ({HOLD_ANNOTATION}): made from a backup", "for kubectl get"
     assert "state" not in status_in(outcome)
     assert outcome.requeue_after is None
     held["status"] = {**held.get("status", {}), **status_in(outcome)}
@@ -37,9 +38,11 @@ def test_what_a_hold_said_goes_with_it(make_workflow: Make, hardware: Raw, templ
         "Pending",
         actions=[{"id": "a", "state": "Pending"}],
         conditions=[{"type": "Started", "status": "False", "reason": "Held", "message": "m"}],
+        message=f"held ({HOLD_ANNOTATION}): m",
     )
     outcome = reconcile(released, hardware, template, SETTINGS, CREATED, render)
     assert condition(status_in(outcome), "Started") == {"type": "Started", "status": "False"}
+    assert status_in(outcome)["message"] == "waits for the machine's agent"
 
 
 def test_held_workflow_can_be_deleted_and_cancelled(make_workflow: Make) -> None:

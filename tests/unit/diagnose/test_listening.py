@@ -57,5 +57,5 @@ async def test_source_that_fails_is_not_mistaken_for_one_that_ended() -> None:
 
 def test_missing_extra_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "scapy.all", None)
-    with pytest.raises(MissingExtraError, match=r"scapy is not installed; .* 'tinkedge\[diagnose\]'"):
+    with pytest.raises(MissingExtraError, match=r"scapy is not installed: .* 'tinkedge\[diagnose\]'"):
         scapy()

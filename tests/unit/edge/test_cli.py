@@ -204,6 +204,11 @@ def test_a_single_service_serves_just_itself(
         (["up", "--public-ip", "10.0.0.256"], "'--public-ip': '10.0.0.256' is no IPv4 address"),
         (["up", "--public-ip", "0.0.0.0"], "machines must be able to reach it"),
         (["up", "--interface", "lo="], "'lo=' must be like eth1 or eth1=10.0.0.1"),
+        (["up", "--interface", "eth1=WRONG"], "'--interface': 'WRONG' is no IPv4 address"),
+        (["doctor", "--interface", "eth1=WRONG"], "'--interface': 'WRONG' is no IPv4 address"),
+        (["health", "--interface", "eth1=WRONG"], "'--interface': 'WRONG' is no IPv4 address"),
+        (["health", "--public-ip", "WRONG"], "'--public-ip': 'WRONG' is no IPv4 address"),
+        (["metadata-url", "--interface", "eth1=WRONG", "m"], "'--interface': 'WRONG' is no IPv4 address"),
         (["up", "--interface", "lo", "--interface", "lo=10.0.0.1"], "an interface is given twice: lo, lo"),
         (["up", "--interface", "lo=10.0.0.1", "--interface", "lo=10.0.0.1"], "given twice"),
         (

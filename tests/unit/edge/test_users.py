@@ -41,9 +41,14 @@ def data(tmp_path: Path) -> Path:
 
 def run(data: Path, *words: str) -> Result:
     words = (*words, "--data-dir", str(data))
-    if words[0] == "kubeconfig":
-        words = (*words, *(() if "--config" in words else ("--config", "/dev/null")))
+    words = (*words, *(() if "--config" in words else ("--config", "/dev/null")))
     return CliRunner().invoke(main, [*words])
+
+
+def test_directory_without_an_api_is_not_one_without_users(tmp_path: Path) -> None:
+    ran = run(tmp_path / "absent", "users", "list")
+    assert ran.exit_code == 1
+    assert "is no data directory with an embedded API: give --data-dir" in ran.stderr
 
 
 def test_kubeconfig_is_for_its_owner_alone_and_never_written_over(data: Path, tmp_path: Path) -> None:

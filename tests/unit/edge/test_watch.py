@@ -142,6 +142,42 @@ def test_edge_that_does_not_answer_is_named(url: str, token: str) -> None:
     assert "tinkedge up" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ("admin-port: 1", "http://127.0.0.1:1"),
+        ("admin-port: 1\nadmin-address: 127.0.0.9", "http://127.0.0.9:1"),
+        ("admin-port: 1\nadmin-address: 0.0.0.0", "http://127.0.0.1:1"),
+        ("admin-port: 1\nadmin-address: '::1'", "http://[::1]:1"),
+    ],
+)
+def test_edge_is_asked_where_the_settings_say_that_it_listens(
+    settings: str, asked: str, token: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tinkedge.yaml"
+    file.write_text(settings)
+    result = CliRunner().invoke(main, ["watch", "--config", str(file), "--admin-token-file", token])
+    assert f"{asked} does not answer" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("interface: [absent0=10.0.0.1]", "there is no interface absent0"),
+        ("interface: absent0", "there is no interface absent0"),
+        ("interface: [absent0, absent1]", "say with --interface on which of absent0, absent1"),
+    ],
+)
+def test_packets_are_looked_for_where_the_settings_say_that_machines_are(
+    settings: str, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tinkedge.yaml"
+    file.write_text(settings)
+    result = CliRunner().invoke(main, ["watch", MAC, "--capture", "--config", str(file)])
+    assert result.exit_code != 0
+    assert said in result.stderr
+
+
 async def test_token_of_another_edge_is_named_with_its_file(watch: Watch, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / "admin-token"

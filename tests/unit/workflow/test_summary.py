@@ -37,6 +37,19 @@ CASES: dict[str, Raw] = {
         "actions": WAITING,
         "conditions": [condition("Started", "False", "AgentRefused", "shows no token")],
     },
+    "held (tinkerbell.org/hold): restored": {
+        "state": "Pending",
+        "actions": WAITING,
+        "conditions": [condition("Started", "False", "Held", "restored; to let it run: kubectl annotate")],
+    },
+    "held (tinkerbell.org/hold): not before noon": {
+        "conditions": [condition("Started", "False", "Held", "not before noon; to let it run: kubectl annotate")],
+    },
+    "held (tinkerbell.org/hold): given, not begun": {
+        "state": "Scheduled",
+        "actions": WAITING,
+        "conditions": [condition("Started", "False", "Held", "given, not begun; to let it run: kubectl annotate")],
+    },
     "given to the agent, which has not begun yet": {"state": "Scheduled", "actions": WAITING},
     "action 2 of 2: verify": {
         "state": "Running",
