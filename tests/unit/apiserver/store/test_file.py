@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -163,3 +164,12 @@ async def test_log_is_moved_into_the_file_beside_the_writes(
             break
         await asyncio.sleep(0.01)
     assert (tmp_path / "state.db").stat().st_size > 900_000
+
+
+def test_file_that_can_not_be_read_is_not_left_open(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.write_bytes(b"no database" * 1000)
+    with pytest.raises(sqlite3.DatabaseError):
+        database.connect(path)
+    open_files = {Path(f"/proc/self/fd/{number}").resolve() for number in os.listdir("/proc/self/fd")}
+    assert path not in open_files
