@@ -58,6 +58,9 @@ class Pki:
             .serial_number(x509.random_serial_number())
             .not_valid_before(self._now - timedelta(days=1))
             .not_valid_after(self._now + timedelta(days=2))
+            # Both identifiers, or Python 3.13 trusts no chain (VERIFY_X509_STRICT).
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._authority.public_key()), critical=False)
         )
         for extension in extensions:
             builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))

@@ -53,4 +53,7 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(begin)
             .not_valid_after(begin + timedelta(days=1, hours=1))
+            # Both identifiers, or Python 3.13 trusts no chain (VERIFY_X509_STRICT).
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(of.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
