@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -171,5 +170,5 @@ def test_file_that_can_not_be_read_is_not_left_open(tmp_path: Path) -> None:
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(sqlite3.DatabaseError):
         database.connect(path)
-    open_files = {Path(f"/proc/self/fd/{number}").resolve() for number in os.listdir("/proc/self/fd")}
+    open_files = {link.resolve() for link in Path("/proc/self/fd").iterdir()}
     assert path not in open_files
