@@ -19,6 +19,7 @@ from cryptography.x509.oid import NameOID
 from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from tests.interop.authority import AUTHORITY_USAGE
 from tests.unit.server.bench import Bench
 from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
@@ -322,7 +323,8 @@ def foreign_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
 
 def _root(name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
     constraints = x509.BasicConstraints(ca=True, path_length=None)
-    return _builder(name, name, key, 1).add_extension(constraints, critical=True).sign(key, hashes.SHA256())
+    builder = _builder(name, name, key, 1).add_extension(constraints, critical=True)
+    return builder.add_extension(AUTHORITY_USAGE, critical=True).sign(key, hashes.SHA256())
 
 
 @pytest.fixture(scope="session")
