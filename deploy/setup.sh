@@ -13,7 +13,8 @@
 #                              makes .venv-python3.13. `run`: only what running needs
 #   setup.sh lock [PACKAGE...] write deploy/requirements.txt anew from pyproject.toml: versions stay as they are where
 #                              they fit; PACKAGE gets its newest one, `all` all of them
-#   setup.sh ipxe              unpack Debian 13's iPXE into .venv/ipxe: the tests boot machines with an old and a new one
+#   setup.sh ipxe              unpack the iPXE of Debian 12 and of 13 that this machine does not have, into
+#                              .venv/ipxe-bookworm or .venv/ipxe-trixie: the tests boot machines with an old and a new one
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
 #   setup.sh kubectl [run]     use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
@@ -169,9 +170,18 @@ unpack_kubectl() { # [run]: without the old one
     echo "setup: the tests will do without an old kubectl" >&2
 }
 
-unpack_ipxe() {
-  [ -e "$venv/ipxe/snponly.efi" ] || (unpack trixie ipxe usr/lib/ipxe "$venv/ipxe") ||
-    echo "setup: the tests will do without a newer iPXE" >&2
+unpack_ipxe() { # on Debian 12 and 13, one of them is there
+  local own suite program=usr/lib/ipxe/snponly.efi target
+  own=$(system VERSION_CODENAME)
+  for suite in bookworm trixie; do
+    target=$venv/ipxe-$suite
+    [ ! -e "$target/snponly.efi" ] || continue
+    if [ "$suite" = "$own" ] && [ -e "/$program" ]; then
+      ln -sfn "/${program%/*}" "$target"
+    else
+      (unpack "$suite" ipxe "$program" "$target/${program##*/}") || die "the tests of iPXE need Debian $suite's"
+    fi
+  done
 }
 
 unpack_tftpd() { # its package and atftpd's exclude each other
