@@ -189,6 +189,15 @@ unpack_tftpd() { # its package and atftpd's exclude each other
     echo "setup: the benchmarks will do without tftpd-hpa" >&2
 }
 
+make_debian() { # WHAT RECIPE [ARGUMENT...]
+  local what=$1 log
+  log=$(mktemp)
+  shift
+  watched "making $what" "$log" debian_detail bash "$@" ||
+    { tail -n 20 "$log" >&2; rm -f "$log"; die "$what could not be made (see above)"; }
+  rm -f "$log"
+}
+
 make_installed() { # a Debian as a server has it, for tests of packages
   local cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge recipe=tests/interop/installed/base.sh suite=${1:-bookworm} key stamp
   stamp=$cache/installed/$suite.made-from
@@ -196,10 +205,9 @@ make_installed() { # a Debian as a server has it, for tests of packages
   [ ! -d "$cache/installed/$suite" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || return 0
   [ "$(id -u)" = 0 ] || die "as root only: the tests install tinkedge in a root file system of its own"
   install_packages lab # mmdebstrap
-  echo "setup: making the Debian $suite that the tests install tinkedge in" >&2
   mkdir -p "$cache/installed"
   rm -f "$stamp"
-  bash "$recipe" "$suite" "$cache/debs" "$cache/installed/$suite"
+  make_debian "the Debian $suite that the tests install tinkedge in" "$recipe" "$suite" "$cache/debs" "$cache/installed/$suite"
   echo "$key" >"$stamp"
 }
 
@@ -211,9 +219,8 @@ make_cloud_init() { # a root file system without cloud-init, and its releases, e
   if [ ! -d "$base" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$key" ]; then
     [ "$(id -u)" = 0 ] || die "as root only: the tests start cloud-init in a root file system of its own"
     install_packages lab # mmdebstrap
-    echo "setup: making the Debian 12 that the tests start cloud-init in" >&2
     rm -f "$stamp"
-    bash "$recipe" "$cache/debs" "$base"
+    make_debian "the Debian 12 that the tests start cloud-init in" "$recipe" "$cache/debs" "$base"
     echo "$key" >"$stamp"
   fi
   for suite in bullseye bookworm trixie forky; do
@@ -256,6 +263,8 @@ Dir::Cache "$work/cache";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 EOF
+  # Of what is not released yet, lists are good for a week; a mirror that stands still has them longer, and signed, too.
+  [ "$suite" != forky ] || echo 'Acquire::Check-Valid-Until "false";' >>"$work/apt.conf"
   (export APT_CONFIG="$work/apt.conf" && watched "fetching $package" "$work/log" apt_detail fetch_package "$package") ||
     { tail -n 5 "$work/log" >&2; die "$package of Debian $suite could not be fetched; please provide it yourself"; }
   dpkg-deb -x "$work/$package"_*.deb "$work/unpacked"
