@@ -199,7 +199,13 @@ FAULTS = [
         r"broke after|nothing more for",
         "truncated",
     ),
-    Fault("upstream speaks no TLS", kernel("bad-tls"), "KernelFailed", r"no connection within 5 s", "bad-tls"),
+    Fault(
+        "upstream speaks no TLS",
+        kernel("bad-tls"),
+        "KernelFailed|UpstreamStalls",  # both after five seconds
+        r"no connection within 5 s",
+        "bad-tls",
+    ),
     Fault(
         "upstream stalls",
         kernel("stalls"),
