@@ -25,21 +25,18 @@ class Firmware:
         self.mac = mac
         self.ip = ip
         self._sent = 0
-        self.leaves_an_offer = False
 
     # --- DHCP ---
 
     def discover(self, stage: str = ROM, *, uuid: str = "", giaddr: str = "", architecture: int = 7) -> bool:
         """Whether an offer came. `architecture` is a number of RFC 4578, section 2.1, or has been added to these."""
         more = {options.CLIENT_ARCHITECTURE: struct.pack("!H", architecture)} if architecture != 7 else {}
-        self.leaves_an_offer = self._exchange(MessageType.DISCOVER, stage, more, uuid=uuid, giaddr=giaddr) is not None
-        return self.leaves_an_offer
+        return self._exchange(MessageType.DISCOVER, stage, more, uuid=uuid, giaddr=giaddr) is not None
 
     def lease(self, stage: str = ROM) -> None:
         """Ask for an address, take it, and have it."""
         assert self.discover(stage), f"no offer for {self.mac}"
         assert self._exchange(MessageType.REQUEST, stage, self._asked()) is not None, f"no lease for {self.mac}"
-        self.leaves_an_offer = False
         self._rack.address(self._where, f"{self.ip}/24")
 
     def take_another(self, server: str) -> None:
