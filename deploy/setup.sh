@@ -13,7 +13,8 @@
 #                              makes .venv-python3.13. `run`: only what running needs
 #   setup.sh lock [PACKAGE...] write deploy/requirements.txt anew from pyproject.toml: versions stay as they are where
 #                              they fit; PACKAGE gets its newest one, `all` all of them
-#   setup.sh ipxe              unpack Debian 13's iPXE into .venv/ipxe: the tests boot machines with an old and a new one
+#   setup.sh ipxe              unpack the iPXE of Debian 12 and of 13 that this machine does not have, into
+#                              .venv/ipxe-bookworm or .venv/ipxe-trixie: the tests boot machines with an old and a new one
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
 #   setup.sh kubectl [run]     use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
@@ -169,14 +170,32 @@ unpack_kubectl() { # [run]: without the old one
     echo "setup: the tests will do without an old kubectl" >&2
 }
 
-unpack_ipxe() {
-  [ -e "$venv/ipxe/snponly.efi" ] || (unpack trixie ipxe usr/lib/ipxe "$venv/ipxe") ||
-    echo "setup: the tests will do without a newer iPXE" >&2
+unpack_ipxe() { # on Debian 12 and 13, one of them is there
+  local own suite program=usr/lib/ipxe/snponly.efi target
+  own=$(system VERSION_CODENAME)
+  for suite in bookworm trixie; do
+    target=$venv/ipxe-$suite
+    [ ! -e "$target/snponly.efi" ] || continue
+    if [ "$suite" = "$own" ] && [ -e "/$program" ]; then
+      ln -sfn "/${program%/*}" "$target"
+    else
+      (unpack "$suite" ipxe "$program" "$target/${program##*/}") || die "the tests of iPXE need Debian $suite's"
+    fi
+  done
 }
 
 unpack_tftpd() { # its package and atftpd's exclude each other
   [ -x "$venv/bin/in.tftpd" ] || [ -x /usr/sbin/in.tftpd ] || (unpack bookworm tftpd-hpa usr/sbin/in.tftpd "$venv/bin/in.tftpd") ||
     echo "setup: the benchmarks will do without tftpd-hpa" >&2
+}
+
+make_debian() { # WHAT RECIPE [ARGUMENT...]
+  local what=$1 log
+  log=$(mktemp)
+  shift
+  watched "making $what" "$log" debian_detail bash "$@" ||
+    { tail -n 20 "$log" >&2; rm -f "$log"; die "$what could not be made (see above)"; }
+  rm -f "$log"
 }
 
 make_installed() { # a Debian as a server has it, for tests of packages
@@ -186,10 +205,9 @@ make_installed() { # a Debian as a server has it, for tests of packages
   [ ! -d "$cache/installed/$suite" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || return 0
   [ "$(id -u)" = 0 ] || die "as root only: the tests install tinkedge in a root file system of its own"
   install_packages lab # mmdebstrap
-  echo "setup: making the Debian $suite that the tests install tinkedge in" >&2
   mkdir -p "$cache/installed"
   rm -f "$stamp"
-  bash "$recipe" "$suite" "$cache/debs" "$cache/installed/$suite"
+  make_debian "the Debian $suite that the tests install tinkedge in" "$recipe" "$suite" "$cache/debs" "$cache/installed/$suite"
   echo "$key" >"$stamp"
 }
 
@@ -201,9 +219,8 @@ make_cloud_init() { # a root file system without cloud-init, and its releases, e
   if [ ! -d "$base" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$key" ]; then
     [ "$(id -u)" = 0 ] || die "as root only: the tests start cloud-init in a root file system of its own"
     install_packages lab # mmdebstrap
-    echo "setup: making the Debian 12 that the tests start cloud-init in" >&2
     rm -f "$stamp"
-    bash "$recipe" "$cache/debs" "$base"
+    make_debian "the Debian 12 that the tests start cloud-init in" "$recipe" "$cache/debs" "$base"
     echo "$key" >"$stamp"
   fi
   for suite in bullseye bookworm trixie forky; do
@@ -246,6 +263,8 @@ Dir::Cache "$work/cache";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 EOF
+  # Of what is not released yet, lists are good for a week; a mirror that stands still has them longer, and signed, too.
+  [ "$suite" != forky ] || echo 'Acquire::Check-Valid-Until "false";' >>"$work/apt.conf"
   (export APT_CONFIG="$work/apt.conf" && watched "fetching $package" "$work/log" apt_detail fetch_package "$package") ||
     { tail -n 5 "$work/log" >&2; die "$package of Debian $suite could not be fetched; please provide it yourself"; }
   dpkg-deb -x "$work/$package"_*.deb "$work/unpacked"

@@ -31,6 +31,10 @@ apt_detail() { # of a log with apt's status lines (APT::Status-Fd)
     END {print last != "" ? last : fetched}' "$1" 2>/dev/null || true
 }
 
+debian_detail() { # of mmdebstrap's own output
+  sed -n 's/^I: //p' "$1" 2>/dev/null | tail -n 1
+}
+
 pip_detail() { # of pip's own output
   awk '/Downloading / {number++; last = $0; sub(/^ *Downloading /, "", last)} /Installing collected/ {last = "unpacking"}
     END {print number + 0 " files, " last}' "$1" 2>/dev/null || true

@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tests.interop.authority import AUTHORITY_USAGE
+
 NODE = "node1"
 CLIENTS = {
     "admin": ("admin", "system:masters"),
@@ -33,7 +35,8 @@ class Pki:
         self._now = datetime.now(UTC)
         self._authority = self._key("ca")
         self._issuer = _name("test cluster", "")
-        self._write("ca", self._signed(self._issuer, self._authority, x509.BasicConstraints(ca=True, path_length=None)))
+        constraints = x509.BasicConstraints(ca=True, path_length=None)
+        self._write("ca", self._signed(self._issuer, self._authority, constraints, AUTHORITY_USAGE))
         self._key("service-accounts")
         names = ["localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", address, service]
         self._leaf("apiserver", "kube-apiserver", "", names)
@@ -58,9 +61,16 @@ class Pki:
             .serial_number(x509.random_serial_number())
             .not_valid_before(self._now - timedelta(days=1))
             .not_valid_after(self._now + timedelta(days=2))
+            # Both identifiers, or Python 3.13 trusts no chain (VERIFY_X509_STRICT).
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._authority.public_key()), critical=False
+            )
         )
         for extension in extensions:
-            builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+            builder = builder.add_extension(
+                extension, critical=isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+            )
         return builder.sign(self._authority, hashes.SHA256())
 
     def _leaf(self, file: str, user: str, group: str, names: list[str]) -> None:

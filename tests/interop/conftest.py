@@ -206,7 +206,7 @@ class Network:
             if not failure:
                 yield
         finally:
-            if thread.is_alive():
+            if not failure:  # with one, its event loop is closed, however long the thread goes on
                 control["stop"]()
             thread.join(10)
         if failure:

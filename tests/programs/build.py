@@ -6,13 +6,16 @@ directory, so that it takes its minutes once.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +33,8 @@ PACKAGES: Final = {
 }
 """Name -> Go package of its main function."""
 BUILD_SECONDS: Final = 3600
+SHOW_SECONDS: Final = 3.0
+"""So often it is said how far a build is."""
 # What no linker has told it, Kubernetes makes up: v0.0.0-master.
 _FLAGS: Final = "-s -w -X k8s.io/component-base/version.gitVersion=v{}"
 
@@ -78,18 +83,37 @@ def _build(name: str, path: Path) -> None:
         for file in ("go.mod", "go.sum"):
             shutil.copy(HERE / file, directory)
         made = Path(directory) / name
-        done = subprocess.run(
-            [go, "build", "-ldflags", flags, "-o", str(made), PACKAGES[name]],
-            cwd=directory,
-            # What go.sum has no hash of is not taken; after a change of go.mod it is `go mod tidy` that adds it.
-            env={**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"},
-            capture_output=True,
-            text=True,
-            timeout=BUILD_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise ProgramError(f"go build {PACKAGES[name]}: {done.stderr[-2000:]}")
+        log = Path(directory) / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [go, "build", "-v", "-ldflags", flags, "-o", str(made), PACKAGES[name]],
+                cwd=directory,
+                # What go.sum has no hash of is not taken; after a change of go.mod it is `go mod tidy` that adds it.
+                env={**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"},
+                stdout=output,
+                stderr=output,
+            )
+        if _watched(process, f"programs: building {name} {version_of(name)}", log):
+            raise ProgramError(f"go build {PACKAGES[name]}: {log.read_text(errors='replace')[-2000:]}")
         moved = path.with_name(f"{path.name}.new")
         shutil.move(made, moved)
         moved.rename(path)
+
+
+def _watched(process: subprocess.Popen[bytes], what: str, log: Path) -> int:
+    """Give the exit status, and say every few seconds how far it is: modules that are fetched, packages compiled.
+
+    Raises ProgramError when it takes too long.
+    """
+    began = time.monotonic()
+    print(f"{what} of its Go modules", file=sys.stderr)
+    try:
+        while time.monotonic() - began < BUILD_SECONDS:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(SHOW_SECONDS)
+            said = log.read_text(errors="replace").splitlines() or [""]
+            print(f"{what}, {time.monotonic() - began:.0f} s: {len(said)}, {said[-1]}", file=sys.stderr)
+        raise ProgramError(f"{what}: not done within {BUILD_SECONDS} s")
+    finally:
+        process.kill()
+        process.wait()

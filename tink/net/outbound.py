@@ -21,7 +21,7 @@ import logging
 import socket
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, cast
@@ -41,6 +41,11 @@ OWN = "an address of this host"
 
 _to_proxy: ContextVar[bool] = ContextVar("to_proxy", default=False)
 """Whether the connection that is made in this context goes to the operator's proxy."""
+
+_attempts: ContextVar[_Attempts | None] = ContextVar("attempts", default=None)
+"""Where the request of this context was to go. Where a name has several addresses, aiohttp makes one error of all that
+went wrong, and keeps no more of them than their text.
+"""
 
 
 WASTE_BYTES = 128 * 1024
@@ -64,12 +69,27 @@ class WastefulAnswerError(aiohttp.ClientPayloadError):
 class RefusedAddressError(OSError):
     """A connection that is not made; the message says where it would have gone, and what is wrong with that.
 
-    `allowable` is the address that an operator may allow it by; empty if that can't be allowed.
+    `allowable` is the address that an operator may allow it by, or several with commas between; empty if that can't be
+    allowed.
     """
 
-    def __init__(self, address: str, why: str, allowable: str = "") -> None:
-        super().__init__(f"{address} is {why}")
+    def __init__(self, said: str, allowable: str = "") -> None:
+        super().__init__(said)
         self.allowable = allowable
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempts:
+    """To connect to the addresses of one name."""
+
+    refused: list[RefusedAddressError] = field(default_factory=list)
+    allowed: list[str] = field(default_factory=list)
+
+    def refusal(self) -> RefusedAddressError:
+        """One for all addresses, each named once."""
+        said = [f"{address} does not answer" for address in self.allowed] + [str(each) for each in self.refused]
+        allowable = dict.fromkeys(each.allowable for each in self.refused if each.allowable)
+        return RefusedAddressError(" and ".join(dict.fromkeys(said)), ",".join(allowable))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +107,14 @@ class Reach:
         """Raises RefusedAddressError if `host`, an address as sockets name it, may not be connected to on `port`."""
         address = parsed(host)
         if address is None:
-            raise RefusedAddressError(host, "no IP address")
+            raise RefusedAddressError(f"{host} is no IP address")
         embedded = carried(address)
         forms = [address] if embedded is None else [address, embedded]
         why = special(address) or self._own(forms)
         if port in self.own_ports and why in (LOOPBACK, UNSPECIFIED, OWN):
-            raise RefusedAddressError(host, f"this host, where port {port} is tinkedge's own")
+            raise RefusedAddressError(f"{host} is this host, where port {port} is tinkedge's own")
         if why and not any(each in network for each in forms for network in self.allowed):
-            raise RefusedAddressError(host, why, allowable=str(embedded or address))
+            raise RefusedAddressError(f"{host} is {why}", allowable=str(embedded or address))
 
     def _own(self, forms: list[Address]) -> str:
         try:
@@ -111,9 +131,30 @@ def session(reach: Reach, **settings: Any) -> aiohttp.ClientSession:
 
     def socket_for(addr_info: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, address = addr_info
+        attempts = _attempts.get()
         if not _to_proxy.get():
-            reach.check(address[0], address[1])
+            try:
+                reach.check(address[0], address[1])
+            except RefusedAddressError as error:
+                if attempts is not None:
+                    attempts.refused.append(error)
+                raise
+        if attempts is not None:
+            attempts.allowed.append(str(address[0]))
         return socket.socket(family, kind, protocol)
+
+    async def with_refusals(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> Any:
+        attempts = _Attempts()
+        token = _attempts.set(attempts)
+        try:
+            return await handler(request)
+        except aiohttp.ClientConnectorError as error:
+            # One with a number is of the last address, which may be asked and does not answer.
+            if attempts.refused and not error.os_error.errno:
+                raise attempts.refusal() from error
+            raise
+        finally:
+            _attempts.reset(token)
 
     async def through_proxies(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> Any:
         if request.proxy is None:
@@ -131,7 +172,7 @@ def session(reach: Reach, **settings: Any) -> aiohttp.ClientSession:
     connector = _Connector(socket_for)
     client = aiohttp.ClientSession(
         connector=connector,
-        middlewares=(through_proxies,),
+        middlewares=(with_refusals, through_proxies),
         cookie_jar=aiohttp.DummyCookieJar(),
         **settings,
     )

@@ -27,7 +27,7 @@ mmdebstrap --mode=root --variant=minbase --include="$(echo $include | tr ' ' ,)"
   --setup-hook="find '$cache' -name '*.deb' ! -name 'linux-image-*' -exec cp -t \"\$1/var/cache/apt/archives\" {} +" \
   --skip=essential/unlink \
   --customize-hook="cp -u \"\$1\"/var/cache/apt/archives/*.deb '$cache'" \
-  bookworm "$work/root" "$work/sources.list" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
+  bookworm "$work/root" "$work/sources.list"
 
 root=$work/root
 rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*

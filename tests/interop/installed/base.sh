@@ -25,7 +25,7 @@ mmdebstrap --mode=root --variant=minbase --include="$(echo $include | tr ' ' ,)"
   --setup-hook="find '$cache' -name '*.deb' ! -name 'linux-image-*' -exec cp -t \"\$1/var/cache/apt/archives\" {} +" \
   --skip=essential/unlink \
   --customize-hook="cp -u \"\$1\"/var/cache/apt/archives/*.deb '$cache'" \
-  "$suite" "$work/root" "$work/sources.list" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
+  "$suite" "$work/root" "$work/sources.list"
 
 root=$work/root
 rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/man/??

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.neighbour.route import is_own
+from tests.ports import free_port
 from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
 from tink.net.special_addresses import carried, special
 
@@ -196,6 +197,51 @@ async def test_connection_goes_to_the_address_that_was_checked(service: str, mon
     assert await asked(LOOPBACK, f"http://rebound.example:{port}/") == "reached"
     assert lookups == ["127.0.0.1"]
     assert "127.0.0.2 is a loopback" in await asked(LOOPBACK, f"http://rebound.example:{port}/")
+
+
+@pytest.mark.parametrize(
+    ("addresses", "said", "allowable"),
+    [
+        (("::1", "127.0.0.2"), "::1 is a loopback address and 127.0.0.2 is a loopback address", "::1,127.0.0.2"),
+        (("127.0.0.2", "127.1.1.1"), "127.0.0.2 is a loopback address and 127.1.1.1 is a", "127.0.0.2,127.1.1.1"),
+        # Of these, one is allowed.
+        (("::1", "127.0.0.1"), "127.0.0.1 does not answer and ::1 is a loopback address", "::1"),
+        (("127.0.0.1", "127.0.0.2"), "127.0.0.1 does not answer and 127.0.0.2 is a loopback address", "127.0.0.2"),
+    ],
+)
+async def test_name_with_several_addresses_that_are_refused_names_them_all(
+    addresses: tuple[str, ...], said: str, allowable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+
+    async def lookup(_host: Any, _port: Any, **_: Any) -> list[Any]:
+        return [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (address, port, 0, 0))
+            if ":" in address
+            else (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+            for address in addresses
+        ]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+    async with session(LOOPBACK) as client:
+        with pytest.raises((aiohttp.ClientError, OSError)) as caught:
+            await client.get(f"http://both.example:{port}/")
+    refused = refusal(caught.value)
+    assert refused is not None, repr(caught.value)
+    assert str(refused).startswith(said)
+    assert refused.allowable == allowable
+
+
+async def test_address_that_does_not_answer_is_not_called_refused_because_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = free_port()
+
+    async def lookup(_host: Any, _port: Any, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+    assert "ConnectionRefused" in (said := await asked(LOOPBACK, f"http://both.example:{port}/")) or "111" in said
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from cryptography.x509.oid import NameOID
 from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from tests.interop.authority import AUTHORITY_USAGE
 from tests.unit.server.bench import Bench
 from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
@@ -322,7 +323,8 @@ def foreign_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
 
 def _root(name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
     constraints = x509.BasicConstraints(ca=True, path_length=None)
-    return _builder(name, name, key, 1).add_extension(constraints, critical=True).sign(key, hashes.SHA256())
+    builder = _builder(name, name, key, 1).add_extension(constraints, critical=True)
+    return builder.add_extension(AUTHORITY_USAGE, critical=True).sign(key, hashes.SHA256())
 
 
 @pytest.fixture(scope="session")
@@ -343,7 +345,9 @@ def certify(authority: tuple[x509.Certificate, ec.EllipticCurvePrivateKey]) -> C
         issuer, signer_key = signer or authority
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)] if common else [])
-        builder = _builder(name, issuer.subject, key, days, begins)
+        builder = _builder(name, issuer.subject, key, days, begins).add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False
+        )
         if alternative:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternative), critical=not common)
         for extension in also:
@@ -369,6 +373,8 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + timedelta(days=begins))
         .not_valid_after(now + timedelta(days=days))
+        # Both identifiers, or Python 3.13 trusts no chain (VERIFY_X509_STRICT).
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 

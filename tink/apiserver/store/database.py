@@ -91,12 +91,20 @@ def lock(path: Path) -> int:
 def connect(path: Path) -> sqlite3.Connection:
     """Open the file for what one thread does with it. Raises sqlite3.Error."""
     db = sqlite3.connect(path, isolation_level=None, cached_statements=64)
+    try:
+        _set_up(db)
+    except BaseException:
+        db.close()  # the first pragma reads the file, and its disk may refuse that
+        raise
+    return db
+
+
+def _set_up(db: sqlite3.Connection) -> None:
     # With FULL an answered write survives a power cut; NORMAL does not promise that in write-ahead mode
     # (sqlite.org/pragma.html#pragma_synchronous).
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
     db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")  # a log that begins anew is cut to this
-    return db
 
 
 def schema_version(db: sqlite3.Connection) -> int:

@@ -129,9 +129,10 @@ async def test_server_that_says_nothing_at_all_is_not_connected_to(log):
     async with silent, transporting(port, Spool(), [], policy):
         await heard.wait()
         await asyncio.sleep(0.2)  # many times as long as it takes to be taken for established
-    for writer in connected:
-        writer.transport.abort()
-        await writer.wait_closed()
+        silent.close()
+        for writer in connected:
+            writer.transport.abort()
+            await writer.wait_closed()
     assert "connected to the server" not in log.text
 
 

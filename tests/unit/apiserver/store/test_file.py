@@ -163,3 +163,12 @@ async def test_log_is_moved_into_the_file_beside_the_writes(
             break
         await asyncio.sleep(0.01)
     assert (tmp_path / "state.db").stat().st_size > 900_000
+
+
+def test_file_that_can_not_be_read_is_not_left_open(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.write_bytes(b"no database" * 1000)
+    with pytest.raises(sqlite3.DatabaseError):
+        database.connect(path)
+    open_files = {link.resolve() for link in Path("/proc/self/fd").iterdir()}
+    assert path not in open_files
