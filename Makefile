@@ -82,6 +82,7 @@ soak: venv
 	@deploy/setup.sh packages lab uefi test bench
 	@deploy/setup.sh kubectl
 	python -m pytest -m soak -o faulthandler_timeout=0
+	CHAOS_WORKFLOWS=$${CHAOS_WORKFLOWS:-1000} python -m pytest tests/interop/test_chaos.py -o faulthandler_timeout=0
 
 record: venv
 	@deploy/setup.sh packages bench

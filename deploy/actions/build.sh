@@ -53,6 +53,7 @@ build() {
     if [ "$name" = image2disk ]; then
         add_program "$work/$name" zstd
         # busybox' own tee copies 1 KiB at a time: half a minute more for an image of 100 MB on a slow machine.
+        # Scripts call this one by its path.
         add_program "$work/$name" tee
     fi
     umoci init --layout "$layout"

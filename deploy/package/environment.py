@@ -57,15 +57,15 @@ def lay_out(root: Path, prefix: str, wheels: list[Path], target: Target) -> Path
     """
     home = root / prefix.lstrip("/")
     site = home / "lib" / f"python{target.python}" / "site-packages"
-    site.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as work:
+    site.parent.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(dir=root.parent) as work:
         # Into a directory that is not what it will be: what pip writes into `bin` would have this machine's Python.
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
         which = ["--no-deps", "--no-compile", "--only-binary=:all:", "--implementation=cp", f"--target={work}/site"]
         where = [f"--python-version={target.python}", *(f"--platform={one}" for one in target.platforms)]
         run([*pip, *which, *where, *map(str, wheels)], what="unpacking the wheels")
         shutil.rmtree(f"{work}/site/bin", ignore_errors=True)
-        shutil.copytree(f"{work}/site", site, dirs_exist_ok=True)
+        Path(work, "site").rename(site)
     slim(site)
     binaries = home / "bin"
     binaries.mkdir()

@@ -61,9 +61,10 @@ exec 3<> "$disk" || fail WriteFailed "cannot open $disk for writing"
 dd bs=1M iflag=fullblock conv=fsync < "$work/disk" >&3 2> "$work/dd.log" &
 dd_pid=$!
 # Each stage leaves its own exit code, so that the one that failed first can be named.
+# /bin/tee: by its name alone, busybox' shell runs its own.
 {
     { wget -q -O - "$url" 2> "$work/wget.log"; echo $? > "$work/wget"; } |
-        tee "$work/sum" |
+        /bin/tee "$work/sum" |
         { $decompress 2> "$work/decompress.log"; echo $? > "$work/decompress"; } > "$work/disk"
 } &
 stream_pid=$!
