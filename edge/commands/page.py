@@ -34,7 +34,7 @@ def page(admin_url: str, data_dir: Path, admin_token_file: Path | None) -> None:
     """
     url = admin_url.rstrip("/")
     try:
-        code, seconds = asyncio.run(_code(url, read(token_file(data_dir, admin_token_file)), data_dir))
+        code, seconds = asyncio.run(_code(url, token_file(data_dir, admin_token_file)))
     except (_NoLinkError, AdminTokenError) as error:
         click.echo(str(error), err=True)
         sys.exit(1)
@@ -42,9 +42,9 @@ def page(admin_url: str, data_dir: Path, admin_token_file: Path | None) -> None:
     click.echo(f"good once, for {seconds // 60} minutes", err=True)
 
 
-async def _code(url: str, token: str, data_dir: Path) -> tuple[str, int]:
-    """What lets a browser in, and for how many seconds. Raises _NoLinkError."""
-    headers = {"Authorization": f"Bearer {token}"}
+async def _code(url: str, file: Path) -> tuple[str, int]:
+    """What lets a browser in, and for how many seconds. Raises _NoLinkError, AdminTokenError."""
+    headers = {"Authorization": f"Bearer {read(file)}"}
     timeout = aiohttp.ClientTimeout(total=_SECONDS)
     try:
         async with (
@@ -56,7 +56,7 @@ async def _code(url: str, token: str, data_dir: Path) -> tuple[str, int]:
             return str(given["code"]), int(given["seconds"])
     except aiohttp.ClientResponseError as error:
         if error.status == HTTPStatus.UNAUTHORIZED:
-            raise _NoLinkError(f"{url} has another token than that in {data_dir}: is it that edge's?") from error
+            raise _NoLinkError(f"{url} has another token than that in {file}: is it that edge's?") from error
         if error.status == HTTPStatus.NOT_FOUND:
             raise _NoLinkError(f"{url} has no page: is it an older tinkedge?") from error
         raise _NoLinkError(f"{url} answers {error.status} {error.message}") from error

@@ -29,7 +29,7 @@ from edge.composition.networks import HostNetworks, NetworkMetrics
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
 from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
-from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, build_app, machine_runner
+from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, build_app, has_ended, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.machines import (
@@ -215,7 +215,7 @@ class Serving:
             Templates(),
             time.time,
         )
-        return Site(pages, Access(keys, time.time))
+        return Site(pages, Access(keys, time.time), has_ended=has_ended)
 
     async def network_changed(self, state: NetworkState) -> None:
         """Serve a network as it is now: HTTP first and DHCP last, in the order in which machines can be sent there.

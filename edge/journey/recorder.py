@@ -149,6 +149,11 @@ class Journey:
         """The last event of a machine as it is kept (`edge.journey.history`); None if nothing is known."""
         return self._last(mac)
 
+    def last_sign(self, mac: str) -> Last | None:
+        """The last sign of life of a machine, as it is kept: what was said of its silence is none."""
+        history = self._histories.get(mac) or self._strangers.get(mac)
+        return history.last_sign() if history is not None else self._quiet.get(mac)
+
     def events(self, mac: str) -> list[JourneyEvent]:
         """What is known of one machine, oldest first; empty if nothing is."""
         history = self._histories.get(mac) or self._strangers.get(mac)

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import orjson
-from aiohttp import web
 
 MAX_STREAMS: Final = 32
 """Pages that are live at one time; others are shown as they were when they were loaded."""
@@ -96,9 +95,3 @@ async def _either(ended: asyncio.Event, seconds: float) -> None:
             await ended.wait()
     except TimeoutError:
         pass
-
-
-def is_gone(request: web.Request) -> bool:
-    """Whether nobody reads the answer any more."""
-    transport = request.transport
-    return transport is None or transport.is_closing()

@@ -8,12 +8,12 @@ from itertools import islice
 from typing import Any, Final
 
 from edge.journey.events import JourneyEvent
-from edge.journey.expectations import Expectations, read
+from edge.journey.expectations import Awaited, Expectations, Limits, read
 from edge.journey.recorder import Journey
 from edge.journey.steps import Outcome, Step
 from edge.machines import Inventory, Machine
 from edge.page.rows import Row, row
-from edge.page.timeline import Timeline, chains, timeline
+from edge.page.timeline import Chain, Timeline, chains, timeline
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.workflow.status import parse_timestamp, status_of
 
@@ -98,7 +98,7 @@ class Machines:
     def state(self, mac: str) -> object:
         """Another one when there is something new to be shown of this machine."""
         awaited, machine = self._expectations.of(mac), self._inventory.by_mac(mac)
-        last = self._journey.last_entry(mac)
+        last = self._journey.last_sign(mac)
         workflow = self._workflow(machine.namespace, machine.name) if machine is not None else None
         version = as_mapping(workflow.get("metadata")).get("resourceVersion") if workflow is not None else None
         return last, awaited.finding if awaited is not None else None, version, machine
@@ -107,7 +107,7 @@ class Machines:
         """The machine with this MAC and its boot `number`, counted back from the last; None: nobody knows it."""
         machine = self._inventory.by_mac(mac)
         claimants = () if machine is not None else self._inventory.claimants(mac)
-        last = self._journey.last_entry(mac)
+        last = self._journey.last_sign(mac)
         if machine is None and not claimants and last is None:
             return None
         awaited, limits, now = self._expectations.of(mac), self._expectations.limits, self._clock()
@@ -120,7 +120,7 @@ class Machines:
             row=row(mac, machine, last, awaited, limits, claimed=bool(claimants)),
             machine=machine,
             facts=tuple(_facts(machine, events)),
-            timeline=timeline(found[number], now, limits, awaited if number == 0 else None) if found else None,
+            timeline=_drawn(found, number, now, limits, awaited) if found else None,
             number=number,
             earlier=tuple(
                 (at, timeline(chain, now, limits, None))
@@ -139,6 +139,11 @@ class Machines:
     def _workflow_of(self, machine: Machine | None, now: float) -> WorkflowShown | None:
         raw = self._workflow(machine.namespace, machine.name) if machine is not None else None
         return _workflow(raw, now) if raw is not None else None
+
+
+def _drawn(found: list[Chain], number: int, now: float, limits: Limits, awaited: Awaited | None) -> Timeline:
+    """Of the boots, the newest first, that of this number."""
+    return timeline(found[number], now, limits, awaited if number == 0 else None, found[number + 1 :][:EARLIER])
 
 
 def _workflow(raw: Raw, now: float) -> WorkflowShown:

@@ -137,8 +137,8 @@ def select(rows: Mapping[str, Row], query: Query, group_of: Callable[[Row], str]
     yield found
 
 
-def _first_two(item: tuple[str, _Key, Row]) -> tuple[str, _Key]:
-    return item[0], item[1]
+def _first_two(item: tuple[str, _Key, Row]) -> tuple[bool, str, _Key]:
+    return not item[0], item[0], item[1]  # those without come last
 
 
 def group_words(query: Query, group: str) -> str:

@@ -139,7 +139,7 @@ class Rack:
     def _look(self, mac: str) -> None:
         machine = self._inventory.by_mac(mac)
         claimed = machine is None and bool(self._inventory.claimants(mac))
-        last = self._journey.last_entry(mac)
+        last = self._journey.last_sign(mac)
         if machine is None and last is None and not claimed:
             if self.rows.pop(mac, None) is not None:
                 self.version += 1

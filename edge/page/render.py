@@ -33,7 +33,7 @@ def span(seconds: float | None) -> str:
         return ""
     seconds = max(0.0, seconds)
     if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.0005 else "0 s"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < _MINUTE:

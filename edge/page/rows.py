@@ -95,7 +95,7 @@ def row(
         ip,
         kind,
         state,
-        shown.message if shown.outcome is not Outcome.WARNING else "",
+        shown.message,
         since,
         last.time,
         last.first_seen,

@@ -24,7 +24,7 @@ import orjson
 from aiohttp import web
 
 from edge.page.access import CODE_SECONDS, SESSION_SECONDS, Access, cookie_name
-from edge.page.live import Live, Source, is_gone
+from edge.page.live import Live, Source
 from edge.page.pages import EdgeSource, MachineSource, Pages, RackSource
 from edge.page.query import read_query
 from edge.page.render import STATIC
@@ -57,10 +57,18 @@ _SAY_AGAIN_SECONDS: Final = 60.0
 class Site:
     """From a request to its answer."""
 
-    def __init__(self, pages: Pages, access: Access, live: Live | None = None) -> None:
+    def __init__(
+        self,
+        pages: Pages,
+        access: Access,
+        live: Live | None = None,
+        has_ended: Callable[[web.Request], bool] = lambda _request: False,
+    ) -> None:
+        """`has_ended(request)`: whether whoever asks has gone."""
         self._pages = pages
         self._access = access
-        self._live = live or Live()
+        self._live = live if live is not None else Live()
+        self._has_ended = has_ended
         self._refused = OncePer(_SAY_AGAIN_SECONDS, 256)
         self._static = {name: (STATIC / name).read_bytes() for name in _TYPES}
 
@@ -159,12 +167,12 @@ class Site:
         await response.prepare(request)
 
         async def write(data: bytes) -> None:
-            if is_gone(request):
+            if self._has_ended(request):
                 raise ConnectionResetError
             await response.write(data)
 
         async with self._pages.rack.looked_at():
-            await self._live.follow(source, write, lambda: self._may(request, known) and not is_gone(request))
+            await self._live.follow(source, write, lambda: self._may(request, known) and not self._has_ended(request))
         return response
 
     def _source(self, request: web.Request) -> Source | None:

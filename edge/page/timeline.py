@@ -5,7 +5,7 @@ A machine that was installed restarts from its disk: that boot belongs to the in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -133,8 +133,13 @@ def chains(story: Story) -> list[Chain]:
     return found
 
 
-def timeline(chain: Chain, now: float, limits: Limits, awaited: Awaited | None) -> Timeline:
-    """`awaited` is what is awaited of the machine, if this is what it is at; None: this boot is over."""
+def timeline(
+    chain: Chain, now: float, limits: Limits, awaited: Awaited | None, before: Iterable[Chain] = ()
+) -> Timeline:
+    """`awaited` is what is awaited of the machine, if this is what it is at; None: this boot is over.
+
+    What is usual is what was learned of such machines; where that is nothing, what `before` says of this one.
+    """
     marks = list(_marks(chain))
     if not marks:
         return Timeline(chain.began, 0.0, "heard")
@@ -148,6 +153,7 @@ def timeline(chain: Chain, now: float, limits: Limits, awaited: Awaited | None) 
     began = stretches[0].begin if stretches else marks[0].time
     end = stretches[-1].end if stretches else marks[-1].time
     whole = max(end - began, 0.001)
+    known = _longest(before)
     bars = tuple(
         Bar(
             label=each.label,
@@ -155,7 +161,7 @@ def timeline(chain: Chain, now: float, limits: Limits, awaited: Awaited | None) 
             begin=each.begin,
             seconds=each.end - each.begin,
             open=each.open,
-            usual=limits.usual(each.reached, kind),
+            usual=_first(limits.usual(each.reached, kind), known.get(each.label)),
             limit=limits.after(each.reached, kind) if each.reached is not Milestone.ACTION_BEGUN else None,
             failed=each.failed,
             x=round(100 * (each.begin - began) / whole, 3),
@@ -188,6 +194,19 @@ def _stretches(marks: Sequence[_Mark]) -> list[_Stretch]:
         failed = after.failed and mark.reached is Milestone.ACTION_BEGUN
         found.append(_Stretch(_label(mark), mark.reached, mark.time, after.time, failed=failed))
     return found
+
+
+def _longest(chains: Iterable[Chain]) -> dict[str, float]:
+    """How long each step took at most in these boots."""
+    found: dict[str, float] = {}
+    for chain in chains:
+        for each in _stretches(list(_marks(chain))):
+            found[each.label] = max(found.get(each.label, 0.0), each.end - each.begin)
+    return found
+
+
+def _first(one: float | None, other: float | None) -> float | None:
+    return one if one is not None else other
 
 
 def _label(mark: _Mark) -> str:

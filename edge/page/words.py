@@ -52,7 +52,7 @@ STATES: Final = {
     Milestone.ACTION_BEGUN: "action runs",
     Milestone.ACTION_ENDED: "action ended",
     Milestone.WORKFLOW_ENDED: "Workflow ended",
-    Milestone.METADATA_READ: "cloud-init was here",
+    Milestone.METADATA_READ: "installed system is up",
 }
 """Where a machine is that has come to the milestone."""
 

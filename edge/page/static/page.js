@@ -27,7 +27,8 @@
     for (const each of document.querySelectorAll("[data-until]")) {
       const late = at - each.dataset.until;
       each.classList.toggle("late", late > 0);
-      say(each, late > 0 ? `${age(late)} late` : `within ${age(-late)}`);
+      if (late > 0) say(each, late < 1 ? "late" : `${age(late)} late`);
+      else say(each, late > -1 ? "now" : `within ${age(-late)}`);
     }
   };
 
