@@ -139,6 +139,19 @@ def outcome_of(entry: Entry) -> Outcome:
     return entry.outcome if isinstance(entry, Note) else KINDS[entry[0]][1]
 
 
+def step_of(entry: Entry) -> Step:
+    """Which step it was."""
+    return entry.step if isinstance(entry, Note) else KINDS[entry[0]][0]
+
+
+def message_of(entry: Entry) -> str:
+    """What is said of it."""
+    if isinstance(entry, Note):
+        return entry.message
+    message: str = entry[2]
+    return message
+
+
 def event(mac: str, time: float, entry: Entry) -> JourneyEvent:
     """An entry as it is shown."""
     if isinstance(entry, Note):

@@ -14,12 +14,16 @@ from typing import Final, Protocol
 
 import orjson
 
+from edge.page.turns import Turns
+
 MAX_STREAMS: Final = 32
 """Pages that are live at one time; others are shown as they were when they were loaded."""
 INTERVAL_SECONDS: Final = 0.3
 """A page is looked at so often at most."""
 REST: Final = 9.0
 """And after so many times what it took, for each page that is open: a tenth of the event loop for all of them."""
+BUSY_REST: Final = 49.0
+"""The same where others have as much to do: a fiftieth."""
 LONGEST_SECONDS: Final = 10.0
 HEARTBEAT_SECONDS: Final = 15.0
 _RETRY = b"retry: 2000\n\n"
@@ -28,7 +32,7 @@ _RETRY = b"retry: 2000\n\n"
 class Source(Protocol):
     """One page that is open."""
 
-    async def news(self) -> dict[str, object]:
+    async def news(self, turns: Turns) -> dict[str, object]:
         """What of it is another one than it was told last; empty: nothing."""
 
 
@@ -73,16 +77,16 @@ class Live:
             await write(_RETRY)
             sent = self._elapsed()
             while not ended.is_set() and may_go_on():
-                began = self._elapsed()
-                news = await source.news()
-                spent = self._elapsed() - began
+                turns = Turns(self._elapsed)
+                news = await source.news(turns)
+                spent, rest = turns.spent, BUSY_REST if turns.is_busy else REST
                 if news:
                     await write(b"data: " + orjson.dumps(news) + b"\n\n")
                     sent = self._elapsed()
                 elif self._elapsed() - sent >= self._heartbeat:
                     await write(b": heartbeat\n\n")
                     sent = self._elapsed()
-                await _either(ended, min(max(self._interval, REST * spent * len(self._open)), LONGEST_SECONDS))
+                await _either(ended, min(max(self._interval, rest * spent * len(self._open)), LONGEST_SECONDS))
         except ConnectionError:
             pass  # the reader went away, which is how streams end
         finally:

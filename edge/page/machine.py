@@ -12,7 +12,7 @@ from edge.journey.expectations import Awaited, Expectations, Limits, read
 from edge.journey.recorder import Journey
 from edge.journey.steps import Outcome, Step
 from edge.machines import Inventory, Machine
-from edge.page.rows import Row, row
+from edge.page.rows import Row, named, row
 from edge.page.timeline import Chain, Timeline, chains, timeline
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.workflow.status import parse_timestamp, status_of
@@ -117,7 +117,7 @@ class Machines:
         number = min(max(number, 0), max(len(found) - 1, 0))
         lines, cut = _output(events)
         return MachineShown(
-            row=row(mac, machine, last, awaited, limits, claimed=bool(claimants)),
+            row=row(named(mac, machine), last, awaited, limits, claimed=bool(claimants)),
             machine=machine,
             facts=tuple(_facts(machine, events)),
             timeline=_drawn(found, number, now, limits, awaited) if found else None,

@@ -5,7 +5,6 @@ Rendered a little at a time: the event loop serves DHCP, too.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
@@ -15,9 +14,8 @@ from edge.page.rack import Rack
 from edge.page.render import Templates
 from edge.page.rows import Row
 from edge.page.status import EdgeStatus
+from edge.page.turns import Turns
 
-PORTION: Final = 10
-"""Rows that are rendered in one turn of the event loop."""
 _MACHINE_PARTS: Final = ("summary", "timeline", "workflow", "output", "manifest", "events")
 
 
@@ -43,17 +41,19 @@ class Pages:
 
     async def rack_page(self, query: Query) -> str:
         """All machines that a query finds."""
+        await self.templates.compile()
+        turns = Turns()
         async with self.rack.looked_at():
             await self.rack.update()
-            found = await self.rack.select(query)
+            found = await self.rack.select(query, turns)
             groups = [*GROUPS, *await self.rack.labels()]
-        rows = [html async for _, html in self.rows(found, {})]
+        rows = [html async for _, html in self.rows(found, {}, turns)]
         return self._page("rack.html", rows=rows, found=found, query=query, groups=groups, live=_live(query.url))
 
-    async def rows(self, found: Selection, known: dict[str, object]) -> AsyncIterator[tuple[str, str]]:
+    async def rows(self, found: Selection, known: dict[str, object], turns: Turns) -> AsyncIterator[tuple[str, str]]:
         """ID and HTML of each row that is not `known` yet as it is."""
         now, before = self.clock(), None
-        for number, (group, row) in enumerate(found.rows, start=1):
+        for group, row in found.rows:
             if found.query.group and group != before:
                 before = group
                 count = found.groups[group]
@@ -66,9 +66,8 @@ class Pages:
             identity = row_id(row)
             if known.get(identity) != row:
                 known[identity] = row
-                yield identity, self.templates.part("rows.html", "row", row, identity, now)
-            if number % PORTION == 0:
-                await asyncio.sleep(0)
+                yield identity, self.templates.part("rows.html", "row", identity, now, *_values(row))
+            await turns.rest()
 
     def head(self) -> str:
         """Whether the edge is well, on each page."""
@@ -78,38 +77,42 @@ class Pages:
 
     async def machine_page(self, mac: str, number: int) -> str | None:
         """None: nobody knows this machine."""
+        await self.templates.compile()
         shown = self.machines.shown(mac, number)
         if shown is None:
             return None
-        parts = {name: html async for name, html in self.machine_parts(shown)}
+        parts = {name: html async for name, html in self.machine_parts(shown, Turns())}
         return self._page("machine.html", shown=shown, parts=parts, live=f"/live/machine/{mac}?boot={shown.number}")
 
-    async def machine_parts(self, shown: MachineShown) -> AsyncIterator[tuple[str, str]]:
+    async def machine_parts(self, shown: MachineShown, turns: Turns) -> AsyncIterator[tuple[str, str]]:
         """Name and HTML of each part."""
         now = self.clock()
         for name in _MACHINE_PARTS:
             yield name, self.templates.part("machine_parts.html", name, shown, now)
-            await asyncio.sleep(0)
+            await turns.rest()
 
     # --- the edge -------------------------------------------------------------------------------------------------
 
-    def edge_page(self) -> str:
+    async def edge_page(self) -> str:
         """The edge itself."""
+        await self.templates.compile()
         return self._page("edge.html", status=self.edge_part(), live="/live/edge")
 
     def edge_part(self) -> str:
         """What of it changes."""
         return self.templates.part("edge_parts.html", "status", self.status.shown())
 
-    def closed_page(self, why: str) -> str:
+    async def closed_page(self, why: str) -> str:
         """For who may not see the others."""
+        await self.templates.compile()
         return self._page("closed.html", why=why, live="")
 
-    def entered_page(self) -> str:
+    async def entered_page(self) -> str:
         """For who may, from now on."""
+        await self.templates.compile()
         return self.templates.page("entered.html")
 
-    def not_found_page(self, mac: str) -> str:
+    async def not_found_page(self, mac: str) -> str:
         """For a machine that nobody knows."""
         return self._page("unknown.html", mac=mac, live="")
 
@@ -125,6 +128,27 @@ class Pages:
 
 def _live(url: str) -> str:
     return "/live" + url[1:]
+
+
+def _values(row: Row) -> tuple[object, ...]:
+    """As the template wants them."""
+    name, awaited = row.named.name.rpartition("/")[2], row.awaited.removeprefix("that ")
+    return (
+        row.kind.value,
+        row.mac,
+        name,
+        row.named.ip,
+        row.state,
+        row.message,
+        row.since,
+        row.heard,
+        row.first,
+        awaited,
+        row.until,
+        row.wrong,
+        row.reason,
+        row.warning,
+    )
 
 
 def row_id(row: Row) -> str:
@@ -147,19 +171,21 @@ class RackSource:
         self._known: dict[str, object] = {}
         self._parts: dict[str, int] = {}
         self._order: list[str] = []
+        self._shown: list[str] = []
 
-    async def news(self) -> dict[str, object]:
+    async def news(self, turns: Turns) -> dict[str, object]:
         """See `edge.page.live.Source`."""
         pages = self._pages
         news: dict[str, object] = {}
         parts = {"health": pages.head()}
         rack = pages.rack
-        await rack.update()
+        await rack.update(turns, self._shown)
         if rack.version != self._version:
             self._version = rack.version
-            found = await rack.select(self._query)
-            rows = {identity: html async for identity, html in pages.rows(found, self._known)}
+            found = await rack.select(self._query, turns)
+            rows = {identity: html async for identity, html in pages.rows(found, self._known, turns)}
             order = list(_order(found))
+            self._shown = [row.mac for _, row in found.rows]
             for gone in self._known.keys() - set(order):
                 del self._known[gone]
             if rows or order != self._order:
@@ -192,7 +218,7 @@ class MachineSource:
         self._seen: object = None
         self._drawn = 0.0
 
-    async def news(self) -> dict[str, object]:
+    async def news(self, turns: Turns) -> dict[str, object]:
         """See `edge.page.live.Source`."""
         pages = self._pages
         parts = {"health": pages.head()}
@@ -201,7 +227,7 @@ class MachineSource:
             self._seen, self._drawn = seen, now
             shown = pages.machines.shown(self._mac, self._number)
             if shown is not None:
-                parts |= {name: html async for name, html in pages.machine_parts(shown)}
+                parts |= {name: html async for name, html in pages.machine_parts(shown, turns)}
         changed = _changed(parts, self._parts)
         return {"parts": changed} if changed else {}
 
@@ -216,9 +242,11 @@ class EdgeSource:
         self._pages = pages
         self._parts: dict[str, int] = {}
 
-    async def news(self) -> dict[str, object]:
+    async def news(self, turns: Turns) -> dict[str, object]:
         """See `edge.page.live.Source`."""
-        changed = _changed({"health": self._pages.head(), "status": self._pages.edge_part()}, self._parts)
+        health = self._pages.head()
+        await turns.rest()
+        changed = _changed({"health": health, "status": self._pages.edge_part()}, self._parts)
         return {"parts": changed} if changed else {}
 
 

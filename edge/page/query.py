@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -15,21 +16,24 @@ from edge.page.words import KIND_WORDS, RANKS, Kind
 
 PAGE_ROWS: Final = 100
 """Machines on one page."""
-PORTION: Final = 250
-"""So many rows are looked at between two turns of the event loop."""
+PORTION: Final = 2000
+SLOW_PORTION: Final = 500
+"""So many rows are looked at between two turns of the event loop; fewer where each has to be read."""
 MAX_TEXT: Final = 100
 SORTS: Final = ("attention", "name", "state", "since", "heard")
 GROUPS: Final = ("state", "osie", "namespace")
 """Beside these, any label."""
+GroupOf = Callable[[Row], str]
 
-_Key = tuple[object, ...]
-_SORT_KEYS: Final[dict[str, Callable[[Row], _Key]]] = {
-    "attention": lambda row: (RANKS[row.kind], row.order, row.mac),
-    "name": lambda row: (row.order, row.mac),
-    "state": lambda row: (-row.reached, row.order, row.mac),
-    "since": lambda row: (-row.since, row.order, row.mac),
-    "heard": lambda row: (-row.heard, row.order, row.mac),
+_RANK, _REACHED, _SINCE, _HEARD = (itemgetter(place) for place in range(4))
+_SORT_KEYS: Final[dict[str, tuple[Callable[[Row], float], bool] | None]] = {
+    "attention": (_RANK, False),
+    "name": None,
+    "state": (_REACHED, True),
+    "since": (_SINCE, True),
+    "heard": (_HEARD, True),
 }
+"""By what, and whether the greatest comes first; what is alike, and all else, is in the order of names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,42 +107,71 @@ class Selection:
         return min(self.query.number, self.pages)
 
 
-def select(rows: Mapping[str, Row], query: Query, group_of: Callable[[Row], str]) -> Iterator[Selection]:
-    """The selection, again and again: complete when the iterator ends. In between others have their turn."""
-    found = Selection(query)
-    wanted, key = query.text.lower(), _SORT_KEYS[query.sort]
-    portions: list[list[tuple[str, _Key, Row]]] = []
-    every = list(rows.values())
-    for start in range(0, len(every), PORTION):
-        portion = []
-        for row in every[start : start + PORTION]:
-            if wanted and wanted not in row.text:
-                continue
-            group = group_of(row) if query.group else ""
-            if query.within is not None and group != query.within:
-                continue
-            found.counts[row.kind] += 1
-            if query.kind is None or row.kind is query.kind:
-                found.groups[group] += 1
-                portion.append((group, key(row), row))
-        portion.sort(key=_first_two)
-        portions.append(portion)
+def select(names: Sequence[str], rows: Mapping[str, Row], query: Query, group_of: GroupOf) -> Iterator[Selection]:
+    """The selection, again and again: complete when the iterator ends. In between others have their turn.
+
+    `names` are the MACs of `rows` in the order of names.
+    """
+    found, wanted = Selection(query), query.text.lower()
+    ranks: Counter[int] = Counter()
+    portions: list[list[tuple[str, Row]]] = []
+    key, reverse = _key(query)
+    step = SLOW_PORTION if wanted or query.group else PORTION
+    for start in range(0, len(names), step):
+        portion = [rows[mac] for mac in names[start : start + step]]
+        if wanted:
+            portion = [row for row in portion if wanted in row.text]
+        pairs = [(group_of(row) if query.group else "", row) for row in portion]
+        if query.within is not None:
+            pairs = [pair for pair in pairs if pair[0] == query.within]
+        ranks.update(pair[1][0] for pair in pairs)
+        if query.kind is not None:
+            pairs = [pair for pair in pairs if pair[1].kind is query.kind]
+        if query.group:
+            found.groups.update(group for group, _ in pairs)
+        if key is not None:
+            pairs.sort(key=key, reverse=reverse)
+        if query.group:
+            pairs.sort(key=_group_key)
+        portions.append(pairs)
         yield found
+    found.counts = Counter({kind: ranks[rank] for kind, rank in RANKS.items() if ranks[rank]})
     found.total = sum(map(len, portions))
-    ordered = merge(*portions, key=_first_two)
-    first = (found.number - 1) * PAGE_ROWS
-    while first > 0:
-        skipped = sum(1 for _ in islice(ordered, min(first, PORTION)))
-        if not skipped:
-            break
-        first -= skipped
+    ordered = _merged(portions, query, key, reverse)
+    left = (found.number - 1) * PAGE_ROWS
+    while left > 0:
+        deque(islice(ordered, min(left, SLOW_PORTION)), maxlen=0)
+        left -= SLOW_PORTION
         yield found
-    found.rows = [(group, row) for group, _, row in islice(ordered, PAGE_ROWS)]
+    found.rows = list(islice(ordered, PAGE_ROWS))
     yield found
 
 
-def _first_two(item: tuple[str, _Key, Row]) -> tuple[bool, str, _Key]:
-    return not item[0], item[0], item[1]  # those without come last
+def _key(query: Query) -> tuple[Callable[[tuple[str, Row]], float] | None, bool]:
+    by = _SORT_KEYS[query.sort]
+    if by is None:
+        return None, False
+    key, reverse = by
+    return lambda pair: key(pair[1]), reverse
+
+
+def _merged(
+    portions: list[list[tuple[str, Row]]],
+    query: Query,
+    key: Callable[[tuple[str, Row]], float] | None,
+    reverse: bool,
+) -> Iterator[tuple[str, Row]]:
+    """The portions are sorted, and the first has the first names."""
+    sign = -1 if reverse else 1
+    if query.group:
+        return merge(*portions, key=lambda pair: (*_group_key(pair), sign * key(pair) if key is not None else 0))
+    if key is not None:
+        return merge(*portions, key=lambda pair: sign * key(pair))
+    return chain.from_iterable(portions)
+
+
+def _group_key(pair: tuple[str, Row]) -> tuple[bool, str]:
+    return not pair[0], pair[0]  # those without come last
 
 
 def group_words(query: Query, group: str) -> str:

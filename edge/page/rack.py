@@ -8,8 +8,9 @@ Nothing is kept, and nothing is done, where nobody looks.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -18,15 +19,15 @@ from edge.journey.expectations import Expectations
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, Machine
 from edge.page.query import Query, Selection, select
-from edge.page.rows import Row, row
+from edge.page.rows import Named, Row, named, row
+from edge.page.turns import Turns
 
-TURN_SECONDS: Final = 0.002
-"""How long rows are made between two turns of the event loop."""
 LINGER_SECONDS: Final = 30.0
 """The rows are kept so long after the last look, for the next one."""
 MORE_STRANGERS: Final = 512
 """After so many more that no Hardware names, those are looked for that the journey has forgotten."""
 _SAMPLE: Final = 100
+_PORTION: Final = 25
 
 
 class Rack:
@@ -37,19 +38,21 @@ class Rack:
         journey: Journey,
         inventory: Inventory,
         expectations: Expectations,
-        elapsed: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`elapsed` gives seconds, of any epoch."""
         self.rows: dict[str, Row] = {}
         self.version = 0
         """Another one after each change of `rows`."""
         self._journey = journey
         self._inventory = inventory
         self._expectations = expectations
-        self._elapsed = elapsed
         self._hardware = Changes()
         inventory.on_change(self._hardware.mark)
         self._askers: list[Asker] = []
+        self._names: list[tuple[str, str]] = []
+        """`order` and MAC of all rows, sorted."""
+        self._named: dict[str, tuple[Machine | None, Named]] = {}
+        self._waiting: OrderedDict[str, None] = OrderedDict()
+        """Whose rows have to be made anew."""
         self._facts: dict[str, tuple[Machine, str, dict[str, str]]] = {}
         """The Hardware that was read, its OSIE, its labels."""
         self._strangers: set[str] = set()
@@ -86,33 +89,41 @@ class Rack:
             asker.close()
         self._askers.clear()
         self.rows = {}
+        self._names.clear()
+        self._named.clear()
+        self._waiting.clear()
         self._facts.clear()
         self._strangers.clear()
         self._most_strangers = MORE_STRANGERS
 
-    async def update(self) -> None:
-        """Bring the rows up to date."""
+    async def update(self, turns: Turns | None = None, shown: Iterable[str] = ()) -> None:
+        """Bring the rows up to date: all of them. With `turns`, where others have much to do, those of `shown` first
+        and others the next time."""
         async with self._lock:
             if not self.is_open:
                 self._askers = [self._journey.changes(), self._expectations.changes(), self._hardware.asker()]
-                changed: Iterable[str] = [*self._journey.macs(), *(each.mac for each in self._inventory.machines())]
-                changed = dict.fromkeys(changed)
-            else:
-                changed = set().union(*(asker.take() for asker in self._askers))
-            await self._look_at(changed)
+                self._waiting |= dict.fromkeys(self._journey.macs())
+                self._waiting |= dict.fromkeys(each.mac for each in self._inventory.machines())
+            for asker in self._askers:
+                self._waiting |= dict.fromkeys(asker.take())
+            for mac in shown:
+                if mac in self._waiting:
+                    del self._waiting[mac]
+                    self._look(mac)
+            await self._look_at_waiting(turns)
             if len(self._strangers) > self._most_strangers:
-                await self._look_at(list(self._strangers))
+                self._waiting |= dict.fromkeys(self._strangers)
+                await self._look_at_waiting(turns)
                 self._most_strangers = len(self._strangers) + MORE_STRANGERS
 
-    async def select(self, query: Query) -> Selection:
+    async def select(self, query: Query, turns: Turns | None = None) -> Selection:
         """What a query finds among the rows as they are."""
+        turns = turns or Turns()
         if query.group and query.group not in ("state", "namespace"):
-            await self._read_hardware()
-        found, turn = Selection(query), self._elapsed()
-        for found in select(self.rows, query, lambda each: self._group(query, each)):  # noqa: B007 - the last one
-            if self._elapsed() - turn > TURN_SECONDS:
-                await asyncio.sleep(0)
-                turn = self._elapsed()
+            await self._read_hardware(turns)
+        found, names = Selection(query), [mac for _, mac in self._names]
+        for found in select(names, dict(self.rows), query, lambda each: self._group(query, each)):  # noqa: B007 - the last
+            await turns.rest()
         return found
 
     async def labels(self) -> list[str]:
@@ -128,32 +139,50 @@ class Rack:
 
     # --- one machine ----------------------------------------------------------------------------------------------
 
-    async def _look_at(self, macs: Iterable[str]) -> None:
-        turn = self._elapsed()
-        for mac in macs:
-            self._look(mac)
-            if self._elapsed() - turn > TURN_SECONDS:
-                await asyncio.sleep(0)
-                turn = self._elapsed()
+    async def _look_at_waiting(self, turns: Turns | None) -> None:
+        """In the order in which they came; each is made once, whatever has happened to it meanwhile."""
+        working = turns or Turns()
+        while self._waiting:
+            for mac in _taken(self._waiting, _PORTION):
+                self._look(mac)
+            if turns is not None and turns.may_wait:
+                return
+            await working.rest()
 
     def _look(self, mac: str) -> None:
         machine = self._inventory.by_mac(mac)
         claimed = machine is None and bool(self._inventory.claimants(mac))
         last = self._journey.last_sign(mac)
         if machine is None and last is None and not claimed:
-            if self.rows.pop(mac, None) is not None:
-                self.version += 1
-            self._facts.pop(mac, None)
-            self._strangers.discard(mac)
+            self._forget(mac)
             return
-        if machine is None:
-            self._strangers.add(mac)
-        else:
-            self._strangers.discard(mac)
+        known = self._named.get(mac)
+        if known is None or known[0] is not machine:
+            known = self._name(mac, machine)
         expectations = self._expectations
-        new = row(mac, machine, last, expectations.of(mac), expectations.limits, claimed=claimed)
+        new = row(known[1], last, expectations.of(mac), expectations.limits, claimed=claimed)
         if self.rows.get(mac) != new:
             self.rows[mac] = new
+            self.version += 1
+
+    def _name(self, mac: str, machine: Machine | None) -> tuple[Machine | None, Named]:
+        self._forget_name(mac)
+        known = self._named[mac] = machine, named(mac, machine)
+        insort(self._names, (known[1].order, mac))
+        if machine is None:
+            self._strangers.add(mac)
+        return known
+
+    def _forget_name(self, mac: str) -> None:
+        known = self._named.pop(mac, None)
+        if known is not None:
+            del self._names[bisect_left(self._names, (known[1].order, mac))]
+        self._strangers.discard(mac)
+
+    def _forget(self, mac: str) -> None:
+        self._forget_name(mac)
+        self._facts.pop(mac, None)
+        if self.rows.pop(mac, None) is not None:
             self.version += 1
 
     def _facts_of(self, mac: str) -> tuple[Machine, str, dict[str, str]] | None:
@@ -167,21 +196,24 @@ class Rack:
             facts = self._facts[mac] = (machine, osie, dict(hardware.metadata.labels))
         return facts
 
-    async def _read_hardware(self) -> None:
-        turn = self._elapsed()
+    async def _read_hardware(self, turns: Turns) -> None:
         for mac in list(self.rows):
             self._facts_of(mac)
-            if self._elapsed() - turn > TURN_SECONDS:
-                await asyncio.sleep(0)
-                turn = self._elapsed()
+            await turns.rest()
 
     def _group(self, query: Query, each: Row) -> str:
         match query.group:
             case "state":
                 return each.kind.value
             case "namespace":
-                return each.name.partition("/")[0]
+                return each.named.name.partition("/")[0]
         facts = self._facts_of(each.mac)
         if facts is None:
             return ""
         return facts[1] if query.group == "osie" else facts[2].get(query.group, "")
+
+
+def _taken(waiting: OrderedDict[str, None], most: int) -> Iterator[str]:
+    """So many of them at most, which then are none of them."""
+    for _ in range(min(most, len(waiting))):
+        yield waiting.popitem(last=False)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import PackageLoader, StrictUndefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment
 
 from edge.page.words import KIND_WORDS, PHASE_WORDS
 
@@ -73,7 +74,7 @@ class Templates:
     """Renders them."""
 
     def __init__(self) -> None:
-        environment = ImmutableSandboxedEnvironment(
+        environment = SandboxedEnvironment(
             loader=PackageLoader("edge.page"),
             undefined=StrictUndefined,
             autoescape=True,
@@ -89,6 +90,17 @@ class Templates:
             "assets": {name: f"/static/{name}?v={digest(name)}" for name in ("page.css", "page.js", "icon.svg")},
         }
         self._environment = environment
+        self._compiled = False
+
+    async def compile(self) -> None:
+        """Before the first page: it takes a tenth of a second, in which DHCP is to be answered."""
+        if not self._compiled:
+            await asyncio.to_thread(self._compile)
+            self._compiled = True
+
+    def _compile(self) -> None:
+        for name in self._environment.list_templates(extensions=["html"]):
+            self._environment.get_template(name)
 
     def page(self, name: str, **values: Any) -> str:
         """A whole one."""

@@ -6,10 +6,10 @@ import re
 from typing import Final, NamedTuple
 
 from edge.journey.expectations import Awaited, Limits
-from edge.journey.history import Last, event, milestone
+from edge.journey.history import Entry, Last, event, message_of, milestone, step_of
 from edge.journey.steps import Milestone, Outcome, Step
 from edge.machines import Machine
-from edge.page.words import KIND_WORDS, RANKS, STATES, Kind, kind_at
+from edge.page.words import KIND_WORDS, KINDS_AT, RANKS, STATES, Kind
 
 _DIGITS: Final = re.compile(r"\d+")
 _TAKES_TURNS: Final = frozenset(
@@ -27,52 +27,61 @@ _TAKES_TURNS: Final = frozenset(
 )
 
 
-class Row(NamedTuple):
-    """As it is shown; times are in seconds since the epoch, 0: never.
-
-    `order` sorts names as people do; `name` is NAMESPACE/NAME; `until` is when what is `awaited` is due.
-    """
+class Named(NamedTuple):
+    """A machine's names, which its Hardware has. `order` sorts names as people do; `name` is NAMESPACE/NAME."""
 
     mac: str
     order: str
     name: str
     ip: str
-    kind: Kind
-    state: str
-    message: str
+
+
+class Row(NamedTuple):
+    """As it is shown; times are in seconds since the epoch, 0: never.
+
+    `rank` is that of its kind, `until` is when what is `awaited` is due.
+    """
+
+    rank: int
+    reached: int
     since: float
     heard: float
-    first: float
-    awaited: str
-    until: float
-    wrong: str
-    reason: str
-    warning: bool
-    reached: int
+    named: Named
+    kind: Kind
+    state: str
+    message: str = ""
+    first: float = 0.0
+    awaited: str = ""
+    until: float = 0.0
+    wrong: str = ""
+    reason: str = ""
+    warning: bool = False
 
     @property
-    def rank(self) -> int:
-        """Who needs somebody comes first."""
-        return RANKS[self.kind]
+    def mac(self) -> str:
+        """Lower case, with colons."""
+        return self.named.mac
 
     @property
     def text(self) -> str:
         """What is searched, in lower case."""
-        words = self.name, self.mac, self.ip, self.state, self.message, self.wrong, self.reason, KIND_WORDS[self.kind]
+        kind = KIND_WORDS[self.kind]
+        words = self.named.name, self.mac, self.named.ip, self.state, self.message, self.wrong, self.reason, kind
         return "\n".join(words).lower()
 
 
-def row(
-    mac: str, machine: Machine | None, last: Last | None, awaited: Awaited | None, limits: Limits, *, claimed: bool
-) -> Row:
-    """`machine` None: no Hardware has the MAC, or (`claimed`) several have. `last` None: nothing was heard of it."""
-    name = f"{machine.namespace}/{machine.name}" if machine is not None else ""
-    ip = (machine.ip or "") if machine is not None else ""
-    order = natural(machine.name if machine is not None else "~" + mac)
+def named(mac: str, machine: Machine | None) -> Named:
+    """`machine` None: no Hardware has the MAC."""
+    if machine is None:
+        return Named(mac, "~" + mac, "", "")
+    return Named(mac, natural(machine.name), f"{machine.namespace}/{machine.name}", machine.ip or "")
+
+
+def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits, *, claimed: bool = False) -> Row:
+    """`last` is its last sign of life, None: nothing was heard of it. `claimed`: several Hardware have its MAC."""
     if last is None:
-        state = KIND_WORDS[Kind.SILENT]
-        return Row(mac, order, name, ip, Kind.SILENT, state, "", 0.0, 0.0, 0.0, "", 0.0, "", "", False, 0)
-    shown = event(mac, last.time, last.entry)
+        return Row(RANKS[Kind.SILENT], 0, 0.0, 0.0, name, Kind.SILENT, KIND_WORDS[Kind.SILENT])
+    entry = last.entry
     reached, since = _reached(last, awaited)
     awaits, until = "", 0.0
     if reached is not None and awaited is not None and awaited.at is reached:
@@ -81,30 +90,28 @@ def row(
             awaits, until = awaited.next, since + after
     finding = awaited.finding if awaited is not None else None
     warning = finding is not None and finding.outcome is not Outcome.INFO
-    state, kind = _state(reached, str(shown.detail.get("action", "")), str(shown.detail.get("state", "")))
-    if machine is None and not claimed and shown.step is Step.SEEN:
+    state, kind = _state(reached, entry)
+    if not name.name and not claimed and step_of(entry) is Step.SEEN:
         state, kind = KIND_WORDS[Kind.UNREGISTERED], Kind.UNREGISTERED
     elif warning:
         kind = Kind.TROUBLE
-    elif reached is None and machine is None:
+    elif reached is None and not name.name:
         kind = Kind.UNREGISTERED
     return Row(
-        mac,
-        order,
-        name,
-        ip,
-        kind,
-        state,
-        shown.message,
+        RANKS[kind],
+        int(reached or 0),
         since,
         last.time,
+        name,
+        kind,
+        state,
+        message_of(entry),
         last.first_seen,
         awaits,
         until,
         finding.message if finding is not None else "",
         finding.rule if finding is not None else "",
         warning,
-        int(reached or 0),
     )
 
 
@@ -122,12 +129,14 @@ def _reached(last: Last, awaited: Awaited | None) -> tuple[Milestone | None, flo
     return at, since or last.time
 
 
-def _state(reached: Milestone | None, action: str, said: str) -> tuple[str, Kind]:
+def _state(reached: Milestone | None, entry: Entry) -> tuple[str, Kind]:
     if reached is None:
         return "heard, not served", Kind.IDLE
     state = STATES[reached]
-    if reached is Milestone.ACTION_BEGUN and action:
-        state = f"action {action}"
-    elif reached is Milestone.WORKFLOW_ENDED and said:
-        state = f"Workflow {said.lower()}"
-    return state, kind_at(reached)
+    if reached is Milestone.ACTION_BEGUN or reached is Milestone.WORKFLOW_ENDED:
+        detail = event("", 0.0, entry).detail
+        if reached is Milestone.ACTION_BEGUN:
+            state = f"action {detail['action']}" if detail.get("action") else state
+        elif detail.get("state"):
+            state = f"Workflow {str(detail['state']).lower()}"
+    return state, KINDS_AT[reached]

@@ -104,11 +104,11 @@ class Site:
     def _may(self, request: web.Request, known: bool) -> bool:
         return known or self._access.holds(request.cookies.get(cookie_name(request.headers.get("Host", "")), ""))
 
-    def _closed(self, request: web.Request, why: str = "") -> web.Response:
+    async def _closed(self, request: web.Request, why: str = "") -> web.Response:
         who = request.remote or "somebody"
         if self._refused.due(who, time.monotonic()):
             log.warning("%s: refused on the operators' page: %s", who, why or "without a session")
-        response = _html(self._pages.closed_page(why), status=401)
+        response = _html(await self._pages.closed_page(why), status=401)
         response.headers["WWW-Authenticate"] = 'Bearer realm="tinkedge"'
         return response
 
@@ -117,9 +117,9 @@ class Site:
             return _html("")
         session = self._access.enter(request.query.get("code", ""))
         if session is None:
-            return self._closed(request, "this link was used already, or is too old")
+            return await self._closed(request, "this link was used already, or is too old")
         # No redirect: where the link was on somebody else's page, a redirect from there would come without the cookie.
-        response = _html(self._pages.entered_page())
+        response = _html(await self._pages.entered_page())
         response.set_cookie(
             cookie_name(request.headers.get("Host", "")),
             session,
@@ -134,20 +134,22 @@ class Site:
 
     async def _rack(self, request: web.Request, known: bool) -> web.StreamResponse:
         if not self._may(request, known):
-            return self._closed(request)
+            return await self._closed(request)
         return _html(await self._pages.rack_page(read_query(request.query)))
 
     async def _machine(self, spelled: str, request: web.Request, known: bool) -> web.StreamResponse:
         if not self._may(request, known):
-            return self._closed(request)
+            return await self._closed(request)
         mac = _mac(spelled)
         html = await self._pages.machine_page(mac, _number(request)) if mac else None
         if html is None:
-            return _html(self._pages.not_found_page(spelled[:64]), status=404)
+            return _html(await self._pages.not_found_page(spelled[:64]), status=404)
         return _html(html)
 
     async def _edge(self, request: web.Request, known: bool) -> web.StreamResponse:
-        return _html(self._pages.edge_page()) if self._may(request, known) else self._closed(request)
+        if not self._may(request, known):
+            return await self._closed(request)
+        return _html(await self._pages.edge_page())
 
     async def _asset(self, name: str, request: web.Request, known: bool) -> web.StreamResponse:  # noqa: ARG002
         headers = HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
@@ -163,6 +165,7 @@ class Site:
             return web.Response(headers=HEADERS)
         if self._live.is_full:
             return web.Response(text=f"{len(self._live)} pages are followed already\n", status=503, headers=HEADERS)
+        await self._pages.templates.compile()
         response = web.StreamResponse(headers=HEADERS | {"Content-Type": "text/event-stream"})
         await response.prepare(request)
 

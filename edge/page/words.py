@@ -122,10 +122,13 @@ def phase(reached: Milestone) -> Phase:
     return Phase.INSTALLING if reached >= Milestone.AGENT_CONNECTED else Phase.STARTING
 
 
-def kind_at(reached: Milestone) -> Kind:
-    """How a machine is doing that has come so far, if nothing is wrong with it."""
+def _kind_at(reached: Milestone) -> Kind:
     if reached >= Milestone.WORKFLOW_ENDED:
         return Kind.DONE
     if reached >= Milestone.WORKFLOW_RUNNING:
         return Kind.WORKING
     return Kind.IDLE if reached is Milestone.AGENT_CONNECTED else Kind.BOOTING
+
+
+KINDS_AT: Final = {reached: _kind_at(reached) for reached in Milestone}
+"""How a machine is doing that has come so far, if nothing is wrong with it."""

@@ -11,6 +11,7 @@ import pytest
 from edge.journey.events import Outcome, Step
 from edge.journey.steps import Milestone
 from edge.page.live import Live
+from edge.page.turns import Turns
 from tests.page_site import PageSite, cut
 from tests.waiting import until
 
@@ -90,7 +91,7 @@ class Slow:
         self.wrote = 0
         self.taken = asyncio.Event()
 
-    async def news(self) -> dict[str, object]:
+    async def news(self, _turns: Turns) -> dict[str, object]:
         self.asked += 1
         return {"parts": {"x": str(self.asked)}}
 
@@ -118,7 +119,7 @@ async def test_page_that_is_dear_is_looked_at_more_seldom_the_more_are_open() ->
     class Dear:
         asked = 0
 
-        async def news(self) -> dict[str, object]:
+        async def news(self, _turns: Turns) -> dict[str, object]:
             nonlocal now
             now += 0.02
             self.asked += 1
@@ -139,7 +140,7 @@ async def test_silence_has_a_heartbeat() -> None:
     written: list[bytes] = []
 
     class Silent:
-        async def news(self) -> dict[str, object]:
+        async def news(self, _turns: Turns) -> dict[str, object]:
             return {}
 
     async def write(data: bytes) -> None:

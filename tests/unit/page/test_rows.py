@@ -10,8 +10,8 @@ import pytest
 from edge.journey.events import Outcome, Step
 from edge.journey.steps import Milestone
 from edge.page.query import PAGE_ROWS, Query, Selection, read_query, select
-from edge.page.rows import Row, natural
-from edge.page.words import Kind
+from edge.page.rows import Named, Row, natural
+from edge.page.words import RANKS, Kind
 from tests.page_site import INSTALLATION, PageSite, cut
 
 T0 = 1_700_000_000.0
@@ -28,7 +28,7 @@ async def test_machine_that_gets_on_says_what_is_awaited_and_until_when() -> Non
     mac = site.hardware("m1", 1)
     site.play(mac, cut(Milestone.LEASED), T0, "m1")
     row = (await rows(site))[mac]
-    assert (row.name, row.kind, row.state) == ("default/m1", Kind.BOOTING, "has an address")
+    assert (row.named.name, row.kind, row.state) == ("default/m1", Kind.BOOTING, "has an address")
     assert row.awaited == "that it asks for its boot program"
     assert row.until == pytest.approx(T0 + 4.9 + 8)
     assert row.since == pytest.approx(T0 + 4.9)
@@ -115,25 +115,23 @@ async def test_made_up_machines_do_not_fill_the_rows_of_a_page_that_is_open() ->
 # --- which of them ---------------------------------------------------------------------------------------------
 
 
-def row(name: str, kind: Kind = Kind.DONE, **given: object) -> Row:
-    plain: dict[str, object] = {
-        "mac": f"mac-{name}", "order": natural(name), "name": f"default/{name}", "ip": "", "kind": kind, "state": "",
-        "message": "", "since": 0.0, "heard": 0.0, "first": 0.0, "awaited": "", "until": 0.0, "wrong": "", "reason": "",
-        "warning": False, "reached": 0,
-    }  # fmt: skip
-    return Row(**(plain | given))  # type: ignore[arg-type]
+def row(name: str, kind: Kind = Kind.DONE, wrong: str = "", ip: str = "") -> Row:
+    known = Named(f"mac-{name}", natural(name), f"default/{name}", ip)
+    return Row(RANKS[kind], 0, 0.0, 0.0, known, kind, "", wrong=wrong)
 
 
 def chosen(found: list[Row], **asked: str) -> Selection:
     selection = None
-    for selection in select({each.mac: each for each in found}, read_query(asked), lambda each: each.ip):  # noqa: B007
+    by_name = [each.mac for each in sorted(found, key=lambda each: each.named.order)]
+    rows = {each.mac: each for each in found}
+    for selection in select(by_name, rows, read_query(asked), lambda each: each.named.ip):  # noqa: B007
         pass
     assert selection is not None
     return selection
 
 
 def names(selection: Selection) -> list[str]:
-    return [each.name.removeprefix("default/") for _, each in selection.rows]
+    return [each.named.name.removeprefix("default/") for _, each in selection.rows]
 
 
 def test_who_needs_somebody_comes_first_and_node_9_before_node_10() -> None:
@@ -160,7 +158,12 @@ def test_filter_counts_what_the_search_finds_whatever_is_shown() -> None:
 def test_groups_stand_together_and_those_without_come_last() -> None:
     found = [row("a", ip=""), row("b", ip="y"), row("c", ip="x"), row("d", ip="y")]
     selection = chosen(found, group="rack")
-    assert [(group, each.name[-1]) for group, each in selection.rows] == [("x", "c"), ("y", "b"), ("y", "d"), ("", "a")]
+    assert [(group, each.named.name[-1]) for group, each in selection.rows] == [
+        ("x", "c"),
+        ("y", "b"),
+        ("y", "d"),
+        ("", "a"),
+    ]
     assert selection.groups == {"x": 1, "y": 2, "": 1}
     assert names(chosen(found, **{"group": "rack", "in": "y"})) == ["b", "d"]
     assert names(chosen(found, **{"group": "rack", "in": ""})) == ["a"]
