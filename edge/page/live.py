@@ -14,16 +14,16 @@ from typing import Final, Protocol
 
 import orjson
 
-from edge.page.turns import Turns
+from edge.page.turns import Others, Turns
 
 MAX_STREAMS: Final = 32
 """Pages that are live at one time; others are shown as they were when they were loaded."""
 INTERVAL_SECONDS: Final = 0.3
 """A page is looked at so often at most."""
-REST: Final = 9.0
-"""And after so many times what it took, for each page that is open: a tenth of the event loop for all of them."""
+REST: Final = 4.0
+"""And after so many times what it took, for each page that is open: a fifth of a processor for all of them."""
 BUSY_REST: Final = 49.0
-"""The same where others have as much to do: a fiftieth."""
+"""The same where others have much to do: a fiftieth."""
 LONGEST_SECONDS: Final = 10.0
 HEARTBEAT_SECONDS: Final = 15.0
 _RETRY = b"retry: 2000\n\n"
@@ -46,8 +46,10 @@ class Live:
         heartbeat: float = HEARTBEAT_SECONDS,
         most: int = MAX_STREAMS,
         elapsed: Callable[[], float] = time.perf_counter,
+        spent: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Times in seconds."""
+        """Times in seconds; `spent` counts those in which this thread had a processor."""
+        self._spent = spent
         self._interval = interval
         self._heartbeat = heartbeat
         self._most = most
@@ -75,11 +77,12 @@ class Live:
         self._open.add(ended)
         try:
             await write(_RETRY)
-            sent = self._elapsed()
+            sent, spent, others = self._elapsed(), 0.0, Others()
             while not ended.is_set() and may_go_on():
-                turns = Turns(self._elapsed)
+                busy = others.are_busy(spent)
+                turns = Turns(busy=busy, elapsed=self._spent)
                 news = await source.news(turns)
-                spent, rest = turns.spent, BUSY_REST if turns.is_busy else REST
+                spent, rest = turns.spent, BUSY_REST if busy else REST
                 if news:
                     await write(b"data: " + orjson.dumps(news) + b"\n\n")
                     sent = self._elapsed()

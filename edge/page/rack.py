@@ -97,8 +97,9 @@ class Rack:
         self._most_strangers = MORE_STRANGERS
 
     async def update(self, turns: Turns | None = None, shown: Iterable[str] = ()) -> None:
-        """Bring the rows up to date: all of them. With `turns`, where others have much to do, those of `shown` first
-        and others the next time."""
+        """Bring the rows up to date: all of them. With `turns`, where others have much to do, those of `shown` and
+        those in trouble first, and some of the others the next time."""
+        urgent: list[str] = []
         async with self._lock:
             if not self.is_open:
                 self._askers = [self._journey.changes(), self._expectations.changes(), self._hardware.asker()]
@@ -106,10 +107,15 @@ class Rack:
                 self._waiting |= dict.fromkeys(each.mac for each in self._inventory.machines())
             for asker in self._askers:
                 self._waiting |= dict.fromkeys(asker.take())
-            for mac in shown:
-                if mac in self._waiting:
-                    del self._waiting[mac]
-                    self._look(mac)
+            for mac in [mac for mac in shown if mac in self._waiting]:
+                self._look(mac)
+                del self._waiting[mac]
+            for mac in self._waiting:
+                awaited = self._expectations.of(mac)
+                if awaited is not None and awaited.finding is not None:
+                    urgent.append(mac)
+            for mac in urgent:
+                self._waiting.move_to_end(mac, last=False)
             await self._look_at_waiting(turns)
             if len(self._strangers) > self._most_strangers:
                 self._waiting |= dict.fromkeys(self._strangers)

@@ -1,4 +1,4 @@
-"""Long work in short turns of the event loop, which serves DHCP, too; and how much others want of it meanwhile."""
+"""Long work in short turns of the event loop, which serves DHCP, too; less of it while that has much to do."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import Final
 TURN_SECONDS: Final = 0.002
 """How long one works between two turns of the event loop."""
 BUSY_SECONDS: Final = 0.005
-"""What may wait is put off after so much work, where others have as much to do."""
+"""What may wait is put off after so much work, where others have much to do."""
+BUSY_SHARE: Final = 0.6
+"""So much of a processor that others take is much."""
 
 
 class Turns:
-    """One piece of work: how long it took (`spent`), and how long others did (`others`), in seconds."""
+    """One piece of work: how long it took (`spent`), in seconds of the processor."""
 
-    def __init__(self, elapsed: Callable[[], float] = time.perf_counter) -> None:
-        """`elapsed` gives seconds, of any epoch."""
+    def __init__(self, *, busy: bool = False, elapsed: Callable[[], float] = time.thread_time) -> None:
+        """`busy`: others have much to do. `elapsed` gives seconds, of any epoch."""
         self._elapsed = elapsed
         self._began = elapsed()
         self._spent = 0.0
-        self.others = 0.0
+        self._busy = busy
 
     @property
     def spent(self) -> float:
@@ -29,14 +31,9 @@ class Turns:
         return self._spent + self._elapsed() - self._began
 
     @property
-    def is_busy(self) -> bool:
-        """Whether others have at least as much to do as we."""
-        return self.others >= self.spent
-
-    @property
     def may_wait(self) -> bool:
         """Whether what is left had better be done another time."""
-        return self.spent > BUSY_SECONDS and self.is_busy
+        return self._busy and self.spent > BUSY_SECONDS
 
     async def rest(self) -> None:
         """Let others have their turn, if this one has been long enough."""
@@ -46,4 +43,21 @@ class Turns:
         self._spent += now - self._began
         await asyncio.sleep(0)
         self._began = self._elapsed()
-        self.others += self._began - now
+
+
+class Others:
+    """How busy the others of this event loop's thread are."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, elapsed: Callable[[], float] = time.thread_time
+    ) -> None:
+        """`clock` gives seconds, `elapsed` those in which this thread had a processor; both of any epoch."""
+        self._clock = clock
+        self._elapsed = elapsed
+        self._since = clock(), elapsed()
+
+    def are_busy(self, ours: float) -> bool:
+        """Since the last look, in which this work took `ours` seconds."""
+        (began, spent), (now, taken) = self._since, (self._clock(), self._elapsed())
+        self._since = now, taken
+        return taken - spent - ours > BUSY_SHARE * (now - began)

@@ -9,6 +9,7 @@ name, where a few machines do something all the time; the other at who needs som
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import resource
@@ -49,8 +50,8 @@ def run(_directory: Path, machines: int = MACHINES, seconds: float = SECONDS) ->
         row(name, f"{what}: failure to the top of the page, p99", "ms", alone, "trouble", "", less_is_better=True,
             note="within it, the sweep of the expectations, once a second"),
         row(name, f"{what}: processor", "% of one", rounds, "processor", PEER, less_is_better=True),
-        row(name, f"{what}: event loop late by, p99", "ms", rounds, "late", PEER, less_is_better=True),
-        row(name, f"{what}: event loop late by, most", "ms", rounds, "latest", PEER, less_is_better=True),
+        row(name, f"{what}: event loop held for, p99", "ms", rounds, "late", PEER, less_is_better=True),
+        row(name, f"{what}: event loop held for, most", "ms", rounds, "latest", PEER, less_is_better=True),
         row(name, f"{what}: resident at most", "MB", rounds, "resident", PEER, less_is_better=True),
         row(name, f"{what}: sent to a page", "kB/s", alone, "bytes", "", less_is_better=True),
     ]  # fmt: skip
@@ -62,24 +63,30 @@ class _Load:
     def __init__(self, site: PageSite, machines: int) -> None:
         self.site = site
         self.probes = [site.hardware(f"aaa-{number}", 20_000 + number) for number in range(PROBES)]
-        self.failing = [site.hardware(f"zzz-{number}", 30_000 + number) for number in range(int(SECONDS) * 2)]
+        self.failing = [site.hardware(f"aab-{number}", 30_000 + number) for number in range(int(SECONDS) * 2)]
         self.macs = [site.hardware(f"node-{number}", number) for number in range(1, machines + 1)]
         self.notes = [Note(step, outcome, message, detail) for _, step, outcome, message, detail in INSTALLATION]
         self.at: dict[int, float] = {}
         self.failed: dict[str, float] = {}
         self.events = 0
         self.late: list[float] = []
+        self.due: list[tuple[float, int, int]] = []
 
-    async def boot(self, seconds: float) -> None:
-        """All of them, each in its own order, spread over the time."""
+    def prepare(self, seconds: float) -> None:
+        """All of them boot, each in its own order, spread over the time."""
         steps = [(each[0] / INSTALLATION[-1][0], note) for each, note in zip(INSTALLATION, self.notes, strict=True)]
         spread = 0.4
-        due = sorted(
+        self.due = sorted(
             (seconds * (spread * number / len(self.macs) + (1 - spread) * share), number, place)
             for number in range(len(self.macs))
             for place, (share, _) in enumerate(steps)
         )
-        began, at = time.monotonic(), 0
+        gc.collect()
+        gc.freeze()  # as the edge does when it knows its machines
+
+    async def boot(self) -> None:
+        """As was prepared."""
+        due, began, at = self.due, time.monotonic(), 0
         while at < len(due):
             now = time.monotonic() - began
             while at < len(due) and due[at][0] <= now:
@@ -113,16 +120,18 @@ class _Load:
                 await asyncio.sleep(0)
 
     async def measure(self) -> None:
-        """How late the event loop is."""
+        """How much others do between two turns of one who wants to have one each millisecond: time of the processor,
+        for the wall clock says how busy the machine is."""
         while True:
-            before = time.monotonic()
+            before = time.thread_time()
             await asyncio.sleep(0.001)
-            self.late.append(time.monotonic() - before - 0.001)
+            self.late.append(time.thread_time() - before)
 
 
 async def _storm(machines: int, seconds: float, pages: int) -> Sample:
     site = PageSite(follows_time=True)
     load = _Load(site, machines)
+    load.prepare(seconds)
     readers: list[asyncio.subprocess.Process] = []
     async with site.served() as client:
         url = str(client._base_url)
@@ -134,7 +143,7 @@ async def _storm(machines: int, seconds: float, pages: int) -> Sample:
         processor, began = time.process_time(), time.monotonic()
         beside: list[Coroutine[Any, Any, None]] = [load.probe(), load.fail(), load.sweep(), load.measure()]
         tasks = [asyncio.create_task(each) for each in beside]
-        await load.boot(seconds)
+        await load.boot()
         took, spent = time.monotonic() - began, time.process_time() - processor
         await asyncio.sleep(2.0)
         for task in tasks:

@@ -11,7 +11,8 @@ import pytest
 from edge.journey.events import Outcome, Step
 from edge.journey.steps import Milestone
 from edge.page.live import Live
-from edge.page.turns import Turns
+from edge.page.turns import Others, Turns
+from edge.page.words import Kind
 from tests.page_site import PageSite, cut
 from tests.waiting import until
 
@@ -128,10 +129,10 @@ async def test_page_that_is_dear_is_looked_at_more_seldom_the_more_are_open() ->
     async def write(_data: bytes) -> None:
         pass
 
-    live, pages = Live(interval=0.01, elapsed=lambda: now), [Dear(), Dear()]
+    live, pages = Live(interval=0.01, spent=lambda: now), [Dear(), Dear()]
     following = [asyncio.create_task(live.follow(page, write, lambda: True)) for page in pages]
     await asyncio.sleep(0.5)
-    assert sum(page.asked for page in pages) <= 6  # 9 times 20 ms for each of two: about every 360 ms
+    assert sum(page.asked for page in pages) <= 10  # 4 times 20 ms for each of two: about every 160 ms
     live.close()
     await asyncio.gather(*following)
 
@@ -192,3 +193,32 @@ async def test_edge_that_stops_does_not_wait_for_pages() -> None:
 async def test_stream_of_nothing_is_not_found(path: str) -> None:
     async with PageSite(T0).served() as client, client.get(path) as response:
         assert response.status == 404
+
+
+def test_others_are_busy_when_they_take_most_of_a_processor() -> None:
+    now = spent = 0.0
+    others = Others(lambda: now, lambda: spent)
+    now, spent = 1.0, 0.7
+    assert others.are_busy(0.0)
+    now, spent = 2.0, 1.4
+    assert not others.are_busy(0.2)
+    now, spent = 3.0, 1.5
+    assert not others.are_busy(0.0)
+
+
+async def test_where_others_are_busy_what_is_shown_and_who_is_in_trouble_comes_first() -> None:
+    site = PageSite(T0)
+    macs = [site.hardware(f"m{number}", number) for number in range(1, 1001)]
+    await site.rack.update()
+    for mac in macs:
+        site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", stage="PXE ROM", dhcp="offer")
+    site.journey.record(macs[-1], Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
+    site.sweep()
+    times = iter(range(10_000))
+    busy = Turns(busy=True, elapsed=lambda: float(next(times)))
+    await site.rack.update(busy, [macs[-2]])
+    done = [mac for mac in macs if site.rack.rows[mac].kind is not Kind.SILENT]
+    assert {macs[-1], macs[-2]} <= set(done)
+    assert len(done) < 100
+    await site.rack.update()
+    assert all(row.kind is not Kind.SILENT for row in site.rack.rows.values())

@@ -10,7 +10,7 @@ from edge.journey.steps import Milestone
 from edge.page.machine import MachineShown
 from edge.page.timeline import Timeline, chains
 from edge.page.words import Phase
-from tests.page_site import INSTALLATION, PageSite, cut
+from tests.page_site import INSTALLATION, PageSite, Played, cut
 
 T0 = 1_700_000_000.0
 
@@ -77,7 +77,7 @@ def test_step_that_lasts_grows_and_is_late_after_its_limit() -> None:
 def test_failed_action_is_drawn_as_one() -> None:
     site = PageSite(T0)
     mac = site.hardware("m1", 1)
-    failed = (60.0, Step.ACTION, Outcome.FAILED, "failed", {"action": "stream-image", "state": "Failed"})
+    failed: Played = (60.0, Step.ACTION, Outcome.FAILED, "failed", {"action": "stream-image", "state": "Failed"})
     site.play(mac, [*cut(Milestone.ACTION_BEGUN), failed], T0, "m1")
     assert [bar.failed for bar in drawn(site, mac).bars if bar.label == "action stream-image"] == [True]
 
@@ -102,7 +102,7 @@ def test_boot_number_that_there_is_not_shows_the_oldest() -> None:
 def test_machine_that_boots_for_ever_has_bounded_bars() -> None:
     site = PageSite(T0)
     mac = site.hardware("m1", 1)
-    many = [
+    many: list[Played] = [
         (100.0 + number, Step.ACTION, Outcome.INFO, "begun", {"action": f"a{number}", "state": "Running"})
         for number in range(200)
     ]
