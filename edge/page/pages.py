@@ -132,12 +132,12 @@ def _live(url: str) -> str:
 
 def _values(row: Row) -> tuple[object, ...]:
     """As the template wants them."""
-    name, awaited = row.named.name.rpartition("/")[2], row.awaited.removeprefix("that ")
+    name, awaited = row.name.rpartition("/")[2], row.awaited.removeprefix("that ")
     return (
         row.kind.value,
         row.mac,
         name,
-        row.named.ip,
+        row.ip,
         row.state,
         row.message,
         row.since,

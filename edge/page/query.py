@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from edge.page.rows import Row
+from edge.page.rows import Packed, Row
 from edge.page.words import KIND_WORDS, RANKS, Kind
 
 PAGE_ROWS: Final = 100
@@ -24,9 +24,12 @@ SORTS: Final = ("attention", "name", "state", "since", "heard")
 GROUPS: Final = ("state", "osie", "namespace")
 """Beside these, any label."""
 GroupOf = Callable[[Row], str]
+_MAC: Final = Row._fields.index("mac")
 
-_RANK, _REACHED, _SINCE, _HEARD = (itemgetter(place) for place in range(4))
-_SORT_KEYS: Final[dict[str, tuple[Callable[[Row], float], bool] | None]] = {
+_RANK, _REACHED, _SINCE, _HEARD = (
+    itemgetter(Row._fields.index(name)) for name in ("rank", "reached", "since", "heard")
+)
+_SORT_KEYS: Final[dict[str, tuple[Callable[[Packed], float], bool] | None]] = {
     "attention": (_RANK, False),
     "name": None,
     "state": (_REACHED, True),
@@ -107,71 +110,66 @@ class Selection:
         return min(self.query.number, self.pages)
 
 
-def select(names: Sequence[str], rows: Mapping[str, Row], query: Query, group_of: GroupOf) -> Iterator[Selection]:
+def select(names: Sequence[str], rows: Mapping[str, Packed], query: Query, group_of: GroupOf) -> Iterator[Selection]:
     """The selection, again and again: complete when the iterator ends. In between others have their turn.
 
     `names` are the MACs of `rows` in the order of names.
     """
     found, wanted = Selection(query), query.text.lower()
     ranks: Counter[int] = Counter()
-    portions: list[list[tuple[str, Row]]] = []
-    key, reverse = _key(query)
+    portions: list[list[Packed]] = []
+    groups: dict[str, str] = {}
+    by = _SORT_KEYS[query.sort]
     step = SLOW_PORTION if wanted or query.group else PORTION
     for start in range(0, len(names), step):
         portion = [rows[mac] for mac in names[start : start + step]]
         if wanted:
-            portion = [row for row in portion if wanted in row.text]
-        pairs = [(group_of(row) if query.group else "", row) for row in portion]
+            portion = [packed for packed in portion if wanted in Row._make(packed).text]
+        if query.group:
+            groups |= {packed[_MAC]: group_of(Row._make(packed)) for packed in portion}
         if query.within is not None:
-            pairs = [pair for pair in pairs if pair[0] == query.within]
-        ranks.update(pair[1][0] for pair in pairs)
+            portion = [packed for packed in portion if groups[packed[_MAC]] == query.within]
+        ranks.update(map(_RANK, portion))
         if query.kind is not None:
-            pairs = [pair for pair in pairs if pair[1].kind is query.kind]
+            rank = RANKS[query.kind]
+            portion = [packed for packed in portion if packed[0] == rank]
+        if by is not None:
+            portion.sort(key=by[0], reverse=by[1])
         if query.group:
-            found.groups.update(group for group, _ in pairs)
-        if key is not None:
-            pairs.sort(key=key, reverse=reverse)
-        if query.group:
-            pairs.sort(key=_group_key)
-        portions.append(pairs)
+            found.groups.update(groups[packed[_MAC]] for packed in portion)
+            portion.sort(key=lambda packed: _group_key(groups[packed[_MAC]]))
+        portions.append(portion)
         yield found
     found.counts = Counter({kind: ranks[rank] for kind, rank in RANKS.items() if ranks[rank]})
     found.total = sum(map(len, portions))
-    ordered = _merged(portions, query, key, reverse)
+    ordered = _merged(portions, by, groups)
     left = (found.number - 1) * PAGE_ROWS
     while left > 0:
         deque(islice(ordered, min(left, SLOW_PORTION)), maxlen=0)
         left -= SLOW_PORTION
         yield found
-    found.rows = list(islice(ordered, PAGE_ROWS))
+    found.rows = [(groups.get(packed[_MAC], ""), Row._make(packed)) for packed in islice(ordered, PAGE_ROWS)]
     yield found
 
 
-def _key(query: Query) -> tuple[Callable[[tuple[str, Row]], float] | None, bool]:
-    by = _SORT_KEYS[query.sort]
-    if by is None:
-        return None, False
-    key, reverse = by
-    return lambda pair: key(pair[1]), reverse
-
-
 def _merged(
-    portions: list[list[tuple[str, Row]]],
-    query: Query,
-    key: Callable[[tuple[str, Row]], float] | None,
-    reverse: bool,
-) -> Iterator[tuple[str, Row]]:
+    portions: list[list[Packed]], by: tuple[Callable[[Packed], float], bool] | None, groups: Mapping[str, str]
+) -> Iterator[Packed]:
     """The portions are sorted, and the first has the first names."""
-    sign = -1 if reverse else 1
-    if query.group:
-        return merge(*portions, key=lambda pair: (*_group_key(pair), sign * key(pair) if key is not None else 0))
-    if key is not None:
-        return merge(*portions, key=lambda pair: sign * key(pair))
-    return chain.from_iterable(portions)
+    key, sign = by[0] if by is not None else _nothing, -1 if by is not None and by[1] else 1
+    if groups:
+        return merge(*portions, key=lambda packed: (*_group_key(groups[packed[_MAC]]), sign * key(packed)))
+    if by is None:
+        return chain.from_iterable(portions)
+    return merge(*portions, key=lambda packed: sign * key(packed))
 
 
-def _group_key(pair: tuple[str, Row]) -> tuple[bool, str]:
-    return not pair[0], pair[0]  # those without come last
+def _nothing(_packed: Packed) -> float:
+    return 0.0
+
+
+def _group_key(group: str) -> tuple[bool, str]:
+    return not group, group  # those without come last
 
 
 def group_words(query: Query, group: str) -> str:

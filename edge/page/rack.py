@@ -16,10 +16,12 @@ from typing import Final
 
 from edge.journey.changes import Asker, Changes
 from edge.journey.expectations import Expectations
+from edge.journey.history import outcome_of
 from edge.journey.recorder import Journey
+from edge.journey.steps import Outcome
 from edge.machines import Inventory, Machine
 from edge.page.query import Query, Selection, select
-from edge.page.rows import Named, Row, named, row
+from edge.page.rows import Named, Packed, Row, named, row
 from edge.page.turns import Turns
 
 LINGER_SECONDS: Final = 30.0
@@ -39,7 +41,7 @@ class Rack:
         inventory: Inventory,
         expectations: Expectations,
     ) -> None:
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, Packed] = {}
         self.version = 0
         """Another one after each change of `rows`."""
         self._journey = journey
@@ -50,7 +52,9 @@ class Rack:
         self._askers: list[Asker] = []
         self._names: list[tuple[str, str]] = []
         """`order` and MAC of all rows, sorted."""
-        self._named: dict[str, tuple[Machine | None, Named]] = {}
+        self._named: dict[str, Packed] = {}
+        self._machines: dict[str, Machine | None] = {}
+        """What the names are made of."""
         self._waiting: OrderedDict[str, None] = OrderedDict()
         """Whose rows have to be made anew."""
         self._facts: dict[str, tuple[Machine, str, dict[str, str]]] = {}
@@ -91,6 +95,7 @@ class Rack:
         self.rows = {}
         self._names.clear()
         self._named.clear()
+        self._machines.clear()
         self._waiting.clear()
         self._facts.clear()
         self._strangers.clear()
@@ -99,7 +104,6 @@ class Rack:
     async def update(self, turns: Turns | None = None, shown: Iterable[str] = ()) -> None:
         """Bring the rows up to date: all of them. With `turns`, where others have much to do, those of `shown` and
         those in trouble first, and some of the others the next time."""
-        urgent: list[str] = []
         async with self._lock:
             if not self.is_open:
                 self._askers = [self._journey.changes(), self._expectations.changes(), self._hardware.asker()]
@@ -110,12 +114,9 @@ class Rack:
             for mac in [mac for mac in shown if mac in self._waiting]:
                 self._look(mac)
                 del self._waiting[mac]
-            for mac in self._waiting:
-                awaited = self._expectations.of(mac)
-                if awaited is not None and awaited.finding is not None:
-                    urgent.append(mac)
-            for mac in urgent:
-                self._waiting.move_to_end(mac, last=False)
+            if turns is not None and turns.is_busy:
+                for mac in [mac for mac in self._waiting if self._is_urgent(mac)]:
+                    self._waiting.move_to_end(mac, last=False)
             await self._look_at_waiting(turns)
             if len(self._strangers) > self._most_strangers:
                 self._waiting |= dict.fromkeys(self._strangers)
@@ -145,6 +146,12 @@ class Rack:
 
     # --- one machine ----------------------------------------------------------------------------------------------
 
+    def _is_urgent(self, mac: str) -> bool:
+        """Whether it is in trouble."""
+        awaited, last = self._expectations.of(mac), self._journey.last_entry(mac)
+        failed = last is not None and outcome_of(last.entry) is Outcome.FAILED
+        return failed or (awaited is not None and awaited.finding is not None)
+
     async def _look_at_waiting(self, turns: Turns | None) -> None:
         """In the order in which they came; each is made once, whatever has happened to it meanwhile."""
         working = turns or Turns()
@@ -162,27 +169,26 @@ class Rack:
         if machine is None and last is None and not claimed:
             self._forget(mac)
             return
-        known = self._named.get(mac)
-        if known is None or known[0] is not machine:
-            known = self._name(mac, machine)
-        expectations = self._expectations
-        new = row(known[1], last, expectations.of(mac), expectations.limits, claimed=claimed)
+        if mac not in self._named or self._machines[mac] is not machine:
+            self._name(mac, machine)
+        name, expectations = Named._make(self._named[mac]), self._expectations
+        new = tuple(row(name, last, expectations.of(mac), expectations.limits, claimed=claimed))
         if self.rows.get(mac) != new:
             self.rows[mac] = new
             self.version += 1
 
-    def _name(self, mac: str, machine: Machine | None) -> tuple[Machine | None, Named]:
+    def _name(self, mac: str, machine: Machine | None) -> None:
         self._forget_name(mac)
-        known = self._named[mac] = machine, named(mac, machine)
-        insort(self._names, (known[1].order, mac))
+        name = named(mac, machine)
+        self._named[mac], self._machines[mac] = tuple(name), machine
+        insort(self._names, (name.order, mac))
         if machine is None:
             self._strangers.add(mac)
-        return known
 
     def _forget_name(self, mac: str) -> None:
-        known = self._named.pop(mac, None)
-        if known is not None:
-            del self._names[bisect_left(self._names, (known[1].order, mac))]
+        if mac in self._named:
+            name = Named._make(self._named.pop(mac))
+            del self._machines[mac], self._names[bisect_left(self._names, (name.order, mac))]
         self._strangers.discard(mac)
 
     def _forget(self, mac: str) -> None:
@@ -212,7 +218,7 @@ class Rack:
             case "state":
                 return each.kind.value
             case "namespace":
-                return each.named.name.partition("/")[0]
+                return each.name.partition("/")[0]
         facts = self._facts_of(each.mac)
         if facts is None:
             return ""

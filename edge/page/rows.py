@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from edge.journey.expectations import Awaited, Limits
-from edge.journey.history import Entry, Last, event, message_of, milestone, step_of
+from edge.journey.history import Entry, Last, event, message_of, milestone, outcome_of, step_of
 from edge.journey.steps import Milestone, Outcome, Step
 from edge.machines import Machine
 from edge.page.words import KIND_WORDS, KINDS_AT, RANKS, STATES, Kind
 
+_KINDS: Final = tuple(Kind)
 _DIGITS: Final = re.compile(r"\d+")
 _TAKES_TURNS: Final = frozenset(
     {
@@ -36,18 +37,24 @@ class Named(NamedTuple):
     ip: str
 
 
+Packed = tuple[Any, ...]
+"""A row as it is kept: a plain tuple of texts and numbers, which the garbage collector passes by."""
+
+
 class Row(NamedTuple):
     """As it is shown; times are in seconds since the epoch, 0: never.
 
-    `rank` is that of its kind, `until` is when what is `awaited` is due.
+    `rank` is that of its kind, `order` and `name` as in `Named`; `until` is when what is `awaited` is due.
     """
 
     rank: int
     reached: int
     since: float
     heard: float
-    named: Named
-    kind: Kind
+    mac: str
+    order: str
+    name: str
+    ip: str
     state: str
     message: str = ""
     first: float = 0.0
@@ -58,15 +65,15 @@ class Row(NamedTuple):
     warning: bool = False
 
     @property
-    def mac(self) -> str:
-        """Lower case, with colons."""
-        return self.named.mac
+    def kind(self) -> Kind:
+        """How it is doing."""
+        return _KINDS[self.rank]
 
     @property
     def text(self) -> str:
         """What is searched, in lower case."""
         kind = KIND_WORDS[self.kind]
-        words = self.named.name, self.mac, self.named.ip, self.state, self.message, self.wrong, self.reason, kind
+        words = self.name, self.mac, self.ip, self.state, self.message, self.wrong, self.reason, kind
         return "\n".join(words).lower()
 
 
@@ -80,7 +87,7 @@ def named(mac: str, machine: Machine | None) -> Named:
 def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits, *, claimed: bool = False) -> Row:
     """`last` is its last sign of life, None: nothing was heard of it. `claimed`: several Hardware have its MAC."""
     if last is None:
-        return Row(RANKS[Kind.SILENT], 0, 0.0, 0.0, name, Kind.SILENT, KIND_WORDS[Kind.SILENT])
+        return Row(RANKS[Kind.SILENT], 0, 0.0, 0.0, *name, KIND_WORDS[Kind.SILENT])
     entry = last.entry
     reached, since = _reached(last, awaited)
     awaits, until = "", 0.0
@@ -90,11 +97,16 @@ def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits,
             awaits, until = awaited.next, since + after
     finding = awaited.finding if awaited is not None else None
     warning = finding is not None and finding.outcome is not Outcome.INFO
+    wrong, reason = (finding.message, finding.rule) if finding is not None else ("", "")
     state, kind = _state(reached, entry)
     if not name.name and not claimed and step_of(entry) is Step.SEEN:
         state, kind = KIND_WORDS[Kind.UNREGISTERED], Kind.UNREGISTERED
     elif warning:
         kind = Kind.TROUBLE
+    elif finding is None and outcome_of(entry) is Outcome.FAILED:
+        # Nobody has looked into it yet, but so much is known.
+        kind, warning = Kind.TROUBLE, True
+        wrong, reason = message_of(entry), f"{step_of(entry).value.capitalize()}Failed"
     elif reached is None and not name.name:
         kind = Kind.UNREGISTERED
     return Row(
@@ -102,15 +114,14 @@ def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits,
         int(reached or 0),
         since,
         last.time,
-        name,
-        kind,
+        *name,
         state,
         message_of(entry),
         last.first_seen,
         awaits,
         until,
-        finding.message if finding is not None else "",
-        finding.rule if finding is not None else "",
+        wrong,
+        reason,
         warning,
     )
 

@@ -23,7 +23,7 @@ class Turns:
         self._elapsed = elapsed
         self._began = elapsed()
         self._spent = 0.0
-        self._busy = busy
+        self.is_busy = busy
 
     @property
     def spent(self) -> float:
@@ -33,7 +33,7 @@ class Turns:
     @property
     def may_wait(self) -> bool:
         """Whether what is left had better be done another time."""
-        return self._busy and self.spent > BUSY_SECONDS
+        return self.is_busy and self.spent > BUSY_SECONDS
 
     async def rest(self) -> None:
         """Let others have their turn, if this one has been long enough."""

@@ -11,6 +11,7 @@ import pytest
 from edge.journey.events import Outcome, Step
 from edge.journey.steps import Milestone
 from edge.page.live import Live
+from edge.page.rows import Row
 from edge.page.turns import Others, Turns
 from edge.page.words import Kind
 from tests.page_site import PageSite, cut
@@ -217,8 +218,8 @@ async def test_where_others_are_busy_what_is_shown_and_who_is_in_trouble_comes_f
     times = iter(range(10_000))
     busy = Turns(busy=True, elapsed=lambda: float(next(times)))
     await site.rack.update(busy, [macs[-2]])
-    done = [mac for mac in macs if site.rack.rows[mac].kind is not Kind.SILENT]
+    done = [mac for mac in macs if Row._make(site.rack.rows[mac]).kind is not Kind.SILENT]
     assert {macs[-1], macs[-2]} <= set(done)
     assert len(done) < 100
     await site.rack.update()
-    assert all(row.kind is not Kind.SILENT for row in site.rack.rows.values())
+    assert all(Row._make(packed).kind is not Kind.SILENT for packed in site.rack.rows.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from edge.journey.events import Outcome, Step
 from edge.journey.steps import Milestone
 from edge.page.query import PAGE_ROWS, Query, Selection, read_query, select
-from edge.page.rows import Named, Row, natural
+from edge.page.rows import Row, natural
 from edge.page.words import RANKS, Kind
 from tests.page_site import PageSite, cut
 
@@ -20,7 +21,7 @@ STRANGER = "02:00:00:aa:bb:cc"
 
 async def rows(site: PageSite) -> dict[str, Row]:
     await site.rack.update()
-    return site.rack.rows
+    return {mac: Row._make(packed) for mac, packed in site.rack.rows.items()}
 
 
 async def test_machine_that_gets_on_says_what_is_awaited_and_until_when() -> None:
@@ -28,7 +29,7 @@ async def test_machine_that_gets_on_says_what_is_awaited_and_until_when() -> Non
     mac = site.hardware("m1", 1)
     site.play(mac, cut(Milestone.LEASED), T0, "m1")
     row = (await rows(site))[mac]
-    assert (row.named.name, row.kind, row.state) == ("default/m1", Kind.BOOTING, "has an address")
+    assert (row.name, row.kind, row.state) == ("default/m1", Kind.BOOTING, "has an address")
     assert row.awaited == "that it asks for its boot program"
     assert row.until == pytest.approx(T0 + 4.9 + 8)
     assert row.since == pytest.approx(T0 + 4.9)
@@ -54,6 +55,14 @@ async def test_event_is_seen_before_the_next_sweep() -> None:
     await site.rack.update()
     site.journey.record(mac, Step.TFTP, Outcome.OK, "sent")
     assert (await rows(site))[mac].state == "has its boot program"
+
+
+async def test_failure_is_trouble_before_anybody_has_looked_into_it() -> None:
+    site = PageSite(T0)
+    mac = site.hardware("m1", 1)
+    site.journey.record(mac, Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
+    row = (await rows(site))[mac]
+    assert (row.kind, row.reason, row.wrong) == (Kind.TROUBLE, "KernelFailed", "the upstream answers 404")
 
 
 @pytest.mark.parametrize(
@@ -116,22 +125,21 @@ async def test_made_up_machines_do_not_fill_the_rows_of_a_page_that_is_open() ->
 
 
 def row(name: str, kind: Kind = Kind.DONE, wrong: str = "", ip: str = "") -> Row:
-    known = Named(f"mac-{name}", natural(name), f"default/{name}", ip)
-    return Row(RANKS[kind], 0, 0.0, 0.0, known, kind, "", wrong=wrong)
+    return Row(RANKS[kind], 0, 0.0, 0.0, f"mac-{name}", natural(name), f"default/{name}", ip, "", wrong=wrong)
 
 
 def chosen(found: list[Row], **asked: str) -> Selection:
     selection = None
-    by_name = [each.mac for each in sorted(found, key=lambda each: each.named.order)]
+    by_name = [each.mac for each in sorted(found, key=lambda each: each.order)]
     rows = {each.mac: each for each in found}
-    for selection in select(by_name, rows, read_query(asked), lambda each: each.named.ip):  # noqa: B007
+    for selection in select(by_name, rows, read_query(asked), lambda each: each.ip):  # noqa: B007
         pass
     assert selection is not None
     return selection
 
 
 def names(selection: Selection) -> list[str]:
-    return [each.named.name.removeprefix("default/") for _, each in selection.rows]
+    return [each.name.removeprefix("default/") for _, each in selection.rows]
 
 
 def test_who_needs_somebody_comes_first_and_node_9_before_node_10() -> None:
@@ -158,7 +166,7 @@ def test_filter_counts_what_the_search_finds_whatever_is_shown() -> None:
 def test_groups_stand_together_and_those_without_come_last() -> None:
     found = [row("a", ip=""), row("b", ip="y"), row("c", ip="x"), row("d", ip="y")]
     selection = chosen(found, group="rack")
-    assert [(group, each.named.name[-1]) for group, each in selection.rows] == [
+    assert [(group, each.name[-1]) for group, each in selection.rows] == [
         ("x", "c"),
         ("y", "b"),
         ("y", "d"),
@@ -240,3 +248,14 @@ async def turns_beside(site: PageSite) -> int:
     await site.rack.select(Query())
     counting.cancel()
     return turns
+
+
+async def test_garbage_collector_passes_rows_by() -> None:
+    """Ten thousand objects more to be looked at would hold the event loop for tens of milliseconds each time."""
+    site = PageSite(T0)
+    mac = site.hardware("m1", 1)
+    site.play(mac, cut(Milestone.LEASED), T0, "m1")
+    await site.rack.update()
+    gc.collect()
+    kept = [site.rack.rows[mac], site.rack._named[mac], site.rack._names[0]]
+    assert [gc.is_tracked(each) for each in kept] == [False, False, False]
