@@ -104,7 +104,10 @@ class Rack:
     async def update(self, turns: Turns | None = None, shown: Iterable[str] = ()) -> None:
         """Bring the rows up to date: all of them. With `turns`, where others have much to do, those of `shown` and
         those in trouble first, and some of the others the next time."""
+        working = turns or Turns()
+        working.leave()
         async with self._lock:
+            working.go_on()
             if not self.is_open:
                 self._askers = [self._journey.changes(), self._expectations.changes(), self._hardware.asker()]
                 self._waiting |= dict.fromkeys(self._journey.macs())
@@ -114,13 +117,13 @@ class Rack:
             for mac in [mac for mac in shown if mac in self._waiting]:
                 self._look(mac)
                 del self._waiting[mac]
-            if turns is not None and turns.is_busy:
+            if working.is_busy:
                 for mac in [mac for mac in self._waiting if self._is_urgent(mac)]:
                     self._waiting.move_to_end(mac, last=False)
-            await self._look_at_waiting(turns)
+            await self._look_at_waiting(working)
             if len(self._strangers) > self._most_strangers:
                 self._waiting |= dict.fromkeys(self._strangers)
-                await self._look_at_waiting(turns)
+                await self._look_at_waiting(working)
                 self._most_strangers = len(self._strangers) + MORE_STRANGERS
 
     async def select(self, query: Query, turns: Turns | None = None) -> Selection:
@@ -152,15 +155,14 @@ class Rack:
         failed = last is not None and outcome_of(last.entry) is Outcome.FAILED
         return failed or (awaited is not None and awaited.finding is not None)
 
-    async def _look_at_waiting(self, turns: Turns | None) -> None:
+    async def _look_at_waiting(self, turns: Turns) -> None:
         """In the order in which they came; each is made once, whatever has happened to it meanwhile."""
-        working = turns or Turns()
         while self._waiting:
             for mac in _taken(self._waiting, _PORTION):
                 self._look(mac)
-            if turns is not None and turns.may_wait:
+            if turns.may_wait:
                 return
-            await working.rest()
+            await turns.rest()
 
     def _look(self, mac: str) -> None:
         machine = self._inventory.by_mac(mac)

@@ -40,8 +40,16 @@ class Turns:
         now = self._elapsed()
         if now - self._began < TURN_SECONDS:
             return
-        self._spent += now - self._began
+        self.leave()
         await asyncio.sleep(0)
+        self.go_on()
+
+    def leave(self) -> None:
+        """What comes now is waiting, in which others work."""
+        self._spent = self.spent
+
+    def go_on(self) -> None:
+        """After `leave`: the waiting is over."""
         self._began = self._elapsed()
 
 

@@ -15,8 +15,8 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
@@ -26,7 +26,7 @@ import uvloop
 
 from edge.journey.events import Note, Outcome, Step
 from tests.bench.bed import BenchError
-from tests.bench.results import Round, Row, Sample, row, say
+from tests.bench.results import Round, Row, Sample, alternate, row, say
 from tests.page_site import BEARER, INSTALLATION, PageSite
 
 MACHINES: Final = 10_000
@@ -41,6 +41,7 @@ def run(_directory: Path, machines: int = MACHINES, seconds: float = SECONDS) ->
     without = uvloop.run(_storm(machines, seconds, pages=0))
     with_pages = uvloop.run(_storm(machines, seconds, pages=2))
     rounds = [Round(with_pages, without)]
+    full = alternate(4, lambda: uvloop.run(_full(machines, pages=1)), lambda: uvloop.run(_full(machines, pages=0)))
     alone = [Round(with_pages, None)]
     what = f"{machines:,} machines boot at once, {with_pages['rate']:,.0f} events/s"
     name = "page"
@@ -53,6 +54,7 @@ def run(_directory: Path, machines: int = MACHINES, seconds: float = SECONDS) ->
         row(name, f"{what}: event loop held for, p99", "ms", rounds, "late", PEER, less_is_better=True),
         row(name, f"{what}: event loop held for, most", "ms", rounds, "latest", PEER, less_is_better=True),
         row(name, f"{what}: resident at most", "MB", rounds, "resident", PEER, less_is_better=True),
+        row(name, f"others' work in an event loop that is full, {machines:,} machines", "1/s", full, "work", PEER),
         row(name, f"{what}: sent to a page", "kB/s", alone, "bytes", "", less_is_better=True),
     ]  # fmt: skip
 
@@ -128,16 +130,49 @@ class _Load:
             self.late.append(time.thread_time() - before)
 
 
+async def _full(machines: int, pages: int, seconds: float = 4.0) -> Sample:
+    """How much others get done, who always have something to do: packets, of which each is an event."""
+    site = PageSite(follows_time=True)
+    load = _Load(site, machines)
+    gc.collect()
+    gc.freeze()
+    note, done = load.notes[0], 0
+    async with site.served() as client, _browsers(str(client._base_url), ["/live"] * pages):
+        await asyncio.sleep(2.0)
+        began, spent = time.monotonic(), time.thread_time()
+        while time.monotonic() - began < seconds:
+            for _ in range(20):
+                site.journey.note(load.macs[done % machines], note)
+                hash(tuple(range(600)))  # what a packet costs beside
+                done += 1
+            await asyncio.sleep(0)
+        spent = time.thread_time() - spent
+    gc.unfreeze()
+    return {"work": done / spent}
+
+
+@asynccontextmanager
+async def _browsers(url: str, paths: list[str]) -> AsyncIterator[list[asyncio.subprocess.Process]]:
+    """Processes that follow these pages."""
+    readers = []
+    for path in paths:
+        command = (sys.executable, "-m", "tests.bench.page", url.rstrip("/") + path)
+        readers.append(await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE))
+    try:
+        yield readers
+    finally:
+        for reader in readers:
+            if reader.returncode is None:
+                reader.terminate()
+                await reader.communicate()
+
+
 async def _storm(machines: int, seconds: float, pages: int) -> Sample:
     site = PageSite(follows_time=True)
     load = _Load(site, machines)
     load.prepare(seconds)
-    readers: list[asyncio.subprocess.Process] = []
-    async with site.served() as client:
-        url = str(client._base_url)
-        for path in ("/live?sort=name", "/live")[:pages]:
-            command = (sys.executable, "-m", "tests.bench.page", url.rstrip("/") + path)
-            readers.append(await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE))
+    paths = ["/live?sort=name", "/live"][:pages]
+    async with site.served() as client, _browsers(str(client._base_url), paths) as readers:
         await asyncio.sleep(2.0)  # until they have what there is
         load.late.clear()
         processor, began = time.process_time(), time.monotonic()
