@@ -135,6 +135,19 @@ def test_bad_hardware_is_refused_in_kubernetes_own_words_and_not_stored(serving:
     assert "NotFound" in serving.kubectl.run("get", "hardware", "bad").err
 
 
+def test_link_opens_the_page_of_the_whole_stack_in_a_client_without_the_token(serving: Serving) -> None:
+    rack, jar = serving.rack, serving.rack.directory / "cookies"
+    asked = rack.run(IN_EDGE, *TINKEDGE, "page", "--data-dir", serving.data_dir)
+    assert asked.popen.returncode == 0, asked.err
+    curl = ["curl", "-sf", "--max-time", "10", "-c", jar, "-b", jar]
+    assert "You are in" in rack.run(IN_EDGE, *curl, asked.out.strip()).out
+    page = rack.run(IN_EDGE, *curl, f"http://127.0.0.1:7081/machine/{MACHINE}").out
+    assert "lab-machine" in page
+    assert "Workflow install" in page
+    assert "served</b>" in rack.run(IN_EDGE, *curl, "http://127.0.0.1:7081/edge").out
+    assert rack.run(IN_EDGE, "curl", "-sf", "http://127.0.0.1:7081/").popen.returncode == 22  # 401
+
+
 def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(serving: Serving) -> None:
     rack = serving.rack
     watch = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json", "--data-dir", rack.directory / "data")
