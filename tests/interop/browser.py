@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -112,7 +114,7 @@ async def browser(directory: Path, base: str) -> AsyncIterator[Page]:
     process = subprocess.Popen(
         [program, "--no-sandbox", "--remote-debugging-port=0", f"--user-data-dir={directory}",
          "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars", "about:blank"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
         port_file = directory / "DevToolsActivePort"
@@ -132,5 +134,6 @@ async def browser(directory: Path, base: str) -> AsyncIterator[Page]:
                 finally:
                     reading.cancel()
     finally:
-        process.terminate()
+        # Debian's program is a shell script, and chromium another process with children of its own.
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
