@@ -32,6 +32,7 @@ COMMANDS = {
     "metal3-webhook": ("serve.services", "The conversion webhook of Metal3's BareMetalHost, for a cluster."),
     "metal3-migrate": ("metal3.migrate", "Move what is stored of Metal3's BareMetalHosts to v1beta1."),
     "watch": ("watch", "The journey of machines, live."),
+    "page": ("page", "A link to the web page of a running edge."),
     "metadata-url": ("metadata_url", "Signed URLs of a machine's metadata, for machines behind NAT."),
     "backup": ("state.backup", "The data directory as one file, while everything runs."),
     "restore": ("state.restore", "A data directory from a backup."),

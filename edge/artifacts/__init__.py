@@ -18,6 +18,7 @@ from edge.artifacts.errors import (
     StorageError,
     UpstreamError,
     UpstreamTimeoutError,
+    shown,
 )
 from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerCaches, PeerResponse
 from edge.artifacts.fetch.upstream import Timeouts
@@ -56,4 +57,5 @@ __all__ = [
     "is_name",
     "normalized",
     "open_file",
+    "shown",
 ]

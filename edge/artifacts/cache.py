@@ -173,6 +173,10 @@ class ArtifactCache:
         """Those in progress, oldest first."""
         return [flight.download.progress() for flight in self._flights.values() if flight.download is not None]
 
+    def stored(self) -> list[Stored]:
+        """Those on disk, whole, in no order."""
+        return self._store.whole()
+
     @property
     def stored_bytes(self) -> int:
         """Size of what is on disk, whole."""

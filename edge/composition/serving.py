@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import IPv4Address
@@ -23,13 +23,14 @@ from prometheus_client import CollectorRegistry
 from edge.artifacts import ArtifactCache, cache_metrics
 from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
 from edge.composition import admin_token
+from edge.composition.expecting import BootWatch
 from edge.composition.host import NetworkState
 from edge.composition.network_services import NetworkServices, Sites
 from edge.composition.networks import HostNetworks
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
 from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
-from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, machine_runner
+from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, has_ended, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.machines import (
@@ -44,6 +45,7 @@ from edge.machines import (
 )
 from edge.neighbour.resolution import AddressResolution
 from edge.neighbour.route import is_own
+from edge.page import Access, EdgeStatus, Health, Keys, Machines, Pages, Rack, Site, Templates, WorkflowLookup
 from edge.peers import Peers, peer_metrics
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
 from edge.tftp import BootFiles, TftpServer
@@ -85,14 +87,15 @@ class Serving:
         notices: Callable[[], list[Notice]] = list,
         metrics: CollectorRegistry,
         read_secret: ReadSecret,
-        awaited: Callable[[str], Mapping[str, object]] = lambda _mac: {},
+        boots: BootWatch,
+        workflow: WorkflowLookup,
     ) -> None:
         """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
         `relay_heard` of the addresses of relays that speak for machines of their network.
 
         `readiness()` says whether machines can be served, `notices()` what was announced of the edge and is still so
         (but for the networks'); `metrics` is given what is counted here; `read_secret` asks the Kubernetes API;
-        `awaited(mac)` is what operators are told of a machine beside its journey.
+        `boots` knows what is awaited of each machine; `workflow(namespace, name)` gives the Workflow of a Hardware.
 
         Raises BinariesError, SettingsError, KeyFileError.
         """
@@ -100,7 +103,8 @@ class Serving:
         self._exit = exit_stack
         self._networks = networks
         self._relay_heard = relay_heard
-        self._awaited = awaited
+        self._boots = boots
+        self._workflow = workflow
         self._metrics = metrics
         self._readiness = readiness
         self._notices = notices
@@ -188,11 +192,32 @@ class Serving:
                 registry=self._metrics,
                 ready=lambda: self._readiness().problem,
                 note=lambda: "; ".join(self._readiness().notes),
-                awaited=self._awaited,
+                awaited=self._boots.shown,
                 notices=self._notices,
+                pages=self._pages(tokens),
             )
             sites = await self._listener(admin_runner(app), edge.admin_port, "admin HTTP", "--admin-port")
             await sites.follow("", edge.admin_address)
+
+    def _pages(self, keys: Keys) -> Site:
+        """What operators see with a browser."""
+        journey, inventory, expectations = self._journey, self._inventory, self._boots.expectations
+        status = EdgeStatus(
+            lambda: Health(self._readiness().problem, self._readiness().notes),
+            self._networks,
+            self._notices,
+            journey.sent_bytes,
+            self._cache,
+            time.monotonic,
+        )
+        pages = Pages(
+            Rack(journey, inventory, expectations),
+            Machines(journey, inventory, expectations, self._workflow, time.time),
+            status,
+            Templates(),
+            time.time,
+        )
+        return Site(pages, Access(keys, time.time), has_ended=has_ended)
 
     async def network_changed(self, state: NetworkState) -> None:
         """Serve a network as it is now: HTTP first and DHCP last, in the order in which machines can be sent there.

@@ -286,7 +286,8 @@ class Stack:
                 notices=self._contact.notices,
                 metrics=self.metrics,
                 read_secret=secret_reader(client, kept),
-                awaited=boots.shown,
+                boots=boots,
+                workflow=lambda namespace, name: self._workflow_of(informers[WORKFLOW], namespace, name),
             )
         if Service.CONTROLLER in wanted:
             self._elector = self._electing(client)
@@ -420,6 +421,11 @@ class Stack:
         journey = WorkflowJourney(self.journey, self.inventory, others=bool(self._settings.hardware_selector))
         workflows.add_event_handler(journey.on_change, journey.on_delete)
         workflows.add_event_handler(self._pending.apply, self._pending.remove)
+
+    def _workflow_of(self, workflows: Informer, namespace: str, name: str) -> Raw | None:
+        """The Workflow that a Hardware is at, or the last one that is still there."""
+        found = self._pending.newest(namespace, name)
+        return workflows.get(namespace, found) if found else None
 
     def _reviews(self) -> bool:
         """Whether the API can reach our webhooks: the embedded one can, a cluster's must be told where they are."""

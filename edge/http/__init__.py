@@ -3,5 +3,6 @@
 from edge.http.admin import AdminApp, admin_runner
 from edge.http.app import MachineApp, machine_runner
 from edge.http.metadata import MetadataSettings
+from edge.http.transport.connections import has_ended
 
-__all__ = ["AdminApp", "MachineApp", "MetadataSettings", "admin_runner", "machine_runner"]
+__all__ = ["AdminApp", "MachineApp", "MetadataSettings", "admin_runner", "has_ended", "machine_runner"]

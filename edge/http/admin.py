@@ -6,8 +6,10 @@
     /api/v1/events?since=now|all      the journey of all, live (Server-Sent Events); `all` sends what is kept first.
                                       `event: notice` is about the edge itself: a network that it can't serve
     /api/v1/networks                  the networks that face machines: address, link, and what keeps one from serving
+    /api/v1/page-code                 what lets a browser in, once (`tinkedge page`)
     /metrics                          Prometheus
     /healthz, /livez, /readyz         as on the machines' port, which goes with its address
+    /, /machine/..., /edge            pages for people: `edge.page`
 
 What names a machine is for those who have the token (`edge.composition.admin_token`, `Authorization: Bearer`): loopback
 is open to every user of the host, and to every program that fetches what it is told to. Metrics are numbers without
@@ -70,6 +72,19 @@ class Networks(Protocol):
         """What is wrong now."""
 
 
+class Pages(Protocol):
+    """What people see with a browser (`edge.page.Site`)."""
+
+    def find(self, path: str) -> Callable[[web.Request, bool], Awaitable[web.StreamResponse]] | None:
+        """The handler of a path, of a request and whether it shows the token; None: it is none of theirs."""
+
+    async def code(self, request: web.Request) -> web.StreamResponse:
+        """What lets a browser in, for who has the token."""
+
+    def close(self) -> None:
+        """Let the streams end."""
+
+
 class AdminApp:
     """From a request to its answer, if whoever asks may have it."""
 
@@ -86,6 +101,7 @@ class AdminApp:
         note: Callable[[], str] = lambda: "",
         notices: Callable[[], list[Notice]] = list,
         awaited: Callable[[str], Mapping[str, object]] = lambda _mac: {},
+        pages: Pages | None = None,
     ) -> None:
         """`admits(token)`: whether a token is good. `registry` has the metrics of the other servers; the journey's are
         added. `ready()` gives why machines can't be served, or an empty string, `note()` what operators are told
@@ -104,6 +120,7 @@ class AdminApp:
         self._ready = ready
         self._note = note
         self._admits = admits
+        self._pages = pages
         self._refused = OncePer(_SAY_AGAIN_SECONDS, 256)
         self._open: dict[str, _Handler] = {
             "/metrics": self._show_metrics,
@@ -116,6 +133,8 @@ class AdminApp:
             "/api/v1/events": self.events,
             "/api/v1/networks": self.networks,
         }
+        if pages is not None:
+            self._guarded["/api/v1/page-code"] = pages.code
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Any request."""
@@ -126,6 +145,9 @@ class AdminApp:
                 "this is not the name of the edge: ask for its address, or localhost, or show the token", status=403
             )
         path = request.rel_url.path.rstrip("/") or "/"
+        page = self._pages.find(path) if self._pages is not None else None
+        if page is not None:
+            return await page(request, known) if request.method in ("GET", "HEAD") else not_allowed(("GET", "HEAD"))
         handler = self._open.get(path)
         if handler is None:
             handler = self._guarded.get(path) or self._of_machine(path)
@@ -142,6 +164,8 @@ class AdminApp:
         """Let the streams end, so that a stopping server does not wait for them."""
         for subscription in list(self._streams):
             subscription.close()
+        if self._pages is not None:
+            self._pages.close()
 
     def _unknown(self, request: web.Request, shown: str) -> web.Response:
         who = request.remote or "somebody"

@@ -76,6 +76,13 @@ class History(list[Any]):
         """Its last event."""
         return Last(self.first_seen, self.times[-1], self[-1])
 
+    def last_sign(self) -> Last:
+        """The last event that is the machine's, and not what was said of its silence."""
+        for time, entry in zip(reversed(self.times), reversed(self), strict=True):
+            if outcome_of(entry) is not Outcome.WARNING:
+                return Last(self.first_seen, time, entry)
+        return self.last()
+
     def forget_oldest(self, keep: int | None = None) -> int:
         """Keep the newest `keep` events (default: those that are shown); gives the bytes of the others."""
         end = len(self) - (self._keep if keep is None else keep)
@@ -130,6 +137,19 @@ def milestone_number(entry: Entry) -> int:
 def outcome_of(entry: Entry) -> Outcome:
     """How it went."""
     return entry.outcome if isinstance(entry, Note) else KINDS[entry[0]][1]
+
+
+def step_of(entry: Entry) -> Step:
+    """Which step it was."""
+    return entry.step if isinstance(entry, Note) else KINDS[entry[0]][0]
+
+
+def message_of(entry: Entry) -> str:
+    """What is said of it."""
+    if isinstance(entry, Note):
+        return entry.message
+    message: str = entry[2]
+    return message
 
 
 def event(mac: str, time: float, entry: Entry) -> JourneyEvent:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from edge.journey.changes import Asker, Changes
 from edge.journey.events import KINDS, JourneyEvent, Note, Notice, Outcome, Step, Value
 from edge.journey.history import Entry, History, Last, event, kept_bytes, pack, packed_bytes
 from edge.journey.lines import Lines
@@ -78,7 +79,8 @@ class Journey:
         self._lines_until = self._lines.until
         self._subscriptions = Subscriptions()
         self._readers = self._subscriptions.open
-        self._changed: set[str] | None = None
+        self._changes = Changes()
+        self._askers, self._marked = self._changes.askers, self._changes.marked
 
     # --- taking in ---------------------------------------------------------------------------------------------------
 
@@ -113,8 +115,8 @@ class Journey:
         self._counts[kind] = count + 1
         if note.size_bytes:
             self._sent_bytes[note.step] += note.size_bytes
-        if self._changed is not None:
-            self._changed.add(mac)
+        if self._askers:
+            self._marked.add(mac)
         if self._readers:
             self._subscriptions.push(event(mac, now, note))
 
@@ -136,17 +138,21 @@ class Journey:
         """
         return self._subscriptions.new(backlog)
 
-    def changed(self) -> set[str]:
-        """The MACs of the machines to which something happened since this was asked last; from the first time on.
+    def changes(self) -> Asker:
+        """Hears from now on to which machines something happened, when it asks: for who looks at them once in a while.
 
-        For one asker, who asks once in a while: what is done for each event is to put the MAC into a set.
+        What is done for each event is to put the MAC into a set.
         """
-        changed, self._changed = self._changed, set()
-        return changed or set()
+        return self._changes.asker()
 
     def last_entry(self, mac: str) -> Last | None:
         """The last event of a machine as it is kept (`edge.journey.history`); None if nothing is known."""
         return self._last(mac)
+
+    def last_sign(self, mac: str) -> Last | None:
+        """The last sign of life of a machine, as it is kept: what was said of its silence is none."""
+        history = self._histories.get(mac) or self._strangers.get(mac)
+        return history.last_sign() if history is not None else self._quiet.get(mac)
 
     def events(self, mac: str) -> list[JourneyEvent]:
         """What is known of one machine, oldest first; empty if nothing is."""

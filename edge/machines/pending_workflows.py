@@ -52,6 +52,15 @@ class PendingWorkflows:
         names = self._open.get(NamespacedName(namespace, name))
         return f"{namespace}/{min(names)}" if names else ""
 
+    def newest(self, namespace: str, name: str) -> str:
+        """The Workflow that the Hardware is at, or is held, or else the one that ended last: its name; empty: none."""
+        hardware = NamespacedName(namespace, name)
+        open_names = self._open.get(hardware) or self._held.get(hardware)
+        if open_names:
+            return min(open_names)
+        ended = self._last(hardware)
+        return ended.workflow if ended is not None else ""
+
     def message(self, namespace: str, name: str) -> str:
         """What the status of that Workflow says of itself; empty if nothing."""
         workflow = self.pending(namespace, name)

@@ -145,6 +145,19 @@ def test_definitions_applied_by_hand_are_those_that_are_there_and_nothing_is_war
     assert [line.rpartition(" ")[2] for line in applied.out.splitlines()] == ["unchanged"] * 4
 
 
+def test_link_opens_the_page_of_the_whole_stack_in_a_client_without_the_token(serving: Serving) -> None:
+    rack, jar = serving.rack, serving.rack.directory / "cookies"
+    asked = rack.run(IN_EDGE, *TINKEDGE, "page", "--data-dir", serving.data_dir)
+    assert asked.popen.returncode == 0, asked.err
+    curl = ["curl", "-sf", "--max-time", "10", "-c", jar, "-b", jar]
+    assert "You are in" in rack.run(IN_EDGE, *curl, asked.out.strip()).out
+    page = rack.run(IN_EDGE, *curl, f"http://127.0.0.1:7081/machine/{MACHINE}").out
+    assert "lab-machine" in page
+    assert "Workflow install" in page
+    assert "served</b>" in rack.run(IN_EDGE, *curl, "http://127.0.0.1:7081/edge").out
+    assert rack.run(IN_EDGE, "curl", "-sf", "http://127.0.0.1:7081/").popen.returncode == 22  # 401
+
+
 def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(serving: Serving) -> None:
     rack = serving.rack
     watch = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json", "--data-dir", rack.directory / "data")

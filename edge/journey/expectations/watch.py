@@ -1,6 +1,6 @@
 """Which machine is awaited until when: swept once a second, beside the servers, so that packets cost nothing.
 
-    journey.changed() -> the last event of each machine -> how far it is, until when the next is awaited
+    journey.changes() -> the last event of each machine -> how far it is, until when the next is awaited
     the deadline has come, or the event is one that speaks -> the story and the facts -> the rules -> `say`
 
 One machine has one expectation. Most are withdrawn by the next step, and cost a look at one entry. What has to be read
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from edge.journey.changes import Asker, Changes
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.limits import LIMITS, Limits
@@ -96,7 +97,8 @@ class Expectations:
         self._due: dict[str, None] = {}
         self.knocks_count = False
         """Whether some machine is to knock at a port of ours by now, and it is worth a look whether it does."""
-        journey.changed()  # from now on
+        self._happened = journey.changes()
+        self._changes = Changes()
 
     def __len__(self) -> int:
         return len(self._awaited)
@@ -104,6 +106,10 @@ class Expectations:
     def of(self, mac: str) -> Awaited | None:
         """What is awaited of a machine; None if nothing was heard of it since this began."""
         return self._awaited.get(mac)
+
+    def changes(self) -> Asker:
+        """Hears from now on of which machines something else is awaited, or said, when it asks."""
+        return self._changes.asker()
 
     def look_at(self, mac: str) -> None:
         """Something else than its journey has to say something about this machine."""
@@ -113,7 +119,7 @@ class Expectations:
     def sweep(self) -> Iterator[None]:
         """Look at what has happened and what has not. Whoever iterates gives others their turn in between."""
         now = self._clock()
-        for number, mac in enumerate(self._journey.changed(), start=1):
+        for number, mac in enumerate(self._happened.take(), start=1):
             self._take(mac)
             if number % PORTION == 0:
                 yield
@@ -173,6 +179,7 @@ class Expectations:
         awaited.at, awaited.since, awaited.looks = reached, at, 0
         after = self.limits.after(reached, awaited.kind)
         awaited.deadline = at + after if after is not None else 0.0
+        self._changes.mark(mac)
         if awaited.finding is not None or reached in _LOOKED_AT:
             self._due[mac] = None
 
@@ -198,6 +205,7 @@ class Expectations:
         self._follow(awaited, story, now)
         finding = diagnose(story, self._facts(story, now, lambda reached: self._limit(reached, awaited.kind)))
         was, awaited.finding = awaited.finding, finding
+        self._changes.mark(mac)
         if finding is None:
             self._say(mac, None)
             return

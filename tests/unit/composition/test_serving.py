@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from edge.callers import Callers
+from edge.composition.expecting import BootWatch
 from edge.composition.host import Network
 from edge.composition.networks import HostNetworks
 from edge.composition.readiness import Readiness
@@ -59,6 +60,9 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
         def serving(**edge: Any) -> Serving:
             networks = HostNetworks([Network("eth1")], look=lambda _: LINK)
             exit_stack.callback(networks.close)
+            journey, workflows = Journey(time.time), PendingWorkflows()
+            problems: Any = None  # nothing is swept here
+            boots = BootWatch(journey, inventory, workflows, networks, lambda: (), problems, (7080, 42113))
             return Serving(
                 StackSettings(
                     EDGE,
@@ -69,13 +73,15 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
                 networks=networks,
                 inventory=inventory,
                 callers=Callers(inventory),
-                workflows=PendingWorkflows(),
-                journey=Journey(time.time),
+                workflows=workflows,
+                journey=journey,
                 osie=lambda _namespace, _name: {},
                 declined=lambda _machine, _address, _until: None,
                 readiness=Readiness,
                 metrics=CollectorRegistry(),
                 read_secret=no_api,
+                boots=boots,
+                workflow=lambda _namespace, _name: None,
             )
 
         yield serving

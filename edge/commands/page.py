@@ -1,0 +1,67 @@
+"""`tinkedge page`: a link that lets one browser see the web page of a running edge, once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from http import HTTPStatus
+from pathlib import Path
+
+import aiohttp
+import click
+
+from edge.composition.admin_token import AdminTokenError, read, token_file
+
+_PATH = click.Path(path_type=Path)
+_SECONDS = 10.0
+
+
+class _NoLinkError(Exception):
+    """There is no link; the message says why."""
+
+
+@click.command()
+@click.option(
+    "--admin-url", default="http://127.0.0.1:7081", help="The edge's admin address, as the browser reaches it."
+)
+@click.option("--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="The edge's, where its admin token is.")
+@click.option("--admin-token-file", type=_PATH, default=None, help="Or a copy of it. Default: DATA_DIR/admin-token.")
+def page(admin_url: str, data_dir: Path, admin_token_file: Path | None) -> None:
+    """Print a link to the web page of a running edge: all machines, why one does not boot, the edge itself.
+
+    The link is good once, within two minutes; the browser that opens it is let in for twelve hours. From another host:
+    ssh -L 7081:127.0.0.1:7081 EDGE, and open the link there.
+    """
+    url = admin_url.rstrip("/")
+    try:
+        code, seconds = asyncio.run(_code(url, token_file(data_dir, admin_token_file)))
+    except (_NoLinkError, AdminTokenError) as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)
+    click.echo(f"{url}/enter?code={code}")
+    click.echo(f"good once, for {seconds // 60} minutes", err=True)
+
+
+async def _code(url: str, file: Path) -> tuple[str, int]:
+    """What lets a browser in, and for how many seconds. Raises _NoLinkError, AdminTokenError."""
+    headers = {"Authorization": f"Bearer {read(file)}"}
+    timeout = aiohttp.ClientTimeout(total=_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
+            session.get(f"{url}/api/v1/page-code") as response,
+        ):
+            response.raise_for_status()
+            given = await response.json()
+            return str(given["code"]), int(given["seconds"])
+    except aiohttp.ClientResponseError as error:
+        if error.status == HTTPStatus.UNAUTHORIZED:
+            raise _NoLinkError(f"{url} has another token than that in {file}: is it that edge's?") from error
+        if error.status == HTTPStatus.NOT_FOUND:
+            raise _NoLinkError(f"{url} has no page: is it an older tinkedge?") from error
+        raise _NoLinkError(f"{url} answers {error.status} {error.message}") from error
+    except aiohttp.InvalidURL as error:
+        raise _NoLinkError(f"--admin-url {url} is no URL: write it as http://ADDRESS:7081") from error
+    except (aiohttp.ClientError, TimeoutError, KeyError, ValueError) as error:
+        advice = "Is `tinkedge up` or `tinkedge edge` running here?"
+        raise _NoLinkError(f"{url} does not answer: {error}. {advice}") from error

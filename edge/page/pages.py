@@ -1,0 +1,257 @@
+"""What the pages show, as HTML: whole, or the parts that are another one than they were.
+
+Rendered a little at a time: the event loop serves DHCP, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Final
+
+from edge.page.machine import Machines, MachineShown
+from edge.page.query import GROUPS, Query, Selection, group_words
+from edge.page.rack import Rack
+from edge.page.render import Templates
+from edge.page.rows import Row
+from edge.page.status import EdgeStatus
+from edge.page.turns import Turns
+
+_MACHINE_PARTS: Final = ("summary", "timeline", "workflow", "output", "manifest", "events")
+
+
+class Pages:
+    """The three of them."""
+
+    def __init__(
+        self,
+        rack: Rack,
+        machines: Machines,
+        status: EdgeStatus,
+        templates: Templates,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock` gives seconds since the epoch."""
+        self.rack = rack
+        self.machines = machines
+        self.status = status
+        self.templates = templates
+        self.clock = clock
+
+    # --- the rack -------------------------------------------------------------------------------------------------
+
+    async def rack_page(self, query: Query) -> str:
+        """All machines that a query finds."""
+        await self.templates.compile()
+        turns = Turns()
+        async with self.rack.looked_at():
+            await self.rack.update()
+            found = await self.rack.select(query, turns)
+            groups = [*GROUPS, *await self.rack.labels()]
+        rows = [html async for _, html in self.rows(found, {}, turns)]
+        return self._page("rack.html", rows=rows, found=found, query=query, groups=groups, live=_live(query.url))
+
+    async def rows(self, found: Selection, known: dict[str, object], turns: Turns) -> AsyncIterator[tuple[str, str]]:
+        """ID and HTML of each row that is not `known` yet as it is."""
+        now, before = self.clock(), None
+        for group, row in found.rows:
+            if found.query.group and group != before:
+                before = group
+                count = found.groups[group]
+                identity = group_id(group)
+                if known.get(identity) != count:
+                    known[identity] = count
+                    words = group_words(found.query, group)
+                    yield identity, self.templates.part("rows.html", "group", identity, words, count,
+                                                        found.query.with_(within=group))  # fmt: skip
+            identity = row_id(row)
+            if known.get(identity) != row:
+                known[identity] = row
+                yield identity, self.templates.part("rows.html", "row", identity, now, *_values(row))
+            await turns.rest()
+
+    def head(self) -> str:
+        """Whether the edge is well, on each page."""
+        return self.templates.part("parts.html", "health", self.status.health())
+
+    # --- one machine ----------------------------------------------------------------------------------------------
+
+    async def machine_page(self, mac: str, number: int) -> str | None:
+        """None: nobody knows this machine."""
+        await self.templates.compile()
+        shown = self.machines.shown(mac, number)
+        if shown is None:
+            return None
+        parts = {name: html async for name, html in self.machine_parts(shown, Turns())}
+        return self._page("machine.html", shown=shown, parts=parts, live=f"/live/machine/{mac}?boot={shown.number}")
+
+    async def machine_parts(self, shown: MachineShown, turns: Turns) -> AsyncIterator[tuple[str, str]]:
+        """Name and HTML of each part."""
+        now = self.clock()
+        for name in _MACHINE_PARTS:
+            yield name, self.templates.part("machine_parts.html", name, shown, now)
+            await turns.rest()
+
+    # --- the edge -------------------------------------------------------------------------------------------------
+
+    async def edge_page(self) -> str:
+        """The edge itself."""
+        await self.templates.compile()
+        return self._page("edge.html", status=self.edge_part(), live="/live/edge")
+
+    def edge_part(self) -> str:
+        """What of it changes."""
+        return self.templates.part("edge_parts.html", "status", self.status.shown())
+
+    async def closed_page(self, why: str) -> str:
+        """For who may not see the others."""
+        await self.templates.compile()
+        return self._page("closed.html", why=why, live="")
+
+    async def entered_page(self) -> str:
+        """For who may, from now on."""
+        await self.templates.compile()
+        return self.templates.page("entered.html")
+
+    async def not_found_page(self, mac: str) -> str:
+        """For a machine that nobody knows."""
+        return self._page("unknown.html", mac=mac, live="")
+
+    def _page(self, name: str, **values: Any) -> str:
+        is_open = name != "closed.html"
+        return self.templates.page(
+            name,
+            now=self.clock(),
+            health=self.head() if is_open else "",
+            **values,
+        )
+
+
+def _live(url: str) -> str:
+    return "/live" + url[1:]
+
+
+def _values(row: Row) -> tuple[object, ...]:
+    """As the template wants them."""
+    name, awaited = row.name.rpartition("/")[2], row.awaited.removeprefix("that ")
+    return (
+        row.kind.value,
+        row.mac,
+        name,
+        row.ip,
+        row.state,
+        row.message,
+        row.since,
+        row.heard,
+        row.first,
+        awaited,
+        row.until,
+        row.wrong,
+        row.reason,
+        row.warning,
+    )
+
+
+def row_id(row: Row) -> str:
+    """Of the element that shows it."""
+    return "m" + row.mac.replace(":", "")
+
+
+def group_id(group: str) -> str:
+    """Of the element that shows it: fit for an attribute, whatever somebody has put into a label."""
+    return "g" + group.encode().hex()
+
+
+class RackSource:
+    """The rack page of one browser."""
+
+    def __init__(self, pages: Pages, query: Query) -> None:
+        self._pages = pages
+        self._query = query
+        self._version = -1
+        self._known: dict[str, object] = {}
+        self._parts: dict[str, int] = {}
+        self._order: list[str] = []
+        self._shown: list[str] = []
+
+    async def news(self, turns: Turns) -> dict[str, object]:
+        """See `edge.page.live.Source`."""
+        pages = self._pages
+        news: dict[str, object] = {}
+        parts = {"health": pages.head()}
+        rack = pages.rack
+        await rack.update(turns, self._shown)
+        if rack.version != self._version:
+            self._version = rack.version
+            found = await rack.select(self._query, turns)
+            rows = {identity: html async for identity, html in pages.rows(found, self._known, turns)}
+            order = list(_order(found))
+            self._shown = [row.mac for _, row in found.rows]
+            for gone in self._known.keys() - set(order):
+                del self._known[gone]
+            if rows or order != self._order:
+                self._order = order
+                news["rows"] = {"order": order, "html": rows}
+            parts["counts"] = pages.templates.part("parts.html", "counts", found, self._query)
+            parts["pager"] = pages.templates.part("parts.html", "pager", found, self._query)
+            parts["empty"] = pages.templates.part("parts.html", "empty", found)
+        changed = _changed(parts, self._parts)
+        return news | ({"parts": changed} if changed else {})
+
+
+def _order(found: Selection) -> Iterator[str]:
+    before = None
+    for group, row in found.rows:
+        if found.query.group and group != before:
+            before = group
+            yield group_id(group)
+        yield row_id(row)
+
+
+class MachineSource:
+    """The page of one machine in one browser."""
+
+    def __init__(self, pages: Pages, mac: str, number: int) -> None:
+        self._pages = pages
+        self._mac = mac
+        self._number = number
+        self._parts: dict[str, int] = {}
+        self._seen: object = None
+        self._drawn = 0.0
+
+    async def news(self, turns: Turns) -> dict[str, object]:
+        """See `edge.page.live.Source`."""
+        pages = self._pages
+        parts = {"health": pages.head()}
+        seen, now = self._state(), pages.clock()
+        if seen != self._seen or now - self._drawn >= 1.0:  # an open bar grows
+            self._seen, self._drawn = seen, now
+            shown = pages.machines.shown(self._mac, self._number)
+            if shown is not None:
+                parts |= {name: html async for name, html in pages.machine_parts(shown, turns)}
+        changed = _changed(parts, self._parts)
+        return {"parts": changed} if changed else {}
+
+    def _state(self) -> object:
+        return self._pages.machines.state(self._mac)
+
+
+class EdgeSource:
+    """The page of the edge in one browser."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._parts: dict[str, int] = {}
+
+    async def news(self, turns: Turns) -> dict[str, object]:
+        """See `edge.page.live.Source`."""
+        health = self._pages.head()
+        await turns.rest()
+        changed = _changed({"health": health, "status": self._pages.edge_part()}, self._parts)
+        return {"parts": changed} if changed else {}
+
+
+def _changed(parts: dict[str, str], known: dict[str, int]) -> dict[str, str]:
+    """Those that are others than before; what is kept of each is a number."""
+    changed = {name: html for name, html in parts.items() if known.get(name) != hash(html)}
+    known |= {name: hash(html) for name, html in changed.items()}
+    return changed

@@ -1,0 +1,233 @@
+"""All machines as rows, kept up to date while somebody looks, a few at a time: the event loop serves DHCP, too.
+
+    journey, inventory, expectations --MACs that changed--> the rows of these machines made anew
+
+Nothing is kept, and nothing is done, where nobody looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from edge.journey.changes import Asker, Changes
+from edge.journey.expectations import Expectations
+from edge.journey.history import outcome_of
+from edge.journey.recorder import Journey
+from edge.journey.steps import Outcome
+from edge.machines import Inventory, Machine
+from edge.page.query import Query, Selection, select
+from edge.page.rows import Named, Packed, Row, named, row
+from edge.page.turns import Turns
+
+LINGER_SECONDS: Final = 30.0
+"""The rows are kept so long after the last look, for the next one."""
+MORE_STRANGERS: Final = 512
+"""After so many more that no Hardware names, those are looked for that the journey has forgotten."""
+_SAMPLE: Final = 100
+_PORTION: Final = 25
+
+
+class Rack:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        journey: Journey,
+        inventory: Inventory,
+        expectations: Expectations,
+    ) -> None:
+        self.rows: dict[str, Packed] = {}
+        self.version = 0
+        """Another one after each change of `rows`."""
+        self._journey = journey
+        self._inventory = inventory
+        self._expectations = expectations
+        self._hardware = Changes()
+        inventory.on_change(self._hardware.mark)
+        self._askers: list[Asker] = []
+        self._names: list[tuple[str, str]] = []
+        """`order` and MAC of all rows, sorted."""
+        self._named: dict[str, Packed] = {}
+        self._machines: dict[str, Machine | None] = {}
+        """What the names are made of."""
+        self._waiting: OrderedDict[str, None] = OrderedDict()
+        """Whose rows have to be made anew."""
+        self._facts: dict[str, tuple[Machine, str, dict[str, str]]] = {}
+        """The Hardware that was read, its OSIE, its labels."""
+        self._strangers: set[str] = set()
+        self._most_strangers = MORE_STRANGERS
+        self._lock = asyncio.Lock()
+        self._lookers = 0
+        self._closing: asyncio.TimerHandle | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rows are kept."""
+        return bool(self._askers)
+
+    @asynccontextmanager
+    async def looked_at(self) -> AsyncIterator[None]:
+        """Have the rows kept."""
+        self._lookers += 1
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+        try:
+            yield
+        finally:
+            self._lookers -= 1
+            if not self._lookers and self.is_open:
+                self._closing = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.close)
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+        for asker in self._askers:
+            asker.close()
+        self._askers.clear()
+        self.rows = {}
+        self._names.clear()
+        self._named.clear()
+        self._machines.clear()
+        self._waiting.clear()
+        self._facts.clear()
+        self._strangers.clear()
+        self._most_strangers = MORE_STRANGERS
+
+    async def update(self, turns: Turns | None = None, shown: Iterable[str] = ()) -> None:
+        """Bring the rows up to date: all of them. With `turns`, where others have much to do, those of `shown` and
+        those in trouble first, and some of the others the next time."""
+        working = turns or Turns()
+        working.leave()
+        async with self._lock:
+            working.go_on()
+            if not self.is_open:
+                self._askers = [self._journey.changes(), self._expectations.changes(), self._hardware.asker()]
+                self._waiting |= dict.fromkeys(self._journey.macs())
+                self._waiting |= dict.fromkeys(each.mac for each in self._inventory.machines())
+            for asker in self._askers:
+                self._waiting |= dict.fromkeys(asker.take())
+            for mac in [mac for mac in shown if mac in self._waiting]:
+                self._look(mac)
+                del self._waiting[mac]
+            if working.is_busy:
+                for mac in [mac for mac in self._waiting if self._is_urgent(mac)]:
+                    self._waiting.move_to_end(mac, last=False)
+            await self._look_at_waiting(working)
+            if len(self._strangers) > self._most_strangers:
+                self._waiting |= dict.fromkeys(self._strangers)
+                await self._look_at_waiting(working)
+                self._most_strangers = len(self._strangers) + MORE_STRANGERS
+
+    async def select(self, query: Query, turns: Turns | None = None) -> Selection:
+        """What a query finds among the rows as they are."""
+        turns = turns or Turns()
+        if query.group and query.group not in ("state", "namespace"):
+            await self._read_hardware(turns)
+        found, names = Selection(query), [mac for _, mac in self._names]
+        for found in select(names, dict(self.rows), query, lambda each: self._group(query, each)):  # noqa: B007 - the last
+            await turns.rest()
+        return found
+
+    async def labels(self) -> list[str]:
+        """Labels that some of the machines have."""
+        known: dict[str, None] = {}
+        for number, mac in enumerate(list(self.rows)[:_SAMPLE], start=1):
+            facts = self._facts_of(mac)
+            if facts is not None:
+                known |= dict.fromkeys(facts[2])
+            if number % 20 == 0:
+                await asyncio.sleep(0)
+        return sorted(known)[:_SAMPLE]
+
+    # --- one machine ----------------------------------------------------------------------------------------------
+
+    def _is_urgent(self, mac: str) -> bool:
+        """Whether it is in trouble."""
+        awaited, last = self._expectations.of(mac), self._journey.last_entry(mac)
+        failed = last is not None and outcome_of(last.entry) is Outcome.FAILED
+        return failed or (awaited is not None and awaited.finding is not None)
+
+    async def _look_at_waiting(self, turns: Turns) -> None:
+        """In the order in which they came; each is made once, whatever has happened to it meanwhile."""
+        while self._waiting:
+            for mac in _taken(self._waiting, _PORTION):
+                self._look(mac)
+            if turns.may_wait:
+                return
+            await turns.rest()
+
+    def _look(self, mac: str) -> None:
+        machine = self._inventory.by_mac(mac)
+        claimed = machine is None and bool(self._inventory.claimants(mac))
+        last = self._journey.last_sign(mac)
+        if machine is None and last is None and not claimed:
+            self._forget(mac)
+            return
+        if mac not in self._named or self._machines[mac] is not machine:
+            self._name(mac, machine)
+        name, expectations = Named._make(self._named[mac]), self._expectations
+        new = tuple(row(name, last, expectations.of(mac), expectations.limits, claimed=claimed))
+        if self.rows.get(mac) != new:
+            self.rows[mac] = new
+            self.version += 1
+
+    def _name(self, mac: str, machine: Machine | None) -> None:
+        self._forget_name(mac)
+        name = named(mac, machine)
+        self._named[mac], self._machines[mac] = tuple(name), machine
+        insort(self._names, (name.order, mac))
+        if machine is None:
+            self._strangers.add(mac)
+
+    def _forget_name(self, mac: str) -> None:
+        if mac in self._named:
+            name = Named._make(self._named.pop(mac))
+            del self._machines[mac], self._names[bisect_left(self._names, (name.order, mac))]
+        self._strangers.discard(mac)
+
+    def _forget(self, mac: str) -> None:
+        self._forget_name(mac)
+        self._facts.pop(mac, None)
+        if self.rows.pop(mac, None) is not None:
+            self.version += 1
+
+    def _facts_of(self, mac: str) -> tuple[Machine, str, dict[str, str]] | None:
+        machine = self._inventory.by_mac(mac)
+        if machine is None:
+            return None
+        facts = self._facts.get(mac)
+        if facts is None or facts[0] is not machine:
+            hardware = machine.hardware
+            osie = hardware.spec.osie.name if hardware.spec.osie is not None else ""
+            facts = self._facts[mac] = (machine, osie, dict(hardware.metadata.labels))
+        return facts
+
+    async def _read_hardware(self, turns: Turns) -> None:
+        for mac in list(self.rows):
+            self._facts_of(mac)
+            await turns.rest()
+
+    def _group(self, query: Query, each: Row) -> str:
+        match query.group:
+            case "state":
+                return each.kind.value
+            case "namespace":
+                return each.name.partition("/")[0]
+        facts = self._facts_of(each.mac)
+        if facts is None:
+            return ""
+        return facts[1] if query.group == "osie" else facts[2].get(query.group, "")
+
+
+def _taken(waiting: OrderedDict[str, None], most: int) -> Iterator[str]:
+    """So many of them at most, which then are none of them."""
+    for _ in range(min(most, len(waiting))):
+        yield waiting.popitem(last=False)[0]

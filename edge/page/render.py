@@ -1,0 +1,120 @@
+"""Templates: HTML in which whatever machines, users of the API and upstreams have put into a text stays text."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import PackageLoader, StrictUndefined
+from jinja2.sandbox import SandboxedEnvironment
+
+from edge.page.words import KIND_WORDS, PHASE_WORDS
+
+STATIC: Final = Path(__file__).parent / "static"
+_CONTROL: Final = re.compile(r"[^\S\n\t ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_ESCAPES: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+
+
+def plain(value: Any) -> Any:
+    """A text as it may be shown: without what a terminal would obey, and without marks that turn its direction."""
+    if hasattr(value, "__html__") or not isinstance(value, str) or (value.isascii() and value.isprintable()):
+        return value
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _ESCAPES.sub("", value))
+
+
+def span(seconds: float | None) -> str:
+    """A duration for people: `40 ms`, `4.2 s`, `1:05 min`, `3:10 h`, `12 days`."""
+    if seconds is None:
+        return ""
+    seconds = max(0.0, seconds)
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.0005 else "0 s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR:
+        return f"{int(seconds // 60)}:{int(seconds % 60):02d} min"
+    if seconds < 2 * _DAY:
+        return f"{int(seconds // _HOUR)}:{int(seconds % _HOUR // 60):02d} h"
+    return f"{int(seconds // _DAY)} days"
+
+
+def age(seconds: float) -> str:
+    """The same, in whole seconds: what changes while one looks."""
+    return "now" if seconds < 1 else span(float(int(seconds))) if seconds >= _MINUTE else f"{int(seconds)} s"
+
+
+def size(count: float) -> str:
+    """Bytes for people: `850 B`, `14.2 kB`, `14.2 MB`, `1.4 GB`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def clock(at: float) -> str:
+    """The time of day of the edge's host, with its date where that is not today's."""
+    then, now = time.localtime(at), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
+
+
+def iso(at: float) -> str:
+    """RFC 3339, for programs."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Templates:
+    """Renders them."""
+
+    def __init__(self) -> None:
+        environment = SandboxedEnvironment(
+            loader=PackageLoader("edge.page"),
+            undefined=StrictUndefined,
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            finalize=plain,
+            auto_reload=False,
+        )
+        environment.filters |= {"span": span, "age": age, "size": size, "clock": clock, "iso": iso}
+        environment.globals |= {
+            "kind_words": KIND_WORDS,
+            "phase_words": PHASE_WORDS,
+            "assets": {name: f"/static/{name}?v={digest(name)}" for name in ("page.css", "page.js", "icon.svg")},
+        }
+        self._environment = environment
+        self._compiled = False
+
+    async def compile(self) -> None:
+        """Before the first page: it takes a tenth of a second, in which DHCP is to be answered."""
+        if not self._compiled:
+            await asyncio.to_thread(self._compile)
+            self._compiled = True
+
+    def _compile(self) -> None:
+        for name in self._environment.list_templates(extensions=["html"]):
+            self._environment.get_template(name)
+
+    def page(self, name: str, **values: Any) -> str:
+        """A whole one."""
+        return self._environment.get_template(name).render(**values)
+
+    def part(self, name: str, macro: str, *values: Any) -> str:
+        """What one macro of a template gives."""
+        made: str = getattr(self._module(name), macro)(*values)
+        return made
+
+    def _module(self, name: str) -> Any:
+        return self._environment.get_template(name).module
+
+
+def digest(name: str) -> str:
+    """Of a file in `static`: another URL for other bytes."""
+    return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]

@@ -1,0 +1,204 @@
+"""The pages on the operators' port: paths, headers, and who may have them. They show and copy, and change nothing.
+
+    /                       the rack: ?q= ?show= ?sort= ?group= ?in= ?page=
+    /machine/MAC            one machine: ?boot=N, counted back from the last
+    /edge                   the edge itself and its artifact cache
+    /live...                what changes on them, as Server-Sent Events
+    /enter?code=            lets a browser in: `edge.page.access`
+    /static/...             style, script, icon
+
+A browser has three keepers from mischief of others: a cookie that is sent to pages of this site only (SameSite=Strict),
+a Content-Security-Policy under which nothing runs but the one script, and no page may frame this one. That the Host is
+ours is looked at by who asks here (`edge.http.admin`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import orjson
+from aiohttp import web
+
+from edge.page.access import CODE_SECONDS, SESSION_SECONDS, Access, cookie_name
+from edge.page.live import Live, Source
+from edge.page.pages import EdgeSource, MachineSource, Pages, RackSource
+from edge.page.query import read_query
+from edge.page.render import STATIC
+from tink.limits.once_per import OncePer
+from tink.mac import is_mac
+
+log = logging.getLogger(__name__)
+
+PageHandler = Callable[[web.Request, bool], Awaitable[web.StreamResponse]]
+"""(request, whether it shows the operators' token)."""
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+_TYPES: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_SAY_AGAIN_SECONDS: Final = 60.0
+
+
+class Site:
+    """From a request to its answer."""
+
+    def __init__(
+        self,
+        pages: Pages,
+        access: Access,
+        live: Live | None = None,
+        has_ended: Callable[[web.Request], bool] = lambda _request: False,
+    ) -> None:
+        """`has_ended(request)`: whether whoever asks has gone."""
+        self._pages = pages
+        self._access = access
+        self._live = live if live is not None else Live()
+        self._has_ended = has_ended
+        self._refused = OncePer(_SAY_AGAIN_SECONDS, 256)
+        self._static = {name: (STATIC / name).read_bytes() for name in _TYPES}
+
+    def find(self, path: str) -> PageHandler | None:
+        """The handler of a path; None: it is none of these."""
+        match path.split("/"):
+            case ["", ""]:
+                return self._rack
+            case ["", "edge"]:
+                return self._edge
+            case ["", "enter"]:
+                return self._enter
+            case ["", "machine", mac]:
+                return partial(self._machine, mac)
+            case ["", "live", *_]:
+                return self._follow
+            case ["", "static", name] if name in _TYPES:
+                return partial(self._asset, name)
+        return None
+
+    async def code(self, _request: web.Request) -> web.Response:
+        """GET /api/v1/page-code, with the token: what lets one browser in."""
+        body = orjson.dumps({"code": self._access.code(), "seconds": CODE_SECONDS})
+        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    def close(self) -> None:
+        """Let the streams end."""
+        self._live.close()
+        self._pages.rack.close()
+
+    # --- who ------------------------------------------------------------------------------------------------------
+
+    def _may(self, request: web.Request, known: bool) -> bool:
+        return known or self._access.holds(request.cookies.get(cookie_name(request.headers.get("Host", "")), ""))
+
+    async def _closed(self, request: web.Request, why: str = "") -> web.Response:
+        who = request.remote or "somebody"
+        if self._refused.due(who, time.monotonic()):
+            log.warning("%s: refused on the operators' page: %s", who, why or "without a session")
+        response = _html(await self._pages.closed_page(why), status=401)
+        response.headers["WWW-Authenticate"] = 'Bearer realm="tinkedge"'
+        return response
+
+    async def _enter(self, request: web.Request, known: bool) -> web.StreamResponse:  # noqa: ARG002
+        if request.method != "GET":  # who looks without coming in uses no code up
+            return _html("")
+        session = self._access.enter(request.query.get("code", ""))
+        if session is None:
+            return await self._closed(request, "this link was used already, or is too old")
+        # No redirect: where the link was on somebody else's page, a redirect from there would come without the cookie.
+        response = _html(await self._pages.entered_page())
+        response.set_cookie(
+            cookie_name(request.headers.get("Host", "")),
+            session,
+            max_age=SESSION_SECONDS,
+            path="/",
+            httponly=True,
+            samesite="Strict",
+        )
+        return response
+
+    # --- what -----------------------------------------------------------------------------------------------------
+
+    async def _rack(self, request: web.Request, known: bool) -> web.StreamResponse:
+        if not self._may(request, known):
+            return await self._closed(request)
+        return _html(await self._pages.rack_page(read_query(request.query)))
+
+    async def _machine(self, spelled: str, request: web.Request, known: bool) -> web.StreamResponse:
+        if not self._may(request, known):
+            return await self._closed(request)
+        mac = _mac(spelled)
+        html = await self._pages.machine_page(mac, _number(request)) if mac else None
+        if html is None:
+            return _html(await self._pages.not_found_page(spelled[:64]), status=404)
+        return _html(html)
+
+    async def _edge(self, request: web.Request, known: bool) -> web.StreamResponse:
+        if not self._may(request, known):
+            return await self._closed(request)
+        return _html(await self._pages.edge_page())
+
+    async def _asset(self, name: str, request: web.Request, known: bool) -> web.StreamResponse:  # noqa: ARG002
+        headers = HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
+        return web.Response(body=self._static[name], content_type=_TYPES[name], headers=headers)
+
+    async def _follow(self, request: web.Request, known: bool) -> web.StreamResponse:
+        if not self._may(request, known):
+            return web.Response(text="no session\n", status=401, headers=HEADERS)
+        source = self._source(request)
+        if source is None:
+            return web.Response(text="not found\n", status=404, headers=HEADERS)
+        if request.method != "GET":
+            return web.Response(headers=HEADERS)
+        if self._live.is_full:
+            return web.Response(text=f"{len(self._live)} pages are followed already\n", status=503, headers=HEADERS)
+        await self._pages.templates.compile()
+        response = web.StreamResponse(headers=HEADERS | {"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+
+        async def write(data: bytes) -> None:
+            if self._has_ended(request):
+                raise ConnectionResetError
+            await response.write(data)
+
+        async with self._pages.rack.looked_at():
+            await self._live.follow(source, write, lambda: self._may(request, known) and not self._has_ended(request))
+        return response
+
+    def _source(self, request: web.Request) -> Source | None:
+        match request.rel_url.path.rstrip("/").split("/"):
+            case ["", "live"]:
+                return RackSource(self._pages, read_query(request.query))
+            case ["", "live", "edge"]:
+                return EdgeSource(self._pages)
+            case ["", "live", "machine", spelled] if mac := _mac(spelled):
+                return MachineSource(self._pages, mac, _number(request))
+        return None
+
+
+def _html(body: str, *, status: int = 200) -> web.Response:
+    return web.Response(text=body, status=status, content_type="text/html", headers=HEADERS)
+
+
+def _mac(spelled: str) -> str:
+    """As the journey spells it; empty: it is none."""
+    mac = spelled.lower().replace("-", ":")
+    return mac if is_mac(mac) else ""
+
+
+def _number(request: web.Request) -> int:
+    text = request.query.get("boot", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0

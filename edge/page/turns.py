@@ -1,0 +1,71 @@
+"""Long work in short turns of the event loop, which serves DHCP, too; less of it while that has much to do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+TURN_SECONDS: Final = 0.002
+"""How long one works between two turns of the event loop."""
+BUSY_SECONDS: Final = 0.005
+"""What may wait is put off after so much work, where others have much to do."""
+BUSY_SHARE: Final = 0.6
+"""So much of a processor that others take is much."""
+
+
+class Turns:
+    """One piece of work: how long it took (`spent`), in seconds of the processor."""
+
+    def __init__(self, *, busy: bool = False, elapsed: Callable[[], float] = time.thread_time) -> None:
+        """`busy`: others have much to do. `elapsed` gives seconds, of any epoch."""
+        self._elapsed = elapsed
+        self._began = elapsed()
+        self._spent = 0.0
+        self.is_busy = busy
+
+    @property
+    def spent(self) -> float:
+        """Up to now."""
+        return self._spent + self._elapsed() - self._began
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether what is left had better be done another time."""
+        return self.is_busy and self.spent > BUSY_SECONDS
+
+    async def rest(self) -> None:
+        """Let others have their turn, if this one has been long enough."""
+        now = self._elapsed()
+        if now - self._began < TURN_SECONDS:
+            return
+        self.leave()
+        await asyncio.sleep(0)
+        self.go_on()
+
+    def leave(self) -> None:
+        """What comes now is waiting, in which others work."""
+        self._spent = self.spent
+
+    def go_on(self) -> None:
+        """After `leave`: the waiting is over."""
+        self._began = self._elapsed()
+
+
+class Others:
+    """How busy the others of this event loop's thread are."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, elapsed: Callable[[], float] = time.thread_time
+    ) -> None:
+        """`clock` gives seconds, `elapsed` those in which this thread had a processor; both of any epoch."""
+        self._clock = clock
+        self._elapsed = elapsed
+        self._since = clock(), elapsed()
+
+    def are_busy(self, ours: float) -> bool:
+        """Since the last look, in which this work took `ours` seconds."""
+        (began, spent), (now, taken) = self._since, (self._clock(), self._elapsed())
+        self._since = now, taken
+        return taken - spent - ours > BUSY_SHARE * (now - began)

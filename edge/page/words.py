@@ -1,0 +1,134 @@
+"""What is shown of a machine in a word: how far it is, and which kind of row that is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from edge.journey.steps import Milestone
+
+
+class Kind(StrEnum):
+    """How a machine is doing, the one who needs somebody first. The values stand in URLs."""
+
+    TROUBLE = "trouble"
+    BOOTING = "booting"
+    WORKING = "working"
+    UNREGISTERED = "unregistered"
+    IDLE = "idle"
+    DONE = "done"
+    SILENT = "silent"
+
+
+KIND_WORDS: Final = {
+    Kind.TROUBLE: "in trouble",
+    Kind.BOOTING: "booting",
+    Kind.WORKING: "installing",
+    Kind.UNREGISTERED: "not registered",
+    Kind.IDLE: "waiting",
+    Kind.DONE: "done",
+    Kind.SILENT: "never heard",
+}
+RANKS: Final = {kind: rank for rank, kind in enumerate(Kind)}
+
+STATES: Final = {
+    Milestone.OFFERED: "was offered an address",
+    Milestone.LEASED: "has an address",
+    Milestone.PROGRAM_BEGUN: "loads its boot program",
+    Milestone.PROGRAM_SENT: "has its boot program",
+    Milestone.IPXE_OFFERED: "iPXE was offered an address",
+    Milestone.IPXE_LEASED: "iPXE has an address",
+    Milestone.SCRIPT_SENT: "iPXE has its script",
+    Milestone.KERNEL_BEGUN: "loads the kernel",
+    Milestone.KERNEL_SENT: "has the kernel",
+    Milestone.INITRD_BEGUN: "loads the initrd",
+    Milestone.INITRD_SENT: "has kernel and initrd",
+    Milestone.KERNEL_STARTED: "starts the kernel",
+    Milestone.OS_OFFERED: "Linux was offered an address",
+    Milestone.OS_LEASED: "Linux has an address",
+    Milestone.OSIE_UP: "the OSIE is up",
+    Milestone.AGENT_CONNECTED: "agent connected",
+    Milestone.WORKFLOW_RUNNING: "Workflow runs",
+    Milestone.ACTION_BEGUN: "action runs",
+    Milestone.ACTION_ENDED: "action ended",
+    Milestone.WORKFLOW_ENDED: "Workflow ended",
+    Milestone.METADATA_READ: "installed system is up",
+}
+"""Where a machine is that has come to the milestone."""
+
+AFTER: Final = {
+    Milestone.OFFERED: "takes the address",
+    Milestone.LEASED: "asks for its boot program",
+    Milestone.PROGRAM_BEGUN: "loads the boot program",
+    Milestone.PROGRAM_SENT: "starts the boot program",
+    Milestone.IPXE_OFFERED: "iPXE takes the address",
+    Milestone.IPXE_LEASED: "iPXE asks for its script",
+    Milestone.SCRIPT_SENT: "iPXE reads the script",
+    Milestone.KERNEL_BEGUN: "loads the kernel",
+    Milestone.KERNEL_SENT: "asks for the initrd",
+    Milestone.INITRD_BEGUN: "loads the initrd",
+    Milestone.INITRD_SENT: "starts the kernel",
+    Milestone.KERNEL_STARTED: "kernel boots",
+    Milestone.OS_OFFERED: "Linux takes the address",
+    Milestone.OS_LEASED: "system comes up",
+    Milestone.OSIE_UP: "agent starts",
+    Milestone.AGENT_CONNECTED: "gets its Workflow",
+    Milestone.WORKFLOW_RUNNING: "begins the first action",
+    Milestone.ACTION_BEGUN: "action",
+    Milestone.ACTION_ENDED: "goes on to the next action",
+    Milestone.WORKFLOW_ENDED: "restarts from its disk",
+    Milestone.METADATA_READ: "cloud-init works",
+}
+"""What the machine is at between this milestone and the next."""
+
+
+class Phase(StrEnum):
+    """What of a boot a stretch of time belongs to: its colour, and its word in the legend."""
+
+    ADDRESS = "address"
+    LOADING = "loading"
+    STARTING = "starting"
+    INSTALLING = "installing"
+    SYSTEM = "system"
+
+
+PHASE_WORDS: Final = {
+    Phase.ADDRESS: "address",
+    Phase.LOADING: "loads files",
+    Phase.STARTING: "starts programs",
+    Phase.INSTALLING: "Workflow",
+    Phase.SYSTEM: "installed system",
+}
+_LOADING = {
+    Milestone.PROGRAM_BEGUN,
+    Milestone.IPXE_LEASED,
+    Milestone.LEASED,
+    Milestone.SCRIPT_SENT,
+    Milestone.KERNEL_BEGUN,
+    Milestone.KERNEL_SENT,
+    Milestone.INITRD_BEGUN,
+}
+_ADDRESS = {Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED}
+
+
+def phase(reached: Milestone) -> Phase:
+    """To which phase the time after a milestone belongs."""
+    if reached in _ADDRESS:
+        return Phase.ADDRESS
+    if reached in _LOADING:
+        return Phase.LOADING
+    if reached >= Milestone.WORKFLOW_ENDED:
+        return Phase.SYSTEM
+    return Phase.INSTALLING if reached >= Milestone.AGENT_CONNECTED else Phase.STARTING
+
+
+def _kind_at(reached: Milestone) -> Kind:
+    if reached >= Milestone.WORKFLOW_ENDED:
+        return Kind.DONE
+    if reached >= Milestone.WORKFLOW_RUNNING:
+        return Kind.WORKING
+    return Kind.IDLE if reached is Milestone.AGENT_CONNECTED else Kind.BOOTING
+
+
+KINDS_AT: Final = {reached: _kind_at(reached) for reached in Milestone}
+"""How a machine is doing that has come so far, if nothing is wrong with it."""
