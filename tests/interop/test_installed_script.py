@@ -1,5 +1,6 @@
-"""deploy/install.sh on a fresh Debian 12 with systemd: installed, started, a machine is installed, upgraded,
-another one is, removed; and refused where a file is not the one that was tried."""
+"""What `make wheels` makes, on a fresh Debian 12 with systemd. By deploy/install.sh: installed, started, a machine is
+installed, upgraded, another one is, removed; and refused where a file is not the one that was tried. By pip: installed,
+started, a machine is installed, removed."""
 
 from __future__ import annotations
 
@@ -72,3 +73,22 @@ def test_script_installs_what_serves_machines_upgrades_and_removes(host: Host, t
     assert [name for pattern in ours for name in host.there(pattern)] == []
     assert host.run("pgrep", "-u", "tinkedge", check=False) == ""
     assert host.there("/var/lib/tinkedge/kubeconfig")
+
+
+@pytest.mark.timeout(300)
+def test_pip_installs_what_serves_machines(host: Host, tmp_path: Path) -> None:
+    """As pipx does it, whose packages come from an index: `make test-fresh`."""
+    pip = "/root/own/bin/pip"
+    host.run("rm", "-rf", "/var/lib/tinkedge")
+    host.run("useradd", "--system", "tinkedge", check=False)  # the owner of what the test lays down
+    host.run("python3", "-m", "venv", "/root/own")
+    host.run(
+        pip, "install", "-q", "--no-compile", "--no-index", "--find-links", "/root/wheels", "tinkedge", timeout=180
+    )
+    up = host.start("/root/own/bin/tinkedge", "up", "--interface", "eth1", "--data-dir", "/var/lib/tinkedge")
+    host.wait(lambda: host.answers("/readyz"))
+    install_machine(host, tmp_path / "machine", "first")
+    host.run("pkill", "-TERM", "-f", "/root/own/bin/tinkedge up")
+    assert up.status(30) == 0, up.err
+    host.run(pip, "uninstall", "-q", "--yes", "tinkedge")
+    assert host.there("/root/own/bin/tinkedge*") == []

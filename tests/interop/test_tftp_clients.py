@@ -90,7 +90,7 @@ def test_client_gets_the_whole_file(
     event = network.events[-1]
     assert (event.mac, event.step, event.outcome) == (network.client_mac, Step.TFTP, Outcome.OK)
     assert event.message.startswith(f"TFTP sent snponly.efi, {SIZE} bytes in ")
-    assert event.detail["resent_blocks"] == 0
+    assert event.detail["resent_blocks"] <= 2, "more than what a busy machine's client is late for"
     if "window" in client:
         assert event.detail["window_blocks"] == int(client.rpartition(" ")[2])
     if "larger" in client:
