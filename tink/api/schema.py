@@ -11,8 +11,10 @@ schema is generated, not by somebody's cluster.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+import orjson
 from pydantic import BaseModel
 
 Schema = dict[str, Any]
@@ -53,14 +55,21 @@ _BOUNDS = frozenset({"pattern", "minLength", "maxLength", "minItems", "maxItems"
 
 
 def structural(model: type[BaseModel]) -> Schema:
-    """Give the structural schema of a model, with the names that its fields have on the wire.
+    """Give the structural schema of a model, with the names that its fields have on the wire; it belongs to the caller.
 
     Raises SchemaError for recursive models, unions and tuples.
     """
+    schema: Schema = orjson.loads(_structural(model))
+    return schema
+
+
+@cache
+def _structural(model: type[BaseModel]) -> bytes:
+    """As JSON: a model is always the same, and what pydantic says of it takes long."""
     source = model.model_json_schema(by_alias=True)
     schema = _convert(source, source.get("$defs", {}), (model.__name__,), ())
     _finish(schema, checked=True)
-    return schema
+    return orjson.dumps(schema)
 
 
 def _finish(node: Schema, *, checked: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -254,3 +255,11 @@ def test_dialects_differ_and_are_translated() -> None:
         "always": {"type": "string", "enum": ["x"], "default": "x"},
         "maybe": {"type": "number"},
     }
+
+
+def test_what_one_caller_does_to_a_definition_no_other_one_sees() -> None:
+    first = generate()
+    before = deepcopy(first)
+    for definition in first:
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clear()
+    assert generate() == before
