@@ -454,8 +454,16 @@ async def test_download_notes_from_time_to_time_how_far_it_is(
 
 
 async def test_slow_download_notes_how_far_it_is_too(
-    start_cache: Any, upstream: Any, clock: Any, tmp_path: Path
+    start_cache: Any, upstream: Any, clock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hashed: list[int] = []
+    hash_chunk = Download.hash
+
+    def spy(download: Download, chunk: bytes) -> None:
+        hash_chunk(download, chunk)
+        hashed.append(len(chunk))
+
+    monkeypatch.setattr(Download, "hash", spy)
     cache: ArtifactCache = await start_cache({"silence": 10.0})
 
     async def pieces(request: web.Request) -> web.StreamResponse:
@@ -463,7 +471,7 @@ async def test_slow_download_notes_how_far_it_is_too(
         response.content_length = len(body)
         await response.prepare(request)
         await response.write(body[:1000])
-        await asyncio.sleep(0.05)
+        await until(lambda: sum(hashed) == 1000)
         clock.now += 2
         await response.write(body[1000:2000])
         await upstream.gate.wait()
@@ -474,5 +482,5 @@ async def test_slow_download_notes_how_far_it_is_too(
     upstream.answers = [pieces]
     with await cache.open(upstream.url):
         journals = await until(lambda: list((tmp_path / "artifacts").glob("*.journal")))
-        assert json.loads(journals[0].read_text())["received"] == 1000  # the other thousand is still hashed
+        assert json.loads(journals[0].read_text())["received"] == 1000  # the other thousand is still to be hashed
         upstream.gate.set()
