@@ -384,7 +384,7 @@ class Stack:
     async def _reviewed(
         self, client: KubeClient, informers: dict[ResourceType, Informer], manifests: Manifests
     ) -> None:
-        """Have writes reviewed, and apply what the operator has given."""
+        """Say what the operator has named and is not there, have writes reviewed, and apply what he has given."""
         await say_which_are_missing(client, self._settings.namespaces)
         await self._start_webhooks(client, informers)
         await self._apply_manifests(client, manifests, informers)

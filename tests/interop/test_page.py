@@ -149,11 +149,14 @@ async def test_filter_search_and_sort_work_without_javascript(desk: Desk) -> Non
 
 async def html(page: Page) -> str:
     """What the browser has made of the page, without a script in it."""
-    told = await page.send("DOM.getDocument")
-    try:
-        outer = await page.send("DOM.getOuterHTML", nodeId=told["root"]["nodeId"])
-    except BrowserError:
-        return await html(page)  # it has become another document meanwhile
+    for left in (2, 1, 0):
+        told = await page.send("DOM.getDocument")
+        try:
+            outer = await page.send("DOM.getOuterHTML", nodeId=told["root"]["nodeId"])
+            break
+        except BrowserError as error:  # it may have become another document meanwhile
+            if not left or "Could not find node" not in str(error):
+                raise
     return str(outer["outerHTML"]).partition("<main")[2] + str(outer["outerHTML"]).partition("<header")[2][:3000]
 
 

@@ -82,15 +82,24 @@ def firewall(namespace: str, *rule: str) -> None:
 @pytest.mark.parametrize("single_port", [False, True], ids=["port of its own", "single port"])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_client_gets_the_whole_file(
-    network: Network, start: Start, content: bytes, tmp_path: Path, client: str, single_port: bool
+    network: Network,
+    start: Start,
+    content: bytes,
+    tmp_path: Path,
+    client: str,
+    single_port: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # A client on a busy machine is late by more than what is learned of a quick network: what is sent again is a fault.
+    for name in ("FIRST_TIMEOUT_SECONDS", "MIN_TIMEOUT_SECONDS"):
+        monkeypatch.setattr(f"edge.tftp.transfer.{name}", 5.0)
     with network.serving(start(single_port=single_port), loop="uvloop"):
         done = network.run("sh", "-c", CLIENTS[client], cwd=tmp_path)
     assert (tmp_path / "got").read_bytes() == content, done.stderr + done.stdout
     event = network.events[-1]
     assert (event.mac, event.step, event.outcome) == (network.client_mac, Step.TFTP, Outcome.OK)
     assert event.message.startswith(f"TFTP sent snponly.efi, {SIZE} bytes in ")
-    assert event.detail["resent_blocks"] <= 2, "more than what a busy machine's client is late for"
+    assert event.detail["resent_blocks"] == 0
     if "window" in client:
         assert event.detail["window_blocks"] == int(client.rpartition(" ")[2])
     if "larger" in client:
