@@ -221,7 +221,10 @@ class Machine:
                 self._ipxe(report, anew=True)
                 return
             if content != self._site.files[part]:
-                raise AssertionError(f"m{self._number}: {part} has other bytes")
+                wanted = self._site.files[part]
+                same = next((n for n, (a, b) in enumerate(zip(content, wanted, strict=False)) if a != b), len(content))
+                sizes = f"{len(content)} for {len(wanted)}"
+                raise AssertionError(f"m{self._number}: {part} has other bytes from {same} on: {sizes}")
 
     def _fetch(self, urls: list[str], edge: str, report: Boot) -> bytes | None:
         for attempt in range(5):
@@ -244,10 +247,13 @@ class Machine:
         with contextlib.closing(connection):
             connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""))
             answer = connection.getresponse()
-            content = answer.read((answer.length or 0) // 2)
+            length = answer.length or 0
+            content = answer.read(length // 2)
             self._dawdle()
             self._before(f"half of {parts.path}", parts.hostname or "")
             content += answer.read()
+            if len(content) < length:  # an edge was killed after the headers: http.client calls that empty
+                raise http.client.IncompleteRead(content, length - len(content))
             if answer.status != 200:
                 raise TryAgainError(f"{answer.status} {content[:200].decode(errors='replace')}")
             return content
