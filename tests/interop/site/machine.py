@@ -213,8 +213,12 @@ class Machine:
             if (content := self._fetch(urls, edge, report)) is None:
                 why = re.search(r"^imgfetch --name why (\S+) \|\| goto anew$", script, re.MULTILINE)
                 assert why
-                with contextlib.suppress(OSError, http.client.HTTPException, TryAgainError):
-                    raise TryAgainError(f"the edge says why not: {self._get(why[1]).decode()}")
+                try:
+                    said = self._get(why[1]).decode()
+                except (OSError, http.client.HTTPException, TryAgainError):
+                    pass
+                else:
+                    raise TryAgainError(f"the edge says why not: {said}")
                 if anew:
                     raise TryAgainError("nobody has the files, nor says why")
                 report.anew += 1
