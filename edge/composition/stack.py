@@ -32,6 +32,7 @@ from edge.composition.readiness import ApiContact, Readiness
 from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.journey.agents import AgentJourney
+from edge.journey.archive import Archive
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.machines import BootProblemWriter, ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
@@ -66,6 +67,8 @@ _WRITERS = frozenset({Service.CONTROLLER, Service.SERVER}) | _HOOKS
 """What has nothing to do while the API is away; the edge has."""
 
 _STARTING = "starting"
+_RESTORE_SECONDS = 3.0
+"""So long at most the start waits for what machines did before; that goes on while they are served."""
 _APPLIED_SECONDS = 30.0
 """How long the informers may take to hear of what was applied."""
 
@@ -89,12 +92,13 @@ class Stack:
         # One packed copy of each Hardware, for the informer and the inventory alike.
         self._compressor = ObjectCompressor()
         self.inventory = Inventory(self._compressor)
-        self.journey = Journey(time.time)
+        self.journey = Journey(time.time, began=time.time())
         self._networks: HostNetworks | None = None
         self._mistakes: MistakeWriter | None = None
         self._pending = PendingWorkflows()
         self._elector: LeaderElector | None = None
         self._fixed: AgentsAddresses | None = None
+        self._archive: Archive | None = None
         self._controllers: dict[str, Controller] = {}
         self._kept: Kept | None = None
         self._contact = ApiContact(
@@ -306,6 +310,7 @@ class Stack:
             self._spawn(controller.run(), "controller")
         if Service.SERVER in wanted:
             await self._start_server(client, informers, callers, networks)
+        await self._restore_journeys()
         await self._follow_api(client, informers, manifests)
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
@@ -326,6 +331,16 @@ class Stack:
         if boots is not None and problems is not None:
             self._spawn(problems.run(), "problems of boots")
             self._spawn(boots.run(), "expectations of boots")
+
+    async def _restore_journeys(self) -> None:
+        """Know what machines did before, and keep what they do. Machines do not wait for much of that."""
+        if Service.ADMIN not in self._settings.services:
+            return
+        self._archive = Archive(self.journey, self._settings.data_dir)
+        self._spawn(self._archive.run(), "journeys that are kept")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RESTORE_SECONDS):
+                await self._archive.restored.wait()
 
     def _informer(self, client: KubeClient, resource: ResourceType) -> Informer:
         settings = self._settings

@@ -8,7 +8,8 @@ gcmodule.c, "untrack"), while it would visit objects each time, which takes a te
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -71,6 +72,24 @@ class History(list[Any]):
                 break
         found.reverse()
         return found
+
+    def put(self, time: float, entry: Entry) -> bool:
+        """Take in what happened at this time, maybe before others; False: it is there already."""
+        at = bisect_right(self.times, time)
+        while at and self.times[at - 1] == time:
+            if is_same(self[at - 1], entry):
+                return False
+            at -= 1
+        at = bisect_right(self.times, time)
+        self.times.insert(at, time)
+        self.insert(at, entry)
+        self.first_seen = min(self.first_seen, time)
+        return True
+
+    def after(self, time: float, most: int) -> list[tuple[float, Entry]]:
+        """The newest `most` entries that are younger than `time`, oldest first."""
+        begin = max(bisect_right(self.times, time), len(self) - most)
+        return list(zip(self.times[begin:], self[begin:], strict=True))
 
     def last(self) -> Last:
         """Its last event."""
@@ -150,6 +169,19 @@ def message_of(entry: Entry) -> str:
         return entry.message
     message: str = entry[2]
     return message
+
+
+def detail_of(entry: Entry) -> Iterable[tuple[str, Value]]:
+    """The facts behind it."""
+    if isinstance(entry, Note):
+        return entry.detail.items()
+    return zip(entry[4::2], entry[5::2], strict=True)
+
+
+def is_same(one: Entry, other: Entry) -> bool:
+    """Whether two entries of one moment tell the same."""
+    alike = step_of(one) is step_of(other) and outcome_of(one) is outcome_of(other)
+    return alike and message_of(one) == message_of(other)
 
 
 def event(mac: str, time: float, entry: Entry) -> JourneyEvent:

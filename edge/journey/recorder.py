@@ -61,9 +61,12 @@ class Journey:
         machines: int = 100_000,
         strangers: int = 256,
         memory_bytes: int = MEMORY_BYTES,
+        began: float = 0.0,
     ) -> None:
-        """`clock` gives seconds since the epoch; `memory_bytes` bounds the events of all machines together."""
+        """`clock` gives seconds since the epoch; `memory_bytes` bounds the events of all machines together; `began` is
+        when this run did: what is older was seen by an earlier one."""
         self._clock = clock
+        self._began = began
         self._per_machine = per_machine
         self._machines = machines
         self._strangers_limit = strangers
@@ -120,6 +123,28 @@ class Journey:
         if self._readers:
             self._subscriptions.push(event(mac, now, note))
 
+    def take_in(self, mac: str, time: float, note: Note, *, now: bool = True) -> bool:
+        """Take in what this process did not see happen: another one of the site did, or an earlier run.
+
+        It has no line in the log and is counted nowhere: who has seen it says and counts it. `now`: it happens now, so
+        that whoever asks for changes hears of it. False: it is known already.
+        """
+        history = self._histories.get(mac)
+        if history is None:
+            history = self._admit(mac, note, time)
+        if not history.put(time, pack(note)):
+            return False
+        self._kept_bytes += note.kept_bytes
+        if len(history) > history.limit:
+            self._kept_bytes -= history.forget_oldest()
+        if self._kept_bytes > self._memory_bytes:
+            self._make_room()
+        if now:
+            self._changes.mark(mac)
+            if self._readers:
+                self._subscriptions.push(event(mac, time, note))
+        return True
+
     def announce(self, notice: Notice) -> None:
         """Hand on what concerns the edge itself; it is kept by whoever announces it."""
         if self._readers:
@@ -162,11 +187,27 @@ class Journey:
         quiet = self._quiet.get(mac)
         return [event(mac, quiet.time, quiet.entry)] if quiet is not None else []
 
-    def telling(self, mac: str, most: int) -> list[JourneyEvent]:
+    def telling(self, mac: str, most: int, *, earlier: bool = False) -> list[JourneyEvent]:
         """The newest `most` events of a machine that tell how far its boots came, oldest first; without what it only
-        printed or logged, but for the last of that."""
+        printed or logged, but for the last of that.
+
+        Without those of an earlier run, unless `earlier`: what happened between the two nobody has seen.
+        """
         history = self._histories.get(mac) or self._strangers.get(mac)
-        return history.telling(mac, most) if history is not None else self.events(mac)
+        found = history.telling(mac, most) if history is not None else self.events(mac)
+        return found if earlier else [event for event in found if event.time >= self._began]
+
+    def after(self, mac: str, time: float, most: int) -> list[tuple[float, Entry]]:
+        """The newest `most` entries of a machine that are younger than `time`, oldest first."""
+        history = self._histories.get(mac) or self._strangers.get(mac)
+        if history is not None:
+            return history.after(time, most)
+        quiet = self._quiet.get(mac)
+        return [(quiet.time, quiet.entry)] if quiet is not None and quiet.time > time else []
+
+    def earlier(self, mac: str, most: int) -> list[tuple[float, Entry]]:
+        """Of the newest `most` entries of a machine those of an earlier run, oldest first."""
+        return [(time, entry) for time, entry in self.after(mac, 0.0, most) if time < self._began]
 
     def past(self) -> Iterator[JourneyEvent]:
         """The events of all machines that are kept at the moment of the call, by time; made while they are read."""

@@ -112,7 +112,7 @@ class Machines:
             return None
         awaited, limits, now = self._expectations.of(mac), self._expectations.limits, self._clock()
         events = self._journey.events(mac)
-        found = chains(read(mac, self._journey.telling(mac, EVENTS))) if events else []
+        found = chains(read(mac, self._journey.telling(mac, EVENTS, earlier=True))) if events else []
         found.reverse()
         number = min(max(number, 0), max(len(found) - 1, 0))
         lines, cut = _output(events)
