@@ -33,6 +33,7 @@ from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
 from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, has_ended, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
+from edge.journey.records import Happened
 from edge.machines import (
     DhcpMode,
     Inventory,
@@ -89,13 +90,15 @@ class Serving:
         read_secret: ReadSecret,
         boots: BootWatch,
         workflow: WorkflowLookup,
+        kept: Callable[[Happened], None] = lambda _: None,
     ) -> None:
         """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
         `relay_heard` of the addresses of relays that speak for machines of their network.
 
         `readiness()` says whether machines can be served, `notices()` what was announced of the edge and is still so
         (but for the networks'); `metrics` is given what is counted here; `read_secret` asks the Kubernetes API;
-        `boots` knows what is awaited of each machine; `workflow(namespace, name)` gives the Workflow of a Hardware.
+        `boots` knows what is awaited of each machine; `workflow(namespace, name)` gives the Workflow of a Hardware;
+        `kept` hears of what other edges and servers have seen.
 
         Raises BinariesError, SettingsError, KeyFileError.
         """
@@ -105,6 +108,7 @@ class Serving:
         self._relay_heard = relay_heard
         self._boots = boots
         self._workflow = workflow
+        self._kept = kept
         self._metrics = metrics
         self._readiness = readiness
         self._notices = notices
@@ -308,6 +312,8 @@ class Serving:
             named=edge.peers,
             changed=self.peers_changed,
             announce=self._journey.announce,
+            journey=self._journey,
+            kept=self._kept,
         )
 
     def _others(self, address: str, mac: str) -> tuple[Origin, ...]:

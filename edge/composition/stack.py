@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
@@ -37,13 +38,14 @@ from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.machines import BootProblemWriter, ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
 from edge.neighbour.table import NeighbourTable, neighbour_changes
-from edge.peers import EdgeLeases, Peers
+from edge.peers import EdgeLeases, Peers, ServerReports, telling_metrics
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
+from tink.files.key_file import KeyFile
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, resource_type, with_last_applied
@@ -292,6 +294,7 @@ class Stack:
                 read_secret=secret_reader(client, kept),
                 boots=boots,
                 workflow=lambda namespace, name: self._workflow_of(informers[WORKFLOW], namespace, name),
+                kept=lambda happened: self._archive.keep(happened) if self._archive is not None else None,
             )
         if Service.CONTROLLER in wanted:
             self._elector = self._electing(client)
@@ -310,6 +313,8 @@ class Stack:
             self._spawn(controller.run(), "controller")
         if Service.SERVER in wanted:
             await self._start_server(client, informers, callers, networks)
+            if serving is None:
+                await self._tell_edges(client, informers[HARDWARE])
         await self._restore_journeys()
         await self._follow_api(client, informers, manifests)
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
@@ -368,6 +373,31 @@ class Stack:
                 identity=peers.own.id,
                 own=lambda: [f"{place.address}:{peers.own.http_port}" for place in peers.own.places],
                 found=peers.found,
+            )
+            self._spawn(leases.run(), "Leases of edges")
+
+    async def _tell_edges(self, client: KubeClient, hardware: Informer) -> None:
+        """A server apart from the edges tells them what agents do. Raises KeyFileError."""
+        edge = self._settings.edge
+        if edge.metadata_token_key is None or not (edge.peers or edge.peer_group):
+            return
+        hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
+        self._exit.callback(self.journey.flush)
+        keys = KeyFile(edge.metadata_token_key, "key of metadata tokens")
+        reports = ServerReports(keys, self.journey, edge.peers, socket.gethostname(), time.time)
+        await reports.start()
+        self._exit.push_async_callback(reports.stop)
+        self.metrics.register(Scraped(partial(telling_metrics, reports.counts)))
+        self._spawn(reports.run(), "reports to edges")
+        if edge.peer_group:
+            leases = EdgeLeases(
+                client,
+                namespace=self._settings.lease_namespace or pod_namespace(),
+                group=edge.peer_group,
+                identity="",
+                own=list,
+                found=reports.found,
+                reads_only=True,
             )
             self._spawn(leases.run(), "Leases of edges")
 

@@ -3,7 +3,7 @@
     DATA_DIR/journey/events     what was written last      -> when it is full, it becomes
     DATA_DIR/journey/before     what was written before that
 
-A file is a line that says what it is, and pieces: 4 bytes of length and the CRC-32 of what follows (network order), then
+A file is a line that says what it is, and pieces: 4 bytes of length, the CRC-32 of what follows (network order), and
 deflated JSON, a list of `edge.journey.records`. A piece is what happened in a second or more. A process that is killed,
 or a disk without room, can only leave a last piece that is cut off: it is passed over, and the next run begins another
 file behind what is whole.

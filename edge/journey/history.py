@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from edge.journey.events import KINDS, MAX_DETAIL, MAX_MESSAGE, JourneyEvent, Note, Value
 from edge.journey.steps import Milestone, Outcome, Step
@@ -176,6 +176,27 @@ def detail_of(entry: Entry) -> Iterable[tuple[str, Value]]:
     if isinstance(entry, Note):
         return entry.detail.items()
     return zip(entry[4::2], entry[5::2], strict=True)
+
+
+SEEN_BY: Final = "seen_by"
+"""The detail that says which other process of the site has seen it: no event of this process has it."""
+PLACE: Final = "seen_by_kind"
+"""And what that is: EDGE or SERVER."""
+EDGE: Final[Literal["edge"]] = "edge"
+SERVER: Final[Literal["server"]] = "server"
+_NOT_WITH_AN_EDGE: Final = frozenset({Step.AGENT, Step.WORKFLOW, Step.ACTION})
+
+
+def is_elsewhere(newest_first: Iterable[Entry]) -> bool:
+    """Whether the last that a machine did with an edge, it did with another one. Agents and Workflows are everybody's,
+    and what was said of its silence the machine did not do."""
+    for entry in newest_first:
+        if step_of(entry) in _NOT_WITH_AN_EDGE or outcome_of(entry) is Outcome.WARNING:
+            continue
+        detail = dict(detail_of(entry))
+        if "rule" not in detail:
+            return detail.get(PLACE) == EDGE
+    return False
 
 
 def is_same(one: Entry, other: Entry) -> bool:

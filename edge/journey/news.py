@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from edge.journey.history import Entry
-from edge.journey.records import Happened
 from edge.journey.recorder import Journey
+from edge.journey.records import Happened
 
 AT_ONCE: Final = 200
 """So many of the newest events of one machine are taken; of more at a time, the older ones are skipped."""

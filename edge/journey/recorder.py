@@ -25,7 +25,7 @@ from typing import Final
 
 from edge.journey.changes import Asker, Changes
 from edge.journey.events import KINDS, JourneyEvent, Note, Notice, Outcome, Step, Value
-from edge.journey.history import Entry, History, Last, event, kept_bytes, pack, packed_bytes
+from edge.journey.history import Entry, History, Last, event, is_elsewhere, kept_bytes, pack, packed_bytes
 from edge.journey.lines import Lines
 from edge.journey.subscription import Subscription, Subscriptions
 
@@ -36,6 +36,9 @@ _STRANGER_EVENTS = 20  # that it was heard once more is no news, and each time c
 
 # So many machines are looked at for a quiet one; then the next has to do. It bounds what one event may cost.
 _LOOKS = 16
+
+_LOOKED_AT = 100
+"""So many of the last events of a machine say which edge it is with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Journey:
         when this run did: what is older was seen by an earlier one."""
         self._clock = clock
         self._began = began
+        self.hears_others = False
+        """Whether other processes of the site have told what they saw."""
         self._per_machine = per_machine
         self._machines = machines
         self._strangers_limit = strangers
@@ -139,6 +144,7 @@ class Journey:
             self._kept_bytes -= history.forget_oldest()
         if self._kept_bytes > self._memory_bytes:
             self._make_room()
+        self.hears_others = self.hears_others or now
         if now:
             self._changes.mark(mac)
             if self._readers:
@@ -204,6 +210,10 @@ class Journey:
             return history.after(time, most)
         quiet = self._quiet.get(mac)
         return [(quiet.time, quiet.entry)] if quiet is not None and quiet.time > time else []
+
+    def is_elsewhere(self, mac: str) -> bool:
+        """Whether this machine is with another edge, by the last that is known of it."""
+        return self.hears_others and is_elsewhere(entry for _, entry in reversed(self.after(mac, 0.0, _LOOKED_AT)))
 
     def earlier(self, mac: str, most: int) -> list[tuple[float, Entry]]:
         """Of the newest `most` entries of a machine those of an earlier run, oldest first."""

@@ -9,22 +9,15 @@ cut as everywhere (`edge.journey.events.Note`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, Note, Outcome, Step, Value
-from edge.journey.history import Entry, detail_of, message_of, outcome_of, packed_bytes, step_of
+from edge.journey.history import SEEN_BY, Entry, detail_of, message_of, outcome_of, packed_bytes, step_of
 from tink.mac import is_mac
 
 MAX_DETAILS: Final = 40
 """So many details of one event are kept."""
 MAX_NAME: Final = 64
-SEEN_BY: Final = "seen_by"
-"""The detail that says which other process of the site has seen it: no event of this process has it."""
-PLACE: Final = "seen_by_kind"
-"""And what that is: EDGE or SERVER."""
-EDGE: Final = "edge"
-SERVER: Final = "server"
 
 
 class Happened(NamedTuple):
@@ -80,9 +73,3 @@ def _is_number(value: object) -> bool:
 def is_from_elsewhere(entry: Entry) -> bool:
     """Whether another process of the site has seen it."""
     return SEEN_BY in dict(detail_of(entry))
-
-
-def size(found: Sequence[Any]) -> int:
-    """About how many bytes it takes as JSON."""
-    details = sum(len(name) + (len(value) if isinstance(value, str) else 24) for name, value in found[5].items())
-    return 90 + len(found[4]) + details

@@ -12,12 +12,14 @@ from edge.artifacts import Offer, PeerError, PeerResponse, Timeouts
 from edge.peers.messages import (
     ARTIFACTS,
     ASK,
+    HAPPENED,
     HELLO,
     MAX_MESSAGE_BYTES,
     Answer,
     Edge,
     MessageError,
     Question,
+    Taken,
 )
 from edge.peers.signatures import HEADER, Request, Signatures
 
@@ -72,6 +74,10 @@ class Calls:
     async def ask(self, authority: str, question: Question) -> Answer:
         """Has it a file? Raises CallError."""
         return await self._post(authority, ASK, question.encoded(), Answer.read)
+
+    async def tell(self, authority: str, told: bytes) -> Taken:
+        """This has happened (`Told`, encoded). Raises CallError."""
+        return await self._post(authority, HAPPENED, told, Taken.read)
 
     @asynccontextmanager
     async def get(

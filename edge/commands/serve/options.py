@@ -94,6 +94,45 @@ _AGENTS = (
 _LEASE_NAMESPACE = click.option(
     "--lease-namespace", default="", help="Where Leases are. Default: this pod's namespace, or default."
 )
+_PEERS = (
+    click.option(
+        "--peer",
+        type=types.edge_address,
+        multiple=True,
+        help="Another edge of this site, ADDRESS[:PORT]: they share their caches and what they see of machines, and "
+        "machines that boot from one go on with another when it dies. All need the same --metadata-token-key. "
+        "Repeatable.",
+    ),
+    click.option(
+        "--peer-group",
+        type=types.peer_group,
+        default="",
+        help="Find the other edges of this site by the Leases that edges with the same name here keep in "
+        "--lease-namespace. Default: none are looked for.",
+    ),
+)
+_REPORTS = (
+    click.option(
+        "--peer",
+        type=types.edge_address,
+        multiple=True,
+        help="An edge of this site, ADDRESS[:PORT]: it is told what agents do and what actions print, for the journeys "
+        "of its machines. All need the same --metadata-token-key. Repeatable.",
+    ),
+    click.option(
+        "--peer-group",
+        type=types.peer_group,
+        default="",
+        help="Find these edges by the Leases that edges with the same name here keep in --lease-namespace. Default: "
+        "none are looked for.",
+    ),
+    click.option(
+        "--metadata-token-key",
+        type=_PATH,
+        default=None,
+        help="File with the keys by which edges know that it is a server of their site: theirs.",
+    ),
+)
 _WEBHOOK_ADDRESS = (
     click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),
     click.option(
@@ -203,20 +242,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--http-port", type=_PORT, default=DEFAULT_HTTP_PORT, help="Port of scripts, kernels and metadata."
         ),
-        click.option(
-            "--peer",
-            type=types.edge_address,
-            multiple=True,
-            help="Another edge of this site, ADDRESS[:PORT]: they share their caches, and machines that boot from one "
-            "go on with another when it dies. All need the same --metadata-token-key. Repeatable.",
-        ),
-        click.option(
-            "--peer-group",
-            type=types.peer_group,
-            default="",
-            help="Find the other edges of this site by the Leases that edges with the same name here keep in "
-            "--lease-namespace. Default: none are looked for.",
-        ),
+        *_PEERS,
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
         ),
@@ -408,8 +434,10 @@ def serving(*groups: Service | str) -> Callable[[Command], Command]:
         if ({Service.HTTP, Service.SERVER} & set(groups)) and Service.CONTROLLER not in groups:
             # A controller that does not see a Hardware would give up the Workflows that name it.
             options = [*options, _HARDWARE_SELECTOR]
-        if {Service.HTTP, Service.CONTROLLER} & set(groups):
+        if {Service.HTTP, Service.CONTROLLER, Service.SERVER} & set(groups):
             options = [*options, _LEASE_NAMESPACE]
+        if Service.SERVER in groups and Service.HTTP not in groups:
+            options = [*options, *_REPORTS]
         if {Service.HTTP, Service.SERVER} & set(groups):
             options = [*options, _KNOWN_BY_ADDRESS, *_AGENTS]
         if {Service.WEBHOOKS, Service.CONVERSION} & set(groups):

@@ -22,6 +22,7 @@ from edge.http.files.body import BodySender
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, route
 from edge.http.transport.connections import BoundedServer, Limits, Runner
+from edge.journey.recorder import Journey
 from edge.peers import Peers
 from tests.ports import free_ports
 from tests.waiting import until
@@ -79,6 +80,7 @@ class Edge:
     runner: web.BaseRunner
     sender: BodySender
     server: BoundedServer
+    journey: Journey
     times: list[float] = field(default_factory=lambda: [0.0])
     notices: list[str] = field(default_factory=list)
 
@@ -152,7 +154,7 @@ async def _edge(directory: Path, number: int, port: int, authorities: list[str],
     file = directory / f"key{number}"
     file.write_text(f"{key}\n")
     file.chmod(0o600)
-    times, notices = [0.0], list[str]()
+    times, notices, journey = [0.0], list[str](), Journey(time.time)
     peers = Peers(
         KeyFile(file, "key"),
         http_port=port,
@@ -160,6 +162,7 @@ async def _edge(directory: Path, number: int, port: int, authorities: list[str],
         dhcp=True,
         named=authorities,
         announce=lambda notice: notices.append(notice.message),
+        journey=journey,
     )
     peers.place([(address, "127.0.7.0/24")])
     cache = ArtifactCache(
@@ -188,4 +191,6 @@ async def _edge(directory: Path, number: int, port: int, authorities: list[str],
     await peers.start()
     await runner.setup()
     await web.TCPSite(runner, address, port, reuse_address=True).start()
-    return Edge(address, port, peers, cache, directory / f"cache{number}", runner, sender, server, times, notices)
+    return Edge(
+        address, port, peers, cache, directory / f"cache{number}", runner, sender, server, journey, times, notices
+    )
