@@ -46,7 +46,7 @@ from edge.machines import (
 )
 from edge.neighbour.resolution import AddressResolution
 from edge.neighbour.route import is_own
-from edge.page import Access, EdgeStatus, Health, Keys, Machines, Pages, Rack, Site, Templates, WorkflowLookup
+from edge.page import Access, EdgeStatus, Health, Keys, Machines, Other, Pages, Rack, Site, Templates, WorkflowLookup
 from edge.peers import Peers, peer_metrics
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
 from edge.tftp import BootFiles, TftpServer
@@ -213,6 +213,7 @@ class Serving:
             journey.sent_bytes,
             self._cache,
             time.monotonic,
+            self._others_of_the_site,
         )
         pages = Pages(
             Rack(journey, inventory, expectations),
@@ -315,6 +316,10 @@ class Serving:
             journey=self._journey,
             kept=self._kept,
         )
+
+    def _others_of_the_site(self) -> list[Other]:
+        tellers = self.peers.tellers if self.peers is not None else []
+        return [Other(each.kind, each.name, each.events) for each in tellers]
 
     def _others(self, address: str, mac: str) -> tuple[Origin, ...]:
         """Where a machine that has reached this edge at `address` can go on with another one."""

@@ -69,7 +69,8 @@ class Journey:
         """`clock` gives seconds since the epoch; `memory_bytes` bounds the events of all machines together; `began` is
         when this run did: what is older was seen by an earlier one."""
         self._clock = clock
-        self._began = began
+        self.began = began
+        """When this run began, in seconds since the epoch."""
         self.hears_others = False
         """Whether other processes of the site have told what they saw."""
         self._per_machine = per_machine
@@ -201,7 +202,7 @@ class Journey:
         """
         history = self._histories.get(mac) or self._strangers.get(mac)
         found = history.telling(mac, most) if history is not None else self.events(mac)
-        return found if earlier else [event for event in found if event.time >= self._began]
+        return found if earlier else [event for event in found if event.time >= self.began]
 
     def after(self, mac: str, time: float, most: int) -> list[tuple[float, Entry]]:
         """The newest `most` entries of a machine that are younger than `time`, oldest first."""
@@ -217,7 +218,7 @@ class Journey:
 
     def earlier(self, mac: str, most: int) -> list[tuple[float, Entry]]:
         """Of the newest `most` entries of a machine those of an earlier run, oldest first."""
-        return [(time, entry) for time, entry in self.after(mac, 0.0, most) if time < self._began]
+        return [(time, entry) for time, entry in self.after(mac, 0.0, most) if time < self.began]
 
     def past(self) -> Iterator[JourneyEvent]:
         """The events of all machines that are kept at the moment of the call, by time; made while they are read."""

@@ -15,7 +15,7 @@ from edge.page.pages import Pages
 from edge.page.rack import Rack
 from edge.page.render import Templates
 from edge.page.site import PageHandler, Site
-from edge.page.status import EdgeStatus, Health
+from edge.page.status import EdgeStatus, Health, Other
 
 __all__ = [
     "Access",
@@ -24,6 +24,7 @@ __all__ = [
     "Keys",
     "Live",
     "Machines",
+    "Other",
     "PageHandler",
     "Pages",
     "Rack",
