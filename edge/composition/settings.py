@@ -87,6 +87,8 @@ class EdgeSettings:
     peers: tuple[str, ...] = ()
     peer_group: str = ""
     fast_path: bool = True
+    otlp_endpoint: str = ""
+    """The OpenTelemetry collector that gets a trace of each boot; empty: none."""
     checkpoint: bool = True
     """Whether what is known is kept for a start while a cluster's API is away."""
     checkpoint_secrets: bool = False

@@ -39,6 +39,7 @@ from edge.journey.workflows import WorkflowJourney
 from edge.machines import BootProblemWriter, ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
 from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.peers import EdgeLeases, Peers, ServerReports, telling_metrics
+from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
@@ -336,6 +337,17 @@ class Stack:
         if boots is not None and problems is not None:
             self._spawn(problems.run(), "problems of boots")
             self._spawn(boots.run(), "expectations of boots")
+            self._spawn(self._telemetry().run(), "boots that have ended")
+
+    def _telemetry(self) -> Telemetry:
+        """How long boots took. Raises TracesError."""
+        durations, endpoint = Durations(), self._settings.edge.otlp_endpoint
+        self.metrics.register(Scraped(durations.metrics))
+        traces = Traces(endpoint) if endpoint else None
+        if traces is not None:
+            self.metrics.register(Scraped(traces.metrics))
+            self._exit.push_async_callback(asyncio.to_thread, traces.close)
+        return Telemetry(BootEnds(self.journey, time.time), durations, traces)
 
     async def _restore_journeys(self) -> None:
         """Know what machines did before, and keep what they do. Machines do not wait for much of that."""

@@ -16,9 +16,13 @@ from edge.page.rack import Rack
 from edge.page.render import Templates
 from edge.page.site import PageHandler, Site
 from edge.page.status import EdgeStatus, Health, Other
+from edge.page.timeline import Bar, Chain, chains
+from edge.page.timeline import timeline as timeline_of
 
 __all__ = [
     "Access",
+    "Bar",
+    "Chain",
     "EdgeStatus",
     "Health",
     "Keys",
@@ -31,4 +35,6 @@ __all__ = [
     "Site",
     "Templates",
     "WorkflowLookup",
+    "chains",
+    "timeline_of",
 ]

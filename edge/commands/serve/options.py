@@ -323,6 +323,13 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     ),
     Service.ADMIN: (
         click.option("--admin-address", default="127.0.0.1", help="Where operators' HTTP listens."),
+        click.option(
+            "--otlp-endpoint",
+            default="",
+            metavar="URL",
+            help="An OpenTelemetry collector (OTLP over HTTP), http://HOST:4318, that gets a trace of each boot. Needs "
+            "the extra `otlp`. Default: none.",
+        ),
         click.option("--admin-port", type=_PORT, default=7081, help="Port of operators' HTTP: journeys and metrics."),
         click.option(
             "--admin-token-file",

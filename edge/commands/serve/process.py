@@ -42,6 +42,7 @@ from edge.composition.stack import Stack, StackError
 from edge.configuration import place
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
+from edge.telemetry import TracesError
 from edge.tftp import TftpServerError
 from ipxe.binaries import BinariesError
 from tink.apiserver import ApiServerError
@@ -71,6 +72,7 @@ _EXPECTED = (
     SettingsError,
     TftpServerError,
     TlsError,
+    TracesError,
     OSError,
 )
 """The parts' own errors: they say what is wrong and what to do, so a trace would only hide that."""

@@ -149,7 +149,7 @@ def test_every_line_fits_into_eighty_columns() -> None:
         line = line_of(columns(each, T0 + 1), 20, 80)
         assert cells(line) <= 80, line
     assert line_of(columns(row(), T0 + 1), 17, 80) == (
-        "default/m1        has an address             1.0s asks for its boot program: tak…"
+        "default/m1        has an address             1.0s asks for its boot program: ta…"
     )
 
 
@@ -169,7 +169,7 @@ def test_terminal_is_drawn_anew_with_those_first_that_need_somebody() -> None:
     assert "default/m1 " in lines[2]
     assert "! Lost: lost" in lines[2]
     assert "default/m2 " in lines[3]
-    assert lines[-1].startswith("and 24 more")
+    assert lines[-1].startswith("and 25 more")
 
 
 def test_elsewhere_a_line_is_said_again_only_when_it_has_changed() -> None:
