@@ -15,6 +15,7 @@ import logging
 import socket
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 MAX_QUEUED: Final = 16_384
 """Spans that wait; a boot has some thirty."""
 _TIMEOUT_SECONDS: Final = 10.0
+_CLOSE_SECONDS: Final = 3.0
 _PATH: Final = "/v1/traces"
 _MAX_TEXT: Final = 500
 
@@ -56,9 +58,10 @@ class Traces:
             self.boots += 1
 
     def close(self) -> None:
-        """Send what waits, for some seconds at most."""
-        self._provider.force_flush(3000)
-        self._provider.shutdown()
+        """Send what waits, for some seconds at most: nobody waits long for a collector that is away."""
+        ending = Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        ending.start()
+        ending.join(_CLOSE_SECONDS)
 
     def metrics(self) -> Iterator[Metric]:
         """What is counted of it."""

@@ -24,6 +24,7 @@ from prometheus_client.exposition import generate_latest
 from edge.journey.events import Note, Outcome, Step
 from edge.journey.steps import Milestone
 from edge.telemetry import BootEnds, Durations, EndedBoot, Telemetry, Traces, TracesError
+from edge.telemetry import traces as module
 from edge.telemetry.durations import STEP_BOUNDS
 from tests.page_site import INSTALLATION, PageSite, cut
 from tink.metrics.families import Scraped
@@ -203,7 +204,9 @@ async def test_boot_is_one_trace_from_dhcp_to_the_last_action(monkeypatch: pytes
     assert {each["service.name"] for each in collector.resources} == {"tinkedge"}
 
 
-async def test_collector_that_is_away_costs_nothing_but_traces(caplog: pytest.LogCaptureFixture) -> None:
+async def test_collector_that_is_away_costs_nothing_but_traces(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     traces = Traces("http://127.0.0.1:9")
     rack = Rack(traces)
     began = time.thread_time()
@@ -213,7 +216,10 @@ async def test_collector_that_is_away_costs_nothing_but_traces(caplog: pytest.Lo
     assert traces.boots == 20
     assert time.thread_time() - began < 5
     assert rack.metrics()['tinkedge_provision_duration_seconds_count{outcome="Succeeded"}'] == 20
-    traces._provider.shutdown()
+    monkeypatch.setattr(module, "_CLOSE_SECONDS", 0.1)
+    at = time.monotonic()
+    traces.close()
+    assert time.monotonic() - at < 5, "the edge's end waits for a collector"
     assert "Traceback" not in caplog.text
 
 
