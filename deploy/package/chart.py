@@ -48,8 +48,8 @@ _HEADS: Final = {
 # it: keep such Hardware apart from other Secrets, or name the Secrets below.
 """,
     "rbac-peers.yaml": """\
-# For edges that find each other by Leases (--peer-group): lets them keep these in their own namespace. After
-# deploy/rbac.yaml. A rule can't name what does not exist yet, so it is for all Leases there: give edges that are not to
+# For edges that find each other by Leases (--peer-group): lets them keep these in their own namespace, and servers apart
+# from them read where they are. After deploy/rbac.yaml. A rule can't name what does not exist yet, so it is for all Leases there: give edges that are not to
 # touch those of others a namespace of their own.
 #
 #   kubectl apply -f deploy/rbac-peers.yaml
@@ -134,7 +134,7 @@ def rendered(helm: Helm) -> dict[Path, str]:
     secrets = helm.template("--set", "rbac.secretsNamespaces={NAMESPACE}", "--show-only", rbac)
     peers = helm.template("--set", "edge.peers=true", "--show-only", rbac)
     files = {
-        "rbac-peers.yaml": _named(_plain(peers), "tinkedge-edge-peers"),
+        "rbac-peers.yaml": _named(_plain(peers), "tinkedge-edge-peers", "tinkedge-server-peers"),
         "rbac.yaml": _OWN_NAMESPACE + _plain(helm.template("--show-only", accounts, "--show-only", rbac)),
         "rbac-secrets.yaml": _applied_anywhere(_plain(secrets)),
         "rbac-metal3.yaml": _plain(helm.template(*metal3[0], *metal3[1:])),
@@ -170,9 +170,9 @@ def _says_something(document: str) -> bool:
     return any(line and not line.startswith("#") for line in document.splitlines())
 
 
-def _named(text: str, name: str) -> str:
-    """Of the objects those of this name."""
-    documents = [each for each in text.split("---\n") if f"\n  name: {name}\n" in each]
+def _named(text: str, *names: str) -> str:
+    """Of the objects those of these names."""
+    documents = [each for each in text.split("---\n") if any(f"\n  name: {name}\n" in each for name in names)]
     return "".join(f"---\n{each}" for each in documents)
 
 

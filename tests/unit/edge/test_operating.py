@@ -33,7 +33,9 @@ def test_the_alerts_ask_for_metrics_and_labels_that_there_are() -> None:
     for rule in rules():
         expression = re.sub(r"\b(without|by) \([^)]*\)", "", rule["expr"])
         asked = re.findall(r"\b([a-z]+_[a-z_]+)\b(?:\{([^}]*)\})?", expression)
-        found = {name.removesuffix("_bucket"): matchers for name, matchers in asked if name.startswith(_PREFIXES)}
+        found = {
+            re.sub("_(bucket|sum|count)$", "", name): matchers for name, matchers in asked if name.startswith(_PREFIXES)
+        }
         assert found or "up{" in rule["expr"], rule["alert"]
         for name, matchers in found.items():
             assert name in known, f"{rule['alert']}: there is no {name}"

@@ -59,6 +59,11 @@ grpc-tls-cert: /run/secrets/tinkedge/tls/tls.crt
 grpc-tls-key: /run/secrets/tinkedge/tls/tls.key
 grpc-tls-ca: /run/secrets/tinkedge/ca/ca.crt
 {{- end }}
+{{- if .Values.edge.peers }}
+peer-group: {{ include "tinkedge.fullname" . }}
+lease-namespace: {{ .Release.Namespace }}
+metadata-token-key: /run/secrets/tinkedge/keys/metadata-token.key
+{{- end }}
 {{- if .Values.server.tls.clientCA.secretName }}
 grpc-client-ca: /run/secrets/tinkedge/client-ca/ca.crt
 {{- end }}
