@@ -24,9 +24,9 @@ Five rules keep it from harm:
    that ends after `REWINDS` times without a window that came through whole: then only what is new is sent, the echoes
    die down, and a loss is left to the timer.
 3. Silence is answered after a time that follows the client's own pace (RFC 1123 section 4.2.3.2, computed as in RFC
-   6298) and doubles, and it ends the transfer in the end, so nobody can keep one for ever. Firmware is even for long and
-   then does something else for a while: EDK2 takes 24 ms a window, and 70 ms now and then. So the shortest time leaves
-   room for that. Who proves by an echo that nothing was lost gets the longest of these (as RFC 4015 section 3 has it).
+   6298) and doubles, and it ends the transfer in the end, so nobody can keep one for ever. Firmware is even for long
+   and then does something else for a while: EDK2 takes 24 ms a window, and 70 ms now and then. So the shortest time
+   leaves room for that. Who proves by an echo that nothing was lost gets the longest of these (as RFC 4015 has it).
 4. A file may still be arriving here. While the next block is not there, the client's silence is our fault and ends
    nothing; the last block is repeated in a slow rhythm, so that the client knows that it was not forgotten. Real
    clients acknowledge that again, and one from which nothing at all is heard is given up.
