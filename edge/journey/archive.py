@@ -39,8 +39,9 @@ DIRECTORY: Final = "journey"
 MAX_BYTES: Final = 8 << 20
 """Of each of the two files: some hundred thousand events."""
 INTERVAL_SECONDS: Final = 1.0
-AT_ONCE: Final = 20_000
-"""Events of one piece; what is more has its turn a second later."""
+AT_ONCE: Final = 2000
+"""Events of one piece, which take a hundredth of a processor in a second; what is more has its turn a second later."""
+_OTHERS_WAITING: Final = 10_000
 _PORTION: Final = 100
 _PLAIN: Final = 500
 _MAGIC: Final = b"tinkedge-journey/1\n"
@@ -68,7 +69,7 @@ class Archive:
         self._directory = data_dir / DIRECTORY
         self._max_bytes = max_bytes
         self._news = News(journey, lambda entry: not is_from_elsewhere(entry), clock)
-        self._others: deque[Happened] = deque(maxlen=AT_ONCE)
+        self._others: deque[Happened] = deque(maxlen=_OTHERS_WAITING)
         self._failing = ""
         self._mended = False
         self.restored = asyncio.Event()
@@ -111,8 +112,7 @@ class Archive:
 
     async def write(self) -> None:
         """Write what has happened. Never raises: what can't be written is lost, and said once."""
-        taken = list(self._others)
-        self._others.clear()
+        taken = [self._others.popleft() for _ in range(min(len(self._others), AT_ONCE // 2))]
         for number, happened in enumerate(self._news.take(), start=1):
             taken += happened
             if len(taken) >= AT_ONCE:

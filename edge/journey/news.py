@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from edge.journey.changes import Asker
 from edge.journey.history import Entry
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened
@@ -29,15 +30,16 @@ class News:
         *,
         since: float | None = None,
         at_once: int = AT_ONCE,
+        asker: Asker | None = None,
     ) -> None:
         """Entries that are `wanted`; from `since` on (seconds since the epoch), None: from now on. `clock` is the
-        journey's."""
+        journey's; `asker` knows of which machines, if not of all."""
         self._journey = journey
         self._wanted = wanted
         self._clock = clock
         self._at_once = at_once
         self._since = clock()
-        self._asker = journey.changes()
+        self._asker = asker or journey.changes()
         self._waiting: OrderedDict[str, float] = OrderedDict()
         """The machines whose entries are to be taken, and from when on."""
         if since is not None:

@@ -88,7 +88,7 @@ class Journey:
         self._lines_until = self._lines.until
         self._subscriptions = Subscriptions()
         self._readers = self._subscriptions.open
-        self._changes = Changes()
+        self._changes, self._stages = Changes(), Changes()
         self._askers, self._marked = self._changes.askers, self._changes.marked
 
     # --- taking in ---------------------------------------------------------------------------------------------------
@@ -126,6 +126,8 @@ class Journey:
             self._sent_bytes[note.step] += note.size_bytes
         if self._askers:
             self._marked.add(mac)
+        if note.is_stage:
+            self._stages.mark(mac)
         if self._readers:
             self._subscriptions.push(event(mac, now, note))
 
@@ -176,6 +178,10 @@ class Journey:
         What is done for each event is to put the MAC into a set.
         """
         return self._changes.asker()
+
+    def stages(self) -> Asker:
+        """The same, but only of machines whose boots have ended, or begun: `edge.journey.steps.STAGES`."""
+        return self._stages.asker()
 
     def last_entry(self, mac: str) -> Last | None:
         """The last event of a machine as it is kept (`edge.journey.history`); None if nothing is known."""

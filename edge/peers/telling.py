@@ -38,8 +38,10 @@ PAST_SECONDS: Final = 86_400.0
 """What an edge is told first is no older."""
 EVENTS_OF_A_MACHINE: Final = 60
 """So many of the newest events of one machine are told at a time."""
-MESSAGES: Final = 3
+MESSAGES: Final = 2
 """So many messages one edge is sent in a turn."""
+EVENTS: Final = 500
+"""Of one message: a storm costs the edge that hears of it a hundredth of a processor for each that tells."""
 REST_SECONDS: Final = 15.0
 """After that long one is tried again that could not be told."""
 MAX_EDGES: Final = 32
@@ -139,7 +141,7 @@ class Telling:
                 text = _encoded(each)
                 room -= len(text) + 1
                 found.append(text)
-            if room < EVENTS_OF_A_MACHINE * 1000 or len(found) > MAX_TOLD_EVENTS - EVENTS_OF_A_MACHINE:
+            if room < EVENTS_OF_A_MACHINE * 1000 or len(found) > EVENTS - EVENTS_OF_A_MACHINE:
                 break
             if number % 50 == 0:
                 await asyncio.sleep(0)

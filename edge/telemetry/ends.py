@@ -16,7 +16,7 @@ from edge.journey.expectations import Limits, read
 from edge.journey.history import Entry, milestone
 from edge.journey.news import News
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome, Step
+from edge.journey.steps import STAGES, Milestone, Outcome, Step
 from edge.page import Bar, Chain, chains, timeline_of
 from tink.limits.newest import Newest
 
@@ -26,7 +26,6 @@ MAX_KNOWN: Final = 100_000
 ABANDONED: Final = "Abandoned"
 """The outcome of a boot after which the machine began anew, and no Workflow had ended."""
 _MAX_WARNINGS: Final = 20
-_LOOKED_AT: Final = frozenset({Milestone.WORKFLOW_ENDED, Milestone.KERNEL_STARTED, Milestone.SCRIPT_SENT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class BootEnds:
         """`clock` is the journey's."""
         self._journey = journey
         self._limits = Limits()
-        self._news = News(journey, _is_end, clock)
+        self._news = News(journey, _is_end, clock, asker=journey.stages())
         self._told: Newest[str, float] = Newest(MAX_KNOWN)
         """Until when each machine's boots are told."""
 
@@ -119,7 +118,7 @@ _FACTS: Final = ("client", "model", "uuid", "osie", "workflow")
 
 
 def _is_end(entry: Entry) -> bool:
-    return milestone(entry) in _LOOKED_AT
+    return milestone(entry) in STAGES
 
 
 def _ends(chain: Chain) -> list[JourneyEvent]:
