@@ -48,9 +48,9 @@ _HEADS: Final = {
 # it: keep such Hardware apart from other Secrets, or name the Secrets below.
 """,
     "rbac-peers.yaml": """\
-# For edges that find each other by Leases (--peer-group): lets them keep these in their own namespace, and servers apart
-# from them read where they are. After deploy/rbac.yaml. A rule can't name what does not exist yet, so it is for all Leases there: give edges that are not to
-# touch those of others a namespace of their own.
+# For edges that find each other by Leases (--peer-group): lets them keep these in their own namespace, and servers that
+# run apart read where edges are. After deploy/rbac.yaml. A rule can't name what does not exist yet, so it is for all
+# Leases there: give edges that are not to touch those of others a namespace of their own.
 #
 #   kubectl apply -f deploy/rbac-peers.yaml
 """,
