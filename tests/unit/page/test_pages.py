@@ -233,3 +233,10 @@ def test_durations_are_said_as_people_do(seconds: float, text: str) -> None:
 
 def test_sizes_are_said_as_people_do() -> None:
     assert [size(each) for each in (0, 850, 14_200, 14.2e6, 1.4e9)] == ["0 B", "850 B", "14.2 kB", "14.2 MB", "1.4 GB"]
+
+
+async def test_edge_page_lists_the_edges_and_servers_that_tell_what_they_see(client: tuple[PageSite, Any]) -> None:
+    page = words(await html(client[1], "/edge"))
+    assert "Others of this site" in page
+    assert "10.0.0.2 edge 12,345" in page
+    assert "server-0<b> server 7" in page
