@@ -28,9 +28,10 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
+from edge.journey.history import is_from_elsewhere
 from edge.journey.news import News
 from edge.journey.recorder import Journey
-from edge.journey.records import Happened, is_from_elsewhere, plain, read
+from edge.journey.records import Happened, plain, read
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ DIRECTORY: Final = "journey"
 MAX_BYTES: Final = 8 << 20
 """Of each of the two files: some hundred thousand events."""
 INTERVAL_SECONDS: Final = 1.0
-AT_ONCE: Final = 2000
+AT_ONCE: Final = 1000
 """Events of one piece, which take a hundredth of a processor in a second; what is more has its turn a second later."""
 _OTHERS_WAITING: Final = 10_000
 _PORTION: Final = 100

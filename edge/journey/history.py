@@ -88,7 +88,10 @@ class History(list[Any]):
 
     def after(self, time: float, most: int) -> list[tuple[float, Entry]]:
         """The newest `most` entries that are younger than `time`, oldest first."""
-        begin = max(bisect_right(self.times, time), len(self) - most)
+        times = self.times
+        if len(times) > 1 and times[-2] <= time < times[-1]:
+            return [(times[-1], self[-1])]
+        begin = max(bisect_right(times, time), len(self) - most)
         return list(zip(self.times[begin:], self[begin:], strict=True))
 
     def last(self) -> Last:
@@ -197,6 +200,11 @@ def is_elsewhere(newest_first: Iterable[Entry]) -> bool:
         if "rule" not in detail:
             return detail.get(PLACE) == EDGE
     return False
+
+
+def is_from_elsewhere(entry: Entry) -> bool:
+    """Whether another process of the site has seen it."""
+    return SEEN_BY in (entry.detail if isinstance(entry, Note) else entry[4::2])
 
 
 def is_same(one: Entry, other: Entry) -> bool:

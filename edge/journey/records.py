@@ -12,7 +12,7 @@ import math
 from typing import Any, Final, NamedTuple
 
 from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, Note, Outcome, Step, Value
-from edge.journey.history import SEEN_BY, Entry, detail_of, message_of, outcome_of, packed_bytes, step_of
+from edge.journey.history import Entry, detail_of, message_of, outcome_of, packed_bytes, step_of
 from tink.mac import is_mac
 
 MAX_DETAILS: Final = 40
@@ -68,8 +68,3 @@ def _details(found: dict[Any, Any]) -> dict[str, Value]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and abs(value) < 2**63
-
-
-def is_from_elsewhere(entry: Entry) -> bool:
-    """Whether another process of the site has seen it."""
-    return SEEN_BY in dict(detail_of(entry))

@@ -19,10 +19,10 @@ from typing import Final, Literal
 
 import orjson
 
-from edge.journey.history import Entry, detail_of, step_of
+from edge.journey.history import Entry, detail_of, is_from_elsewhere, step_of
 from edge.journey.news import News
 from edge.journey.recorder import Journey
-from edge.journey.records import Happened, is_from_elsewhere, plain
+from edge.journey.records import Happened, plain
 from edge.journey.steps import Step
 from edge.peers.calls import CallError, Calls
 from edge.peers.counts import Counts
