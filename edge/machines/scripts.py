@@ -101,6 +101,18 @@ class MachineScripts:
         """A script that shows `reason`; not recorded, for what it is about has been."""
         return self._of(path).reason(mac, reason)
 
+    def not_started(self, mac: str) -> str:
+        """What GRUB shows that was sent kernel and initrd and could not start them; recorded."""
+        reason = (
+            "GRUB did not start what it was sent: what it says of it stands above.\n"
+            "Where Secure Boot is on, the kernel of the OSIE must be signed by a key that the shim trusts: take one of "
+            "the distribution that the shim is of."
+        )
+        self._record(
+            mac, Step.BOOT, Outcome.FAILED, reason.replace("\n", " ").replace("stands above", "is on its screen")
+        )
+        return self.why(mac, reason, BootPath.GRUB)
+
     def _of(self, path: BootPath) -> Scripts | GrubScripts:
         return self._grub if path is BootPath.GRUB else self._scripts
 

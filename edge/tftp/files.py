@@ -202,7 +202,8 @@ class BootFiles:
         if isinstance(mac, Refusal):
             return mac
         if name == WHY:
-            return _text(scripts.why(mac, self._failures.get(mac, NO_FAILURE), BootPath.GRUB), name, mac)
+            failure = self._failures.get(mac)
+            return _text(scripts.why(mac, failure, BootPath.GRUB) if failure else scripts.not_started(mac), name, mac)
         return _text(scripts.script(mac, self._origin, client="GRUB over TFTP", path=BootPath.GRUB), name, mac)
 
     def _osie(self, asked: _Asked, name: str, part: str, osie_files: OsieFiles) -> Opened | Awaitable[Opened]:

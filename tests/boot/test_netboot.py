@@ -18,6 +18,9 @@ PROGRAM = Path(__file__).with_name("netboot.py")
 OLD_IPXE, NEW_IPXE = (Path(sys.prefix) / f"ipxe-{suite}" for suite in ("bookworm", "trixie"))
 """Debian 12's iPXE, of 2019, and Debian 13's, of 2025 (`deploy/setup.sh ipxe`); one of them is the system's own."""
 
+SHIMS = Path(sys.prefix)
+"""Where shim and GRUB of two Debians are (`deploy/setup.sh shim`)."""
+
 MAC = "52:54:00:12:34:56"
 REFUSED = {"interface": {"disableNetboot": True}}
 ON_VLAN = {"interface": {"dhcp": {"ip": "172.31.77.10", "netmask": "255.255.255.0", "vlanId": "50"}}}
@@ -80,6 +83,16 @@ def test_uefi_http_boot_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
 
 
 @pytest.mark.parametrize("firmware", ["bios", "uefi"])
+def test_machine_with_secure_boot_gets_to_the_kernel_by_shim_and_grub_and_says_why_it_does_not_start(
+    boot: Boot,
+) -> None:
+    """By TFTP alone: Debian 12's GRUB speaks no HTTP. The kernel is none, and not signed."""
+    secure = ("--boot-path", "grub", "--shim-dir", str(SHIMS / "shim-bookworm"))
+    report = boot("uefi-secure", "boot failed", *secure)
+    assert report.steps() == ["dhcp ok", "tftp info", "tftp ok", "script ok", "kernel ok", "boot failed"], report
+    assert report.shows("bad shim signature", "must be signed by a key that the shim trusts"), report
+
+
 def test_machine_boots_through_a_proxy_beside_another_dhcp_server(boot: Boot, firmware: str) -> None:
     report = boot(firmware, "kernel ok", "--dhcp-mode", "proxy", beside=True)
     assert "ProxyDHCP offer to " in report.journey[0]

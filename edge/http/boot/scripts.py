@@ -27,6 +27,8 @@ from tink.mac import is_mac
 
 _GRUB_CONFIG = re.compile(r"grub\.cfg(?:-01-([0-9a-f]{2}(?:-[0-9a-f]{2}){5}))?|why\.cfg")
 
+_GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
+
 log = logging.getLogger(__name__)
 
 NO_FAILURE = "the edge has the files of the OSIE, but the connection to this machine broke"
@@ -74,7 +76,8 @@ class BootScripts:
         its own MAC in the name (`grub.cfg-01-<mac>`). It asks for its modules and fonts, too, and does without."""
         named = _GRUB_CONFIG.fullmatch(route.name)
         if named is None:
-            return text("not found", status=404)
+            # An empty list is what it does without; for one that is missing it shows an error.
+            return web.Response(text="", status=200 if _GRUB_LIST.fullmatch(route.name) else 404)
         mac, context = caller.mac, self._context
         if mac is None:
             return context.refuse_caller(caller, "grub.cfg", step=Step.SCRIPT)
@@ -83,7 +86,9 @@ class BootScripts:
         if context.inventory.by_mac(mac) is None and not context.policy.decide(None).allowed:
             return _script(self._scripts.why(mac, context.policy.decide(None).reason, BootPath.GRUB))
         if route.name == WHY:
-            return _script(self._scripts.why(mac, self._failure(mac) or NO_FAILURE, BootPath.GRUB))
+            if failure := self._failure(mac):
+                return _script(self._scripts.why(mac, failure, BootPath.GRUB))
+            return _script(self._scripts.not_started(mac) if request.method == "GET" else "")
         origin, client = Origin(local_address(request)), client_name(request)
         is_sent = request.method == "GET"  # GRUB asks for the length first
         return _script(self._scripts.script(mac, origin, client=client, path=BootPath.GRUB, recorded=is_sent))
