@@ -212,7 +212,9 @@ def _unknown(name: str, known: list[str]) -> str:
 
 
 async def _table(edge: _Edge, form: _Form, once: bool) -> int:
-    table = Table(as_json=form.output == "json", live=sys.stdout.isatty() and not once)
+    terminal = sys.stdout.isatty()
+    width = _width() if terminal else None
+    table = Table(as_json=form.output == "json", live=terminal and not once, once=once, width=width)
     drawing = asyncio.create_task(_draw_again_and_again(table)) if table.is_live else None
     try:
         async with contextlib.aclosing(edge.rows()) as stream:

@@ -39,11 +39,16 @@ class Table:
         *,
         as_json: bool,
         live: bool,
+        once: bool = False,
+        width: int | None = None,
         echo: Callable[[str], None] = click.echo,
         clock: Callable[[], float] = time.time,
         size: Callable[[], os.terminal_size] = shutil.get_terminal_size,
     ) -> None:
-        """`live`: drawn anew in a terminal of `size()`, columns and lines. `clock` gives seconds since the epoch."""
+        """`live`: drawn anew in a terminal of `size()`, columns and lines; else each line has `width` columns at most
+        (None: any), and with `once` all of them are said when all are there. `clock` gives seconds since the epoch."""
+        self._once = once
+        self._width = width
         self._as_json = as_json
         self._live = live and not as_json
         self._echo = echo
@@ -89,14 +94,18 @@ class Table:
     # --- elsewhere than in a terminal -----------------------------------------------------------------------------
 
     def _say(self, rows: Iterable[Row], *, last: bool) -> None:
+        if self._once:
+            if not last:
+                return
+            rows = self._rows.values()
         if not self._begun:
             self._begun = True
-            self._echo(line_of(HEAD, _LEAST, None))
+            self._echo(line_of(HEAD, _LEAST, self._width))
         for row in sorted(rows, key=_by_urgency):
             told = row["state"], row["awaited"], row["reason"], row["wrong"]
             if self._said.get(row["mac"]) != told:
                 self._said[row["mac"]] = told
-                self._echo(line_of(columns(row, self._clock()), _LEAST, None))
+                self._echo(line_of(columns(row, self._clock()), _LEAST, self._width))
         if last and not self._rows:
             self._echo("no machine is registered, and none was heard")
 

@@ -172,6 +172,18 @@ def test_terminal_is_drawn_anew_with_those_first_that_need_somebody() -> None:
     assert lines[-1].startswith("and 25 more")
 
 
+def test_list_that_is_shown_once_is_sorted_as_a_whole_and_fits_the_terminal() -> None:
+    said: list[str] = []
+    table = Table(as_json=False, live=False, once=True, width=80, echo=said.append, clock=lambda: T0 + 1)
+    table.take(Rows([row()], [], True, []))
+    lost = row(
+        mac="52:54:00:00:00:02", hardware="default/m2", kind="trouble", wrong="w" * 200, reason="R", warning=True
+    )
+    table.take(Rows([lost], [], False, None))
+    assert [line.split()[0] for line in said] == ["MACHINE", "default/m2", "default/m1"]
+    assert max(map(cells, said)) == 80
+
+
 def test_elsewhere_a_line_is_said_again_only_when_it_has_changed() -> None:
     said: list[str] = []
     table = Table(as_json=False, live=False, echo=said.append, clock=lambda: T0 + 1)
