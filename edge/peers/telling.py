@@ -24,7 +24,7 @@ from edge.journey.news import News
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened, plain
 from edge.journey.steps import Step
-from edge.peers.calls import CallError, Calls
+from edge.peers.calls import CallError, Calls, RefusedError
 from edge.peers.counts import Counts
 from edge.peers.messages import MAX_TOLD_BYTES, MAX_TOLD_EVENTS
 from tink.limits.once_per import OncePer
@@ -106,10 +106,12 @@ class Telling:
             self._told.pop(gone).news.close()
         for edge in edges:
             if edge not in self._told:
-                since = self._now() - PAST_SECONDS
-                news = News(self._journey, is_told, self._now, since=since, at_once=EVENTS_OF_A_MACHINE)
-                self._told[edge] = _Told(news)
+                self._told[edge] = _Told(self._from_the_past())
         await asyncio.gather(*(self._tell(edge, told) for edge, told in self._told.items()))
+
+    def _from_the_past(self) -> News:
+        since = self._now() - PAST_SECONDS
+        return News(self._journey, is_told, self._now, since=since, at_once=EVENTS_OF_A_MACHINE)
 
     async def _tell(self, edge: str, told: _Told) -> None:
         if self._clock() < told.not_before:
@@ -123,6 +125,9 @@ class Telling:
                 await self._calls.tell(edge, self._message(told.waiting))
             except CallError as error:
                 told.not_before = self._clock() + REST_SECONDS
+                if isinstance(error, RefusedError):  # it is started again, and may know nothing of what it was told
+                    told.news.close()
+                    told.news, told.waiting = self._from_the_past(), []
                 self._counts.untold += 1
                 if self._said.due((edge, str(error)), self._clock()):
                     log.warning("the edge at %s can't be told what machines do: %s", edge, error)

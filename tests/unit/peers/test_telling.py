@@ -13,6 +13,7 @@ import pytest
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.peers import HAPPENED, HEADER, MAX_TOLD_BYTES, Request, ServerReports
+from edge.peers.calls import RefusedError
 from edge.peers.hearing import Hearing
 from edge.peers.messages import MAX_TOLD_EVENTS, MessageError, Told
 from edge.peers.signatures import Signatures
@@ -118,6 +119,29 @@ async def test_what_could_not_be_told_is_told_later(make_site: MakeSite, monkeyp
     next(iter(telling._told.values())).not_before = 0.0
     await telling.turn()
     assert told(two) == [("offer", "127.0.7.1")]
+
+
+async def test_edge_that_was_started_again_without_its_files_is_told_everything_anew(
+    make_site: MakeSite, server: tuple[ServerReports, Journey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (edge,) = await make_site(1)
+    reports, journey = server
+    reports.found([edge.authority])
+    journey.record(MAC, Step.AGENT, Outcome.OK, "agent connected")
+    await reports._telling.turn()
+    assert edge.peers._hearing is not None
+    edge.peers._hearing._journey = edge.journey = Journey(time.time)
+
+    async def refused(*_: object) -> None:
+        raise RefusedError("nobody listens there")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reports._calls, "tell", refused)
+        journey.record(OTHER, Step.AGENT, Outcome.OK, "agent connected")
+        await reports._telling.turn()
+    next(iter(reports._telling._told.values())).not_before = 0.0
+    await reports._telling.turn()
+    assert [len(told(edge, mac)) for mac in (MAC, OTHER)] == [1, 1]
 
 
 async def test_a_storm_is_told_in_bounded_messages_and_the_newest_of_each_machine(make_site: MakeSite) -> None:
