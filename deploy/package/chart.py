@@ -200,7 +200,7 @@ _OF_THE_CHART: Final = frozenset(
         *("config", "context", "data-dir", "disable", "grpc-authority", "grpc-client-ca", "grpc-port", "grpc-tls-ca"),
         *("grpc-tls-cert", "grpc-tls-key", "health-address", "interface", "kubeconfig", "lease-namespace"),
         *("metrics-address", "once", "public-ip", "webhook-failure-policy", "webhook-port", "webhook-service"),
-        *("webhook-url", "agent-token-key", "metadata-token-key", "admin-token-file"),
+        *("webhook-url", "agent-token-key", "metadata-token-key", "reports-key", "admin-token-file"),
         *("namespaces", "hardware-selector", "webhook-configuration", "peer-group"),
     }
 )

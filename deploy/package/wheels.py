@@ -20,8 +20,8 @@ from deploy.package.target import PackageError, Target, run
 from deploy.supply.packages import Installed, Locked, Project
 
 EXTRAS = ("docker", "otlp")
-"""What is installed beside what is always needed: small, and for `tinkedge agent --runtime docker` and `--otlp-endpoint`
-only."""
+"""What is installed beside what is always needed: small, and for `tinkedge agent --runtime docker` and
+`--otlp-endpoint` only."""
 
 
 def needed(project: Project, locked: Mapping[NormalizedName, Locked], here: Installed, target: Target) -> list[Locked]:

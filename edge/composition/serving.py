@@ -53,6 +53,7 @@ from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.parameters import is_hookos
 from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
+from tink.files.key_file import KeyFile
 from tink.metrics.families import Scraped
 from tink.net.outbound import Reach
 from tink.server import TokenKeys, authority_of
@@ -302,7 +303,7 @@ class Serving:
     def _other_edges(self, metadata: MetadataSettings) -> Peers | None:
         """None, if this one is to be alone."""
         settings, edge = self._settings, self._settings.edge
-        if not edge.peers and not edge.peer_group:
+        if not edge.peers and not edge.peer_group and edge.reports_key is None:
             return None
         dhcp = Service.DHCP in settings.services and edge.dhcp_mode is DhcpMode.RESERVATION
         return Peers(
@@ -315,6 +316,7 @@ class Serving:
             announce=self._journey.announce,
             journey=self._journey,
             kept=self._kept,
+            reports=KeyFile(edge.reports_key, "reports key") if edge.reports_key is not None else None,
         )
 
     def _others_of_the_site(self) -> list[Other]:

@@ -391,11 +391,11 @@ class Stack:
     async def _tell_edges(self, client: KubeClient, hardware: Informer) -> None:
         """A server apart from the edges tells them what agents do. Raises KeyFileError."""
         edge = self._settings.edge
-        if edge.metadata_token_key is None or not (edge.peers or edge.peer_group):
+        if edge.reports_key is None or not (edge.peers or edge.peer_group):
             return
         hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
         self._exit.callback(self.journey.flush)
-        keys = KeyFile(edge.metadata_token_key, "key of metadata tokens")
+        keys = KeyFile(edge.reports_key, "reports key")
         reports = ServerReports(keys, self.journey, edge.peers, socket.gethostname(), time.time)
         await reports.start()
         self._exit.push_async_callback(reports.stop)

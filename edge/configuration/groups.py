@@ -13,7 +13,7 @@ REST: Final = "Other options"
 _GROUPS: Final = {
     "First of all": "interface public-ip data-dir kubeconfig manifests dhcp-mode osie-dir disable log-level config",
     "Network": """
-        http-port peer peer-group legacy-ports known-by-address trusted-proxies router-advertisements
+        http-port peer peer-group reports-key legacy-ports known-by-address trusted-proxies router-advertisements
         decline-quarantine
     """,
     "Netboot": """

@@ -54,8 +54,11 @@ class PeerRequests:
             return text(f"longer than {most} bytes", status=413)
         try:
             body = await self._body(request, most) if posted else b""
-            asked = self._peers.check(request.headers.get(HEADER, ""), _signed(request, body))
-            return await self._message(route.name, body, asked) if posted else await self._file(request, route, asked)
+            header, signed = request.headers.get(HEADER, ""), _signed(request, body)
+            if route.name == "happened" and posted:
+                return await self._told(body, header, signed)
+            asked = self._peers.check(header, signed)
+            return self._message(route.name, body, asked) if posted else await self._file(request, route, asked)
         except StrangerError as error:
             status = 503 if error.refusal is Refusal.FULL else 403
             return self._context.refuse(
@@ -77,11 +80,14 @@ class PeerRequests:
             raise MessageError(f"its body does not come within {BODY_SECONDS:g} s") from None
         return body
 
-    async def _message(self, name: str, body: bytes, asked: Asked) -> web.Response:
-        if name == "happened":
-            content = await self._peers.happened(body)
-        else:
-            content = self._peers.hello(body) if name == "hello" else self._peers.ask(body, asked)
+    async def _told(self, body: bytes, header: str, signed: Request) -> web.Response:
+        asked, signatures = self._peers.check_told(header, signed)
+        content = await self._peers.happened(body, signatures)
+        headers = {HEADER: signatures.answer(asked, 200, content)}
+        return web.Response(body=content, content_type="application/json", headers=headers)
+
+    def _message(self, name: str, body: bytes, asked: Asked) -> web.Response:
+        content = self._peers.hello(body) if name == "hello" else self._peers.ask(body, asked)
         headers = {HEADER: self._peers.signatures.answer(asked, 200, content)}
         return web.Response(body=content, content_type="application/json", headers=headers)
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from edge.journey.events import Note
-from edge.journey.history import PLACE, SEEN_BY, pack, packed_bytes
+from edge.journey.history import PLACE, SEEN_BY, SERVER, pack, packed_bytes
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened, read
+from edge.journey.steps import Step
 from edge.peers.messages import Told
 from tink.limits.newest import Newest
 
@@ -26,6 +27,8 @@ NEW_SECONDS: Final = 600.0
 """What is older is history, and no ground for anything."""
 LIVING_SECONDS: Final = 15.0
 _PORTION: Final = 50
+_OF_SERVERS: Final = frozenset({Step.AGENT, Step.ACTION})
+"""What servers can know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class Hearing:
         if event is None:
             return False
         time, mac, note = event
+        if told.kind == SERVER and note.step not in _OF_SERVERS:
+            return False
         time = min(time + shift, now)
         detail = {name: value for name, value in note.detail.items() if name not in (SEEN_BY, PLACE)}
         detail |= {SEEN_BY: told.name, PLACE: told.kind}

@@ -15,7 +15,7 @@ from typing import Final
 
 from edge.artifacts import Artifact, ArtifactCache
 from edge.journey.events import Notice, Outcome
-from edge.journey.history import EDGE
+from edge.journey.history import EDGE, SERVER
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened
 from edge.peers.caches import Caches, answer
@@ -24,8 +24,8 @@ from edge.peers.claims import Claims
 from edge.peers.counts import Counts
 from edge.peers.hearing import Hearing, Teller
 from edge.peers.membership import Alternative, Change, Membership, Peer
-from edge.peers.messages import Edge, Place, Question, Taken, Told
-from edge.peers.signatures import Asked, Request, Signatures, StrangerError
+from edge.peers.messages import Edge, MessageError, Place, Question, Taken, Told
+from edge.peers.signatures import Asked, Refusal, Request, Signatures, StrangerError
 from edge.peers.telling import Telling
 from tink.files.key_file import KeyFile
 from tink.limits.once_per import OncePer
@@ -57,16 +57,19 @@ class Peers:
         announce: Callable[[Notice], None] = lambda _: None,
         journey: Journey | None = None,
         kept: Callable[[Happened], None] = lambda _: None,
+        reports: KeyFile | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`keys` sign. The ports are this edge's, `server_port` 0 where agents are sent elsewhere; `dhcp`: it answers
         DHCP. `named` are `address:port` of other edges. `changed` and `announce` hear when one comes or goes.
         What happens to machines is told to the others and heard from them, if there is a `journey`; `kept` hears of
-        what they have told. `clock` gives monotonic seconds, `now` Unix seconds.
+        what they have told. `reports` are the keys of servers that run apart, which tell what agents do, and no more.
+        `clock` gives monotonic seconds, `now` Unix seconds.
         """
         self.counts = Counts()
         self.signatures = Signatures(keys, now)
+        self._reports = Signatures(reports, now) if reports is not None else None
         self.own = Edge(id=self.signatures.edge, places=(), http_port=http_port, server_port=server_port, dhcp=dhcp)
         """What this edge says of itself; its name is another one after each start."""
         self._membership = Membership(self.own.id, clock)
@@ -194,6 +197,20 @@ class Peers:
             self.counts.refused[error.refusal] += 1
             raise
 
+    def check_told(self, header: str, request: Request) -> tuple[Asked, Signatures]:
+        """The same of HAPPENED, which servers may say, too; what its answer is signed with. Raises StrangerError."""
+        try:
+            return self.signatures.check(header, request), self.signatures
+        except StrangerError as error:
+            if self._reports is None or error.refusal is not Refusal.FORGED:
+                self.counts.refused[error.refusal] += 1
+                raise
+        try:
+            return self._reports.check(header, request), self._reports
+        except StrangerError as error:
+            self.counts.refused[error.refusal] += 1
+            raise
+
     def hello(self, content: bytes) -> bytes:
         """The answer to HELLO. Raises MessageError."""
         self._membership.heard(Edge.read(content))
@@ -203,9 +220,11 @@ class Peers:
         """The answer to ASK. Raises MessageError."""
         return answer(Question.read(content), asked.edge, self._cache, self._claims).encoded()
 
-    async def happened(self, content: bytes) -> bytes:
-        """The answer to HAPPENED. Raises MessageError."""
+    async def happened(self, content: bytes, signatures: Signatures) -> bytes:
+        """The answer to HAPPENED, signed with `signatures`. Raises MessageError."""
         told = Told.read(content)
+        if (told.kind == SERVER) is not (signatures is self._reports):
+            raise MessageError("kind: this key is not for it")
         taken = await self._hearing.take(told) if self._hearing is not None else 0
         self.counts.heard += taken
         return Taken(taken=taken).encoded()

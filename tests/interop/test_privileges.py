@@ -518,7 +518,7 @@ async def test_server_that_runs_apart_finds_edges_with_the_role_for_that(site: S
     key.chmod(0o600)
     server = site.start(
         "server", "--kubeconfig", gate.kubeconfig, "--interface", "lo=127.0.0.1", "--grpc-port", str(free_port()),
-        "--agent-auth", "none", "--metadata-token-key", key, "--peer-group", "rack", "--lease-namespace", HOME,
+        "--agent-auth", "none", "--reports-key", key, "--peer-group", "rack", "--lease-namespace", HOME,
     )  # fmt: skip
     await site.ready(server)
 

@@ -105,7 +105,7 @@ def each_edge_knows_all_machines_and_their_agents(site: Site) -> None:
     """The server runs apart from the edges."""
     port, server = "42113", site.start(
         *("outside", *TINKEDGE, "server", "--config=/dev/null", "--kubeconfig", site.kubeconfig, "--agent-auth=none"),
-        *("--interface", f"rack0={OUTSIDE}", "--metadata-token-key", site.directory / "edges.key"),
+        *("--interface", f"rack0={OUTSIDE}", "--reports-key", site.directory / "reports.key"),
         *site.find_each_other(),
     )  # fmt: skip
     wait_until(lambda: "ready: server" in server.err, lambda: server.err, within=60)

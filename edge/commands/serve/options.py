@@ -112,13 +112,21 @@ _PEERS = (
         "--lease-namespace. Default: none are looked for.",
     ),
 )
+_REPORTS_KEY = click.option(
+    "--reports-key",
+    type=_PATH,
+    default=None,
+    help="File with the keys, the newest first, by which servers that run apart from the edges sign what they tell "
+    "them of agents: the same for edges and servers. Default: an edge hears of no such server.",
+)
 _REPORTS = (
+    _REPORTS_KEY,
     click.option(
         "--peer",
         type=types.edge_address,
         multiple=True,
         help="An edge of this site, ADDRESS[:PORT]: it is told what agents do and what actions print, for the journeys "
-        "of its machines. All need the same --metadata-token-key. Repeatable.",
+        "of its machines. All need the same --reports-key. Repeatable.",
     ),
     click.option(
         "--peer-group",
@@ -126,12 +134,6 @@ _REPORTS = (
         default="",
         help="Find these edges by the Leases that edges with the same name here keep in --lease-namespace. Default: "
         "none are looked for.",
-    ),
-    click.option(
-        "--metadata-token-key",
-        type=_PATH,
-        default=None,
-        help="File with the keys by which edges know that it is a server of their site: theirs.",
     ),
 )
 _WEBHOOK_ADDRESS = (
@@ -259,6 +261,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "--http-port", type=_PORT, default=DEFAULT_HTTP_PORT, help="Port of scripts, kernels and metadata."
         ),
         *_PEERS,
+        _REPORTS_KEY,
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
         ),

@@ -29,7 +29,7 @@ from tests.waiting import until
 from tink.files.key_file import KeyFile
 from tink.net.outbound import Reach
 
-KEY = "k" * 64
+KEY, REPORTS_KEY = "k" * 64, "r" * 64
 
 
 class Upstream:
@@ -154,6 +154,9 @@ async def _edge(directory: Path, number: int, port: int, authorities: list[str],
     file = directory / f"key{number}"
     file.write_text(f"{key}\n")
     file.chmod(0o600)
+    reports = directory / "reports"
+    reports.write_text(f"{REPORTS_KEY}\n")
+    reports.chmod(0o600)
     times, notices, journey = [0.0], list[str](), Journey(time.time)
     peers = Peers(
         KeyFile(file, "key"),
@@ -163,6 +166,7 @@ async def _edge(directory: Path, number: int, port: int, authorities: list[str],
         named=authorities,
         announce=lambda notice: notices.append(notice.message),
         journey=journey,
+        reports=KeyFile(reports, "key"),
     )
     peers.place([(address, "127.0.7.0/24")])
     cache = ArtifactCache(

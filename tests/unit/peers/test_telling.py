@@ -18,7 +18,7 @@ from edge.peers.hearing import Hearing
 from edge.peers.messages import MAX_TOLD_EVENTS, MessageError, Told
 from edge.peers.signatures import Signatures
 from edge.peers.telling import EVENTS_OF_A_MACHINE
-from tests.unit.peers.conftest import KEY, Edge, MakeSite
+from tests.unit.peers.conftest import REPORTS_KEY, Edge, MakeSite
 from tink.files.key_file import KeyFile
 
 MAC = "52:54:00:00:00:01"
@@ -38,10 +38,10 @@ async def tell(*edges: Edge) -> None:
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[tuple[ServerReports, Journey]]:
-    (tmp_path / "key").write_text(f"{KEY}\n")
-    (tmp_path / "key").chmod(0o600)
+    (tmp_path / "reports").write_text(f"{REPORTS_KEY}\n")
+    (tmp_path / "reports").chmod(0o600)
     journey = Journey(time.time)
-    reports = ServerReports(KeyFile(tmp_path / "key", "key"), journey, [], "server-0 of/rack", time.time)
+    reports = ServerReports(KeyFile(tmp_path / "reports", "key"), journey, [], "server-0 of/rack", time.time)
     await reports.start()
     yield reports, journey
     await reports.stop()
@@ -180,6 +180,19 @@ async def test_who_has_not_the_key_tells_nothing(make_site: MakeSite, tmp_path: 
     assert edge.peers.tellers == []
 
 
+async def test_key_of_servers_is_for_what_agents_do_and_for_nothing_else(make_site: MakeSite, tmp_path: Path) -> None:
+    (edge,) = await make_site(1)
+    signatures = Signatures(KeyFile(tmp_path / "reports", "key"), time.time)
+    as_edge = {"kind": "edge", "name": "10.0.0.2", "now": time.time(), "events": []}
+    hello = edge.peers.own.encoded()
+    async with aiohttp.ClientSession() as session:
+        for path, body, status in ((HAPPENED, orjson.dumps(as_edge), 400), ("/peers/hello", hello, 403)):
+            header, _ = signatures.request(Request("POST", edge.authority, path, body))
+            async with session.post(f"http://{edge.authority}{path}", data=body, headers={HEADER: header}) as answer:
+                assert answer.status == status
+    assert edge.peers.tellers == []
+
+
 async def test_what_another_one_says_is_bounded_checked_and_never_taken_for_ones_own() -> None:
     now = 1_000_000.0
     journey, kept = Journey(lambda: now), []
@@ -197,6 +210,14 @@ async def test_what_another_one_says_is_bounded_checked_and_never_taken_for_ones
     assert two.time == now
     assert await hearing.take(Told(kind="edge", name="10.0.0.2", now=now, events=events)) == 0
     assert [each.events for each in hearing.tellers] == [2]
+
+
+async def test_server_can_say_what_agents_do_and_nothing_else() -> None:
+    journey = Journey(lambda: 100.0)
+    hearing = Hearing(journey, now=lambda: 100.0)
+    steps = [[99.0, MAC, step.value, "ok", step.value, {}] for step in Step]
+    await hearing.take(Told(kind="server", name="server-0", now=100.0, events=steps))
+    assert {event.message for event in journey.events(MAC)} == {"agent", "action"}
 
 
 async def test_a_clock_that_is_off_by_half_a_minute_moves_no_event() -> None:

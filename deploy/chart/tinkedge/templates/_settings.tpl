@@ -37,6 +37,7 @@ disable: {{ toJson . }}
 {{- if .Values.edge.peers }}
 peer-group: {{ include "tinkedge.fullname" . }}
 lease-namespace: {{ .Release.Namespace }}
+reports-key: /run/secrets/tinkedge/keys/reports.key
 {{- end }}
 {{- if include "tinkedge.caSecret" . }}
 grpc-tls-ca: /run/secrets/tinkedge/ca/ca.crt
@@ -62,7 +63,7 @@ grpc-tls-ca: /run/secrets/tinkedge/ca/ca.crt
 {{- if .Values.edge.peers }}
 peer-group: {{ include "tinkedge.fullname" . }}
 lease-namespace: {{ .Release.Namespace }}
-metadata-token-key: /run/secrets/tinkedge/keys/metadata-token.key
+reports-key: /run/secrets/tinkedge/keys/reports.key
 {{- end }}
 {{- if .Values.server.tls.clientCA.secretName }}
 grpc-client-ca: /run/secrets/tinkedge/client-ca/ca.crt
