@@ -1,5 +1,6 @@
 """What `tinkedge doctor` looks at, a module for each thing; `edge.composition.doctor` puts them together."""
 
+from edge.composition.checks.certificates import agents_certificates
 from edge.composition.checks.clock import clock
 from edge.composition.checks.colleagues import api_addresses, api_users
 from edge.composition.checks.findings import Finding, Severity
@@ -12,6 +13,7 @@ from edge.composition.checks.space import space
 __all__ = [
     "Finding",
     "Severity",
+    "agents_certificates",
     "api_addresses",
     "api_users",
     "clock",
