@@ -54,6 +54,11 @@ def _interfaces(options: Options, host: Host) -> Iterator[Finding]:
             )
 
 
+def _confined() -> bool:
+    """Whether this is a service of systemd, whose unit says where it may write (ProtectSystem=, systemd.exec(5))."""
+    return "NOTIFY_SOCKET" in os.environ
+
+
 _READ: Final = ("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "kubeconfig", "admin_token_file")
 """Files that are there before the start; those with keys of our own may be made by it, or by another edge."""
 
@@ -123,7 +128,12 @@ def _data_dir(services: Services, options: Options, host: Host) -> Iterator[Find
             # Machines boot from what is there, and it is written again by itself when the disk lets it.
             yield wrong(
                 f"the file system of {directory} is read-only",
-                "nothing can be stored until it is writable again; look at the disk",
+                "nothing can be stored until it is writable again; "
+                + (
+                    "say so in the unit (systemctl edit): ReadWritePaths=" + str(directory)
+                    if _confined()
+                    else "look at the disk"
+                ),
                 is_error=False,
             )
         elif not os.access(directory, os.W_OK | os.X_OK):
