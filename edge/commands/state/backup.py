@@ -23,6 +23,11 @@ from edge.commands.state.rotation import name_at, too_many
 @passphrase_option
 @click.option("--with-osie", is_flag=True, help="Also DATA_DIR/osie: kernels and initrds, as large as they are.")
 @click.option(
+    "--with-files",
+    is_flag=True,
+    help="Also DATA_DIR/images and DATA_DIR/files: container and disk images, as large as they are.",
+)
+@click.option(
     "--work-dir",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     default=None,
@@ -35,7 +40,13 @@ from edge.commands.state.rotation import name_at, too_many
     help="FILE is a directory: so many of the backups there stay, older ones are removed.",
 )
 def backup(
-    file: Path, data_dir: Path, passphrase_file: Path | None, with_osie: bool, work_dir: Path | None, keep: int | None
+    file: Path,
+    data_dir: Path,
+    passphrase_file: Path | None,
+    with_osie: bool,
+    with_files: bool,
+    work_dir: Path | None,
+    keep: int | None,
 ) -> None:
     """Write a backup of a data directory to FILE, or to standard output (-), while everything runs.
 
@@ -77,6 +88,7 @@ def backup(
                 now=now,
                 progress=progress,
                 osie=with_osie,
+                files=with_files,
                 work=work_dir,
             )
         sys.stdout.buffer.flush()
