@@ -7,6 +7,7 @@ will find, and what would be refused is told here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -92,8 +93,9 @@ def _workflow(manifests: list[Manifest], name: str | None) -> Manifest:
     ]
     if len(found) == 1:
         return found[0]
-    if len(found) > 1 and len({(_namespace(obj), obj["metadata"]["name"]) for _, obj in found}) < len(found):
-        places = ", ".join(f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in found)
+    names = Counter((_namespace(obj), obj["metadata"]["name"]) for _, obj in found)
+    if twice := [each for each in found if names[_namespace(each[1]), each[1]["metadata"]["name"]] > 1]:
+        places = ", ".join(f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in twice)
         raise ManifestError(f"two Workflows have one name: {places}. Leave one of them out of -f")
     named = [f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in found or there]
     remedy = "Choose with --workflow" if named else "What a machine netboots is shown with --netboot IPV4, of the edge"

@@ -349,10 +349,13 @@ def test_render_finds_in_the_objects_what_the_api_would_have_put_there(tmp_path:
 
 
 def test_render_names_the_files_of_two_workflows_of_one_name(tmp_path: Path) -> None:
-    for name, text in (("h", HARDWARE), ("t", TEMPLATE), ("w1", WORKFLOW), ("w2", WORKFLOW)):
+    another = WORKFLOW.replace("metadata: {", "metadata: {namespace: other, ")
+    assert another != WORKFLOW
+    for name, text in (("h", HARDWARE), ("t", TEMPLATE), ("w1", WORKFLOW), ("w2", WORKFLOW), ("w3", another)):
         (tmp_path / f"{name}.yaml").write_text(text)
     result = run("render", "-f", tmp_path)
     assert result.exit_code == 1
+    assert "w3.yaml" not in result.output
     for words in ("two Workflows have one name", "w1.yaml", "w2.yaml", "Leave one of them out"):
         assert words in result.output
 
