@@ -21,6 +21,7 @@ from edge.composition.checks import (
     agents_certificates,
     api_addresses,
     api_users,
+    backups,
     osie_names,
     running_edge,
 )
@@ -127,6 +128,7 @@ def doctor(
             agents_certificates({f"--grpc-{of}": given[f"grpc_{of.replace('-', '_')}"] for of in _CERTIFICATES}),
             examine.data_directory(data_dir),
             api_users(data_dir, datetime.now(UTC)),
+            backups(),
             running_edge(data_dir, given["admin_address"], given["admin_port"]),
             _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
         ),

@@ -1,5 +1,6 @@
 """What `tinkedge doctor` looks at, a module for each thing; `edge.composition.doctor` puts them together."""
 
+from edge.composition.checks.backups import backups
 from edge.composition.checks.certificates import agents_certificates
 from edge.composition.checks.clock import clock
 from edge.composition.checks.colleagues import api_addresses, api_users
@@ -16,6 +17,7 @@ __all__ = [
     "agents_certificates",
     "api_addresses",
     "api_users",
+    "backups",
     "clock",
     "firewall",
     "links",

@@ -23,6 +23,7 @@ from edge.composition.checks import (
     agents_certificates,
     api_addresses,
     api_users,
+    backups,
     clock,
     names,
     osie_names,
@@ -194,6 +195,21 @@ def test_tokens_that_end_soon_are_named_and_a_bad_file_is_an_error(tmp_path: Pat
     (tmp_path / USERS_FILE).write_text("{")
     (found,) = api_users(tmp_path, now)
     assert (found.how_bad, str(tmp_path / USERS_FILE) in found.seen) == (Severity.ERROR, True)
+
+
+def test_backups_that_are_made_no_more_are_said(tmp_path: Path) -> None:
+    now = time.time()
+
+    def found(days: float = 0) -> list[tuple[Severity, str]]:
+        return [(one.how_bad, one.seen) for one in backups(tmp_path / "b", now=lambda: now + days * 86_400)]
+
+    assert found() == [], "they are made by other means, or not at all"
+    (tmp_path / "b").mkdir()
+    assert found() == [(Severity.WARNING, "there is none")]
+    (tmp_path / "b" / "tinkedge-20261125T000000Z.tgz.age").touch()
+    assert found() == [(Severity.OK, "1, the newest less than a day old")]
+    assert found(1.9) == [(Severity.OK, "1, the newest 2 days old")]
+    assert found(2.1) == [(Severity.WARNING, "1, the newest 2 days old")]
 
 
 def test_certificates_of_the_agents_server_are_looked_at_before_they_end(tmp_path: Path) -> None:
