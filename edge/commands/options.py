@@ -150,8 +150,9 @@ empty_checksum_type = click.option(
 class DataDirectory(click.Path):
     """One that this user may work in. It is for its owner alone, and most people are somebody else."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path, file_okay=False, readable=False)
+    def __init__(self, *, checked_later: bool = False) -> None:
+        """`checked_later`: whoever takes it says by itself, with more words, that it is no directory."""
+        super().__init__(path_type=Path, file_okay=checked_later, readable=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises BadParameter, with whom to be instead."""

@@ -30,7 +30,7 @@ _PORT = click.IntRange(1, 65535)
 
 _DATA_DIR = click.option(
     "--data-dir",
-    type=DataDirectory(),
+    type=DataDirectory(checked_later=True),
     default=Path("/var/lib/tinkedge"),
     help="Database, keys and cache of kernels and initrds.",
 )

@@ -412,8 +412,8 @@ def not_ours(tmp_path: Path) -> Iterator[Path]:
     directory, us = tmp_path / "data", os.geteuid()
     directory.mkdir(mode=0)
     if us == 0:
-        for each in (tmp_path, *tmp_path.parents[:2]):
-            each.chmod(0o755)
+        for each in (tmp_path, *tmp_path.parents):
+            each.chmod(each.stat().st_mode | 0o055)
         os.seteuid(65534)
     yield directory
     os.seteuid(us)
