@@ -36,6 +36,13 @@ def test_unit_is_not_exposed(unit: Path) -> None:
     assert float(level[1]) < MOST_EXPOSED
 
 
+def test_services_wait_for_network_and_clock_where_the_host_waits_for_them() -> None:
+    units = [unit for unit in UNITS.glob("*.service") if unit.name != "tinkedge-backup.service"]
+    assert len(units) == 1 + len(ROLES)
+    for unit in units:
+        assert "\nAfter=network-online.target time-sync.target\n" in unit.read_text(), unit.name
+
+
 def installed(directory: Path) -> Checkout:
     """A host, off, whose watchdog is less patient."""
     host = Checkout(directory)
