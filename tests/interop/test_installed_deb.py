@@ -225,17 +225,20 @@ def second_host(life: Life, host: Host, older: Path, newer: Path, backup: Path) 
     assert host.run("pgrep", "-u", "tinkedge", check=False) == ""
     assert "state.db" in transcript.type(host, "ls /var/lib/tinkedge /etc/tinkedge /etc/default/tinkedge")
     comes_back(host)
-    assert "/var/lib/tinkedge" in transcript.type(host, "apt purge -y tinkedge")
+    backups = "/var/lib/tinkedge-backups"
+    assert f"backups are left in {backups}, for root alone" in transcript.type(host, "apt purge -y tinkedge")
+    assert set(host.run("find", backups, "-printf", "%U %m\\n").split("\n")) == {"0 700", "0 600", ""}
+    host.run("rm", "-r", backups)
     transcript.happens("Nothing of it is left but the backups.")
     life.assert_gone(host)
 
 
 def comes_back(host: Host) -> None:
-    """As where an upgrade of Debian has removed it, for its Python is another now: docs/upgrading.md."""
+    """As where Debian's upgrade has removed it, for its Python is another now (docs/upgrading.md)."""
     host.run("bash", "-c", "apt-get install -y ./dist/tinkedge_*.deb")
     assert host.run("systemctl", "is-enabled", "tinkedge").strip() == "enabled"
     assert host.show("tinkedge", "ActiveState") == "inactive"
-    host.run("systemctl", "start", "tinkedge")
+    host.run("systemctl", "start", "tinkedge", "tinkedge-backup")
     assert host.kubectl("get", "wf", "four", "-o", "jsonpath={.status.state}") == "Succeeded"
     host.run("apt-get", "remove", "-y", "tinkedge")
 
