@@ -20,6 +20,7 @@ import aiohttp
 import click
 from click.core import ParameterSource
 
+from edge.commands.options import admin_token_from
 from edge.commands.options import interface as interface_type
 from edge.commands.watching.machine import boots, summary
 from edge.commands.watching.table import Table
@@ -38,7 +39,6 @@ _ANY_WIDTH = 100_000
 _NAMED = 10
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
 """Names of Hardware that are listed where one is unknown."""
-_PATH = click.Path(path_type=Path)
 
 
 @click.command()
@@ -46,8 +46,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--admin-url", default=None, help="Where the edge tells. Default: of --admin-address and --admin-port.")
 @click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
 @click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
-@click.option("--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="The edge's, where its admin token is.")
-@click.option("--admin-token-file", type=_PATH, default=None, help="Or a copy of it. Default: DATA_DIR/admin-token.")
+@admin_token_from
 @click.option("--once", is_flag=True, help="Show how it is, and end.")
 @click.option("--events", is_flag=True, help="Without MACHINE: every step of every machine, as it happens.")
 @click.option(

@@ -38,10 +38,8 @@ PAST_SECONDS: Final = 86_400.0
 """What an edge is told first is no older."""
 EVENTS_OF_A_MACHINE: Final = 60
 """So many of the newest events of one machine are told at a time."""
-MESSAGES: Final = 2
-"""So many messages one edge is sent in a turn."""
 EVENTS: Final = 500
-"""Of one message: a storm costs the edge that hears of it a hundredth of a processor for each that tells."""
+"""So many one edge is told in a turn: a storm costs who hears of it some hundredths of a processor, and who tells less."""
 REST_SECONDS: Final = 15.0
 """After that long one is tried again that could not be told."""
 MAX_EDGES: Final = 32
@@ -116,26 +114,26 @@ class Telling:
     async def _tell(self, edge: str, told: _Told) -> None:
         if self._clock() < told.not_before:
             return
-        for _ in range(MESSAGES):
-            if not told.waiting:
-                told.waiting = await self._gathered(told.news)
-            if not told.waiting and self._clock() - told.last < QUIET_SECONDS:
-                return
-            try:
-                await self._calls.tell(edge, self._message(told.waiting))
-            except CallError as error:
-                told.not_before = self._clock() + REST_SECONDS
-                if isinstance(error, RefusedError):  # it is started again, and may know nothing of what it was told
-                    told.news.close()
-                    told.news, told.waiting = self._from_the_past(), []
-                self._counts.untold += 1
-                if self._said.due((edge, str(error)), self._clock()):
-                    log.warning("the edge at %s can't be told what machines do: %s", edge, error)
-                return
-            self._counts.told += len(told.waiting)
-            told.waiting, told.last = [], self._clock()
-            if not len(told.news):
-                return
+        if not told.waiting:
+            told.waiting = await self._gathered(told.news)
+        if not told.waiting and self._clock() - told.last < QUIET_SECONDS:
+            return
+        try:
+            await self._calls.tell(edge, self._message(told.waiting))
+        except CallError as error:
+            self._failed(edge, told, error)
+            return
+        self._counts.told += len(told.waiting)
+        told.waiting, told.last = [], self._clock()
+
+    def _failed(self, edge: str, told: _Told, error: CallError) -> None:
+        told.not_before = self._clock() + REST_SECONDS
+        self._counts.untold += 1
+        if isinstance(error, RefusedError):  # it is started again, and may know nothing of what it was told
+            told.news.close()
+            told.news, told.waiting = self._from_the_past(), []
+        if self._said.due((edge, str(error)), self._clock()):
+            log.warning("the edge at %s can't be told what machines do: %s", edge, error)
 
     async def _gathered(self, news: News) -> list[bytes]:
         """As much as one message has room for."""
