@@ -39,7 +39,7 @@ PAST_SECONDS: Final = 86_400.0
 EVENTS_OF_A_MACHINE: Final = 60
 """So many of the newest events of one machine are told at a time."""
 EVENTS: Final = 500
-"""So many one edge is told in a turn: a storm costs who hears of it some hundredths of a processor, and who tells less."""
+"""So many one edge is told in a turn: a storm costs who hears of it a hundredth of a processor or two."""
 REST_SECONDS: Final = 15.0
 """After that long one is tried again that could not be told."""
 MAX_EDGES: Final = 32
