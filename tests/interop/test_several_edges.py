@@ -121,7 +121,7 @@ def each_edge_knows_all_machines_and_their_agents(site: Site) -> None:
         return booted and rows[mac_of(1)]["state"] == "agent connected"
 
     for edge in site.edges:
-        wait_until(lambda edge=edge: known(edge), lambda: agent.err + server.err + site.said(), within=30, every=0.5)
+        wait_until(lambda edge=edge: known(edge), lambda: agent.err + server.err + site.said(), within=30, every=1.0)
         told = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
         seen = {str(event["detail"].get("seen_by_kind", "here")) for event in told}
         assert {"server", "edge"} <= seen, told
