@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from edge.journey.events import Note
-from edge.journey.history import PLACE, SEEN_BY, SERVER, pack, packed_bytes
+from edge.journey.history import PLACE, SEEN_BY, SERVER, detail_of, milestone, pack, packed_bytes
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened, read
-from edge.journey.steps import Step
+from edge.journey.steps import Milestone, Step
 from edge.peers.messages import Told
 from tink.limits.newest import Newest
 
@@ -26,6 +26,10 @@ SKEW_SECONDS: Final = 3.0
 NEW_SECONDS: Final = 600.0
 """What is older is history, and no ground for anything."""
 LIVING_SECONDS: Final = 15.0
+LATE_SECONDS: Final = 10.0
+"""So late an offer may be."""
+_OFFERS: Final = frozenset({Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED})
+_LOOKED_AT: Final = 50
 _PORTION: Final = 50
 _OF_SERVERS: Final = frozenset({Step.AGENT, Step.ACTION})
 """What servers can know."""
@@ -88,6 +92,8 @@ class Hearing:
         if told.kind == SERVER and note.step not in _OF_SERVERS:
             return False
         time = min(time + shift, now)
+        if note.milestone in _OFFERS and self._has_gone_on(mac, time, told.name):
+            return False
         detail = {name: value for name, value in note.detail.items() if name not in (SEEN_BY, PLACE)}
         detail |= {SEEN_BY: told.name, PLACE: told.kind}
         note = Note(note.step, note.outcome, note.message, detail, kept_bytes=packed_bytes(note.message, detail))
@@ -95,3 +101,16 @@ class Hearing:
             return False
         self._kept(Happened(time, mac, pack(note)))
         return True
+
+    def _has_gone_on(self, mac: str, time: float, name: str) -> bool:
+        """Whether the machine was past its offers at that time: all edges offer, and a late one is no new boot."""
+        for at, entry in self._journey.after(mac, time - LATE_SECONDS, _LOOKED_AT):
+            reached = milestone(entry)
+            if (
+                at <= time
+                and reached is not None
+                and reached not in _OFFERS
+                and dict(detail_of(entry)).get(SEEN_BY) != name
+            ):
+                return True
+        return False

@@ -246,7 +246,7 @@ async def test_edge_page_lists_the_edges_and_servers_that_tell_what_they_see(cli
 async def test_what_programs_are_told_is_for_those_who_have_the_token(path: str) -> None:
     site = PageSite(T0)
     site.hardware("m1", 1)
-    async with site.served(**{"Authorization": "Bearer wrong"}) as client, client.get(path) as response:
+    async with site.served(Authorization="Bearer wrong") as client, client.get(path) as response:
         assert response.status == 401
         assert "m1" not in await response.text()
 

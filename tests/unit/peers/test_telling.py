@@ -212,6 +212,18 @@ async def test_what_another_one_says_is_bounded_checked_and_never_taken_for_ones
     assert [each.events for each in hearing.tellers] == [2]
 
 
+@pytest.mark.parametrize(("after", "news"), [(0.2, 0), (60.0, 1)])
+async def test_offer_of_an_edge_that_was_late_is_no_new_boot(after: float, news: int) -> None:
+    now = 1000.0
+    journey = Journey(lambda: now)
+    hearing = Hearing(journey, now=lambda: now)
+    journey.record(MAC, Step.DHCP, Outcome.OK, "offer", stage="PXE ROM", dhcp="offer")
+    journey.record(MAC, Step.TFTP, Outcome.INFO, "asked for", phase="begun")
+    now += after
+    offer = [now, MAC, "dhcp", "ok", "another's offer", {"stage": "PXE ROM", "dhcp": "offer"}]
+    assert await hearing.take(Told(kind="edge", name="10.0.0.2", now=now, events=[offer])) == news
+
+
 async def test_server_can_say_what_agents_do_and_nothing_else() -> None:
     journey = Journey(lambda: 100.0)
     hearing = Hearing(journey, now=lambda: 100.0)
