@@ -308,7 +308,7 @@ class WorkflowServer:
 
 
 def _older_authorizer(
-    todays: AgentAuthorizer,
+    current: AgentAuthorizer,
     settings: ServerSettings,
     agents: AgentDirectory,
     clock: Callable[[], float],
@@ -317,7 +317,7 @@ def _older_authorizer(
     """How older agents show that they may speak for a machine."""
     if settings.older_agents is OlderAgentAuth.ADDRESS:
         return AgentAuthorizer(agents, AgentAuth.ADDRESS, None, clock, other_host)
-    return todays
+    return current
 
 
 async def _note_on_pending(index: WorkflowIndex, events: EventStore, key: NamespacedName, why: str) -> None:
