@@ -226,7 +226,7 @@ def _state(mark: _Mark) -> str:
 def _kind(chain: Chain) -> str:
     """Which durations are like it: those of its OSIE on its model."""
     boot = chain.boots[0]
-    return f"{boot.told('osie')} {boot.told('model')}".strip()
+    return f"{boot.detail_of('osie')} {boot.detail_of('model')}".strip()
 
 
 def _ticks(whole: float) -> Iterator[Tick]:
