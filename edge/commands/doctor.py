@@ -15,8 +15,7 @@ import click
 
 from edge.commands import options
 from edge.composition import doctor as examine
-from edge.composition.checks import Finding, Severity, api_addresses, api_users, osie_names, running_edge
-from edge.composition.checks.findings import note
+from edge.composition.checks import Finding, Severity, api_addresses, api_users, note, osie_names, running_edge
 from edge.lab.build import default_cache, in_checkout
 
 EXIT_STATUS: Final = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.ERROR: 1}

@@ -10,7 +10,7 @@
 A flag is stronger than a variable, that than the file, and that than the default (click's parameter sources).
 """
 
-from edge.configuration.example import example
+from edge.configuration.example import example_file
 from edge.configuration.file import ConfigError, ConfigFile, Problem, read
 from edge.configuration.groups import GROUPS, REST, GroupedCommand, group_of
 from edge.configuration.options import (
@@ -24,7 +24,7 @@ from edge.configuration.options import (
     variable,
 )
 from edge.configuration.origin import Origin, origins, place
-from edge.configuration.values import apply, check, file_of, unknown_variables
+from edge.configuration.values import apply, check, file_of, unknown_variables, unreadable
 
 __all__ = [
     "DEFAULT_FILE",
@@ -39,7 +39,7 @@ __all__ = [
     "Schema",
     "apply",
     "check",
-    "example",
+    "example_file",
     "file_of",
     "group_of",
     "key",
@@ -50,5 +50,6 @@ __all__ = [
     "schema_of",
     "settable",
     "unknown_variables",
+    "unreadable",
     "variable",
 ]

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from edge.journey.expectations import Awaited, Limits, Story
-from edge.journey.expectations.story import Boot
+from edge.journey.expectations import Awaited, Boot, Limits, Story
 from edge.journey.steps import Milestone, Outcome, Step
 from edge.page.words import AFTER, STATES, Phase, phase
 

@@ -35,8 +35,8 @@ from edge.composition.process import (
     Watchdog,
     report,
     starting,
+    status_line,
 )
-from edge.composition.process.status import status_line
 from edge.composition.settings import Service, StackSettings
 from edge.composition.stack import Stack, StackError
 from edge.configuration import place

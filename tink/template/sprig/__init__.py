@@ -14,7 +14,7 @@ from typing import Final
 from tink.golang import fmt
 from tink.golang.values import CallError, Value, kind, type_name
 from tink.template.signatures import ANY, BOOL, STRING, Function, Functions, table
-from tink.template.sprig.conversions import deep_equal
+from tink.template.sprig.conversions import deep_copy, deep_equal
 from tink.template.sprig.durations import DURATIONS
 from tink.template.sprig.encodings import ENCODINGS
 from tink.template.sprig.lists import LISTS
@@ -24,6 +24,8 @@ from tink.template.sprig.paths import PATHS
 from tink.template.sprig.regexes import REGEXES
 from tink.template.sprig.text import TEXT
 from tink.template.sprig.versions import VERSIONS
+
+__all__ = ["LEFT_OUT", "SPRIG", "deep_copy"]
 
 
 def _fail(message: str) -> Value:
