@@ -43,7 +43,8 @@ from ipxe.parameters import (
     kernel_words,
     known_of,
 )
-from tink.api.v1alpha2 import AGENT_ID_ANNOTATION, KERNEL_PARAMETERS_ANNOTATION, Hardware
+from tink.api.annotations import AGENT_ID_ANNOTATION, KERNEL_PARAMETERS_ANNOTATION
+from tink.api.v1alpha2 import Hardware
 
 MAX_COMMAND_LINE = 2047
 """Bytes of a kernel command line that Linux reads (COMMAND_LINE_SIZE on x86 and arm64, less the final NUL)."""

@@ -30,7 +30,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from hegel.secret import SecretReference, SecretUnusableError
-from tink.api.v1alpha2 import USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION, Raw, as_mapping
+from tink.api.annotations import USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.files import private_files
 from tink.files.key_file import KeyFile
 from tink.kube.cache import Index
