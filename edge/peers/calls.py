@@ -20,6 +20,7 @@ from edge.peers.messages import (
     MessageError,
 )
 from edge.peers.signatures import HEADER, Request, Signatures
+from tink.printable import printable
 
 CALL_SECONDS: Final = 2.0
 CONNECT_SECONDS: Final = 1.0
@@ -146,8 +147,7 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
 
 def _line(content: bytes) -> str:
     """What somebody else wrote, fit for a log line."""
-    text = content[:_MAX_REASON].decode("utf-8", "replace").strip()
-    return "".join(character if character.isprintable() else "?" for character in text)
+    return printable(content[:_MAX_REASON].decode("utf-8", "replace").strip())
 
 
 def _why(error: Exception) -> str:
