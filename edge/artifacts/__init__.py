@@ -14,13 +14,12 @@ from edge.artifacts.errors import (
     NoRoomError,
     NotFoundError,
     PeerError,
-    RefusedUpstreamError,
     StorageError,
     UpstreamError,
     UpstreamTimeoutError,
     shown,
 )
-from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerCaches, PeerResponse
+from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerResponse
 from edge.artifacts.fetch.upstream import Timeouts
 from edge.artifacts.layout import Descriptor, ImageLayout, LayoutError, NoImageError, is_name
 from edge.artifacts.local import open_file
@@ -43,11 +42,9 @@ __all__ = [
     "NoRoomError",
     "NotFoundError",
     "Offer",
-    "PeerCaches",
     "PeerError",
     "PeerResponse",
     "Progress",
-    "RefusedUpstreamError",
     "Source",
     "StorageError",
     "Timeouts",

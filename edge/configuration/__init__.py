@@ -11,7 +11,7 @@ A flag is stronger than a variable, that than the file, and that than the defaul
 """
 
 from edge.configuration.example import example_file
-from edge.configuration.file import ConfigError, ConfigFile, Problem, read
+from edge.configuration.file import ConfigError
 from edge.configuration.groups import GROUPS, REST, GroupedCommand, group_of
 from edge.configuration.options import (
     DEFAULT_FILE,
@@ -23,7 +23,7 @@ from edge.configuration.options import (
     settable,
     variable,
 )
-from edge.configuration.origin import Origin, origins, place
+from edge.configuration.origin import origins, place
 from edge.configuration.values import apply, check, file_of, unknown_variables, unreadable
 
 __all__ = [
@@ -32,10 +32,7 @@ __all__ = [
     "REST",
     "SERVICES",
     "ConfigError",
-    "ConfigFile",
     "GroupedCommand",
-    "Origin",
-    "Problem",
     "Schema",
     "apply",
     "check",
@@ -46,7 +43,6 @@ __all__ = [
     "origins",
     "place",
     "prepare",
-    "read",
     "schema_of",
     "settable",
     "unknown_variables",

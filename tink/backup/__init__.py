@@ -7,18 +7,15 @@ creation     a backup, while everything runs
 restoration  everything is read and checked before anything is put in its place; what may have run since is held
 """
 
-from tink.backup.archive import ArchiveError, File, Manifest
+from tink.backup.archive import ArchiveError
 from tink.backup.creation import BackupError, create
 from tink.backup.encryption import EncryptionError, decrypted, encrypted, is_encrypted
-from tink.backup.restoration import Held, Restored, RestoreError, restore, salvage
+from tink.backup.restoration import Restored, RestoreError, restore, salvage
 
 __all__ = [
     "ArchiveError",
     "BackupError",
     "EncryptionError",
-    "File",
-    "Held",
-    "Manifest",
     "RestoreError",
     "Restored",
     "create",

@@ -2,7 +2,7 @@
 
 from edge.composition.checks.clock import check_clock
 from edge.composition.checks.colleagues import api_addresses, api_users
-from edge.composition.checks.findings import Finding, Severity, note, warning
+from edge.composition.checks.findings import Finding, Severity, note
 from edge.composition.checks.firewall import Packet, check_firewall
 from edge.composition.checks.links import check_links
 from edge.composition.checks.names import osie_names
@@ -22,5 +22,4 @@ __all__ = [
     "note",
     "osie_names",
     "running_edge",
-    "warning",
 ]

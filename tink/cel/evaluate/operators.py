@@ -18,8 +18,6 @@ from tink.cel.evaluate.equality import contains, equal, lists_equal
 from tink.cel.types import ListType, MapType, ObjectType, Type
 from tink.cel.values import no_overload
 
-_SCALARS = frozenset(("int", "bool", "string", "bytes", "timestamp", "duration", "uint"))
-
 
 def logical(terms: list[Code], *, stop: bool) -> Code:
     """`||` (`stop` is True) or `&&` (False): the first term that is `stop` decides; errors count only if none is."""
