@@ -19,7 +19,7 @@ from edge.artifacts.errors import (
     UpstreamTimeoutError,
     shown,
 )
-from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerResponse
+from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerCaches, PeerResponse
 from edge.artifacts.fetch.upstream import Timeouts
 from edge.artifacts.layout import Descriptor, ImageLayout, LayoutError, NoImageError, is_name
 from edge.artifacts.local import open_file
@@ -42,6 +42,7 @@ __all__ = [
     "NoRoomError",
     "NotFoundError",
     "Offer",
+    "PeerCaches",
     "PeerError",
     "PeerResponse",
     "Progress",
