@@ -65,7 +65,6 @@ _SERVICES = [
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
     output_pb2.DESCRIPTOR.services_by_name["OutputService"].full_name,
 ]
-"""How often it looks whether all is known that agents may ask for."""
 
 
 class WorkflowServer:
