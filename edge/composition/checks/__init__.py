@@ -1,5 +1,7 @@
 """What `tinkedge doctor` looks at, a module for each thing; `edge.composition.doctor` puts them together."""
 
+from edge.composition.checks.backups import check_backups
+from edge.composition.checks.certificates import agents_certificates
 from edge.composition.checks.clock import check_clock
 from edge.composition.checks.colleagues import api_addresses, api_users
 from edge.composition.checks.findings import Finding, Severity, note
@@ -13,8 +15,10 @@ __all__ = [
     "Finding",
     "Packet",
     "Severity",
+    "agents_certificates",
     "api_addresses",
     "api_users",
+    "check_backups",
     "check_clock",
     "check_firewall",
     "check_links",
