@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from edge.journey.changes import Asker
+from edge.journey.changes import PendingChanges
 from edge.journey.history import Entry
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened
@@ -30,7 +30,7 @@ class News:
         *,
         since: float | None = None,
         at_once: int = AT_ONCE,
-        asker: Asker | None = None,
+        asker: PendingChanges | None = None,
     ) -> None:
         """Entries that are `wanted`; from `since` on (seconds since the epoch), None: from now on. `clock` is the
         journey's; `asker` knows of which machines, if not of all."""
@@ -39,7 +39,7 @@ class News:
         self._clock = clock
         self._at_once = at_once
         self._since = clock()
-        self._asker = asker or journey.changes()
+        self._pending = asker or journey.changes()
         self._waiting: OrderedDict[str, float] = OrderedDict()
         """The machines whose entries are to be taken, and from when on."""
         if since is not None:
@@ -52,7 +52,7 @@ class News:
         """What there is, the entries of one machine at a time. Who stops in between has the others the next time."""
         now = self._clock()
         since, self._since = min(self._since, now), now
-        for mac in self._asker.take():
+        for mac in self._pending.take():
             self._waiting.setdefault(mac, since)
         while self._waiting:
             mac, begin = self._waiting.popitem(last=False)
@@ -63,5 +63,5 @@ class News:
 
     def close(self) -> None:
         """Hear of nothing any more."""
-        self._asker.close()
+        self._pending.close()
         self._waiting.clear()

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from edge.journey.changes import Asker, Changes
+from edge.journey.changes import Changes, PendingChanges
 from edge.journey.events import KINDS, JourneyEvent, Note, Notice, Outcome, Step, Value
 from edge.journey.history import Entry, History, Last, event, is_elsewhere, kept_bytes, pack, packed_bytes
 from edge.journey.lines import Lines
@@ -89,7 +89,7 @@ class Journey:
         self._subscriptions = Subscriptions()
         self._readers = self._subscriptions.open
         self._changes, self._stages = Changes(), Changes()
-        self._askers, self._marked = self._changes.askers, self._changes.marked
+        self._subscribers, self._marked = self._changes.subscribers, self._changes.marked
 
     # --- taking in ---------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Journey:
         self._counts[kind] = count + 1
         if note.size_bytes:
             self._sent_bytes[note.step] += note.size_bytes
-        if self._askers:
+        if self._subscribers:
             self._marked.add(mac)
         if note.is_stage:
             self._stages.mark(mac)
@@ -172,16 +172,16 @@ class Journey:
         """
         return self._subscriptions.new(backlog)
 
-    def changes(self) -> Asker:
+    def changes(self) -> PendingChanges:
         """Hears from now on to which machines something happened, when it asks: for who looks at them once in a while.
 
         What is done for each event is to put the MAC into a set.
         """
-        return self._changes.asker()
+        return self._changes.subscribe()
 
-    def stages(self) -> Asker:
+    def stages(self) -> PendingChanges:
         """The same, but only of machines whose boots have ended, or begun: `edge.journey.steps.STAGES`."""
-        return self._stages.asker()
+        return self._stages.subscribe()
 
     def last_entry(self, mac: str) -> Last | None:
         """The last event of a machine as it is kept (`edge.journey.history`); None if nothing is known."""
@@ -200,14 +200,14 @@ class Journey:
         quiet = self._quiet.get(mac)
         return [event(mac, quiet.time, quiet.entry)] if quiet is not None else []
 
-    def telling(self, mac: str, most: int, *, earlier: bool = False) -> list[JourneyEvent]:
+    def newest(self, mac: str, most: int, *, earlier: bool = False) -> list[JourneyEvent]:
         """The newest `most` events of a machine that tell how far its boots came, oldest first; without what it only
         printed or logged, but for the last of that.
 
         Without those of an earlier run, unless `earlier`: what happened between the two nobody has seen.
         """
         history = self._histories.get(mac) or self._strangers.get(mac)
-        found = history.telling(mac, most) if history is not None else self.events(mac)
+        found = history.newest(mac, most) if history is not None else self.events(mac)
         return found if earlier else [event for event in found if event.time >= self.began]
 
     def after(self, mac: str, time: float, most: int) -> list[tuple[float, Entry]]:

@@ -14,7 +14,7 @@ from edge.page.machine import Machines, WorkflowLookup
 from edge.page.pages import Pages
 from edge.page.rack import Rack
 from edge.page.render import Templates
-from edge.page.site import PageHandler, Site
+from edge.page.site import Site
 from edge.page.status import EdgeStatus, Health, Other
 from edge.page.timeline import Bar, Chain, chains
 from edge.page.timeline import timeline as timeline_of
@@ -29,7 +29,6 @@ __all__ = [
     "Live",
     "Machines",
     "Other",
-    "PageHandler",
     "Pages",
     "Rack",
     "Site",

@@ -15,8 +15,8 @@ from edge.page.machine import Machines, MachineShown
 from edge.page.rack import Rack
 from edge.page.rows import Packed, Row
 from edge.page.status import EdgeStatus
+from edge.page.time_slice import TimeSlice
 from edge.page.timeline import Timeline
-from edge.page.turns import Turns
 
 AT_ONCE: Final = 500
 """Rows of one message."""
@@ -34,7 +34,7 @@ class RowsSource:
         self._known: dict[str, Packed] = {}
         self._notices: list[str] | None = None
 
-    async def news(self, turns: Turns) -> dict[str, object]:
+    async def news(self, turns: TimeSlice) -> dict[str, object]:
         """See `edge.page.live.Source`."""
         news: dict[str, object] = {}
         notices = self._status.notices()

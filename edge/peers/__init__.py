@@ -9,34 +9,25 @@ telling, hearing          what machines do, told to all edges and heard from the
 site                      all of that, put together; `edge.http.peers` is where others ask
 """
 
-from edge.peers.hearing import Hearing, Teller
 from edge.peers.leases import EdgeLeases
-from edge.peers.membership import Alternative
-from edge.peers.messages import ARTIFACTS, ASK, HAPPENED, HELLO, MAX_MESSAGE_BYTES, MAX_TOLD_BYTES, MessageError
+from edge.peers.messages import MAX_MESSAGE_BYTES, MAX_TOLD_BYTES, MessageError
 from edge.peers.metrics import peer_metrics, telling_metrics
 from edge.peers.server import ServerReports
-from edge.peers.signatures import HEADER, Asked, Refusal, Request, StrangerError
+from edge.peers.signatures import HEADER, Refusal, Request, StrangerError, VerifiedRequest
 from edge.peers.site import Peers
 
 __all__ = [
-    "ARTIFACTS",
-    "ASK",
-    "HAPPENED",
     "HEADER",
-    "HELLO",
     "MAX_MESSAGE_BYTES",
     "MAX_TOLD_BYTES",
-    "Alternative",
-    "Asked",
     "EdgeLeases",
-    "Hearing",
     "MessageError",
     "Peers",
     "Refusal",
     "Request",
     "ServerReports",
     "StrangerError",
-    "Teller",
+    "VerifiedRequest",
     "peer_metrics",
     "telling_metrics",
 ]

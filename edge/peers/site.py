@@ -18,14 +18,14 @@ from edge.journey.events import Notice, Outcome
 from edge.journey.history import EDGE, SERVER
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened
-from edge.peers.caches import Caches, answer
+from edge.peers.caches import Caches, reply
 from edge.peers.calls import CallError, Calls, RefusedError
 from edge.peers.claims import Claims
 from edge.peers.counts import Counts
 from edge.peers.hearing import Hearing, Teller
 from edge.peers.membership import Alternative, Change, Membership, Peer
-from edge.peers.messages import Edge, MessageError, Place, Question, Taken, Told
-from edge.peers.signatures import Asked, Refusal, Request, Signatures, StrangerError
+from edge.peers.messages import CacheQuery, Edge, MessageError, Place, Taken, Told
+from edge.peers.signatures import Refusal, Request, Signatures, StrangerError, VerifiedRequest
 from edge.peers.telling import Telling
 from tink.files.key_file import KeyFile
 from tink.limits.once_per import OncePer
@@ -189,7 +189,7 @@ class Peers:
 
     # --- what others ask ---
 
-    def check(self, header: str, request: Request) -> Asked:
+    def check(self, header: str, request: Request) -> VerifiedRequest:
         """Whether it is an edge that asks so. Raises StrangerError."""
         try:
             return self.signatures.check(header, request)
@@ -197,7 +197,7 @@ class Peers:
             self.counts.refused[error.refusal] += 1
             raise
 
-    def check_told(self, header: str, request: Request) -> tuple[Asked, Signatures]:
+    def check_told(self, header: str, request: Request) -> tuple[VerifiedRequest, Signatures]:
         """The same of HAPPENED, which servers may say, too; what its answer is signed with. Raises StrangerError."""
         try:
             return self.signatures.check(header, request), self.signatures
@@ -216,9 +216,9 @@ class Peers:
         self._membership.heard(Edge.read(content))
         return self.own.encoded()
 
-    def ask(self, content: bytes, asked: Asked) -> bytes:
+    def ask(self, content: bytes, asked: VerifiedRequest) -> bytes:
         """The answer to ASK. Raises MessageError."""
-        return answer(Question.read(content), asked.edge, self._cache, self._claims).encoded()
+        return reply(CacheQuery.read(content), asked.edge, self._cache, self._claims).encoded()
 
     async def happened(self, content: bytes, signatures: Signatures) -> bytes:
         """The answer to HAPPENED, signed with `signatures`. Raises MessageError."""

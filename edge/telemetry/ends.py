@@ -82,7 +82,7 @@ class BootEnds:
 
     def _ended(self, mac: str) -> Iterator[EndedBoot]:
         since = self._told.get(mac, self._journey.began)
-        events = self._journey.telling(mac, EVENTS, earlier=True)
+        events = self._journey.newest(mac, EVENTS, earlier=True)
         found = chains(read(mac, events))
         for chain, after in zip(found, [*found[1:], None], strict=True):
             for event in _ends(chain):

@@ -23,6 +23,7 @@ from prometheus_client.core import Metric
 
 from edge.telemetry.ends import EndedBoot, EndedStep
 from tink.metrics.families import counter
+from tink.printable import printable
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -104,7 +105,7 @@ def _of_step(step: EndedStep) -> dict[str, Any]:
 
 def _text(value: str) -> str:
     """What machines and users say, in one line that every viewer can show."""
-    return "".join(each if each.isprintable() else " " for each in value[:_MAX_TEXT])
+    return printable(value[:_MAX_TEXT], " ")
 
 
 def _ns(seconds: float) -> int:

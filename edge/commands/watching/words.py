@@ -7,10 +7,12 @@ import time
 import unicodedata
 from collections.abc import Iterator
 
+from tink.printable import printable as _printable
+
 
 def printable(text: str) -> str:
     """Text of machines or users in one line, without what a terminal would obey."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
+    return _printable(text, " ")
 
 
 def span(seconds: float) -> str:

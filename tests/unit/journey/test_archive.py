@@ -64,8 +64,8 @@ async def test_what_an_earlier_run_saw_is_no_ground_for_a_diagnosis(tmp_path: Pa
     await second.archive.restore()
     assert asker.take() == set()
     await second.step("two")
-    assert [event.message for event in second.journey.telling(MAC, 10)] == ["two"]
-    assert [event.message for event in second.journey.telling(MAC, 10, earlier=True)] == ["one", "two"]
+    assert [event.message for event in second.journey.newest(MAC, 10)] == ["two"]
+    assert [event.message for event in second.journey.newest(MAC, 10, earlier=True)] == ["one", "two"]
     assert sum(second.journey.counts().values()) == 1
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.peers import HAPPENED, HEADER, MAX_TOLD_BYTES, Request, ServerReports
+from edge.peers import HEADER, MAX_TOLD_BYTES, Request, ServerReports
 from edge.peers.calls import RefusedError
 from edge.peers.hearing import Hearing
-from edge.peers.messages import MAX_TOLD_EVENTS, MessageError, Told
+from edge.peers.messages import HAPPENED, MAX_TOLD_EVENTS, MessageError, Told
 from edge.peers.signatures import Signatures
 from edge.peers.telling import EVENTS_OF_A_MACHINE
 from tests.unit.peers.conftest import REPORTS_KEY, Edge, MakeSite
