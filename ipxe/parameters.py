@@ -2,7 +2,9 @@
 is known of the machine.
 
 `{{.MAC}}` and its like are filled in here, from a fixed set and without any evaluation; `${...}` is iPXE's own. What is
-filled in is checked as a word as iPXE splits it, so that nothing in a Hardware can add a command or another parameter.
+filled in must be of a few harmless characters, so that nothing in a Hardware can add a command, another parameter or a
+setting of iPXE. The kernel takes what stands between two quotation marks for one word (lib/cmdline.c): one without its
+pair would swallow the words of others, so each text has them in pairs.
 """
 
 from __future__ import annotations
@@ -19,6 +21,18 @@ MAX_CHARACTERS = 2047
 _PLACE = re.compile(r"\{\{\s*\.?([A-Za-z]*)\s*\}\}")
 _AGENT_ID = patterns.compiled(patterns.AGENT_ID)
 _HOOKOS = ("tink_worker_image=", "docker_registry=")
+_WITH_A_VALUE = frozenset(
+    (
+        *("docker_registry", "tink_worker_image", "registry_username", "registry_password", "grpc_authority", "worker_id"),
+        *("tinkerbell_tls", "tinkerbell_insecure_tls", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+        *("packet_base_url", "tinkerbell"),
+    )
+)
+"""Words that end HookOS' bootkit where they stand alone: it takes what is behind their `=` without a look."""
+_HARMLESS = re.compile(r"[A-Za-z0-9._:,/@-]+")
+"""What can be filled in: MACs, addresses, names, agent ids, and those of `ipam=`."""
+PLACES = ("MAC", "AgentID", "Address", "Name", "Namespace", "Hostname", "IP", "Ipam")
+"""What words may name."""
 
 
 class ParametersError(ValueError):
@@ -36,6 +50,10 @@ def kernel_words(value: str) -> list[str]:
     for word in words:
         if word in ("&&", "||", ";") or word.startswith("#"):
             raise ValueError(f"has the word {word}, which ends a command in iPXE")
+        if word in _WITH_A_VALUE:
+            raise ValueError(f"has the word {word} without a value, at which HookOS fails: write {word}=VALUE")
+    if value.count('"') % 2:
+        raise ValueError("has a quotation mark without its pair, which takes the words behind it into its own: close it")
     return words
 
 
@@ -49,23 +67,26 @@ def filled_in(words: list[str] | tuple[str, ...], known: Mapping[str, str | None
     ParametersError."""
 
     def value(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in known:
-            raise ParametersError(f"has {match[0]}, and there are {', '.join(f'{{{{.{each}}}}}' for each in known)}")
-        found = known[name]
+        found = known[match[1]]
         if not found:
             raise ParametersError(f"has {match[0]}, and the machine has none")
+        if not _HARMLESS.fullmatch(found):
+            raise ParametersError(f"has {match[0]}, and what belongs there is no single word")
         return found
 
-    filled = []
+    check_places(words)
+    return [_PLACE.sub(value, word) for word in words]
+
+
+def check_places(words: list[str] | tuple[str, ...]) -> None:
+    """Whether each place in the words is one that can be filled in. Raises ParametersError."""
     for word in words:
-        text = _PLACE.sub(value, word)
-        if "{{" in text or "}}" in text:
+        for match in _PLACE.finditer(word):
+            if match[1] not in PLACES:
+                raise ParametersError(f"has {match[0]}, and there are {', '.join(f'{{{{.{each}}}}}' for each in PLACES)}")
+        rest = _PLACE.sub("", word)
+        if "{{" in rest or "}}" in rest:
             raise ParametersError(f"has {word}: write {{{{.MAC}}}}, in one word")
-        if text != word and _split(text) != [text]:
-            raise ParametersError(f"has {word}, and what belongs there is no single word")
-        filled.append(text)
-    return filled
 
 
 def known_of(mac: str, hardware: Hardware | None, worker_id: str, address: str) -> dict[str, str | None]:
@@ -98,10 +119,3 @@ def _ipam(mac: str, dhcp: DHCP) -> str | None:
     lists = (",".join(dhcp.nameservers or ()), "", ",".join(dhcp.timeservers or ()))
     fields = (mac.replace(":", "-"), dhcp.vlan_id, dhcp.ip, dhcp.netmask, dhcp.gateway, dhcp.hostname, *lists)
     return ":".join(field or "" for field in fields)
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return kernel_words(text)
-    except ValueError:
-        return []
