@@ -31,6 +31,7 @@ from tink.server.agents.auth import AgentAuth, Credentials, NoCredentialsError, 
 from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory, UnknownAgentError
 from tink.server.callers import Callers, abort, abort_unknown
 from tink.server.events import WorkflowGoneError
+from tink.server.older.attributes import AttributesKeeper
 from tink.server.older.messages import (
     Dialect,
     Report,
@@ -93,6 +94,7 @@ class OlderAgents:
         sessions: Sessions,
         workflows: WorkflowIndex,
         agents: AgentDirectory,
+        attributes: AttributesKeeper,
         *,
         refusal: str,
         refused: Refused,
@@ -103,6 +105,7 @@ class OlderAgents:
         self._sessions = sessions
         self._workflows = workflows
         self._agents = agents
+        self._attributes = attributes
         self._refusal = refusal
         self._refused = refused
 
@@ -137,8 +140,7 @@ class OlderAgents:
 
     async def get_action(self, request: pb.ActionRequest, context: Context) -> pb.ActionResponse:
         """The next action, for tink-agent."""
-        described = describe_attributes(request.agent_attributes)
-        workflow = await self._next(Dialect.TINK_AGENT, request.agent_id, context, described)
+        workflow = await self._next(Dialect.TINK_AGENT, request.agent_id, context, request.agent_attributes)
         action = next_action(workflow) if workflow is not None else None
         if workflow is None or action is None:
             await abort(context, grpc.StatusCode.FAILED_PRECONDITION, "there is nothing to do")
@@ -163,7 +165,9 @@ class OlderAgents:
         key, _ = await self._callers.agent_of(workflow, credentials, context)
         return workflow_actions(workflow, self._sessions.agent_id(key) or self._agents.id_of(key))
 
-    async def _next(self, dialect: Dialect, agent_id: str, context: Context, described: str = "") -> Raw | None:
+    async def _next(
+        self, dialect: Dialect, agent_id: str, context: Context, attributes: pb.AgentAttributes | None = None
+    ) -> Raw | None:
         """The Workflow that the agent is to go on with; ends the call of who may not ask, and where the API is away."""
         if not agent_id or len(agent_id) > MAX_AGENT_ID:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the agent's id is missing or too long")
@@ -171,7 +175,10 @@ class OlderAgents:
         credentials = credentials_of(context)
         await self._allowed(self._machine(agent_id), agent_id, credentials, context)
         key = await self._callers.admit(agent_id, credentials, context)
+        described = describe_attributes(attributes) if attributes is not None else ""
         self._sessions.called(key, dialect, agent_id, context.peer(), _user_agent(context), described)
+        if attributes is not None:
+            self._attributes.said(key, attributes)
         try:
             return await self._polls.next(Poller(agent_id, credentials, key))
         except ApiError as error:
