@@ -23,7 +23,14 @@ _AGENT_ID = patterns.compiled(patterns.AGENT_ID)
 _HOOKOS = ("tink_worker_image=", "docker_registry=")
 _WITH_A_VALUE = frozenset(
     (
-        *("docker_registry", "tink_worker_image", "registry_username", "registry_password", "grpc_authority", "worker_id"),
+        *(
+            "docker_registry",
+            "tink_worker_image",
+            "registry_username",
+            "registry_password",
+            "grpc_authority",
+            "worker_id",
+        ),
         *("tinkerbell_tls", "tinkerbell_insecure_tls", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
         *("packet_base_url", "tinkerbell"),
     )
@@ -53,7 +60,9 @@ def kernel_words(value: str) -> list[str]:
         if word in _WITH_A_VALUE:
             raise ValueError(f"has the word {word} without a value, at which HookOS fails: write {word}=VALUE")
     if value.count('"') % 2:
-        raise ValueError("has a quotation mark without its pair, which takes the words behind it into its own: close it")
+        raise ValueError(
+            "has a quotation mark without its pair, which takes the words behind it into its own: close it"
+        )
     return words
 
 
@@ -83,7 +92,9 @@ def check_places(words: list[str] | tuple[str, ...]) -> None:
     for word in words:
         for match in _PLACE.finditer(word):
             if match[1] not in PLACES:
-                raise ParametersError(f"has {match[0]}, and there are {', '.join(f'{{{{.{each}}}}}' for each in PLACES)}")
+                raise ParametersError(
+                    f"has {match[0]}, and there are {', '.join(f'{{{{.{each}}}}}' for each in PLACES)}"
+                )
         rest = _PLACE.sub("", word)
         if "{{" in rest or "}}" in rest:
             raise ParametersError(f"has {word}: write {{{{.MAC}}}}, in one word")

@@ -126,7 +126,7 @@ class FakeApi:
         return copy.deepcopy(stored)
 
     def _annotate(self, name: str, namespace: str, patch: Raw) -> Raw:
-        assert list(patch) == ["metadata"] and list(patch["metadata"]) == ["annotations"], "of a Hardware, no more"
+        assert (list(patch), list(patch["metadata"])) == (["metadata"], ["annotations"]), "of a Hardware, no more"
         if self.faults:
             raise self.faults.pop(0)
         obj = self.hardware.get(namespace, name)

@@ -2,9 +2,9 @@
 
     tinkerbell.org/agent-attributes: {"cpu": {"totalCores": 8}, "blockDevices": [{"name": "sda", "size": "480GB"}], ...}
 
-It says so with every poll; what is written is what has changed. It is the agent's word, and whoever speaks for a machine
-may say anything: so texts, lists and the whole are bounded, and one machine has one write in a while. Where this server
-may not write (RBAC), it says so once in a while, and the journey and the log have the line in short all the same.
+It says so with every poll; what is written is what has changed. It is the agent's word, and whoever speaks for a
+machine may say anything: so texts, lists and the whole are bounded, and one machine has one write in a while. Where
+this server may not write (RBAC), it says so once in a while, and the journey and the log have it in one line still.
 """
 
 from __future__ import annotations

@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+
+import grpc
 
 from proto import workflow_pb2
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
 from tink.server.agents.auth import Credentials
-from tink.server.dispatch.stream import Ending
+from tink.server.dispatch.stream import CommandStream
 from tink.server.dispatch.streams import AgentStreams
 from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.older.messages import REASON_NOT_EXPRESSIBLE, inexpressible, next_action, running_action
@@ -56,17 +58,37 @@ class Poller:
     key: NamespacedName
 
 
-class _Commands:
-    """What the dispatch sends to the agent of one poll."""
+class _Poll:
+    """The command stream of one poll: it ends with the first Workflow that `obey` makes of a command, or after `hold`
+    seconds. It runs in the call's own task: an agent that waits costs no more than one of today's."""
 
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[Command] = asyncio.Queue()
+    def __init__(
+        self,
+        stream: Callable[[], CommandStream | None],
+        obey: Callable[[Command], Awaitable[Raw | None]],
+        hold: float,
+    ) -> None:
+        self.found: Raw | None = None
+        self._stream = stream
+        self._obey = obey
+        self._end: Callable[[], None] = lambda: None
+        self._timer = asyncio.get_running_loop().call_later(hold, lambda: self._end())
 
     async def send_initial_metadata(self, _: object) -> None:
-        """Older agents read none."""
+        """Older agents read none; the stream is open now."""
+        stream = self._stream()
+        if stream is not None:
+            self._end = functools.partial(stream.end, grpc.StatusCode.OK, "the agent asks again")
 
     async def write(self, command: Command) -> None:
-        self.queue.put_nowait(command)
+        """What the dispatch sends."""
+        self.found = await self._obey(command)
+        if self.found is not None:
+            self._end()
+
+    def close(self) -> None:
+        """The call is over."""
+        self._timer.cancel()
 
 
 class Polls:
@@ -129,22 +151,12 @@ class Polls:
 
     async def _dispatched(self, poller: Poller) -> Raw | None:
         """The Workflow that is sent to the agent meanwhile."""
-        commands = _Commands()
-        serving = asyncio.ensure_future(
-            self._streams.serve(poller.agent_id, poller.credentials, poller.key, frozenset(), commands, quiet=True)
-        )
+        poll = _Poll(functools.partial(self._streams.of, poller.key), self._obey, self._hold)
         try:
-            async with asyncio.timeout(self._hold):
-                while (command := await _next_of(commands.queue, serving)) is not None:
-                    workflow = await self._obey(command)
-                    if workflow is not None:
-                        return workflow
-        except TimeoutError:
-            pass
+            await self._streams.serve(poller.agent_id, poller.credentials, poller.key, frozenset(), poll, quiet=True)
         finally:
-            serving.cancel()
-            await asyncio.wait([serving])
-        return None
+            poll.close()
+        return poll.found
 
     async def _obey(self, command: Command) -> Raw | None:
         """The Workflow to run by this command, if it is one that the agent can be told of."""
@@ -172,14 +184,3 @@ class Polls:
         except (ApiError, BusyError, StaleError, InvalidStatusError) as error:
             log.warning("Workflow %s: %s", name_of(workflow), error)
             return False
-
-
-async def _next_of(queue: asyncio.Queue[Command], serving: asyncio.Future[Ending]) -> Command | None:
-    """The next command; None if the stream has ended."""
-    getting = asyncio.ensure_future(queue.get())
-    both: list[asyncio.Future[Any]] = [getting, serving]
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        return getting.result() if getting.done() else None
-    finally:
-        getting.cancel()

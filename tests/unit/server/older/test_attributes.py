@@ -41,7 +41,7 @@ def test_names_are_those_of_tinkerbells_own_annotation() -> None:
     assert as_json(pb.AgentAttributes()) == ""
 
 
-blocks = st.builds(lambda name, count: [pb.AgentAttributes.Block(name=name, model=name)] * count, st.text(), st.just(90))
+blocks = st.builds(lambda name: [pb.AgentAttributes.Block(name=name, model=name)] * 90, st.text())
 
 
 @settings(max_examples=30, deadline=None)
