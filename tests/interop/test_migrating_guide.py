@@ -3,8 +3,8 @@
     edge's namespace: rack0 172.31.77.1 --- bridge --- eth0 of a machine whose HookOS runs, with its agent
 
 tinkedge, kubectl, udhcpc, curl and logger are real. The old stack is played: its DHCP by dnsmasq, its Tink server
-and the agent by `old_site`, its API by an embedded one with the definitions of v1alpha1. What nobody can type here (systemd's
-services, the scaling of the old deployments) is done by what it comes to.
+and the agent by `old_site`, its API by an embedded one with v1alpha1's definitions. What nobody can type here (the
+services of systemd, the scaling of the old deployments) is done by what it comes to.
 """
 
 from __future__ import annotations
