@@ -47,10 +47,18 @@ class ParametersError(ValueError):
 
 
 def kernel_words(value: str) -> list[str]:
-    """`value` split as iPXE will split it. Raises ValueError where it would read more than plain words.
+    """`value` split as iPXE will split it. Raises ValueError where it would read more than plain words, or Linux other
+    words than these.
 
     Settings of iPXE (`${mac}`) are words: iPXE puts their values in.
     """
+    words = plain_words(value)
+    check_quotes(value)
+    return words
+
+
+def plain_words(value: str) -> list[str]:
+    """The same of a part, whose quotation marks are closed by another part (`check_quotes` for all of them)."""
     if not value.isprintable():
         raise ValueError("has a line break or another control character in it")
     words = value.split()
@@ -59,11 +67,13 @@ def kernel_words(value: str) -> list[str]:
             raise ValueError(f"has the word {word}, which ends a command in iPXE")
         if word in _WITH_A_VALUE:
             raise ValueError(f"has the word {word} without a value, at which HookOS fails: write {word}=VALUE")
-    if value.count('"') % 2:
-        raise ValueError(
-            "has a quotation mark without its pair, which takes the words behind it into its own: close it"
-        )
     return words
+
+
+def check_quotes(value: str) -> None:
+    """Whether each quotation mark has its pair. Raises ValueError."""
+    if value.count('"') % 2:
+        raise ValueError("has a quotation mark without its pair, which takes what is behind it into its word: close it")
 
 
 def is_hookos(words: list[str] | tuple[str, ...]) -> bool:

@@ -7,6 +7,7 @@ for it; or `todays`: a command stream each, with the real agent's pings.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import resource
 import sys
@@ -17,6 +18,7 @@ from proto import older_pb2 as pb
 from proto import workflow_pb2 as pb_today
 from proto import workflow_pb2_grpc as pb_grpc
 from tink.agent.connection.channel import CHANNEL_OPTIONS
+from tink.server.older.polls import HOLD_SECONDS
 from tink.server.older.service import SERVICES
 
 PAUSE_SECONDS = 5.0
@@ -63,6 +65,9 @@ async def older(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
     async with ready.turn:
         await channel.channel_ready()
     ready.one()
+    # As if they had come one by one: each asks anew after a part of the first hold, and then in its time.
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(poll(request), random.uniform(0, HOLD_SECONDS))
     while True:
         try:
             await poll(request)

@@ -49,6 +49,12 @@ def test_words_of_the_osie_stand_between_those_of_the_site_and_of_the_hardware()
     assert [word for word in found if word[1] == "="] == ["a=1", "b=1", "b=2", "c=2", "c=3"]
 
 
+def test_quoted_word_may_go_over_two_parameters_of_the_hardware() -> None:
+    assert words(machine=hardware(kernelParams=['dyndbg="file', 'x +p"']))[-7:-4] == ['dyndbg="file', "x", '+p"']
+    with pytest.raises(ScriptError, match=r"Hardware default/m1: spec\.kernelParams has a quotation mark without"):
+        words(machine=hardware(kernelParams=['a="b']))
+
+
 def test_what_is_known_of_the_machine_is_filled_in() -> None:
     found = words("ipam={{.Ipam}} id={{.Namespace}}/{{.Name}}@{{.Address}} ${asset}", kernel_parameters=("m={{.MAC}}",))
     ipam = "52-54-00-00-00-01:50:10.0.0.5:255.255.255.0:10.0.0.1:m1:10.0.0.2,10.0.0.3::10.0.0.4"

@@ -82,6 +82,8 @@ class AttributesKeeper:
         self._clock = clock
         self._kept: dict[NamespacedName, int] = {}
         """What each machine has said last, as a hash of its bytes."""
+        self._waiting: dict[NamespacedName, str] = {}
+        """What is to be written, one after the other: a rack that was powered on says all of it at once."""
         self._due = OncePer(_WRITE_SECONDS, _WRITES)
         self._log = LimitedLog(log, clock, capacity=10, interval=600.0)
 
@@ -99,11 +101,19 @@ class AttributesKeeper:
             self._kept[key] = said
         elif self._due.due(key, self._clock()):
             self._kept[key] = said
-            self._spawn(self._write(key, text))
+            if not self._waiting:
+                self._spawn(self._write_all())
+            self._waiting[key] = text
 
     def forget(self, key: NamespacedName) -> None:
         """The Hardware is gone."""
         self._kept.pop(key, None)
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            key = next(iter(self._waiting))
+            await self._write(key, self._waiting[key])
+            del self._waiting[key]  # not before: as long as there is one, this goes on
 
     async def _write(self, key: NamespacedName, text: str) -> None:
         patch: Raw = {"metadata": {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: text}}}

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -40,9 +39,9 @@ from tink.workflow.status import InvalidStatusError, name_of, state_of
 
 log = logging.getLogger(__name__)
 
-HOLD_SECONDS = 240.0
+HOLD_SECONDS = 1800.0
 """How long an agent that has nothing to do is kept waiting. None of them sets a deadline, and pings show whether it is
-still there. Tinkerbell's own server keeps them for up to a minute; a poll costs as much as a minute of waiting does."""
+still there. Tinkerbell's own server keeps them for up to a minute; a poll costs as much as three minutes of waiting."""
 
 Command = workflow_pb2.GetWorkflowsResponse
 Told = Callable[[Raw, str], None]
@@ -59,36 +58,34 @@ class Poller:
 
 
 class _Poll:
-    """The command stream of one poll: it ends with the first Workflow that `obey` makes of a command, or after `hold`
-    seconds. It runs in the call's own task: an agent that waits costs no more than one of today's."""
+    """The command stream of one poll: it ends with the first Workflow that the agent can be told of, or after a while.
+    It runs in the call's own task, and a poll that waits has little more than that."""
+
+    __slots__ = ("_key", "_obey", "_stream", "_streams", "found")
 
     def __init__(
-        self,
-        stream: Callable[[], CommandStream | None],
-        obey: Callable[[Command], Awaitable[Raw | None]],
-        hold: float,
+        self, streams: AgentStreams, key: NamespacedName, obey: Callable[[Command], Awaitable[Raw | None]]
     ) -> None:
         self.found: Raw | None = None
-        self._stream = stream
+        self._streams = streams
+        self._key = key
         self._obey = obey
-        self._end: Callable[[], None] = lambda: None
-        self._timer = asyncio.get_running_loop().call_later(hold, lambda: self._end())
+        self._stream: CommandStream | None = None
 
     async def send_initial_metadata(self, _: object) -> None:
         """Older agents read none; the stream is open now."""
-        stream = self._stream()
-        if stream is not None:
-            self._end = functools.partial(stream.end, grpc.StatusCode.OK, "the agent asks again")
+        self._stream = self._streams.of(self._key)
 
     async def write(self, command: Command) -> None:
         """What the dispatch sends."""
         self.found = await self._obey(command)
         if self.found is not None:
-            self._end()
+            self.end()
 
-    def close(self) -> None:
-        """The call is over."""
-        self._timer.cancel()
+    def end(self) -> None:
+        """The agent has its answer, or is to ask again."""
+        if self._stream is not None:
+            self._stream.end(grpc.StatusCode.OK, "")
 
 
 class Polls:
@@ -121,7 +118,15 @@ class Polls:
     async def next(self, poller: Poller) -> Raw | None:
         """A Workflow whose next action the agent is to run; None: there is none for now. Raises ApiError."""
         under_way = await self._under_way(poller.key)
-        return under_way if under_way is not None else await self._dispatched(poller)
+        if under_way is not None:
+            return under_way
+        poll = _Poll(self._streams, poller.key, self._obey)
+        timer = asyncio.get_running_loop().call_later(self._hold, poll.end)
+        try:
+            await self._streams.serve(poller.agent_id, poller.credentials, poller.key, frozenset(), poll, quiet=True)
+        finally:
+            timer.cancel()
+        return poll.found
 
     async def _under_way(self, key: NamespacedName) -> Raw | None:
         """The machine's Workflow that is between two actions."""
@@ -148,15 +153,6 @@ class Polls:
             return await self._events.fresh(workflow)
         except WorkflowGoneError:
             return None
-
-    async def _dispatched(self, poller: Poller) -> Raw | None:
-        """The Workflow that is sent to the agent meanwhile."""
-        poll = _Poll(functools.partial(self._streams.of, poller.key), self._obey, self._hold)
-        try:
-            await self._streams.serve(poller.agent_id, poller.credentials, poller.key, frozenset(), poll, quiet=True)
-        finally:
-            poll.close()
-        return poll.found
 
     async def _obey(self, command: Command) -> Raw | None:
         """The Workflow to run by this command, if it is one that the agent can be told of."""
