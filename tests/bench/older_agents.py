@@ -1,6 +1,6 @@
 """Tinkerbell's older agents: a thousand that have nothing to do, against a thousand of today's.
 
-    API --- server --- 1,000 x tink-agent's polls, each held for half an hour
+    API --- server --- 1,000 x tink-agent's polls, each held for an hour
         `-- server --- 1,000 x a command stream
 
 Both servers are looked at while the same time goes by. The older agents' polls are spread as they are when agents came
