@@ -7,10 +7,10 @@ for it; or `todays`: a command stream each, with the real agent's pings.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import resource
 import sys
+from collections.abc import Awaitable
 
 import grpc
 
@@ -58,6 +58,15 @@ class _Ready:
             print("connected", flush=True)
 
 
+async def _nothing(call: Awaitable[bytes]) -> None:
+    """The end of a poll for which there is nothing to do."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
+            raise
+
+
 async def older(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
     """One tink-agent."""
     poll = channel.unary_unary(f"/{SERVICES[0]}/GetAction")
@@ -65,16 +74,16 @@ async def older(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
     async with ready.turn:
         await channel.channel_ready()
     ready.one()
-    # As if they had come one by one: each asks anew after a part of the first hold, and then in its time.
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(poll(request), random.uniform(0, HOLD_SECONDS))
+    first = poll(request)
+    # As if they had come one by one: each asks once more after a part of the first hold, which ends that, for only the
+    # newest is served.
+    await asyncio.sleep(random.uniform(0, HOLD_SECONDS))
+    held = poll(request)
+    await _nothing(first)
     while True:
-        try:
-            await poll(request)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
-                raise
+        await _nothing(held)
         await asyncio.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.5))
+        held = poll(request)
 
 
 async def todays(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:

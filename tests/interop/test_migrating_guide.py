@@ -20,6 +20,8 @@ from tests.interop.installed.transcript import blocks
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "migrating.md"
 CHAPTERS = (
     "## A running site, in an afternoon, and back",
