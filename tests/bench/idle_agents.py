@@ -1,7 +1,7 @@
 """`python -m tests.bench.idle_agents KIND PORT COUNT`: so many agents that have nothing to do, until it is killed.
 
-KIND is `older`: tink-agent's polls and pauses, with what it says of its machine, on connections as grpc-go makes them
-for it; or `todays`: a command stream each, with the real agent's pings.
+KIND is `older`: tink-agent's polls and pauses, on connections as grpc-go makes them for it; `telling`: the same, with
+what it says of its machine; or `todays`: a command stream each, with the real agent's pings.
 """
 
 from __future__ import annotations
@@ -67,10 +67,19 @@ async def _nothing(call: Awaitable[bytes]) -> None:
             raise
 
 
+async def telling(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
+    """One tink-agent, with what it says of its machine."""
+    await _polls(channel, pb.ActionRequest(agent_id=mac(number), agent_attributes=_attributes(number)), ready)
+
+
 async def older(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
-    """One tink-agent."""
+    """One tink-agent that says nothing of it."""
+    await _polls(channel, pb.ActionRequest(agent_id=mac(number)), ready)
+
+
+async def _polls(channel: grpc.aio.Channel, asked: pb.ActionRequest, ready: _Ready) -> None:
     poll = channel.unary_unary(f"/{SERVICES[0]}/GetAction")
-    request = pb.ActionRequest(agent_id=mac(number), agent_attributes=_attributes(number)).SerializeToString()
+    request = asked.SerializeToString()
     async with ready.turn:
         await channel.channel_ready()
     ready.one()
@@ -98,7 +107,7 @@ async def todays(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
 
 async def main(kind: str, port: int, count: int) -> None:
     """Connect them and stay."""
-    run, options = {"older": (older, ()), "todays": (todays, CHANNEL_OPTIONS)}[kind]
+    run, options = {"older": (older, ()), "telling": (telling, ()), "todays": (todays, CHANNEL_OPTIONS)}[kind]
     ready = _Ready(count)
     own = [("grpc.use_local_subchannel_pool", 1), *options]
     channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=own) for _ in range(count)]

@@ -39,9 +39,10 @@ from tink.workflow.status import InvalidStatusError, name_of, state_of
 
 log = logging.getLogger(__name__)
 
-HOLD_SECONDS = 3600.0
-"""How long an agent that has nothing to do is kept waiting. None of them sets a deadline, and pings show whether it is
-still there. Tinkerbell's own server keeps them for up to a minute; a poll costs as much as some minutes of waiting."""
+HOLD_SECONDS = 86_400.0
+"""How long an agent that has nothing to do is kept waiting: as one of today's, but for a day at most. None of them sets
+a deadline, pings show whether it is still there, and who may no longer speak for a machine is sent away at once.
+Tinkerbell's own server keeps them for up to a minute; a poll costs as much as some minutes of waiting."""
 
 Command = workflow_pb2.GetWorkflowsResponse
 Told = Callable[[Raw, str], None]
