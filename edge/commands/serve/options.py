@@ -19,6 +19,7 @@ from edge.commands.options import interface as interface_type
 from edge.commands.serve import parameter_types as types
 from edge.composition.settings import DEFAULT_HTTP_PORT, Service, Syslog
 from edge.machines import DhcpMode, NetbootWhen
+from ipxe.binaries import BootPath
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
 
 Command = Callable[..., None]
@@ -162,6 +163,21 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     ),
     Service.HTTP: (
         click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="Directory of the iPXE binaries."),
+        click.option(
+            "--boot-path",
+            type=click.Choice([path.value for path in BootPath]),
+            default=BootPath.IPXE.value,
+            show_default=True,
+            help="How UEFI machines get to their kernel whose Hardware does not say: by iPXE, or by a distribution's "
+            "shim and GRUB, which Secure Boot lets run.",
+        ),
+        click.option(
+            "--shim-dir",
+            type=_DIRECTORY,
+            default=None,
+            help="Directory of shimx64.efi and grubx64.efi (shimaa64.efi, grubaa64.efi) for the boot path grub. "
+            "Default: those of Debian's and Ubuntu's packages.",
+        ),
         click.option(
             "--osie-dir",
             type=_DIRECTORY,
