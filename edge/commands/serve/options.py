@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from edge.commands.options import (
+    DataDirectory,
     empty_checksum_type,
     health_address,
     ipv4,
@@ -29,7 +30,10 @@ _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 _PORT = click.IntRange(1, 65535)
 
 _DATA_DIR = click.option(
-    "--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="Database, keys and cache of kernels and initrds."
+    "--data-dir",
+    type=DataDirectory(checked_later=True),
+    default=Path("/var/lib/tinkedge"),
+    help="Database, keys and cache of kernels and initrds.",
 )
 
 _NETWORK = (
