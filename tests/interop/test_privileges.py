@@ -32,8 +32,9 @@ from proto import older_pb2
 from tests.interop.rack import TINKEDGE, Process, clean_environment
 from tests.ports import free_port
 from tests.waiting import until
+from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.api.crds import generate
-from tink.api.v1alpha2 import AGENT_ATTRIBUTES_ANNOTATION, API_VERSION, FINALIZER, Raw
+from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.manifests import apply_object

@@ -17,12 +17,14 @@ import orjson
 from google.protobuf.json_format import MessageToDict
 
 from proto import older_pb2 as pb
-from tink.api.v1alpha2 import AGENT_ATTRIBUTES_ANNOTATION, Raw, as_mapping
+from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, ResourceType
 from tink.limits.log import LimitedLog
 from tink.limits.once_per import OncePer
+from tink.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ def _bounded(value: Any) -> Any:
         case list():
             return [_bounded(each) for each in value[:_MAX_ITEMS]]
         case str():
-            return "".join(letter if letter.isprintable() else " " for letter in value[:_MAX_TEXT]).strip()
+            return printable(value[:_MAX_TEXT], " ").strip()
     return value
 
 

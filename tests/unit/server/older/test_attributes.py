@@ -15,7 +15,7 @@ from proto import older_pb2 as pb
 from tests.unit.server.conftest import Rig
 from tests.unit.server.older.test_agents import MAC, TinkAgent, hold
 from tests.waiting import until
-from tink.api.v1alpha2 import AGENT_ATTRIBUTES_ANNOTATION
+from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.kube.client import ApiError
 from tink.server.older.attributes import MAX_BYTES, as_json
 
