@@ -159,7 +159,7 @@ class BootWatch:
         machine = self._inventory.by_mac(mac)
         claimants = () if machine is not None else self._inventory.claimants(mac)
         hardware = "/".join((machine.namespace, machine.name)) if machine is not None else ""
-        uuid = _canonical(str(story.boot.told("uuid")))
+        uuid = _canonical(str(story.boot.detail_of("uuid")))
         unknown = machine is None and not claimants
         ip, since = machine.ip if machine is not None else None, story.boot.since
         relay = self._relay(machine) if story.boot.at in _OFFERED else ""

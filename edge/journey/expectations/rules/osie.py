@@ -31,8 +31,8 @@ def little_memory(story: Story, _facts: Facts) -> Finding | None:
 
 
 def _memory(boot: Boot) -> float:
-    told = boot.told("memory_bytes")
-    return told if isinstance(told, int | float) else 0.0
+    size = boot.detail_of("memory_bytes")
+    return size if isinstance(size, int | float) else 0.0
 
 
 def _initrd(boot: Boot) -> float:
@@ -84,7 +84,7 @@ def wrong_clock(story: Story, _facts: Facts) -> Finding | None:
 
 def _clock_off(boot: Boot) -> str:
     """How far its clock is off, in a clause; empty: not far, or not known."""
-    ahead = boot.told("clock_ahead_seconds")
+    ahead = boot.detail_of("clock_ahead_seconds")
     if not isinstance(ahead, int | float) or abs(ahead) < CLOCK_SECONDS:
         return ""
     return f"its clock is {seconds(0, abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this host's"
