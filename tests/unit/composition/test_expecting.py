@@ -125,5 +125,5 @@ def test_agent_without_a_workflow_hears_of_the_one_that_waits_for_a_machine_that
     site.journey.record(MAC, Step.AGENT, Outcome.OK, "connected")
     for _ in range(9):
         site.sweep()
-    (said,) = [event.message for event in site.journey.telling(MAC, 9) if event.step is Step.WORKFLOW]
+    (said,) = [event.message for event in site.journey.newest(MAC, 9) if event.step is Step.WORKFLOW]
     assert said.endswith(". Workflow d/w waits for Hardware d/b, which was never heard: is it meant for this one?")
