@@ -249,6 +249,7 @@ def describe_attributes(attributes: pb.AgentAttributes) -> str:
     parts = [
         " ".join(filter(_known, (product.vendor, product.name))),
         f"serial {product.serial_number}" if _known(product.serial_number) else "",
+        f"chassis {attributes.chassis.serial}" if _known(attributes.chassis.serial) else "",
         f"{attributes.cpu.total_cores} cores" if attributes.cpu.total_cores else "",
         f"{attributes.memory.total} memory" if attributes.memory.total else "",
         *(f"{disk.name} {disk.size}".strip() for disk in attributes.block[:_SHOWN]),
