@@ -15,6 +15,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from tink import waitdaemon
 from tink.api import bounds, rules
 from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.api.yaml import plain_scalar
@@ -35,9 +36,6 @@ _SHARED_NAME = re.compile(r"^(spec(?:\.actions\[[0-9]+\])?)\.(environment|comman
 _NAMESPACES = re.compile(r"(?<=\])\.namespaces(?:\.network)?\Z")
 _MOST_LINES = 20
 _RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
-_WAITS = "waitdaemon"
-"""An image that starts the one in $IMAGE when the agent has reported."""
-_ENGINE_SOCKET = "/var/run/docker.sock"
 _HUB = (
     "{image} names no registry, so it is Docker Hub's, which has none such; tink-worker put its own (docker_registry=) "
     "before each image: --image-registry HOST does the same"
@@ -239,12 +237,12 @@ class _Conversion:
     def _unwrap(self, action: Fields, result: Raw) -> None:
         """waitdaemon has an engine start the image in $IMAGE after its own end: with `reboots`, that image is the
         action."""
-        image = result.get("env", {}).get("IMAGE")
-        if _image_name(result) != _WAITS or not image:
+        image = waitdaemon.started_by(result["image"], result.get("env", {}))
+        if not image:
             return
         result["image"] = image
-        env = {name: value for name, value in result["env"].items() if name not in ("IMAGE", "WAIT_SECONDS")}
-        volumes = [each for each in result.get("volumes", ()) if not each.startswith(f"{_ENGINE_SOCKET}:")]
+        env = waitdaemon.without_its_own(result["env"])
+        volumes = waitdaemon.without_engines(result.get("volumes", ()))
         for field, left in (("env", env), ("volumes", volumes)):
             if left:
                 result[field] = left
@@ -281,7 +279,7 @@ class _Conversion:
         elif _has_no_registry(image):
             if self._registry:
                 return f"{self._registry}/{image}"
-            if _image_name({"image": image}) in _ACTIONS:
+            if waitdaemon.image_name(image) in _ACTIONS:
                 self._findings.changed(action.at("image"), _HUB.format(image=image))
         return image
 
@@ -405,11 +403,6 @@ def _seconds(text: Any) -> int | None:
     return number
 
 
-def _image_name(action: Raw) -> str:
-    """Of an action, without registry, tag and digest."""
-    return str(action["image"]).rpartition("/")[2].partition("@")[0].partition(":")[0]
-
-
 def _has_no_registry(image: str) -> bool:
     """Whether an image has no path at all before its name, and none that a template may put there."""
     return "/" not in image and "{{" not in image
@@ -417,6 +410,6 @@ def _has_no_registry(image: str) -> bool:
 
 def _restarts(action: Raw) -> bool:
     """Whether an action seems to restart the machine, or to start another kernel on it."""
-    image = _image_name(action)
+    image = waitdaemon.image_name(action["image"])
     name = str(action["name"]).lower()
-    return bool(_RESTARTS.search(image.lower()) or _RESTARTS.search(name)) or image == _WAITS
+    return bool(_RESTARTS.search(image.lower()) or _RESTARTS.search(name)) or image == waitdaemon.NAME
