@@ -37,16 +37,14 @@ _NAMESPACES = re.compile(r"(?<=\])\.namespaces(?:\.network)?\Z")
 _MOST_LINES = 20
 _RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
 _HUB = (
-    "{image} names no registry, so it is Docker Hub's, which has none such; tink-worker put its own (docker_registry=) "
-    "before each image: --image-registry HOST does the same"
+    "{image} names no registry, so it is Docker Hub's; tink-worker put its own (docker_registry=) before each image: "
+    "--image-registry HOST does the same"
 )
-_ACTIONS = frozenset(
-    {
-        *("archive2disk", "cexec", "disk-partition", "disk-wipe", "grub2disk", "image2disk", "install-grub"),
-        *("install-root-fs", "kexec", "oci2disk", "qemuimg2disk", "rootio", "slurp", "syslinux", "writefile"),
-    }
+_ROOTIO = (
+    "it makes the partitions and filesystems of the Hardware's annotation tinkerbell.org/storage, and fails without: "
+    "convert makes it of v1alpha1's metadata.instance.storage. It asks port 50061 of MIRROR_HOST (--legacy-ports "
+    "50061), or METADATA_SERVICE_PORT"
 )
-"""Images of Tinkerbell's actions, which have such names in sites' own registries."""
 _REACTION = "v1alpha2 has no reactions to failures: let the action itself clean up"
 
 
@@ -209,17 +207,14 @@ class _Conversion:
         self._timeout(action, result)
         namespaces = action.fields("namespaces")
         network = namespaces.peek("network")
-        if text := self._text_of(namespaces, "network", bounds.MAX_NETWORK_NAMESPACE_CHARACTERS):
+        if text := self._text_of(namespaces, "network", bounds.MAX_NAMESPACE_CHARACTERS):
             result["networkNamespace"] = text
         elif network is None:
             namespaces.ignore("network")
         restarts = last and _restarts(result)
-        if restarts and "host" in (action.peek("pid"), namespaces.peek("pid")):
-            action.ignore("pid")  # that is what an action gets that reboots
-            namespaces.ignore("pid")
-        else:
-            namespaces.drop("pid", constraints.NO_PID_NAMESPACE)
-            action.drop("pid", constraints.NO_PID_NAMESPACE)
+        in_machines_own = [self._pid(each) for each in (action, namespaces)]
+        if any(in_machines_own) and not restarts:  # what reboots gets it anyway
+            result["pidNamespace"] = "host"
         namespaces.rest()
         for key in ("on-timeout", "on-failure"):
             action.drop(key, _REACTION)
@@ -233,6 +228,15 @@ class _Conversion:
                 "though nobody reports its end. Take it out if the action does not",
             )
         return result
+
+    @staticmethod
+    def _pid(fields: Fields) -> bool:
+        """Whether it asks for the machine's PID namespace."""
+        if fields.peek("pid") == "host":
+            fields.ignore("pid")
+            return True
+        fields.drop("pid", constraints.PID_NAMESPACE)
+        return False
 
     def _unwrap(self, action: Fields, result: Raw) -> None:
         """waitdaemon has an engine start the image in $IMAGE after its own end: with `reboots`, that image is the
@@ -276,11 +280,13 @@ class _Conversion:
             self._findings.error(action.at("image"), "an action must have an image")
         elif refusal := constraints.image(image):
             self._findings.error(action.at("image"), refusal)
-        elif _has_no_registry(image):
+        elif _names_no_registry(image):
             if self._registry:
-                return f"{self._registry}/{image}"
-            if waitdaemon.image_name(image) in _ACTIONS:
+                image = f"{self._registry}/{image}"
+            else:
                 self._findings.changed(action.at("image"), _HUB.format(image=image))
+        if waitdaemon.image_name(image) == "rootio":
+            self._findings.changed(action.at("image"), _ROOTIO)
         return image
 
     def _command(self, action: Fields) -> list[str]:
@@ -403,9 +409,10 @@ def _seconds(text: Any) -> int | None:
     return number
 
 
-def _has_no_registry(image: str) -> bool:
-    """Whether an image has no path at all before its name, and none that a template may put there."""
-    return "/" not in image and "{{" not in image
+def _names_no_registry(image: str) -> bool:
+    """Whether an image's name begins with no registry, by the rule of Docker, nor with what a template may put there."""
+    first, slash, _ = image.partition("/")
+    return "{{" not in first and not (slash and ("." in first or ":" in first or first == "localhost"))
 
 
 def _restarts(action: Raw) -> bool:
