@@ -553,6 +553,23 @@ def test_waitdaemon_becomes_what_it_waits_with_and_the_restart_is_told() -> None
     assert found == [("changed", "actions[0].image"), ("changed", "actions[0]")]
 
 
+def test_what_waitdaemon_has_for_nerdctl_is_not_its_images() -> None:
+    more = _WAITS.replace("WAIT_SECONDS: 10", "CONTAINER_RUNTIME: nerdctl, NERDCTL_HOST: 'false'").replace(
+        "/var/run/docker.sock:/var/run/docker.sock", "/run/containerd/containerd.sock:/run/containerd/containerd.sock"
+    )
+    assert convert(task(more))[0] == convert(task(_WAITS))[0]
+
+
+@pytest.mark.parametrize(
+    ("image", "told"),
+    [("quay.io/tinkerbell/actions/rootio:v1", True), ("x.io/rootio@sha256:00", True), ("x.io/norootio", False)],
+)
+def test_rootio_is_told_where_its_partitions_are_now(image: str, told: bool) -> None:
+    _, found, reasons = convert(action(head=f"- {{name: a, image: '{image}'}}"))
+    assert found == ([("changed", "actions[0].image")] if told else [])
+    assert ("tinkerbell.org/storage" in "".join(reasons.values())) is told
+
+
 def test_waitdaemon_that_is_not_the_last_action_stays_as_it_is() -> None:
     spec, found, _ = convert(task(_WAITS + "- {name: b, image: c}"))
     assert spec
