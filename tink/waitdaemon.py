@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 NAME = "waitdaemon"
-_OWN_VARIABLES = frozenset(
-    {"IMAGE", "WAIT_SECONDS", "PHASE", "CONTAINER_RUNTIME", "NERDCTL_NAMESPACE", "NERDCTL_HOST"}
-)
+_OWN_VARIABLES = frozenset({"IMAGE", "WAIT_SECONDS", "PHASE", "CONTAINER_RUNTIME", "NERDCTL_NAMESPACE", "NERDCTL_HOST"})
 _OF_ENGINES = frozenset(
     {
         *("/var/run/docker.sock", "/run/docker.sock"),
