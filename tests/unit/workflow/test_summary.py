@@ -90,10 +90,10 @@ def test_it_is_never_empty_nor_longer_than_a_line(state: object, broken: Any) ->
     ("message", "said"),
     [
         (
-            "exit code 1 | Archive2Disk - Archive streamer | ------------------------ | Mounted [/dev/sda1] -> [/mountAction]"
-            " | processing file [/mountAction/etc/passwd] | digest mismatch",
-            "NonZeroExit: exit code 1 | …[/dev/sda1] -> [/mountAction] | processing file [/mountAction/etc/passwd] | digest "
-            "mismatch",
+            "exit code 1 | Archive2Disk - Archive streamer | ------------------------ | "
+            "Mounted [/dev/sda1] -> [/mountAction] | processing file [/mountAction/etc/passwd] | digest mismatch",
+            "NonZeroExit: exit code 1 | …[/dev/sda1] -> [/mountAction] | "
+            "processing file [/mountAction/etc/passwd] | digest mismatch",
         ),
         ("one word " * 40, "NonZeroExit: " + ("one word " * 40)[:106].rstrip() + "…"),
         ("h" * 100 + " | tail " + "t" * 100, "NonZeroExit: " + "h" * 100 + " | tai…"),

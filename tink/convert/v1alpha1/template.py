@@ -410,7 +410,7 @@ def _seconds(text: Any) -> int | None:
 
 
 def _names_no_registry(image: str) -> bool:
-    """Whether an image's name begins with no registry, by the rule of Docker, nor with what a template may put there."""
+    """Whether an image's name begins with no registry, by Docker's rule, and with no template either."""
     first, slash, _ = image.partition("/")
     return "{{" not in first and not (slash and ("." in first or ":" in first or first == "localhost"))
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from tink.api import bounds
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.convert import constraints
 from tink.convert.fields import Fields, says_nothing
 from tink.convert.findings import Findings
 from tink.convert.params import check_params, param_text
@@ -209,7 +208,7 @@ def _template(spec: Raw, findings: Findings) -> None:
             elif text:
                 kept[field] = text
                 findings.moved(before, f"{path}.{field}")
-        for field, text in kept.items():
+        for field in kept:
             action.pop(field, None)
         _replace(action, "namespaces", kept)
         if kept:
