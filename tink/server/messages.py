@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from proto import workflow_pb2 as pb
@@ -82,7 +83,7 @@ def _action(action: dict[str, Any]) -> pb.Workflow.Action:
     return message
 
 
-def pid_namespace(rendered: Raw) -> str:
+def pid_namespace(rendered: Mapping[str, Any]) -> str:
     """In which PID namespace a rendered action runs; "" for one of its own."""
     # reboot(2) in a PID namespace of its own restarts but the container, and kexec is refused there.
     return "host" if rendered.get("reboots") else str(rendered.get("pidNamespace") or "")

@@ -34,6 +34,7 @@ _PARAM = re.compile(r"\{\{-?\s*\.(?:Params\.)?\w+\s*-?\}\}\Z", re.ASCII)
 _NEW_NAMES = {"environment": ".env", "command": ".args"}
 _SHARED_NAME = re.compile(r"^(spec(?:\.actions\[[0-9]+\])?)\.(environment|command)(?=[.\[]|\Z)")
 _NAMESPACES = re.compile(r"(?<=\])\.namespaces(?:\.network)?\Z")
+_PID = re.compile(r"(?<=\])\.(?:namespaces\.)?pid\Z")
 _MOST_LINES = 20
 _RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
 _HUB = (
@@ -392,7 +393,8 @@ def _place(path: str) -> str:
         return path
     if not path.startswith("tasks[0]."):
         return "spec"
-    path = _NAMESPACES.sub(".networkNamespace", f"spec{path.removeprefix('tasks[0]')}")
+    path = _PID.sub(".pidNamespace", f"spec{path.removeprefix('tasks[0]')}")
+    path = _NAMESPACES.sub(".networkNamespace", path)
     return _SHARED_NAME.sub(lambda match: match[1] + _NEW_NAMES[match[2]], path)
 
 
