@@ -22,6 +22,16 @@ from tink.agent.model import (
 )
 
 
+async def die_at_the_end(agent, spool, workflow):
+    """Run a workflow of one action, and die before the server knows that it has ended."""
+    agent.handle(StartWorkflow(workflow))
+    await until(lambda: len(spool) == 1)
+    await settle_all(spool)
+    await until(lambda: len(spool) == 1)
+    for task in agent._tasks:
+        task.cancel()
+
+
 async def test_sigterm_and_a_new_agent_report_the_action_as_failed(caplog):
     caplog.set_level("INFO", "tink.agent.agent")
     world = World()
@@ -126,12 +136,7 @@ async def test_after_workflow_command_of_an_agent_that_died_is_run_by_the_next(t
     world = World(actions=1)
     command = ("/bin/sh", "-c", f"echo once >>{tmp_path}/told")
     agent, spool = await restart(world, after_workflow=command)
-    agent.handle(StartWorkflow(world.workflow))
-    await until(lambda: len(spool) == 1)
-    await settle_all(spool)
-    await until(lambda: len(spool) == 1)
-    for task in agent._tasks:
-        task.cancel()
+    await die_at_the_end(agent, spool, world.workflow)
     agent, spool = await restart(world, after_workflow=command)
     agent.handle(StartWorkflow(Workflow("w2", world.workflow.actions)))
     assert spool.pending[-1][1].reason == "AlreadyRunning"
@@ -149,12 +154,7 @@ async def test_what_an_agent_that_died_had_waiting_for_the_end_is_run_by_the_nex
     waits = Action("a0", "restart", "x/waitdaemon", env={"IMAGE": "kexec", "A": "b"}, volumes=("/a:/b",))
     world.workflow = Workflow("w", (waits,))
     agent, spool = await restart(world)
-    agent.handle(StartWorkflow(world.workflow))
-    await until(lambda: len(spool) == 1)
-    await settle_all(spool)
-    await until(lambda: len(spool) == 1)
-    for task in agent._tasks:
-        task.cancel()
+    await die_at_the_end(agent, spool, world.workflow)
     assert not world.runs, "the server does not know the end yet"
     agent, spool = await restart(world)
     agent.handle(StartWorkflow(Workflow("w2", world.workflow.actions)))
