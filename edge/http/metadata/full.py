@@ -33,6 +33,10 @@ _DOCUMENTS = ("instance-id", "user-data", "vendor-data", "network-config", "meta
 """What gets a journey entry of its own; all else that a crawl reads is one entry."""
 
 
+_ROOTIO = "bootkit"
+"""The User-Agent of rootio, the action that makes partitions and filesystems."""
+
+
 @dataclass(frozen=True, slots=True)
 class MetadataSettings:
     """`keys` sign tokens, those in paths and those of sessions; `token_lifetime` of the former in seconds, 0: for ever.
@@ -146,6 +150,12 @@ class MetadataService:
         `user_data`, where it is not what the Hardware has.
         """
         document = name if name in _DOCUMENTS else "meta-data"
+        if document == "metadata" and client == _ROOTIO and (why := self._cache.of(machine).tree.storage_problem):
+            # Its own message is a decoder's, of the field and not of what is missing there.
+            if self._context.first("storage", machine.mac, why):
+                message = f"rootio leaves the disks alone and fails: {why}"
+                self._context.record(machine.mac, Step.METADATA, Outcome.FAILED, message, document=document)
+            return
         if document == "user-data":
             self._crawled[machine.mac] = "NoCloud" if how == NOCLOUD else "Ec2"
         if self._context.first("metadata", machine.mac, document, how):

@@ -114,6 +114,10 @@ class DockerRuntime:
             work.cancel()  # hanging up makes the engine stop
             await asyncio.wait({work}, timeout=_STOP_PULL_SECONDS)
 
+    def check(self, action: Action) -> None:
+        """Without asking the engine, on whose machine the sources of volumes are."""
+        container_request(action, self._agent_id, self._capability_mask)
+
     async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
         async with self._engine.open() as docker:
             container, attached = await self._start(docker, action, stop)
