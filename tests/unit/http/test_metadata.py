@@ -211,3 +211,13 @@ async def test_report_for_another_machine_is_refused(machines: Any) -> None:
     reply = await machines.ask("/phone-home/m1", ip=OTHER_IP, method="POST", data={"hostname": "evil"})
     assert reply.status == 403
     assert machines.lines() == []
+
+
+async def test_user_data_that_cloud_init_drops_is_said_when_it_is_sent_and_no_other_is(rack: Rack) -> None:
+    rack.register(instance={"userdata": "# cloud-config\nusers: []\n"})
+    rack.register("m2", OTHER_MAC, OTHER_IP, instance={"userdata": "#!/bin/sh\n"})
+    for ip in (IP, OTHER_IP):
+        assert (await rack.ask("/latest/user-data", ip=ip, **CLOUD_INIT)).status == 200
+    wrong = "its first line is not #cloud-config, so cloud-init takes nothing of it"
+    assert rack.lines() == [(Step.METADATA, Outcome.FAILED, f"user-data to Cloud-Init/22.4.2: {wrong}")]
+    assert rack.lines(OTHER_MAC) == [(Step.METADATA, Outcome.OK, "user-data to Cloud-Init/22.4.2")]

@@ -103,11 +103,14 @@ class DockerRuntime:
                 raise SettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
 
     async def pull(self, image: str, stop: asyncio.Event) -> None:
-        work = asyncio.create_task(self._puller.pull(image, PullProgress(image, thread_safe_sink())))
+        progress = PullProgress(image, thread_safe_sink())
+        work = asyncio.create_task(self._puller.pull(image, progress))
+        silences = asyncio.create_task(progress.tell_silences())
         try:
             if await done_before(work, stop):
                 work.result()
         finally:
+            silences.cancel()
             work.cancel()  # hanging up makes the engine stop
             await asyncio.wait({work}, timeout=_STOP_PULL_SECONDS)
 
