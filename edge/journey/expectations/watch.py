@@ -20,7 +20,17 @@ from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.limits import LIMITS, Limits
 from edge.journey.expectations.rules import SILENCE, diagnose
 from edge.journey.expectations.story import ENDS, Story, read
-from edge.journey.history import Last, is_printed, message_of, milestone, outcome_of
+from edge.journey.history import (
+    SEEN_BY,
+    Entry,
+    Last,
+    detail_of,
+    is_printed,
+    message_of,
+    milestone,
+    outcome_of,
+    step_of,
+)
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
 from tink.limits.newest import Newest
@@ -46,7 +56,8 @@ _AGAIN_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 60.0)
 class Awaited:
     """One machine: it has come to `at` at the time `since`; what is next is awaited until `deadline` (epoch seconds).
 
-    `kind` is its OSIE and model, as far as they are known; `finding` what was said of it last, None if nothing is.
+    `kind` is its OSIE and model, as far as they are known; `finding` what was said of it last, None if nothing is;
+    `heard`: another edge has said that, at that time.
     """
 
     at: Milestone | None = None
@@ -56,6 +67,7 @@ class Awaited:
     looks: int = 0
     looked: float = 0.0
     finding: Finding | None = None
+    heard: float = 0.0
 
     @property
     def next(self) -> str:
@@ -158,6 +170,10 @@ class Expectations:
         if awaited is None:
             awaited = self._awaited[mac] = Awaited()
         reached, outcome = milestone(last.entry), outcome_of(last.entry)
+        if self._journey.hears_others and (said := said_elsewhere(last.entry)):
+            awaited.finding, awaited.heard = said, last.time
+            self._changes.mark(mac)
+            return
         if outcome is Outcome.WARNING:
             return  # said by ourselves
         if reached is None:
@@ -205,6 +221,10 @@ class Expectations:
         awaited.looked = now
         story = read(mac, self._journey.newest(mac, EVENTS))
         self._follow(awaited, story, now)
+        if self._journey.is_elsewhere(mac):
+            self._leave_to_others(mac, awaited)
+            return
+        awaited.heard = 0.0
         finding = diagnose(story, self._facts(story, now, lambda reached: self._limit(reached, awaited.kind)))
         was, awaited.finding = awaited.finding, finding
         self._changes.mark(mac)
@@ -215,6 +235,16 @@ class Expectations:
             self._say(mac, finding)
             if not finding.reported:
                 self._journey.record(mac, finding.step, finding.outcome, finding.message, rule=finding.rule)
+
+    def _leave_to_others(self, mac: str, awaited: Awaited) -> None:
+        """The machine has gone on with another edge, which sees what it does and says what is wrong."""
+        if awaited.finding is not None and not awaited.heard:
+            self._say(mac, None)
+            awaited.finding = None
+        sign = self._journey.last_sign(mac)
+        if awaited.heard and (sign is None or sign.time > awaited.heard):
+            awaited.finding, awaited.heard = None, 0.0
+        self._changes.mark(mac)
 
     def _follow(self, awaited: Awaited, story: Story, now: float) -> None:
         """Make what is awaited like the story, which knows better after a repeated step, or a new boot."""
@@ -235,6 +265,15 @@ class Expectations:
 
     def _limit(self, reached: Milestone, kind: str) -> float:
         return self.limits.after(reached, kind) or 0.0
+
+
+def said_elsewhere(entry: Entry) -> Finding | None:
+    """What another edge has found, if this entry is its word."""
+    detail = dict(detail_of(entry))
+    rule = detail.get("rule")
+    if not rule or SEEN_BY not in detail:
+        return None
+    return Finding(str(rule), step_of(entry), message_of(entry), outcome=outcome_of(entry))
 
 
 KNOCKS_FROM: Final = 2.0
