@@ -320,8 +320,8 @@ class Serving:
         )
 
     def _others_of_the_site(self) -> list[Other]:
-        tellers = self.peers.tellers if self.peers is not None else []
-        return [Other(each.kind, each.name, each.events) for each in tellers]
+        publishers = self.peers.publishers if self.peers is not None else []
+        return [Other(each.kind, each.name, each.events) for each in publishers]
 
     def _others(self, address: str, mac: str) -> tuple[Origin, ...]:
         """Where a machine that has reached this edge at `address` can go on with another one."""

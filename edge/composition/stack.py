@@ -40,7 +40,7 @@ from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.machines import BootProblemWriter, ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
 from edge.neighbour.table import NeighbourTable, neighbour_changes
-from edge.peers import EdgeLeases, Peers, ServerReports, telling_metrics
+from edge.peers import EdgeLeases, Peers, ServerReports, event_batch_metrics
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site
@@ -368,7 +368,7 @@ class Stack:
         reports = ServerReports(keys, self.journey, edge.peers, socket.gethostname(), time.time)
         await reports.start()
         self._exit.push_async_callback(reports.stop)
-        self.metrics.register(Scraped(partial(telling_metrics, reports.counts)))
+        self.metrics.register(Scraped(partial(event_batch_metrics, reports.counts)))
         self._spawn(reports.run(), "reports to edges")
         if edge.peer_group:
             leases = EdgeLeases(

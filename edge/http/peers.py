@@ -19,8 +19,8 @@ from edge.http.files.response_head import break_off
 from edge.http.routes import Route
 from edge.peers import (
     HEADER,
+    MAX_BATCH_BYTES,
     MAX_MESSAGE_BYTES,
-    MAX_TOLD_BYTES,
     MessageError,
     Peers,
     Refusal,
@@ -32,7 +32,7 @@ from edge.peers import (
 log = logging.getLogger(__name__)
 
 BODY_SECONDS = 5.0
-_POSTED = {"hello": MAX_MESSAGE_BYTES, "ask": MAX_MESSAGE_BYTES, "happened": MAX_TOLD_BYTES}
+_POSTED = {"hello": MAX_MESSAGE_BYTES, "ask": MAX_MESSAGE_BYTES, "happened": MAX_BATCH_BYTES}
 """What may be posted, and how many bytes."""
 
 
@@ -81,7 +81,7 @@ class PeerRequests:
         return body
 
     async def _told(self, body: bytes, header: str, signed: Request) -> web.Response:
-        asked, signatures = self._peers.check_told(header, signed)
+        asked, signatures = self._peers.check_batch(header, signed)
         content = await self._peers.happened(body, signatures)
         headers = {HEADER: signatures.sign_response(asked, 200, content)}
         return web.Response(body=content, content_type="application/json", headers=headers)

@@ -15,11 +15,11 @@ from edge.peers.messages import (
     HAPPENED,
     HELLO,
     MAX_MESSAGE_BYTES,
+    BatchReceipt,
     CacheQuery,
     CacheReply,
     Edge,
     MessageError,
-    Taken,
 )
 from edge.peers.signatures import HEADER, Request, Signatures
 from tink.printable import printable
@@ -76,9 +76,9 @@ class Calls:
         """Has it a file? Raises CallError."""
         return await self._post(authority, ASK, question.encoded(), CacheReply.read)
 
-    async def tell(self, authority: str, told: bytes) -> Taken:
-        """This has happened (`Told`, encoded). Raises CallError."""
-        return await self._post(authority, HAPPENED, told, Taken.read)
+    async def publish(self, authority: str, batch: bytes) -> BatchReceipt:
+        """This has happened (`EventBatch`, encoded). Raises CallError."""
+        return await self._post(authority, HAPPENED, batch, BatchReceipt.read)
 
     @asynccontextmanager
     async def get(

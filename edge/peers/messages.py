@@ -2,7 +2,7 @@
 
 POST /peers/hello                       who are you, and where are you     Edge      -> Edge
 POST /peers/ask                         have you this file              CacheQuery -> CacheReply
-POST /peers/happened                    this was seen of machines here        Told -> Taken
+POST /peers/happened                    this was seen of machines here        EventBatch -> BatchReceipt
 GET  /peers/artifacts/KEY/VERSION       its bytes, with `Range`, and a signed SHA-256 behind them
 """
 
@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 MAX_MESSAGE_BYTES: Final = 16 << 10
-MAX_TOLD_BYTES: Final = 256 << 10
+MAX_BATCH_BYTES: Final = 256 << 10
 """Of a message that tells what happened."""
-MAX_TOLD_EVENTS: Final = 1000
+MAX_BATCH_EVENTS: Final = 1000
 MAX_PLACES: Final = 64
 """Networks of one edge."""
 
@@ -117,19 +117,19 @@ class CacheReply(_Message):
     claimed: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""
 
 
-class Told(_Message):
+class EventBatch(_Message):
     """What an edge or a server has seen of machines since it told last: `edge.journey.records`, each looked at by
     itself. `name` is what people know it by; `now` its clock, in Unix seconds."""
 
-    max_bytes: ClassVar[int] = MAX_TOLD_BYTES
+    max_bytes: ClassVar[int] = MAX_BATCH_BYTES
 
     kind: Literal["edge", "server"]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,63}$")]
     now: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    events: Annotated[list[Any], Field(max_length=MAX_TOLD_EVENTS)]
+    events: Annotated[list[Any], Field(max_length=MAX_BATCH_EVENTS)]
 
 
-class Taken(_Message):
+class BatchReceipt(_Message):
     """How many of them were news."""
 
     taken: Annotated[int, Field(ge=0)]

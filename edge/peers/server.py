@@ -14,8 +14,8 @@ from edge.journey.history import SERVER
 from edge.journey.recorder import Journey
 from edge.peers.calls import Calls
 from edge.peers.counts import Counts
+from edge.peers.publisher import EventPublisher
 from edge.peers.signatures import Signatures
-from edge.peers.telling import Telling
 from tink.files.key_file import KeyFile
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._:-]")
@@ -33,7 +33,7 @@ class ServerReports:
         self._found: frozenset[str] = frozenset()
         self._calls = Calls(Signatures(keys, clock))
         spelled = _NO_NAME.sub("-", name)[:63] or "server"
-        self._telling = Telling(
+        self._publisher = EventPublisher(
             journey, self._calls, SERVER, lambda: spelled, lambda: self._named | self._found, self.counts, now=clock
         )
 
@@ -51,4 +51,4 @@ class ServerReports:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await self._telling.run()
+        await self._publisher.run()

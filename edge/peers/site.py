@@ -22,11 +22,11 @@ from edge.peers.caches import Caches, reply
 from edge.peers.calls import CallError, Calls, RefusedError
 from edge.peers.claims import Claims
 from edge.peers.counts import Counts
-from edge.peers.hearing import Hearing, Teller
 from edge.peers.membership import Alternative, Change, Membership, Peer
-from edge.peers.messages import CacheQuery, Edge, MessageError, Place, Taken, Told
+from edge.peers.messages import BatchReceipt, CacheQuery, Edge, EventBatch, MessageError, Place
+from edge.peers.publisher import EventPublisher
+from edge.peers.receiver import EventReceiver, Publisher
 from edge.peers.signatures import Refusal, Request, Signatures, StrangerError, VerifiedRequest
-from edge.peers.telling import Telling
 from tink.files.key_file import KeyFile
 from tink.limits.once_per import OncePer
 
@@ -83,11 +83,11 @@ class Peers:
         self._clock = clock
         self._now = now
         self._cache: ArtifactCache | None = None
-        self._telling, self._hearing = None, None
+        self._publisher, self._receiver = None, None
         if journey is not None:
-            self._hearing = Hearing(journey, kept, clock, now)
-            self._telling = Telling(
-                journey, self._calls, EDGE, self._name, self._to_be_told, self.counts, clock=clock, now=now
+            self._receiver = EventReceiver(journey, kept, clock, now)
+            self._publisher = EventPublisher(
+                journey, self._calls, EDGE, self._name, self._receivers, self.counts, clock=clock, now=now
             )
         self._said = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
 
@@ -114,14 +114,14 @@ class Peers:
         return self._membership.living
 
     @property
-    def tellers(self) -> list[Teller]:
+    def publishers(self) -> list[Publisher]:
         """The edges and servers that have told what machines do, a moment ago."""
-        return self._hearing.tellers if self._hearing is not None else []
+        return self._receiver.publishers if self._receiver is not None else []
 
     def _name(self) -> str:
         return self.own.places[0].address if self.own.places else self.own.id[:8]
 
-    def _to_be_told(self) -> list[str]:
+    def _receivers(self) -> list[str]:
         return [peer.authority for peer in self.living]
 
     def alternatives(self, address: str, machine: str) -> tuple[Alternative, ...]:
@@ -142,8 +142,8 @@ class Peers:
         """Say hello again and again, and tell what machines do, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look_again_and_again())
-            if self._telling is not None:
-                tasks.create_task(self._telling.run())
+            if self._publisher is not None:
+                tasks.create_task(self._publisher.run())
 
     async def _look_again_and_again(self) -> None:
         while True:
@@ -197,7 +197,7 @@ class Peers:
             self.counts.refused[error.refusal] += 1
             raise
 
-    def check_told(self, header: str, request: Request) -> tuple[VerifiedRequest, Signatures]:
+    def check_batch(self, header: str, request: Request) -> tuple[VerifiedRequest, Signatures]:
         """The same of HAPPENED, which servers may say, too; what its answer is signed with. Raises StrangerError."""
         try:
             return self.signatures.check(header, request), self.signatures
@@ -222,12 +222,12 @@ class Peers:
 
     async def happened(self, content: bytes, signatures: Signatures) -> bytes:
         """The answer to HAPPENED, signed with `signatures`. Raises MessageError."""
-        told = Told.read(content)
-        if (told.kind == SERVER) is not (signatures is self._reports):
+        batch = EventBatch.read(content)
+        if (batch.kind == SERVER) is not (signatures is self._reports):
             raise MessageError("kind: this key is not for it")
-        taken = await self._hearing.take(told) if self._hearing is not None else 0
-        self.counts.heard += taken
-        return Taken(taken=taken).encoded()
+        taken = await self._receiver.take(batch) if self._receiver is not None else 0
+        self.counts.received += taken
+        return BatchReceipt(taken=taken).encoded()
 
     async def open(self, key: str, pin: str, version: str) -> Artifact | None:
         """What ARTIFACTS names; None: it is not here. Raises ArtifactError."""

@@ -59,7 +59,7 @@ class Rack:
 
 
 class Collector:
-    """What OTLP over HTTP brings (opentelemetry-proto, `TraceService`)."""
+    """What OTLP over HTTP brings (opentelemetry-proto, its trace service)."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []

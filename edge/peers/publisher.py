@@ -26,7 +26,7 @@ from edge.journey.records import Happened, plain
 from edge.journey.steps import Step
 from edge.peers.calls import CallError, Calls, RefusedError
 from edge.peers.counts import Counts
-from edge.peers.messages import MAX_TOLD_BYTES, MAX_TOLD_EVENTS
+from edge.peers.messages import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
@@ -45,12 +45,12 @@ REST_SECONDS: Final = 15.0
 MAX_EDGES: Final = 32
 _MAX_EVENT: Final = 64 << 10
 _SHORT: Final = 200
-_ROOM: Final = MAX_TOLD_BYTES - 1024
+_ROOM: Final = MAX_BATCH_BYTES - 1024
 _SAY_AGAIN_SECONDS: Final = 300.0
 
 
 @dataclass(slots=True)
-class _Told:
+class _Subscriber:
     """One edge. Times are monotonic."""
 
     news: News
@@ -59,7 +59,7 @@ class _Told:
     not_before: float = float("-inf")
 
 
-class Telling:
+class EventPublisher:
     """`run` it. Belongs to one event loop."""
 
     def __init__(
@@ -83,55 +83,55 @@ class Telling:
         self._counts = counts
         self._clock = clock
         self._now = now
-        self._told: dict[str, _Told] = {}
+        self._subscribers: dict[str, _Subscriber] = {}
         self._said = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
 
     async def run(self) -> None:
-        """Tell for ever."""
+        """Publish for ever."""
         try:
             while True:
                 began = self._clock()
                 await self.turn()
                 await asyncio.sleep(max(0.0, TURN_SECONDS - (self._clock() - began)))
         finally:
-            for told in self._told.values():
-                told.news.close()
+            for subscriber in self._subscribers.values():
+                subscriber.news.close()
 
     async def turn(self) -> None:
-        """Tell each edge what it does not know yet."""
+        """Send each edge what it does not know yet."""
         edges = sorted(set(self._edges()))[:MAX_EDGES]
-        for gone in self._told.keys() - set(edges):
-            self._told.pop(gone).news.close()
+        for gone in self._subscribers.keys() - set(edges):
+            self._subscribers.pop(gone).news.close()
         for edge in edges:
-            if edge not in self._told:
-                self._told[edge] = _Told(self._from_the_past())
-        await asyncio.gather(*(self._tell(edge, told) for edge, told in self._told.items()))
+            if edge not in self._subscribers:
+                self._subscribers[edge] = _Subscriber(self._from_the_past())
+        await asyncio.gather(*(self._publish(edge, subscriber) for edge, subscriber in self._subscribers.items()))
 
     def _from_the_past(self) -> News:
         since = self._now() - PAST_SECONDS
-        return News(self._journey, is_told, self._now, since=since, at_once=EVENTS_OF_A_MACHINE)
+        return News(self._journey, is_published, self._now, since=since, at_once=EVENTS_OF_A_MACHINE)
 
-    async def _tell(self, edge: str, told: _Told) -> None:
-        if self._clock() < told.not_before:
+    async def _publish(self, edge: str, subscriber: _Subscriber) -> None:
+        if self._clock() < subscriber.not_before:
             return
-        if not told.waiting:
-            told.waiting = await self._gathered(told.news)
-        if not told.waiting and self._clock() - told.last < QUIET_SECONDS:
+        if not subscriber.waiting:
+            subscriber.waiting = await self._gathered(subscriber.news)
+        if not subscriber.waiting and self._clock() - subscriber.last < QUIET_SECONDS:
             return
         try:
-            await self._calls.tell(edge, self._message(told.waiting))
+            await self._calls.publish(edge, self._message(subscriber.waiting))
         except CallError as error:
-            self._failed(edge, told, error)
+            self._failed(edge, subscriber, error)
             return
-        self._counts.told += len(told.waiting)
-        told.waiting, told.last = [], self._clock()
+        self._counts.sent += len(subscriber.waiting)
+        subscriber.waiting, subscriber.last = [], self._clock()
 
-    def _failed(self, edge: str, told: _Told, error: CallError) -> None:
-        told.not_before = self._clock() + REST_SECONDS
-        self._counts.untold += 1
+    def _failed(self, edge: str, subscriber: _Subscriber, error: CallError) -> None:
+        subscriber.not_before = self._clock() + REST_SECONDS
+        self._counts.failed_batches += 1
         if isinstance(error, RefusedError):  # it is started again, and may know nothing of what it was told
-            told.news.close()
-            told.news, told.waiting = self._from_the_past(), []
+            subscriber.news.close()
+            subscriber.news, subscriber.waiting = self._from_the_past(), []
         if self._said.due((edge, str(error)), self._clock()):
             log.warning("the edge at %s can't be told what machines do: %s", edge, error)
 
@@ -155,7 +155,7 @@ class Telling:
         return head[:-1] + b',"events":[' + b",".join(events) + b"]}"
 
 
-def is_told(entry: Entry) -> bool:
+def is_published(entry: Entry) -> bool:
     """Whether others do not know it anyway."""
     step = step_of(entry)
     if step is Step.WORKFLOW or is_from_elsewhere(entry):
@@ -179,7 +179,7 @@ def _fitting(events: list[bytes]) -> list[bytes]:
     room, kept = _ROOM, 0
     for text in reversed(events):
         room -= len(text) + 1
-        if room < 0 or kept >= MAX_TOLD_EVENTS:
+        if room < 0 or kept >= MAX_BATCH_EVENTS:
             break
         kept += 1
     return events[len(events) - kept :]

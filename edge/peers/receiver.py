@@ -2,7 +2,7 @@
 
 An event keeps the time at which it was seen, so that all edges have the same order of what happened; where the other
 clock is off by seconds, that is allowed for. It says who has seen it: `seen_by` in its detail, which nobody but this
-writes. It is told to nobody else, said in no log and counted nowhere but where it was seen.
+writes. It is passed on to nobody else, said in no log and counted nowhere but where it was seen.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from edge.journey.history import PLACE, SEEN_BY, SERVER, detail_of, milestone, p
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened, read
 from edge.journey.steps import Milestone, Step
-from edge.peers.messages import Told
+from edge.peers.messages import EventBatch
 from tink.limits.newest import Newest
 
-MAX_TELLERS: Final = 64
+MAX_PUBLISHERS: Final = 64
 SKEW_SECONDS: Final = 3.0
 """Clocks that are less apart are taken to agree."""
 NEW_SECONDS: Final = 600.0
@@ -36,7 +36,7 @@ _OF_SERVERS: Final = frozenset({Step.AGENT, Step.ACTION})
 
 
 @dataclass(frozen=True, slots=True)
-class Teller:
+class Publisher:
     """Another process of the site. `heard`: monotonic seconds; `events` that were news, since it was heard first."""
 
     kind: str
@@ -45,7 +45,7 @@ class Teller:
     events: int
 
 
-class Hearing:
+class EventReceiver:
     """Belongs to one event loop."""
 
     def __init__(
@@ -60,42 +60,42 @@ class Hearing:
         self._kept = kept
         self._clock = clock
         self._now = now
-        self._tellers: Newest[tuple[str, str], Teller] = Newest(MAX_TELLERS)
+        self._publishers: Newest[tuple[str, str], Publisher] = Newest(MAX_PUBLISHERS)
 
     @property
-    def tellers(self) -> list[Teller]:
+    def publishers(self) -> list[Publisher]:
         """Those that were heard a moment ago."""
         since = self._clock() - LIVING_SECONDS
         return sorted(
-            (each for each in self._tellers.values() if each.heard >= since), key=lambda each: (each.kind, each.name)
+            (each for each in self._publishers.values() if each.heard >= since), key=lambda each: (each.kind, each.name)
         )
 
-    async def take(self, told: Told) -> int:
+    async def take(self, batch: EventBatch) -> int:
         """Take it in; how much of it was news. Others have their turn in between."""
         now, taken = self._now(), 0
-        ahead = told.now - now
+        ahead = batch.now - now
         shift = -ahead if abs(ahead) > SKEW_SECONDS else 0.0
-        for number, found in enumerate(told.events, start=1):
-            taken += self._take(found, told, shift, now)
+        for number, found in enumerate(batch.events, start=1):
+            taken += self._take(found, batch, shift, now)
             if number % _PORTION == 0:
                 await asyncio.sleep(0)
-        before = self._tellers.get((told.kind, told.name))
+        before = self._publishers.get((batch.kind, batch.name))
         events = taken + (before.events if before is not None else 0)
-        self._tellers[told.kind, told.name] = Teller(told.kind, told.name, self._clock(), events)
+        self._publishers[batch.kind, batch.name] = Publisher(batch.kind, batch.name, self._clock(), events)
         return taken
 
-    def _take(self, found: object, told: Told, shift: float, now: float) -> bool:
+    def _take(self, found: object, batch: EventBatch, shift: float, now: float) -> bool:
         event = read(found)
         if event is None:
             return False
         time, mac, note = event
-        if told.kind == SERVER and note.step not in _OF_SERVERS:
+        if batch.kind == SERVER and note.step not in _OF_SERVERS:
             return False
         time = min(time + shift, now)
-        if note.milestone in _OFFERS and self._has_gone_on(mac, time, told.name):
+        if note.milestone in _OFFERS and self._has_gone_on(mac, time, batch.name):
             return False
         detail = {name: value for name, value in note.detail.items() if name not in (SEEN_BY, PLACE)}
-        detail |= {SEEN_BY: told.name, PLACE: told.kind}
+        detail |= {SEEN_BY: batch.name, PLACE: batch.kind}
         note = Note(note.step, note.outcome, note.message, detail, kept_bytes=packed_bytes(note.message, detail))
         if not self._journey.take_in(mac, time, note, now=now - time < NEW_SECONDS):
             return False
