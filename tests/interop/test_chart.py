@@ -7,6 +7,7 @@ that pods of it run and machines boot from them is for `make test-cluster`.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -212,6 +213,19 @@ def test_services_that_are_off_have_no_port(objects: dict[str, Objects]) -> None
     assert [port["containerPort"] for port in pods["edge"]["containers"][0]["ports"]] == [8080, 7082]
     default = dict(objects["default"].pods())["edge"]["containers"][0]["ports"]
     assert [port["containerPort"] for port in default] == [67, 4011, 69, 7080, 7082]
+
+
+@pytest.mark.parametrize("legacy", ["50061, 8081", ["50061", "8081"]])
+def test_further_ports_are_named_where_they_are_wanted(helm: Helm, legacy: str | list[str], tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps({"edge": {"settings": {"syslog": "on", "legacy-ports": legacy}}}))
+    text = helm.run("install", "t", str(CHART), "--dry-run=client", "--values", str(file))
+    manifest, _, notes = text.partition("NOTES:")
+    (edge,) = re.findall(r"kind: DaemonSet\nmetadata:\n +name: t-tinkedge-edge\n.*?\n---", manifest, re.DOTALL)
+    found = re.findall(r'"containerPort":(\d+)', edge)
+    assert found == ["67", "4011", "69", "7080", "514", "50061", "8081"]
+    for line in ("514/udp           log lines of machines\n", "50061/tcp  ", "8081/tcp  "):
+        assert line in notes
 
 
 def test_image_is_taken_by_its_digest(objects: dict[str, Objects]) -> None:
