@@ -329,12 +329,27 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
         (["edge.settings.dhcp-mode=relay"], "dhcp-mode"),
         (["edge.interface=eth1"], "interface"),
         (["scope.namespaces={Berlin}"], "/scope/namespaces/0"),
+        (
+            ["scope.hardwareSelector=site in ("],
+            r'scope.hardwareSelector: "site in \(" is no label selector such as site=berlin',
+        ),
         (["settings.namespaces=a"], "namespaces"),
     ],
 )
 def test_values_that_can_not_be_are_refused_in_words(helm: Helm, options: list[str], words: str) -> None:
     with pytest.raises(PackageError, match=words):
         helm.template(*(word for each in options for word in ("--set", each)))
+
+
+@pytest.mark.parametrize("selector", ["site in (berlin,ulm),!spare", "example.com/site != a, rack", "x notin ( a , )"])
+def test_selectors_that_edges_take_the_chart_takes(helm: Helm, selector: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps({"scope": {"hardwareSelector": selector}}))
+    text = helm.template("--values", str(file), "--show-only", "templates/settings.yaml")
+    (edge,) = [each for each in yaml.safe_load_all(text) if each and each["metadata"]["name"] == "tinkedge-edge"]
+    file.write_text(edge["data"]["tinkedge.yaml"])
+    check(file, main.command_named)
+    assert yaml.safe_load(file.read_text())["hardware-selector"] == selector
 
 
 def test_second_site_brings_nothing_that_is_the_clusters(helm: Helm) -> None:
