@@ -19,7 +19,20 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from tests.bench import api, convert, dhcp, http_files, kubernetes, memory, metadata, page, templates, tftp, workflows
+from tests.bench import (
+    api,
+    convert,
+    dhcp,
+    http_files,
+    kubernetes,
+    memory,
+    metadata,
+    page,
+    sites,
+    templates,
+    tftp,
+    workflows,
+)
 from tests.bench.bed import BenchError, cores
 from tests.bench.results import Row, say, table
 
@@ -34,6 +47,7 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "api": api.run,
     "workflows": workflows.run,
     "page": page.run,
+    "sites": sites.run,
 }
 LIMIT_SECONDS = 2400
 
