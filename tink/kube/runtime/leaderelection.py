@@ -211,6 +211,7 @@ class LeaderElector:
     async def _follow(self) -> None:
         """Note each change of the Lease when it happens. It only tells when to look: nothing is decided by it."""
         while True:
+            pause = self._config.retry_period
             where = LEASE, self._config.namespace, ""
             try:
                 async with self._client.watch(*where, _WATCH_SECONDS, name=self._config.name) as stream:
@@ -222,7 +223,8 @@ class LeaderElector:
                     log.info(text, self._where, self._config.retry_period, error)
                     return
                 log.debug("%s: %s", self._where, error)
-                await asyncio.sleep(self._config.lease_duration)
+                pause = self._config.lease_duration
+            await asyncio.sleep(pause)
 
     def _hear(self, line: bytes) -> None:
         """Take in an event of the watch. Raises ValueError for one that can't be read, or is an error."""

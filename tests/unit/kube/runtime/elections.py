@@ -96,6 +96,8 @@ class Client:
         self.slow = 0.0
         self.error: ApiError | None = None
         self.may_watch = True
+        self.brief = False
+        """Whether watches end as soon as they have begun."""
         self.calls = 0
 
     async def _way(self) -> None:
@@ -135,7 +137,7 @@ class Client:
             self.leases.watches.discard(queue)
 
     async def _events(self, queue: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
-        while True:
+        while not self.brief:
             event = await queue.get()
             if self.stalled:
                 await asyncio.sleep(3600)

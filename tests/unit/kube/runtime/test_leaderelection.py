@@ -325,6 +325,16 @@ async def test_an_api_that_is_away_is_not_asked_more_often_than_agreed(site: Sit
     assert 60 / CONFIG.retry_period <= site.clients["a"].calls <= 60 / (0.75 * CONFIG.retry_period) + 1
 
 
+@hurried
+async def test_watches_that_end_at_once_are_not_begun_again_at_once(site: Site) -> None:
+    site.replica("b")
+    site.clients["b"].brief = True
+    async with led(site):
+        before = site.clients["b"].calls
+        await asyncio.sleep(60)
+        assert site.clients["b"].calls - before <= 2 * 60 / (0.75 * CONFIG.retry_period) + 2
+
+
 @pytest.mark.parametrize("times", [(10, 10, 2), (15, 2, 2), (15, 10, 0)])
 def test_times_that_can_not_work_are_refused(times: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="Lease default/l: the duration"):
