@@ -37,7 +37,7 @@ from edge.composition.process import (
     starting,
 )
 from edge.composition.process.status import status_line
-from edge.composition.settings import Service, StackSettings
+from edge.composition.settings import EDGE, Service, StackSettings
 from edge.composition.stack import Stack, StackError
 from edge.configuration import place
 from edge.dhcp import DhcpServerError, SettingsError
@@ -147,7 +147,7 @@ async def _until(
         await asyncio.wait([begin])
         return
     begin.result()
-    settle()
+    settle(huge_pages=bool(stack_settings.services & EDGE))  # others have no packet that waits for it
     reporting = asyncio.ensure_future(report(notifier, lambda: stack.starting, status))
     watching = asyncio.ensure_future(Watchdog(notifier, {"the embedded API": stack.alive}).run())
     reload.ready()
