@@ -24,7 +24,7 @@ from tink.apiserver.store import Key, Store, Write
 
 MACHINES = 1000
 """Whose Workflows those are that have ended."""
-_FILL_SECONDS = 900
+_FILL_SECONDS = 240
 _AT_ONCE = 256
 
 
