@@ -27,6 +27,7 @@ from tests.bench import (
     kubernetes,
     memory,
     metadata,
+    older_agents,
     page,
     sites,
     templates,
@@ -46,6 +47,7 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "convert": convert.run,
     "api": api.run,
     "workflows": workflows.run,
+    "older": older_agents.run,
     "page": page.run,
     "sites": sites.run,
 }

@@ -41,6 +41,7 @@ from tink.server.dispatch.streams import AgentStreams
 from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.health import HealthAndReflection
 from tink.server.metrics import ServerMetrics
+from tink.server.older.attributes import AttributesKeeper
 from tink.server.older.polls import Polls
 from tink.server.older.service import HELD, OlderAgents, refusal
 from tink.server.older.service import SERVICES as OLDER_SERVICES
@@ -66,7 +67,6 @@ _SERVICES = [
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
     output_pb2.DESCRIPTOR.services_by_name["OutputService"].full_name,
 ]
-"""How often it looks whether all is known that agents may ask for."""
 
 
 class WorkflowServer:
@@ -129,6 +129,7 @@ class WorkflowServer:
             informers=self._informers,
             observe=self._observe,
         )
+        self._attributes = AttributesKeeper(client, hardware.get, self._spawn, time.monotonic)
         self._older = OlderAgents(
             self._older_callers,
             Reports(self._older_callers, self._agents, events, self._streams, observe=self._observe),
@@ -136,6 +137,7 @@ class WorkflowServer:
             self._sessions,
             self._index,
             self._agents,
+            self._attributes,
             refusal=refusal(settings.older_agents, settings.agent_auth),
             refused=functools.partial(_note_on_pending, self._index, events),
         )
@@ -317,11 +319,12 @@ class WorkflowServer:
 
     def _hardware_gone(self, old: Raw) -> None:
         self._agents.remove(old)
+        self._attributes.forget(NamespacedName.of(old))
         self._streams.hardware_changed(NamespacedName.of(old))
 
 
 def _older_authorizer(
-    todays: AgentAuthorizer,
+    current: AgentAuthorizer,
     settings: ServerSettings,
     agents: AgentDirectory,
     clock: Callable[[], float],
@@ -330,7 +333,7 @@ def _older_authorizer(
     """How older agents show that they may speak for a machine."""
     if settings.older_agents is OlderAgentAuth.ADDRESS:
         return AgentAuthorizer(agents, AgentAuth.ADDRESS, None, clock, other_host)
-    return todays
+    return current
 
 
 async def _note_on_pending(index: WorkflowIndex, events: EventStore, key: NamespacedName, why: str) -> None:
