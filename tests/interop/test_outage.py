@@ -155,6 +155,7 @@ def test_an_hour_without_the_api_and_a_restart_of_the_edge_in_it(site: Site) -> 
     site.go()
     outage = Outage(site)
     outage.lasts(OUTAGE_SECONDS / 2)
+    assert outage.failed == [], first.err
     first.popen.kill()
     first.popen.wait()
     edge = site.edge("node1", "--checkpoint-secrets")
