@@ -20,7 +20,7 @@ from edge.journey.expectations import Expectations, Facts, Network, Registered, 
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Value
 from edge.machines import Inventory
-from edge.page import Access, EdgeStatus, Health, Live, Machines, Pages, Rack, Site, Templates
+from edge.page import Access, EdgeStatus, Health, Live, Machines, Other, Pages, Rack, Site, Templates
 
 TOKEN = "a" * 64
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -110,7 +110,10 @@ class PageSite:
         self.inventory = Inventory()
         self.expectations = Expectations(self.journey, self._facts, lambda _mac, _finding: None, self.clock)
         self.rack = Rack(self.journey, self.inventory, self.expectations)
-        self.status = EdgeStatus(lambda: self.health, NoNetworks(), list, self.journey.sent_bytes, None, time.monotonic)
+        others = [Other("edge", "10.0.0.2", 12_345), Other("server", "server-0<b>", 7)]
+        self.status = EdgeStatus(
+            lambda: self.health, NoNetworks(), list, self.journey.sent_bytes, None, time.monotonic, lambda: others
+        )
         machines = Machines(
             self.journey, self.inventory, self.expectations, lambda _space, name: self.workflows.get(name), self.clock
         )

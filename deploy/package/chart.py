@@ -73,7 +73,7 @@ def rendered(helm: Helm) -> dict[Path, str]:
     secrets = helm.template("--set", "rbac.secretsNamespaces={NAMESPACE}", "--show-only", rbac)
     peers = helm.template("--set", "edge.peers=true", "--show-only", rbac)
     files = {
-        "rbac-peers.yaml": _named(_plain(peers), "tinkedge-edge-peers"),
+        "rbac-peers.yaml": _named(_plain(peers), "tinkedge-edge-peers", "tinkedge-server-peers"),
         "rbac.yaml": _OWN_NAMESPACE + _plain(helm.template("--show-only", accounts, "--show-only", rbac)),
         "rbac-secrets.yaml": _applied_anywhere(_plain(secrets)),
         "rbac-metal3.yaml": _plain(helm.template(*metal3[0], *metal3[1:])),
@@ -109,9 +109,9 @@ def _says_something(document: str) -> bool:
     return any(line and not line.startswith("#") for line in document.splitlines())
 
 
-def _named(text: str, name: str) -> str:
-    """Of the objects those of this name."""
-    documents = [each for each in text.split("---\n") if f"\n  name: {name}\n" in each]
+def _named(text: str, *names: str) -> str:
+    """Of the objects those of these names."""
+    documents = [each for each in text.split("---\n") if any(f"\n  name: {name}\n" in each for name in names)]
     return "".join(f"---\n{each}" for each in documents)
 
 
@@ -139,7 +139,7 @@ _OF_THE_CHART: Final = frozenset(
         *("config", "context", "data-dir", "disable", "grpc-authority", "grpc-client-ca", "grpc-port", "grpc-tls-ca"),
         *("grpc-tls-cert", "grpc-tls-key", "health-address", "interface", "kubeconfig", "lease-namespace"),
         *("metrics-address", "once", "public-ip", "webhook-failure-policy", "webhook-port", "webhook-service"),
-        *("webhook-url", "agent-token-key", "metadata-token-key", "admin-token-file"),
+        *("webhook-url", "agent-token-key", "metadata-token-key", "reports-key", "admin-token-file"),
         *("namespaces", "hardware-selector", "webhook-configuration", "peer-group"),
     }
 )

@@ -19,8 +19,9 @@ from packaging.utils import NormalizedName, canonicalize_name
 from deploy.package.target import PackageError, Target, run
 from deploy.supply.packages import Installed, Locked, Project
 
-EXTRAS = ("docker",)
-"""What is installed beside what is always needed: small, and for `tinkedge agent --runtime docker` only."""
+EXTRAS = ("docker", "otlp")
+"""What is installed beside what is always needed: small, and for `tinkedge agent --runtime docker` and
+`--otlp-endpoint` only."""
 
 
 def needed(project: Project, locked: Mapping[NormalizedName, Locked], here: Installed, target: Target) -> list[Locked]:

@@ -1,10 +1,12 @@
-"""`tinkedge watch`: the journey's stream of a running edge, in a terminal; with --capture, beside the packets."""
+"""`tinkedge watch`: where all machines are, or one of them, as a running edge knows it, in a terminal; with --capture,
+beside the packets. `edge.commands.watching` has how it looks."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import shutil
 import sys
 import time
 from collections.abc import AsyncGenerator, Iterator, Set
@@ -12,7 +14,7 @@ from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import click
@@ -20,15 +22,20 @@ from click.core import ParameterSource
 
 from edge.commands.options import admin_token_from
 from edge.commands.options import interface as interface_type
+from edge.commands.watching.machine import boots, summary
+from edge.commands.watching.table import Table
+from edge.commands.watching.words import precise, printable, span, wrapped
 from edge.composition.admin_token import AdminTokenError, read, token_file
 from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
-from edge.journey.follow import Lost, follow, machines
+from edge.journey.follow import Lost, Rows, events_of, follow, machine, machines, rows
 from tink.mac import is_mac
 from tink.net.host_port import join_host_port
 
 if TYPE_CHECKING:
     from edge.diagnose.listening import Heard, Listening, Timed
 
+_REDRAWN_SECONDS = 1.0
+_ANY_WIDTH = 100_000
 _NAMED = 10
 """Names of Hardware that are listed where one is unknown."""
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
@@ -40,8 +47,15 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens 
 @click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
 @click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
 @admin_token_from
-@click.option("--history/--no-history", default=True, help="Begin with what has happened already.")
+@click.option("--once", is_flag=True, help="Show how it is, and end.")
+@click.option("--events", is_flag=True, help="Without MACHINE: every step of every machine, as it happens.")
+@click.option(
+    "--history/--no-history",
+    default=True,
+    help="Begin with what has happened already. Without MACHINE, --no-history goes with --events.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option("--logs", is_flag=True, help="Show what machines log over the network, too: with --syslog, or HookOS.")
 @click.option(
     "--capture",
@@ -65,6 +79,9 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens 
 )
 def watch(
     machine: str | None,
+    once: bool,
+    events: bool,
+    as_json: bool,
     admin_url: str | None,
     admin_address: str,
     admin_port: int,
@@ -77,8 +94,12 @@ def watch(
     interfaces: tuple[tuple[str, str], ...],
     write: Path | None,
 ) -> None:
-    """The journey of machines, live: all of them, or of one MACHINE: a MAC, or the name of a Hardware, as NAME or
-    NAMESPACE/NAME."""
+    """Where machines are, live: one line for each, those that need somebody first, with what is awaited, how long that
+    takes here, and what is wrong.
+
+    With MACHINE, a MAC or the name of a Hardware (NAME or NAMESPACE/NAME): all of its journey, with how long each step
+    took. An edge elsewhere is asked with --admin-url, and a copy of its token with --admin-token-file.
+    """
     if admin_url is None:
         admin_url = f"http://{join_host_port(_EVERYWHERE.get(admin_address, admin_address), admin_port)}"
     edge = _Edge(admin_url, token_file(data_dir, admin_token_file))
@@ -90,14 +111,21 @@ def watch(
         raise click.UsageError("--interface and --write go with --capture")
     if capture and mac is None:
         raise click.UsageError("--capture shows one machine: give its MAC, like 52:54:00:00:00:01")
+    if once and (capture or events):
+        raise click.UsageError("--once goes neither with --events nor with --capture")
     names = [name for name, _ in interfaces]
     if capture and len(names) > 1:
         raise click.UsageError(f"say with --interface on which of {', '.join(names)} the machine is")
     interface = next(iter(names), None)
+    form = _Form("json" if as_json else output, logs)
     with contextlib.suppress(KeyboardInterrupt):
         if capture and mac is not None:
-            sys.exit(asyncio.run(_capture(mac, edge, history, _Form(output, logs), interface, write)))
-        sys.exit(asyncio.run(_watch(mac or machine, edge, history, _Form(output, logs))))
+            sys.exit(asyncio.run(_capture(mac, edge, history, form, interface, write)))
+        if machine is None and history and not events and not logs:
+            sys.exit(asyncio.run(_table(edge, form, once)))
+        if machine is not None and once:
+            sys.exit(asyncio.run(_machine_once(mac or machine, edge, form)))
+        sys.exit(asyncio.run(_watch(mac or machine, edge, history, form)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +154,23 @@ class _Edge:
                 async for event in stream:
                     yield event
 
+    async def rows(self) -> AsyncGenerator[Rows, None]:
+        """Where all machines are. Raises _NoJourneyError."""
+        with self._said():
+            async with contextlib.aclosing(rows(self.url, read(self.token_file))) as stream:
+                async for news in stream:
+                    yield news
+
+    async def machine(self, mac: str) -> dict[str, Any]:
+        """One machine; empty: it is not known. Raises _NoJourneyError."""
+        with self._said():
+            return await machine(self.url, read(self.token_file), mac)
+
+    async def events_of(self, mac: str) -> list[JourneyEvent]:
+        """What is known of one. Raises _NoJourneyError."""
+        with self._said():
+            return await events_of(self.url, read(self.token_file), mac)
+
     async def macs_of(self, name: str) -> frozenset[str]:
         """The MACs of the Hardware with this NAME or NAMESPACE/NAME. Raises _NoJourneyError."""
         with self._said():
@@ -146,6 +191,9 @@ class _Edge:
         except AdminTokenError as error:
             raise _NoJourneyError(str(error)) from error
         except aiohttp.ClientResponseError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                advice = "an older tinkedge tells its events alone: --events"
+                raise _NoJourneyError(f"{self.url} has no list of machines: {advice}") from error
             if error.status != HTTPStatus.UNAUTHORIZED:
                 raise _NoJourneyError(f"{self.url} answers {error.status} {error.message}") from error
             raise _NoJourneyError(f"{self.url} has another token than {self.token_file}: is it that edge's?") from error
@@ -162,11 +210,75 @@ def _unknown(name: str, known: list[str]) -> str:
     )
 
 
+async def _table(edge: _Edge, form: _Form, once: bool) -> int:
+    terminal = sys.stdout.isatty()
+    width = _width() if terminal else None
+    table = Table(as_json=form.output == "json", live=terminal and not once, once=once, width=width)
+    drawing = asyncio.create_task(_draw_again_and_again(table)) if table.is_live else None
+    try:
+        async with contextlib.aclosing(edge.rows()) as stream:
+            async for news in stream:
+                table.take(news)
+                if once and not news.more:
+                    return 0
+    except _NoJourneyError as error:
+        click.echo(str(error), err=True)
+        return 1
+    finally:
+        if drawing is not None:
+            drawing.cancel()
+    click.echo("the edge has ended the stream", err=True)
+    return 1
+
+
+async def _draw_again_and_again(table: Table) -> None:
+    """How long it is since then goes on by itself."""
+    while True:
+        await asyncio.sleep(_REDRAWN_SECONDS)
+        table.draw()
+
+
+async def _machine_once(name: str, edge: _Edge, form: _Form) -> int:
+    try:
+        macs = {name} if is_mac(name) else await edge.macs_of(name)
+        for mac in sorted(macs):
+            await _introduce(mac, edge, form)
+            told = _Told(macs, form)
+            for event in await edge.events_of(mac):
+                told.tell(event)
+    except _NoJourneyError as error:
+        click.echo(str(error), err=True)
+        return 1
+    return 0
+
+
+async def _introduce(mac: str, edge: _Edge, form: _Form) -> None:
+    """Where it is, and its boots, before what it does."""
+    found = await edge.machine(mac)
+    if not found:
+        return
+    if form.output == "json":
+        click.echo(json.dumps(found))
+        return
+    width = _width()
+    for line in (*summary(found, time.time(), width), *boots(found, width), ""):
+        click.echo(line)
+
+
+def _width() -> int:
+    """Columns of the terminal; of what is none, more than any line has."""
+    return max(60, shutil.get_terminal_size((80, 24)).columns) if sys.stdout.isatty() else _ANY_WIDTH
+
+
 async def _watch(machine: str | None, edge: _Edge, history: bool, form: _Form) -> int:
     try:
         macs = None if machine is None else {machine} if is_mac(machine) else await edge.macs_of(machine)
+        if history and form.output != "json":
+            for mac in sorted(macs or ()):
+                await _introduce(mac, edge, form)
+        told = _Told(macs, form)
         async for event in edge.events(history=history):
-            _tell(event, macs, form)
+            told.tell(event)
     except _NoJourneyError as error:
         click.echo(str(error), err=True)
         return 1
@@ -180,13 +292,14 @@ async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface:
     from edge.diagnose.listening import Listening, in_order
 
     listening: Listening | None = None
+    told = _Told({mac}, form)
     try:
         name = interface or default_interface()
         async with Listening(name, mac, write) as listening:
             click.echo(f"packets of {mac} on {name}; end with Ctrl-C", err=True)
             async with contextlib.aclosing(in_order(_packets(listening), _journey(edge, history))) as stream:
                 async for found in stream:
-                    _tell(found, {mac}, form)
+                    told.tell(found)
     except (DiagnoseError, HostError) as error:
         click.echo(str(error), err=True)
         return 1
@@ -218,49 +331,64 @@ async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | J
         click.echo("the edge has ended the stream; packets alone are shown", err=True)
 
 
-def _tell(found: Heard | JourneyEvent | Notice | Lost, macs: Set[str] | None, form: _Form) -> None:
-    output = form.output
-    if isinstance(found, Lost):
-        text = f"{found.count} events were lost: this terminal reads more slowly than machines boot"
-        click.echo(text, err=True)
-    elif isinstance(found, Notice):
-        click.echo(json.dumps(asdict(found)) if output == "json" else _notice_text(found))
-    elif isinstance(found, JourneyEvent):
-        if (macs is None or found.mac in macs) and (form.logs or found.step is not Step.LOG):
-            click.echo(json.dumps(asdict(found)) if output == "json" else _text(found))
-    elif output == "json":
-        click.echo(json.dumps({"time": found.time, "mac": next(iter(macs or ()), None), "packet": found.text}))
-    else:
-        click.echo(f"{_clock(found.time)} {found.text}")
+class _Told:
+    """What happens, a line each. Of one machine each with how long it is after the one before."""
+
+    def __init__(self, macs: Set[str] | None, form: _Form) -> None:
+        """`macs` None: those of all."""
+        self._macs = macs
+        self._form = form
+        self._before: float | None = None
+        self._is_one = macs is not None and len(macs) == 1
+        self._width = _width()
+
+    def tell(self, found: Heard | JourneyEvent | Notice | Lost) -> None:
+        """Say it."""
+        as_json = self._form.output == "json"
+        if isinstance(found, Lost):
+            text = f"{found.count} events were lost: this terminal reads more slowly than machines boot"
+            click.echo(text, err=True)
+        elif isinstance(found, Notice):
+            click.echo(json.dumps(asdict(found)) if as_json else _notice_text(found))
+        elif isinstance(found, JourneyEvent):
+            if (self._macs is None or found.mac in self._macs) and (self._form.logs or found.step is not Step.LOG):
+                click.echo(json.dumps(asdict(found)) if as_json else self._text(found))
+        elif as_json:
+            click.echo(
+                json.dumps({"time": found.time, "mac": next(iter(self._macs or ()), None), "packet": found.text})
+            )
+        else:
+            click.echo(f"{precise(found.time)} {printable(found.text)}")
+
+    def _text(self, event: JourneyEvent) -> str:
+        who = f"{event.mac} {event.step:<9}"
+        if self._is_one:
+            after = event.time - self._before if self._before is not None else 0.0
+            self._before = event.time
+            who = f"{'+' + span(after):>8} {event.step:<9}"
+        at = precise(event.time)
+        if event.step is Step.LOG:
+            return "\n".join(f"{at} {who} {printable(line)}" for line in _log_lines(event))
+        seen_by = event.detail.get("seen_by")
+        message = event.message + (f" (seen by {seen_by})" if seen_by else "")
+        outcome = f"{event.outcome:<8}"
+        first, *more = wrapped(printable(f"{at} {who} {outcome} {message}"), self._width, "    ")
+        lines = [first.replace(outcome, click.style(outcome, fg=COLOURS[event.outcome]), 1), *more]
+        manifest = event.detail.get("manifest")
+        return "\n".join(lines) + (f"\n{indent(str(manifest), '    ')}" if manifest else "")
 
 
 def _notice_text(notice: Notice) -> str:
     """What concerns the edge itself, and with it every machine."""
     outcome = click.style(f"{notice.outcome:<8}", fg=COLOURS[notice.outcome])
-    return f"{_clock(notice.time)} {'this edge':<17} {'network':<9} {outcome} {notice.message}"
+    return f"{precise(notice.time)} {'this edge':<17} {'network':<9} {outcome} {printable(notice.message)}"
 
 
-def _text(event: JourneyEvent) -> str:
-    if event.step is Step.LOG:
-        return _log_text(event)
-    outcome = click.style(f"{event.outcome:<8}", fg=COLOURS[event.outcome])
-    line = f"{_clock(event.time)} {event.mac} {event.step:<9} {outcome} {event.message}"
-    manifest = event.detail.get("manifest")
-    return f"{line}\n{indent(str(manifest), '    ')}" if manifest else line
-
-
-def _log_text(event: JourneyEvent) -> str:
+def _log_lines(event: JourneyEvent) -> list[str]:
     """Each line of those that an entry has together."""
     lines = str(event.detail.get("lines", event.message)).splitlines() or [event.message]
     if missing := event.detail.get("omitted_lines"):
         lines.append(f"({missing} more lines are in the machine's file only)")
     if lost := event.detail.get("dropped_lines"):
         lines.append(f"({lost} more lines were too many, and are lost)")
-    return "\n".join(f"{_clock(event.time)} {event.mac} {event.step:<9} {line}" for line in lines)
-
-
-def _clock(at: float) -> str:
-    """The time of day, with its date where that is not today's."""
-    then, now = time.localtime(at), time.localtime()
-    day = "" if then[:3] == now[:3] else time.strftime("%Y-%m-%d ", then)
-    return day + time.strftime("%H:%M:%S", then) + f".{int(at * 1000) % 1000:03d}"
+    return lines

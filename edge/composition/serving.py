@@ -33,6 +33,7 @@ from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
 from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, has_ended, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
+from edge.journey.records import Happened
 from edge.machines import (
     DhcpMode,
     Inventory,
@@ -45,13 +46,14 @@ from edge.machines import (
 )
 from edge.neighbour.resolution import AddressResolution
 from edge.neighbour.route import is_own
-from edge.page import Access, EdgeStatus, Health, Keys, Machines, Pages, Rack, Site, Templates, WorkflowLookup
+from edge.page import Access, EdgeStatus, Health, Keys, Machines, Other, Pages, Rack, Site, Templates, WorkflowLookup
 from edge.peers import Peers, peer_metrics
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.parameters import is_hookos
 from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
+from tink.files.key_file import KeyFile
 from tink.metrics.families import Scraped
 from tink.net.outbound import Reach
 from tink.server import TokenKeys, authority_of
@@ -82,20 +84,22 @@ class Serving:
         journey: Journey,
         osie: OsieLookup,
         declined: Changed,
-        relay_heard: Callable[[str], None] = lambda _: None,
+        relay_heard: Callable[[str, str], None] = lambda _link, _relay: None,
         readiness: Callable[[], Readiness],
         notices: Callable[[], list[Notice]] = list,
         metrics: CollectorRegistry,
         read_secret: ReadSecret,
         boots: BootWatch,
         workflow: WorkflowLookup,
+        kept: Callable[[Happened], None] = lambda _: None,
     ) -> None:
         """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
-        `relay_heard` of the addresses of relays that speak for machines of their network.
+        `relay_heard(link, relay)` of relays that speak for machines of a network that is none of ours.
 
         `readiness()` says whether machines can be served, `notices()` what was announced of the edge and is still so
         (but for the networks'); `metrics` is given what is counted here; `read_secret` asks the Kubernetes API;
-        `boots` knows what is awaited of each machine; `workflow(namespace, name)` gives the Workflow of a Hardware.
+        `boots` knows what is awaited of each machine; `workflow(namespace, name)` gives the Workflow of a Hardware;
+        `kept` hears of what other edges and servers have seen.
 
         Raises BinariesError, SettingsError, KeyFileError.
         """
@@ -105,6 +109,7 @@ class Serving:
         self._relay_heard = relay_heard
         self._boots = boots
         self._workflow = workflow
+        self._kept = kept
         self._metrics = metrics
         self._readiness = readiness
         self._notices = notices
@@ -209,6 +214,7 @@ class Serving:
             journey.sent_bytes,
             self._cache,
             time.monotonic,
+            self._others_of_the_site,
         )
         pages = Pages(
             Rack(journey, inventory, expectations),
@@ -297,7 +303,7 @@ class Serving:
     def _other_edges(self, metadata: MetadataSettings) -> Peers | None:
         """None, if this one is to be alone."""
         settings, edge = self._settings, self._settings.edge
-        if not edge.peers and not edge.peer_group:
+        if not edge.peers and not edge.peer_group and edge.reports_key is None:
             return None
         dhcp = Service.DHCP in settings.services and edge.dhcp_mode is DhcpMode.RESERVATION
         return Peers(
@@ -308,7 +314,14 @@ class Serving:
             named=edge.peers,
             changed=self.peers_changed,
             announce=self._journey.announce,
+            journey=self._journey,
+            kept=self._kept,
+            reports=KeyFile(edge.reports_key, "reports key") if edge.reports_key is not None else None,
         )
+
+    def _others_of_the_site(self) -> list[Other]:
+        tellers = self.peers.tellers if self.peers is not None else []
+        return [Other(each.kind, each.name, each.events) for each in tellers]
 
     def _others(self, address: str, mac: str) -> tuple[Origin, ...]:
         """Where a machine that has reached this edge at `address` can go on with another one."""

@@ -89,7 +89,11 @@ class EdgeSettings:
     imds_required: bool = False
     peers: tuple[str, ...] = ()
     peer_group: str = ""
+    reports_key: Path | None = None
+    """What servers that run apart sign with; None: none is heard, and one tells nobody."""
     fast_path: bool = True
+    otlp_endpoint: str = ""
+    """The OpenTelemetry collector that gets a trace of each boot; empty: none."""
     checkpoint: bool = True
     """Whether what is known is kept for a start while a cluster's API is away."""
     checkpoint_secrets: bool = False

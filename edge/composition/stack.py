@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -34,17 +35,20 @@ from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.composition.tasks import StackError, Tasks
 from edge.journey.agents import AgentJourney
+from edge.journey.archive import Archive
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.machines import BootProblemWriter, ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
 from edge.neighbour.table import NeighbourTable, neighbour_changes
-from edge.peers import EdgeLeases, Peers
+from edge.peers import EdgeLeases, Peers, ServerReports, telling_metrics
+from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
+from tink.files.key_file import KeyFile
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import KubeClient, KubeConfigError
 from tink.kube.manifests import ManifestError, load, resource_type, with_last_applied
@@ -63,6 +67,8 @@ _WRITERS = frozenset({Service.CONTROLLER, Service.SERVER}) | HOOKS
 """What has nothing to do while the API is away; the edge has."""
 
 _STARTING = "starting"
+_RESTORE_SECONDS = 3.0
+"""So long at most the start waits for what machines did before; that goes on while they are served."""
 
 
 class Stack:
@@ -80,12 +86,13 @@ class Stack:
         # One packed copy of each Hardware, for the informer and the inventory alike.
         self._compressor = ObjectCompressor()
         self.inventory = Inventory(self._compressor)
-        self.journey = Journey(time.time)
+        self.journey = Journey(time.time, began=time.time())
         self._networks: HostNetworks | None = None
         self._mistakes: MistakeWriter | None = None
         self._pending = PendingWorkflows()
         self._elector: LeaderElector | None = None
         self._fixed: AgentsAddresses | None = None
+        self._archive: Archive | None = None
         self._controllers: dict[str, Controller] = {}
         self._kept: Kept | None = None
         self._contact = ApiContact(
@@ -238,6 +245,7 @@ class Stack:
                 lambda: mistakes.relayed if mistakes is not None else (),
                 problems,
                 (settings.edge.http_port, settings.grpc_port),
+                api_away=lambda: self._contact.problem,
             )
             serving = Serving(
                 self._settings,
@@ -249,13 +257,14 @@ class Stack:
                 journey=self.journey,
                 osie=informers[OSIE].get if OSIE in informers else lambda _namespace, _name: None,
                 declined=conditions.changed,
-                relay_heard=mistakes.relay_heard,
+                relay_heard=partial(_relay_heard, mistakes, boots),
                 readiness=lambda: self.readiness,
                 notices=self._contact.notices,
                 metrics=self.metrics,
                 read_secret=secret_reader(client, kept),
                 boots=boots,
                 workflow=lambda namespace, name: self._workflow_of(informers[WORKFLOW], namespace, name),
+                kept=lambda happened: self._archive.keep(happened) if self._archive is not None else None,
             )
         if Service.CONTROLLER in wanted:
             self._elector = self._electing(client)
@@ -274,6 +283,9 @@ class Stack:
             self._spawn(controller.run(), "controller")
         if Service.SERVER in wanted:
             await self._start_server(client, informers, callers, networks)
+            if serving is None:
+                await self._tell_edges(client, informers[HARDWARE])
+        await self._restore_journeys()
         await self._follow_api(client, informers, manifests)
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
@@ -294,6 +306,27 @@ class Stack:
         if boots is not None and problems is not None:
             self._spawn(problems.run(), "problems of boots")
             self._spawn(boots.run(), "expectations of boots")
+            self._spawn(self._telemetry().run(), "boots that have ended")
+
+    def _telemetry(self) -> Telemetry:
+        """How long boots took. Raises TracesError."""
+        durations, endpoint = Durations(), self._settings.edge.otlp_endpoint
+        self.metrics.register(Scraped(durations.metrics))
+        traces = Traces(endpoint) if endpoint else None
+        if traces is not None:
+            self.metrics.register(Scraped(traces.metrics))
+            self._exit.push_async_callback(asyncio.to_thread, traces.close)
+        return Telemetry(BootEnds(self.journey, time.time), durations, traces)
+
+    async def _restore_journeys(self) -> None:
+        """Know what machines did before, and keep what they do. Machines do not wait for much of that."""
+        if Service.ADMIN not in self._settings.services:
+            return
+        self._archive = Archive(self.journey, self._settings.data_dir)
+        self._spawn(self._archive.run(), "journeys that are kept")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RESTORE_SECONDS):
+                await self._archive.restored.wait()
 
     def _informer(self, client: KubeClient, resource: ResourceType) -> Informer:
         settings = self._settings
@@ -321,6 +354,31 @@ class Stack:
                 identity=peers.own.id,
                 own=lambda: [f"{place.address}:{peers.own.http_port}" for place in peers.own.places],
                 found=peers.found,
+            )
+            self._spawn(leases.run(), "Leases of edges")
+
+    async def _tell_edges(self, client: KubeClient, hardware: Informer) -> None:
+        """A server apart from the edges tells them what agents do. Raises KeyFileError."""
+        edge = self._settings.edge
+        if edge.reports_key is None or not (edge.peers or edge.peer_group):
+            return
+        hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
+        self._exit.callback(self.journey.flush)
+        keys = KeyFile(edge.reports_key, "reports key")
+        reports = ServerReports(keys, self.journey, edge.peers, socket.gethostname(), time.time)
+        await reports.start()
+        self._exit.push_async_callback(reports.stop)
+        self.metrics.register(Scraped(partial(telling_metrics, reports.counts)))
+        self._spawn(reports.run(), "reports to edges")
+        if edge.peer_group:
+            leases = EdgeLeases(
+                client,
+                namespace=self._settings.lease_namespace or pod_namespace(),
+                group=edge.peer_group,
+                identity="",
+                own=list,
+                found=reports.found,
+                reads_only=True,
             )
             self._spawn(leases.run(), "Leases of edges")
 
@@ -459,3 +517,8 @@ async def _connect(kubeconfig: Path | None) -> KubeClient:
         if kubeconfig is not None:
             raise
         raise StackError(f"{error} Outside of a cluster, give --kubeconfig FILE.") from error
+
+
+def _relay_heard(mistakes: MistakeWriter, boots: BootWatch, link: str, relay: str) -> None:
+    mistakes.relay_heard(link)
+    boots.relay_heard(link, relay)

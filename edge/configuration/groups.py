@@ -13,7 +13,7 @@ REST: Final = "Other options"
 _GROUPS: Final = {
     "First of all": "interface public-ip data-dir kubeconfig manifests dhcp-mode osie-dir disable log-level config",
     "Network": """
-        http-port peer peer-group legacy-ports known-by-address trusted-proxies router-advertisements
+        http-port peer peer-group reports-key legacy-ports known-by-address trusted-proxies router-advertisements
         decline-quarantine
     """,
     "Netboot": """
@@ -33,7 +33,7 @@ _GROUPS: Final = {
     """,
     "Metal3": "metal3 context once resync osie bmc consumed netboot-unmanaged empty-checksum-type",
     "Storage and cache": "cache-size allow-upstream checkpoint checkpoint-secrets checkpoint-key",
-    "Operators": "admin-address admin-port admin-token-file metrics-address health-address",
+    "Operators": "admin-address admin-port admin-token-file metrics-address health-address otlp-endpoint",
     "Logging": "log-format",
     "Advanced": "fast-path",
     "The agent": """

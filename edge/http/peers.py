@@ -17,12 +17,23 @@ from edge.http.files.body import BodySender, MachineGoneError
 from edge.http.files.ranges import UnsatisfiableError, span
 from edge.http.files.response_head import break_off
 from edge.http.routes import Route
-from edge.peers import HEADER, MAX_MESSAGE_BYTES, MessageError, Peers, Refusal, Request, StrangerError, VerifiedRequest
+from edge.peers import (
+    HEADER,
+    MAX_MESSAGE_BYTES,
+    MAX_TOLD_BYTES,
+    MessageError,
+    Peers,
+    Refusal,
+    Request,
+    StrangerError,
+    VerifiedRequest,
+)
 
 log = logging.getLogger(__name__)
 
 BODY_SECONDS = 5.0
-_POSTED = frozenset({"hello", "ask"})
+_POSTED = {"hello": MAX_MESSAGE_BYTES, "ask": MAX_MESSAGE_BYTES, "happened": MAX_TOLD_BYTES}
+"""What may be posted, and how many bytes."""
 
 
 class PeerRequests:
@@ -38,11 +49,15 @@ class PeerRequests:
         posted = route.name in _POSTED
         if request.method != ("POST" if posted else "GET"):
             return not_allowed(("POST",) if posted else ("GET",))
-        if request.headers.get(HEADER, "") and (request.content_length or 0) > MAX_MESSAGE_BYTES:
-            return text(f"longer than {MAX_MESSAGE_BYTES} bytes", status=413)
+        most = _POSTED.get(route.name, 0)
+        if request.headers.get(HEADER, "") and posted and (request.content_length or 0) > most:
+            return text(f"longer than {most} bytes", status=413)
         try:
-            body = await self._body(request) if posted else b""
-            asked = self._peers.check(request.headers.get(HEADER, ""), _signed(request, body))
+            body = await self._body(request, most) if posted else b""
+            header, signed = request.headers.get(HEADER, ""), _signed(request, body)
+            if route.name == "happened" and posted:
+                return await self._told(body, header, signed)
+            asked = self._peers.check(header, signed)
             return self._message(route.name, body, asked) if posted else await self._file(request, route, asked)
         except StrangerError as error:
             status = 503 if error.refusal is Refusal.FULL else 403
@@ -52,18 +67,24 @@ class PeerRequests:
         except MessageError as error:
             return text(f"no message of an edge: {error}", status=400)
 
-    async def _body(self, request: web.Request) -> bytes:
+    async def _body(self, request: web.Request, most: int) -> bytes:
         """Read no more of a stranger's than a message has."""
         if not request.headers.get(HEADER, ""):
             raise StrangerError(Refusal.UNSIGNED, "only edges of this site may ask here")
         body = b""
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                while len(body) <= MAX_MESSAGE_BYTES and (more := await request.content.read(MAX_MESSAGE_BYTES + 1)):
+                while len(body) <= most and (more := await request.content.read(most + 1)):
                     body += more
         except TimeoutError:
             raise MessageError(f"its body does not come within {BODY_SECONDS:g} s") from None
         return body
+
+    async def _told(self, body: bytes, header: str, signed: Request) -> web.Response:
+        asked, signatures = self._peers.check_told(header, signed)
+        content = await self._peers.happened(body, signatures)
+        headers = {HEADER: signatures.sign_response(asked, 200, content)}
+        return web.Response(body=content, content_type="application/json", headers=headers)
 
     def _message(self, name: str, body: bytes, asked: VerifiedRequest) -> web.Response:
         content = self._peers.hello(body) if name == "hello" else self._peers.ask(body, asked)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from edge.journey.steps import COLOURS, Milestone, Outcome, Step, Value, milestone
+from edge.journey.steps import COLOURS, STAGES, Milestone, Outcome, Step, Value, milestone
 from tink.printable import printable
 
 __all__ = [
@@ -75,6 +75,8 @@ class Note:
     """Bytes that were sent to the machine, if the detail says so."""
     milestone: Milestone | None = field(init=False, compare=False, repr=False)
     """How far a boot has come by this, if it says so."""
+    is_stage: bool = field(init=False, compare=False, repr=False)
+    """Whether it is one of the few milestones that tell one boot from the next: see STAGES."""
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen
@@ -84,6 +86,7 @@ class Note:
             set_field(self, "detail", cut)
         set_field(self, "kind", _KIND[self.step, self.outcome])
         set_field(self, "milestone", milestone(self.step, self.outcome, self.detail))
+        set_field(self, "is_stage", self.milestone in STAGES)
         size = self.detail.get("size_bytes", 0)
         set_field(self, "size_bytes", float(size) if isinstance(size, int | float) else 0.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,8 @@ import aiohttp
 from edge.journey.events import JourneyEvent, Notice, Outcome, Step
 
 _SILENCE_SECONDS = 120.0  # seconds; the stream has a heartbeat every few
+_ROWS_BYTES = 4 << 20
+"""A line of a stream of rows is no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,20 @@ def _notice(data: dict[str, Any]) -> Notice:
     return Notice(data["time"], Outcome(data["outcome"]), data["message"], data["detail"])
 
 
+async def events_of(admin_url: str, token: str, mac: str) -> list[JourneyEvent]:
+    """What is known of one machine, oldest first; nothing of one that nobody knows. Raises as `machine`."""
+    timeout = aiohttp.ClientTimeout(total=_SILENCE_SECONDS, sock_connect=5)
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+        session.get(f"{admin_url}/api/v1/machines/{mac}/events") as response,
+    ):
+        if response.status == HTTPStatus.NOT_FOUND:
+            return []
+        response.raise_for_status()
+        return [_event(each) for each in await response.json()]
+
+
 async def machines(admin_url: str, token: str) -> list[dict[str, Any]]:
     """The machines that the edge knows, as `/api/v1/machines` gives them. Raises aiohttp.ClientError, TimeoutError."""
     timeout = aiohttp.ClientTimeout(total=_SILENCE_SECONDS, sock_connect=5)
@@ -65,6 +82,54 @@ async def machines(admin_url: str, token: str) -> list[dict[str, Any]]:
     ):
         response.raise_for_status()
         found: list[dict[str, Any]] = await response.json()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is new of all machines: `rows` as `/live/rows` gives them, the MACs that are `gone`, whether there is `more`
+    of the first list, and what is wrong with the edge now (None: the same as before)."""
+
+    rows: list[dict[str, Any]]
+    gone: list[str]
+    more: bool
+    notices: list[str] | None
+
+
+async def rows(admin_url: str, token: str) -> AsyncGenerator[Rows, None]:
+    """All machines, then what changes of them; ends when the edge ends the stream.
+
+    Raises aiohttp.ClientError, TimeoutError.
+    """
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_SILENCE_SECONDS)
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession(timeout=timeout, headers=headers, read_bufsize=_ROWS_BYTES) as session,
+        session.get(f"{admin_url}/live/rows") as response,
+    ):
+        response.raise_for_status()
+        async for line in response.content:
+            if line.startswith(b"data:"):
+                data = json.loads(line[5:])
+                more = bool(data.get("more"))
+                yield Rows(data.get("rows", []), data.get("gone", []), more, data.get("notices"))
+
+
+async def machine(admin_url: str, token: str, mac: str) -> dict[str, Any]:
+    """One machine, as `/api/v1/machines/MAC` gives it; empty where the edge does not know it.
+
+    Raises aiohttp.ClientError, TimeoutError.
+    """
+    timeout = aiohttp.ClientTimeout(total=_SILENCE_SECONDS, sock_connect=5)
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+        session.get(f"{admin_url}/api/v1/machines/{mac}") as response,
+    ):
+        if response.status == HTTPStatus.NOT_FOUND:  # or an edge of another release
+            return {}
+        response.raise_for_status()
+        found: dict[str, Any] = await response.json()
         return found
 
 

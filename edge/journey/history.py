@@ -8,9 +8,10 @@ gcmodule.c, "untrack"), while it would visit objects each time, which takes a te
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from edge.journey.events import KINDS, MAX_DETAIL, MAX_MESSAGE, JourneyEvent, Note, Value
 from edge.journey.steps import Milestone, Outcome, Step
@@ -71,6 +72,27 @@ class History(list[Any]):
                 break
         found.reverse()
         return found
+
+    def put(self, time: float, entry: Entry) -> bool:
+        """Take in what happened at this time, maybe before others; False: it is there already."""
+        at = bisect_right(self.times, time)
+        while at and self.times[at - 1] == time:
+            if is_same(self[at - 1], entry):
+                return False
+            at -= 1
+        at = bisect_right(self.times, time)
+        self.times.insert(at, time)
+        self.insert(at, entry)
+        self.first_seen = min(self.first_seen, time)
+        return True
+
+    def after(self, time: float, most: int) -> list[tuple[float, Entry]]:
+        """The newest `most` entries that are younger than `time`, oldest first."""
+        times = self.times
+        if len(times) > 1 and times[-2] <= time < times[-1]:
+            return [(times[-1], self[-1])]
+        begin = max(bisect_right(times, time), len(self) - most)
+        return list(zip(self.times[begin:], self[begin:], strict=True))
 
     def last(self) -> Last:
         """Its last event."""
@@ -150,6 +172,45 @@ def message_of(entry: Entry) -> str:
         return entry.message
     message: str = entry[2]
     return message
+
+
+def detail_of(entry: Entry) -> Iterable[tuple[str, Value]]:
+    """The facts behind it."""
+    if isinstance(entry, Note):
+        return entry.detail.items()
+    return zip(entry[4::2], entry[5::2], strict=True)
+
+
+SEEN_BY: Final = "seen_by"
+"""The detail that says which other process of the site has seen it: no event of this process has it."""
+PLACE: Final = "seen_by_kind"
+"""And what that is: EDGE or SERVER."""
+EDGE: Final[Literal["edge"]] = "edge"
+SERVER: Final[Literal["server"]] = "server"
+_NOT_WITH_AN_EDGE: Final = frozenset({Step.AGENT, Step.WORKFLOW, Step.ACTION})
+
+
+def is_elsewhere(newest_first: Iterable[Entry]) -> bool:
+    """Whether the last that a machine did with an edge, it did with another one. Agents and Workflows are everybody's,
+    and what was said of its silence the machine did not do."""
+    for entry in newest_first:
+        if step_of(entry) in _NOT_WITH_AN_EDGE or outcome_of(entry) is Outcome.WARNING:
+            continue
+        detail = dict(detail_of(entry))
+        if "rule" not in detail:
+            return detail.get(PLACE) == EDGE
+    return False
+
+
+def is_from_elsewhere(entry: Entry) -> bool:
+    """Whether another process of the site has seen it."""
+    return SEEN_BY in (entry.detail if isinstance(entry, Note) else entry[4::2])
+
+
+def is_same(one: Entry, other: Entry) -> bool:
+    """Whether two entries of one moment tell the same."""
+    alike = step_of(one) is step_of(other) and outcome_of(one) is outcome_of(other)
+    return alike and message_of(one) == message_of(other)
 
 
 def event(mac: str, time: float, entry: Entry) -> JourneyEvent:

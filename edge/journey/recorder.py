@@ -25,7 +25,7 @@ from typing import Final
 
 from edge.journey.changes import Changes, PendingChanges
 from edge.journey.events import KINDS, JourneyEvent, Note, Notice, Outcome, Step, Value
-from edge.journey.history import Entry, History, Last, event, kept_bytes, pack, packed_bytes
+from edge.journey.history import Entry, History, Last, event, is_elsewhere, kept_bytes, pack, packed_bytes, step_of
 from edge.journey.lines import Lines
 from edge.journey.subscription import Subscription, Subscriptions
 
@@ -36,6 +36,9 @@ _STRANGER_EVENTS = 20  # that it was heard once more is no news, and each time c
 
 # So many machines are looked at for a quiet one; then the next has to do. It bounds what one event may cost.
 _LOOKS = 16
+
+_LOOKED_AT = 100
+"""So many of the last events of a machine say which edge it is with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,15 @@ class Journey:
         machines: int = 100_000,
         strangers: int = 256,
         memory_bytes: int = MEMORY_BYTES,
+        began: float = 0.0,
     ) -> None:
-        """`clock` gives seconds since the epoch; `memory_bytes` bounds the events of all machines together."""
+        """`clock` gives seconds since the epoch; `memory_bytes` bounds the events of all machines together; `began` is
+        when this run did: what is older was seen by an earlier one."""
         self._clock = clock
+        self.began = began
+        """When this run began, in seconds since the epoch."""
+        self.hears_others = False
+        """Whether other processes of the site have told what they saw."""
         self._per_machine = per_machine
         self._machines = machines
         self._strangers_limit = strangers
@@ -79,7 +88,7 @@ class Journey:
         self._lines_until = self._lines.until
         self._subscriptions = Subscriptions()
         self._readers = self._subscriptions.open
-        self._changes = Changes()
+        self._changes, self._stages = Changes(), Changes()
         self._subscribers, self._marked = self._changes.subscribers, self._changes.marked
 
     # --- taking in ---------------------------------------------------------------------------------------------------
@@ -117,8 +126,33 @@ class Journey:
             self._sent_bytes[note.step] += note.size_bytes
         if self._subscribers:
             self._marked.add(mac)
+        if note.is_stage:
+            self._stages.mark(mac)
         if self._readers:
             self._subscriptions.push(event(mac, now, note))
+
+    def take_in(self, mac: str, time: float, note: Note, *, now: bool = True) -> bool:
+        """Take in what this process did not see happen: another one of the site did, or an earlier run.
+
+        It has no line in the log and is counted nowhere: who has seen it says and counts it. `now`: it happens now, so
+        that whoever asks for changes hears of it. False: it is known already.
+        """
+        history = self._histories.get(mac)
+        if history is None:
+            history = self._admit(mac, note, time)
+        if not history.put(time, pack(note)):
+            return False
+        self._kept_bytes += note.kept_bytes
+        if len(history) > history.limit:
+            self._kept_bytes -= history.forget_oldest()
+        if self._kept_bytes > self._memory_bytes:
+            self._make_room()
+        self.hears_others = self.hears_others or now
+        if now:
+            self._changes.mark(mac)
+            if self._readers:
+                self._subscriptions.push(event(mac, time, note))
+        return True
 
     def announce(self, notice: Notice) -> None:
         """Hand on what concerns the edge itself; it is kept by whoever announces it."""
@@ -145,6 +179,10 @@ class Journey:
         """
         return self._changes.subscribe()
 
+    def stages(self) -> PendingChanges:
+        """The same, but only of machines whose boots have ended, or begun: `edge.journey.steps.STAGES`."""
+        return self._stages.subscribe()
+
     def last_entry(self, mac: str) -> Last | None:
         """The last event of a machine as it is kept (`edge.journey.history`); None if nothing is known."""
         return self._last(mac)
@@ -162,11 +200,31 @@ class Journey:
         quiet = self._quiet.get(mac)
         return [event(mac, quiet.time, quiet.entry)] if quiet is not None else []
 
-    def newest(self, mac: str, most: int) -> list[JourneyEvent]:
+    def newest(self, mac: str, most: int, *, earlier: bool = False) -> list[JourneyEvent]:
         """The newest `most` events of a machine that tell how far its boots came, oldest first; without what it only
-        printed or logged, but for the last of that."""
+        printed or logged, but for the last of that.
+
+        Without those of an earlier run, unless `earlier`: what happened between the two nobody has seen.
+        """
         history = self._histories.get(mac) or self._strangers.get(mac)
-        return history.newest(mac, most) if history is not None else self.events(mac)
+        found = history.newest(mac, most) if history is not None else self.events(mac)
+        return found if earlier else [event for event in found if event.time >= self.began]
+
+    def after(self, mac: str, time: float, most: int) -> list[tuple[float, Entry]]:
+        """The newest `most` entries of a machine that are younger than `time`, oldest first."""
+        history = self._histories.get(mac) or self._strangers.get(mac)
+        if history is not None:
+            return history.after(time, most)
+        quiet = self._quiet.get(mac)
+        return [(quiet.time, quiet.entry)] if quiet is not None and quiet.time > time else []
+
+    def is_elsewhere(self, mac: str) -> bool:
+        """Whether this machine is with another edge, by the last that is known of it."""
+        return self.hears_others and is_elsewhere(entry for _, entry in reversed(self.after(mac, 0.0, _LOOKED_AT)))
+
+    def earlier(self, mac: str, most: int) -> list[tuple[float, Entry]]:
+        """Of the newest `most` entries of a machine those of an earlier run, oldest first."""
+        return [(time, entry) for time, entry in self.after(mac, 0.0, most) if time < self.began]
 
     def past(self) -> Iterator[JourneyEvent]:
         """The events of all machines that are kept at the moment of the call, by time; made while they are read."""
@@ -197,6 +255,13 @@ class Journey:
         """When something happened to this machine last, in seconds since the epoch; None if nothing is known."""
         last = self._last(mac)
         return last.time if last is not None else None
+
+    def was_heard(self, mac: str) -> bool:
+        """Whether the machine itself has done something: what becomes of a Workflow for it, others do."""
+        history = self._histories.get(mac) or self._strangers.get(mac)
+        if history is None:
+            return mac in self._quiet
+        return any(step_of(entry) is not Step.WORKFLOW for entry in reversed(history))
 
     def counts(self) -> dict[tuple[Step, Outcome], int]:
         """How many events there were, by step and outcome."""

@@ -73,6 +73,9 @@ class Milestone(IntEnum):
     METADATA_READ = 21
 
 
+STAGES: Final = frozenset({Milestone.SCRIPT_SENT, Milestone.KERNEL_STARTED, Milestone.WORKFLOW_ENDED})
+"""By these a boot is known to be another one than the last, or to have ended."""
+
 BEGUN = "begun"
 """`phase` in the detail of a step that has begun, and of which another event will tell the end."""
 PROGRESS = "progress"

@@ -15,6 +15,7 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from edge.journey.events import Outcome, Step, Value
+from edge.journey.history import detail_of, message_of, step_of
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, Machine
 from tink.api.v1alpha2 import ActionState, ActionStatus, Raw, Workflow, WorkflowState
@@ -22,6 +23,9 @@ from tink.workflow.ended import has_ended
 from tink.workflow.status import status_of, unprepared
 
 log = logging.getLogger(__name__)
+
+_LOOKED_AT = 100
+"""So many of the last events of a machine are looked at for what an earlier run has told."""
 
 _STATE_OUTCOME = {
     WorkflowState.PENDING: Outcome.INFO,
@@ -63,7 +67,8 @@ class WorkflowJourney:
             before = None  # deleted and created anew under the same name between two looks
         if before is None and workflow.status.state is not None and workflow.status.state.terminal:
             return  # history of before this process started, not something that happens now
-        self._record(workflow, list(_changes(workflow, before)))
+        entries = list(_changes(workflow, before))
+        self._record(workflow, entries if old is not None else self._not_told_before(workflow, entries))
 
     def on_delete(self, old: Raw) -> None:
         """Record that a Workflow went away before it came to an end."""
@@ -90,6 +95,18 @@ class WorkflowJourney:
             self._journey.record(
                 machine.mac, entry.step, entry.outcome, entry.message, workflow=_name(workflow), **entry.detail
             )
+
+    def _not_told_before(self, workflow: Workflow, entries: list[_Entry]) -> list[_Entry]:
+        """A Workflow that goes on while this process is started again is as it was: that is no news."""
+        machine = self._machine(workflow)
+        if not entries or machine is None:
+            return entries
+        newest: dict[Step, str] = {}
+        for _, kept in self._journey.earlier(machine.mac, _LOOKED_AT):
+            detail = dict(detail_of(kept))
+            if detail.get("workflow") == _name(workflow) and "state" in detail:
+                newest[step_of(kept)] = message_of(kept)
+        return [entry for entry in entries if newest.get(entry.step) != entry.message]
 
     def _machine(self, workflow: Workflow) -> Machine | None:
         """The interface whose journey this is part of: the one heard last, so that a boot reads as one story."""

@@ -15,18 +15,25 @@ from edge.page.pages import Pages
 from edge.page.rack import Rack
 from edge.page.render import Templates
 from edge.page.site import Site
-from edge.page.status import EdgeStatus, Health
+from edge.page.status import EdgeStatus, Health, Other
+from edge.page.timeline import Bar, Chain, chains
+from edge.page.timeline import timeline as timeline_of
 
 __all__ = [
     "Access",
+    "Bar",
+    "Chain",
     "EdgeStatus",
     "Health",
     "Keys",
     "Live",
     "Machines",
+    "Other",
     "Pages",
     "Rack",
     "Site",
     "Templates",
     "WorkflowLookup",
+    "chains",
+    "timeline_of",
 ]

@@ -12,7 +12,7 @@ from edge.journey.expectations import Awaited, Expectations, Limits, read
 from edge.journey.recorder import Journey
 from edge.journey.steps import Outcome, Step
 from edge.machines import Inventory, Machine
-from edge.page.rows import Row, named, row
+from edge.page.rows import Row, as_it_was, named, row
 from edge.page.timeline import Chain, Timeline, chains, timeline
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.workflow.status import parse_timestamp, status_of
@@ -110,9 +110,10 @@ class Machines:
         last = self._journey.last_sign(mac)
         if machine is None and not claimants and last is None:
             return None
-        awaited, limits, now = self._expectations.of(mac), self._expectations.limits, self._clock()
+        awaited = self._expectations.of(mac) or as_it_was(self._journey, mac)
+        limits, now = self._expectations.limits, self._clock()
         events = self._journey.events(mac)
-        found = chains(read(mac, self._journey.newest(mac, EVENTS))) if events else []
+        found = chains(read(mac, self._journey.newest(mac, EVENTS, earlier=True))) if events else []
         found.reverse()
         number = min(max(number, 0), max(len(found) - 1, 0))
         lines, cut = _output(events)
@@ -143,7 +144,13 @@ class Machines:
 
 def _drawn(found: list[Chain], number: int, now: float, limits: Limits, awaited: Awaited | None) -> Timeline:
     """Of the boots, the newest first, that of this number."""
-    return timeline(found[number], now, limits, awaited if number == 0 else None, found[number + 1 :][:EARLIER])
+    return timeline(
+        found[number],
+        now,
+        limits,
+        awaited if number == 0 and awaited and awaited.deadline else None,
+        found[number + 1 :][:EARLIER],
+    )
 
 
 def _workflow(raw: Raw, now: float) -> WorkflowShown:

@@ -21,7 +21,7 @@ from edge.journey.recorder import Journey
 from edge.journey.steps import Outcome
 from edge.machines import Inventory, Machine
 from edge.page.query import Query, Selection, select
-from edge.page.rows import Named, Packed, Row, named, row
+from edge.page.rows import Named, Packed, Row, as_it_was, named, row
 from edge.page.time_slice import TimeSlice
 
 LINGER_SECONDS: Final = 30.0
@@ -69,6 +69,11 @@ class Rack:
     def is_open(self) -> bool:
         """Whether rows are kept."""
         return bool(self._subscribers)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are up to date, and not some of them the next time."""
+        return not self._waiting
 
     @asynccontextmanager
     async def looked_at(self) -> AsyncIterator[None]:
@@ -174,7 +179,8 @@ class Rack:
         if mac not in self._named or self._machines[mac] is not machine:
             self._name(mac, machine)
         name, expectations = Named._make(self._named[mac]), self._expectations
-        new = tuple(row(name, last, expectations.of(mac), expectations.limits, claimed=claimed))
+        awaited = expectations.of(mac) or as_it_was(self._journey, mac)
+        new = tuple(row(name, last, awaited, expectations.limits, claimed=claimed))
         if self.rows.get(mac) != new:
             self.rows[mac] = new
             self.version += 1

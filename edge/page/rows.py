@@ -7,11 +7,13 @@ from typing import Any, Final, NamedTuple
 
 from edge.journey.expectations import Awaited, Limits
 from edge.journey.history import Entry, Last, event, message_of, milestone, outcome_of, step_of
+from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome, Step
 from edge.machines import Machine
 from edge.page.words import KIND_WORDS, KINDS_AT, RANKS, STATES, Kind
 
 _KINDS: Final = tuple(Kind)
+_LOOKED_AT: Final = 100
 _DIGITS: Final = re.compile(r"\d+")
 _TAKES_TURNS: Final = frozenset(
     {
@@ -44,7 +46,8 @@ Packed = tuple[Any, ...]
 class Row(NamedTuple):
     """As it is shown; times are in seconds since the epoch, 0: never.
 
-    `rank` is that of its kind, `order` and `name` as in `Named`; `until` is when what is `awaited` is due.
+    `rank` is that of its kind, `order` and `name` as in `Named`; `until` is when what is `awaited` is due, and `usual`
+    how long that took such machines at most in their last boots (seconds; 0: not known).
     """
 
     rank: int
@@ -63,6 +66,7 @@ class Row(NamedTuple):
     wrong: str = ""
     reason: str = ""
     warning: bool = False
+    usual: float = 0.0
 
     @property
     def kind(self) -> Kind:
@@ -90,11 +94,12 @@ def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits,
         return Row(RANKS[Kind.SILENT], 0, 0.0, 0.0, *name, KIND_WORDS[Kind.SILENT])
     entry = last.entry
     reached, since = _reached(last, awaited)
-    awaits, until = "", 0.0
-    if reached is not None and awaited is not None and awaited.at is reached:
+    awaits, until, usual = "", 0.0, 0.0
+    if reached is not None and awaited is not None and awaited.at is reached and awaited.deadline:
         after = limits.after(reached, awaited.kind)
         if after is not None:
             awaits, until = awaited.next, since + after
+            usual = limits.usual(reached, awaited.kind) or 0.0
     finding = awaited.finding if awaited is not None else None
     warning = finding is not None and finding.outcome is not Outcome.INFO
     wrong, reason = (finding.message, finding.rule) if finding is not None else ("", "")
@@ -109,6 +114,8 @@ def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits,
         wrong, reason = message_of(entry), f"{step_of(entry).value.capitalize()}Failed"
     elif reached is None and not name.name:
         kind = Kind.UNREGISTERED
+    elif awaited is not None and not awaited.deadline and kind in (Kind.BOOTING, Kind.WORKING):
+        kind = Kind.IDLE  # so it was when an earlier run saw it last
     return Row(
         RANKS[kind],
         int(reached or 0),
@@ -123,7 +130,19 @@ def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits,
         wrong,
         reason,
         warning,
+        usual,
     )
+
+
+def as_it_was(journey: Journey, mac: str) -> Awaited | None:
+    """How far a machine had come that this run has not heard of: what an earlier one saw. Nothing is awaited of it."""
+    last = journey.last_entry(mac)
+    if last is None or last.time >= journey.began:
+        return None
+    for time, entry in reversed(journey.after(mac, 0.0, _LOOKED_AT)):
+        if (reached := milestone(entry)) is not None:
+            return Awaited(at=reached, since=time)
+    return None
 
 
 def natural(name: str) -> str:

@@ -4,6 +4,7 @@
     /machine/MAC            one machine: ?boot=N, counted back from the last
     /edge                   the edge itself and its artifact cache
     /live...                what changes on them, as Server-Sent Events
+    /live/rows, /api/v1/machines/MAC    the same for programs: `edge.page.feed`
     /enter?code=            lets a browser in: `edge.page.access`
     /static/...             style, script, icon
 
@@ -24,6 +25,7 @@ import orjson
 from aiohttp import web
 
 from edge.page.access import CODE_SECONDS, SESSION_SECONDS, Access, cookie_name
+from edge.page.feed import RowsSource, machine_json
 from edge.page.live import Live, Source
 from edge.page.pages import EdgeSource, MachineSource, Pages, RackSource
 from edge.page.query import read_query
@@ -85,6 +87,8 @@ class Site:
                 return partial(self._machine, mac)
             case ["", "live", *_]:
                 return self._follow
+            case ["", "api", "v1", "machines", mac]:
+                return partial(self._machine_json, mac)
             case ["", "static", name] if name in _TYPES:
                 return partial(self._asset, name)
         return None
@@ -146,6 +150,16 @@ class Site:
             return _html(await self._pages.not_found_page(spelled[:64]), status=404)
         return _html(html)
 
+    async def _machine_json(self, spelled: str, request: web.Request, known: bool) -> web.StreamResponse:
+        if not self._may(request, known):
+            return _plain("this needs the token, as 'Authorization: Bearer TOKEN'", 401)
+        mac = _mac(spelled)
+        found = machine_json(self._pages.machines, mac) if mac else None
+        if found is None:
+            return _plain("no machine with this MAC address was heard, and no Hardware has it", 404)
+        body = orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        return web.Response(body=body, content_type="application/json", headers=HEADERS)
+
     async def _edge(self, request: web.Request, known: bool) -> web.StreamResponse:
         if not self._may(request, known):
             return await self._closed(request)
@@ -182,11 +196,17 @@ class Site:
         match request.rel_url.path.rstrip("/").split("/"):
             case ["", "live"]:
                 return RackSource(self._pages, read_query(request.query))
+            case ["", "live", "rows"]:
+                return RowsSource(self._pages.rack, self._pages.status)
             case ["", "live", "edge"]:
                 return EdgeSource(self._pages)
             case ["", "live", "machine", spelled] if mac := _mac(spelled):
                 return MachineSource(self._pages, mac, _number(request))
         return None
+
+
+def _plain(body: str, status: int) -> web.Response:
+    return web.Response(text=f"{body}\n", status=status, headers=HEADERS)
 
 
 def _html(body: str, *, status: int = 200) -> web.Response:

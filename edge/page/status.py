@@ -68,12 +68,23 @@ class CacheShown:
 
 
 @dataclass(frozen=True, slots=True)
+class Other:
+    """Another process of the site that tells what it sees of machines: an edge, or a server. So many `events` since it
+    was heard first."""
+
+    kind: str
+    name: str
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
 class EdgeShown:
     """All of it. `sent` by kind of file: bytes since the start, bytes a second."""
 
     health: Health
     notices: tuple[str, ...]
     networks: tuple[Mapping[str, object], ...]
+    others: tuple[Other, ...]
     sent: tuple[tuple[str, float, float | None], ...]
     cache: CacheShown | None
 
@@ -111,8 +122,11 @@ class EdgeStatus:
         sent_bytes: Callable[[], Mapping[Step, float]],
         cache: ArtifactCache | None,
         monotonic: Callable[[], float],
+        others: Callable[[], Sequence[Other]] = tuple,
     ) -> None:
-        """`notices()` are of the edge, besides the networks'; `sent_bytes()` what machines were sent."""
+        """`notices()` are of the edge, besides the networks'; `sent_bytes()` what machines were sent; `others()` who of
+        the site was heard a moment ago."""
+        self._others = others
         self.health = health
         self._networks = networks
         self._notices = notices
@@ -120,6 +134,12 @@ class EdgeStatus:
         self._cache = cache
         self._monotonic = monotonic
         self._speeds = Speeds()
+
+    def notices(self) -> list[str]:
+        """What is wrong with the edge, and why it can't serve."""
+        problem = self.health().problem
+        said = [notice.message for notice in (*self._notices(), *self._networks.notices())]
+        return list(dict.fromkeys(filter(None, [problem, *said])))
 
     def shown(self) -> EdgeShown:
         """As it is now."""
@@ -129,6 +149,7 @@ class EdgeStatus:
             health=self.health(),
             notices=tuple(dict.fromkeys(notice.message for notice in notices)),
             networks=tuple(self._networks.shown()),
+            others=tuple(self._others()),
             sent=tuple(
                 (step.value, count, self._speeds.of(f"sent {step}", count, now))
                 for step, count in self._sent_bytes().items()

@@ -5,24 +5,29 @@ messages, membership      what is said; which edges there are, and who decides a
 claims                    who fetches what nobody has
 calls, caches             asking others; files from their caches
 leases                    how edges of a cluster find each other
+telling, hearing          what machines do, told to all edges and heard from them; server: by one that is no edge
 site                      all of that, put together; `edge.http.peers` is where others ask
 """
 
 from edge.peers.leases import EdgeLeases
-from edge.peers.messages import MAX_MESSAGE_BYTES, MessageError
-from edge.peers.metrics import peer_metrics
+from edge.peers.messages import MAX_MESSAGE_BYTES, MAX_TOLD_BYTES, MessageError
+from edge.peers.metrics import peer_metrics, telling_metrics
+from edge.peers.server import ServerReports
 from edge.peers.signatures import HEADER, Refusal, Request, StrangerError, VerifiedRequest
 from edge.peers.site import Peers
 
 __all__ = [
     "HEADER",
     "MAX_MESSAGE_BYTES",
+    "MAX_TOLD_BYTES",
     "EdgeLeases",
     "MessageError",
     "Peers",
     "Refusal",
     "Request",
+    "ServerReports",
     "StrangerError",
     "VerifiedRequest",
     "peer_metrics",
+    "telling_metrics",
 ]

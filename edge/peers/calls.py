@@ -12,12 +12,14 @@ from edge.artifacts import Offer, PeerError, PeerResponse, Timeouts
 from edge.peers.messages import (
     ARTIFACTS,
     ASK,
+    HAPPENED,
     HELLO,
     MAX_MESSAGE_BYTES,
     CacheQuery,
     CacheReply,
     Edge,
     MessageError,
+    Taken,
 )
 from edge.peers.signatures import HEADER, Request, Signatures
 from tink.printable import printable
@@ -73,6 +75,10 @@ class Calls:
     async def ask(self, authority: str, question: CacheQuery) -> CacheReply:
         """Has it a file? Raises CallError."""
         return await self._post(authority, ASK, question.encoded(), CacheReply.read)
+
+    async def tell(self, authority: str, told: bytes) -> Taken:
+        """This has happened (`Told`, encoded). Raises CallError."""
+        return await self._post(authority, HAPPENED, told, Taken.read)
 
     @asynccontextmanager
     async def get(

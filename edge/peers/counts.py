@@ -18,4 +18,10 @@ class Counts:
     damaged: int = 0
     served: int = 0
     served_bytes: int = 0
+    told: int = 0
+    """Events of machines that other edges were told, each of them."""
+    untold: int = 0
+    """Times that one could not be told."""
+    heard: int = 0
+    """Events that others have told, and were news."""
     refused: Counter[Refusal] = field(default_factory=Counter)

@@ -53,10 +53,12 @@ class EdgeLeases:
         identity: str,
         own: Callable[[], list[str]],
         found: Callable[[Iterable[str]], None],
+        reads_only: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`own()` gives the `address:port` where this edge is, at this moment; `found` is told where others are. `now`
-        gives Unix seconds."""
+        """`own()` gives the `address:port` where this edge is, at this moment; `found` is told where others are.
+        `reads_only`: this is no edge, and has nothing of its own to keep. `now` gives Unix seconds."""
+        self._reads_only = reads_only
         self._client = client
         self._namespace = namespace
         self._group = group
@@ -135,7 +137,7 @@ class EdgeLeases:
         return self._now() - renewed if renewed is not None else math.inf
 
     async def _remove(self, name: str) -> None:
-        if name:
+        if name and not self._reads_only:
             with suppress(ApiError):
                 await self._client.delete(LEASE, name, self._namespace)
 

@@ -1,23 +1,28 @@
 """What edges say to each other: JSON, checked before anything is made of it. Pure.
 
 POST /peers/hello                       who are you, and where are you     Edge      -> Edge
-POST /peers/ask                         have you this file                 CacheQuery  -> CacheReply
+POST /peers/ask                         have you this file              CacheQuery -> CacheReply
+POST /peers/happened                    this was seen of machines here        Told -> Taken
 GET  /peers/artifacts/KEY/VERSION       its bytes, with `Range`, and a signed SHA-256 behind them
 """
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 MAX_MESSAGE_BYTES: Final = 16 << 10
+MAX_TOLD_BYTES: Final = 256 << 10
+"""Of a message that tells what happened."""
+MAX_TOLD_EVENTS: Final = 1000
 MAX_PLACES: Final = 64
 """Networks of one edge."""
 
 HELLO: Final = "/peers/hello"
 ASK: Final = "/peers/ask"
+HAPPENED: Final = "/peers/happened"
 ARTIFACTS: Final = "/peers/artifacts"
 
 
@@ -45,11 +50,13 @@ class _Message(BaseModel):
     # What a later version adds is passed over, so that edges of two versions can stand beside each other.
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
+    max_bytes: ClassVar[int] = MAX_MESSAGE_BYTES
+
     @classmethod
     def read(cls, content: bytes) -> Self:
         """One that was sent. Raises MessageError."""
-        if len(content) > MAX_MESSAGE_BYTES:
-            raise MessageError(f"longer than {MAX_MESSAGE_BYTES} bytes")
+        if len(content) > cls.max_bytes:
+            raise MessageError(f"longer than {cls.max_bytes} bytes")
         try:
             return cls.model_validate_json(content)
         except ValidationError as error:
@@ -108,3 +115,21 @@ class CacheReply(_Message):
     held: HeldCopy | None = None
     fetching: bool = False
     claimed: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""
+
+
+class Told(_Message):
+    """What an edge or a server has seen of machines since it told last: `edge.journey.records`, each looked at by
+    itself. `name` is what people know it by; `now` its clock, in Unix seconds."""
+
+    max_bytes: ClassVar[int] = MAX_TOLD_BYTES
+
+    kind: Literal["edge", "server"]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,63}$")]
+    now: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    events: Annotated[list[Any], Field(max_length=MAX_TOLD_EVENTS)]
+
+
+class Taken(_Message):
+    """How many of them were news."""
+
+    taken: Annotated[int, Field(ge=0)]

@@ -6,14 +6,24 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
+from edge.peers.counts import Counts
 from edge.peers.signatures import Refusal
 from edge.peers.site import Peers
 from tink.metrics.families import counter, gauge
 
 
+def telling_metrics(counts: Counts) -> Iterator[Metric]:
+    """What is told among edges and servers, as metrics."""
+    text = "Events of machines that other edges of the site were told, and that they told."
+    yield counter("tinkedge_peer_events", text, ["direction"], {("told",): counts.told, ("heard",): counts.heard})
+    text = "Times that an edge could not be told what machines do."
+    yield counter("tinkedge_peer_untold", text, [], {(): counts.untold})
+
+
 def peer_metrics(peers: Peers) -> Iterator[Metric]:
     """The other edges as metrics."""
     counts = peers.counts
+    yield from telling_metrics(counts)
     yield gauge("tinkedge_peer_living", "Other edges of this site that answer.", [], {(): len(peers.living)})
     text = "Files that other edges were asked for, by whether one had them."
     lookups = {("hit",): counts.hits, ("miss",): counts.misses, ("damaged",): counts.damaged}

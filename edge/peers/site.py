@@ -15,13 +15,18 @@ from typing import Final
 
 from edge.artifacts import Artifact, ArtifactCache
 from edge.journey.events import Notice, Outcome
+from edge.journey.history import EDGE, SERVER
+from edge.journey.recorder import Journey
+from edge.journey.records import Happened
 from edge.peers.caches import Caches, reply
 from edge.peers.calls import CallError, Calls, RefusedError
 from edge.peers.claims import Claims
 from edge.peers.counts import Counts
+from edge.peers.hearing import Hearing, Teller
 from edge.peers.membership import Alternative, Change, Membership, Peer
-from edge.peers.messages import CacheQuery, Edge, Place
-from edge.peers.signatures import Request, Signatures, StrangerError, VerifiedRequest
+from edge.peers.messages import CacheQuery, Edge, MessageError, Place, Taken, Told
+from edge.peers.signatures import Refusal, Request, Signatures, StrangerError, VerifiedRequest
+from edge.peers.telling import Telling
 from tink.files.key_file import KeyFile
 from tink.limits.once_per import OncePer
 
@@ -50,15 +55,21 @@ class Peers:
         named: Iterable[str] = (),
         changed: Changed = lambda _living, _gone: None,
         announce: Callable[[Notice], None] = lambda _: None,
+        journey: Journey | None = None,
+        kept: Callable[[Happened], None] = lambda _: None,
+        reports: KeyFile | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`keys` sign. The ports are this edge's, `server_port` 0 where agents are sent elsewhere; `dhcp`: it answers
         DHCP. `named` are `address:port` of other edges. `changed` and `announce` hear when one comes or goes.
+        What happens to machines is told to the others and heard from them, if there is a `journey`; `kept` hears of
+        what they have told. `reports` are the keys of servers that run apart, which tell what agents do, and no more.
         `clock` gives monotonic seconds, `now` Unix seconds.
         """
         self.counts = Counts()
         self.signatures = Signatures(keys, now)
+        self._reports = Signatures(reports, now) if reports is not None else None
         self.own = Edge(id=self.signatures.edge, places=(), http_port=http_port, server_port=server_port, dhcp=dhcp)
         """What this edge says of itself; its name is another one after each start."""
         self._membership = Membership(self.own.id, clock)
@@ -72,6 +83,12 @@ class Peers:
         self._clock = clock
         self._now = now
         self._cache: ArtifactCache | None = None
+        self._telling, self._hearing = None, None
+        if journey is not None:
+            self._hearing = Hearing(journey, kept, clock, now)
+            self._telling = Telling(
+                journey, self._calls, EDGE, self._name, self._to_be_told, self.counts, clock=clock, now=now
+            )
         self._said = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
 
     # --- what this edge is ---
@@ -96,6 +113,17 @@ class Peers:
         """The others that answer."""
         return self._membership.living
 
+    @property
+    def tellers(self) -> list[Teller]:
+        """The edges and servers that have told what machines do, a moment ago."""
+        return self._hearing.tellers if self._hearing is not None else []
+
+    def _name(self) -> str:
+        return self.own.places[0].address if self.own.places else self.own.id[:8]
+
+    def _to_be_told(self) -> list[str]:
+        return [peer.authority for peer in self.living]
+
     def alternatives(self, address: str, machine: str) -> tuple[Alternative, ...]:
         """Where `machine`, which has reached this edge at `address`, can go on with another edge."""
         return self._membership.alternatives(self.own, address, machine)
@@ -111,7 +139,13 @@ class Peers:
         await self._calls.stop()
 
     async def run(self) -> None:
-        """Say hello again and again, until cancelled."""
+        """Say hello again and again, and tell what machines do, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_again_and_again())
+            if self._telling is not None:
+                tasks.create_task(self._telling.run())
+
+    async def _look_again_and_again(self) -> None:
         while True:
             began = self._clock()
             await self.look()
@@ -163,6 +197,20 @@ class Peers:
             self.counts.refused[error.refusal] += 1
             raise
 
+    def check_told(self, header: str, request: Request) -> tuple[VerifiedRequest, Signatures]:
+        """The same of HAPPENED, which servers may say, too; what its answer is signed with. Raises StrangerError."""
+        try:
+            return self.signatures.check(header, request), self.signatures
+        except StrangerError as error:
+            if self._reports is None or error.refusal is not Refusal.FORGED:
+                self.counts.refused[error.refusal] += 1
+                raise
+        try:
+            return self._reports.check(header, request), self._reports
+        except StrangerError as error:
+            self.counts.refused[error.refusal] += 1
+            raise
+
     def hello(self, content: bytes) -> bytes:
         """The answer to HELLO. Raises MessageError."""
         self._membership.heard(Edge.read(content))
@@ -171,6 +219,15 @@ class Peers:
     def ask(self, content: bytes, asked: VerifiedRequest) -> bytes:
         """The answer to ASK. Raises MessageError."""
         return reply(CacheQuery.read(content), asked.edge, self._cache, self._claims).encoded()
+
+    async def happened(self, content: bytes, signatures: Signatures) -> bytes:
+        """The answer to HAPPENED, signed with `signatures`. Raises MessageError."""
+        told = Told.read(content)
+        if (told.kind == SERVER) is not (signatures is self._reports):
+            raise MessageError("kind: this key is not for it")
+        taken = await self._hearing.take(told) if self._hearing is not None else 0
+        self.counts.heard += taken
+        return Taken(taken=taken).encoded()
 
     async def open(self, key: str, pin: str, version: str) -> Artifact | None:
         """What ARTIFACTS names; None: it is not here. Raises ArtifactError."""

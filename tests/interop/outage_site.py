@@ -127,6 +127,11 @@ class Site(Namespaces):
         self.apply("Workflow", "w", {"hardwareRef": {"name": "m1"}, "templateRef": {"name": "t"}})
 
     @property
+    def learns(self) -> Path:
+        """udhcpc's script, which writes down what it has learned."""
+        return self._script
+
+    @property
     def runs(self) -> Path:
         return self.directory / "runs"
 

@@ -275,8 +275,8 @@ def test_alerts_are_those_of_prometheus_alone(objects: dict[str, Objects]) -> No
 def test_keys_are_made_once_and_kept(objects: dict[str, Objects]) -> None:
     secret = objects["service"].one("Secret", "tinkedge-keys")
     assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    assert secret["data"].keys() == {"agent-token.key", "metadata-token.key", "admin-token"}
-    assert len(set(secret["data"].values())) == 3
+    assert secret["data"].keys() == {"agent-token.key", "metadata-token.key", "reports.key", "admin-token"}
+    assert len(set(secret["data"].values())) == 4
     assert objects["default"].of("Secret") == []
     assert objects["everything"].of("Secret") == [], "an existing one is named"
 
@@ -284,8 +284,20 @@ def test_keys_are_made_once_and_kept(objects: dict[str, Objects]) -> None:
 def test_servers_have_no_key_but_that_of_agents(objects: dict[str, Objects]) -> None:
     volumes = {role: {each["name"]: each for each in pod["volumes"]} for role, pod in objects["everything"].pods()}
     assert volumes["server"]["keys"]["secret"]["items"] == [{"key": "agent-token.key", "path": "agent-token.key"}]
+    assert objects["everything"].settings("server").keys().isdisjoint({"peer-group", "reports-key"})
     assert "items" not in volumes["edge"]["keys"]["secret"]
     assert "keys" not in volumes["controller"]
+
+
+def test_server_apart_tells_edges_that_know_each_other_what_agents_do(objects: dict[str, Objects]) -> None:
+    edge, server = (objects["edges"].settings(role) for role in ("edge", "server"))
+    names = ("peer-group", "lease-namespace", "reports-key")
+    assert {name: server[name] for name in names} == {name: edge[name] for name in names}
+    volumes = {role: {each["name"]: each for each in pod["volumes"]} for role, pod in objects["edges"].pods()}
+    files = {each["path"] for each in volumes["server"]["keys"]["secret"]["items"]}
+    assert files == {"agent-token.key", "reports.key"}
+    may = [role["rules"] for role in objects["edges"].of("Role") if role["metadata"]["name"] == "tinkedge-server-peers"]
+    assert may == [[{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]}]]
 
 
 def test_definitions_stay_when_the_release_goes_unless_told_otherwise(objects: dict[str, Objects]) -> None:

@@ -101,7 +101,7 @@ class Host(Namespaces):
         self.address(machine, address)
 
     def watch(self, *options: str) -> Process:
-        return self.start(IN_EDGE, *TINKEDGE, "watch", "--data-dir", self.data_dir, *options)
+        return self.start(IN_EDGE, *TINKEDGE, "watch", "--events", "--data-dir", self.data_dir, *options)
 
 
 @pytest.fixture(scope="module")

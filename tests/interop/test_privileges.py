@@ -522,6 +522,29 @@ async def test_edge_is_found_by_others_with_the_role_for_that(site: Site) -> Non
     assert {grant.verb for grant in gate.unused() if grant in granted} <= {"create"}
 
 
+async def test_server_that_runs_apart_finds_edges_with_the_role_for_that(site: Site) -> None:
+    granted = grants("tinkedge-server", ROLES_FOR_PEERS)
+    assert [grant.verb for grant in granted] == ["list"]
+    for obj in yaml.safe_load_all(ROLES_FOR_PEERS.read_text()) if CLUSTER else ():
+        await apply_object(site.client, KINDS[obj["kind"]], obj, "test")
+    gate = await site.gate("tinkedge-server")
+    gate.allow(granted)
+    key = site.directory / "edges.key"
+    key.write_text("k" * 64 + "\n")
+    key.chmod(0o600)
+    server = site.start(
+        "server", "--kubeconfig", gate.kubeconfig, "--interface", "lo=127.0.0.1", "--grpc-port", str(free_port()),
+        "--agent-auth", "none", "--reports-key", key, "--peer-group", "rack", "--lease-namespace", HOME,
+    )  # fmt: skip
+    await site.ready(server)
+
+    async def looked() -> bool:
+        return not [grant for grant in gate.unused() if grant in granted]
+
+    await site.until(looked, server)
+    assert gate.refused == []
+
+
 async def _there(site: Site, lease: str) -> bool:
     return not await site.gone(LEASE, lease, HOME)
 

@@ -20,8 +20,10 @@ from typing import Any
 import pytest
 
 from edge.lab.build import default_cache
+from tests.interop.rack import TINKEDGE
 from tests.interop.site.machine import Boot, Machine
-from tests.interop.site.site import Site, address_of
+from tests.interop.site.site import OUTSIDE, Site, address_of, mac_of
+from tests.waiting import wait_until
 
 KNOWN = {1: 1, 2: 2, 3: 1}
 """Of how many others each knows, where only the second is named to the others."""
@@ -91,11 +93,48 @@ def killed_in_turn(site: Site, boots: Boots, every: float, stop: threading.Event
         site.is_ready(edge)
 
 
+def watched(site: Site, edge: int, *options: str) -> list[dict[str, Any]]:
+    """What `tinkedge watch` says of that edge."""
+    where = ("--once", "--json", "--data-dir", site.directory / f"data{edge}")
+    shown = site.run(f"edge{edge}", *TINKEDGE, "watch", "--config=/dev/null", *where, *options)
+    assert shown.popen.returncode == 0, shown.err
+    return [json.loads(line) for line in shown.out.splitlines()]
+
+
+def each_edge_knows_all_machines_and_their_agents(site: Site) -> None:
+    """The server runs apart from the edges."""
+    port, server = "42113", site.start(
+        *("outside", *TINKEDGE, "server", "--config=/dev/null", "--kubeconfig", site.kubeconfig, "--agent-auth=none"),
+        *("--interface", f"rack0={OUTSIDE}", "--reports-key", site.directory / "reports.key"),
+        *site.find_each_other(),
+    )  # fmt: skip
+    wait_until(lambda: "ready: server" in server.err, lambda: server.err, within=60)
+    agent = site.start(
+        *("m1", *TINKEDGE, "agent", "--config=/dev/null", "--agent-id", mac_of(1), "--server", f"{OUTSIDE}:{port}"),
+        *("--runtime", "process", "--state-dir", site.directory / "agent", "--kernel-command-line", "/dev/null"),
+    )
+    machines = {mac_of(machine) for machine in site.machines}
+
+    def known(edge: int) -> bool:
+        rows = {row["mac"]: row for row in watched(site, edge)}
+        booted = all(rows[mac]["heard"] for mac in machines)
+        return booted and rows[mac_of(1)]["state"] == "agent connected"
+
+    for edge in site.edges:
+        wait_until(lambda edge=edge: known(edge), lambda: agent.err + server.err + site.said(), within=30, every=1.0)
+        told = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
+        seen = {str(event["detail"].get("seen_by_kind", "here")) for event in told}
+        assert {"server", "edge"} <= seen, told
+    for process in (agent, server):
+        assert process.terminate() == 0, process.err
+
+
 def test_three_edges_fetch_each_file_once_and_whoever_is_killed_no_boot_fails(site: Site) -> None:
     site.all_up()
     boots = Boots(site, 8)
     boots.join()
     assert [boot for boot in boots.done if not boot.ok or boot.restarts] == [], site.said()
+    each_edge_knows_all_machines_and_their_agents(site)
     # Each edge has been asked for them by now, or is now.
     for edge in site.edges:
         for part in ("kernel", "initrd"):
@@ -108,6 +147,10 @@ def test_three_edges_fetch_each_file_once_and_whoever_is_killed_no_boot_fails(si
     assert [boot for boot in done if not boot.ok] == [], site.said()
     assert [boot for boot in done if set(boot.restarts) - PATIENCE_OF_FIRMWARE] == [], site.said()
     assert site.kills >= 2
+    # Whoever was killed knows what was before.
+    for edge in site.edges:
+        told = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
+        assert any(event["detail"].get("seen_by_kind") == "server" for event in told), "the agent, of the first boots"
 
 
 @pytest.mark.soak

@@ -160,7 +160,7 @@ def test_link_opens_the_page_of_the_whole_stack_in_a_client_without_the_token(se
 
 def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(serving: Serving) -> None:
     rack = serving.rack
-    watch = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json", "--data-dir", rack.directory / "data")
+    watch = rack.start(IN_EDGE, *TINKEDGE, "watch", "--events", "-o", "json", "--data-dir", rack.directory / "data")
     # Dashes and capitals: as the label on the machine has it.
     only = rack.start(
         IN_EDGE, *TINKEDGE, "watch", "--data-dir", rack.directory / "data", STRANGER.upper().replace(":", "-")
@@ -235,7 +235,7 @@ def test_sigterm_ends_up_within_10_s_with_nothing_left_and_the_next_start_has_al
     # Streams are open everywhere: of kubectl, of an agent and of an operator who has stopped reading.
     watch = kubectl.start("get", "workflow", "-w", "--no-headers")
     agent = rack.agent()
-    journey = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json", "--data-dir", rack.directory / "data")
+    journey = rack.start(IN_EDGE, *TINKEDGE, "watch", "--events", "-o", "json", "--data-dir", rack.directory / "data")
     wait_until(
         lambda: "connected" in agent.err and '"agent"' in journey.out and "install" in watch.out, lambda: agent.err
     )

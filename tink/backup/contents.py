@@ -15,7 +15,7 @@ FILES = frozenset({"images", "files"})
 REPLACED = "replaced-"
 """What a restore has moved aside begins with that."""
 _STATE_FILES = re.compile(r"state\.(db(-wal|-shm|-journal)?|lock|newest)")
-_NOT_KEPT = frozenset({"artifacts", "checkpoint", "lost+found", "kubeconfig.lock", "machine-logs"})
+_NOT_KEPT = frozenset({"artifacts", "checkpoint", "lost+found", "journey", "kubeconfig.lock", "machine-logs"})
 
 
 def is_state(name: str) -> bool:

@@ -60,7 +60,14 @@ def disagreements(services: Services, options: Options) -> Iterator[Finding]:
 
 def _peers(options: Options) -> Iterator[Finding]:
     given = [key for key in ("peer", "peer-group") if options.get(key.replace("-", "_"))]
-    if given and options.get("metadata_token_key") is None:
+    if given and "metadata_token_key" not in options:
+        if options.get("reports_key") is None:
+            yield Finding(
+                (*given, "reports-key"),
+                "edges hear only of servers that have a key for that",
+                "give edges and servers the same file by --reports-key ('openssl rand -hex 32' makes a key)",
+            )
+    elif given and options.get("metadata_token_key") is None:
         yield Finding(
             (*given, "metadata-token-key"),
             "edges know each other by a key that they share, and this one would make its own",

@@ -99,6 +99,47 @@ _AGENTS = (
 _LEASE_NAMESPACE = click.option(
     "--lease-namespace", default="", help="Where Leases are. Default: this pod's namespace, or default."
 )
+_PEERS = (
+    click.option(
+        "--peer",
+        type=types.edge_address,
+        multiple=True,
+        help="Another edge of this site, ADDRESS[:PORT]: they share their caches and what they see of machines, and "
+        "machines that boot from one go on with another when it dies. All need the same --metadata-token-key. "
+        "Repeatable.",
+    ),
+    click.option(
+        "--peer-group",
+        type=types.peer_group,
+        default="",
+        help="Find the other edges of this site by the Leases that edges with the same name here keep in "
+        "--lease-namespace. Default: none are looked for.",
+    ),
+)
+_REPORTS_KEY = click.option(
+    "--reports-key",
+    type=_PATH,
+    default=None,
+    help="File with the keys, the newest first, by which servers that run apart from the edges sign what they tell "
+    "them of agents: the same for edges and servers. Default: an edge hears of no such server.",
+)
+_REPORTS = (
+    _REPORTS_KEY,
+    click.option(
+        "--peer",
+        type=types.edge_address,
+        multiple=True,
+        help="An edge of this site, ADDRESS[:PORT]: it is told what agents do and what actions print, for the journeys "
+        "of its machines. All need the same --reports-key. Repeatable.",
+    ),
+    click.option(
+        "--peer-group",
+        type=types.peer_group,
+        default="",
+        help="Find these edges by the Leases that edges with the same name here keep in --lease-namespace. Default: "
+        "none are looked for.",
+    ),
+)
 _WEBHOOK_ADDRESS = (
     click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),
     click.option(
@@ -223,20 +264,8 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--http-port", type=_PORT, default=DEFAULT_HTTP_PORT, help="Port of scripts, kernels and metadata."
         ),
-        click.option(
-            "--peer",
-            type=types.edge_address,
-            multiple=True,
-            help="Another edge of this site, ADDRESS[:PORT]: they share their caches, and machines that boot from one "
-            "go on with another when it dies. All need the same --metadata-token-key. Repeatable.",
-        ),
-        click.option(
-            "--peer-group",
-            type=types.peer_group,
-            default="",
-            help="Find the other edges of this site by the Leases that edges with the same name here keep in "
-            "--lease-namespace. Default: none are looked for.",
-        ),
+        *_PEERS,
+        _REPORTS_KEY,
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
         ),
@@ -317,6 +346,13 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     ),
     Service.ADMIN: (
         click.option("--admin-address", default="127.0.0.1", help="Where operators' HTTP listens."),
+        click.option(
+            "--otlp-endpoint",
+            default="",
+            metavar="URL",
+            help="An OpenTelemetry collector (OTLP over HTTP), http://HOST:4318, that gets a trace of each boot. Needs "
+            "the extra `otlp`. Default: none.",
+        ),
         click.option("--admin-port", type=_PORT, default=7081, help="Port of operators' HTTP: journeys and metrics."),
         click.option(
             "--admin-token-file",
@@ -428,8 +464,10 @@ def serving(*groups: Service | str) -> Callable[[Command], Command]:
         if ({Service.HTTP, Service.SERVER} & set(groups)) and Service.CONTROLLER not in groups:
             # A controller that does not see a Hardware would give up the Workflows that name it.
             options = [*options, _HARDWARE_SELECTOR]
-        if {Service.HTTP, Service.CONTROLLER} & set(groups):
+        if {Service.HTTP, Service.CONTROLLER, Service.SERVER} & set(groups):
             options = [*options, _LEASE_NAMESPACE]
+        if Service.SERVER in groups and Service.HTTP not in groups:
+            options = [*options, *_REPORTS]
         if {Service.HTTP, Service.SERVER} & set(groups):
             options = [*options, _KNOWN_BY_ADDRESS, *_AGENTS]
         if {Service.WEBHOOKS, Service.CONVERSION} & set(groups):

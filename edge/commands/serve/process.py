@@ -43,6 +43,7 @@ from edge.composition.tasks import StackError
 from edge.configuration import place
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
+from edge.telemetry import TracesError
 from edge.tftp import TftpServerError
 from ipxe.binaries import BinariesError
 from tink.apiserver import ApiServerError
@@ -72,6 +73,7 @@ _EXPECTED = (
     SettingsError,
     TftpServerError,
     TlsError,
+    TracesError,
     OSError,
 )
 """The parts' own errors: they say what is wrong and what to do, so a trace would only hide that."""

@@ -124,7 +124,8 @@ def _edge(given: dict[str, Any]) -> dict[str, Any]:
     edge = _taken(EdgeSettings, given, allowed_upstreams="allow_upstream", peers="peer", **options)
     edge |= {name: kind(edge[name]) for name, kind in _WORDS.items() if name in edge}
     edge |= {name: tuple(chain(*edge[name])) for name in ("allowed_upstreams", "kernel_parameters") if name in edge}
-    if "peers" in edge:
+    if "imds_required" in edge:
         edge["imds_required"] = edge["imds_required"] == "required"
+    if "peers" in edge:
         edge["peers"] = tuple(f"{address}:{port or own_port}" for address, port in edge["peers"])
     return edge

@@ -18,9 +18,19 @@ from edge.journey.changes import Changes, PendingChanges
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.limits import LIMITS, Limits
-from edge.journey.expectations.rules import diagnose
-from edge.journey.expectations.story import Story, read
-from edge.journey.history import Last, is_printed, milestone, outcome_of
+from edge.journey.expectations.rules import SILENCE, diagnose
+from edge.journey.expectations.story import ENDS, Story, read
+from edge.journey.history import (
+    SEEN_BY,
+    Entry,
+    Last,
+    detail_of,
+    is_printed,
+    message_of,
+    milestone,
+    outcome_of,
+    step_of,
+)
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
 from tink.limits.newest import Newest
@@ -46,7 +56,8 @@ _AGAIN_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 60.0)
 class Awaited:
     """One machine: it has come to `at` at the time `since`; what is next is awaited until `deadline` (epoch seconds).
 
-    `kind` is its OSIE and model, as far as they are known; `finding` what was said of it last, None if nothing is.
+    `kind` is its OSIE and model, as far as they are known; `finding` what was said of it last, None if nothing is;
+    `heard`: another edge has said that, at that time.
     """
 
     at: Milestone | None = None
@@ -56,6 +67,7 @@ class Awaited:
     looks: int = 0
     looked: float = 0.0
     finding: Finding | None = None
+    heard: float = 0.0
 
     @property
     def next(self) -> str:
@@ -158,10 +170,16 @@ class Expectations:
         if awaited is None:
             awaited = self._awaited[mac] = Awaited()
         reached, outcome = milestone(last.entry), outcome_of(last.entry)
+        if self._journey.hears_others and (said := said_elsewhere(last.entry)):
+            awaited.finding, awaited.heard = said, last.time
+            self._changes.mark(mac)
+            return
         if outcome is Outcome.WARNING:
             return  # said by ourselves
         if reached is None:
             self._take_other(mac, awaited, outcome, last)
+        elif reached in ENDS and awaited.at is not None and reached < awaited.at:
+            self._due[mac] = None  # of another file, or told late: the story knows
         elif awaited.at is None or reached > awaited.at or reached in _CYCLE:
             self._progress(mac, awaited, reached, last.time)
             if outcome is Outcome.FAILED:
@@ -186,7 +204,7 @@ class Expectations:
     def _take_other(self, mac: str, awaited: Awaited, outcome: Outcome, last: Last) -> None:
         if awaited.at is Milestone.ACTION_BEGUN and is_printed(last.entry):
             awaited.deadline = last.time + (self.limits.after(Milestone.ACTION_BEGUN) or 0.0)
-            if awaited.finding is None:
+            if awaited.finding is None and SILENCE not in message_of(last.entry):
                 return
         again = awaited.looked + LOOK_SECONDS
         if outcome is not Outcome.INFO or not awaited.looked or last.time >= again:
@@ -203,16 +221,30 @@ class Expectations:
         awaited.looked = now
         story = read(mac, self._journey.newest(mac, EVENTS))
         self._follow(awaited, story, now)
+        if self._journey.is_elsewhere(mac):
+            self._leave_to_others(mac, awaited)
+            return
+        awaited.heard = 0.0
         finding = diagnose(story, self._facts(story, now, lambda reached: self._limit(reached, awaited.kind)))
         was, awaited.finding = awaited.finding, finding
         self._changes.mark(mac)
         if finding is None:
             self._say(mac, None)
             return
-        if was is None or was.rule != finding.rule or (finding.reported and was.facts != finding.facts):
+        if was is None or (was.rule, was.why) != (finding.rule, finding.why) or (finding.reported and was != finding):
             self._say(mac, finding)
             if not finding.reported:
                 self._journey.record(mac, finding.step, finding.outcome, finding.message, rule=finding.rule)
+
+    def _leave_to_others(self, mac: str, awaited: Awaited) -> None:
+        """The machine has gone on with another edge, which sees what it does and says what is wrong."""
+        if awaited.finding is not None and not awaited.heard:
+            self._say(mac, None)
+            awaited.finding = None
+        sign = self._journey.last_sign(mac)
+        if awaited.heard and (sign is None or sign.time > awaited.heard):
+            awaited.finding, awaited.heard = None, 0.0
+        self._changes.mark(mac)
 
     def _follow(self, awaited: Awaited, story: Story, now: float) -> None:
         """Make what is awaited like the story, which knows better after a repeated step, or a new boot."""
@@ -235,6 +267,15 @@ class Expectations:
         return self.limits.after(reached, kind) or 0.0
 
 
+def said_elsewhere(entry: Entry) -> Finding | None:
+    """What another edge has found, if this entry is its word."""
+    detail = dict(detail_of(entry))
+    rule = detail.get("rule")
+    if not rule or SEEN_BY not in detail:
+        return None
+    return Finding(str(rule), step_of(entry), message_of(entry), outcome=outcome_of(entry))
+
+
 KNOCKS_FROM: Final = 2.0
 KNOCKS_UNTIL: Final = 120.0
 """When packets are looked for of a machine that is to ask something: seconds after its lease."""
@@ -253,5 +294,7 @@ _CYCLE: Final = frozenset(
     }
 )
 """What may come again in one boot without anything being wrong."""
-_LOOKED_AT: Final = frozenset({Milestone.SCRIPT_SENT, Milestone.KERNEL_STARTED, Milestone.WORKFLOW_ENDED})
-"""What brings news: which OSIE it is, which model, how the Workflow ended."""
+_LOOKED_AT: Final = frozenset(
+    {Milestone.SCRIPT_SENT, Milestone.KERNEL_STARTED, Milestone.WORKFLOW_ENDED, Milestone.METADATA_READ}
+)
+"""What brings news: which OSIE it is, which model, how the Workflow ended, what its user-data is like."""

@@ -80,9 +80,10 @@ class Site(Namespaces):
         for name in ("undionly.kpxe", "snponly.efi"):
             real = Path("/usr/lib/ipxe") / name
             (programs / name).write_bytes(real.read_bytes() if self.emulates else PROGRAM)
-        key = self.directory / "edges.key"
-        key.write_text(hashlib.sha256(b"a site").hexdigest() + "\n")
-        key.chmod(0o600)
+        for name in ("edges", "reports"):
+            key = self.directory / f"{name}.key"
+            key.write_text(hashlib.sha256(name.encode()).hexdigest() + "\n")
+            key.chmod(0o600)
         self._start_outside()
 
     def _bridge_in_outside(self) -> None:
@@ -168,7 +169,8 @@ class Site(Namespaces):
             f"edge{edge}",
             *(*TINKEDGE, "edge", "--config=/dev/null", "--kubeconfig", self.kubeconfig, "--interface", "eth0"),
             *("--data-dir", self.directory / f"data{edge}", "--ipxe-dir", self.directory / "ipxe"),
-            *("--metadata-token-key", self.directory / "edges.key", *(options or self.find_each_other())),
+            *("--metadata-token-key", self.directory / "edges.key", "--reports-key", self.directory / "reports.key"),
+            *(options or self.find_each_other()),
         )
         return process
 

@@ -51,6 +51,8 @@ tinkedge_api_known_timestamp_seconds tinkedge_build_info tinkedge_certificate_ex
 tinkedge_checkpoint_failing tinkedge_checkpoint_size_bytes
 tinkedge_informer_behind_seconds tinkedge_informer_objects tinkedge_informer_synced
 tinkedge_journey_events_total tinkedge_journey_kept_bytes tinkedge_machines tinkedge_network_carrier
+tinkedge_boot_step_duration_seconds tinkedge_provision_duration_seconds tinkedge_traces_boots_total
+tinkedge_peer_events_total tinkedge_peer_untold_total
 tinkedge_network_ready tinkedge_peer_living tinkedge_peer_lookups_total tinkedge_peer_refused_total
 tinkedge_peer_served_bytes_total tinkedge_peer_served_total
 tinkedge_ready tinkedge_sent_bytes_total tinkedge_syslog_lines_total
@@ -70,7 +72,9 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 
     def stack(*services: Service, **settings: Any) -> Stack:
         ports = {"http_port": free_port(), "admin_port": free_port()}
-        edge = EdgeSettings(ipxe_dir=boot_programs, peers=("127.0.0.99:7080",), **ports)
+        edge = EdgeSettings(
+            ipxe_dir=boot_programs, peers=("127.0.0.99:7080",), otlp_endpoint="http://127.0.0.1:9", **ports
+        )
         given = {"data_dir": tmp_path / "data", "edge": edge, "grpc_port": free_port(), "api_port": free_port()}
         made.append(Stack(StackSettings(frozenset(services), **{**given, **settings})))
         return made[-1]

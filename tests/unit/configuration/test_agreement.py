@@ -61,6 +61,7 @@ def test_defaults_fit_together(role: str) -> None:
         ("server", "--grpc-client-ca c", ("grpc-client-ca", "grpc-tls-cert"), "needs both"),
         ("server", "--agent-auth mtls", ("grpc-client-ca", "agent-auth"), "not said whose are good"),
         ("server", "--agent-auth token", ("agent-token-key", "agent-auth"), "run apart"),
+        ("server", "--peer 10.0.0.2", ("peer", "reports-key"), "a key for that"),
         ("edge", "--peer 10.0.0.2", ("peer", "metadata-token-key"), "would make its own"),
         ("up", "--peer-group rack", ("peer-group", "metadata-token-key"), "would make its own"),
         ("edge", "--checkpoint-secrets --no-checkpoint", ("checkpoint-secrets", "checkpoint"), "that is not kept"),

@@ -74,7 +74,7 @@ async def watch(token: str) -> AsyncIterator[Watch]:
 async def test_lines_that_a_machine_logs_are_shown_on_request_one_by_one(watch: Watch) -> None:
     logged = event(MAC, "err b: two (3 lines)", "info", lines="info a: one\nerr b: two", omitted_lines=1)
     stream = event(MAC, "lease") + logged.replace(b'"step": "dhcp"', b'"step": "log"')
-    result, _ = await watch(stream)
+    result, _ = await watch(stream, "--events")
     assert "lease" in result.stdout
     assert "one" not in result.stdout
     result, _ = await watch(stream, "--logs")
@@ -86,7 +86,7 @@ async def test_lines_that_a_machine_logs_are_shown_on_request_one_by_one(watch: 
 
 async def test_lost_events_are_told_and_the_stream_goes_on(watch: Watch) -> None:
     stream = b": journey\n\n" + event(MAC, "one") + b"event: lost\ndata: 12\n\n: heartbeat\n\n" + event(MAC, "two")
-    result, _ = await watch(stream, "-o", "json")
+    result, _ = await watch(stream, "--events", "-o", "json")
     assert [json.loads(line)["message"] for line in result.stdout.splitlines()] == ["one", "two"]
     assert "12 events were lost" in result.stderr
     assert result.exit_code == 1
@@ -119,16 +119,18 @@ async def test_name_that_nobody_has_is_not_waited_for(watch: Watch, name: str, s
 
 
 async def test_event_of_another_day_has_its_date(watch: Watch) -> None:
-    result, _ = await watch(event(MAC, "long ago"))
+    result, _ = await watch(event(MAC, "long ago"), "--events")
     assert result.stdout.startswith(("1970-01-01 ", "1969-12-31 "))
 
 
 async def test_manifest_of_a_stranger_can_be_copied_as_it_stands(watch: Watch) -> None:
-    result, _ = await watch(event(MAC, "seen, not registered", "info", manifest="kind: Hardware\nmetadata: {}\n"))
+    result, _ = await watch(
+        event(MAC, "seen, not registered", "info", manifest="kind: Hardware\nmetadata: {}\n"), "--events"
+    )
     assert "\n    kind: Hardware\n    metadata: {}\n" in result.stdout
 
 
-@pytest.mark.parametrize(("option", "since"), [([], "all"), (["--no-history"], "now")])
+@pytest.mark.parametrize(("option", "since"), [(["--events"], "all"), (["--no-history"], "now")])
 async def test_history_is_shown_unless_it_is_not_wanted(watch: Watch, option: list[str], since: str) -> None:
     _, asked = await watch(b"", *option)
     assert asked == [since]
@@ -182,7 +184,7 @@ async def test_token_of_another_edge_is_named_with_its_file(watch: Watch, tmp_pa
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / "admin-token"
     file.write_text("cd" * 32)
-    result, _ = await watch(b"", "--data-dir", str(file.parent), "--admin-token-file", str(file))
+    result, _ = await watch(b"", "--events", "--data-dir", str(file.parent), "--admin-token-file", str(file))
     assert result.exit_code == 1
     assert f"has another token than {file}" in result.stderr
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge.journey.events import Outcome, Step
+from edge.journey.events import Note, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.machines import Inventory
@@ -182,3 +182,25 @@ def test_workflows_of_other_sites_fill_no_log_where_there_are_others(
     elsewhere["spec"]["hardwareRef"]["name"] = "of-another-site"
     WorkflowJourney(journey, inventory, others=others).on_change(elsewhere, None)
     assert bool([each for each in caplog.records if each.levelname == "WARNING"]) is not others
+
+
+def test_workflow_that_goes_on_while_the_edge_is_started_again_is_told_once(inventory: Inventory, clock: Any) -> None:
+    first = Journey(clock)
+    running = workflow("Running", action(1, "Succeeded"), action(2, "Running", startedAt=T1))
+    before = WorkflowJourney(first, inventory)
+    before.on_change(workflow("Running", action(1, "Running", startedAt=T0), action(2, "Pending")), None)
+    before.on_change(running, workflow("Running", action(1, "Running", startedAt=T0), action(2, "Pending")))
+    clock.now += 10
+    second = Journey(clock, began=clock.now)
+    for event in first.events(MAC):
+        note = Note(event.step, event.outcome, event.message, event.detail)
+        second.take_in(MAC, event.time, note, now=False)
+    told = lines(second)
+    after = WorkflowJourney(second, inventory)
+    after.on_change(running, None)
+    assert lines(second) == told
+    ended = workflow("Succeeded", action(1, "Succeeded"), action(2, "Succeeded"))
+    after.on_change(ended, running)
+    assert [line[2] for line in lines(second)[len(told) :]][-1] == "workflow default/install: Succeeded"
+    after.on_change(workflow("Pending", action(1, "Pending"), uid="u2"), None)
+    assert lines(second)[-1][2] == "workflow default/install: Pending", "another one of the same name"

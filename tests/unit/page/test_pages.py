@@ -233,3 +233,26 @@ def test_durations_are_said_as_people_do(seconds: float, text: str) -> None:
 
 def test_sizes_are_said_as_people_do() -> None:
     assert [size(each) for each in (0, 850, 14_200, 14.2e6, 1.4e9)] == ["0 B", "850 B", "14.2 kB", "14.2 MB", "1.4 GB"]
+
+
+async def test_edge_page_lists_the_edges_and_servers_that_tell_what_they_see(client: tuple[PageSite, Any]) -> None:
+    page = words(await html(client[1], "/edge"))
+    assert "Others of this site" in page
+    assert "10.0.0.2 edge 12,345" in page
+    assert "server-0<b> server 7" in page
+
+
+@pytest.mark.parametrize("path", ["/live/rows", "/api/v1/machines/52:54:00:00:00:01"])
+async def test_what_programs_are_told_is_for_those_who_have_the_token(path: str) -> None:
+    site = PageSite(T0)
+    site.hardware("m1", 1)
+    async with site.served(Authorization="Bearer wrong") as client, client.get(path) as response:
+        assert response.status == 401
+        assert "m1" not in await response.text()
+
+
+async def test_machine_that_nobody_knows_is_none_for_programs(client: tuple[PageSite, Any]) -> None:
+    for spelled in ("52:54:00:00:00:99", "nonsense"):
+        async with client[1].get(f"/api/v1/machines/{spelled}") as response:
+            assert response.status == 404
+            assert response.content_type == "text/plain"

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from edge.journey.events import Outcome, Step
+from edge.journey.events import Note, Outcome, Step
 from edge.journey.steps import Milestone
 from edge.page.query import PAGE_ROWS, Query, Selection, read_query, select
 from edge.page.rows import Row, natural
@@ -259,3 +259,19 @@ async def test_garbage_collector_passes_rows_by() -> None:
     gc.collect()
     kept = [site.rack.rows[mac], site.rack._named[mac], site.rack._names[0]]
     assert [gc.is_tracked(each) for each in kept] == [False, False, False]
+
+
+async def test_machine_that_an_earlier_run_saw_is_shown_as_it_was_and_nothing_is_awaited() -> None:
+    site = PageSite(T0 + 5000)
+    site.journey.began = site.at
+    mac = site.hardware("m1", 1)
+    for after, step, outcome, message, detail in [*cut(Milestone.INITRD_SENT), (18.1, Step.LOG, Outcome.INFO, "l", {})]:
+        assert site.journey.take_in(mac, T0 + after, Note(step, outcome, message, detail), now=False)
+    site.sweep()
+    row = (await rows(site))[mac]
+    assert (row.state, row.kind, row.since) == ("has kernel and initrd", Kind.IDLE, T0 + 18.0)
+    assert (row.awaited, row.wrong) == ("", "")
+    site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", stage="PXE ROM", dhcp="offer")
+    site.sweep()
+    row = (await rows(site))[mac]
+    assert (row.state, row.kind, row.awaited) == ("was offered an address", Kind.BOOTING, "that it takes the address")

@@ -22,13 +22,14 @@ from edge.http.files.body import BodySender
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, route
 from edge.http.transport.connections import BoundedServer, Limits, Runner
+from edge.journey.recorder import Journey
 from edge.peers import Peers
 from tests.ports import free_ports
 from tests.waiting import until
 from tink.files.key_file import KeyFile
 from tink.net.outbound import Reach
 
-KEY = "k" * 64
+KEY, REPORTS_KEY = "k" * 64, "r" * 64
 
 
 class Upstream:
@@ -79,6 +80,7 @@ class Edge:
     runner: web.BaseRunner
     sender: BodySender
     server: BoundedServer
+    journey: Journey
     times: list[float] = field(default_factory=lambda: [0.0])
     notices: list[str] = field(default_factory=list)
 
@@ -152,7 +154,10 @@ async def _edge(directory: Path, number: int, port: int, authorities: list[str],
     file = directory / f"key{number}"
     file.write_text(f"{key}\n")
     file.chmod(0o600)
-    times, notices = [0.0], list[str]()
+    reports = directory / "reports"
+    reports.write_text(f"{REPORTS_KEY}\n")
+    reports.chmod(0o600)
+    times, notices, journey = [0.0], list[str](), Journey(time.time)
     peers = Peers(
         KeyFile(file, "key"),
         http_port=port,
@@ -160,6 +165,8 @@ async def _edge(directory: Path, number: int, port: int, authorities: list[str],
         dhcp=True,
         named=authorities,
         announce=lambda notice: notices.append(notice.message),
+        journey=journey,
+        reports=KeyFile(reports, "key"),
     )
     peers.place([(address, "127.0.7.0/24")])
     cache = ArtifactCache(
@@ -188,4 +195,6 @@ async def _edge(directory: Path, number: int, port: int, authorities: list[str],
     await peers.start()
     await runner.setup()
     await web.TCPSite(runner, address, port, reuse_address=True).start()
-    return Edge(address, port, peers, cache, directory / f"cache{number}", runner, sender, server, times, notices)
+    return Edge(
+        address, port, peers, cache, directory / f"cache{number}", runner, sender, server, journey, times, notices
+    )

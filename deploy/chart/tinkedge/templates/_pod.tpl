@@ -130,6 +130,15 @@ spec:
     {{- end }}
 {{- end }}
 
+{{- /* Some keys of a Secret as files of the same names: (list NAME SECRET KEYS). */}}
+{{- define "tinkedge.secretFiles" -}}
+{{- $items := list -}}
+{{- range index . 2 -}}
+{{- $items = append $items (dict "key" . "path" .) -}}
+{{- end -}}
+{{- toJson (dict "name" (index . 0) "secret" (dict "secretName" (index . 1) "defaultMode" 288 "items" $items)) -}}
+{{- end }}
+
 {{- /* A Secret as files of edge or server: (list NAME SECRET), or of one key alone (list NAME SECRET KEY FILE). */}}
 {{- define "tinkedge.secretVolume" -}}
 {{- $secret := dict "secretName" (index . 1) "defaultMode" 288 -}}

@@ -166,6 +166,13 @@ labels:
   verbs: [list, create, patch, delete]
 {{- end }}
 
+{{- define "tinkedge.rules.server-peers" -}}
+# Where the edges are that are told what agents do.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [list]
+{{- end }}
+
 {{- define "tinkedge.rules.edge-secrets" -}}
 - apiGroups: [""]
   resources: [secrets]

@@ -37,6 +37,7 @@ disable: {{ toJson . }}
 {{- if .Values.edge.peers }}
 peer-group: {{ include "tinkedge.fullname" . }}
 lease-namespace: {{ .Release.Namespace }}
+reports-key: /run/secrets/tinkedge/keys/reports.key
 {{- end }}
 {{- if include "tinkedge.caSecret" . }}
 grpc-tls-ca: /run/secrets/tinkedge/ca/ca.crt
@@ -58,6 +59,11 @@ interface: {{ toJson .Values.edge.interfaces }}
 grpc-tls-cert: /run/secrets/tinkedge/tls/tls.crt
 grpc-tls-key: /run/secrets/tinkedge/tls/tls.key
 grpc-tls-ca: /run/secrets/tinkedge/ca/ca.crt
+{{- end }}
+{{- if .Values.edge.peers }}
+peer-group: {{ include "tinkedge.fullname" . }}
+lease-namespace: {{ .Release.Namespace }}
+reports-key: /run/secrets/tinkedge/keys/reports.key
 {{- end }}
 {{- if .Values.server.tls.clientCA.secretName }}
 grpc-client-ca: /run/secrets/tinkedge/client-ca/ca.crt

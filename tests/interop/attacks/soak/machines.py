@@ -353,7 +353,7 @@ async def _ran(*command: str) -> None:
 async def _operators(rack: Rack, directory: Path) -> None:
     """kubectl and `tinkedge watch`, as somebody at a desk has them open for a while."""
     kubectl = ["kubectl", f"--kubeconfig={rack.kubeconfig}", f"--cache-dir={directory}"]
-    watch = [*TINKEDGE, "watch", "-o", "json", "--data-dir", str(Path(rack.kubeconfig).parent)]
+    watch = [*TINKEDGE, "watch", "--events", "-o", "json", "--data-dir", str(Path(rack.kubeconfig).parent)]
     while True:
         try:
             async with _running(*kubectl, "get", "workflows", "-w"), _running(*watch):

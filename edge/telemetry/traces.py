@@ -1,0 +1,152 @@
+"""One OpenTelemetry trace for each boot, from its first DHCP packet to its last action, sent by OTLP over HTTP.
+
+    boot                                            from the first packet to the end of the Workflow; what was found
+        takes the address, loads the initrd, ...    wrong meanwhile is an event of it
+        action stream-image                         one span each, as on the page
+
+An extra (`pip install 'tinkedge[otlp]'`), off unless `--otlp-endpoint` says where the collector is; headers, such as a
+token, are in OTEL_EXPORTER_OTLP_HEADERS. Spans wait in a bounded queue and a thread of the SDK sends them: a collector
+that is away costs traces, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from prometheus_client.core import Metric
+
+from edge.telemetry.ends import EndedBoot, EndedStep
+from tink.metrics.families import counter
+from tink.printable import printable
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Tracer
+
+MAX_QUEUED: Final = 16_384
+"""Spans that wait; a boot has some thirty."""
+_TIMEOUT_SECONDS: Final = 10.0
+_CLOSE_SECONDS: Final = 3.0
+_PATH: Final = "/v1/traces"
+_MAX_TEXT: Final = 500
+
+
+class TracesError(Exception):
+    """There can be no traces; the message says why and what to do."""
+
+
+class Traces:
+    """`take` in any one thread at a time; `close` at the end."""
+
+    def __init__(self, endpoint: str) -> None:
+        """`endpoint` is the collector's, as in OTEL_EXPORTER_OTLP_ENDPOINT: http://collector:4318. Raises
+        TracesError."""
+        self.boots = 0
+        self.skipped = 0
+        """Boots that were too many in a second."""
+        self._provider, self._tracer = _made(endpoint)
+
+    def take(self, boots: Iterable[EndedBoot]) -> None:
+        """Have them sent. Never waits for the collector."""
+        for boot in boots:
+            self._take(boot)
+            self.boots += 1
+
+    def close(self) -> None:
+        """Send what waits, for some seconds at most: nobody waits long for a collector that is away."""
+        ending = Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        ending.start()
+        ending.join(_CLOSE_SECONDS)
+
+    def metrics(self) -> Iterator[Metric]:
+        """What is counted of it."""
+        text = "Boots that were handed to OpenTelemetry, and those that were too many in a second."
+        yield counter("tinkedge_traces_boots", text, ["result"], {("traced",): self.boots, ("skipped",): self.skipped})
+
+    def _take(self, boot: EndedBoot) -> None:
+        from opentelemetry import trace
+
+        root = self._tracer.start_span(
+            "boot", context=trace.set_span_in_context(trace.INVALID_SPAN), start_time=_ns(boot.began),
+            attributes=_attributes(boot),
+        )  # fmt: skip
+        for at, rule, message in boot.warnings:
+            root.add_event(_text(rule), {"message": _text(message)}, _ns(at))
+        if boot.outcome == "Succeeded":
+            root.set_status(trace.StatusCode.OK)
+        elif boot.outcome != "Canceled":
+            root.set_status(trace.StatusCode.ERROR, _text(boot.message))
+        context = trace.set_span_in_context(root)
+        for step in boot.steps:
+            name = f"action {step.action}" if step.action else step.label
+            span = self._tracer.start_span(
+                _text(name), context=context, start_time=_ns(step.began), attributes=_of_step(step)
+            )
+            if step.failed:
+                span.set_status(trace.StatusCode.ERROR)
+            span.end(_ns(step.ended))
+        root.end(_ns(boot.ended))
+
+
+def _attributes(boot: EndedBoot) -> dict[str, Any]:
+    named = {f"tinkedge.{name}": _text(value) for name, value in boot.facts}
+    return {"host.mac": boot.mac, "tinkedge.outcome": _text(boot.outcome), **named}
+
+
+def _of_step(step: EndedStep) -> dict[str, Any]:
+    return {"tinkedge.phase": step.phase} | ({"tinkedge.action": _text(step.action)} if step.action else {})
+
+
+def _text(value: str) -> str:
+    """What machines and users say, in one line that every viewer can show."""
+    return printable(value[:_MAX_TEXT], " ")
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+def _made(endpoint: str) -> tuple[TracerProvider, Tracer]:
+    """Raises TracesError."""
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise TracesError(f"--otlp-endpoint {endpoint!r} is no URL of a collector: write http://HOST:4318")
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+    except ImportError as error:
+        raise TracesError(
+            "--otlp-endpoint needs OpenTelemetry, which is not installed: pip install 'tinkedge[otlp]'"
+        ) from error
+    url = endpoint if parts.path.endswith(_PATH) else endpoint.rstrip("/") + _PATH
+    logging.getLogger("opentelemetry").addFilter(_without_traces)
+    resource = Resource.create(
+        {
+            "service.name": "tinkedge",
+            "service.version": version("tinkedge"),
+            "service.instance.id": socket.gethostname(),
+        }
+    )
+    provider = TracerProvider(
+        ALWAYS_ON, resource, shutdown_on_exit=False, span_limits=SpanLimits(max_attribute_length=_MAX_TEXT)
+    )
+    exporter = OTLPSpanExporter(endpoint=url, timeout=_TIMEOUT_SECONDS)
+    provider.add_span_processor(
+        BatchSpanProcessor(exporter, max_queue_size=MAX_QUEUED, schedule_delay_millis=2000, max_export_batch_size=512)
+    )
+    return provider, provider.get_tracer("tinkedge", version("tinkedge"))
+
+
+def _without_traces(record: logging.LogRecord) -> bool:
+    """A collector that is away is worth a line, and not a stack trace."""
+    record.exc_info = record.exc_text = None
+    return True

@@ -1,0 +1,259 @@
+"""What one edge or server sees of a machine is on the journey of every edge, once, and nobody else can put it there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import orjson
+import pytest
+
+from edge.journey.events import Outcome, Step
+from edge.journey.recorder import Journey
+from edge.peers import HEADER, MAX_TOLD_BYTES, Request, ServerReports
+from edge.peers.calls import RefusedError
+from edge.peers.hearing import Hearing
+from edge.peers.messages import HAPPENED, MAX_TOLD_EVENTS, MessageError, Told
+from edge.peers.signatures import Signatures
+from edge.peers.telling import EVENTS_OF_A_MACHINE
+from tests.unit.peers.conftest import REPORTS_KEY, Edge, MakeSite
+from tink.files.key_file import KeyFile
+
+MAC = "52:54:00:00:00:01"
+OTHER = "52:54:00:00:00:02"
+
+
+def told(edge: Edge, mac: str = MAC) -> list[tuple[str, str]]:
+    """What its journey has of a machine: the message, and who has seen it (empty: itself)."""
+    return [(event.message, str(event.detail.get("seen_by", ""))) for event in edge.journey.events(mac)]
+
+
+async def tell(*edges: Edge) -> None:
+    for edge in edges:
+        assert edge.peers._telling is not None
+        await edge.peers._telling.turn()
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[tuple[ServerReports, Journey]]:
+    (tmp_path / "reports").write_text(f"{REPORTS_KEY}\n")
+    (tmp_path / "reports").chmod(0o600)
+    journey = Journey(time.time)
+    reports = ServerReports(KeyFile(tmp_path / "reports", "key"), journey, [], "server-0 of/rack", time.time)
+    await reports.start()
+    yield reports, journey
+    await reports.stop()
+
+
+async def test_every_edge_has_what_each_of_them_has_seen_in_one_order_and_once(make_site: MakeSite) -> None:
+    one, two, three = await make_site(3)
+    one.journey.record(MAC, Step.DHCP, Outcome.OK, "offer", stage="iPXE", dhcp="offer")
+    two.journey.record(MAC, Step.SCRIPT, Outcome.OK, "script")
+    for _ in range(3):
+        await tell(one, two, three)
+    three.journey.record(MAC, Step.KERNEL, Outcome.OK, "kernel", size_bytes=7)
+    for _ in range(2):
+        await tell(one, two, three)
+    for edge in (one, two, three):
+        seen = [("offer", one), ("script", two), ("kernel", three)]
+        assert told(edge) == [(message, "" if by is edge else by.address) for message, by in seen]
+        assert sum(edge.journey.counts().values()) == 1
+        assert edge.journey.sent_bytes()[Step.KERNEL] == (7 if edge is three else 0)
+    assert [(each.kind, each.name) for each in one.peers.tellers] == [("edge", "127.0.7.2"), ("edge", "127.0.7.3")]
+
+
+async def test_agents_of_a_server_that_runs_apart_are_on_the_journeys_of_all_edges(
+    make_site: MakeSite, server: tuple[ServerReports, Journey]
+) -> None:
+    one, two = await make_site(2)
+    reports, journey = server
+    reports.found([one.authority, two.authority])
+    journey.record(MAC, Step.AGENT, Outcome.OK, "agent connected", peer="10.0.0.5")
+    journey.record(MAC, Step.ACTION, Outcome.INFO, "line", action="disk", output="line 1\nline 2")
+    await reports._telling.turn()
+    for edge in (one, two):
+        assert told(edge) == [("agent connected", "server-0-of-rack"), ("line", "server-0-of-rack")]
+        assert edge.journey.events(MAC)[1].detail["output"] == "line 1\nline 2"
+        assert [(each.kind, each.name) for each in edge.peers.tellers] == [("server", "server-0-of-rack")]
+    await tell(one, two)
+    assert len(told(one)) == len(told(two)) == 2, "a server's word is told by nobody else"
+
+
+async def test_what_all_edges_hear_from_the_api_is_told_by_none(make_site: MakeSite) -> None:
+    one, two = await make_site(2)
+    one.journey.record(MAC, Step.WORKFLOW, Outcome.INFO, "workflow: Running", state="Running")
+    one.journey.record(MAC, Step.ACTION, Outcome.INFO, "action started", state="Running", action="disk")
+    one.journey.record(MAC, Step.LOG, Outcome.INFO, "a line")
+    await tell(one)
+    assert told(two) == [("a line", "127.0.7.1")]
+
+
+async def test_edge_that_comes_later_or_comes_back_is_told_of_what_was(make_site: MakeSite) -> None:
+    one, two = await make_site(2)
+    assert one.peers._telling is not None
+    one.journey.record(MAC, Step.DHCP, Outcome.OK, "before it came")
+    await tell(one)
+    one.peers._membership.lost(two.authority)
+    one.journey.record(OTHER, Step.DHCP, Outcome.OK, "while it was away")
+    await tell(one)
+    assert told(two, OTHER) == []
+    await one.peers.look()
+    await tell(one)
+    assert told(two) == [("before it came", "127.0.7.1")]
+    assert told(two, OTHER) == [("while it was away", "127.0.7.1")]
+
+
+async def test_what_could_not_be_told_is_told_later(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = await make_site(2)
+    telling = one.peers._telling
+    assert telling is not None
+    one.journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
+    hearing, two.peers._hearing = two.peers._hearing, None
+    monkeypatch.setattr(two.peers, "happened", None)
+    await telling.turn()
+    assert (one.peers.counts.untold, one.peers.counts.told) == (1, 0)
+    monkeypatch.undo()
+    two.peers._hearing = hearing
+    next(iter(telling._told.values())).not_before = 0.0
+    await telling.turn()
+    assert told(two) == [("offer", "127.0.7.1")]
+
+
+async def test_edge_that_was_started_again_without_its_files_is_told_everything_anew(
+    make_site: MakeSite, server: tuple[ServerReports, Journey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (edge,) = await make_site(1)
+    reports, journey = server
+    reports.found([edge.authority])
+    journey.record(MAC, Step.AGENT, Outcome.OK, "agent connected")
+    await reports._telling.turn()
+    assert edge.peers._hearing is not None
+    edge.peers._hearing._journey = edge.journey = Journey(time.time)
+
+    async def refused(*_: object) -> None:
+        raise RefusedError("nobody listens there")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reports._calls, "tell", refused)
+        journey.record(OTHER, Step.AGENT, Outcome.OK, "agent connected")
+        await reports._telling.turn()
+    next(iter(reports._telling._told.values())).not_before = 0.0
+    await reports._telling.turn()
+    assert [len(told(edge, mac)) for mac in (MAC, OTHER)] == [1, 1]
+
+
+async def test_a_storm_is_told_in_bounded_messages_and_the_newest_of_each_machine(make_site: MakeSite) -> None:
+    one, two = await make_site(2)
+    long = "x" * 3900
+    for number in range(200):
+        one.journey.record(MAC, Step.LOG, Outcome.INFO, f"line {number}", lines=long)
+    macs = [f"52:54:00:01:{number // 256:02x}:{number % 256:02x}" for number in range(3000)]
+    for mac in macs:
+        one.journey.record(mac, Step.DHCP, Outcome.OK, "offer")
+    turns = 0
+    while not all(two.journey.last_seen(mac) for mac in macs):
+        await tell(one)
+        turns += 1
+        assert turns < 20
+    assert turns > 1
+    assert len(told(two)) <= EVENTS_OF_A_MACHINE
+    assert told(two)[-1][0] == "line 199"
+
+
+async def test_who_has_not_the_key_tells_nothing(make_site: MakeSite, tmp_path: Path) -> None:
+    (edge,) = await make_site(1)
+    (tmp_path / "other").write_text("o" * 64 + "\n")
+    (tmp_path / "other").chmod(0o600)
+    body = b'{"kind":"edge","name":"x","now":1.0,"events":[]}'
+    forged, _ = Signatures(KeyFile(tmp_path / "other", "key"), time.time).request(
+        Request("POST", edge.authority, HAPPENED, body)
+    )
+    async with aiohttp.ClientSession() as session:
+        for headers, status in (({}, 403), ({HEADER: forged}, 403)):
+            async with session.post(f"http://{edge.authority}{HAPPENED}", data=body, headers=headers) as answer:
+                assert answer.status == status
+        long = b"x" * (MAX_TOLD_BYTES + 1)
+        async with session.post(f"http://{edge.authority}{HAPPENED}", data=long, headers={HEADER: forged}) as answer:
+            assert answer.status == 413
+    assert edge.peers.tellers == []
+
+
+async def test_key_of_servers_is_for_what_agents_do_and_for_nothing_else(make_site: MakeSite, tmp_path: Path) -> None:
+    (edge,) = await make_site(1)
+    signatures = Signatures(KeyFile(tmp_path / "reports", "key"), time.time)
+    as_edge = {"kind": "edge", "name": "10.0.0.2", "now": time.time(), "events": []}
+    hello = edge.peers.own.encoded()
+    async with aiohttp.ClientSession() as session:
+        for path, body, status in ((HAPPENED, orjson.dumps(as_edge), 400), ("/peers/hello", hello, 403)):
+            header, _ = signatures.request(Request("POST", edge.authority, path, body))
+            async with session.post(f"http://{edge.authority}{path}", data=body, headers={HEADER: header}) as answer:
+                assert answer.status == status
+    assert edge.peers.tellers == []
+
+
+async def test_what_another_one_says_is_bounded_checked_and_never_taken_for_ones_own() -> None:
+    now = 1_000_000.0
+    journey, kept = Journey(lambda: now), []
+    hearing = Hearing(journey, kept.append, lambda: 5.0, lambda: now)
+    events = [
+        [now - 3, MAC, "dhcp", "ok", "one\x1b[31m\n", {"seen_by": "somebody else", "seen_by_kind": "server", "n": 1}],
+        [now + 900, MAC, "dhcp", "ok", "of the future", {}],
+        [now - 2, "no mac", "dhcp", "ok", "m", {}],
+        "nothing",
+    ]
+    taken = await hearing.take(Told(kind="edge", name="10.0.0.2", now=now, events=events))
+    assert taken == len(kept) == 2
+    one, two = journey.events(MAC)
+    assert (one.message, one.detail) == ("one [31m ", {"seen_by": "10.0.0.2", "seen_by_kind": "edge", "n": 1})
+    assert two.time == now
+    assert await hearing.take(Told(kind="edge", name="10.0.0.2", now=now, events=events)) == 0
+    assert [each.events for each in hearing.tellers] == [2]
+
+
+@pytest.mark.parametrize(("after", "news"), [(0.2, 0), (60.0, 1)])
+async def test_offer_of_an_edge_that_was_late_is_no_new_boot(after: float, news: int) -> None:
+    now = 1000.0
+    journey = Journey(lambda: now)
+    hearing = Hearing(journey, now=lambda: now)
+    journey.record(MAC, Step.DHCP, Outcome.OK, "offer", stage="PXE ROM", dhcp="offer")
+    journey.record(MAC, Step.TFTP, Outcome.INFO, "asked for", phase="begun")
+    now += after
+    offer = [now, MAC, "dhcp", "ok", "another's offer", {"stage": "PXE ROM", "dhcp": "offer"}]
+    assert await hearing.take(Told(kind="edge", name="10.0.0.2", now=now, events=[offer])) == news
+
+
+async def test_server_can_say_what_agents_do_and_nothing_else() -> None:
+    journey = Journey(lambda: 100.0)
+    hearing = Hearing(journey, now=lambda: 100.0)
+    steps = [[99.0, MAC, step.value, "ok", step.value, {}] for step in Step]
+    await hearing.take(Told(kind="server", name="server-0", now=100.0, events=steps))
+    assert {event.message for event in journey.events(MAC)} == {"agent", "action"}
+
+
+async def test_a_clock_that_is_off_by_half_a_minute_moves_no_event() -> None:
+    now = 1_000_000.0
+    journey = Journey(lambda: now)
+    hearing = Hearing(journey, clock=lambda: 0.0, now=lambda: now)
+    event = [now + 28, MAC, "dhcp", "ok", "two seconds ago", {}]
+    await hearing.take(Told(kind="edge", name="10.0.0.2", now=now + 30, events=[event]))
+    assert journey.events(MAC)[0].time == now - 2
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kind": "king"},
+        {"name": "a b"},
+        {"name": ""},
+        {"now": "then"},
+        {"events": {}},
+        {"events": [0] * (MAX_TOLD_EVENTS + 1)},
+    ],
+)
+def test_message_that_nobody_of_ours_sends_is_refused(changed: dict[str, object]) -> None:
+    fine = {"kind": "edge", "name": "10.0.0.2", "now": 1.0, "events": []}
+    assert Told.read(orjson.dumps(fine)).name == "10.0.0.2"
+    with pytest.raises(MessageError):
+        Told.read(orjson.dumps(fine | changed))
