@@ -28,15 +28,21 @@ _MAPS: Final = Path("/proc/self/maps")
 _POLICY: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def settle() -> None:
-    """Call when what is known by now will stay: it is not looked at for garbage again, and gets huge pages. What was
-    needed on the way goes back to the system.
+def settle(*, huge_pages: bool) -> None:
+    """Call when what is known by now will stay: it is not looked at for garbage again, and gets `huge_pages`, if they
+    are wanted. What was needed on the way goes back to the system.
 
     Huge pages are for Linux from 6.1 on, where the administrator does not forbid them, and for a heap that is large.
+    What lies between its objects becomes resident with them.
     """
     gc.collect()
     gc.freeze()
     _give_back()
+    if huge_pages:
+        _collapse()
+
+
+def _collapse() -> None:
     ranges = list(_ranges())
     size = sum(end - start for start, end in ranges)
     if size < _WORTH_BYTES or not _allowed():

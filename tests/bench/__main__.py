@@ -29,6 +29,7 @@ from tests.bench import (
     metadata,
     older_agents,
     page,
+    sites,
     templates,
     tftp,
     workflows,
@@ -48,6 +49,7 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "workflows": workflows.run,
     "older": older_agents.run,
     "page": page.run,
+    "sites": sites.run,
 }
 LIMIT_SECONDS = 2400
 

@@ -129,7 +129,7 @@ async def metadata(exit_stack: AsyncExitStack, journey: Journey, *, directory: s
     await cache.start()
     exit_stack.push_async_callback(cache.stop)
     known = inventory(range(count))
-    settle()
+    settle(huge_pages=True)
     table = NeighbourTable(["srv0"])
     exit_stack.callback(table.close)
     callers = Callers(known, neighbours=table)
@@ -175,7 +175,7 @@ async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, 
     known.on_change(responder.machine_changed)
     for number in range(first, first + count):
         known.apply(machine(number))
-    settle()
+    settle(huge_pages=True)
     server = DhcpServer(responder, "srv0")
     await server.start()
     exit_stack.push_async_callback(server.stop)

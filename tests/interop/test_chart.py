@@ -7,6 +7,7 @@ that pods of it run and machines boot from them is for `make test-cluster`.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -214,6 +215,19 @@ def test_services_that_are_off_have_no_port(objects: dict[str, Objects]) -> None
     assert [port["containerPort"] for port in default] == [67, 4011, 69, 7080, 7082]
 
 
+@pytest.mark.parametrize("legacy", ["50061, 8081", ["50061", "8081"]])
+def test_further_ports_are_named_where_they_are_wanted(helm: Helm, legacy: str | list[str], tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps({"edge": {"settings": {"syslog": "on", "legacy-ports": legacy}}}))
+    text = helm.run("install", "t", str(CHART), "--dry-run=client", "--values", str(file))
+    manifest, _, notes = text.partition("NOTES:")
+    (edge,) = re.findall(r"kind: DaemonSet\nmetadata:\n +name: t-tinkedge-edge\n.*?\n---", manifest, re.DOTALL)
+    found = re.findall(r'"containerPort":(\d+)', edge)
+    assert found == ["67", "4011", "69", "7080", "514", "50061", "8081"]
+    for line in ("514/udp           log lines of machines\n", "50061/tcp  ", "8081/tcp  "):
+        assert line in notes
+
+
 def test_image_is_taken_by_its_digest(objects: dict[str, Objects]) -> None:
     for _, pod in objects["service"].pods():
         assert pod["containers"][0]["image"] == f"registry.example/tinkedge@sha256:{'0' * 64}"
@@ -327,12 +341,27 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
         (["edge.settings.dhcp-mode=relay"], "dhcp-mode"),
         (["edge.interface=eth1"], "interface"),
         (["scope.namespaces={Berlin}"], "/scope/namespaces/0"),
+        (
+            ["scope.hardwareSelector=site in ("],
+            r'scope.hardwareSelector: "site in \(" is no label selector such as site=berlin',
+        ),
         (["settings.namespaces=a"], "namespaces"),
     ],
 )
 def test_values_that_can_not_be_are_refused_in_words(helm: Helm, options: list[str], words: str) -> None:
     with pytest.raises(PackageError, match=words):
         helm.template(*(word for each in options for word in ("--set", each)))
+
+
+@pytest.mark.parametrize("selector", ["site in (berlin,ulm),!spare", "example.com/site != a, rack", "x notin ( a , )"])
+def test_selectors_that_edges_take_the_chart_takes(helm: Helm, selector: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps({"scope": {"hardwareSelector": selector}}))
+    text = helm.template("--values", str(file), "--show-only", "templates/settings.yaml")
+    (edge,) = [each for each in yaml.safe_load_all(text) if each and each["metadata"]["name"] == "tinkedge-edge"]
+    file.write_text(edge["data"]["tinkedge.yaml"])
+    check(file, main.command_named)
+    assert yaml.safe_load(file.read_text())["hardware-selector"] == selector
 
 
 def test_second_site_brings_nothing_that_is_the_clusters(helm: Helm) -> None:

@@ -30,9 +30,8 @@ from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 ELECTION = LeaderElectionConfig(
     "tinkedge-controller", "default", lease_duration=3, renew_deadline=1.5, retry_period=0.3
 )
-LONGEST_TAKEOVER = ELECTION.lease_duration + 2 * ELECTION.retry_period + 3
-"""Seconds: the other looks once each period, so it may see the last renewal that much later, and that the Lease ran
-out; the rest is for a busy machine."""
+LONGEST_TAKEOVER = ELECTION.lease_duration + 3
+"""Seconds: the Lease's length, and what a busy machine takes."""
 
 
 def obj(kind: str, name: str, spec: Raw) -> Raw:

@@ -1,162 +1,28 @@
 """What goes on when something central is away: the API for an hour, or the host that has the address of the servers.
 
-"edge": rack0 172.31.77.1, API and controller --- node1 172.31.77.2, node2 172.31.77.3: an edge and a server each
-                                              --- m1 172.31.77.50, m2 172.31.77.51: machines
+`make soak` has the API away for an hour, or OUTAGE_SECONDS; `make test` for as long as it takes to look.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import re
-import secrets
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, ip
+from tests.interop.outage_site import ADDRESSES, MACS, NODES, VIP, Site
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
-NODES = {"node1": "172.31.77.2", "node2": "172.31.77.3"}
-MACS = {"m1": "52:54:00:77:00:01", "m2": "52:54:00:77:00:02"}
-ADDRESSES = {"m1": "172.31.77.50", "m2": "172.31.77.51"}
-VIP = "172.31.77.250"
-WITH_US = ["setpriv", "--pdeathsig", "KILL"]
-
-
-class Site(Namespaces):
-    """A cluster of one API, one controller and two nodes."""
-
-    def build(self) -> None:
-        self.network("rack0", {**{node: f"52:54:00:77:01:0{at}" for at, node in enumerate(NODES)}, **MACS})
-        for node, address in NODES.items():
-            self.address(node, f"{address}/24")
-        for machine, address in ADDRESSES.items():
-            self.address(machine, f"{address}/24")
-        self.ipxe = self.directory / "ipxe"
-        self.ipxe.mkdir()
-        (self.ipxe / "snponly.efi").write_bytes(b"MZ")
-        self._script = self.directory / "udhcpc"
-        self._script.write_text('#!/bin/sh\nenv > "$LEARNED.$1"\n')
-        self._script.chmod(0o755)
-        self.kubeconfig = self.directory / "nodes.kubeconfig"
-
-    # --- the operator's side ---
-
-    def come(self) -> None:
-        """The API and the controller."""
-        data = self.directory / "api"
-        options = ["--data-dir", data, "--api-address", ADDRESS]
-        self.api = self.start(IN_EDGE, *WITH_US, *TINKEDGE, "apiserver", *options)
-        wait_until(lambda: "ready: " in self.api.err, lambda: self.api.err)
-        self.kubectl = Kubectl(self, data / "kubeconfig")
-        if not self.kubeconfig.exists():
-            url = ["--server", f"https://{ADDRESS}:6443", "--role", "cluster-admin", "--out", self.kubeconfig]
-            made = self.run(IN_EDGE, *TINKEDGE, "kubeconfig", "--user", "nodes", "--data-dir", data, *url)
-            assert made.popen.returncode == 0, made.err
-        self.controller = self.start(
-            IN_EDGE, *WITH_US, *TINKEDGE, "controller", "--kubeconfig", data / "kubeconfig", "--no-leader-elect"
-        )
-        wait_until(lambda: "ready: " in self.controller.err, lambda: self.controller.err)
-
-    def go(self) -> None:
-        for process in (self.controller, self.api):
-            process.popen.kill()
-            process.popen.wait()
-
-    def edge(self, node: str, *options: str) -> Process:
-        files = [
-            "--data-dir",
-            self.directory / f"data-{node}",
-            "--ipxe-dir",
-            self.ipxe,
-            "--kubeconfig",
-            self.kubeconfig,
-        ]
-        started = self.start(node, *WITH_US, *TINKEDGE, "edge", "--interface", "eth0", *files, *options)
-        wait_until(lambda: re.search("(ready|started): ", started.err), lambda: started.err)
-        return started
-
-    def server(self, node: str, *options: str) -> Process:
-        command = ["server", "--interface", "eth0", "--kubeconfig", self.kubeconfig, *options]
-        started = self.start(node, *WITH_US, *TINKEDGE, *command)
-        wait_until(lambda: re.search("(ready|started): ", started.err), lambda: started.err)
-        return started
-
-    def readiness(self, node: str, port: int) -> str:
-        return self.run(node, "curl", "-s", f"http://127.0.0.1:{port}/readyz").out.strip()
-
-    def register(self, machine: str) -> None:
-        dhcp = {"ip": ADDRESSES[machine], "netmask": "255.255.255.0", "gateway": ADDRESS}
-        spec: dict[str, Any] = {"networkInterfaces": {MACS[machine]: {"dhcp": dhcp}}, "osie": {"name": "lab"}}
-        spec["instance"] = {"userdata": f"I am {machine}"}
-        self.apply("Hardware", machine, spec)
-
-    def apply(self, kind: str, name: str, spec: dict[str, Any]) -> None:
-        obj = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": kind, "metadata": {"name": name}, "spec": spec}
-        self.kubectl.apply(json.dumps(obj))
-
-    def prepare(self) -> None:
-        """Two machines, and a Workflow for the first: its actions note that they run, the first waits for a word."""
-        self.apply("OSIE", "lab", {"kernelUrl": f"http://{ADDRESS}/kernel", "initrdUrl": f"http://{ADDRESS}/initrd"})
-        for machine in MACS:
-            self.register(machine)
-        steps = [f"while [ ! -e {self.word} ]; do sleep 0.1; done", "true", "true"]
-        actions = [
-            {"name": f"a{at}", "image": "none", "cmd": "/bin/sh", "args": ["-c", f"echo {at} >> {self.runs}; {step}"]}
-            for at, step in enumerate(steps)
-        ]
-        self.apply("Template", "t", {"actions": actions})
-        self.apply("Workflow", "w", {"hardwareRef": {"name": "m1"}, "templateRef": {"name": "t"}})
-
-    @property
-    def learns(self) -> Path:
-        """udhcpc's script, which writes down what it has learned."""
-        return self._script
-
-    @property
-    def runs(self) -> Path:
-        return self.directory / "runs"
-
-    @property
-    def word(self) -> Path:
-        return self.directory / "go"
-
-    def ran(self) -> list[str]:
-        return self.runs.read_text().split() if self.runs.exists() else []
-
-    def state(self) -> str:
-        return self.kubectl("get", "workflow", "w", "-o", "jsonpath={.status.state}")
-
-    # --- the machines' side ---
-
-    def agent(self, server: str) -> Process:
-        options = ["--agent-id", MACS["m1"], "--server", server, "--runtime", "process"]
-        return self.start("m1", *WITH_US, *TINKEDGE, "agent", *options, "--state-dir", self.directory / "agent")
-
-    def lease(self, machine: str) -> dict[str, str]:
-        """What DHCP told the machine at its first try, or its first retry; nothing if nobody answered."""
-        learned = self.directory / secrets.token_hex(4)
-        client = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "2", "-T", "3"]
-        if self.start(machine, *client, "-s", self._script, LEARNED=str(learned)).status() != 0:
-            return {}
-        return dict(line.split("=", 1) for line in Path(f"{learned}.bound").read_text().splitlines() if "=" in line)
-
-    def fetch(self, machine: str, edge: str, path: str) -> str:
-        return self.run(machine, "curl", "-sf", "--max-time", "5", f"http://{edge}:7080{path}").out
-
-    def take(self, node: str) -> None:
-        """The floating address comes to a node, as keepalived brings it: with a gratuitous ARP."""
-        ip("-n", self.namespaces[node], "address", "add", f"{VIP}/32", "dev", "eth0")
-        self.run(node, "busybox", "arping", "-U", "-c", "2", "-I", "eth0", VIP)
-
-    def die(self, node: str) -> None:
-        """The host is gone: nobody hears of its connections' end."""
-        ip("-n", self.namespaces[node], "link", "set", "eth0", "down")
+OUTAGE_SECONDS = float(os.environ.get("OUTAGE_SECONDS", "3600"))
+EVERY_SECONDS = 20.0
+"""Each machine boots so often meanwhile."""
+KERNEL = "a kernel"
 
 
 @pytest.fixture
@@ -229,18 +95,97 @@ def test_agents_and_dhcp_go_on_with_the_host_that_takes_the_address(site: Site) 
     edges = [site.edge(node, "--grpc-authority", f"{VIP}:42113") for node in NODES]
     servers = {node: site.server(node, "--grpc-address", VIP) for node in NODES}
     assert f"ok: {VIP} is not here" in site.readiness("node1", 7092)
-    site.take("node1")
+    site.keepalived("node1", "MASTER", 100)
+    site.keepalived("node2", "BACKUP", 90)
     wait_until(lambda: f"listening on {VIP}:42113" in servers["node1"].err, lambda: servers["node1"].err)
     agent = site.agent(f"{VIP}:42113")
     wait_until(lambda: site.ran() == ["0"], lambda: agent.err)
     wait_until(lambda: "keepalive" in site.run("m1", "ss", "-Htno", "dport", "=", ":42113").out)
     begin = time.monotonic()
     site.die("node1")
-    site.take("node2")
     assert site.lease("m2")["serverid"] == NODES["node2"], "".join(edge.err for edge in edges)
     wait_until(lambda: agent.err.count("connected to the server") == 2, lambda: agent.err)
     print(f"the agent was back after {time.monotonic() - begin:.1f} s")
+    assert site.has_the_address("node2")
     site.word.touch()
     wait_until(lambda: site.state() == "Succeeded", lambda: agent.err + servers["node2"].err)
     assert site.ran() == ["0", "1", "2"]
     assert site.readiness("node2", 7092) == "ok"
+
+
+class Outage:
+    """Both machines boot again and again while the API is away."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._began = time.monotonic()
+        self.boots = 0
+        self.failed: list[str] = []
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def lasts(self, seconds: float) -> None:
+        """Until it has lasted so long."""
+        while self.seconds < seconds:
+            for machine in MACS:
+                self.failed += [f"{self.seconds:.0f} s: {missing}" for missing in missed(self._site, machine)]
+                self.boots += 1
+            time.sleep(min(EVERY_SECONDS, OUTAGE_SECONDS / 10))
+
+
+def missed(site: Site, machine: str) -> list[str]:
+    """What a machine does not get of all that it boots with."""
+    found = {
+        "lease": (site.lease(machine).get("ip"), ADDRESSES[machine]),
+        "kernel": (site.fetch(machine, NODES["node1"], "/osie/lab/kernel"), KERNEL),
+        "user-data": (site.fetch(machine, NODES["node1"], "/latest/user-data"), f"I am {machine}"),
+    }
+    missing = [f"{machine}: {what}: {got!r}" for what, (got, right) in found.items() if got != right]
+    script = site.fetch(machine, NODES["node1"], f"/ipxe/script/{MACS[machine]}/auto.ipxe")
+    return missing if "/osie/lab/kernel" in script else [*missing, f"{machine}: script: {script!r}"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(2 * OUTAGE_SECONDS + 600)
+def test_an_hour_without_the_api_and_a_restart_of_the_edge_in_it(site: Site) -> None:
+    site.upstream(KERNEL)
+    site.prepare()
+    site.kubectl("create", "secret", "generic", "hush", "--from-literal=userData=I am m2")
+    site.kubectl("annotate", "hardware", "m2", "tinkerbell.org/userdata-secret=hush")
+    first, server = site.edge("node1", "--checkpoint-secrets"), site.server("node1")
+    before = site.agent(f"{NODES['node1']}:42113")
+    wait_until(lambda: site.ran() == ["0"] and site.state() == "Running", lambda: before.err)
+    wait_until(lambda: kept(site, "node1") and len(list(site.secrets("node1"))) == 1, lambda: first.err)
+    wait_until(lambda: not [missing for machine in MACS for missing in missed(site, machine)], lambda: first.err)
+    site.go()
+    outage = Outage(site)
+    outage.lasts(OUTAGE_SECONDS / 2)
+    assert outage.failed == [], first.err
+    first.popen.kill()
+    first.popen.wait()
+    edge = site.edge("node1", "--checkpoint-secrets")
+    assert site.readiness("node1", 7081).startswith("ok: serving from what was known at 20"), edge.err
+    outage.lasts(OUTAGE_SECONDS * 3 / 4)
+    site.word.touch()
+    wait_until(lambda: re.search(r"workflow \S+: Succeeded\n", before.err), lambda: before.err)
+    before.popen.kill()
+    before.popen.wait()
+    agent = site.agent(f"{NODES['node1']}:42113")
+    outage.lasts(OUTAGE_SECONDS)
+    away = outage.seconds
+    assert outage.failed == [], edge.err
+    site.come()
+    wait_until(lambda: site.state() in ("Succeeded", "Failed"), lambda: agent.err + server.err, within=60)
+    back = outage.seconds - away
+    assert site.state() == "Succeeded", agent.err
+    assert site.ran() == ["0", "1", "2"], "nothing runs twice"
+    for port in (7081, 7092):
+        wait_until(lambda: site.readiness("node1", port) == "ok", lambda: edge.err + server.err)  # noqa: B023 - at once
+    logs = [len(process.err) for process in (first, edge, server, before, agent)]
+    sys.stderr.write(
+        f"\nthe API was away for {away:.0f} s: {outage.boots} boots, none failed; the Workflow Succeeded {back:.1f} s "
+        f"after the API began to start; characters of logs: edge {logs[0]} + {logs[1]}, server {logs[2]}, "
+        f"agent {logs[3]} + {logs[4]}\n"
+    )

@@ -133,8 +133,11 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
     except kubernetes.config.ConfigException as error:
         where = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "service account of this pod"
         raise KubeConfigError(f"{where}: {error}") from error
-    except _NO_KUBECONFIG as error:
+    except (OSError, yaml.YAMLError) as error:
         raise KubeConfigError(f"kubeconfig {kubeconfig}: {error}") from error
+    except _NO_KUBECONFIG as error:
+        what = "not a kubeconfig (YAML or JSON with clusters, users and contexts)"
+        raise KubeConfigError(f"kubeconfig {kubeconfig}: {what}: {error}") from error
     return configuration
 
 

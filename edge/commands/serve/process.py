@@ -37,7 +37,7 @@ from edge.composition.process import (
     starting,
     status_line,
 )
-from edge.composition.settings import Service, StackSettings
+from edge.composition.settings import EDGE, Service, StackSettings
 from edge.composition.stack import Stack
 from edge.composition.tasks import StackError
 from edge.configuration import place
@@ -150,7 +150,7 @@ async def _until(
         await asyncio.wait([begin])
         return
     begin.result()
-    settle()
+    settle(huge_pages=bool(stack_settings.services & EDGE))  # others have no packet that waits for it
     reporting = asyncio.ensure_future(report(notifier, lambda: stack.starting, status))
     watching = asyncio.ensure_future(Watchdog(notifier, {"the embedded API": stack.alive}).run())
     reload.ready()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def huge():
     return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHuge"))
 objects = [str(number).zfill(100) for number in range(1_400_000)]
 before = huge()
-heap.settle()
+heap.settle(huge_pages=True)
 assert objects[::100_000] == [str(number).zfill(100) for number in range(0, 1_400_000, 100_000)]
 print(before, huge())
 """
@@ -54,6 +55,16 @@ def test_only_private_memory_without_a_file_is_looked_at(tmp_path: Path, monkeyp
         (0x7F0000000000, 0x7F0000400000),
         (0x7F0004200000, 0x7F0004400000),
     ]
+
+
+def test_server_that_no_packet_waits_for_stays_as_small_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # of the tests' own process
+    asked: list[None] = []
+    monkeypatch.setattr(heap, "_ranges", lambda: iter(asked.append(None) or ()))
+    heap.settle(huge_pages=False)
+    assert asked == []
+    heap.settle(huge_pages=True)
+    assert asked == [None]
 
 
 def test_a_large_heap_gets_huge_pages_where_the_kernel_has_them() -> None:

@@ -116,12 +116,13 @@ async def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
         await KubeClient.connect(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("text", ["", "{", "apiVersion: v1\nkind: Config\n", "- 1\n", '{"clusters": 5}'])
+@pytest.mark.parametrize("text", ["", "{", "apiVersion: v1\nkind: Config\n", "- 1\n", '{"clusters": 5}', "text"])
 async def test_an_unusable_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "broken"
     path.write_text(text)
-    with pytest.raises(KubeConfigError, match="broken"):
+    with pytest.raises(KubeConfigError, match="broken") as refused:
         await KubeClient.connect(path)
+    assert "object" not in str(refused.value) or "not a kubeconfig" in str(refused.value), "words of Python alone"
 
 
 async def test_outside_a_cluster_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:

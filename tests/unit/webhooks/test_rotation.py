@@ -26,6 +26,16 @@ from tink.webhooks.certificates import renewed
 from tink.webhooks.registration import CONFIGURATION
 
 HOST = "hook.default.svc"
+PATIENT_SECONDS = 300.0
+"""A busy machine takes long for a thousand writes, and for one that an API server is late with."""
+
+
+def going_on(*tasks: asyncio.Task[None]) -> bool:
+    """Raises what has ended one of them."""
+    for task in tasks:
+        if task.done():
+            task.result()
+    return True
 
 
 class Hook:
@@ -65,7 +75,7 @@ def shakes_hands(port: int, bundle: bytes) -> None:
 async def test_reviews_go_on_while_the_secret_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SERVICE_PORT", 0)  # any that is free
     monkeypatch.setattr(server, "_SPREAD_SECONDS", 1.0)
-    monkeypatch.setattr(server, "_OVERLAP_SECONDS", 3.0)
+    monkeypatch.setattr(server, "_OVERLAP_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(server, "_LOOK_AFTER_SECONDS", 3600.0)
     registered: deque[bytes] = deque()
     async with serving(tmp_path / "state") as (_, client):
@@ -93,7 +103,7 @@ async def test_reviews_go_on_while_the_secret_is_replaced(tmp_path: Path, monkey
 
         reviewing = asyncio.create_task(review())
         try:
-            await until(lambda: reviews > 20)
+            await until(lambda: going_on(reviewing) and reviews > 20, within=PATIENT_SECONDS)
             made = renewed(None, datetime.now(UTC))
             data: dict[str, Any] = {
                 "ca.crt": base64.b64encode(made.bundle()).decode(),
@@ -103,8 +113,7 @@ async def test_reviews_go_on_while_the_secret_is_replaced(tmp_path: Path, monkey
             await until(lambda: registered[-1].startswith(made.bundle()) and first in registered[-1])
             await until(lambda: [replica._bundle for replica in replicas] == [made.bundle()] * 2)
             before = reviews
-            await until(lambda: reviews > before + 40)
-            assert not reviewing.done(), reviewing.exception()
+            await until(lambda: going_on(reviewing) and reviews > before + 40, within=PATIENT_SECONDS)
         finally:
             for task in (reviewing, *running):
                 task.cancel()
@@ -153,7 +162,7 @@ async def test_of_a_thousand_writes_none_goes_unreviewed_while_the_secret_is_rep
 ) -> None:
     ports = free_ports(2)
     monkeypatch.setattr(server, "_SPREAD_SECONDS", 1.0)
-    monkeypatch.setattr(server, "_OVERLAP_SECONDS", 3.0)
+    monkeypatch.setattr(server, "_OVERLAP_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(server, "_LOOK_AFTER_SECONDS", 3600.0)
     monkeypatch.setattr(Webhooks, "_names", lambda _: ["127.0.0.1"])  # an embedded API knows no Services
     async with serving(tmp_path / "state") as (_, client):
@@ -176,7 +185,7 @@ async def test_of_a_thousand_writes_none_goes_unreviewed_while_the_secret_is_rep
 
         writers = [asyncio.create_task(write(number)) for number in range(4)]
         try:
-            await until(lambda: len(written) > 100)
+            await until(lambda: going_on(*writers) and len(written) > 100, within=PATIENT_SECONDS)
             made = renewed(None, datetime.now(UTC))
             data: dict[str, Any] = {
                 "ca.crt": base64.b64encode(made.bundle()).decode(),
@@ -185,7 +194,8 @@ async def test_of_a_thousand_writes_none_goes_unreviewed_while_the_secret_is_rep
             await client.patch(SECRET, server.SECRET_NAME, "default", {"data": data})
             await until(lambda: [replica._bundle for replica in replicas] == [made.bundle()] * 2)
             after = len(written)
-            await until(lambda: len(written) >= max(1000, after + 100), within=60)
+            many = max(1000, after + 100)
+            await until(lambda: going_on(*writers) and len(written) >= many, within=PATIENT_SECONDS)
             enough.set()
             await asyncio.gather(*writers)  # none was refused
             for hook in hooks:

@@ -3,7 +3,8 @@
 The replicas agree by a Lease (coordination.k8s.io/v1), in the way and in the words of client-go's `leaderelection`, so
 that `kubectl get leases` shows who leads and other tools understand it. The leader renews the Lease every
 `retry_period` seconds. A replica that has not seen it change for the Lease's own duration takes it over, by a write
-that fails if another was faster.
+that fails if another was faster. Replicas that wait watch it, so that they see a renewal when it happens, and not when
+they look next: a leader that was killed is replaced at most `lease_duration` seconds later.
 
 Nobody's clock is trusted. What the times in the Lease say is for readers; how long it is since it changed each replica
 measures from the moment it saw the change, by a clock that does not jump. So replicas may disagree about the time by
@@ -16,7 +17,8 @@ than the gap. A process that was frozen through all that asks `LeaderElector.is_
 `while_leading` does both. (What can't be excluded is a request that lies in a network for longer than the gap and
 arrives all the same: a write that depends on what was read before names the resourceVersion.)
 
-A leader that stops gives the Lease back when its work has ended, and the next one begins within `retry_period` seconds.
+A leader that stops gives the Lease back when its work has ended, and the next one begins at once; within `retry_period`
+seconds, where it may not watch.
 """
 
 from __future__ import annotations
@@ -29,9 +31,12 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import orjson
 
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
@@ -43,6 +48,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_WATCH_SECONDS = 290
+_DENIED = (401, 403)
+_SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_DURATION_SECONDS = 3600
 """A Lease that says more was written by hand, and would keep everybody waiting."""
 
@@ -136,6 +144,8 @@ class LeaderElector:
         self._may_act_until = -math.inf
         self._failing = False
         self._lost_because = ""
+        self._free = asyncio.Event()
+        """Set when a replica that waits has heard that nobody holds the Lease."""
 
     @property
     def is_leader(self) -> bool:
@@ -172,12 +182,61 @@ class LeaderElector:
 
     async def _acquire(self) -> None:
         """Return when this replica leads."""
+        following: asyncio.Task[None] | None = None
+        try:
+            while True:
+                self._free.clear()
+                await self._try_acquire_or_renew()
+                if self.is_leader:
+                    log.info("%s: this replica leads now, as %s", self._where, self.identity)
+                    return
+                if following is None and self._observed is not None:
+                    following = asyncio.create_task(self._follow(), name=f"watch of {self._where}")
+                await self._rest()
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.wait([following])
+
+    async def _rest(self) -> None:
+        """Until it is worth another try: the Lease is free, has run out, or was not looked at for a while."""
+        pause = self._config.retry_period * self._uniform(0.75, 1.0)
+        left = self._runs_out_at() - self._clock()
+        if left > 0:
+            pause = max(min(pause, left), _SHORTEST_PAUSE_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._free.wait()
+
+    async def _follow(self) -> None:
+        """Note each change of the Lease when it happens. It only tells when to look: nothing is decided by it."""
         while True:
-            await self._try_acquire_or_renew()
-            if self.is_leader:
-                log.info("%s: this replica leads now, as %s", self._where, self.identity)
-                return
-            await asyncio.sleep(self._config.retry_period * self._uniform(0.75, 1.0))
+            pause = self._config.retry_period
+            where = LEASE, self._config.namespace, ""
+            try:
+                async with self._client.watch(*where, _WATCH_SECONDS, name=self._config.name) as stream:
+                    async for line in stream:
+                        self._hear(line)
+            except (ApiError, ValueError) as error:
+                if isinstance(error, ApiError) and error.status in _DENIED:
+                    text = "%s is looked at every %g s, and not watched, which it takes the verb watch for: %s"
+                    log.info(text, self._where, self._config.retry_period, error)
+                    return
+                log.debug("%s: %s", self._where, error)
+                pause = self._config.lease_duration
+            await asyncio.sleep(pause)
+
+    def _hear(self, line: bytes) -> None:
+        """Take in an event of the watch. Raises ValueError for one that can't be read, or is an error."""
+        event = as_mapping(orjson.loads(line))
+        lease = as_mapping(event.get("object"))
+        match event.get("type"):
+            case "ADDED" | "MODIFIED":
+                self._observe(lease)
+                if not _holder(lease):
+                    self._free.set()
+            case "ERROR":
+                raise ValueError(f"the watch has ended: {line[:200]!r}")
 
     async def _renew(self, act: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Have it done while the Lease can be renewed; whether it ended by itself."""
@@ -272,12 +331,16 @@ class LeaderElector:
 
     def _held_by_another(self) -> bool:
         """Whether another replica holds the Lease, as far as was seen, and not for too long."""
+        return self._clock() < self._runs_out_at()
+
+    def _runs_out_at(self) -> float:
+        """When another replica's hold of the Lease is over, unless it renews it; -inf: no other one holds it."""
         if self._observed is None or self._observed.get("holderIdentity") in (None, "", self.identity):
-            return False
+            return -math.inf
         said = self._observed.get("leaseDurationSeconds")
         # A replica with other settings says what it counts on.
         usable = isinstance(said, int) and 0 < said <= _LONGEST_DURATION_SECONDS
-        return self._clock() < self._observed_at + max(said if usable else 0, self._config.lease_duration)
+        return self._observed_at + max(said if usable else 0, self._config.lease_duration)
 
     async def _release(self) -> None:
         """Give the Lease back, so that the next one need not wait; without an answer it runs out."""

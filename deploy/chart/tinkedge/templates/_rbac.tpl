@@ -111,7 +111,7 @@ labels:
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [{{ . }}]
-  verbs: [get, patch]
+  verbs: [get, watch, patch]
 {{- end }}
 
 {{- define "tinkedge.rules.authority" -}}

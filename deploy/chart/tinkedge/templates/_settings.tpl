@@ -97,3 +97,9 @@ lease-namespace: {{ .Release.Namespace }}
 webhook-service: {{ .Release.Namespace }}/{{ include "tinkedge.fullname" . }}-metal3-webhook
 webhook-port: {{ .Values.metal3Webhook.port }}
 {{- end }}
+
+{{- /* Further ports of HTTP, comma-separated, of the edge's settings. */}}
+{{- define "tinkedge.legacyPorts" -}}
+{{- $given := get . "legacy-ports" | default "" -}}
+{{- ternary (join "," $given) $given (kindIs "slice" $given) | nospace -}}
+{{- end }}

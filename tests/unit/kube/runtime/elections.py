@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
+
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, NotFoundError
 from tink.kube.runtime import LeaderElectionConfig, LeaderElector
@@ -64,12 +66,15 @@ class Leases:
         self.lease: Raw | None = None
         self.version = 0
         self.writes: list[Raw] = []
+        self.watches: set[asyncio.Queue[bytes]] = set()
 
     def put(self, lease: Raw) -> Raw:
         self.version += 1
         lease["metadata"]["resourceVersion"] = str(self.version)
         self.lease = lease
         self.writes.append(copy.deepcopy(lease["spec"]))
+        for watch in self.watches:
+            watch.put_nowait(orjson.dumps({"type": "MODIFIED", "object": lease}))
         return copy.deepcopy(lease)
 
     def edit(self, **spec: Any) -> None:
@@ -90,6 +95,9 @@ class Client:
         self.deaf = False
         self.slow = 0.0
         self.error: ApiError | None = None
+        self.may_watch = True
+        self.brief = False
+        """Whether watches end as soon as they have begun."""
         self.calls = 0
 
     async def _way(self) -> None:
@@ -111,6 +119,31 @@ class Client:
         if self.leases.lease is None:
             raise NotFoundError(404, "NotFound", name)
         return copy.deepcopy(self.leases.lease)
+
+    @asynccontextmanager
+    async def watch(
+        self, _: Any, namespace: str, version: str, seconds: int, *, name: str
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        await self._way()
+        if not self.may_watch:
+            raise ApiError(403, "Forbidden", name)
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        if self.leases.lease is not None:
+            queue.put_nowait(orjson.dumps({"type": "ADDED", "object": self.leases.lease}))
+        self.leases.watches.add(queue)
+        try:
+            yield self._events(queue)
+        finally:
+            self.leases.watches.discard(queue)
+
+    async def _events(self, queue: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
+        while not self.brief:
+            event = await queue.get()
+            if self.stalled:
+                await asyncio.sleep(3600)
+            if self.error is not None:
+                raise self.error
+            yield event
 
     async def create(self, _: Any, obj: Raw, namespace: str | None = None) -> Raw:
         await self._way()

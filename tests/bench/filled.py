@@ -1,0 +1,98 @@
+"""A store that is filled while no server has it, with clones of an object that a server has stored.
+
+Run as `python -m tests.bench.filled JSON`; the JSON names the state, `what` of CLONES, and how many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+
+from tests.bench.api_client import hardware
+from tests.bench.bed import BenchError, python
+from tink.api.v1alpha2 import Raw
+from tink.apiserver.store import Key, Store, Write
+
+MACHINES = 1000
+"""Whose Workflows those are that have ended."""
+_FILL_SECONDS = 240
+_AT_ONCE = 256
+
+
+def machine(number: int) -> Raw:
+    """The Hardware numbered from 0: 2.4 kB as the API gives it, with user data that no other has."""
+    made = hardware(f"seed-{number}", number)
+    key = base64.b64encode(hashlib.shake_128(str(number).encode()).digest(51)).decode()
+    password = hashlib.sha512(str(number).encode()).hexdigest()
+    instance = made["spec"]["instance"]
+    instance["userdata"] = f"{instance['userdata'][:900]}- ssh-ed25519 {key}\npassword: {password}\n"
+    return made
+
+
+def fill(state: Path, what: str, objects: int) -> None:
+    """Until there are so many of `what`, of which the first is there. Raises BenchError."""
+    command = python("filled", state=str(state), what=what, objects=objects)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_FILL_SECONDS, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"the store could not be filled: {done.stderr[-2000:]}")
+
+
+def _hardware(first: Raw, number: int) -> Raw:
+    made = machine(number)
+    fields = orjson.dumps(first["metadata"]["managedFields"]).decode()
+    for old, new in zip(first["spec"]["networkInterfaces"], made["spec"]["networkInterfaces"], strict=True):
+        fields = fields.replace(old, new)
+    labels = made["metadata"]["labels"]
+    metadata = first["metadata"] | {"name": f"seed-{number}", "labels": labels, "managedFields": orjson.loads(fields)}
+    return first | {"metadata": metadata, "spec": made["spec"]}
+
+
+def _ended(first: Raw, number: int) -> Raw:
+    """A Workflow of one machine after the other."""
+    metadata = first["metadata"] | {"name": f"install-{number}", "finalizers": []}
+    reference = {"name": f"seed-{number % MACHINES}"}
+    return first | {"metadata": metadata, "spec": first["spec"] | {"hardwareRef": reference}}
+
+
+CLONES: dict[str, tuple[str, str, Callable[[Raw, int], Raw]]] = {
+    "hardware": ("tinkerbell.org/hardware", "seed-0", _hardware),
+    "ended": ("tinkerbell.org/workflows", "batch-0-0", _ended),
+}
+"""Of each: the resource, the first object, and what the one with a number is."""
+
+
+async def _clone(state: Path, what: str, objects: int) -> None:
+    resource, first, made = CLONES[what]
+    store = Store(state / "state.db", lambda _: None)
+    await store.open()
+    found = await store.get(Key(resource, "default", first))
+    if found is None:
+        raise BenchError(f"there is no {first}")
+    template = orjson.loads(found.body)
+
+    async def write(number: int) -> None:
+        obj, version = made(template, number), store.next_version()
+        obj["metadata"] |= {
+            "uid": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{what} {number}")),
+            "resourceVersion": str(version),
+        }
+        key = Key(resource, "default", obj["metadata"]["name"])
+        await store.write(Write(key, version, orjson.dumps(obj), 0))
+
+    for start in range(1, objects, _AT_ONCE):
+        await asyncio.gather(*map(write, range(start, min(start + _AT_ONCE, objects))))
+    await store.close()
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    asyncio.run(_clone(Path(given["state"]), given["what"], given["objects"]))
