@@ -27,7 +27,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from tests.interop.rack import TINKEDGE, Process, clean_environment
+from tests.interop.rack import Process, tinkedge
 from tests.ports import free_port
 from tests.waiting import until
 from tink.api.crds import generate
@@ -251,8 +251,7 @@ class Site:
             return token
 
     def start(self, *words: str | Path) -> Process:
-        command = ["setpriv", "--pdeathsig", "KILL", *TINKEDGE, *map(str, words)]
-        process = Process(command, self.directory, clean_environment())
+        process = tinkedge(self.directory, *words)
         self._exits.callback(process.end)
         return process
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.interop.faults.firmware import Firmware
-from tests.interop.rack import ADDRESS, TINKEDGE, Process
+from tests.interop.rack import ADDRESS, Process
 from tests.waiting import wait_until
 
 UPSTREAM = Path(__file__).with_name("upstream.py")
@@ -40,7 +40,7 @@ class Scripted(Firmware):
             "--state-dir",
             str(state),
         ]
-        return self._rack.start(self._where, *TINKEDGE, "agent", *words, *options)
+        return self._rack.tinkedge(self._where, "agent", *words, *options)
 
     def has_its_address(self) -> None:
         """By hand, for nobody gives it one."""

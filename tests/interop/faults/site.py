@@ -12,7 +12,7 @@ from typing import Any
 from tests.interop.faults.boots import HEALTHY
 from tests.interop.faults.fault import Fault
 from tests.interop.faults.machine import UPSTREAM, Scripted
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces
+from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces
 
 OSIES = {
     "good": "http://127.0.0.1:8099/good",
@@ -49,7 +49,7 @@ class Site(Namespaces):
         self.start(IN_EDGE, sys.executable, UPSTREAM, "127.0.0.1", "8099")
         self.start(IN_EDGE, sys.executable, UPSTREAM, "127.0.0.1", "8097", _certificate(self.directory))
         options = ["--interface", "rack0", "--public-ip", ADDRESS, "--allow-upstream", "127.0.0.1/32"]
-        self.edge = self.start(IN_EDGE, *TINKEDGE, "up", *options, "--data-dir", self.data_dir)
+        self.edge = self.tinkedge(IN_EDGE, "up", *options, "--data-dir", self.data_dir)
         played = [*self.faults, HEALTHY]
         self.machines = {fault.name: self._machine(number, fault) for number, fault in enumerate(played, start=1)}
         self.ready(self.edge)
