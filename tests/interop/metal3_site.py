@@ -75,7 +75,7 @@ class Site:
 
     async def gate(self, *bound: str) -> Gate:
         """With what the controller's account may do, and these roles that somebody has bound to it."""
-        objects = [obj for obj in yaml.safe_load_all(ROLES.read_text()) if "rules" in obj]
+        objects = [obj for obj in yaml.load_all(ROLES.read_text(), Loader=yaml.CSafeLoader) if "rules" in obj]
         upstream = Upstream.read(self.api.kubeconfig)
         made = Gate(ACCOUNT, upstream, self.directory)
         made.allow({

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,9 @@ class Site(Namespaces):
         super().__init__(directory)
         self.faults = faults
         self.data_dir = directory / "data"
+        self._lock = threading.Lock()
+        self._asked = 0.0
+        self._hardware: dict[str, dict[str, Any]] = {}
 
     def build(self) -> None:
         self.network("rack0", {})
@@ -86,6 +91,15 @@ class Site(Namespaces):
     def events(self, mac: str) -> list[dict[str, Any]]:
         """What its journey says, oldest first."""
         return list(json.loads(self.operators(self.data_dir, f"/api/v1/machines/{mac}/events") or "[]"))
+
+    def hardware(self, name: str) -> dict[str, Any]:
+        """A Hardware as kubectl shows it, which is asked for all of them twice a second, however many wait."""
+        with self._lock:
+            if time.monotonic() - self._asked > 0.5:
+                listed = json.loads(self.kubectl("get", "hardware", "-o", "json"))["items"]
+                self._hardware = {one["metadata"]["name"]: one for one in listed}
+                self._asked = time.monotonic()
+            return self._hardware[name]
 
     def told(self, mac: str) -> str:
         """The same as lines."""

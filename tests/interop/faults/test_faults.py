@@ -6,7 +6,6 @@ All faults (`boots`, `work`) are played at the same time, for most of what there
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -77,8 +76,7 @@ def _finding(site: Site, fault: Fault) -> dict[str, Any] | None:
 
 
 def _shown(site: Site, name: str, rule: str) -> bool:
-    described = json.loads(site.kubectl("get", "hardware", name, "-o", "json"))
-    conditions = {one["type"]: one for one in described.get("status", {}).get("conditions", [])}
+    conditions = {one["type"]: one for one in site.hardware(name).get("status", {}).get("conditions", [])}
     problem = conditions.get("BootProblem", {})
     return problem.get("reason") == rule
 
