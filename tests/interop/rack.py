@@ -51,7 +51,7 @@ class Process:
     def err(self) -> str:
         return self._err.read_text()
 
-    def status(self, timeout: float = 20) -> int:
+    def status(self, timeout: float = 60) -> int:
         """Wait for its end."""
         return self.popen.wait(timeout)
 
@@ -140,12 +140,12 @@ class Namespaces:
         self._processes.append(process)
         return process
 
-    def run(self, where: str, *command: str | Path, timeout: float = 20) -> Process:
+    def run(self, where: str, *command: str | Path, timeout: float = 60) -> Process:
         process = self.start(where, *command)
         process.status(timeout)
         return process
 
-    def ready(self, *services: Process, within: float = 20) -> None:
+    def ready(self, *services: Process, within: float = 60) -> None:
         def answered() -> bool:
             for service in services:
                 assert service.popen.poll() is None, service.err

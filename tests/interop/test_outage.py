@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, ip
+from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, Process, ip
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -55,8 +55,8 @@ class Site(Namespaces):
         self.kubectl = Kubectl(self, data / "kubeconfig")
         if not self.kubeconfig.exists():
             url = ["--server", f"https://{ADDRESS}:6443", "--role", "cluster-admin", "--out", self.kubeconfig]
-            made = self.run(IN_EDGE, *TINKEDGE, "kubeconfig", "--user", "nodes", "--data-dir", data, *url)
-            assert made.popen.returncode == 0, made.err
+            made = self.tinkedge(IN_EDGE, "kubeconfig", "--user", "nodes", "--data-dir", data, *url)
+            assert made.status() == 0, made.err
         self.controller = self.tinkedge(IN_EDGE, "controller", "--kubeconfig", data / "kubeconfig", "--no-leader-elect")
         wait_until(lambda: "ready: " in self.controller.err, lambda: self.controller.err)
 
