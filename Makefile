@@ -56,6 +56,7 @@ test: venv
 	@deploy/setup.sh packages lab uefi test
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
+	@deploy/setup.sh shim
 	@deploy/setup.sh cloud-init
 	@deploy/setup.sh installed bookworm
 	@deploy/setup.sh installed $(SUITE)
@@ -81,6 +82,7 @@ test-fresh: venv
 soak: venv
 	@deploy/setup.sh packages lab uefi test bench
 	@deploy/setup.sh kubectl
+	@deploy/setup.sh shim
 	python -m pytest -m soak -o faulthandler_timeout=0
 	CHAOS_WORKFLOWS=$${CHAOS_WORKFLOWS:-1000} python -m pytest tests/interop/test_chaos.py -o faulthandler_timeout=0
 

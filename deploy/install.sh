@@ -37,14 +37,14 @@ remove_files() { # what an installation wrote outside of the prefix
 if [ -n "$uninstall" ]; then
   [ -f "$list" ] || die "$prefix is no installation of tinkedge"
   if [ -d /run/systemd/system ]; then
-    for unit in "$units"/tinkedge*.service; do
+    for unit in "$units"/tinkedge*.service "$units"/tinkedge*.timer; do
       [ ! -e "$unit" ] || systemctl disable --now "${unit##*/}" 2>/dev/null || true
     done
   fi
   remove_files
   rm -rf --one-file-system -- "$prefix"
   reload
-  echo "install: removed. State is left in /var/lib/tinkedge, settings in /etc/tinkedge and /etc/default/tinkedge, and the user tinkedge"
+  echo "install: removed. State is left in /var/lib/tinkedge, backups in /var/lib/tinkedge-backups, settings in /etc/tinkedge and /etc/default/tinkedge, and the user tinkedge"
   exit 0
 fi
 
@@ -85,7 +85,7 @@ echo "$link" >>"$list"
 (cd "$wheels/papers" && find . -type f) | while IFS= read -r paper; do
   place 0644 "$wheels/papers/$paper" "/usr/local/${paper#./usr/}"
 done
-for unit in "$wheels"/systemd/*.service; do
+for unit in "$wheels"/systemd/*.service "$wheels"/systemd/*.timer; do
   place 0644 "$unit" "$units/${unit##*/}"
   sed -i "s|/usr/bin/tinkedge|$link|g; s|file:///usr/share/doc/tinkedge/[^ ]*||" "$units/${unit##*/}"
 done

@@ -15,6 +15,8 @@
 #                              they fit; PACKAGE gets its newest one, `all` all of them
 #   setup.sh ipxe              unpack the iPXE of Debian 12 and of 13 that this machine does not have, into
 #                              .venv/ipxe-bookworm or .venv/ipxe-trixie: the tests boot machines with an old and a new one
+#   setup.sh shim              unpack the shim and GRUB of Debian 12 and of 13 into .venv/shim-bookworm and .venv/shim-trixie:
+#                              the tests boot a machine with Secure Boot by both
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
 #   setup.sh kubectl [run]     use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
@@ -184,6 +186,18 @@ unpack_ipxe() { # on Debian 12 and 13, one of them is there
   done
 }
 
+unpack_shim() { # two GRUBs: 2.06 loads by TFTP only, 2.12 by HTTP, too. Installed, they would write a boot loader
+  local suite target
+  for suite in bookworm trixie; do
+    target=$venv/shim-$suite
+    [ ! -e "$target/grubx64.efi" ] || continue
+    mkdir -p "$target"
+    (unpack "$suite" shim-signed usr/lib/shim/shimx64.efi.signed "$target/shimx64.efi") &&
+      (unpack "$suite" grub-efi-amd64-signed usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed "$target/grubx64.efi") ||
+      die "the tests of Secure Boot need Debian $suite's shim and GRUB"
+  done
+}
+
 unpack_tftpd() { # its package and atftpd's exclude each other
   [ -x "$venv/bin/in.tftpd" ] || [ -x /usr/sbin/in.tftpd ] || (unpack bookworm tftpd-hpa usr/sbin/in.tftpd "$venv/bin/in.tftpd") ||
     echo "setup: the benchmarks will do without tftpd-hpa" >&2
@@ -282,8 +296,9 @@ case ${1:-} in
   lock) shift; make_lock "$@" ;;
   kubectl) unpack_kubectl "${2:-}" ;;
   ipxe) unpack_ipxe ;;
+  shim) unpack_shim ;;
   tftpd) unpack_tftpd ;;
   cloud-init) make_cloud_init ;;
   installed) make_installed "${2:-}" ;;
-  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | tftpd | cloud-init | installed [SUITE]" ;;
+  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | shim | tftpd | cloud-init | installed [SUITE]" ;;
 esac

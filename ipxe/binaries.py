@@ -18,6 +18,10 @@ under its own name without `-shim`, `-shimx64` or `-shimaa64` (ipxe/shim, automa
 names keep that ending last; it takes name and server from the DHCP header (`file`, `siaddr`) or from its own URL. A
 shim whose second stage is missing is not offered.
 
+The other way with Secure Boot is GRUB (`BootPath.GRUB`): a distribution's shim, which runs that distribution's GRUB,
+which runs its kernels (`ipxe.grub` has the script). Both stand in Debian's packages, or in a directory of their own
+under the names that shims ask for.
+
 An architecture that has no file gets no file: a wrong one would hang the machine with nothing on its screen.
 """
 
@@ -28,6 +32,7 @@ import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +52,14 @@ def is_optional(name: str) -> bool:
     return _OPTIONAL.fullmatch(name) is not None
 
 
+class BootPath(StrEnum):
+    """By which program a machine gets from its firmware to the kernel."""
+
+    IPXE = "ipxe"
+    GRUB = "grub"
+    """A distribution's shim and GRUB, where the firmware can run them; iPXE on any other machine."""
+
+
 class BinariesError(Exception):
     """The directory of iPXE binaries can't be used."""
 
@@ -59,12 +72,14 @@ class NoBinaryError(LookupError):
 class Architecture:
     """One line of IANA's registry "Processor Architecture Types".
 
-    `candidates` are the names of files that run there, best first; empty where iPXE has no port.
+    `candidates` are the names of files that run there, best first; empty where iPXE has no port. `shim` is the name of
+    the one that a distribution has signed; empty: none has.
     """
 
     code: int
     name: str
     candidates: tuple[str, ...] = ()
+    shim: str = ""
 
 
 # undionly and snponly drive the network card through the firmware that has just used it, so they work wherever the
@@ -100,6 +115,25 @@ SMEE_NAMES: Final = {
 _TRACE = re.compile(r"-[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
 """What Smee puts behind a name for tracing (W3C Trace Context, section 3.2.2)."""
 
+_SHIM_X64, _SHIM_AA64 = "shimx64.efi", "shimaa64.efi"
+
+GRUB_OF: Final = {_SHIM_X64: "grubx64.efi", _SHIM_AA64: "grubaa64.efi"}
+"""The name that a distribution's shim asks for, beside itself: it is built in (shim's DEFAULT_LOADER)."""
+
+_SIGNED: Final = {
+    _SHIM_X64: Path("/usr/lib/shim/shimx64.efi.signed"),
+    "grubx64.efi": Path("/usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed"),
+    _SHIM_AA64: Path("/usr/lib/shim/shimaa64.efi.signed"),
+    "grubaa64.efi": Path("/usr/lib/grub/arm64-efi-signed/grubnetaa64.efi.signed"),
+}
+"""Where Debian and Ubuntu have them: packages shim-signed, and grub-efi-amd64-signed or grub-efi-arm64-signed. Of GRUB
+it is the image for the network, which has the modules for that in it and looks for `grub/grub.cfg` at its server."""
+_PACKAGES: Final = {
+    _SHIM_X64: "shim-signed and grub-efi-amd64-signed",
+    _SHIM_AA64: "shim-signed and grub-efi-arm64-signed",
+}
+_SPEAKS_HTTP: Final = b"HTTP/1.1"  # what GRUB's module http sends, if it is inside: in Debian from 2.12 on
+
 _RELEASE_DIRECTORY = re.compile(r"(i386|x86_64|arm32|arm64|loong64|riscv32|riscv64)(-sb)?")
 _SHIM = re.compile(r"-shim[a-z0-9]{0,4}(?=\.efi$)")
 
@@ -114,21 +148,21 @@ ARCHITECTURES: dict[int, Architecture] = {
         Architecture(4, "ARC x86"),
         Architecture(5, "Intel Lean Client"),
         Architecture(6, "UEFI x86", _efi("i386")),
-        Architecture(7, "UEFI x86-64", _X86_64),
+        Architecture(7, "UEFI x86-64", _X86_64, _SHIM_X64),
         Architecture(8, "EFI Xscale"),
         # RFC 4578 as first printed called 9 "EFI x86-64" and 7 "EFI BC" (since mended by an erratum): ROMs written
         # after it send 9 and are x86-64 machines. No machine has ever been seen to need EFI byte code.
-        Architecture(9, "UEFI x86-64 (EBC)", _X86_64),
+        Architecture(9, "UEFI x86-64 (EBC)", _X86_64, _SHIM_X64),
         Architecture(10, "UEFI ARM 32-bit", _efi("arm32")),
-        Architecture(11, "UEFI ARM 64-bit", _ARM64),
+        Architecture(11, "UEFI ARM 64-bit", _ARM64, _SHIM_AA64),
         Architecture(12, "PowerPC Open Firmware"),
         Architecture(13, "PowerPC ePAPR"),
         Architecture(14, "POWER OPAL v3"),
         Architecture(15, "UEFI x86 HTTP", _efi("i386")),
-        Architecture(16, "UEFI x86-64 HTTP", _X86_64),
-        Architecture(17, "UEFI EBC HTTP", _X86_64),
+        Architecture(16, "UEFI x86-64 HTTP", _X86_64, _SHIM_X64),
+        Architecture(17, "UEFI EBC HTTP", _X86_64, _SHIM_X64),
         Architecture(18, "UEFI ARM 32-bit HTTP", _efi("arm32")),
-        Architecture(19, "UEFI ARM 64-bit HTTP", _ARM64),
+        Architecture(19, "UEFI ARM 64-bit HTTP", _ARM64, _SHIM_AA64),
         Architecture(20, "x86 BIOS HTTP", _BIOS),
         # U-Boot runs EFI programs (bootefi), as most builds of it can. One that can't has asked in vain, but hangs on
         # nothing: it loads the file into memory and goes on with its own boot script.
@@ -195,13 +229,17 @@ def _flat_name(directory: str, name: str) -> str:
 class BootBinaries:
     """The boot programs of one directory, in memory. A file that is added or changed is seen after a restart."""
 
-    def __init__(self, directory: Path) -> None:
-        """Read every boot file of `directory`.
+    def __init__(self, directory: Path, shims: Path | None = None, usual_path: BootPath = BootPath.IPXE) -> None:
+        """Read every boot file of `directory`, and the shims and GRUBs of `shims` (None: of this host's packages).
+
+        `usual_path` is that of machines whose Hardware names none.
 
         Raises:
-            BinariesError: the directory or a file in it can't be read, or it holds no boot file.
+            BinariesError: a directory or a file in it can't be read, or `directory` holds no boot file.
         """
         self.directory = directory
+        self._shims = shims
+        self._usual_path = usual_path
         self._files: dict[str, BootBinary] = {}
         try:
             for path in sorted(directory.iterdir()):
@@ -223,9 +261,24 @@ class BootBinaries:
             )
 
         self._files = {name: file for name, file in self._files.items() if self._is_complete(name)}
+        self._read_shims(shims)
+
+    def _read_shims(self, directory: Path | None) -> None:
+        """Raises BinariesError."""
+        try:
+            if directory is None:
+                for name, path in _SIGNED.items():
+                    self._read(path, name)
+                return
+            for path in sorted(directory.iterdir()):
+                self._read(path, path.name.removesuffix(".signed"))
+        except OSError as error:
+            raise BinariesError(f"--shim-dir: {error.filename or directory}: {error.strerror}") from error
+        if not any(name in self._files for name in GRUB_OF):
+            raise BinariesError(f"--shim-dir: {directory} has none of {', '.join(GRUB_OF)}")
 
     def _read(self, path: Path, name: str) -> None:
-        if path.suffix not in BOOT_FILE_SUFFIXES or not path.is_file():
+        if Path(name).suffix not in BOOT_FILE_SUFFIXES or not path.is_file():
             return
         size = path.stat().st_size
         if not 0 < size <= MAX_BOOT_FILE_BYTES:
@@ -254,13 +307,21 @@ class BootBinaries:
         fitting = (self._files.get(each) for each in SMEE_NAMES.get(name, ()) if after_shim(each) is None)
         return next(filter(None, fitting), None)
 
-    def for_architectures(self, codes: Iterable[int]) -> BootBinary:
+    def for_architectures(
+        self, codes: Iterable[int], path: BootPath | None = None, *, http: bool = False
+    ) -> BootBinary:
         """The best boot file for a machine that names these architectures, most preferred first.
+
+        `path` is by which program it is to boot, None: by the usual one; `http`: its firmware fetches all by HTTP.
 
         Raises:
             NoBinaryError: none of them has a file here. The message says for an operator what is missing.
         """
         codes = tuple(codes)
+        if (path or self._usual_path) is BootPath.GRUB:
+            shims = [known.shim for code in codes if (known := ARCHITECTURES.get(code)) is not None and known.shim]
+            if shims:
+                return self._shim(shims[0], http=http)
         wanted: list[str] = []
         for code in codes:
             known = ARCHITECTURES.get(code)
@@ -272,6 +333,17 @@ class BootBinaries:
                     return found
             wanted.extend(name for name in known.candidates if after_shim(name) is None)
         raise NoBinaryError(self._missing(codes, wanted))
+
+    def _shim(self, name: str, *, http: bool) -> BootBinary:
+        shim, grub = self._files.get(name), self._files.get(GRUB_OF[name])
+        if shim is None or grub is None:
+            where = f"put them into {self._shims}" if self._shims is not None else f"install {_PACKAGES[name]}"
+            raise NoBinaryError(f"boot path grub: {name} or {GRUB_OF[name]} is missing; {where}")
+        if http and _SPEAKS_HTTP not in grub.content:
+            raise NoBinaryError(
+                f"boot path grub: this {grub.name} speaks no HTTP, which this firmware boots by: GRUB 2.12 does"
+            )
+        return shim
 
     def _missing(self, codes: tuple[int, ...], wanted: list[str]) -> str:
         if not codes:

@@ -34,6 +34,7 @@ from urllib.parse import quote
 from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
+from ipxe.binaries import BootPath
 from ipxe.parameters import (
     MAX_CHARACTERS,
     ParametersError,
@@ -148,7 +149,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """What a script is made of, whether a Hardware says so or, for a machine without, the edge's default OSIE."""
 
     mac: str
@@ -161,6 +162,8 @@ class _Plan:
     """What the agent calls itself; empty: by the MAC."""
     logs: bool = False
     """Whether the machine is to send its log lines here."""
+    path: BootPath = BootPath.IPXE
+    """Which program loads the kernel."""
 
 
 class Scripts:
@@ -180,7 +183,7 @@ class Scripts:
         environment.globals.update(
             attempts=settings.attempts, retry_seconds=settings.retry_seconds, screen_seconds=settings.screen_seconds
         )
-        self._environment = environment
+        self.environment = environment
 
     def compile(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> Script:
         """The script for the interface `mac` of `hardware`; `osie_parameters` are the words of its OSIE's annotation.
@@ -190,7 +193,7 @@ class Scripts:
         ipxe = hardware.spec.ipxe
         if ipxe is not None and ipxe.inline and ipxe.url:
             raise _error(hardware, "spec.ipxe", "has both inline and url: remove one")
-        plan = self._plan(mac, hardware, origin, osie_parameters)
+        plan = self.plan(mac, hardware, origin, osie_parameters)
         if ipxe is not None and ipxe.inline:
             return self._inline(plan, hardware, ipxe.inline)
         if ipxe is not None and ipxe.url:
@@ -198,9 +201,22 @@ class Scripts:
         osie = hardware.spec.osie.name if hardware.spec.osie is not None else ""
         if not osie:
             raise _error(hardware, "spec.osie.name", "is not set: name the OSIE that the machine is to boot")
+        return self._boot(self.fitting(plan, hardware), hardware.metadata.namespace, osie)
+
+    def to_send(self, mac: str, script: Script) -> str:
+        """The text of a script for the registered machine `mac` as it is now: with the tokens that it needs."""
+        tokens = self.tokens()
+        if not tokens:
+            return script.text
+        first, end_of_line, rest = script.text.partition("\n")
+        lines = "".join(f"set {setting} {token(mac)}\n" for setting, token in tokens.items())
+        return f"{first}{end_of_line}{lines}{rest}"
+
+    def fitting(self, plan: Plan, hardware: Hardware) -> Plan:
+        """The plan whose command line a kernel can read: if need be, without the other edges. Raises ScriptError."""
         length = self._length(plan)
-        if length > MAX_COMMAND_LINE and origin.others:
-            plan = replace(plan, origin=replace(origin, others=()))
+        if length > MAX_COMMAND_LINE and plan.origin.others:
+            plan = replace(plan, origin=replace(plan.origin, others=()))
             length = self._length(plan)
         if length > MAX_COMMAND_LINE:
             raise _error(
@@ -208,25 +224,14 @@ class Scripts:
                 "spec.kernelParams",
                 f"makes a kernel command line of {length} bytes, of which Linux reads {MAX_COMMAND_LINE}",
             )
-        return self._boot(plan, hardware.metadata.namespace, osie)
-
-    def to_send(self, mac: str, script: Script) -> str:
-        """The text of a script for the registered machine `mac` as it is now: with the tokens that it needs."""
-        tokens = self._tokens()
-        if not tokens:
-            return script.text
-        first, end_of_line, rest = script.text.partition("\n")
-        lines = "".join(f"set {setting} {token(mac)}\n" for setting, token in tokens.items())
-        return f"{first}{end_of_line}{lines}{rest}"
+        return plan
 
     def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin, osie_parameters: str = "") -> Script:
         """The script of a machine that no Hardware describes: it boots `osie`, a namespace and a name.
 
         Raises ScriptError.
         """
-        words = self._shared_words(osie, osie_parameters, known_of(mac, None, mac, origin.address))
-        plan = _Plan(mac, "a machine without a Hardware", origin, parameters=words, registered=False)
-        return self._boot(plan, *osie)
+        return self._boot(self.plan_of_unregistered(mac, osie, origin, osie_parameters), *osie)
 
     def reason(self, mac: str, reason: str) -> str:
         """A script that shows why `mac` is not booted, line by line, and goes on to the next boot device."""
@@ -247,9 +252,10 @@ class Scripts:
         return f"{self._http(origin)}/ipxe/script/{mac}/auto.ipxe"
 
     def _http(self, origin: Origin) -> str:
-        return f"http://{self._authority(origin)}"
+        return f"http://{self.authority(origin)}"
 
-    def _authority(self, origin: Origin) -> str:
+    def authority(self, origin: Origin) -> str:
+        """Address and port of an edge's HTTP."""
         return f"{origin.address}:{origin.http_port or self._settings.http_port}"
 
     def _sign_url(self, origin: Origin, which: str) -> str:
@@ -258,12 +264,18 @@ class Scripts:
 
     # --- the kinds of script --------------------------------------------------------------------------------------
 
-    def _tokens(self) -> dict[str, Callable[[str], str]]:
+    def tokens(self) -> dict[str, Callable[[str], str]]:
         """What makes them, by iPXE setting."""
         made = {TOKEN_SETTING: self._settings.token, METADATA_SETTING: self._settings.metadata_token}
         return {setting: token for setting, token in made.items() if token is not None}
 
-    def _plan(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str) -> _Plan:
+    def plan_of_unregistered(self, mac: str, osie: tuple[str, str], origin: Origin, osie_parameters: str) -> Plan:
+        """What the script of a machine that no Hardware describes is made of. Raises ScriptError."""
+        words = self._shared_words(osie, osie_parameters, known_of(mac, None, mac, origin.address))
+        return Plan(mac, "a machine without a Hardware", origin, parameters=words, registered=False)
+
+    def plan(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str) -> Plan:
+        """What the script of the interface `mac` of `hardware` is made of. Raises ScriptError."""
         interface = hardware.spec.network_interfaces.get(mac)
         vlan = interface.dhcp.vlan_id if interface is not None and interface.dhcp is not None else None
         worker_id = _worker_id(hardware)
@@ -274,7 +286,7 @@ class Scripts:
             parameters += _words(hardware, f"spec.kernelParams[{number}]", parameter)
         full_name = _for_screen(f"{hardware.metadata.namespace}/{hardware.metadata.name}")
         logs = self._settings.logs is LogsTo.ALL or (self._settings.logs is LogsTo.HOOKOS and is_hookos(parameters))
-        return _Plan(mac, full_name, origin, vlan or "", parameters, worker_id=worker_id, logs=logs)
+        return Plan(mac, full_name, origin, vlan or "", parameters, worker_id=worker_id, logs=logs)
 
     def _shared_words(self, osie: tuple[str, str], osie_parameters: str, known: dict[str, str | None]) -> list[str]:
         """The words of the site and of the OSIE for one machine. Raises ScriptError."""
@@ -291,18 +303,17 @@ class Scripts:
             raise ScriptError(f"{where} {error}") from error
         return words
 
-    def _boot(self, plan: _Plan, namespace: str, osie: str) -> Script:
+    def _boot(self, plan: Plan, namespace: str, osie: str) -> Script:
         origin, mac = plan.origin, plan.mac
         over_http = f"{self._script_url(mac, origin)}?failed"
         why = f"tftp://{origin.address}/{mac}/why.ipxe" if origin.tftp else over_http
-        # A kernel of another edge is told of that one's server.
-        plans = [plan, *(self._plan_of(plan, other) for other in origin.others)]
+        plans = self.plans(plan)
         bases = [self._osie_base(each, osie) for each in plans]
         text = self._render_for(
             "boot",
             plan,
             osie=_for_screen(f"{namespace}/{osie}"),
-            kernels=[f"{base}/kernel {line}" for base, line in zip(bases, self._command_lines(plans), strict=True)],
+            kernels=[f"{base}/kernel {line}" for base, line in zip(bases, self.command_lines(plans), strict=True)],
             initrds=[f"{base}/initrd" for base in bases],
             kernel_url=f"{bases[0]}/kernel",
             initrd_url=f"{bases[0]}/initrd",
@@ -311,7 +322,11 @@ class Scripts:
         )
         return Script(text=text, what=f"OSIE {namespace}/{osie}", osie=(namespace, osie), logs=plan.logs)
 
-    def _command_lines(self, plans: list[_Plan]) -> list[str]:
+    def plans(self, plan: Plan) -> list[Plan]:
+        """One for each edge that the machine may boot from: a kernel of another edge is told of that one's server."""
+        return [plan, *(self._plan_of(plan, other) for other in plan.origin.others)]
+
+    def command_lines(self, plans: list[Plan]) -> list[str]:
         """One for the kernel of each edge; where there is no server beside one, that of the first."""
         first, *others = plans
         lines = [self._command_line(first)]
@@ -320,24 +335,23 @@ class Scripts:
             lines.append(self._command_line(plan) if is_whole else lines[0])
         return lines
 
-    def _osie_base(self, plan: _Plan, osie: str) -> str:
+    def _osie_base(self, plan: Plan, osie: str) -> str:
         if plan.origin.tftp:
             return f"tftp://{plan.origin.address}/{plan.mac}/osie/{quote(osie, safe='')}"
         return f"{self._http(plan.origin)}/osie/{quote(osie, safe='')}"
 
-    def _plan_of(self, plan: _Plan, other: Origin) -> _Plan:
+    def _plan_of(self, plan: Plan, other: Origin) -> Plan:
         """The same at another edge, which has all the others beside it."""
         rest = tuple(each for each in plan.origin.others if each != other)
         here = replace(plan.origin, grpc_port=plan.origin.grpc_port or self._settings.grpc_port, others=())
         return replace(plan, origin=replace(other, tftp=plan.origin.tftp, others=(here, *rest)))
 
-    def _length(self, plan: _Plan) -> int:
+    def _length(self, plan: Plan) -> int:
         """Bytes of the longest of its kernel command lines, with the tokens that are put in."""
-        plans = [plan, *(self._plan_of(plan, other) for other in plan.origin.others)]
-        longest = max(len(line.encode()) for line in self._command_lines(plans))
-        return longest + _TOKEN_BYTES * len(self._tokens())
+        longest = max(len(line.encode()) for line in self.command_lines(self.plans(plan)))
+        return longest + _TOKEN_BYTES * len(self.tokens())
 
-    def _command_line(self, plan: _Plan) -> str:
+    def _command_line(self, plan: Plan) -> str:
         """The kernel's command line in the order that Tinkerbell's operators know; the last of equal names wins."""
         settings, origin = self._settings, plan.origin
         servers = [f"{origin.address}:{origin.grpc_port or settings.grpc_port}"]
@@ -354,7 +368,7 @@ class Scripts:
             url = f"{self._http(origin)}{CA_PATH}"
             words.append(f"tinkerbell_tls_ca={url}#sha256={hashlib.sha256(settings.tls_ca).hexdigest()}")
             if origin.others:
-                words.append(f"tinkerbell_edges={','.join(map(self._authority, origin.others))}")
+                words.append(f"tinkerbell_edges={','.join(map(self.authority, origin.others))}")
         words += [f"worker_id={plan.worker_id or plan.mac}", f"hw_addr={plan.mac}"]
         if settings.token is not None and plan.registered:
             words.append(f"tinkerbell_token=${{{TOKEN_SETTING}}}")
@@ -363,15 +377,16 @@ class Scripts:
             words.append(f"tinkerbell_metadata={url}")
         registries = list(settings.insecure_registries)
         if settings.own_registry:
-            registries.append(self._authority(origin))
+            registries.append(self.authority(origin))
         if registries:
             words.append(f"insecure_registries={','.join(registries)}")
         words.append(f"{SIGN_PARAMETER}={self._sign_url(plan.origin, 'up')}")
-        words.append("initrd=initrd")
+        if plan.path is BootPath.IPXE:
+            words.append("initrd=initrd")
         words += [f"console={console}" for console in settings.consoles]
         return " ".join([*words, *plan.parameters])
 
-    def _chain(self, plan: _Plan, hardware: Hardware, url: str) -> Script:
+    def _chain(self, plan: Plan, hardware: Hardware, url: str) -> Script:
         words = _words(hardware, "spec.ipxe.url", url)
         if words != [url]:
             raise _error(hardware, "spec.ipxe.url", "has spaces in it: write them as %20")
@@ -379,7 +394,7 @@ class Scripts:
             raise _error(hardware, "spec.ipxe.url", "ends with a backslash, which adds a line in iPXE: write it as %5C")
         return Script(text=self._render_for("chain", plan, url=url), what="spec.ipxe.url")
 
-    def _inline(self, plan: _Plan, hardware: Hardware, inline: str) -> Script:
+    def _inline(self, plan: Plan, hardware: Hardware, inline: str) -> Script:
         if "\0" in inline or len(inline.encode()) > MAX_INLINE_BYTES:
             raise _error(
                 hardware, "spec.ipxe.inline", f"has a NUL character or is longer than {MAX_INLINE_BYTES} bytes"
@@ -387,11 +402,11 @@ class Scripts:
         script = inline.replace("\r\n", "\n").rstrip("\n")
         return Script(text=self._render_for("inline", plan, script=script), what="spec.ipxe.inline")
 
-    def _render_for(self, name: str, plan: _Plan, **values: str | list[str]) -> str:
+    def _render_for(self, name: str, plan: Plan, **values: str | list[str]) -> str:
         return self._render(name, mac=plan.mac, hardware=plan.who, vlan=plan.vlan, **values)
 
     def _render(self, name: str, **values: str | list[str]) -> str:
-        return self._environment.get_template(f"{name}.ipxe.j2").render(values)
+        return self.environment.get_template(f"{name}.ipxe.j2").render(values)
 
 
 def _worker_id(hardware: Hardware) -> str:

@@ -139,7 +139,8 @@ publish() {
     local raw=$1 out=$2
     case $out in
         *.raw.gz) gzip -n -6 <"$raw" >"$out.tmp" ;;
-        *.raw.zst) zstd -q -T0 -9 --long=24 -f -o "$out.tmp" -- "$raw" ;;
+        # Level 9 takes four times as long for a tenth less.
+        *.raw.zst) zstd -q -T0 -3 --long=24 -f -o "$out.tmp" -- "$raw" ;;
         *) cp --sparse=always -- "$raw" "$out.tmp" ;;
     esac
     printf '%s  %s\n' "$(sha256sum <"$out.tmp" | cut -d ' ' -f 1)" "$(basename -- "$out")" >"$out.sha256.tmp"

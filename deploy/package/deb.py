@@ -102,7 +102,7 @@ def _link(path: Path, target: str) -> None:
 def _units(root: Path, target: Target) -> Iterator[str]:
     # The names of before and after /lib became a link for packages, too (Debian 13).
     units = root / ("lib" if target.release < 13 else "usr/lib") / "systemd/system"
-    for unit in sorted((DEPLOY / "systemd").glob("*.service")):
+    for unit in sorted(each for kind in ("service", "timer") for each in (DEPLOY / "systemd").glob(f"*.{kind}")):
         _copy(unit, units / unit.name)
         yield unit.name
     _copy(DEPLOY / "systemd" / "tinkedge.sysusers", root / "usr/lib/sysusers.d/tinkedge.conf")

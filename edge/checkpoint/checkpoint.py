@@ -168,14 +168,15 @@ class Checkpoint:
                 await self._write(kind, part)
         if now >= self._noted + _STILL_SO_SECONDS:
             self._noted = now
-            await asyncio.to_thread(self._still_so)  # a disk that hangs must not hold up machines
+            # A disk that hangs must not hold up machines.
+            await asyncio.to_thread(self._note_still_so, self._still_so())
 
     async def close(self) -> None:
         """Write what has changed since, at a clean end."""
         for kind, part in self._parts.items():
             if part.changed is not None and part.informer.has_synced:
                 await self._write(kind, part)
-        self._still_so()
+        self._note_still_so(self._still_so())
 
     async def _write(self, kind: str, part: _Part) -> None:
         part.changed = None
@@ -209,15 +210,22 @@ class Checkpoint:
             log.warning(text, kind, error.strerror or error)
         part.failing = True
 
-    def _still_so(self) -> None:
-        """Note that what is in the files is what the API has."""
+    def _still_so(self) -> list[Path]:
+        """Which files have what the API has. To be asked in the event loop, as informers are."""
+        return [
+            part.path
+            for part in self._parts.values()
+            if part.changed is None and part.size and part.informer.has_synced and not part.informer.failing_for
+        ]
+
+    def _note_still_so(self, files: list[Path]) -> None:
+        """Have them say so. In a thread."""
         now = self._clock()
-        for part in self._parts.values():
-            if part.changed is None and part.size and part.informer.has_synced and not part.informer.failing_for:
-                try:
-                    os.utime(part.path, (now, now))
-                except OSError as error:
-                    log.debug("%s: %s", part.path, error)
+        for path in files:
+            try:
+                os.utime(path, (now, now))
+            except OSError as error:
+                log.debug("%s: %s", path, error)
 
     @property
     def states(self) -> dict[str, tuple[int, bool]]:

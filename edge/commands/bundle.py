@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edge.commands.options import DataDirectory
 from edge.commands.progress import Progress
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def show(file: Path, key: Path, output: str) -> None:
 @_KEY
 @click.option(
     "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=DataDirectory(),
     default=Path("/var/lib/tinkedge"),
     help="Where OSIEs, images, files, boot programs and objects are put.",
 )

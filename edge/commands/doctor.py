@@ -15,7 +15,16 @@ import click
 
 from edge.commands import options
 from edge.composition import doctor as examine
-from edge.composition.checks import Finding, Severity, api_addresses, api_users, osie_names, running_edge
+from edge.composition.checks import (
+    Finding,
+    Severity,
+    agents_certificates,
+    api_addresses,
+    api_users,
+    backups,
+    osie_names,
+    running_edge,
+)
 from edge.composition.checks.findings import note
 from edge.lab.build import default_cache, in_checkout
 
@@ -30,6 +39,7 @@ _SIGNS: Final = {
 _PATH = click.Path(path_type=Path)
 _PORT = click.IntRange(1, 65535)
 _API_SECONDS: Final = 10.0
+_CERTIFICATES: Final = ("tls-cert", "tls-ca", "client-ca")
 _WITHOUT_A_PORT: Final = ("controller", "webhooks")
 """What `tinkedge up` can leave out, too."""
 
@@ -46,7 +56,7 @@ _WITHOUT_A_PORT: Final = ("controller", "webhooks")
 @click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="The iPXE binaries' directory.")
 @click.option(
     "--data-dir",
-    type=_PATH,
+    type=click.Path(path_type=Path, readable=False),
     default=Path("/var/lib/tinkedge"),
     help="That of `tinkedge up`: database, keys and cache.",
 )
@@ -59,6 +69,9 @@ _WITHOUT_A_PORT: Final = ("controller", "webhooks")
 )
 @click.option("--http-port", type=_PORT, default=7080, help="As for `tinkedge up`.")
 @click.option("--grpc-port", type=_PORT, default=42113, help="As for `tinkedge up`.")
+@click.option("--grpc-tls-cert", type=_PATH, default=None, help="As for `tinkedge up`: until when it is good.")
+@click.option("--grpc-tls-ca", type=_PATH, default=None, help="As for `tinkedge up`: until when it is good.")
+@click.option("--grpc-client-ca", type=_PATH, default=None, help="As for `tinkedge up`: until when it is good.")
 @click.option("--api-port", type=_PORT, default=6443, help="As for `tinkedge up`.")
 @click.option("--api-address", multiple=True, help="As for `tinkedge up`.")
 @click.option("--admin-port", type=_PORT, default=7081, help="As for `tinkedge up`.")
@@ -112,8 +125,10 @@ def doctor(
         "tinkedge up": chain(
             examine.serving(networks, ipxe_dir, examine.ports(numbers, given["admin_address"], off)),
             api_addresses(given["api_address"]),
+            agents_certificates({f"--grpc-{of}": given[f"grpc_{of.replace('-', '_')}"] for of in _CERTIFICATES}),
             examine.data_directory(data_dir),
             api_users(data_dir, datetime.now(UTC)),
+            backups(),
             running_edge(data_dir, given["admin_address"], given["admin_port"]),
             _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
         ),

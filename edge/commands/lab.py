@@ -32,6 +32,12 @@ from edge.lab.screen import Screen
 )
 @click.option("--cache-dir", type=click.Path(path_type=Path), default=None, help="Where the OSIE and images are kept.")
 @click.option("--ipxe-dir", type=click.Path(path_type=Path, exists=True), default=None, help="Other iPXE binaries.")
+@click.option(
+    "--shim-dir",
+    type=click.Path(path_type=Path, exists=True),
+    default=None,
+    help="Shim and GRUB for a machine with Secure Boot. Default: those of Debian's packages.",
+)
 @click.option("--wheel", type=click.Path(path_type=Path, exists=True), default=None, help="Wheel for the OSIE's agent.")
 @click.option(
     "--manifests",

@@ -51,7 +51,9 @@ class Urls:
     help="Or the edge's interface on this host: eth1, eth1=10.0.0.1. Repeatable. Default: of the default route.",
 )
 @click.option("--http-port", type=click.IntRange(1, 65535), default=7080, help="The port there.")
-@click.option("--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="The edge's.")
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path, readable=False), default=Path("/var/lib/tinkedge"), help="The edge's."
+)
 @click.option(
     "--metadata-token-key", type=_PATH, default=None, help="The edge's key file. Default: DATA_DIR/metadata-token.key."
 )
@@ -92,7 +94,9 @@ def metadata_url(
     try:
         tokens = MetadataTokens(token_keys(data_dir, metadata_token_key, create=False), metadata_token_lifetime)
     except KeyFileError as error:
-        advice = "The edge makes it when it starts; give the same --data-dir, or --metadata-token-key."
+        advice = (
+            "The edge makes it at its start: as root or its user, give the same --data-dir, or --metadata-token-key."
+        )
         raise click.ClickException(f"{error}. {advice}") from error
     bases = [f"http://{address}:{http_port}" for address in _addresses(public_ip, interface)]
     if not is_mac(mac):

@@ -147,11 +147,49 @@ empty_checksum_type = click.option(
 """All commands about Metal3's hosts must agree on it."""
 
 
+class DataDirectory(click.Path):
+    """One that this user may work in. It is for its owner alone, and most people are somebody else."""
+
+    def __init__(self, *, checked_later: bool = False) -> None:
+        """`checked_later`: whoever takes it says by itself, with more words, that it is no directory."""
+        super().__init__(path_type=Path, file_okay=checked_later, readable=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises BadParameter, with whom to be instead."""
+        path: Any = super().convert(value, param, ctx)
+        try:
+            next(path.iterdir(), None)
+        except PermissionError:
+            self.fail(f"'{path}' is for {_owner(path)} alone: run this as root (sudo), or as that user", param, ctx)
+        except OSError:
+            pass  # not there yet, or what the command itself says more about
+        return path
+
+
+def _owner(path: Path) -> str:
+    try:
+        return f"user {path.owner()}"
+    except (KeyError, OSError):
+        return "its owner"
+
+
 def data_dir(what: str) -> Callable[[Command], Command]:
     """The option of a command that works in a data directory."""
-    return click.option(
-        "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("/var/lib/tinkedge"), help=what
-    )
+    return click.option("--data-dir", type=DataDirectory(), default=Path("/var/lib/tinkedge"), help=what)
+
+
+def admin_token_from(command: Command) -> Command:
+    """The options of a command that shows the admin token: where the edge has it, or a copy."""
+    # A copy is for those who may not look into the directory.
+    directory = click.Path(path_type=Path, readable=False)
+    where = "The edge's, where its admin token is."
+    command = click.option(
+        "--admin-token-file",
+        type=click.Path(path_type=Path, readable=False),
+        default=None,
+        help="Or a copy of it. Default: DATA_DIR/admin-token.",
+    )(command)
+    return click.option("--data-dir", type=directory, default=Path("/var/lib/tinkedge"), help=where)(command)
 
 
 def kubeconfig(whose: str) -> Callable[[Command], Command]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import aiohttp
 import click
 
+from edge.commands.options import admin_token_from
 from edge.composition.admin_token import AdminTokenError, read, token_file
 
-_PATH = click.Path(path_type=Path)
 _SECONDS = 10.0
 
 
@@ -24,8 +24,7 @@ class _NoLinkError(Exception):
 @click.option(
     "--admin-url", default="http://127.0.0.1:7081", help="The edge's admin address, as the browser reaches it."
 )
-@click.option("--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="The edge's, where its admin token is.")
-@click.option("--admin-token-file", type=_PATH, default=None, help="Or a copy of it. Default: DATA_DIR/admin-token.")
+@admin_token_from
 def page(admin_url: str, data_dir: Path, admin_token_file: Path | None) -> None:
     """Print a link to the web page of a running edge: all machines, why one does not boot, the edge itself.
 

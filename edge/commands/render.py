@@ -1,4 +1,5 @@
-"""`tinkedge render`: what a Workflow would run, offline, with the code that the API server and the controller use.
+"""`tinkedge render`: what a Workflow would run, or what a machine netboots, offline, with the code that the API server,
+the controller and the edge use.
 
 The objects are first completed and checked as if they were applied, so that what a template finds in them is what it
 will find, and what would be refused is told here.
@@ -6,6 +7,8 @@ will find, and what would be refused is told here.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,9 @@ import click
 import orjson
 import yaml
 
+from edge.commands.options import ipv4
 from tink.api import crds
-from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.api.v1alpha2 import API_VERSION, KERNEL_PARAMETERS_ANNOTATION, Hardware, Raw
 from tink.controller import unusable
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, load
 from tink.schema import Checker, compile_definition
@@ -32,12 +36,28 @@ from tink.template import TemplateError, render_actions
     required=True,
     help="File or directory with the Hardware, the Template and the Workflow. Repeatable.",
 )
+@click.option(
+    "--netboot",
+    "edge",
+    type=ipv4,
+    metavar="IPV4",
+    default=None,
+    help="Show instead what the machines netboot: the iPXE script of each, from an edge at this address.",
+)
 @click.option("--workflow", default=None, help="Name of the Workflow, or NAMESPACE/NAME, if there is more than one.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format.")
-def render(files: tuple[Path, ...], workflow: str | None, output: str) -> None:
-    """Show what a Workflow would run, without running it: the list of its rendered actions."""
+def render(files: tuple[Path, ...], edge: str | None, workflow: str | None, output: str) -> None:
+    """Show what a Workflow would run, without running it: the list of its rendered actions.
+
+    Or, with --netboot, what machines boot from the network, an installer without Workflow, say; as of an edge with no
+    other options.
+    """
     try:
         manifests = [manifest for file in files for manifest in load(file)]
+        if edge is not None:
+            for script in _scripts(manifests, edge):
+                click.echo(script)
+            return
         actions = _actions(manifests, _workflow(manifests, workflow))
     except ManifestError as error:
         raise click.ClickException(str(error)) from error
@@ -73,11 +93,45 @@ def _workflow(manifests: list[Manifest], name: str | None) -> Manifest:
     ]
     if len(found) == 1:
         return found[0]
-    if len(found) > 1 and len({(_namespace(obj), obj["metadata"]["name"]) for _, obj in found}) < len(found):
-        places = ", ".join(f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in found)
+    names = Counter((_namespace(obj), obj["metadata"]["name"]) for _, obj in found)
+    if twice := [each for each in found if names[_namespace(each[1]), each[1]["metadata"]["name"]] > 1]:
+        places = ", ".join(f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in twice)
         raise ManifestError(f"two Workflows have one name: {places}. Leave one of them out of -f")
     named = [f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in found or there]
-    raise ManifestError(f"one Workflow is needed; there are: {', '.join(named) or 'none'}. Choose with --workflow")
+    remedy = "Choose with --workflow" if named else "What a machine netboots is shown with --netboot IPV4, of the edge"
+    raise ManifestError(f"one Workflow is needed; there are: {', '.join(named) or 'none'}. {remedy}")
+
+
+def _scripts(manifests: list[Manifest], edge: str) -> Iterator[str]:
+    """Of each network card that may netboot. Raises ManifestError."""
+    from ipxe.scripts import BootSettings, Origin, ScriptError, Scripts
+
+    compiler, machines = Scripts(BootSettings()), [each for each in manifests if _is(each[1], "Hardware")]
+    if not machines:
+        raise ManifestError("there is no Hardware in the files")
+    for manifest in machines:
+        stored = _as_stored(manifest)
+        hardware, named = Hardware.model_validate(stored), (stored["spec"].get("osie") or {}).get("name", "")
+        words = _kernel_parameters(manifests, named, _namespace(manifest[1]))
+        for mac, card in hardware.spec.network_interfaces.items():
+            if card.disable_netboot:
+                yield f"# {hardware.metadata.name}, {mac}: spec.networkInterfaces[{mac}].disableNetboot is true"
+                continue
+            try:
+                script = compiler.compile(mac, hardware, Origin(edge), words)
+            except ScriptError as error:
+                raise ManifestError(f"{manifest[0]}: {error}") from error
+            yield f"# {hardware.metadata.name}, {mac}: {script.what}\n{script.text}"
+
+
+def _kernel_parameters(manifests: list[Manifest], osie: str, namespace: str) -> str:
+    """The words that an OSIE has for its machines. Raises ManifestError."""
+    for manifest in manifests:
+        _, obj = manifest
+        if _is(obj, "OSIE") and obj["metadata"]["name"] == osie and _namespace(obj) == namespace:
+            annotations = _as_stored(manifest)["metadata"].get("annotations") or {}
+            return str(annotations.get(KERNEL_PARAMETERS_ANNOTATION, ""))
+    return ""
 
 
 def _referenced(manifests: list[Manifest], workflow: Manifest, kind: str, field: str) -> Manifest:

@@ -18,6 +18,7 @@ import aiohttp
 import click
 from click.core import ParameterSource
 
+from edge.commands.options import admin_token_from
 from edge.commands.options import interface as interface_type
 from edge.composition.admin_token import AdminTokenError, read, token_file
 from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 _NAMED = 10
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
 """Names of Hardware that are listed where one is unknown."""
-_PATH = click.Path(path_type=Path)
 
 
 @click.command()
@@ -39,8 +39,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--admin-url", default=None, help="Where the edge tells. Default: of --admin-address and --admin-port.")
 @click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
 @click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
-@click.option("--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="The edge's, where its admin token is.")
-@click.option("--admin-token-file", type=_PATH, default=None, help="Or a copy of it. Default: DATA_DIR/admin-token.")
+@admin_token_from
 @click.option("--history/--no-history", default=True, help="Begin with what has happened already.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
 @click.option("--logs", is_flag=True, help="Show what machines log over the network, too: with --syslog, or HookOS.")

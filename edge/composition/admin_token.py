@@ -42,7 +42,8 @@ def read(file: Path) -> str:
         ) from None
     except PermissionError:
         raise AdminTokenError(
-            f"admin token {file} is for its owner only: ask as the user whom the edge runs as"
+            f"admin token {file} is for its owner only: ask as root (sudo), or as the user whom the edge runs as, or "
+            "with a copy of it (--admin-token-file)"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise AdminTokenError(f"admin token {file} can't be read: {error}") from error

@@ -116,7 +116,7 @@ class Serving:
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
         metadata = _metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
         boot = _boot_settings(settings, metadata)
-        self._binaries = BootBinaries(edge.ipxe_dir)
+        self._binaries = BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path)
         self._gone: frozenset[str] = frozenset()
         self._living: frozenset[str] = frozenset()
         self.peers = self._other_edges(metadata) if metadata is not None else None

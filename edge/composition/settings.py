@@ -10,6 +10,7 @@ from typing import Literal
 from edge.callers import Networks
 from edge.composition.host import Network
 from edge.machines import DhcpMode, NetbootWhen
+from ipxe.binaries import BootPath
 from tink.controller import ControllerSettings
 from tink.server import ServerSettings
 from tink.webhooks import WebhookSettings
@@ -62,6 +63,8 @@ class EdgeSettings:
     decline_quarantine: float = 600.0
     default_osie: tuple[str, str] | None = None
     ipxe_dir: Path = Path("/usr/lib/ipxe")
+    shim_dir: Path | None = None
+    boot_path: BootPath = BootPath.IPXE
     osie_dir: Path | None = None
     tftp_dir: Path | None = None
     tftp_single_port: bool = False

@@ -106,6 +106,7 @@ class MachineApp:
             self._fast_path = FastPath(inventory, context.callers, compiled, service.sent, context.clock)
         self._handlers: dict[Place, Handler] = {
             Place.SCRIPT: boot.script,
+            Place.GRUB: boot.grub,
             Place.BINARY: boot.binary,
             Place.OSIE: self._osie.file,
             Place.SIGN: Signs(context).sign,

@@ -23,6 +23,7 @@ class Place(Enum):
     """Where a request goes."""
 
     SCRIPT = auto()
+    GRUB = auto()
     BINARY = auto()
     OSIE = auto()
     SIGN = auto()
@@ -77,6 +78,8 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.BINARY, name=name)
         case ["ipxe", "binary", who, name]:
             return Route(Place.BINARY, name=name, who=spelled(who))
+        case ["grub", *rest] if rest:
+            return Route(Place.GRUB, name="/".join(rest))
         case ["osie", name, ("kernel" | "initrd") as part]:
             return Route(Place.OSIE, name=part, who=name)
         case ["sign", ("starting" | "up") as name]:

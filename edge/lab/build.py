@@ -102,7 +102,7 @@ class Builder:
             f"{name} {now - work.began:.0f} s{work.phase and f' ({work.phase}{work.percent})'}"
             for name, work in self._working.items()
         ]
-        return f"{'; '.join(works)}; {_fetched(self._cache) / 1e6:.1f} MB of packages fetched"
+        return f"{'; '.join(works) or 'clearing up'}; {_fetched(self._cache) / 1e6:.1f} MB of packages fetched"
 
     async def build(self, *, full: bool) -> Artifacts:
         """Make what is missing or out of date; with `full`, the image with cloud-init. Raises CommandError."""

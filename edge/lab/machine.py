@@ -22,6 +22,18 @@ class Firmware(StrEnum):
     BIOS = "bios"  # SeaBIOS with iPXE as the network card's option ROM
     UEFI = "uefi"  # OVMF with its own PXE client
     UEFI_HTTP = "uefi-http"  # OVMF with its own HTTP Boot client
+    SECURE = "uefi-secure"  # OVMF's PXE client with Secure Boot, which trusts Microsoft's keys as real machines do
+    SECURE_HTTP = "uefi-secure-http"  # the same with its HTTP Boot client
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether it runs only what is signed."""
+        return self in (Firmware.SECURE, Firmware.SECURE_HTTP)
+
+    @property
+    def boots_by_http(self) -> bool:
+        """Whether it has an HTTP Boot client in the place of PXE."""
+        return self in (Firmware.UEFI_HTTP, Firmware.SECURE_HTTP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +52,9 @@ class MachineSettings:
 # Cursor movements and colours that firmware sends to a serial terminal (ECMA-48), and other control characters.
 _CONTROL = re.compile(r"\x1b\[[0-9;?=]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b.|[\x00-\x09\x0b-\x1f\x7f]")
 
-_OVMF_CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
-_OVMF_VARS = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
+_OVMF = Path("/usr/share/OVMF")
+# Only code in System Management Mode may write the variables with the keys.
+_GUARDED_VARIABLES = ("-global", "driver=cfi.pflash01,property=secure,value=on", "-global", "ICH9-LPC.disable_s3=1")
 
 
 class Machine:
@@ -60,9 +73,10 @@ class Machine:
         await run(["truncate", "--size", f"{self.settings.disk_mib}M", self.disk])
         self.screen.touch()
         if self.settings.firmware is not Firmware.BIOS:
-            if not _OVMF_VARS.exists():
-                raise CommandError(f"{_OVMF_VARS} is missing (Debian package ovmf)")
-            shutil.copyfile(_OVMF_VARS, self._variables)
+            variables = _OVMF / f"OVMF_VARS_4M{'.ms' if self.settings.firmware.is_secure else ''}.fd"
+            if not variables.exists():
+                raise CommandError(f"{variables} is missing (Debian package ovmf)")
+            shutil.copyfile(variables, self._variables)
         self._process = await Daemon.start("machine", self._command(), self._log)
 
     @property
@@ -105,11 +119,14 @@ class Machine:
             return [*command, "-machine", "pc,graphics=off", "-device", card]
         # Without an option ROM, OVMF's own clients boot the card: a first stage that is not iPXE. PXE comes before HTTP
         # Boot, which would be tried two minutes later.
-        switched_off = ("IPv4PXESupport", "IPv6PXESupport") if settings.firmware is Firmware.UEFI_HTTP else ()
+        switched_off = ("IPv4PXESupport", "IPv6PXESupport") if settings.firmware.boots_by_http else ()
+        is_secure = settings.firmware.is_secure
+        code = _OVMF / f"OVMF_CODE_4M{'.secboot' if is_secure else ''}.fd"
         return [
             *command,
             *(word for name in switched_off for word in ("-fw_cfg", f"name=opt/org.tianocore/{name},string=n")),
-            *("-machine", "q35", "-device", f"{card},romfile="),
-            *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={_OVMF_CODE}"),
+            *("-machine", "q35,smm=on" if is_secure else "q35", "-device", f"{card},romfile="),
+            *(_GUARDED_VARIABLES if is_secure else ()),
+            *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={code}"),
             *("-drive", f"if=pflash,format=raw,unit=1,file={self._variables}"),
         ]

@@ -53,6 +53,7 @@ class LabSettings:
     cache: Path
     accel: str = "tcg"
     ipxe_dir: Path | None = None
+    shim_dir: Path | None = None
     wheel: Path | None = None
     memory_mib: int = 1024
     patience: float = 120.0
@@ -194,6 +195,10 @@ class Lab:
         ]
         if self._settings.ipxe_dir is not None:
             command += ["--ipxe-dir", self._settings.ipxe_dir]
+        if self._settings.firmware.is_secure:
+            command += ["--boot-path", "grub"]
+        if self._settings.shim_dir is not None:
+            command += ["--shim-dir", self._settings.shim_dir]
         return await Daemon.start("tinkedge up", command, self._logs / "tinkedge-up.log")
 
     async def _ready(self, edge: Daemon, within: float = 30) -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import orjson
 from pydantic import ValidationError
 
-from tink.api.v1alpha2 import Hardware, NetworkInterface, Raw
+from ipxe.binaries import BootPath
+from tink.api.v1alpha2 import BOOT_PATH_ANNOTATION, Hardware, NetworkInterface, Raw
 from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest
@@ -34,7 +35,8 @@ _SERVED_METADATA = ("name", "namespace", "labels", "annotations")
 class Machine:
     """One network interface of one Hardware, as it was when the machine was looked up.
 
-    `mac` is lower case with colons; `ip` is the reserved IPv4 address in dotted form, or None where none is given.
+    `mac` is lower case with colons; `ip` is the reserved IPv4 address in dotted form, or None where none is given;
+    `boot_path` what its Hardware says of it, None: nothing.
     """
 
     mac: str
@@ -43,6 +45,7 @@ class Machine:
     name: str
     disable_dhcp: bool
     disable_netboot: bool
+    boot_path: BootPath | None
     _packed: bytes = field(repr=False)
     _read: Callable[[bytes], Hardware] = field(repr=False)
 
@@ -171,6 +174,7 @@ class Inventory:
     def _machines(self, key: NamespacedName, hardware: Hardware, packed: bytes) -> Iterable[Machine]:
         namespace, name = key
         read = self._read
+        path = _boot_path(key, hardware)
         for mac, interface in hardware.spec.network_interfaces.items():
             if not is_mac(mac):
                 log.error(
@@ -183,7 +187,7 @@ class Inventory:
                 continue
             ip = interface.dhcp.ip if interface.dhcp is not None else None
             disabled = interface.disable_dhcp, interface.disable_netboot
-            yield Machine(mac, ip, namespace, name, *disabled, packed, read)
+            yield Machine(mac, ip, namespace, name, *disabled, path, packed, read)
 
     def _read(self, packed: bytes) -> Hardware:
         hardware = self._at_hand.get(packed)
@@ -198,6 +202,18 @@ def _served(obj: Raw) -> Raw:
     metadata = obj["metadata"]
     served = {"metadata": {name: metadata[name] for name in _SERVED_METADATA if name in metadata}}
     return served | {"spec": obj["spec"]} if "spec" in obj else served
+
+
+def _boot_path(key: NamespacedName, hardware: Hardware) -> BootPath | None:
+    given = hardware.metadata.annotations.get(BOOT_PATH_ANNOTATION)
+    if given is None:
+        return None
+    try:
+        return BootPath(given.strip())
+    except ValueError:
+        ways = " or ".join(BootPath)
+        log.error("Hardware %s/%s: metadata.annotations[%s] is not %s", *key, BOOT_PATH_ANNOTATION, ways)
+        return None
 
 
 def _all(index: _Index, value: str) -> tuple[Machine, ...]:

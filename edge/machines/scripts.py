@@ -17,6 +17,8 @@ from edge.journey.events import Outcome, Recorder, Step
 from edge.machines.inventory import Inventory, Machine
 from edge.machines.osie_files import OsieLookup
 from edge.machines.policy import NetbootPolicy
+from ipxe.binaries import BootPath
+from ipxe.grub import GrubScripts
 from ipxe.scripts import Origin, Script, ScriptError, Scripts
 from tink.api.v1alpha2 import KERNEL_PARAMETERS_ANNOTATION, Raw, as_mapping
 from tink.limits.newest import Newest
@@ -54,43 +56,65 @@ class MachineScripts:
         self._policy = policy
         self._osie = osie
         self._scripts = scripts
+        self._grub = GrubScripts(scripts)
         self._record = record
         self._default_osie = default_osie
         self._others = others
-        self._compiled: Newest[str, dict[Origin, _Compiled]] = Newest(MAX_KEPT)
+        self._compiled: Newest[str, dict[tuple[Origin, BootPath], _Compiled]] = Newest(MAX_KEPT)
         self.logs_wanted = False
         """Whether some machine was told to send its log lines here."""
 
-    def script(self, mac: str, origin: Origin, *, client: str) -> str:
-        """What the machine `mac` runs; recorded on its journey. `client` is its program's name, for people."""
+    def script(
+        self, mac: str, origin: Origin, *, client: str, path: BootPath = BootPath.IPXE, recorded: bool = True
+    ) -> str:
+        """What the machine `mac` runs. `client` is its program's name, for people; `path` says which program it is.
+
+        `recorded`: on its journey; not where nothing is sent (HEAD).
+        """
+        record: Recorder = self._record if recorded else _nowhere
         machine = self._inventory.by_mac(mac)
         decision = self._policy.decide(machine)
         if not decision.allowed:
-            return self._reason(mac, Outcome.REFUSED, decision.reason, client)
+            return self._reason(record, mac, Outcome.REFUSED, decision.reason, client, path)
         origin = self._with_others(origin, mac)
         osie = self._osie_of(machine)
         raw = self._osie(*osie) if osie is not None else None
         parameters = _parameters(raw)
         if machine is None:
-            compiled = self._default(mac, origin, parameters)
+            compiled = self._default(mac, origin, parameters, path)
         else:
-            compiled = self._compile(machine, origin, parameters)
+            compiled = self._compile(machine, origin, parameters, path)
         script = compiled.script
         if script is None:
             outcome = Outcome.REFUSED if machine is None else Outcome.FAILED
-            return self._reason(mac, outcome, compiled.problem, client)
+            return self._reason(record, mac, outcome, compiled.problem, client, path)
         if script.osie is not None and raw is None:
             who = f"Hardware {machine.name}" if machine is not None else "--default-osie"
             reason = f"OSIE {'/'.join(script.osie)}, which {who} names, does not exist"
-            return self._reason(mac, Outcome.FAILED, reason, client)
+            return self._reason(record, mac, Outcome.FAILED, reason, client, path)
         self.logs_wanted = self.logs_wanted or script.logs
         facts = {"boots": "osie", "osie": "/".join(script.osie)} if script.osie is not None else {"boots": "own"}
-        self._record(mac, Step.SCRIPT, Outcome.OK, f"script sent: {script.what}", client=client, **facts)
-        return script.text if machine is None else self._scripts.to_send(mac, script)
+        record(mac, Step.SCRIPT, Outcome.OK, f"script sent: {script.what}", client=client, **facts)
+        return script.text if machine is None else self._of(path).to_send(mac, script)
 
-    def why(self, mac: str, reason: str) -> str:
+    def why(self, mac: str, reason: str, path: BootPath = BootPath.IPXE) -> str:
         """A script that shows `reason`; not recorded, for what it is about has been."""
-        return self._scripts.reason(mac, reason)
+        return self._of(path).reason(mac, reason)
+
+    def not_started(self, mac: str) -> str:
+        """What GRUB shows that was sent kernel and initrd and could not start them; recorded."""
+        reason = (
+            "GRUB did not start what it was sent: what it says of it stands above.\n"
+            "Where Secure Boot is on, the kernel of the OSIE must be signed by a key that the shim trusts: take one of "
+            "the distribution that the shim is of."
+        )
+        self._record(
+            mac, Step.BOOT, Outcome.FAILED, reason.replace("\n", " ").replace("stands above", "is on its screen")
+        )
+        return self.why(mac, reason, BootPath.GRUB)
+
+    def _of(self, path: BootPath) -> Scripts | GrubScripts:
+        return self._grub if path is BootPath.GRUB else self._scripts
 
     def autoexec(self, mac: str, origin: Origin) -> str:
         """What a new iPXE runs before anything else: the way to `script`."""
@@ -104,10 +128,10 @@ class MachineScripts:
         others = self._others(origin.address, mac)
         return replace(origin, others=others) if others else origin
 
-    def _reason(self, mac: str, outcome: Outcome, reason: str, client: str) -> str:
+    def _reason(self, record: Recorder, mac: str, outcome: Outcome, reason: str, client: str, path: BootPath) -> str:
         first, _, _ = reason.partition("\n")
-        self._record(mac, Step.SCRIPT, outcome, f"no boot: {first}", client=client, reason=first)
-        return self._scripts.reason(mac, reason)
+        record(mac, Step.SCRIPT, outcome, f"no boot: {first}", client=client, reason=first)
+        return self.why(mac, reason, path)
 
     def _osie_of(self, machine: Machine | None) -> tuple[str, str] | None:
         """Namespace and name of the OSIE that a machine boots, if it boots one."""
@@ -116,23 +140,23 @@ class MachineScripts:
         named = machine.hardware.spec.osie
         return (machine.namespace, named.name) if named is not None and named.name else None
 
-    def _compile(self, machine: Machine, origin: Origin, osie_parameters: str) -> _Compiled:
+    def _compile(self, machine: Machine, origin: Origin, osie_parameters: str, path: BootPath) -> _Compiled:
         of_machine = self._compiled.setdefault(machine.mac, {})
-        compiled = of_machine.get(origin)
+        compiled = of_machine.get((origin, path))
         if compiled is None or compiled.osie_parameters != osie_parameters:
             try:
-                script = self._scripts.compile(machine.mac, machine.hardware, origin, osie_parameters)
+                script = self._of(path).compile(machine.mac, machine.hardware, origin, osie_parameters)
                 compiled = _Compiled(script, osie_parameters=osie_parameters)
             except ScriptError as error:
                 compiled = _Compiled(None, str(error), osie_parameters)
-            of_machine[origin] = compiled
+            of_machine[origin, path] = compiled
         return compiled
 
-    def _default(self, mac: str, origin: Origin, osie_parameters: str) -> _Compiled:
+    def _default(self, mac: str, origin: Origin, osie_parameters: str, path: BootPath) -> _Compiled:
         """For a machine that is seen and not registered, where such machines may netboot."""
         if self._default_osie is not None:
             try:
-                return _Compiled(self._scripts.unregistered(mac, self._default_osie, origin, osie_parameters))
+                return _Compiled(self._of(path).unregistered(mac, self._default_osie, origin, osie_parameters))
             except ScriptError as error:
                 return _Compiled(None, str(error))
         return _Compiled(
@@ -152,3 +176,7 @@ def _parameters(osie: Raw | None) -> str:
     annotations = as_mapping(as_mapping((osie or {}).get("metadata")).get("annotations"))
     given = annotations.get(KERNEL_PARAMETERS_ANNOTATION)
     return given if isinstance(given, str) else ""
+
+
+def _nowhere(*_about: object, **_detail: object) -> None:
+    """A recorder of nothing."""

@@ -33,7 +33,8 @@ from edge.neighbour.resolution import AddressResolution
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, printable
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
-from ipxe.binaries import BootBinaries, is_optional
+from ipxe.binaries import BootBinaries, BootPath, is_optional
+from ipxe.grub import WHY
 from ipxe.scripts import Origin
 from tink.limits.newest import Newest
 
@@ -52,7 +53,10 @@ _EXPECTED_MISSES = re.compile(
     re.IGNORECASE,
 )
 
-_OF_ONE_MACHINE = re.compile(r"(auto|why|autoexec)\.ipxe|osie|[0-9a-f]{2}[:.-]?[0-9a-f]{2}", re.IGNORECASE)
+_GRUB_CONFIG = re.compile(r"grub\.cfg(-01-[0-9a-f]{2}(-[0-9a-f]{2}){5})?|why\.cfg")
+_OF_ONE_MACHINE = re.compile(
+    r"(auto|why|autoexec)\.ipxe|(grub|why)\.cfg|osie|[0-9a-f]{2}[:.-]?[0-9a-f]{2}", re.IGNORECASE
+)
 """What names of files have that are made for one machine, or may be in a directory of its own; others have it, too."""
 _MAC_SEGMENT = re.compile(r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")
 _PI_SERIAL = re.compile(r"[0-9a-f]{8}|[0-9a-f]{16}")
@@ -163,6 +167,8 @@ class BootFiles:
         match asked.rest:
             case ["auto.ipxe" | "why.ipxe" | "autoexec.ipxe" as name] if self._scripts is not None:
                 return self._script(asked, name, self._scripts)
+            case ["grub", name] if self._scripts is not None and _GRUB_CONFIG.fullmatch(name):
+                return self._operators_or_our_grub(asked, name, self._scripts)
             case ["osie", name, ("kernel" | "initrd") as part] if self._osie_files is not None:
                 return self._osie(asked, name, part, self._osie_files)
         return None
@@ -177,6 +183,28 @@ class BootFiles:
         if name == "why.ipxe":
             return _text(scripts.why(mac, self._failures.get(mac, NO_FAILURE)), name, mac)
         return _text(scripts.script(mac, self._origin, client="iPXE over TFTP"), name, mac)
+
+    def _operators_or_our_grub(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened | Awaitable[Opened]:
+        if self._extra is None:
+            return self._grub(asked, name, scripts)
+
+        async def choose() -> Opened:
+            found = self._of_operator(asked)
+            found = await found if isinstance(found, Awaitable) else found
+            return self._grub(asked, name, scripts) if isinstance(found, Refusal) else found
+
+        return choose()
+
+    def _grub(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
+        """`grub.cfg` by the caller's address, or the same with its own MAC behind it (`grub.cfg-01-<mac>`)."""
+        named = mac_of(name.rpartition("-01-")[2])
+        mac = self._caller(replace(asked, named=named) if named is not None else asked)
+        if isinstance(mac, Refusal):
+            return mac
+        if name == WHY:
+            failure = self._failures.get(mac)
+            return _text(scripts.why(mac, failure, BootPath.GRUB) if failure else scripts.not_started(mac), name, mac)
+        return _text(scripts.script(mac, self._origin, client="GRUB over TFTP", path=BootPath.GRUB), name, mac)
 
     def _osie(self, asked: _Asked, name: str, part: str, osie_files: OsieFiles) -> Opened | Awaitable[Opened]:
         mac = self._caller(asked)

@@ -24,7 +24,9 @@ Five rules keep it from harm:
    that ends after `REWINDS` times without a window that came through whole: then only what is new is sent, the echoes
    die down, and a loss is left to the timer.
 3. Silence is answered after a time that follows the client's own pace (RFC 1123 section 4.2.3.2, computed as in RFC
-   6298) and doubles, and it ends the transfer in the end, so nobody can keep one for ever.
+   6298) and doubles, and it ends the transfer in the end, so nobody can keep one for ever. Firmware is even for long
+   and then does something else for a while: EDK2 takes 24 ms a window, and 70 ms now and then. So the shortest time
+   leaves room for that. Who proves by an echo that nothing was lost gets the longest of these (as RFC 4015 has it).
 4. A file may still be arriving here. While the next block is not there, the client's silence is our fault and ends
    nothing; the last block is repeated in a slow rhythm, so that the client knows that it was not forgotten. Real
    clients acknowledge that again, and one from which nothing at all is heard is given up.
@@ -48,6 +50,11 @@ FIRST_TIMEOUT_SECONDS: Final = 0.5
 """Seconds before the first retransmission, while the client's pace is not known. A local network answers in
 milliseconds, a busy ROM in some tenths of a second."""
 MIN_TIMEOUT_SECONDS: Final = 0.05
+"""Seconds before a retransmission, at the least: to a client that has been quick."""
+CAUTIOUS_TIMEOUT_SECONDS: Final = 0.2
+"""The same to one that is slow, or was found to be late: what Linux' TCP takes (TCP_RTO_MIN)."""
+CAUTIOUS_ROUND_TRIPS: Final = 8
+"""How many of its round trips a client may be late by, between these two."""
 MAX_TIMEOUT_SECONDS: Final = 8.0
 PATIENCE_SECONDS: Final = 30.0
 """Seconds of silence after which a client is given up."""
@@ -125,6 +132,7 @@ class ReadTransfer:
         self._highest_sent = 0
         self._rewinds_left = REWINDS
         self._repeated = -1  # the highest block that was sent twice; 0 is the OACK
+        self._repeated_in_silence = range(0)  # the blocks that the timer has repeated last
         self._offered = bool(agreed.accepted)  # waiting for ACK 0
         self._started = now
         self._last_progress = now
@@ -138,6 +146,7 @@ class ReadTransfer:
         self._round_trip: float | None = None
         self._variation = 0.0
         self._timeout = FIRST_TIMEOUT_SECONDS if agreed.timeout is None else agreed.timeout
+        self._least_timeout = MIN_TIMEOUT_SECONDS
 
     def start(self, now: float) -> Burst:
         """The first packets: the OACK where options were agreed on, else the first window."""
@@ -184,6 +193,7 @@ class ReadTransfer:
         if self.starved:
             return self._sign_of_life(now)
         self._retries += 1
+        self._repeated_in_silence = range(self.acked + 1, self._sent + 1)
         if self.answered:
             return self._repeat(now)
         if self._unproven_bytes + self._first_bytes() > UNPROVEN_FACTOR * self._heard_bytes:
@@ -273,6 +283,8 @@ class ReadTransfer:
             self._sent = self.acked
 
     def _acknowledged_again(self, now: float) -> Burst:
+        if self.acked in self._repeated_in_silence:
+            self._was_late()
         if self._window == 1 or self.acked <= self._repeated or self._sent == self.acked:
             return []
         return self._repeat(now)
@@ -288,13 +300,21 @@ class ReadTransfer:
         if self.agreed.timeout is None and self.acked > self._repeated and not self.starved:
             self._pace(took)
 
+    def _was_late(self) -> None:
+        """Both the block and its repetition arrived: it was not lost, the client had something else to do."""
+        self._least_timeout = CAUTIOUS_TIMEOUT_SECONDS
+        if self.agreed.timeout is None:
+            self._timeout = max(self._timeout, self._least_timeout)
+
     def _pace(self, took: float) -> None:
         if self._round_trip is None:
             self._round_trip, self._variation = took, took / 2
         else:
             self._variation += (abs(self._round_trip - took) - self._variation) / 4
             self._round_trip += (took - self._round_trip) / 8
-        self._timeout = min(max(MIN_TIMEOUT_SECONDS, self._round_trip + 4 * self._variation), MAX_TIMEOUT_SECONDS)
+        allowance = min(CAUTIOUS_ROUND_TRIPS * self._round_trip, CAUTIOUS_TIMEOUT_SECONDS)
+        computed = self._round_trip + 4 * self._variation
+        self._timeout = min(max(computed, allowance, self._least_timeout), MAX_TIMEOUT_SECONDS)
 
     def _meaning_of_error(self, code: int) -> Ending:
         if code == ErrorCode.UNKNOWN_TRANSFER and not self.answered:

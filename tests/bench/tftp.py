@@ -1,4 +1,5 @@
-"""TFTP: one client in windows of 1, 16 and 64 blocks, and 200 clients at once, against the best of three peers.
+"""TFTP: one client in windows of 1, 16 and 64 blocks, slow firmware, and 200 clients at once, against the best of three
+peers.
 
 The clients are one program (`tests/bench/load/tftp.c`), which compares every block with the file. Peers that do not
 grant a window (RFC 7440) are not compared with; the best peer is the fastest of those that do. With 200 clients the
@@ -36,6 +37,9 @@ CROWD_WINDOW = 4
 """What EDK2 asks for."""
 CROWD_SECONDS = 25.0  # then a client has failed
 LOSSY_SIZE = 1 << 20
+SLOW_SIZE = 2300 << 10
+SLOW = ("-p", "24", "-s", "70")
+"""What OVMF was seen to take for a window, in milliseconds, and what now and then."""
 DHCP_RATE, DHCP_MACHINES = 500, 1000
 
 _Start = Callable[[ExitStack, Path, Path], "_Side | None"]
@@ -50,9 +54,21 @@ class _Side:
     server: Server
     boot: Path
 
-    def fetch(self, window: int, clients: int = 1, seconds: float = CROWD_SECONDS) -> dict[str, Any]:
+    def fetch(self, window: int, clients: int = 1, seconds: float = CROWD_SECONDS, *more: str) -> dict[str, Any]:
         """What the clients' program found, with `server_cpu` in seconds."""
-        options = ["-b", str(BLOCK), "-w", str(window), "-n", str(clients), "-a", machine_ip(0), "-t", str(seconds)]
+        options = [
+            "-b",
+            str(BLOCK),
+            "-w",
+            str(window),
+            "-n",
+            str(clients),
+            "-a",
+            machine_ip(0),
+            "-t",
+            str(seconds),
+            *more,
+        ]
         program = [str(compiled("tftp")), SERVER_IP, str(PORT), NAME, str(self.boot / NAME), *options]
         before = self.server.cpu_seconds()
         found: dict[str, Any] = measured(self.cable.client(program))
@@ -110,6 +126,7 @@ def run(directory: Path) -> list[Row]:
     """All rows of this subject."""
     compiled("tftp")
     rows = _one_client(directory)
+    rows += _slow_firmware(directory)
     rows += _crowd(directory, "", CROWD_SIZE, lambda _: None)
     rows += _crowd(directory, ", 1 % loss", LOSSY_SIZE, _lose)
     return rows
@@ -184,6 +201,33 @@ def _rounds(found: dict[str, list[Sample]], peer: str) -> list[Round]:
 
 def _median(samples: list[Sample], key: str) -> float:
     return median(sample[key] for sample in samples)
+
+
+def _slow_firmware(directory: Path) -> list[Row]:
+    """How many packets it takes until firmware that is late now and then has its boot program, where none is lost."""
+    say("tftp: slow firmware")
+    boot = _boot_directory(directory, "slow", SLOW_SIZE)
+    found: dict[str, list[Sample]] = {}
+    failures = []
+    with ExitStack() as stack:
+        for start in (_ours, *CROWD_PEERS):
+            side = start(stack, directory / f"slow{start.__name__}", boot)
+            if side is None:
+                continue
+            fetched = side.fetch(CROWD_WINDOW, 1, CROWD_SECONDS, *SLOW)
+            if fetched["failures"]:
+                if side.name == "ours":
+                    raise BenchError(f"TFTP, slow firmware: {fetched['failures'][0]}")
+                failures.append(f"{side.name}: {fetched['failures'][0]}")
+                continue
+            packets = fetched["blocks"] + fetched["repeated_blocks"]
+            found[side.name] = [{"packets": packets, "repeated": fetched["repeated_blocks"]}]
+    best = min(found.keys() - {"ours"}, key=lambda name: found[name][0]["packets"], default="")
+    twice = (f"{name} {samples[0]['repeated']:.0f}" for name, samples in found.items())
+    note = f"sent twice: {', '.join([*twice, *failures])}"
+    what = f"{SLOW_SIZE / 1e6:.1f} MB to slow firmware, window {CROWD_WINDOW}: blocks"
+    rounds = _rounds(found, best)
+    return [row("tftp", what, "", rounds, "packets", best or "a peer", less_is_better=True, note=note)]
 
 
 def _crowd(directory: Path, suffix: str, size: int, prepare: Callable[[Cable], None]) -> list[Row]:

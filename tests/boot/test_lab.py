@@ -57,6 +57,16 @@ def test_uefi_machine_boots_from_power_on_to_succeeded(lab: Run, tmp_path: Path)
     print(outcome.shown)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(880)
+def test_machine_with_secure_boot_boots_by_shim_and_grub_over_http_to_succeeded(lab: Run) -> None:
+    shims = Path(sys.prefix) / "shim-trixie"
+    outcome = lab("--firmware", "uefi-secure-http", "--shim-dir", shims, "--patience", 300, timeout=840)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(("power", "dhcp", "binary", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
+    assert "boot program grubx64.efi sent over HTTP" in outcome.shown
+
+
 @pytest.mark.timeout(880)  # below faulthandler_timeout
 def test_bios_machine_is_installed_boots_its_disk_and_its_cloud_init_gets_the_user_data(lab: Run) -> None:
     # What is on the disk boots without a word, which takes its time beside other tests.

@@ -18,6 +18,9 @@ PROGRAM = Path(__file__).with_name("netboot.py")
 OLD_IPXE, NEW_IPXE = (Path(sys.prefix) / f"ipxe-{suite}" for suite in ("bookworm", "trixie"))
 """Debian 12's iPXE, of 2019, and Debian 13's, of 2025 (`deploy/setup.sh ipxe`); one of them is the system's own."""
 
+SHIMS = Path(sys.prefix)
+"""Where shim and GRUB of two Debians are (`deploy/setup.sh shim`)."""
+
 MAC = "52:54:00:12:34:56"
 REFUSED = {"interface": {"disableNetboot": True}}
 ON_VLAN = {"interface": {"dhcp": {"ip": "172.31.77.10", "netmask": "255.255.255.0", "vlanId": "50"}}}
@@ -57,14 +60,23 @@ def boot() -> Boot:
         spec: dict[str, Any] | None = None,
         beside: bool = False,
         vlan: int = 0,
+        within: float = 50,
     ) -> Report:
         command = [sys.executable, PROGRAM, "--firmware", firmware, "--until", until]
-        command += ["--spec", json.dumps(spec or {}), "--vlan", str(vlan), *(["--beside-dnsmasq"] if beside else [])]
+        command += [
+            "--spec",
+            json.dumps(spec or {}),
+            "--vlan",
+            str(vlan),
+            "--within",
+            str(within),
+            *(["--beside-dnsmasq"] if beside else []),
+        ]
         command += ["--", *up]
         if ipxe is not None:
             assert (ipxe / "snponly.efi").exists(), f"no {ipxe}: deploy/setup.sh ipxe"
             command += ["--ipxe-dir", str(ipxe)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=within + 70, check=False)
         assert done.returncode == 0, done.stderr
         report = Report(**json.loads(done.stdout))
         assert report.seconds is not None, f"nothing matched {until!r}:\n{report}"
@@ -77,6 +89,17 @@ def boot() -> Boot:
 def test_uefi_http_boot_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
     report = boot("uefi-http", "kernel ok")
     assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
+
+
+@pytest.mark.timeout(270)
+def test_machine_with_secure_boot_gets_to_the_kernel_by_shim_and_grub_and_says_why_it_does_not_start(
+    boot: Boot,
+) -> None:
+    """By TFTP alone: Debian 12's GRUB speaks no HTTP. The kernel is none, and not signed."""
+    secure = ("--boot-path", "grub", "--shim-dir", str(SHIMS / "shim-bookworm"))
+    report = boot("uefi-secure", "boot failed", *secure, within=180)
+    assert report.steps() == ["dhcp ok", "tftp info", "tftp ok", "script ok", "kernel ok", "boot failed"], report
+    assert report.shows("bad shim signature", "must be signed by a key that the shim trusts"), report
 
 
 @pytest.mark.parametrize("firmware", ["bios", "uefi"])

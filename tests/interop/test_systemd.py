@@ -36,10 +36,17 @@ def test_unit_is_not_exposed(unit: Path) -> None:
     assert float(level[1]) < MOST_EXPOSED
 
 
+def test_services_wait_for_network_and_clock_where_the_host_waits_for_them() -> None:
+    units = [unit for unit in UNITS.glob("*.service") if unit.name != "tinkedge-backup.service"]
+    assert len(units) == 1 + len(ROLES)
+    for unit in units:
+        assert "\nAfter=network-online.target time-sync.target\n" in unit.read_text(), unit.name
+
+
 def installed(directory: Path) -> Checkout:
     """A host, off, whose watchdog is less patient."""
     host = Checkout(directory)
-    for unit in UNITS.glob("*.service"):
+    for unit in (UNITS / f"{name}.service" for name in ("tinkedge", *(f"tinkedge-{role}" for role in ROLES))):
         override = host.disk / f"etc/systemd/system/{unit.name}.d/watchdog.conf"
         override.parent.mkdir()
         override.write_text(WATCHDOG)
@@ -115,6 +122,43 @@ def test_journal_is_asked_for_a_machine_and_prometheus_for_the_process(host: Hos
     metrics = host.run("curl", "-sf", "http://127.0.0.1:7081/metrics").splitlines()
     assert "tinkedge_ready 1.0" in metrics
     assert any(line.startswith("process_resident_memory_bytes ") for line in metrics), "the unit hides /proc/stat"
+
+
+def test_backup_is_made_by_its_unit_and_the_oldest_goes(host: Host) -> None:
+    host.path("/etc/default/tinkedge").write_text("TINKEDGE_KEEP=1\n")
+    host.run("systemctl", "start", "tinkedge-backup")
+    backups = host.path("/var/lib/tinkedge-backups")
+    (backups / "tinkedge-20200101T000000Z.tgz").write_text("of long ago")
+    (backups / "notes").write_text("of somebody")
+    host.run("systemctl", "start", "tinkedge-backup")
+    made = sorted(each.name for each in backups.iterdir())
+    assert len(made) == 2, made
+    assert "of long ago" not in (backups / made[1]).read_bytes().decode("latin1")
+    assert host.run("stat", "-c", "%U %a", f"/var/lib/tinkedge-backups/{made[1]}").strip() == "tinkedge 600"
+    assert host.journal("-u", "tinkedge-backup", "-p", "warning") == ""
+    assert host.show("tinkedge", "ActiveState") == "active"
+    host.run("systemctl", "enable", "--now", "tinkedge-backup.timer")
+    assert host.show("tinkedge-backup.timer", "NextElapseUSecRealtime")
+
+
+def test_data_directory_where_the_unit_may_not_write_is_said_with_the_remedy(host: Host) -> None:
+    elsewhere = host.path("/srv/tinkedge")
+    elsewhere.mkdir(mode=0o700)
+    host.run("chown", "tinkedge:", "/srv/tinkedge")
+    settings = host.path("/etc/tinkedge/tinkedge.yaml")
+    before = settings.read_text()
+    settings.write_text(f"{before}data-dir: /srv/tinkedge\n")
+    host.run("systemctl", "restart", "--no-block", "tinkedge")
+    host.wait(lambda: "ReadWritePaths=/srv/tinkedge" in host.journal("-u", "tinkedge"))
+    override = host.path("/etc/systemd/system/tinkedge.service.d/data.conf")
+    override.write_text("[Service]\nReadWritePaths=/srv/tinkedge\n")
+    host.run("systemctl", "daemon-reload")
+    host.run("systemctl", "restart", "tinkedge")
+    assert (elsewhere / "state.db").exists()
+    settings.write_text(before)
+    override.unlink()
+    host.run("systemctl", "daemon-reload")
+    host.run("systemctl", "restart", "tinkedge")
 
 
 def test_process_that_stands_still_is_ended_by_the_watchdog_and_starts_again(host: Host) -> None:

@@ -13,9 +13,10 @@ from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, NetmaskValueError
 from typing import Any, Final
 
-from tink.api.v1alpha2 import INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION, as_mapping
+from tink.api.v1alpha2 import BOOT_PATH_ANNOTATION, INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION, as_mapping
 
 _CHECKSUMS: Final = (KERNEL_SHA256_ANNOTATION, INITRD_SHA256_ANNOTATION)
+_BOOT_PATHS: Final = ("ipxe", "grub")
 _SHA256: Final = re.compile(r"\s*(sha256:)?[0-9a-fA-F]{64}\s*|\s*")
 
 
@@ -27,6 +28,7 @@ class Reason(StrEnum):
     NO_ADDRESS = "NoAddress"
     OSIE_NOT_FOUND = "OSIENotFound"
     INVALID_CHECKSUM = "InvalidChecksum"
+    UNKNOWN_BOOT_PATH = "UnknownBootPath"
     NETWORK_NOT_SERVED = "NetworkNotServed"
     """It may be known to a relay that was not heard yet: no mistake, as long as nobody knows better."""
 
@@ -78,6 +80,13 @@ def hardware_mistakes(hardware: Any, site: Site, osie: Callable[[str, str], Any]
         for name in _CHECKSUMS
         if name in _annotations(hardware)
     ]
+    path = _annotations(hardware).get(BOOT_PATH_ANNOTATION)
+    if path is not None and str(path).strip() not in _BOOT_PATHS:
+        where, message = (
+            f"metadata.annotations[{BOOT_PATH_ANNOTATION}]",
+            f"is not {' or '.join(_BOOT_PATHS)}, and ignored",
+        )
+        found.append(Mistake(Reason.UNKNOWN_BOOT_PATH, where, message))
     reference = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("osie")).get("name")
     if osie is not None and isinstance(reference, str) and reference:
         namespace = str(as_mapping(as_mapping(hardware).get("metadata")).get("namespace", ""))

@@ -60,6 +60,9 @@ the MAC that it booted from: the agentID of v1alpha1."""
 KERNEL_PARAMETERS_ANNOTATION = "tinkerbell.org/kernel-parameters"
 """Of an OSIE: words for the command line of its kernel, for every machine that boots it."""
 
+BOOT_PATH_ANNOTATION = "tinkerbell.org/boot-path"
+"""Of a Hardware: `grub` or `ipxe`, the program by which its machine gets from its firmware to the kernel."""
+
 KERNEL_SHA256_ANNOTATION = "tinkerbell.org/kernel-sha256"
 """SHA-256 of an OSIE's kernel, in hex: what is fetched from `kernelUrl` must have it to be served."""
 

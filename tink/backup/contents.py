@@ -10,6 +10,8 @@ from pathlib import Path
 STATE = "state.db"
 OSIE = "osie"
 """The operator's kernels and initrds: as large as they can be had again, so on request only."""
+FILES = frozenset({"images", "files"})
+"""What machines are given besides, container images and disk images: as OSIE."""
 REPLACED = "replaced-"
 """What a restore has moved aside begins with that."""
 _STATE_FILES = re.compile(r"state\.(db(-wal|-shm|-journal)?|lock|newest)")
@@ -23,17 +25,22 @@ def is_state(name: str) -> bool:
 
 def is_kept(name: str) -> bool:
     """Say whether an entry of a data directory stays where it is when everything else is replaced."""
-    return name in _NOT_KEPT or name == OSIE or name.startswith((".", REPLACED)) or name == "state.lock"
+    return (
+        name in _NOT_KEPT or name == OSIE or name in FILES or name.startswith((".", REPLACED)) or name == "state.lock"
+    )
 
 
-def kept_files(directory: Path, *, osie: bool) -> Iterator[tuple[str, Path]]:
+def kept_files(directory: Path, *, osie: bool = False, files: bool = False) -> Iterator[tuple[str, Path]]:
     """Give the files of a data directory for a backup, but not the state: names within it, and paths.
+
+    `osie`, `files`: also OSIE's and FILES' own.
 
     What is neither a file nor a directory is left out. Raises OSError.
     """
+    left_out = _NOT_KEPT | (set() if osie else {OSIE}) | (set() if files else FILES)
     for path in sorted(directory.iterdir()):
         name = path.name
-        if is_state(name) or name in _NOT_KEPT or name.startswith((".", REPLACED)) or (name == OSIE and not osie):
+        if is_state(name) or name in left_out or name.startswith((".", REPLACED)):
             continue
         yield from _files(path, name)
 

@@ -26,12 +26,13 @@ def create(
     now: datetime,
     progress: Progress,
     osie: bool = False,
+    files: bool = False,
     work: Path | None = None,
 ) -> Manifest:
     """Write a backup of the data directory to what `open_output` gives when all has been read and checked.
 
-    `work` is where the copy of the state stands meanwhile (None: in the data directory), `now` has a time zone. Raises
-    BackupError, ArchiveError, OSError.
+    `osie`, `files`: with what is as large as that (`contents`). `work` is where the copy of the state stands meanwhile
+    (None: in the data directory), `now` has a time zone. Raises BackupError, ArchiveError, OSError.
     """
     state = directory / contents.STATE
     if not state.is_file():
@@ -45,13 +46,13 @@ def create(
         take_snapshot(state, copy, progress)
         held = survey_snapshot(copy)
         names, paths = [contents.STATE], [copy]
-        for name, path in contents.kept_files(directory, osie=osie):
+        for name, path in contents.kept_files(directory, osie=osie, files=files):
             if problem := archive.unusable_name(name):
                 raise BackupError(f"{path}: {problem}; move it out of the data directory")
             names.append(name)
             paths.append(path)
-        files = tuple(archive.describe(name, path) for name, path in zip(names, paths, strict=True))
-        manifest = Manifest(release, now, held.layout, held.version, held.objects, files)
+        described = tuple(archive.describe(name, path) for name, path in zip(names, paths, strict=True))
+        manifest = Manifest(release, now, held.layout, held.version, held.objects, described)
         manifest.check()
         archive.write(open_output(), manifest, paths, progress)
     return manifest

@@ -99,7 +99,7 @@ def salvage(damaged: Path, directory: Path, *, now: datetime, force: bool = Fals
     Raises RestoreError, SnapshotError, OSError; then nothing has changed.
     """
     with _claimed(directory, force=force), private_files.directory(directory, "restore") as staging:
-        for name, path in contents.kept_files(damaged, osie=False):
+        for name, path in contents.kept_files(damaged):
             copy = staging / name
             copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             private_files.write(copy, path.read_bytes())
@@ -172,6 +172,15 @@ def _claimed(directory: Path, *, force: bool) -> Iterator[None]:
         os.close(lock)
 
 
+def _move(path: Path, target: Path) -> None:
+    """Below what is there already (`osie`, which is never moved aside), file by file. Raises OSError."""
+    if path.is_dir() and target.is_dir():
+        for child in path.iterdir():
+            _move(child, target / child.name)
+    else:
+        path.replace(target)
+
+
 def _put_in_place(staging: Path, directory: Path, now: datetime) -> Path | None:
     """Move what is there aside, and what was made to its place; the state last. Raises OSError."""
     for path in staging.rglob("*"):
@@ -189,11 +198,7 @@ def _put_in_place(staging: Path, directory: Path, now: datetime) -> Path | None:
                 path.rename(aside / path.name)
     for path in sorted(staging.iterdir(), key=lambda path: path.name == contents.STATE):
         target = directory / path.name
-        if path.is_dir() and target.is_dir():  # `osie`, which is never moved aside
-            for child in path.iterdir():
-                child.replace(target / child.name)
-        else:
-            path.rename(target)
+        _move(path, target)
         private_files.sync_directory(directory)
     return aside
 

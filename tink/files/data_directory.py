@@ -32,7 +32,17 @@ SECRET = frozenset(
 )
 """What tinkedge makes there for its owner alone; `kubeconfig.lock` is kubectl's, while it changes the file."""
 _PKI = frozenset({"ca.key"})
-_OURS = SECRET | {"artifacts", "checkpoint", "osie", "images", "files", "ipxe", "manifests", "lost+found"}
+_OURS = SECRET | {
+    "artifacts",
+    "checkpoint",
+    "machine-logs",
+    "osie",
+    "images",
+    "files",
+    "ipxe",
+    "manifests",
+    "lost+found",
+}
 """All that may be in a directory that is closed without asking: `osie` and what follows are the operator's, or of a
 bundle; `lost+found` is the file system's."""
 _TEMPORARY = re.compile(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -14,12 +15,22 @@ _METHOD = ["grpc_type", "grpc_service", "grpc_method"]
 
 
 class ServerMetrics(Collector):
-    """`agents()`: those that are connected; `serving()`: what the health service says."""
+    """`agents()`: those that are connected; `serving()`: what the health service says.
 
-    def __init__(self, calls: CallCounts, agents: Callable[[], int], serving: Callable[[], bool]) -> None:
+    `ends()`: until when certificates are good, by the flag that names them.
+    """
+
+    def __init__(
+        self,
+        calls: CallCounts,
+        agents: Callable[[], int],
+        serving: Callable[[], bool],
+        ends: Callable[[], Mapping[str, datetime]],
+    ) -> None:
         self._calls = calls
         self._agents = agents
         self._serving = serving
+        self._ends = ends
 
     def collect(self) -> Iterator[Metric]:
         """Called for each scrape."""
@@ -30,4 +41,10 @@ class ServerMetrics(Collector):
         yield gauge("tinkedge_agents_connected", "Agents whose command stream is open here.", [], {(): self._agents()})
         yield gauge(
             "tinkedge_agents_served", "Whether agents are served: the gRPC health service.", [], {(): self._serving()}
+        )
+        yield gauge(
+            "tinkedge_certificate_expiration_timestamp_seconds",
+            "Unix time until which certificates are valid, by the option that names their file.",
+            ["option"],
+            {(flag.removeprefix("--"),): end.timestamp() for flag, end in self._ends().items()},
         )

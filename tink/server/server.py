@@ -57,6 +57,7 @@ from tink.workflow.status import InvalidStatusError, name_of, state_of
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS, _LOOK_SOON_SECONDS = 1.0, 0.2
+_DAY_SECONDS = 86400.0
 """How often it is looked whether agents can be served: while they are, and while they are not."""
 _SWEEP_SECONDS = 30.0
 """How often it is looked for older agents that are gone."""
@@ -174,13 +175,16 @@ class WorkflowServer:
             await self._end_servers([*self._servers])
             raise
         self._spawn(self._follow_readiness())
+        if self._certificates is not None:
+            self._spawn(self._follow_certificates(self._certificates))
         self._sweep_sessions()
 
     def metrics(self) -> ServerMetrics:
         """For Prometheus, of a server that has started."""
         if self._limiter is None:
             raise RuntimeError("the server has not been started")
-        return ServerMetrics(self._limiter.counts, self._streams.__len__, lambda: self._serving)
+        ends = self._certificates.endings if self._certificates is not None else dict
+        return ServerMetrics(self._limiter.counts, self._streams.__len__, lambda: self._serving, ends)
 
     async def listen_at(self, addresses: Collection[str]) -> None:
         """Listen at these addresses (host:port each) and no others, from `start` on. Raises OSError.
@@ -265,6 +269,15 @@ class WorkflowServer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS if serving else _LOOK_SOON_SECONDS):
                     await self._stopping.wait()
+
+    async def _follow_certificates(self, certificates: Certificates) -> None:
+        """Once a day, until the server stops, say which of them end. At the start, whoever checks the settings does."""
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DAY_SECONDS):
+                    await self._stopping.wait()
+                    return
+            await asyncio.to_thread(certificates.say_what_ends)
 
     # --- older agents -----------------------------------------------------------------------------------------------
 

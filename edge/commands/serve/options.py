@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from edge.commands.options import (
+    DataDirectory,
     empty_checksum_type,
     health_address,
     ipv4,
@@ -19,6 +20,7 @@ from edge.commands.options import interface as interface_type
 from edge.commands.serve import parameter_types as types
 from edge.composition.settings import DEFAULT_HTTP_PORT, Service, Syslog
 from edge.machines import DhcpMode, NetbootWhen
+from ipxe.binaries import BootPath
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
 
 Command = Callable[..., None]
@@ -28,7 +30,10 @@ _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 _PORT = click.IntRange(1, 65535)
 
 _DATA_DIR = click.option(
-    "--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="Database, keys and cache of kernels and initrds."
+    "--data-dir",
+    type=DataDirectory(checked_later=True),
+    default=Path("/var/lib/tinkedge"),
+    help="Database, keys and cache of kernels and initrds.",
 )
 
 _NETWORK = (
@@ -162,6 +167,21 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     ),
     Service.HTTP: (
         click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="Directory of the iPXE binaries."),
+        click.option(
+            "--boot-path",
+            type=click.Choice([path.value for path in BootPath]),
+            default=BootPath.IPXE.value,
+            show_default=True,
+            help="How UEFI machines get to their kernel whose Hardware does not say: by iPXE, or by a distribution's "
+            "shim and GRUB, which Secure Boot lets run.",
+        ),
+        click.option(
+            "--shim-dir",
+            type=_DIRECTORY,
+            default=None,
+            help="Directory of shimx64.efi and grubx64.efi (shimaa64.efi, grubaa64.efi) for the boot path grub. "
+            "Default: those of Debian's and Ubuntu's packages.",
+        ),
         click.option(
             "--osie-dir",
             type=_DIRECTORY,

@@ -21,6 +21,7 @@ from edge.composition.settings import (
     Syslog,
 )
 from edge.machines import DhcpMode, NetbootWhen
+from ipxe.binaries import BootPath
 from tink.controller import ControllerSettings
 from tink.server import AgentAuth, OlderAgentAuth, ServerSettings, TlsFiles, TokenSettings
 from tink.webhooks import WebhookSettings
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 - the operator says so
 _NOT_OF_THE_STACK = ("log_level", "log_format", "health_address", "metrics_address", "disable", "metal3")
-_WORDS = {"dhcp_mode": DhcpMode, "netboot_when": NetbootWhen, "syslog": Syslog}
+_WORDS = {"dhcp_mode": DhcpMode, "netboot_when": NetbootWhen, "boot_path": BootPath, "syslog": Syslog}
 
 
 def settings(services: frozenset[Service], options: dict[str, Any], place: Place = lambda _: "here") -> StackSettings:

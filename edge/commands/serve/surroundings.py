@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Final
 from edge.commands.serve.agreement import Finding, Options, Services
 from edge.composition.settings import Service
 from tink.files import data_directory
-from tink.server import AgentAuth
+from tink.server import AgentAuth, TlsError, endings, what_ends
 
 
 def _links() -> set[str]:
@@ -25,10 +26,11 @@ def _links() -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """This host, as far as settings speak of it: the names of its interfaces, and the user (by number) who asks."""
+    """This host, as far as settings speak of it: its interfaces' names, the user (by number) who asks, Unix seconds."""
 
     interfaces: Callable[[], set[str]] = field(default=_links)
     user: Callable[[], int] = os.geteuid
+    now: Callable[[], float] = time.time
 
 
 def obstacles(services: Services, options: Options, host: Host | None = None) -> Iterator[Finding]:
@@ -36,6 +38,7 @@ def obstacles(services: Services, options: Options, host: Host | None = None) ->
     host = host or Host()
     yield from _interfaces(options, host)
     yield from _files(options)
+    yield from _certificates(options, host)
     yield from _data_dir(services, options, host)
 
 
@@ -49,6 +52,11 @@ def _interfaces(options: Options, host: Host) -> Iterator[Finding]:
                 "machines there are served when it comes; see that it is spelled right",
                 is_error=False,
             )
+
+
+def _confined() -> bool:
+    """Whether this is a service of systemd, whose unit says where it may write (ProtectSystem=, systemd.exec(5))."""
+    return "NOTIFY_SOCKET" in os.environ
 
 
 _READ: Final = ("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "kubeconfig", "admin_token_file")
@@ -71,6 +79,29 @@ def _files(options: Options) -> Iterator[Finding]:
             yield wrong(f"{file} can't be read: {error.strerror}", "let this user read it, or name another")
     if (manifests := options.get("manifests")) is not None and not manifests.exists():
         yield Finding(("manifests",), f"there is no directory {manifests}", "make it, or name another")
+
+
+_CERTIFICATES: Final = ("grpc-tls-cert", "grpc-tls-ca", "grpc-client-ca")
+
+
+def _certificates(options: Options, host: Host) -> Iterator[Finding]:
+    """Which end soon. A server's own that has ended keeps it from starting, and its reader says so."""
+    for key in _CERTIFICATES:
+        file: Path | None = options.get(key.replace("-", "_"))
+        if file is None or not file.is_file():
+            continue
+        try:
+            ((_, end),) = endings({f"--{key}": file})
+        except TlsError as error:
+            yield Finding((key,), str(error), "put one there that can be used")
+            continue
+        if said := what_ends(end, host.now()):
+            remedy = "put a renewed one there: agents can't connect from then on. It is read again while tinkedge runs"
+            if key == "grpc-tls-ca":
+                remedy = (
+                    "put its successor beside it in the file: agents can't connect from then on. Then restart the edges"
+                )
+            yield Finding((key,), f"{file} {said}", remedy, is_error=False)
 
 
 def _data_dir(services: Services, options: Options, host: Host) -> Iterator[Finding]:
@@ -97,7 +128,12 @@ def _data_dir(services: Services, options: Options, host: Host) -> Iterator[Find
             # Machines boot from what is there, and it is written again by itself when the disk lets it.
             yield wrong(
                 f"the file system of {directory} is read-only",
-                "nothing can be stored until it is writable again; look at the disk",
+                "nothing can be stored until it is writable again; "
+                + (
+                    "say so in the unit (systemctl edit): ReadWritePaths=" + str(directory)
+                    if _confined()
+                    else "look at the disk"
+                ),
                 is_error=False,
             )
         elif not os.access(directory, os.W_OK | os.X_OK):

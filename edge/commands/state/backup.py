@@ -14,32 +14,57 @@ import click
 from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
 from edge.commands.state.passphrase import passphrase_option, read_passphrase
+from edge.commands.state.rotation import name_at, too_many
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
 @data_dir_option("What to back up.")
 @passphrase_option
 @click.option("--with-osie", is_flag=True, help="Also DATA_DIR/osie: kernels and initrds, as large as they are.")
+@click.option(
+    "--with-files",
+    is_flag=True,
+    help="Also DATA_DIR/images and DATA_DIR/files: container and disk images, as large as they are.",
+)
 @click.option(
     "--work-dir",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     default=None,
     help="Where a copy of the state stands meanwhile; nobody else may look into it.  [default: the data directory]",
 )
-def backup(file: Path, data_dir: Path, passphrase_file: Path | None, with_osie: bool, work_dir: Path | None) -> None:
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    default=None,
+    help="FILE is a directory: so many of the backups there stay, older ones are removed.",
+)
+def backup(
+    file: Path,
+    data_dir: Path,
+    passphrase_file: Path | None,
+    with_osie: bool,
+    with_files: bool,
+    work_dir: Path | None,
+    keep: int | None,
+) -> None:
     """Write a backup of a data directory to FILE, or to standard output (-), while everything runs.
 
     It has the objects of the embedded API as of one moment, with keys, tokens and certificates: whoever has the file
-    may do everything. FILE is for its owner alone (0600), and whole or not there. `tinkedge restore` takes it back.
+    may do everything. FILE is for its owner alone (0600), and whole or not there; in a directory, it is named by the
+    time. `tinkedge restore` takes it back.
     """
     # Only for who makes a backup: the API server is a tenth of a second of imports.
     from tink.apiserver import ApiServerError
     from tink.backup import ArchiveError, BackupError, create, encrypted
     from tink.files import private_files
 
-    passphrase = read_passphrase(passphrase_file)
-    to_stdout = str(file) == "-"
+    passphrase, now = read_passphrase(passphrase_file), datetime.now(UTC).replace(microsecond=0)
+    to_stdout, directory = str(file) == "-", file
+    if file.is_dir():
+        file = file / name_at(now, encrypted=passphrase is not None)
+    elif keep is not None:
+        raise click.UsageError(f"--keep: {file} is no directory")
     if to_stdout and sys.stdout.isatty():
         raise click.UsageError("a backup is no text: give a FILE, or send standard output somewhere")
     if not to_stdout and file.exists() and not file.is_file():
@@ -60,12 +85,14 @@ def backup(file: Path, data_dir: Path, passphrase_file: Path | None, with_osie: 
                 data_dir,
                 open_output,
                 release=version("tinkedge"),
-                now=datetime.now(UTC).replace(microsecond=0),
+                now=now,
                 progress=progress,
                 osie=with_osie,
+                files=with_files,
                 work=work_dir,
             )
         sys.stdout.buffer.flush()
+        gone = _remove(directory, file.name, keep) if keep is not None else []
     except (BackupError, ArchiveError, ApiServerError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
@@ -78,3 +105,13 @@ def backup(file: Path, data_dir: Path, passphrase_file: Path | None, with_osie: 
     click.echo(f"with {others or 'no other file'}{'' if passphrase is None else '; encrypted'}", err=True)
     if passphrase is None:
         click.echo("it is not encrypted and holds every Secret and key; see --passphrase-file", err=True)
+    if gone:
+        click.echo(f"removed: {', '.join(gone)}", err=True)
+
+
+def _remove(directory: Path, made: str, keep: int) -> list[str]:
+    """Give the names of the backups that are too many, and are gone. Raises OSError."""
+    gone = too_many((each.name for each in directory.iterdir()), made, keep)
+    for name in gone:
+        (directory / name).unlink(missing_ok=True)
+    return gone

@@ -1,5 +1,7 @@
 """What `tinkedge doctor` looks at, a module for each thing; `edge.composition.doctor` puts them together."""
 
+from edge.composition.checks.backups import backups
+from edge.composition.checks.certificates import agents_certificates
 from edge.composition.checks.clock import clock
 from edge.composition.checks.colleagues import api_addresses, api_users
 from edge.composition.checks.findings import Finding, Severity
@@ -12,8 +14,10 @@ from edge.composition.checks.space import space
 __all__ = [
     "Finding",
     "Severity",
+    "agents_certificates",
     "api_addresses",
     "api_users",
+    "backups",
     "clock",
     "firewall",
     "links",

@@ -2,7 +2,7 @@
 
 `edge.machines.policy` says whether; what is told depends on the client:
 
-    PXE ROM       -> an iPXE binary for its architecture, by TFTP
+    PXE ROM       -> an iPXE binary for its architecture, or a shim that runs GRUB (`BootPath`), by TFTP
     HTTP Boot     -> the same, as a URL
     Raspberry Pi  -> its own firmware, by TFTP
     iPXE          -> the URL of the machine's script: the end of the chain, so it can't loop
@@ -24,7 +24,7 @@ from edge.dhcp.boot.client import Client, ClientKind
 from edge.dhcp.wire import options
 from edge.dhcp.wire.codec import NO_ADDRESS
 from edge.machines import Machine, NetbootPolicy
-from ipxe.binaries import BootBinaries, NoBinaryError
+from ipxe.binaries import BootBinaries, BootPath, NoBinaryError
 
 RASPBERRY_PI_OUIS: Final = frozenset(
     {"b8:27:eb", "dc:a6:32", "e4:5f:01", "28:cd:c1", "d8:3a:dd", "2c:cf:67", "88:a2:9e"}
@@ -81,7 +81,8 @@ class Boot:
 
     `spare_options` may be left out where the client takes only small messages; the header says the same.
     `file` and `sname` are empty where the text is too long for the header. `shared`: the same is chosen for the same
-    client on every machine of one maker (the first three bytes of the MAC), so that DHCP need not ask again.
+    client on every machine of one maker (the first three bytes of the MAC) that has the usual boot path, so that DHCP
+    need not ask again.
     """
 
     siaddr: bytes
@@ -149,13 +150,14 @@ class BootChoice:
         reason = self._policy.decide(machine).reason
         if not reason:
             try:
-                return Verdict(self.choose(client, mac, proxy=proxy))
+                path = machine.boot_path if machine is not None else None
+                return Verdict(self.choose(client, mac, path, proxy=proxy))
             except NoBinaryError as error:
                 reason = str(error)
         return Verdict(self._refuse(client, mac, reason, proxy=proxy), reason)
 
-    def choose(self, client: Client, mac: str, *, proxy: bool = False) -> Boot:
-        """What `client` boots on a machine that may; NO_BOOT for an operating system.
+    def choose(self, client: Client, mac: str, path: BootPath | None = None, *, proxy: bool = False) -> Boot:
+        """What `client` boots on a machine that may; NO_BOOT for an operating system. `path`: None for the usual one.
 
         Raises:
             ipxe.binaries.NoBinaryError: there is no file for its architecture.
@@ -163,9 +165,11 @@ class BootChoice:
         if client.kind is ClientKind.IPXE:
             return self._ipxe(client, mac, proxy=proxy)
         if client.kind is ClientKind.PXE_ROM:
-            return self._raspberry_pi if is_raspberry_pi(client, mac) else self._pxe_rom(client.architectures)
+            if is_raspberry_pi(client, mac):
+                return self._raspberry_pi
+            return self._pxe_rom(client.architectures, path)
         if client.kind is ClientKind.HTTP_ROM:
-            name = self._binaries.for_architectures(client.architectures).name
+            name = self._binaries.for_architectures(client.architectures, path, http=True).name
             return self._http_rom(mac, name, "boot file")
         return NO_BOOT
 
@@ -207,8 +211,8 @@ class BootChoice:
         # Without the class of its own the ROM takes the offer for one that can't boot it (HttpBootDhcp4.c).
         return _boot(self._http, url, f"{what} {url.decode()}", _HTTP_CLASS, b"\0")
 
-    def _compile_pxe_rom(self, architectures: tuple[int, ...]) -> Boot:
-        name = self._binaries.for_architectures(architectures).name
+    def _compile_pxe_rom(self, architectures: tuple[int, ...], path: BootPath | None) -> Boot:
+        name = self._binaries.for_architectures(architectures, path).name
         boot = _boot(self._tftp, options.text(name), f"boot file {name}", _PXE_CLASS + _USE_THE_BOOT_FILE, b"\0")
         return replace(
             boot,

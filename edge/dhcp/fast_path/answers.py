@@ -31,7 +31,7 @@ from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.relay_agent import relay_agent_of
 from edge.journey.events import Note
 from edge.machines import NetbootPolicy
-from ipxe.binaries import NoBinaryError
+from ipxe.binaries import BootPath, NoBinaryError
 
 _LAYOUTS: Final = 256
 """Layouts that are kept. A rack has a handful; what invented ones push out is learnt again from its next packet."""
@@ -181,7 +181,10 @@ class FastPath:
             may = self._decide(reservation.machine).allowed if self._follows_workflows else reservation.may_netboot
             if not may:
                 return None
-            boot_parts = known.shared.get(chaddr[:3]) or self._prepare(known, mac, chaddr)
+            if reservation.boot_path is None:
+                boot_parts = known.shared.get(chaddr[:3]) or self._prepare(known, mac, chaddr)
+            else:
+                boot_parts = self._prepare(known, mac, chaddr, reservation.boot_path)
         if boot_parts is None:
             return None
         boot, siaddr, header, boot_options, note = boot_parts
@@ -221,14 +224,14 @@ class FastPath:
             self._leased(mac, known.message_type, known.client, Verdict(boot))
         return reply
 
-    def _prepare(self, known: _KnownLayout, mac: str, chaddr: bytes) -> _BootParts | None:
+    def _prepare(self, known: _KnownLayout, mac: str, chaddr: bytes, path: BootPath | None = None) -> _BootParts | None:
         """What the machine boots; None if there is nothing for it."""
         try:
-            boot = self._choose(known.client, mac)
+            boot = self._choose(known.client, mac, path)
         except NoBinaryError:
             return None
         parts = known.prepare(boot)
-        if boot.shared:
+        if boot.shared and path is None:
             if len(known.shared) >= _MAKERS_OF_A_LAYOUT:
                 known.shared.clear()
             known.shared[chaddr[:3]] = parts

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from edge.dhcp.wire import options
 from edge.machines import Machine, NetbootPolicy
+from ipxe.binaries import BootPath
 from tink.api.v1alpha2 import DHCP
 
 log = logging.getLogger(__name__)
@@ -129,8 +130,9 @@ class Reservation:
 
     `unserved` says in one line why the machine gets no answer at all; empty: it is served. `may_netboot` is what the
     policy says as long as no Workflow has a say in it. `hostname` is option 12 and `vlan` option 43 for iPXE, both
-    encoded and empty where there is none. What the fast path needs of the machine is here, for with 100,000 of them
-    each object that is looked at is one that has to be fetched from memory.
+    encoded and empty where there is none; `boot_path` is None where the Hardware names none. What the fast path needs
+    of the machine is here, for with 100,000 of them each object that is looked at is one that has to be fetched from
+    memory.
     """
 
     machine: Machine
@@ -141,6 +143,7 @@ class Reservation:
     hostname: bytes
     vlan: bytes
     network: Network
+    boot_path: BootPath | None = None
 
 
 _NOWHERE = Network({}, b"", None)
@@ -185,6 +188,7 @@ class Compiler:
             hostname=hostname,
             vlan=self._vlan(dhcp.vlan_id),
             network=self._network(dhcp, yiaddr, domain, where),
+            boot_path=machine.boot_path,
         )
 
     def _network(self, dhcp: DHCP, yiaddr: bytes, domain: bytes, where: str) -> Network:

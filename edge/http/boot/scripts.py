@@ -8,6 +8,7 @@ address of ours that the machine has reached.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -16,12 +17,17 @@ from aiohttp import web
 from edge.callers import Caller
 from edge.http.context import Context, asked_by, client_name, local_address, size_text, text
 from edge.http.files.response_head import requested
-from edge.http.routes import Route
+from edge.http.routes import Route, spelled
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine, MachineScripts
-from ipxe.binaries import is_optional
+from ipxe.binaries import BootPath, is_optional
+from ipxe.grub import WHY
 from ipxe.scripts import Origin
 from tink.mac import is_mac
+
+_GRUB_CONFIG = re.compile(r"grub\.cfg(?:-01-([0-9a-f]{2}(?:-[0-9a-f]{2}){5}))?|why\.cfg")
+
+_GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +70,28 @@ class BootScripts:
             # Never the boot script itself: it would ask again, and run in itself for ever.
             return _script(self._scripts.why(mac, self._failure(mac) or NO_FAILURE))
         return _script(self._scripts.script(mac, Origin(local_address(request)), client=client_name(request)))
+
+    async def grub(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """GET /grub/grub.cfg: what GRUB asks for that came by UEFI HTTP Boot; by the caller's address, or the same with
+        its own MAC in the name (`grub.cfg-01-<mac>`). It asks for its modules and fonts, too, and does without."""
+        named = _GRUB_CONFIG.fullmatch(route.name)
+        if named is None:
+            # An empty list is what it does without; for one that is missing it shows an error.
+            return web.Response(text="", status=200 if _GRUB_LIST.fullmatch(route.name) else 404)
+        mac, context = caller.mac, self._context
+        if mac is None:
+            return context.refuse_caller(caller, "grub.cfg", step=Step.SCRIPT)
+        if named[1] and spelled(named[1]) != mac:
+            return text("this script is served to its own machine only", status=403)
+        if context.inventory.by_mac(mac) is None and not context.policy.decide(None).allowed:
+            return _script(self._scripts.why(mac, context.policy.decide(None).reason, BootPath.GRUB))
+        if route.name == WHY:
+            if failure := self._failure(mac):
+                return _script(self._scripts.why(mac, failure, BootPath.GRUB))
+            return _script(self._scripts.not_started(mac) if request.method == "GET" else "")
+        origin, client = Origin(local_address(request)), client_name(request)
+        is_sent = request.method == "GET"  # GRUB asks for the length first
+        return _script(self._scripts.script(mac, origin, client=client, path=BootPath.GRUB, recorded=is_sent))
 
     async def binary(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /ipxe/binary/[<mac>/]<name>: a boot program, to a machine that may netboot."""

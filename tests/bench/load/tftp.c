@@ -4,7 +4,9 @@
  * block is compared with the file that was to be sent. A client acknowledges the end of a window, the last block, and,
  * once, a gap; it asks again after a second of silence. One thread, one epoll; a JSON object at the end.
  *
- * tftp SERVER PORT NAME FILE -b BLOCK -w WINDOW -n CLIENTS -a FIRST_ADDRESS [-t SECONDS]
+ * With -p it is slow firmware: busy for so long before it acknowledges a window, and with -s, every 24th time, for so long.
+ *
+ * tftp SERVER PORT NAME FILE -b BLOCK -w WINDOW -n CLIENTS -a FIRST_ADDRESS [-t SECONDS] [-p MILLISECONDS] [-s MILLISECONDS]
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BATCH = 64, MAX_CLIENTS = 10000, MAX_RETRIES = 12 };
+enum { BATCH = 64, MAX_CLIENTS = 10000, MAX_RETRIES = 12, STALL_EVERY = 24 };
 
 static const double ASK_AGAIN = 1.0;      /* seconds of silence */
 static const double REPORT_AGAIN = 0.02;  /* a gap is reported once in this time */
@@ -52,6 +54,7 @@ static size_t request_length;
 static struct client *clients;
 static uint64_t repeated_blocks, asked_again, gaps;
 static unsigned running, granted_window;
+static unsigned pause_ms, stall_ms, turns;
 
 static struct mmsghdr messages[BATCH];
 static struct iovec places[BATCH];
@@ -84,6 +87,15 @@ static void acknowledge(struct client *c)
     if (send(c->fd, packet, sizeof packet, 0) < 0 && errno != ECONNREFUSED && errno != EAGAIN)
         die("send");
     c->in_window = 0;
+}
+
+/* What firmware does with a window before it goes on. */
+static void work(void)
+{
+    unsigned ms = stall_ms && ++turns % STALL_EVERY == 0 ? stall_ms : pause_ms;
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    if (ms)
+        nanosleep(&t, NULL);
 }
 
 static void ask(struct client *c)
@@ -157,6 +169,7 @@ static void take(struct client *c, const uint8_t *packet, size_t length, double 
         acknowledge(c);
         finish(c, NULL, at);
     } else if (c->in_window >= granted_window) {
+        work();
         acknowledge(c);
     }
 }
@@ -267,9 +280,9 @@ static void print_result(double start)
     getrusage(RUSAGE_SELF, &used);
     double cpu = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec)
         + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
-    printf("{\"seconds\": %.6f, \"bytes\": %llu, \"window\": %u, \"cpu\": %.6f, \"repeated_blocks\": %llu, "
+    printf("{\"seconds\": %.6f, \"bytes\": %llu, \"window\": %u, \"cpu\": %.6f, \"blocks\": %llu, \"repeated_blocks\": %llu, "
            "\"gaps\": %llu, \"asked_again\": %llu, ",
-        last - start, (unsigned long long)bytes, granted_window, cpu, (unsigned long long)repeated_blocks,
+        last - start, (unsigned long long)bytes, granted_window, cpu, (unsigned long long)blocks, (unsigned long long)repeated_blocks,
         (unsigned long long)gaps, (unsigned long long)asked_again);
     printf("\"clients\": [");
     for (unsigned i = 0; i < count; i++)
@@ -290,13 +303,15 @@ int main(int argc, char **argv)
     const char *first_address = "0.0.0.0";
     double limit = 60.0;
     int letter;
-    while ((letter = getopt(argc, argv, "b:w:n:a:t:")) != -1) {
+    while ((letter = getopt(argc, argv, "b:w:n:a:t:p:s:")) != -1) {
         switch (letter) {
         case 'b': block = (unsigned)atoi(optarg); break;
         case 'w': window = (unsigned)atoi(optarg); break;
         case 'n': count = (unsigned)atoi(optarg); break;
         case 'a': first_address = optarg; break;
         case 't': limit = atof(optarg); break;
+        case 'p': pause_ms = (unsigned)atoi(optarg); break;
+        case 's': stall_ms = (unsigned)atoi(optarg); break;
         default: return 2;
         }
     }

@@ -245,7 +245,7 @@ class Checkout(Host):
         )
         program.chmod(0o755)
         units = self.disk / "etc/systemd/system"
-        shutil.copytree(UNITS, units, ignore=lambda _, names: [name for name in names if not name.endswith(".service")])
+        shutil.copytree(UNITS, units, ignore=shutil.ignore_patterns("*.yaml", "*.default", "*.sysusers"))
         accounts = self.disk / "usr/lib/sysusers.d"
         accounts.mkdir(parents=True)
         shutil.copy(UNITS / "tinkedge.sysusers", accounts / "tinkedge.conf")

@@ -71,6 +71,37 @@ async def test_osie_files_come_on_request(site: Site, tmp_path: Path) -> None:
     await site.store.close()
 
 
+async def test_images_and_files_for_machines_come_on_request_and_stay_where_they_are(
+    site: Site, tmp_path: Path
+) -> None:
+    site.add_keys()
+    for name in ("images/blobs", "files"):
+        (site.directory / name).mkdir(parents=True)
+        (site.directory / name / "large").write_bytes(b"l")
+    assert not [name for name in restored(backup_of(site), tmp_path / "new").files if "large" in name]
+    content = backup_of(site, files=True)
+    await site.store.close()
+    made = restored(content, site.directory, force=True)
+    assert {name for name in made.files if "large" in name} == {"images/blobs/large", "files/large"}
+    assert made.aside is not None
+    assert not {"images", "files"} & {path.name for path in made.aside.iterdir()}
+
+
+async def test_osie_in_a_directory_of_its_own_is_brought_back_beside_what_is_there(site: Site) -> None:
+    """As `tinkedge bundle load` puts them: osie/NAME/kernel."""
+    site.add_keys()
+    (site.directory / "osie/lab").mkdir()
+    (site.directory / "osie/lab/kernel").write_bytes(b"of the backup")
+    content = backup_of(site, osie=True)
+    (site.directory / "osie/lab/kernel").write_bytes(b"of later")
+    (site.directory / "osie/lab/initrd").write_bytes(b"of later")
+    await site.store.close()
+    restored(content, site.directory, force=True)
+    assert (site.directory / "osie/lab/kernel").read_bytes() == b"of the backup"
+    assert (site.directory / "osie/lab/initrd").read_bytes() == b"of later"
+    assert (site.directory / "state.db").exists()
+
+
 async def test_versions_go_on_above_all_that_were_given_out_and_watches_from_before_list_anew(
     site: Site, tmp_path: Path
 ) -> None:

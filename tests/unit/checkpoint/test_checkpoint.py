@@ -49,6 +49,11 @@ class Process:
             for reflector in informer._reflectors:
                 reflector.synced.set()
 
+    def loses_the_api(self) -> None:
+        for informer in (self.hardware, self.workflows):
+            for reflector in informer._reflectors:
+                reflector._failing, reflector._failing_since = True, asyncio.get_running_loop().time() - 10.0
+
     async def after(self, seconds: float) -> None:
         self.now += seconds
         await self.checkpoint.look()
@@ -125,14 +130,13 @@ async def test_next_process_knows_what_this_one_knew_and_since_when(process: Pro
     assert not again.hardware.has_synced
 
 
-async def test_what_is_known_ages_while_the_api_is_away(
-    process: Process, data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_known_ages_while_the_api_is_away(process: Process, data_dir: Path) -> None:
+    """Informers are asked in the event loop, whose clock says for how long: elsewhere that would end the edge."""
     process.listed()
     process.hears(obj("a"))
     await process.after(2)
     known = process.now
-    monkeypatch.setattr(Informer, "failing_for", 10.0)
+    process.loses_the_api()
     await process.after(3600)
     again = Process(data_dir)
     again.now = process.now

@@ -13,12 +13,26 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from edge.commands import doctor as command
-from edge.composition.checks import Finding, Severity, api_addresses, api_users, clock, names, osie_names, space
+from edge.composition.checks import (
+    Finding,
+    Severity,
+    agents_certificates,
+    api_addresses,
+    api_users,
+    backups,
+    clock,
+    names,
+    osie_names,
+    space,
+)
 from edge.composition.checks.findings import note, warning
 from edge.composition.checks.firewall import Packet, Ruleset, judge
 from tink.apiserver import USERS_FILE, issue_token
+from tink.kube.certificates import builder, common_name, new_key
 
 INPUT = {"family": "inet", "table": "f", "name": "in", "type": "filter", "hook": "input", "prio": 0}
 
@@ -181,3 +195,40 @@ def test_tokens_that_end_soon_are_named_and_a_bad_file_is_an_error(tmp_path: Pat
     (tmp_path / USERS_FILE).write_text("{")
     (found,) = api_users(tmp_path, now)
     assert (found.how_bad, str(tmp_path / USERS_FILE) in found.seen) == (Severity.ERROR, True)
+
+
+def test_backups_that_are_made_no_more_are_said(tmp_path: Path) -> None:
+    now = time.time()
+
+    def found(days: float = 0) -> list[tuple[Severity, str]]:
+        return [(one.how_bad, one.seen) for one in backups(tmp_path / "b", now=lambda: now + days * 86_400)]
+
+    assert found() == [], "they are made by other means, or not at all"
+    (tmp_path / "b").mkdir()
+    assert found() == [(Severity.WARNING, "there is none")]
+    (tmp_path / "b" / "tinkedge-20261125T000000Z.tgz.age").touch()
+    assert found() == [(Severity.OK, "1, the newest less than a day old")]
+    assert found(1.9) == [(Severity.OK, "1, the newest 2 days old")]
+    assert found(2.1) == [(Severity.WARNING, "1, the newest 2 days old")]
+
+
+def test_certificates_of_the_agents_server_are_looked_at_before_they_end(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    key = new_key()
+    name = common_name("server")
+    made = builder(name, name, key, now, now + timedelta(days=30)).sign(key, hashes.SHA256())
+    file = tmp_path / "tls.crt"
+    file.write_bytes(made.public_bytes(Encoding.PEM))
+    broken = tmp_path / "broken.crt"
+    broken.write_bytes(b"")
+
+    def found(path: Path | None, days: float) -> list[tuple[Severity, str]]:
+        later = (now + timedelta(days=days)).timestamp()
+        return [(one.how_bad, one.seen) for one in agents_certificates({"--grpc-tls-cert": path}, now=lambda: later)]
+
+    end = f"{now + timedelta(days=30):%Y-%m-%d}"
+    assert found(None, 0) == []
+    assert found(file, 0) == [(Severity.OK, f"good until {end}")]
+    assert found(file, 20) == [(Severity.WARNING, f"ends on {now + timedelta(days=30):%Y-%m-%d %H:%M} UTC")]
+    assert [severity for severity, _ in found(file, 31)] == [Severity.ERROR]
+    assert found(broken, 0)[0][0] is Severity.ERROR

@@ -6,18 +6,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from edge.cli import main
 from edge.commands.serve.agreement import Finding, disagreements
 from edge.commands.serve.roles import services_of
 from edge.commands.serve.surroundings import Host, obstacles
 from edge.configuration import place
+from tink.kube.certificates import builder, common_name, new_key
 
 
 def params(role: str, *words: str) -> dict[str, Any]:
@@ -150,6 +154,20 @@ def test_disk_that_is_read_only_for_now_keeps_nothing_from_starting(
     (finding,) = here(params("up", "--data-dir", str(tmp_path)))
     assert "read-only" in finding.message
     assert not finding.is_error
+
+
+def test_certificate_that_ends_soon_is_a_warning_and_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    since = datetime.now(UTC)
+    key, name, file = new_key(), common_name("server"), tmp_path / "tls.crt"
+    made = builder(name, name, key, since, since + timedelta(days=30)).sign(key, hashes.SHA256())
+    file.write_bytes(made.public_bytes(Encoding.PEM))
+    options = params("server", *("--grpc-tls-cert", str(file), "--grpc-tls-ca", str(file)))
+    assert here(options, "server") == []
+    later = (since + timedelta(days=20)).timestamp()
+    findings = here(options, "server", now=lambda: later)
+    assert [(each.keys, each.is_error) for each in findings] == [(("grpc-tls-cert",), False), (("grpc-tls-ca",), False)]
+    assert "ends on" in findings[0].message
+    assert "restart the edges" in findings[1].remedy
 
 
 def test_finding_says_where_each_value_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

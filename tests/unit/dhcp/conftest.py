@@ -34,11 +34,14 @@ def wire() -> Wire:
 
 @pytest.fixture
 def binaries(tmp_path: Path) -> BootBinaries:
-    directory = tmp_path / "ipxe"
+    directory, shims = tmp_path / "ipxe", tmp_path / "shims"
     directory.mkdir()
+    shims.mkdir()
     for name in ("undionly.kpxe", "snponly.efi", "ipxe.efi"):
         (directory / name).write_bytes(name.encode() * 100)
-    return BootBinaries(directory)
+    for name in ("shimx64.efi", "grubx64.efi"):
+        (shims / name).write_bytes(b"HTTP/1.1")
+    return BootBinaries(directory, shims)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from edge.cli import COMMANDS, main
 from edge.commands.serve import settings
+from edge.composition.admin_token import AdminTokenError, read
 from edge.composition.host import Network
 from edge.composition.settings import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
 from edge.machines import DhcpMode, NetbootWhen
@@ -347,10 +349,13 @@ def test_render_finds_in_the_objects_what_the_api_would_have_put_there(tmp_path:
 
 
 def test_render_names_the_files_of_two_workflows_of_one_name(tmp_path: Path) -> None:
-    for name, text in (("h", HARDWARE), ("t", TEMPLATE), ("w1", WORKFLOW), ("w2", WORKFLOW)):
+    another = WORKFLOW.replace("metadata: {", "metadata: {namespace: other, ")
+    assert another != WORKFLOW
+    for name, text in (("h", HARDWARE), ("t", TEMPLATE), ("w1", WORKFLOW), ("w2", WORKFLOW), ("w3", another)):
         (tmp_path / f"{name}.yaml").write_text(text)
     result = run("render", "-f", tmp_path)
     assert result.exit_code == 1
+    assert "w3.yaml" not in result.output
     for words in ("two Workflows have one name", "w1.yaml", "w2.yaml", "Leave one of them out"):
         assert words in result.output
 
@@ -396,3 +401,49 @@ def test_agent_takes_what_the_kernel_command_line_says(tmp_path: Path, monkeypat
     (settings,) = seen
     assert (settings.agent_id, settings.server, settings.tls) == ("52:54:00:aa:00:01", "10.0.0.1:1", False)
     assert settings.after_workflow == ("sh", "-c", "a b")
+
+
+# --- as somebody else than tinkedge's user ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def not_ours(tmp_path: Path) -> Iterator[Path]:
+    """A data directory of somebody else, for whoever this is."""
+    directory, us = tmp_path / "data", os.geteuid()
+    directory.mkdir(mode=0)
+    if us == 0:
+        for each in (tmp_path, *tmp_path.parents):
+            each.chmod(each.stat().st_mode | 0o055)
+        os.seteuid(65534)
+    yield directory
+    os.seteuid(us)
+    directory.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["up", "apiserver", "backup /dev/null", "restore /dev/null", "users list", "kubeconfig --user a", "bundle load b"],
+)
+def test_who_may_not_look_into_the_data_directory_is_told_who_may(not_ours: Path, command: str) -> None:
+    result = run(*command.split(), "--data-dir", not_ours)
+    assert result.exit_code == 2
+    assert f"'{not_ours}' is for user " in result.output
+    assert "alone: run this as root (sudo), or as that user" in result.output
+
+
+@pytest.mark.parametrize("name", ["watch", "page", "doctor", "metadata-url"])
+def test_what_works_without_the_data_directory_does_not_insist_on_it(name: str) -> None:
+    """With a copy of the token, or the key. (click asks as the real user: access(2).)"""
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    (option,) = (each for each in command.params if each.name == "data_dir")
+    assert not option.type.readable  # type: ignore[attr-defined]
+
+
+def test_who_may_not_read_the_admin_token_is_told_of_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(AdminTokenError, match=r"sudo.*--admin-token-file"):
+        read(tmp_path / "admin-token")

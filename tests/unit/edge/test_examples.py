@@ -107,6 +107,22 @@ def test_an_installer_is_told_where_its_answers_are_and_no_workflow_waits_for_an
     assert parameter in only(EXAMPLES / name, "Hardware")["spec"]["kernelParams"]
 
 
+@each_directory
+def test_what_the_machine_netboots_is_shown(directory: Path) -> None:
+    result = CliRunner().invoke(main, ["render", "-f", str(directory), "--netboot", "192.168.10.1"])
+    assert result.exit_code == 0, result.output
+    hardware = only(directory, "Hardware")
+    (mac,) = hardware["spec"]["networkInterfaces"]
+    assert result.output.startswith(f"# {hardware['metadata']['name']}, {mac}: ")
+    assert "#!ipxe" in result.output
+    assert INSTALLERS.get(directory.name, "grpc_authority=192.168.10.1:42113") in result.output
+
+
+def test_directory_without_a_workflow_leads_to_what_is_netbooted() -> None:
+    result = CliRunner().invoke(main, ["render", "-f", str(EXAMPLES / "kickstart")])
+    assert (result.exit_code, "with --netboot IPV4" in result.output) == (1, True)
+
+
 @pytest.mark.parametrize("name", sorted((WITH_WORKFLOW | {"autoinstall"}) - {"flatcar"}))
 def test_user_data_is_yaml_that_cloud_init_knows(name: str) -> None:
     text = only(EXAMPLES / name, "Hardware")["spec"]["instance"]["userdata"]

@@ -229,3 +229,45 @@ async def test_file_that_a_refused_rom_asks_for_is_refused_at_once(rack: Rack) -
     rack.register(interface={"disableNetboot": True})
     for method in ("HEAD", "GET"):
         assert (await rack.ask(f"/ipxe/binary/{MAC}/netboot-not-allowed", method=method)).status == 403
+
+
+# --- GRUB -------------------------------------------------------------------------------------------------------------
+
+
+async def test_grub_that_came_by_http_gets_the_script_of_the_machine_that_asks(rack: Rack) -> None:
+    rack.register()
+    length = (await rack.ask("/grub/grub.cfg", method="HEAD")).headers["Content-Length"]
+    assert rack.lines() == []  # GRUB asks for the length first
+    for path in ("/grub/grub.cfg", f"/grub/grub.cfg-01-{MAC.replace(':', '-')}", "//grub//grub.cfg"):
+        reply = await rack.ask(path)
+        assert (reply.status, reply.headers["Cache-Control"], len(reply.body)) == (200, "no-store", int(length))
+        assert "if linux '(http,127.0.0.1:7080)/osie/lab/kernel' " in reply.text
+        assert "(tftp," not in reply.text
+    assert rack.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")] * 3
+
+
+async def test_grub_is_given_no_other_machines_script(rack: Rack) -> None:
+    rack.register()
+    rack.register("m2", OTHER_MAC, OTHER_IP)
+    assert f"'worker_id={OTHER_MAC}'" in (await rack.ask("/grub/grub.cfg", ip=OTHER_IP)).text
+    assert (await rack.ask(f"/grub/grub.cfg-01-{MAC.replace(':', '-')}", ip=OTHER_IP)).status == 403
+    assert (await rack.ask("/grub/grub.cfg", ip="127.0.0.9")).status in (403, 404)
+
+
+async def test_grub_shows_why_its_machine_may_not_netboot_and_why_its_kernel_did_not_come(rack: Rack) -> None:
+    rack.register(interface={"disableNetboot": True})
+    assert "disableNetboot is true'" in (await rack.ask("/grub/grub.cfg")).text
+    rack.register()
+    rack.upstream.mode = "404"
+    await rack.ask("/osie/lab/kernel")
+    assert "404" in (await rack.ask("/grub/why.cfg")).text
+
+
+@pytest.mark.parametrize(
+    "name", ["x86_64-efi/command.lst", "fonts/unicode.pf2", "grub.cfg-0A000001", "x86_64-efi/http.mod"]
+)
+async def test_what_grub_asks_for_and_does_without_is_no_event(rack: Rack, name: str) -> None:
+    rack.register()
+    reply = await rack.ask(f"/grub/{name}")
+    assert (reply.status, reply.body) == (200 if name.endswith(".lst") else 404, b"")
+    assert rack.lines() == []

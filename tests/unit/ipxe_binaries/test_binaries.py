@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from ipxe.binaries import ARCHITECTURES, BinariesError, BootBinaries, NoBinaryError, after_shim, architecture_name
+from ipxe.binaries import (
+    ARCHITECTURES,
+    BinariesError,
+    BootBinaries,
+    BootPath,
+    NoBinaryError,
+    after_shim,
+    architecture_name,
+)
 
 DEBIAN = (
     "ipxe.efi", "ipxe.iso", "ipxe.lkrn", "ipxe.pxe", "snponly.efi", "undionly.kkpxe", "undionly.kpxe", "virtio-net.rom",
@@ -199,3 +207,66 @@ def test_the_table_is_the_registry() -> None:
     assert sorted(ARCHITECTURES) == list(range(42))
     assert all(architecture.code == code for code, architecture in ARCHITECTURES.items())
     assert architecture_name(4242) == "architecture 4242"
+
+
+# --- shim and GRUB ---------------------------------------------------------------------------------------------------
+
+
+def with_shims(
+    path: Path, *names: str, grub: bytes = b"GET %s HTTP/1.1", usual: BootPath = BootPath.IPXE
+) -> BootBinaries:
+    directory, shims = path / "ipxe", path / "shims"
+    for each in (directory, shims):
+        each.mkdir()
+    for name in DEBIAN:
+        (directory / name).write_bytes(name.encode())
+    for name in names:
+        (shims / name).write_bytes(grub if name.startswith("grub") else name.encode())
+    return BootBinaries(directory, shims, usual)
+
+
+BOTH = ("shimx64.efi", "grubx64.efi")
+
+
+@pytest.mark.parametrize("names", [BOTH, ("shimx64.efi.signed", "grubx64.efi.signed")], ids=["plain", "signed"])
+@pytest.mark.parametrize(
+    ("code", "name"), [(7, "shimx64.efi"), (9, "shimx64.efi"), (16, "shimx64.efi"), (0, "undionly.kpxe")]
+)
+def test_machine_that_boots_by_grub_gets_the_shim_where_there_is_one_for_it(
+    tmp_path: Path, names: tuple[str, ...], code: int, name: str
+) -> None:
+    binaries = with_shims(tmp_path, *names)
+    assert binaries.for_architectures([code], BootPath.GRUB).name == name
+    assert binaries.for_architectures([code]).name != "shimx64.efi"
+    assert binaries.get("grubx64.efi") is not None
+
+
+def test_usual_path_is_that_of_machines_that_name_none(tmp_path: Path) -> None:
+    binaries = with_shims(tmp_path, *BOTH, usual=BootPath.GRUB)
+    assert binaries.for_architectures([7]).name == "shimx64.efi"
+    assert binaries.for_architectures([7], BootPath.IPXE).name == "snponly.efi"
+
+
+def test_shim_without_its_grub_is_offered_to_nobody(tmp_path: Path) -> None:
+    with pytest.raises(NoBinaryError, match=r"shimx64.efi or grubx64.efi is missing; put them into /"):
+        with_shims(tmp_path, "shimx64.efi").for_architectures([7], BootPath.GRUB)
+
+
+def test_firmware_that_boots_by_http_is_not_sent_to_a_grub_that_can_not(tmp_path: Path) -> None:
+    binaries = with_shims(tmp_path, *BOTH, grub=b"GRUB 2.06")
+    assert binaries.for_architectures([7], BootPath.GRUB).name == "shimx64.efi"
+    with pytest.raises(NoBinaryError, match=r"this grubx64\.efi speaks no HTTP, which this firmware boots by"):
+        binaries.for_architectures([16], BootPath.GRUB, http=True)
+
+
+def test_directory_without_a_shim_is_an_error_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(BinariesError, match=r"--shim-dir: .* has none of shimx64.efi, shimaa64.efi"):
+        with_shims(tmp_path, "grubx64.efi")
+    with pytest.raises(BinariesError, match=r"--shim-dir: .*nowhere: No such file"):
+        BootBinaries(tmp_path / "ipxe", tmp_path / "nowhere")
+
+
+def test_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipxe.binaries._SIGNED", {})
+    with pytest.raises(NoBinaryError, match="install shim-signed and grub-efi-amd64-signed"):
+        directory_of(tmp_path, *DEBIAN).for_architectures([7], BootPath.GRUB)

@@ -70,9 +70,8 @@ async def test_bios_machine_boots_its_blank_disk_first_and_then_the_card_with_it
 async def test_uefi_machine_has_no_ipxe_rom_and_variables_of_its_own(
     qemu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    template = tmp_path / "OVMF_VARS.fd"
-    template.write_text("factory settings")
-    monkeypatch.setattr(module, "_OVMF_VARS", template)
+    (tmp_path / "OVMF_VARS_4M.fd").write_text("factory settings")
+    monkeypatch.setattr(module, "_OVMF", tmp_path)
     machine = Machine(settings(Firmware.UEFI, accel="kvm"), tmp_path)
     await machine.power_on()
     arguments = await called(qemu)
@@ -88,11 +87,27 @@ async def test_uefi_machine_has_no_ipxe_rom_and_variables_of_its_own(
     assert (tmp_path / "variables.fd").read_text() == "factory settings"
 
 
+async def test_machine_with_secure_boot_trusts_microsofts_keys_and_guards_them(
+    qemu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "OVMF_VARS_4M.ms.fd").write_text("Microsoft's keys")
+    monkeypatch.setattr(module, "_OVMF", tmp_path)
+    machine = Machine(settings(Firmware.SECURE_HTTP), tmp_path)
+    await machine.power_on()
+    arguments = await called(qemu)
+    await machine.power_off()
+    assert "q35,smm=on" in value(arguments, "-machine")
+    assert "driver=cfi.pflash01,property=secure,value=on" in value(arguments, "-global")
+    assert any("OVMF_CODE_4M.secboot.fd" in drive for drive in value(arguments, "-drive"))
+    assert "name=opt/org.tianocore/IPv4PXESupport,string=n" in value(arguments, "-fw_cfg")
+    assert (tmp_path / "variables.fd").read_text() == "Microsoft's keys"
+
+
 async def test_missing_firmware_is_named_with_its_package(
     qemu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_OVMF_VARS", tmp_path / "absent.fd")
-    with pytest.raises(CommandError, match=r"absent\.fd is missing \(Debian package ovmf\)"):
+    monkeypatch.setattr(module, "_OVMF", tmp_path)
+    with pytest.raises(CommandError, match=r"OVMF_VARS_4M\.fd is missing \(Debian package ovmf\)"):
         await Machine(settings(Firmware.UEFI), tmp_path).power_on()
 
 

@@ -47,6 +47,11 @@ def site(*networks: str, name: str = "the edge here", addresses: tuple[str, ...]
             "InvalidChecksum",
             "metadata.annotations[tinkerbell.org/initrd-sha256]: nothing reads it on a Hardware",
         ),
+        (
+            hardware(annotations={"tinkerbell.org/boot-path": "lilo"}),
+            "UnknownBootPath",
+            "metadata.annotations[tinkerbell.org/boot-path]: is not ipxe or grub, and ignored",
+        ),
     ],
 )
 def test_each_mistake_is_named_with_its_field(obj: Raw, reason: str, said: str) -> None:

@@ -323,7 +323,7 @@ def foreign_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
 
 def _root(name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
     constraints = x509.BasicConstraints(ca=True, path_length=None)
-    builder = _builder(name, name, key, 1).add_extension(constraints, critical=True)
+    builder = _builder(name, name, key, 60).add_extension(constraints, critical=True)
     return builder.add_extension(AUTHORITY_USAGE, critical=True).sign(key, hashes.SHA256())
 
 

@@ -292,7 +292,8 @@ async def test_names_of_nothing_are_not_found(edge: Edge, name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "pxelinux.cfg/default", "pxelinux.cfg/01-52-54-00-12-34-56", "/boot/pxelinux.cfg/C0A80001", "grub/grub.cfg",
+        "pxelinux.cfg/default", "pxelinux.cfg/01-52-54-00-12-34-56", "/boot/pxelinux.cfg/C0A80001",
+        "grub/grub.cfg-0A000001",
         "grub.cfg-01-52-54-00-12-34-56", "boot.scr.uimg", f"{MAC}/pxelinux.cfg/default", "revocations_sku.efi",
         "revocations_sbat.efi", "shim_certificate_0.efi", "/grub/x86_64-efi/command.lst", "/grub/x86_64-efi/http.mod",
     ],
@@ -322,6 +323,37 @@ async def test_ipxe_without_http_gets_its_script_with_tftp_urls(edge: Edge, name
     assert f"\nkernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in await edge.text(name)
     ((step, outcome, message),) = ((e.step, e.outcome, e.message) for e in edge.journey.events(MAC))
     assert (step, outcome, message) == (Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")
+
+
+@pytest.mark.parametrize("name", ["grub/grub.cfg", "/grub/grub.cfg", "grub/grub.cfg-01-52-54-00-12-34-56"])
+async def test_grub_gets_the_script_of_the_machine_that_asks(edge: Edge, name: str) -> None:
+    text = await edge.text(name)
+    assert "if linux '(tftp,10.0.0.1)/osie/lab/kernel' " in text
+    assert f"'worker_id={MAC}'" in text
+    event = edge.journey.events(MAC)[-1]
+    assert (event.step, event.outcome, event.detail["client"]) == (Step.SCRIPT, Outcome.OK, "GRUB over TFTP")
+
+
+async def test_grub_is_given_no_other_machines_script(edge: Edge) -> None:
+    assert f"'worker_id={OTHER}'" in await edge.text("grub/grub.cfg", OTHER_IP)
+    refusal = await edge.refused("grub/grub.cfg-01-52-54-00-12-34-56", OTHER_IP)
+    assert refusal.code is ErrorCode.ACCESS_VIOLATION
+    for name in ("grub/grub.cfg", "grub/why.cfg"):
+        assert (await edge.refused(name, STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
+        assert "may not netboot" in (await edge.refused(name, LOCKED_IP)).message
+
+
+async def test_operators_own_grub_cfg_is_served_instead_of_ours(edge: Edge) -> None:
+    (edge.extra / "grub").mkdir()
+    (edge.extra / "grub" / "grub.cfg").write_text("set mine=1")
+    assert await edge.text("grub/grub.cfg") == "set mine=1"
+    assert (await edge.refused("grub/grub.cfg", LOCKED_IP)).code is ErrorCode.ACCESS_VIOLATION
+
+
+async def test_grub_shows_why_its_kernel_did_not_come(edge: Edge) -> None:
+    edge.cache.error = NotFoundError("http://u/k", "404 from the upstream")
+    await edge.refused("osie/lab/kernel")
+    assert "404 from the upstream'" in await edge.text("grub/why.cfg")
 
 
 async def test_script_follows_the_hardware(edge: Edge) -> None:

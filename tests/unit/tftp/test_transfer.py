@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from edge.tftp.blocks import OctetBlocks
 from edge.tftp.packets import Agreed
 from edge.tftp.transfer import (
+    CAUTIOUS_TIMEOUT_SECONDS,
     MAX_PATIENCE_SECONDS,
     MAX_TIMEOUT_SECONDS,
     MIN_TIMEOUT_SECONDS,
@@ -339,6 +340,60 @@ def test_loss_is_mended_in_the_clients_own_pace() -> None:
         now += 0.3
         transfer.receive(ack(block), now)
     assert 0.3 < transfer.deadline - now < 0.45
+
+
+def at_the_pace_of(windows: list[float], size: int) -> tuple[ReadTransfer, int]:
+    """A whole transfer to a client that takes so many seconds for its windows, in turn, and that acknowledges, as EDK2
+    does, each block that it does not expect; and how many blocks were sent twice."""
+    transfer = of(bytes(size), WINDOW_4)
+    transfer.start(0.0)
+    burst = numbers(transfer.receive(ack(0), 0.0))
+    now, expected, turn, echoes = 0.0, 1, 0, 0
+    while transfer.ended is None:
+        done = now + windows[turn % len(windows)]
+        turn += 1
+        while transfer.deadline < done:  # it is busy, and does not hear this before it is done
+            echoes += len(numbers(transfer.expire(transfer.deadline)))
+        now = done
+        expected += len(burst)
+        burst = numbers(transfer.receive(ack(expected - 1), now))
+        for _ in range(echoes):
+            assert transfer.ended is not None or transfer.receive(ack(expected - 1), now) == []
+        echoes = 0
+    assert ending(transfer) is Ending.SENT
+    return transfer, transfer.resent_blocks
+
+
+def test_slow_firmware_that_is_late_now_and_then_is_sent_nothing_twice() -> None:
+    # OVMF: 24 ms a window of four blocks, and 60 to 70 ms now and then.
+    _, resent = at_the_pace_of([0.024] * 3 + [0.060] + [0.024] * 40 + [0.070], 512 * 4000)
+    assert resent == 0
+
+
+def test_quick_firmware_that_is_late_now_and_then_is_sent_one_window_twice() -> None:
+    transfer, resent = at_the_pace_of([0.001] * 40 + [0.070], 512 * 4000)
+    assert resent == 4
+    assert transfer.ended is not None
+
+
+def test_client_that_asks_again_because_of_a_loss_is_not_taken_for_a_late_one() -> None:
+    transfer = of(bytes(512 * 100))
+    transfer.start(0.0)
+    for block in range(1, 50):
+        transfer.receive(ack(block), 0.001 * block)
+    transfer.receive(ack(49), 0.08)  # block 50 was lost
+    now = transfer.deadline
+    assert numbers(transfer.expire(now)) == [50]
+    transfer.receive(ack(49), now)
+    transfer.receive(ack(50), now + 0.001)
+    assert transfer.deadline - now - 0.001 == pytest.approx(MIN_TIMEOUT_SECONDS)
+    # That one was late: it acknowledges the block, and its repetition.
+    now = transfer.deadline
+    assert numbers(transfer.expire(now)) == [51]
+    transfer.receive(ack(51), now + 0.01)
+    assert transfer.receive(ack(51), now + 0.011) == []
+    transfer.receive(ack(52), now + 0.012)
+    assert transfer.deadline - now - 0.012 == pytest.approx(CAUTIOUS_TIMEOUT_SECONDS)
 
 
 def test_patience_is_computed_as_in_rfc_6298() -> None:

@@ -11,9 +11,9 @@ import ipaddress
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 _MAX_FILE_BYTES = 1 << 20
 _RECHECK_SECONDS = 1.0
 """Seconds for which the files are taken to be as they were."""
+ENDS_SOON = timedelta(days=14)
+"""So long before the end it is said: who renews by a program does so earlier, and who does not has time to."""
 
 
 class TlsError(Exception):
@@ -60,6 +62,7 @@ class _Loaded:
     key: bytes
     client_ca: bytes | None
     certificate: x509.Certificate
+    endings: dict[str, datetime]
 
 
 class Certificates:
@@ -92,6 +95,23 @@ class Certificates:
         """Those of our addresses that the certificate does not name: agents that are told them would not trust it."""
         named = _hosts(self._loaded.certificate)
         return [host for host in hosts if host not in named]
+
+    def endings(self) -> dict[str, datetime]:
+        """Until when what is shown and trusted now is valid, by the flags that name it."""
+        return self._loaded.endings
+
+    def say_what_ends(self) -> None:
+        """A line in the log for what ends within two weeks, or has ended. To be called once a day."""
+        with self._lock:
+            self._compare()  # renewed, and no agent has come since
+        now = self._now()
+        for flag, end in self._loaded.endings.items():
+            if said := what_ends(end, now):
+                log.log(
+                    logging.ERROR if end.timestamp() <= now else logging.WARNING,
+                    "%s %s: %s: agents can't connect from then on; put a renewed one there, it is read again",
+                    *(flag, self._files.by_flag()[flag], said),
+                )
 
     def _changed(self) -> Any:
         """The new configuration if the files changed and are good; None: go on with the old one."""
@@ -134,6 +154,29 @@ def _configuration(loaded: _Loaded) -> Any:
     return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.chain)], loaded.client_ca)
 
 
+def what_ends(end: datetime, now: float) -> str:
+    """In words for operators, if that is within two weeks of `now` (Unix seconds) or over; empty: neither."""
+    left = end - datetime.fromtimestamp(now, UTC)
+    if left > ENDS_SOON:
+        return ""
+    return f"{'ends' if left > timedelta(0) else 'ended'} on {end:%Y-%m-%d %H:%M} UTC"
+
+
+def endings(files: Mapping[str, Path]) -> Iterator[tuple[str, datetime]]:
+    """Until when the certificates of these files are valid, by flag: `--grpc-tls-cert` and the authorities' flags.
+
+    Of a chain, that is the first end; of authorities the last, for one that is going stands beside its successor.
+    Raises TlsError.
+    """
+    for flag, path in files.items():
+        yield flag, _end(flag, _certificates(path, flag, _read(path, flag)))
+
+
+def _end(flag: str, found: Iterable[x509.Certificate]) -> datetime:
+    ends = [certificate.not_valid_after_utc for certificate in found]
+    return min(ends) if flag == "--grpc-tls-cert" else max(ends)
+
+
 def authority_of(files: TlsFiles | None, ca: Path | None) -> bytes:
     """What clients are told to trust the server by, in PEM: what `ca` has, or else the last certificate of the chain.
 
@@ -162,7 +205,8 @@ def _state(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
 def _load(files: TlsFiles, now: float) -> _Loaded:
     state = _state(files)  # before the reading: what changes meanwhile is read once more
     chain = _read(files.certificate, "--grpc-tls-cert")
-    certificate = _certificates(files.certificate, "--grpc-tls-cert", chain)[0]
+    certificates = _certificates(files.certificate, "--grpc-tls-cert", chain)
+    certificate, ends = certificates[0], {"--grpc-tls-cert": _end("--grpc-tls-cert", certificates)}
     key = _read(files.key, "--grpc-tls-key")
     if _public_key(files.key, key) != certificate.public_key().public_bytes(
         Encoding.DER, PublicFormat.SubjectPublicKeyInfo
@@ -179,8 +223,9 @@ def _load(files: TlsFiles, now: float) -> _Loaded:
     client_ca = None
     if files.client_ca is not None:
         client_ca = _read(files.client_ca, "--grpc-client-ca")
-        _certificates(files.client_ca, "--grpc-client-ca", client_ca)
-    return _Loaded(state, chain, key, client_ca, certificate)
+        authorities = _certificates(files.client_ca, "--grpc-client-ca", client_ca)
+        ends["--grpc-client-ca"] = _end("--grpc-client-ca", authorities)
+    return _Loaded(state, chain, key, client_ca, certificate, ends)
 
 
 def _read(path: Path, flag: str) -> bytes:

@@ -18,6 +18,7 @@ from edge.dhcp.fast_path import answers
 from edge.dhcp.wire import codec, options
 from tests.unit.dhcp.firmware.packets import CAPTURES
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
+from tink.api.v1alpha2 import BOOT_PATH_ANNOTATION
 
 MACS = [bytes.fromhex("525400123456"), bytes.fromhex("525400123457"), bytes.fromhex("b827eb000001")]
 STRANGER = bytes.fromhex("020000000009")
@@ -47,6 +48,8 @@ def hardware(make_hardware: MakeHardware) -> Callable[..., dict[str, Any]]:
         ]
         interface["dhcp"].update(changes[kind % len(changes)])
         interface["dhcp"] = {name: value for name, value in interface["dhcp"].items() if value is not None}
+        if kind >= 9:
+            obj["metadata"]["annotations"] = {BOOT_PATH_ANNOTATION: ("grub", "ipxe", "lilo")[kind - 9]}
         interface["disableNetboot"] = kind == 6
         interface["disableDhcp"] = kind == 7
         return copy.deepcopy(obj)
@@ -179,7 +182,7 @@ def test_known_packets_get_the_answer_that_they_would_get_in_full(
             st.sampled_from(["new", "new", "again", "again", "kin", "kin", "kin", "change", "work", "time"])
         ):
             case "change":
-                number, kind = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 8))
+                number, kind = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 11))
                 for edge in edges:
                     change = edge.inventory.remove if kind == 8 else edge.inventory.apply
                     change(hardware(number, kind))
@@ -208,6 +211,25 @@ def test_known_packets_get_the_answer_that_they_would_get_in_full(
         assert fast == full
         assert edges[0].events == edges[1].events
         assert edges[0].quarantined == edges[1].quarantined
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_machines_of_one_maker_boot_by_the_path_of_their_own_hardware(
+    make_edge: MakeEdge,
+    hardware: Callable[..., dict[str, Any]],
+    wire: Wire,
+    captured: dict[str, bytes],
+    order: tuple[int, ...],
+) -> None:
+    objects = [hardware(0), hardware(1, 9)]
+    fast, full = (make_edge(*objects, fast_path=fast_path) for fast_path in (True, False))
+    files = {0: b"snponly.efi", 1: b"shimx64.efi"}
+    for number in order * 3:
+        packet = wire.altered(captured["edk2_pxe_discover"], chaddr=MACS[number])
+        replies = [edge.send(packet) for edge in (fast, full)]
+        assert replies[0] == replies[1]
+        assert wire.read(replies[0]).file.rstrip(b"\0") == files[number]
+    assert fast.events == full.events
 
 
 @pytest.mark.parametrize("name", [name for name in CLIENTS if name not in ("udhcpc_request", "networkd_discover")])

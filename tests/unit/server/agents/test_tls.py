@@ -125,6 +125,39 @@ def test_a_certificate_that_has_ended_is_refused(files: Files, caplog: pytest.Lo
     assert "begins on" in caplog.text, "a clock that is behind is no reason to serve nobody"
 
 
+def test_what_ends_is_said_two_weeks_before_and_what_was_renewed_is_not(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.write(days=30)
+    now = time.time()
+    certificates = Certificates(files.mutual, now=lambda: now)
+    certificates.say_what_ends()
+    assert "ends on" not in caplog.text, "30 days before the end"
+    now += 17 * 86_400
+    certificates.say_what_ends()
+    assert "--grpc-tls-cert" in caplog.text
+    assert "tls.crt: ends on 20" in caplog.text
+    assert "clients.pem" not in caplog.text, "the authority has 43 days"
+    caplog.clear()
+    now += 14 * 86_400
+    certificates.say_what_ends()
+    assert [(record.levelname, "ended on" in record.message) for record in caplog.records] == [("ERROR", True)]
+    files.write(days=100)
+    caplog.clear()
+    certificates.say_what_ends()
+    assert caplog.text == "", "although no agent has connected since, and asked for it"
+
+
+def test_a_chain_ends_with_its_first_part_and_a_bundle_of_authorities_with_its_last(
+    files: Files, certify: Certify
+) -> None:
+    files.write(days=100)
+    files.clients.write_bytes(certify(days=100).pem + files.ca + certify(days=-1).pem)
+    ends = Certificates(files.mutual).endings()
+    days = {flag: round((end.timestamp() - time.time()) / 86_400) for flag, end in ends.items()}
+    assert days == {"--grpc-tls-cert": 60, "--grpc-client-ca": 100}, "the authority in the chain has 60"
+
+
 def test_a_file_without_end_is_not_read_to_its_end(files: Files) -> None:
     files.cert.unlink()
     files.cert.symlink_to("/dev/zero")
