@@ -46,7 +46,7 @@ class Site(Namespaces):
         self.faults = faults
         self.data_dir = directory / "data"
         self._lock = threading.Lock()
-        self._asked = 0.0
+        self._listed_at = 0.0
         self._hardware: dict[str, dict[str, Any]] = {}
 
     def build(self) -> None:
@@ -95,10 +95,10 @@ class Site(Namespaces):
     def hardware(self, name: str) -> dict[str, Any]:
         """A Hardware as kubectl shows it, which is asked for all of them twice a second, however many wait."""
         with self._lock:
-            if time.monotonic() - self._asked > 0.5:
+            if time.monotonic() - self._listed_at > 0.5:
                 listed = json.loads(self.kubectl("get", "hardware", "-o", "json"))["items"]
                 self._hardware = {one["metadata"]["name"]: one for one in listed}
-                self._asked = time.monotonic()
+                self._listed_at = time.monotonic()
             return self._hardware[name]
 
     def told(self, mac: str) -> str:
