@@ -87,7 +87,8 @@ class Nursery:
         self._lock = threading.Lock()
         self._ended: dict[int, int] = {}
         with theirs:
-            command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            # By its second word, `tinkedge doctor` knows what is forked.
+            command = [sys.executable, "-X", "tinkedge", "-m", __name__, str(theirs.fileno())]
             # It ends when our end of the socket is closed, as it is whenever this process ends.
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=Path(__file__).parents[2]

@@ -363,12 +363,14 @@ async def test_flood_keeps_no_other_machine_waiting_and_takes_no_memory(other_ra
     async with other_rack(limits=Limits(per_address=4)) as rack:
         rack.register(instance={"userdata": "u" * 60_000})
         rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
+        alone = await _waits(rack, 0.1)
         stop = threading.Event()
         threads = [threading.Thread(target=_flood, args=(rack.port, FLOODS[what], stop)) for _ in range(4)]
         for thread in threads:
             thread.start()
         try:
-            assert await _waits(rack, 0.7) < 1.0
+            # Those that flood compete for this process, too: on a busy machine all of it is slower.
+            assert await _waits(rack, 0.7) < 1.0 + 20 * alone
             for connection in rack.runner.server._open:
                 assert connection.transport.get_write_buffer_size() < 512 * 1024
         finally:
