@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from edge.configuration.options import SERVICES, prepare
+from edge.configuration import SERVICES, prepare
 
 # name -> (module in edge.commands, what it does)
 COMMANDS = {
@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
 
     def _settings(self, ctx: click.Context, name: str, file: Path | None) -> None:
         # Here and not above: `tinkedge --help` reads no file.
-        from edge.configuration.values import apply
+        from edge.configuration import apply
 
         apply(ctx, name, file, self.command_named)
 

@@ -9,7 +9,8 @@ import logging
 
 from hegel.secret import SecretReference, SecretUnusableError
 from hegel.sshkeys import ssh_keys
-from tink.api.v1alpha2 import INSTANCE_ID_ANNOTATION, SSH_PUBLIC_KEYS_ANNOTATION, Hardware
+from tink.api.annotations import INSTANCE_ID_ANNOTATION, SSH_PUBLIC_KEYS_ANNOTATION
+from tink.api.v1alpha2 import Hardware
 
 log = logging.getLogger(__name__)
 

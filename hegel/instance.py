@@ -14,7 +14,8 @@ from typing import Any, Final
 import orjson
 
 from hegel.annotations import complain
-from tink.api.v1alpha2 import METADATA_ANNOTATION, STORAGE_ANNOTATION, Hardware
+from tink.api.annotations import METADATA_ANNOTATION, STORAGE_ANNOTATION
+from tink.api.v1alpha2 import Hardware
 
 TEXTS: Final = ("facility", "iqn", "plan", "public-ipv4", "public-ipv6")
 LISTS: Final = ("tags",)

@@ -25,7 +25,8 @@ from hegel.legacy import legacy_metadata
 from hegel.network import network_config
 from hegel.secret import SecretReference
 from hegel.yamltext import quoted
-from tink.api.v1alpha2 import USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION, Hardware
+from tink.api.annotations import USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION
+from tink.api.v1alpha2 import Hardware
 
 EC2_VERSIONS = ("2009-04-04", "2019-10-01", "2021-01-03", "latest")
 """The first path segments under which the EC2 tree stands: cloud-init's, Ignition's, Afterburn's, and everybody's. All

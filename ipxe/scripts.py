@@ -44,7 +44,9 @@ from ipxe.parameters import (
     kernel_words,
     known_of,
 )
-from tink.api.v1alpha2 import AGENT_ID_ANNOTATION, KERNEL_PARAMETERS_ANNOTATION, Hardware
+from tink.api.annotations import AGENT_ID_ANNOTATION, KERNEL_PARAMETERS_ANNOTATION
+from tink.api.v1alpha2 import Hardware
+from tink.printable import printable
 
 MAX_COMMAND_LINE = 2047
 """Bytes of a kernel command line that Linux reads (COMMAND_LINE_SIZE on x86 and arm64, less the final NUL)."""
@@ -430,7 +432,7 @@ def _words(hardware: Hardware, field: str, value: str) -> list[str]:
 
 def _for_screen(text: str) -> str:
     """`text` as words of an `echo`: shown, never obeyed."""
-    plain = "".join(character if character.isprintable() else " " for character in text[:MAX_SHOWN])
+    plain = printable(text[:MAX_SHOWN], " ")
     return " ".join(f"'{word}'" if _means_more(word) else word for word in plain.replace("${", "$ {").split())
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
+from tink.printable import printable
+
 MAX_FOREIGN = 100
 """Characters of what an upstream says (a reason phrase, a location) that get into a message."""
 
@@ -125,5 +127,5 @@ def shown(url: str) -> str:
 
 def foreign(text: str) -> str:
     """What somebody else wrote, fit for one log line: short, and without control characters."""
-    clean = "".join(c if c.isprintable() else "?" for c in text[:MAX_FOREIGN])
+    clean = printable(text[:MAX_FOREIGN])
     return clean if len(text) <= MAX_FOREIGN else f"{clean}…"

@@ -11,16 +11,14 @@ loading      what it brings for machines, into a data directory
 
 from edge.bundle.archive import Reader, digest_of
 from edge.bundle.creation import Contents, Osie, Surroundings, create
-from edge.bundle.loading import Loaded, check, load, next_steps
+from edge.bundle.loading import check, load, next_steps
 from edge.bundle.manifest import BundleError, Manifest
-from edge.bundle.signature import Key, make_key, sign_with_file, sign_with_keyring, verify
+from edge.bundle.signature import make_key, sign_with_file, sign_with_keyring, verify
 from edge.bundle.sources.images import Wanted
 
 __all__ = [
     "BundleError",
     "Contents",
-    "Key",
-    "Loaded",
     "Manifest",
     "Osie",
     "Reader",

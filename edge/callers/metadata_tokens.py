@@ -17,12 +17,10 @@ from pathlib import Path
 
 from tink.files.key_file import KeyFile
 from tink.mac import is_mac
+from tink.timestamps import rfc3339
 
 PREFIX = "M1."
 """What each token begins with, and no MAC address or name of a Hardware does: those are in lower case."""
-
-TOKEN_CHARACTERS = 72
-"""The most that a token has."""
 
 KEY_FILE = "metadata-token.key"
 """Its name in the data directory."""
@@ -61,8 +59,7 @@ class MetadataTokens:
         if not self._keys.signed(_LABEL, claims, signature):
             raise MetadataTokenError("it is not signed with a key of this edge (see --metadata-token-key)")
         if expires != "0" and self._clock() >= int(expires):
-            ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(expires)))
-            raise MetadataTokenError(f"it ended at {ended}; 'tinkedge metadata-url' makes a new one")
+            raise MetadataTokenError(f"it ended at {rfc3339(int(expires))}; 'tinkedge metadata-url' makes a new one")
         return ":".join(digits[at : at + 2] for at in range(0, 12, 2))
 
 

@@ -21,7 +21,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -30,13 +29,15 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from hegel.secret import SecretReference, SecretUnusableError
-from tink.api.v1alpha2 import USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION, Raw, as_mapping
+from tink.api.annotations import USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.files import private_files
 from tink.files.key_file import KeyFile
 from tink.kube.cache import Index
 from tink.kube.client import ApiError, NotFoundError, UnreachableError
 from tink.kube.objects import NamespacedName
 from tink.limits.once_per import OncePer
+from tink.timestamps import rfc3339
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ class KeptSecrets:
             found = await asyncio.to_thread(self._load, key) if kept else None
             if found is None:
                 raise error if isinstance(error, ApiError) else UnreachableError("it did not answer") from error
-            known = datetime.fromtimestamp(found["known"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            known = rfc3339(found["known"])
             log.info("Secret %s is served as it was known at %s: the API does not answer", key, known)
             return {"type": found["type"], "data": found["data"]}
         if self._named.keys(key):

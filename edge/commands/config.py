@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from edge.commands.serve import ROLES, Finding, disagreements, obstacles, services_of
-from edge.configuration import DEFAULT_FILE, SERVICES, ConfigError, Schema, example, origins, place, schema_of
+from edge.configuration import DEFAULT_FILE, SERVICES, ConfigError, Schema, example_file, origins, place, schema_of
 from edge.configuration import check as check_file
 
 
@@ -114,7 +114,7 @@ def show(ctx: click.Context, command: str, options: tuple[str, ...], output: str
 @click.pass_context
 def init(ctx: click.Context, file: Path | None) -> None:
     """Print a file with every key, its help and its default, commented out; or write it to FILE, a new one."""
-    text = example(schema_of(ctx))
+    text = example_file(schema_of(ctx))
     if file is None:
         click.echo(text, nl=False)
         return

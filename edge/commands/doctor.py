@@ -21,11 +21,11 @@ from edge.composition.checks import (
     agents_certificates,
     api_addresses,
     api_users,
-    backups,
+    check_backups,
+    note,
     osie_names,
     running_edge,
 )
-from edge.composition.checks.findings import note
 from edge.lab.build import default_cache, in_checkout
 
 EXIT_STATUS: Final = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.ERROR: 1}
@@ -128,7 +128,7 @@ def doctor(
             agents_certificates({f"--grpc-{of}": given[f"grpc_{of.replace('-', '_')}"] for of in _CERTIFICATES}),
             examine.data_directory(data_dir),
             api_users(data_dir, datetime.now(UTC)),
-            backups(),
+            check_backups(),
             running_edge(data_dir, given["admin_address"], given["admin_port"]),
             _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
         ),

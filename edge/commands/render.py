@@ -19,7 +19,8 @@ import yaml
 
 from edge.commands.options import ipv4
 from tink.api import crds
-from tink.api.v1alpha2 import API_VERSION, KERNEL_PARAMETERS_ANNOTATION, Hardware, Raw
+from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
+from tink.api.v1alpha2 import API_VERSION, Hardware, Raw
 from tink.controller import unusable
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, load
 from tink.schema import Checker, compile_definition

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from edge.diagnose.listening import Heard, Listening, Timed
 
 _NAMED = 10
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
 """Names of Hardware that are listed where one is unknown."""
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
 
 
 @click.command()

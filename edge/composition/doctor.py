@@ -19,9 +19,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge.composition.checks import Finding, Severity, clock, firewall, links, space
-from edge.composition.checks.findings import note
-from edge.composition.checks.firewall import Packet
+from edge.composition.checks import (
+    Finding,
+    Packet,
+    Severity,
+    check_clock,
+    check_firewall,
+    check_links,
+    check_space,
+    note,
+)
 from edge.composition.host import HostError, Network, default_interface, interface_address
 from tink.files.data_directory import disk_refuses, problems, user_name
 
@@ -112,7 +119,7 @@ def serving(interfaces: Sequence[str], ipxe_dir: Path, wanted: Sequence[Port] | 
     for interface in interfaces or [""]:
         is_told = False
         try:
-            yield from links(_named(interface))
+            yield from check_links(_named(interface))
             is_told = True
             networks.append(_network(interface))
         except HostError as error:
@@ -127,8 +134,10 @@ def serving(interfaces: Sequence[str], ipxe_dir: Path, wanted: Sequence[Port] | 
         else:
             yield from (_port(port, network) for network in networks)
     facing = [port for port in wanted if not port.address]
-    yield from firewall([Packet(_protocol(port), port.number, each.interface) for each in networks for port in facing])
-    yield clock()
+    yield from check_firewall(
+        [Packet(_protocol(port), port.number, each.interface) for each in networks for port in facing]
+    )
+    yield check_clock()
     yield _ipxe(ipxe_dir)
 
 
@@ -141,7 +150,7 @@ def data_directory(directory: Path) -> Iterator[Finding]:
         found = problems(directory, None if os.geteuid() else owner)
     except FileNotFoundError:
         yield Finding(name, ok=True, seen="not there; the first start makes it")
-        yield from space(next(parent for parent in directory.absolute().parents if parent.exists()))
+        yield from check_space(next(parent for parent in directory.absolute().parents if parent.exists()))
         return
     except OSError as error:
         remedy = "run this as the user that runs tinkedge, or give its --data-dir"
@@ -156,7 +165,7 @@ def data_directory(directory: Path) -> Iterator[Finding]:
     remedy = "until that is mended, what is stored is served, and nothing can be changed"
     yield Finding("data directory's disk", not refuses, refuses or f"{free} MB free", remedy)
     if not refuses:
-        yield from space(directory)
+        yield from check_space(directory)
 
 
 def probe(interfaces: Sequence[str], ipxe_dir: Path) -> Iterator[Finding]:
@@ -348,7 +357,7 @@ def _tftp(network: Network, ipxe_dir: Path) -> Finding:
 
 def _for_machines(name: str, fetched: str, interface: str, port: int) -> Finding:
     """What was fetched never left this host: whether machines get it, too, the rules of its packet filter say."""
-    filtered = list(firewall((Packet("udp", port, interface),)))
+    filtered = list(check_firewall((Packet("udp", port, interface),)))
     worst = next((one for one in filtered if not one.ok or one.how_bad is Severity.WARNING), None)
     if worst is not None:
         seen = f"{fetched}, here on this host; but machines on {interface} ask in vain: {worst.seen}"

@@ -134,7 +134,7 @@ class BootWatch:
         machine = self._inventory.by_mac(mac)
         claimants = () if machine is not None else self._inventory.claimants(mac)
         hardware = "/".join((machine.namespace, machine.name)) if machine is not None else ""
-        uuid = _canonical(str(story.boot.told("uuid")))
+        uuid = _canonical(str(story.boot.detail_of("uuid")))
         unknown = machine is None and not claimants
         if machine is not None and uuid:
             self._learn(uuid, hardware, mac)

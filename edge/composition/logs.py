@@ -28,6 +28,8 @@ from typing import Any, Final, TextIO
 
 import orjson
 
+from tink.printable import escaped
+
 log = logging.getLogger(__name__)
 
 _NOISY = ("aiohttp.access", "asyncio")
@@ -96,15 +98,10 @@ class _JsonFormatter(logging.Formatter):
             return orjson.dumps(_safe(entry)).decode()
 
 
-def one_line(message: str) -> str:
-    """With `\\n` for a line break, and so on: a stranger's words in it forge no line and steer no terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in message)
-
-
 def lines_of(record: logging.LogRecord, form: logging.Formatter) -> list[str]:
     """Logger and message in one line, then those of an exception and a stack."""
     message = record.getMessage()
-    lines = [f"{record.name}: {message if message.isprintable() else one_line(message)}"]
+    lines = [f"{record.name}: {escaped(message)}"]
     if record.exc_info:
         lines += form.formatException(record.exc_info).splitlines()
     if record.stack_info:

@@ -54,7 +54,7 @@ class HostNetworks:
         self._handlers: list[Callable[[], None]] = []
         self._states: dict[str, NetworkState] = {}
         self._states = {name: self._look(name) for name in self._networks}
-        self._told: dict[str, NetworkState] = {}
+        self._reported: dict[str, NetworkState] = {}
         """What the followers have made themselves like."""
         self._said: dict[str, NetworkState] = {}
         """What was said last of each network."""
@@ -82,7 +82,7 @@ class HostNetworks:
     async def run(self) -> None:
         """Follow for ever."""
         while True:
-            retry = any(self._told.get(name) != state for name, state in self._states.items())
+            retry = any(self._reported.get(name) != state for name, state in self._states.items())
             with suppress(TimeoutError):
                 async with asyncio.timeout(_RETRY_SECONDS if retry else None):
                     await self._changed.wait()
@@ -97,7 +97,7 @@ class HostNetworks:
             except OSError as error:
                 log.warning("the kernel does not tell of %s: %s", name, error.strerror)
                 continue
-            if self._told.get(name) == state:
+            if self._reported.get(name) == state:
                 continue
             try:
                 await self._tell(state)
@@ -162,11 +162,11 @@ class HostNetworks:
     async def _tell(self, state: NetworkState) -> None:
         for follower in self._followers:
             await follower(state)
-        self._told[state.interface] = state
+        self._reported[state.interface] = state
 
     def _failed(self, state: NetworkState, error: Exception) -> NetworkState:
         """The state with what went wrong; it is tried again."""
-        self._told.pop(state.interface, None)
+        self._reported.pop(state.interface, None)
         log.debug("%s: where", state.interface, exc_info=error)
         return replace(state, problem=state.problem or str(error) or repr(error))
 

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from prometheus_client.core import Metric
@@ -20,6 +19,7 @@ from prometheus_client.core import Metric
 from edge.journey.events import Notice, Outcome
 from tink.kube.cache import AWAY_SECONDS, Informer
 from tink.metrics.families import gauge
+from tink.timestamps import rfc3339
 
 log = logging.getLogger(__name__)
 
@@ -72,13 +72,13 @@ class ApiContact:
     def problem(self) -> str:
         """The same as a clause; empty: it is there."""
         since = self.away_since
-        return f"the Kubernetes API has not answered since {_shown(since)}" if since is not None else ""
+        return f"the Kubernetes API has not answered since {rfc3339(since)}" if since is not None else ""
 
     @property
     def note(self) -> str:
         """What it means for machines; empty: nothing."""
         since = self.away_since
-        return f"serving from what was known at {_shown(since)}: the API does not answer" if since is not None else ""
+        return f"serving from what was known at {rfc3339(since)}: the API does not answer" if since is not None else ""
 
     @property
     def known_at(self) -> float:
@@ -117,7 +117,3 @@ class ApiContact:
         line = note or "the Kubernetes API answers again: machines are served by what it has now"
         log.log(logging.WARNING if note else logging.INFO, "%s", line)
         self._announce(Notice(self._clock(), outcome, line, {}))
-
-
-def _shown(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -14,23 +14,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from edge.callers import UNSEEN, Callers, Neighbours
 from edge.checkpoint import checkpoint_metrics
+from edge.composition import hooks
 from edge.composition.agents import AgentsAddresses, at_networks
 from edge.composition.expecting import BootWatch
+from edge.composition.hooks import HOOKS
 from edge.composition.host import NetworkState
+from edge.composition.manifests import ManifestApplier, Manifests
 from edge.composition.network_services import tcp_advice
 from edge.composition.networks import HostNetworks
 from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, may_wait, secret_reader
 from edge.composition.readiness import ApiContact, Readiness
 from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, Service, StackSettings
+from edge.composition.tasks import StackError, Tasks
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
@@ -44,8 +46,8 @@ from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
-from tink.kube.client import ApiError, KubeClient, KubeConfigError
-from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, resource_type, with_last_applied
+from tink.kube.client import KubeClient, KubeConfigError
+from tink.kube.manifests import ManifestError, load, resource_type, with_last_applied
 from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
 from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
@@ -53,25 +55,14 @@ from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, p
 from tink.metrics.families import Scraped
 from tink.metrics.process import process_registry
 from tink.server import WorkflowServer
-from tink.webhooks import SERVICE_PORT, Admission, Hook, Webhooks, unregister
 from tink.workflow import ended
 
 log = logging.getLogger(__name__)
 
-Manifests = list[tuple[Path, Raw]]
-"""Objects, each with the file that it came from."""
-
-_HOOKS = frozenset({Service.WEBHOOKS, Service.CONVERSION})
-_WRITERS = frozenset({Service.CONTROLLER, Service.SERVER}) | _HOOKS
+_WRITERS = frozenset({Service.CONTROLLER, Service.SERVER}) | HOOKS
 """What has nothing to do while the API is away; the edge has."""
 
 _STARTING = "starting"
-_APPLIED_SECONDS = 30.0
-"""How long the informers may take to hear of what was applied."""
-
-
-class StackError(Exception):
-    """The stack can't start, or a part of it ended; the message says which and why."""
 
 
 class Stack:
@@ -80,12 +71,12 @@ class Stack:
     def __init__(self, settings: StackSettings) -> None:
         self._settings = settings
         self._exit = AsyncExitStack()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ended = asyncio.Event()
-        self._failure: str | None = None
+        self._tasks = Tasks(self._exit)
+        self._spawn = self._tasks.spawn
         self._not_ready = _STARTING
         self._informers: dict[ResourceType, Informer] = {}
         self._api: ApiServer | None = None
+        self._applier: ManifestApplier
         # One packed copy of each Hardware, for the informer and the inventory alike.
         self._compressor = ObjectCompressor()
         self.inventory = Inventory(self._compressor)
@@ -158,14 +149,7 @@ class Stack:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises StackError if a part ends by itself."""
-        waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._ended.wait())]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
-        if self._failure is not None:
-            raise StackError(self._failure)
+        await self._tasks.run_until(stop)
 
     async def stop(self) -> None:
         """Stop everything, the newest part first."""
@@ -184,37 +168,21 @@ class Stack:
         client = await _connect(kubeconfig)
         self._exit.push_async_callback(client.close)
         self.metrics.register(ClientMetrics(client))
+        applier = self._applier = ManifestApplier(client, lambda: self._api.refusal if self._api is not None else "")
         if Service.APISERVER in settings.services:
-            await self._apply(client, [(Path("tinkedge"), with_last_applied(each)) for each in generate()])
+            await applier.apply([(Path("tinkedge"), with_last_applied(each)) for each in generate()])
         manifests = load(settings.manifests) if settings.manifests is not None else []
         # Definitions first, for the informers; the rest when the webhooks can review it.
         first = [(file, obj) for file, obj in manifests if resource_type(obj) is CRD]
         rest = [(file, obj) for file, obj in manifests if resource_type(obj) is not CRD]
         try:
-            await self._apply(client, first)
+            await applier.apply(first)
         except ManifestError as error:
             if not may_wait(settings, error):
                 raise
             log.warning("applied when the Kubernetes API answers: %s", error)
             rest = manifests
         await self._start_services(client, rest)
-
-    async def _apply(self, client: KubeClient, manifests: Manifests) -> Manifests:
-        """Apply them and give those that were. What the embedded API can't store because of its disk is said.
-
-        Raises ManifestError.
-        """
-        applied = []
-        for file, obj in manifests:
-            try:
-                await apply(client, [(file, obj)])
-            except ManifestError as error:
-                if self._api is None or not self._api.refusal:
-                    raise
-                log.error("not applied, and not tried again before the next start: %s", error)
-            else:
-                applied.append((file, obj))
-        return applied
 
     async def _start_api(self) -> Path:
         api = self._api = ApiServer(
@@ -237,8 +205,8 @@ class Stack:
             TEMPLATE: frozenset({Service.CONTROLLER, Service.WEBHOOKS}),
             WORKFLOW: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
         }
-        if not self._reviews():
-            wanted -= _HOOKS
+        if not hooks.are_reached(self._settings):
+            wanted -= HOOKS
         informers = self._informers = {
             resource: self._informer(client, resource) for resource, users in needed.items() if users & wanted
         }
@@ -387,7 +355,7 @@ class Stack:
         """Say what the operator has named and is not there, have writes reviewed, and apply what he has given."""
         await say_which_are_missing(client, self._settings.namespaces)
         await self._start_webhooks(client, informers)
-        await self._apply_manifests(client, manifests, informers)
+        await self._applier.apply_and_wait(manifests, informers)
 
     def _keep(self) -> None:
         """Write down what is known, from now on: this data directory is nobody else's."""
@@ -427,79 +395,14 @@ class Stack:
         found = self._pending.newest(namespace, name)
         return workflows.get(namespace, found) if found else None
 
-    def _reviews(self) -> bool:
-        """Whether the API can reach our webhooks: the embedded one can, a cluster's must be told where they are."""
-        wanted, webhooks = self._settings.services, self._settings.webhooks
-        return bool(wanted & _HOOKS and (Service.APISERVER in wanted or webhooks.url or webhooks.service))
-
     async def _start_webhooks(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
-        services, reached = self._settings.services, self._reviews()
-        if Service.CONVERSION in services and not reached:
-            raise StackError(
-                "the cluster can't reach the conversion webhook: give --webhook-service or --webhook-url, where it does"
-            )
-        hooks: list[Hook] = []
-        if Service.WEBHOOKS in services and reached:
-            hooks.append(
-                Admission(
-                    client,
-                    hardware=informers[HARDWARE],
-                    templates=informers[TEMPLATE],
-                    workflows=informers[WORKFLOW],
-                    osies=informers[OSIE],
-                    site=self._site,
-                    failure_policy=self._settings.webhooks.failure_policy,
-                    namespaces=self._settings.namespaces,
-                    name=self._settings.webhooks.configuration,
-                )
-            )
-        elif Service.APISERVER in services:
-            # Of an earlier run that did not end well: nobody answers there now.
-            with suppress(ApiError):
-                await unregister(client)
-        elif Service.WEBHOOKS in services:
-            log.info("writes are not reviewed: the cluster can't reach this; see --webhook-service, --webhook-url")
-        if Service.CONVERSION in services:
-            hooks.append(self._conversion())
-        if hooks:
-            await self._serve(Webhooks(client, hooks, self._settings.webhooks))
-
-    def _conversion(self) -> Hook:
-        # A tenth of a second of imports, for those alone who have Metal3's hosts.
-        from tink.convert.metal3 import ConversionSettings
-        from tink.metal3.webhook import HostConversion
-
-        conversion = ConversionSettings(self._settings.empty_checksum_type)
-        return HostConversion(conversion, install=Service.APISERVER in self._settings.services)
-
-    async def _serve(self, webhooks: Webhooks) -> None:
+        webhooks = await hooks.webhooks(self._settings, client, informers, self._site)
+        if webhooks is None:
+            return
         self._exit.push_async_callback(webhooks.stop)
         self.metrics.register(webhooks.metrics)
-        try:
-            await webhooks.start()
-        except OSError as error:
-            port = self._settings.webhooks.port or SERVICE_PORT
-            raise StackError(
-                f"the webhooks can't listen on port {port}: {tcp_advice(error, port, '--webhook-port')}"
-            ) from error
+        await hooks.start(webhooks, self._settings)
         self._spawn(webhooks.run(), "webhooks")
-
-    async def _apply_manifests(
-        self, client: KubeClient, manifests: Manifests, informers: dict[ResourceType, Informer]
-    ) -> None:
-        """Apply them, and wait until the informers know what was applied."""
-        applied = await self._apply(client, manifests)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_APPLIED_SECONDS):
-                for _, obj in applied:
-                    place = obj["metadata"].get("namespace") or DEFAULT_NAMESPACE, obj["metadata"]["name"]
-                    informer = informers.get(resource_type(obj) or CRD)
-                    if informer is not None and not informer.covers({"metadata": {"namespace": place[0]}}):
-                        text = "%s %s/%s is applied, but not followed: --namespaces or --hardware-selector leave it out"
-                        log.warning(text, obj["kind"], *place)
-                        continue
-                    while informer is not None and informer.get(*place) is None:  # noqa: ASYNC110 - for milliseconds
-                        await asyncio.sleep(0.01)
 
     def _callers(self) -> Callers:
         """Who calls, and who is on our links. Raises OSError where only the kernel can tell, and does not."""
@@ -547,32 +450,6 @@ class Stack:
             networks.add_follower(at_networks(server, networks.states, port))
         else:
             self._spawn(self._fixed.run(server), "addresses of agents")
-
-    # --- how a part is started and watched ------------------------------------------------------------------------
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str, *, ends: bool = False) -> asyncio.Task[None]:
-        """Run it until the stop; when it `ends` by itself before, but well, so much the better."""
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._done, ends=ends))
-
-        async def cancel() -> None:
-            task.cancel()
-            await asyncio.wait([task], timeout=10)
-
-        self._exit.push_async_callback(cancel)
-        return task
-
-    def _done(self, task: asyncio.Task[None], *, ends: bool) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if ends and error is None:
-            return
-        self._failure = f"{task.get_name()} ended: {error!r}" if error is not None else f"{task.get_name()} ended"
-        log.error("%s", self._failure, exc_info=error)
-        self._ended.set()
 
 
 async def _connect(kubeconfig: Path | None) -> KubeClient:

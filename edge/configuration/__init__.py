@@ -10,8 +10,8 @@
 A flag is stronger than a variable, that than the file, and that than the default (click's parameter sources).
 """
 
-from edge.configuration.example import example
-from edge.configuration.file import ConfigError, ConfigFile, Problem, read
+from edge.configuration.example import example_file
+from edge.configuration.file import ConfigError
 from edge.configuration.groups import GROUPS, REST, GroupedCommand, group_of
 from edge.configuration.options import (
     DEFAULT_FILE,
@@ -23,8 +23,8 @@ from edge.configuration.options import (
     settable,
     variable,
 )
-from edge.configuration.origin import Origin, origins, place
-from edge.configuration.values import apply, check, file_of, unknown_variables
+from edge.configuration.origin import origins, place
+from edge.configuration.values import apply, check, file_of, unknown_variables, unreadable
 
 __all__ = [
     "DEFAULT_FILE",
@@ -32,23 +32,20 @@ __all__ = [
     "REST",
     "SERVICES",
     "ConfigError",
-    "ConfigFile",
     "GroupedCommand",
-    "Origin",
-    "Problem",
     "Schema",
     "apply",
     "check",
-    "example",
+    "example_file",
     "file_of",
     "group_of",
     "key",
     "origins",
     "place",
     "prepare",
-    "read",
     "schema_of",
     "settable",
     "unknown_variables",
+    "unreadable",
     "variable",
 ]

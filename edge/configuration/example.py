@@ -27,7 +27,7 @@ _HEAD = f"""\
 """
 
 
-def example(schema: Schema) -> str:
+def example_file(schema: Schema) -> str:
     """The text of it, for the commands that serve; the agent's settings come from the kernel command line."""
     options: dict[str, click.Option] = {}
     commands: dict[str, list[str]] = {}

@@ -25,8 +25,7 @@ from edge.http.boot.signs import Signs
 from edge.http.context import Context, not_allowed, not_found, text
 from edge.http.depot import Depot
 from edge.http.files.body import BodySender
-from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings
-from edge.http.metadata.responses import not_to_keep
+from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings, not_to_keep
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, Route, route
 from edge.http.transport.connections import BoundedServer, Limits, Runner

@@ -16,6 +16,7 @@ from edge.journey.events import Outcome, Recorder, Step, Value
 from edge.machines import Inventory, NetbootPolicy, OsieFiles
 from ipxe.binaries import BootBinaries
 from tink.limits.once_per import OncePer
+from tink.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ def agent_name(user_agent: str) -> str:
     """The same, of the header's value."""
     words = user_agent.split()
     word = words[0] if words else "an unnamed client"
-    return "".join(character if character.isascii() and character.isprintable() else "?" for character in word)[:60]
+    return printable(word, ascii_only=True)[:60]
 
 
 def size_text(size: int) -> str:

@@ -17,7 +17,7 @@ from edge.http.files.body import BodySender, MachineGoneError
 from edge.http.files.ranges import UnsatisfiableError, span
 from edge.http.files.response_head import break_off
 from edge.http.routes import Route
-from edge.peers import HEADER, MAX_MESSAGE_BYTES, Asked, MessageError, Peers, Refusal, Request, StrangerError
+from edge.peers import HEADER, MAX_MESSAGE_BYTES, MessageError, Peers, Refusal, Request, StrangerError, VerifiedRequest
 
 log = logging.getLogger(__name__)
 
@@ -65,12 +65,12 @@ class PeerRequests:
             raise MessageError(f"its body does not come within {BODY_SECONDS:g} s") from None
         return body
 
-    def _message(self, name: str, body: bytes, asked: Asked) -> web.Response:
+    def _message(self, name: str, body: bytes, asked: VerifiedRequest) -> web.Response:
         content = self._peers.hello(body) if name == "hello" else self._peers.ask(body, asked)
-        headers = {HEADER: self._peers.signatures.answer(asked, 200, content)}
+        headers = {HEADER: self._peers.signatures.sign_response(asked, 200, content)}
         return web.Response(body=content, content_type="application/json", headers=headers)
 
-    async def _file(self, request: web.Request, route: Route, asked: Asked) -> web.StreamResponse:
+    async def _file(self, request: web.Request, route: Route, asked: VerifiedRequest) -> web.StreamResponse:
         try:
             artifact = await self._peers.open(route.who, request.query.get("sha256", ""), route.name)
         except ArtifactError as error:
@@ -81,18 +81,18 @@ class PeerRequests:
         with artifact:
             return await self._send(request, artifact, asked)
 
-    async def _send(self, request: web.Request, artifact: Artifact, asked: Asked) -> web.StreamResponse:
+    async def _send(self, request: web.Request, artifact: Artifact, asked: VerifiedRequest) -> web.StreamResponse:
         try:
             part = span(request.headers.get("Range", ""), artifact.size)
         except UnsatisfiableError:
             return text(f"the file has {artifact.size} bytes", status=416)
         status, length = (206 if part.partial else 200), part.length + TRAILER_BYTES
-        head = self._peers.signatures.answer(asked, status, f"{length}".encode())
+        head = self._peers.signatures.sign_response(asked, status, f"{length}".encode())
         response = web.StreamResponse(status=status, headers={HEADER: head, "Content-Type": "application/octet-stream"})
         response.content_length = length
 
         async def trailer() -> bytes:
-            return self._peers.signatures.digest(asked, await artifact.sha256())
+            return self._peers.signatures.sign_digest(asked, await artifact.sha256())
 
         try:
             await self._sender.send(request, response, artifact, part.start, trailer=(TRAILER_BYTES, trailer))

@@ -10,31 +10,31 @@ class Changes:
     """All who ask. `mark` for each change."""
 
     def __init__(self) -> None:
-        self.askers: list[Asker] = []
+        self.subscribers: list[PendingChanges] = []
         """Always the same list: empty, there is nothing to be marked."""
         self.marked: set[str] = set()
-        """Always the same set: the machines since one of the askers took them."""
+        """Always the same set: the machines since one of the subscribers took them."""
 
     def mark(self, mac: str) -> None:
         """Something happened to this machine."""
-        if self.askers:
+        if self.subscribers:
             self.marked.add(mac)
 
-    def asker(self) -> Asker:
+    def subscribe(self) -> PendingChanges:
         """One who asks from now on; to be closed."""
         self.hand_out()
-        asker = Asker(self)
-        self.askers.append(asker)
-        return asker
+        pending = PendingChanges(self)
+        self.subscribers.append(pending)
+        return pending
 
     def hand_out(self) -> None:
         """Give what is marked to all who ask."""
-        for asker in self.askers:
-            asker.waiting |= self.marked
+        for pending in self.subscribers:
+            pending.waiting |= self.marked
         self.marked.clear()
 
 
-class Asker:
+class PendingChanges:
     """What one of them has not taken yet: a machine is in it once, whatever happened."""
 
     def __init__(self, changes: Changes) -> None:
@@ -49,7 +49,7 @@ class Asker:
 
     def close(self) -> None:
         """Ask no more."""
-        if self in self._changes.askers:
-            self._changes.askers.remove(self)
-        if not self._changes.askers:
+        if self in self._changes.subscribers:
+            self._changes.subscribers.remove(self)
+        if not self._changes.subscribers:
             self._changes.marked.clear()

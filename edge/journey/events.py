@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from edge.journey.steps import COLOURS, Milestone, Outcome, Step, Value, milestone
+from tink.printable import printable
 
 __all__ = [
     "COLOURS",
@@ -95,7 +96,7 @@ def one_line(message: str) -> str:
     """`message` without line breaks and control characters, which would forge log lines or move a terminal's cursor."""
     if len(message) <= MAX_MESSAGE and message.isprintable():
         return message
-    line = "".join(character if character.isprintable() else " " for character in message[: MAX_MESSAGE + 1])
+    line = printable(message[: MAX_MESSAGE + 1], " ")
     return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
 
 

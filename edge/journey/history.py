@@ -57,7 +57,7 @@ class History(list[Any]):
         """Those that are shown at the moment of the call; made one by one."""
         return map(event, repeat(mac), self.times[-self._keep :], self[-self._keep :])
 
-    def telling(self, mac: str, most: int) -> list[JourneyEvent]:
+    def newest(self, mac: str, most: int) -> list[JourneyEvent]:
         """The newest `most` that tell how far a boot is, oldest first: of what is printed or logged, the last."""
         found: list[JourneyEvent] = []
         printed = False

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from edge.journey.changes import Asker, Changes
+from edge.journey.changes import Changes, PendingChanges
 from edge.journey.events import KINDS, JourneyEvent, Note, Notice, Outcome, Step, Value
 from edge.journey.history import Entry, History, Last, event, kept_bytes, pack, packed_bytes
 from edge.journey.lines import Lines
@@ -80,7 +80,7 @@ class Journey:
         self._subscriptions = Subscriptions()
         self._readers = self._subscriptions.open
         self._changes = Changes()
-        self._askers, self._marked = self._changes.askers, self._changes.marked
+        self._subscribers, self._marked = self._changes.subscribers, self._changes.marked
 
     # --- taking in ---------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Journey:
         self._counts[kind] = count + 1
         if note.size_bytes:
             self._sent_bytes[note.step] += note.size_bytes
-        if self._askers:
+        if self._subscribers:
             self._marked.add(mac)
         if self._readers:
             self._subscriptions.push(event(mac, now, note))
@@ -138,12 +138,12 @@ class Journey:
         """
         return self._subscriptions.new(backlog)
 
-    def changes(self) -> Asker:
+    def changes(self) -> PendingChanges:
         """Hears from now on to which machines something happened, when it asks: for who looks at them once in a while.
 
         What is done for each event is to put the MAC into a set.
         """
-        return self._changes.asker()
+        return self._changes.subscribe()
 
     def last_entry(self, mac: str) -> Last | None:
         """The last event of a machine as it is kept (`edge.journey.history`); None if nothing is known."""
@@ -162,11 +162,11 @@ class Journey:
         quiet = self._quiet.get(mac)
         return [event(mac, quiet.time, quiet.entry)] if quiet is not None else []
 
-    def telling(self, mac: str, most: int) -> list[JourneyEvent]:
+    def newest(self, mac: str, most: int) -> list[JourneyEvent]:
         """The newest `most` events of a machine that tell how far its boots came, oldest first; without what it only
         printed or logged, but for the last of that."""
         history = self._histories.get(mac) or self._strangers.get(mac)
-        return history.telling(mac, most) if history is not None else self.events(mac)
+        return history.newest(mac, most) if history is not None else self.events(mac)
 
     def past(self) -> Iterator[JourneyEvent]:
         """The events of all machines that are kept at the moment of the call, by time; made while they are read."""

@@ -12,15 +12,13 @@ from edge.machines.inventory import Inventory, Machine
 from edge.machines.mistakes import MistakeWriter
 from edge.machines.osie_files import Located, NoArtifactError, OsieFiles, OsieLookup
 from edge.machines.pending_workflows import PendingWorkflows
-from edge.machines.policy import ALLOWED, Decision, DhcpMode, NetbootPolicy, NetbootWhen
+from edge.machines.policy import DhcpMode, NetbootPolicy, NetbootWhen
 from edge.machines.scripts import MachineScripts
 from edge.machines.secret_documents import ReadSecret, SecretDocuments, no_api
 
 __all__ = [
-    "ALLOWED",
     "BootProblemWriter",
     "ConditionWriter",
-    "Decision",
     "DhcpMode",
     "Inventory",
     "Located",

@@ -16,7 +16,6 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
 from tink.limits.once_per import OncePer
+from tink.timestamps import rfc3339
 from tink.workflow.status import parse_timestamp
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class _Declined:
     until: float
 
     def __str__(self) -> str:
-        until = datetime.fromtimestamp(self.until, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        until = rfc3339(self.until)
         return f"{self.address} is used by another host: {self.mac} declined it; it is not offered until {until}"
 
 

@@ -17,7 +17,8 @@ import orjson
 from pydantic import ValidationError
 
 from ipxe.binaries import BootPath
-from tink.api.v1alpha2 import BOOT_PATH_ANNOTATION, Hardware, NetworkInterface, Raw
+from tink.api.annotations import BOOT_PATH_ANNOTATION
+from tink.api.v1alpha2 import Hardware, NetworkInterface, Raw
 from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest

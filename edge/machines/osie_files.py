@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from edge.artifacts import Artifact, ArtifactCache, normalized
-from tink.api.v1alpha2 import INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION, OSIE, Raw
+from tink.api.annotations import INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION
+from tink.api.v1alpha2 import OSIE, Raw
 
 OsieLookup = Callable[[str, str], Raw | None]
 """`osie(namespace, name)`: the OSIE object, or None."""

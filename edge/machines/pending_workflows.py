@@ -10,7 +10,8 @@ import struct
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from tink.api.v1alpha2 import HOLD_ANNOTATION, Raw, WorkflowState, as_mapping
+from tink.api.annotations import HOLD_ANNOTATION
+from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
 from tink.kube.cache import Archive
 from tink.kube.objects import NamespacedName
 from tink.workflow.guards import held

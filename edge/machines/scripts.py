@@ -20,7 +20,8 @@ from edge.machines.policy import NetbootPolicy
 from ipxe.binaries import BootPath
 from ipxe.grub import GrubScripts
 from ipxe.scripts import Origin, Script, ScriptError, Scripts
-from tink.api.v1alpha2 import KERNEL_PARAMETERS_ANNOTATION, Raw, as_mapping
+from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.limits.newest import Newest
 
 MAX_KEPT = 4096

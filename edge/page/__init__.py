@@ -14,7 +14,7 @@ from edge.page.machine import Machines, WorkflowLookup
 from edge.page.pages import Pages
 from edge.page.rack import Rack
 from edge.page.render import Templates
-from edge.page.site import PageHandler, Site
+from edge.page.site import Site
 from edge.page.status import EdgeStatus, Health
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "Keys",
     "Live",
     "Machines",
-    "PageHandler",
     "Pages",
     "Rack",
     "Site",

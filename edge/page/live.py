@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import orjson
 
-from edge.page.turns import Others, Turns
+from edge.page.time_slice import LoopLoad, TimeSlice
 
 MAX_STREAMS: Final = 32
 """Pages that are live at one time; others are shown as they were when they were loaded."""
@@ -32,7 +32,7 @@ _RETRY = b"retry: 2000\n\n"
 class Source(Protocol):
     """One page that is open."""
 
-    async def news(self, turns: Turns) -> dict[str, object]:
+    async def news(self, turns: TimeSlice) -> dict[str, object]:
         """What of it is another one than it was told last; empty: nothing."""
 
 
@@ -77,10 +77,10 @@ class Live:
         self._open.add(ended)
         try:
             await write(_RETRY)
-            sent, spent, others = self._elapsed(), 0.0, Others()
+            sent, spent, others = self._elapsed(), 0.0, LoopLoad()
             while not ended.is_set() and may_go_on():
-                busy = others.are_busy(spent)
-                turns = Turns(busy=busy, elapsed=self._spent)
+                busy = others.is_high(spent)
+                turns = TimeSlice(busy=busy, elapsed=self._spent)
                 news = await source.news(turns)
                 spent, rest = turns.spent, BUSY_REST if busy else REST
                 if news:

@@ -112,7 +112,7 @@ class Machines:
             return None
         awaited, limits, now = self._expectations.of(mac), self._expectations.limits, self._clock()
         events = self._journey.events(mac)
-        found = chains(read(mac, self._journey.telling(mac, EVENTS))) if events else []
+        found = chains(read(mac, self._journey.newest(mac, EVENTS))) if events else []
         found.reverse()
         number = min(max(number, 0), max(len(found) - 1, 0))
         lines, cut = _output(events)
@@ -187,9 +187,9 @@ def _facts(machine: Machine | None, events: list[JourneyEvent]) -> Iterator[tupl
         if off:
             yield "Switched off", " and ".join(off)
     for name, words in (("model", "Model"), ("client", "Firmware"), ("uuid", "UUID")):
-        told = next((str(event.detail[name]) for event in reversed(events) if event.detail.get(name)), "")
-        if told:
-            yield words, told
+        known = next((str(event.detail[name]) for event in reversed(events) if event.detail.get(name)), "")
+        if known:
+            yield words, known
 
 
 def _output(events: list[JourneyEvent]) -> tuple[str, bool]:

@@ -14,7 +14,7 @@ from edge.page.rack import Rack
 from edge.page.render import Templates
 from edge.page.rows import Row
 from edge.page.status import EdgeStatus
-from edge.page.turns import Turns
+from edge.page.time_slice import TimeSlice
 
 _MACHINE_PARTS: Final = ("summary", "timeline", "workflow", "output", "manifest", "events")
 
@@ -42,7 +42,7 @@ class Pages:
     async def rack_page(self, query: Query) -> str:
         """All machines that a query finds."""
         await self.templates.compile()
-        turns = Turns()
+        turns = TimeSlice()
         async with self.rack.looked_at():
             await self.rack.update()
             found = await self.rack.select(query, turns)
@@ -50,7 +50,9 @@ class Pages:
         rows = [html async for _, html in self.rows(found, {}, turns)]
         return self._page("rack.html", rows=rows, found=found, query=query, groups=groups, live=_live(query.url))
 
-    async def rows(self, found: Selection, known: dict[str, object], turns: Turns) -> AsyncIterator[tuple[str, str]]:
+    async def rows(
+        self, found: Selection, known: dict[str, object], turns: TimeSlice
+    ) -> AsyncIterator[tuple[str, str]]:
         """ID and HTML of each row that is not `known` yet as it is."""
         now, before = self.clock(), None
         for group, row in found.rows:
@@ -81,10 +83,10 @@ class Pages:
         shown = self.machines.shown(mac, number)
         if shown is None:
             return None
-        parts = {name: html async for name, html in self.machine_parts(shown, Turns())}
+        parts = {name: html async for name, html in self.machine_parts(shown, TimeSlice())}
         return self._page("machine.html", shown=shown, parts=parts, live=f"/live/machine/{mac}?boot={shown.number}")
 
-    async def machine_parts(self, shown: MachineShown, turns: Turns) -> AsyncIterator[tuple[str, str]]:
+    async def machine_parts(self, shown: MachineShown, turns: TimeSlice) -> AsyncIterator[tuple[str, str]]:
         """Name and HTML of each part."""
         now = self.clock()
         for name in _MACHINE_PARTS:
@@ -173,7 +175,7 @@ class RackSource:
         self._order: list[str] = []
         self._shown: list[str] = []
 
-    async def news(self, turns: Turns) -> dict[str, object]:
+    async def news(self, turns: TimeSlice) -> dict[str, object]:
         """See `edge.page.live.Source`."""
         pages = self._pages
         news: dict[str, object] = {}
@@ -218,7 +220,7 @@ class MachineSource:
         self._seen: object = None
         self._drawn = 0.0
 
-    async def news(self, turns: Turns) -> dict[str, object]:
+    async def news(self, turns: TimeSlice) -> dict[str, object]:
         """See `edge.page.live.Source`."""
         pages = self._pages
         parts = {"health": pages.head()}
@@ -242,7 +244,7 @@ class EdgeSource:
         self._pages = pages
         self._parts: dict[str, int] = {}
 
-    async def news(self, turns: Turns) -> dict[str, object]:
+    async def news(self, turns: TimeSlice) -> dict[str, object]:
         """See `edge.page.live.Source`."""
         health = self._pages.head()
         await turns.rest()

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from edge.journey.changes import Asker, Changes
+from edge.journey.changes import Changes, PendingChanges
 from edge.journey.expectations import Expectations
 from edge.journey.history import outcome_of
 from edge.journey.recorder import Journey
@@ -22,7 +22,7 @@ from edge.journey.steps import Outcome
 from edge.machines import Inventory, Machine
 from edge.page.query import Query, Selection, select
 from edge.page.rows import Named, Packed, Row, named, row
-from edge.page.turns import Turns
+from edge.page.time_slice import TimeSlice
 
 LINGER_SECONDS: Final = 30.0
 """The rows are kept so long after the last look, for the next one."""
@@ -49,7 +49,7 @@ class Rack:
         self._expectations = expectations
         self._hardware = Changes()
         inventory.on_change(self._hardware.mark)
-        self._askers: list[Asker] = []
+        self._subscribers: list[PendingChanges] = []
         self._names: list[tuple[str, str]] = []
         """`order` and MAC of all rows, sorted."""
         self._named: dict[str, Packed] = {}
@@ -68,7 +68,7 @@ class Rack:
     @property
     def is_open(self) -> bool:
         """Whether rows are kept."""
-        return bool(self._askers)
+        return bool(self._subscribers)
 
     @asynccontextmanager
     async def looked_at(self) -> AsyncIterator[None]:
@@ -89,9 +89,9 @@ class Rack:
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None
-        for asker in self._askers:
-            asker.close()
-        self._askers.clear()
+        for pending in self._subscribers:
+            pending.close()
+        self._subscribers.clear()
         self.rows = {}
         self._names.clear()
         self._named.clear()
@@ -101,19 +101,19 @@ class Rack:
         self._strangers.clear()
         self._most_strangers = MORE_STRANGERS
 
-    async def update(self, turns: Turns | None = None, shown: Iterable[str] = ()) -> None:
+    async def update(self, turns: TimeSlice | None = None, shown: Iterable[str] = ()) -> None:
         """Bring the rows up to date: all of them. With `turns`, where others have much to do, those of `shown` and
         those in trouble first, and some of the others the next time."""
-        working = turns or Turns()
+        working = turns or TimeSlice()
         working.leave()
         async with self._lock:
             working.go_on()
             if not self.is_open:
-                self._askers = [self._journey.changes(), self._expectations.changes(), self._hardware.asker()]
+                self._subscribers = [self._journey.changes(), self._expectations.changes(), self._hardware.subscribe()]
                 self._waiting |= dict.fromkeys(self._journey.macs())
                 self._waiting |= dict.fromkeys(each.mac for each in self._inventory.machines())
-            for asker in self._askers:
-                self._waiting |= dict.fromkeys(asker.take())
+            for pending in self._subscribers:
+                self._waiting |= dict.fromkeys(pending.take())
             for mac in [mac for mac in shown if mac in self._waiting]:
                 self._look(mac)
                 del self._waiting[mac]
@@ -126,9 +126,9 @@ class Rack:
                 await self._look_at_waiting(working)
                 self._most_strangers = len(self._strangers) + MORE_STRANGERS
 
-    async def select(self, query: Query, turns: Turns | None = None) -> Selection:
+    async def select(self, query: Query, turns: TimeSlice | None = None) -> Selection:
         """What a query finds among the rows as they are."""
-        turns = turns or Turns()
+        turns = turns or TimeSlice()
         if query.group and query.group not in ("state", "namespace"):
             await self._read_hardware(turns)
         found, names = Selection(query), [mac for _, mac in self._names]
@@ -155,7 +155,7 @@ class Rack:
         failed = last is not None and outcome_of(last.entry) is Outcome.FAILED
         return failed or (awaited is not None and awaited.finding is not None)
 
-    async def _look_at_waiting(self, turns: Turns) -> None:
+    async def _look_at_waiting(self, turns: TimeSlice) -> None:
         """In the order in which they came; each is made once, whatever has happened to it meanwhile."""
         while self._waiting:
             for mac in _taken(self._waiting, _PORTION):
@@ -210,7 +210,7 @@ class Rack:
             facts = self._facts[mac] = (machine, osie, dict(hardware.metadata.labels))
         return facts
 
-    async def _read_hardware(self, turns: Turns) -> None:
+    async def _read_hardware(self, turns: TimeSlice) -> None:
         for mac in list(self.rows):
             self._facts_of(mac)
             await turns.rest()

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import re
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
 from edge.page.words import KIND_WORDS, PHASE_WORDS
+from tink.timestamps import rfc3339
 
 STATIC: Final = Path(__file__).parent / "static"
 _CONTROL: Final = re.compile(r"[^\S\n\t ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -65,11 +65,6 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
-def iso(at: float) -> str:
-    """RFC 3339, for programs."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 class Templates:
     """Renders them."""
 
@@ -83,7 +78,7 @@ class Templates:
             finalize=plain,
             auto_reload=False,
         )
-        environment.filters |= {"span": span, "age": age, "size": size, "clock": clock, "iso": iso}
+        environment.filters |= {"span": span, "age": age, "size": size, "clock": clock, "iso": rfc3339}
         environment.globals |= {
             "kind_words": KIND_WORDS,
             "phase_words": PHASE_WORDS,

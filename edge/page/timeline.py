@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from edge.journey.expectations import Awaited, Limits, Story
-from edge.journey.expectations.story import Boot
+from edge.journey.expectations import Awaited, Boot, Limits, Story
 from edge.journey.steps import Milestone, Outcome, Step
 from edge.page.words import AFTER, STATES, Phase, phase
 
@@ -226,7 +225,7 @@ def _state(mark: _Mark) -> str:
 def _kind(chain: Chain) -> str:
     """Which durations are like it: those of its OSIE on its model."""
     boot = chain.boots[0]
-    return f"{boot.told('osie')} {boot.told('model')}".strip()
+    return f"{boot.detail_of('osie')} {boot.detail_of('model')}".strip()
 
 
 def _ticks(whole: float) -> Iterator[Tick]:

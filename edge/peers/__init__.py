@@ -9,25 +9,20 @@ site                      all of that, put together; `edge.http.peers` is where 
 """
 
 from edge.peers.leases import EdgeLeases
-from edge.peers.membership import Alternative
-from edge.peers.messages import ARTIFACTS, ASK, HELLO, MAX_MESSAGE_BYTES, MessageError
+from edge.peers.messages import MAX_MESSAGE_BYTES, MessageError
 from edge.peers.metrics import peer_metrics
-from edge.peers.signatures import HEADER, Asked, Refusal, Request, StrangerError
+from edge.peers.signatures import HEADER, Refusal, Request, StrangerError, VerifiedRequest
 from edge.peers.site import Peers
 
 __all__ = [
-    "ARTIFACTS",
-    "ASK",
     "HEADER",
-    "HELLO",
     "MAX_MESSAGE_BYTES",
-    "Alternative",
-    "Asked",
     "EdgeLeases",
     "MessageError",
     "Peers",
     "Refusal",
     "Request",
     "StrangerError",
+    "VerifiedRequest",
     "peer_metrics",
 ]

@@ -22,7 +22,7 @@ from edge.peers.calls import CallError, Calls
 from edge.peers.claims import Claims
 from edge.peers.counts import Counts
 from edge.peers.membership import Membership, Peer
-from edge.peers.messages import Answer, HeldCopy, Question
+from edge.peers.messages import CacheQuery, CacheReply, HeldCopy
 from tink.limits.newest import Newest
 
 PATIENCE_SECONDS: Final = 10.0
@@ -76,13 +76,13 @@ class Caches:
         self._counts.damaged += 1
         self._distrusted[(offer.peer, key)] = self._membership.clock() + DISTRUST_SECONDS
 
-    async def _ask(self, peers: list[Peer], key: str, pin: str) -> tuple[list[tuple[Peer, Answer]], str]:
+    async def _ask(self, peers: list[Peer], key: str, pin: str) -> tuple[list[tuple[Peer, CacheReply]], str]:
         """What they have, and who may fetch it."""
         arbiter = self._membership.arbiter(key)
 
-        async def ask(peer: Peer) -> Answer | None:
+        async def ask(peer: Peer) -> CacheReply | None:
             try:
-                return await self._calls.ask(peer.authority, Question(key=key, pin=pin, claim=peer.id == arbiter))
+                return await self._calls.ask(peer.authority, CacheQuery(key=key, pin=pin, claim=peer.id == arbiter))
             except CallError:
                 return None
 
@@ -92,7 +92,7 @@ class Caches:
         answers = [(peer, answer) for peer, answer in zip(peers, answered, strict=True) if answer is not None]
         return answers, next((answer.claimed for peer, answer in answers if peer.id == arbiter), claimed)
 
-    def _best(self, answers: Iterable[tuple[Peer, Answer]], key: str) -> Offer | None:
+    def _best(self, answers: Iterable[tuple[Peer, CacheReply]], key: str) -> Offer | None:
         """The freshest; of those the one that is whole."""
         now = self._membership.clock()
         offers = [
@@ -103,10 +103,10 @@ class Caches:
         return max(offers, key=_worth, default=None)
 
 
-def answer(question: Question, edge: str, cache: ArtifactCache | None, claims: Claims) -> Answer:
+def reply(question: CacheQuery, edge: str, cache: ArtifactCache | None, claims: Claims) -> CacheReply:
     """What this edge answers the edge `edge`."""
     copy, fetching = cache.held(question.key, question.pin) if cache is not None else (None, False)
-    return Answer(
+    return CacheReply(
         held=HeldCopy.model_validate(asdict(copy)) if copy is not None else None,
         fetching=fetching,
         claimed=claims.claim(question.key, edge) if question.claim else "",

@@ -14,12 +14,13 @@ from edge.peers.messages import (
     ASK,
     HELLO,
     MAX_MESSAGE_BYTES,
-    Answer,
+    CacheQuery,
+    CacheReply,
     Edge,
     MessageError,
-    Question,
 )
 from edge.peers.signatures import HEADER, Request, Signatures
+from tink.printable import printable
 
 CALL_SECONDS: Final = 2.0
 CONNECT_SECONDS: Final = 1.0
@@ -69,9 +70,9 @@ class Calls:
         """Who is at `authority`? Raises CallError."""
         return await self._post(authority, HELLO, own.encoded(), Edge.read)
 
-    async def ask(self, authority: str, question: Question) -> Answer:
+    async def ask(self, authority: str, question: CacheQuery) -> CacheReply:
         """Has it a file? Raises CallError."""
-        return await self._post(authority, ASK, question.encoded(), Answer.read)
+        return await self._post(authority, ASK, question.encoded(), CacheReply.read)
 
     @asynccontextmanager
     async def get(
@@ -96,7 +97,7 @@ class Calls:
             if response.status != (206 if span else 200):
                 raise PeerError(url, f"the edge {offer.address} has it no more ({response.status})", offer.peer)
             head = f"{response.content_length}".encode()
-            if not self._signatures.is_answer(nonce, response.status, head, response.headers.get(HEADER, "")):
+            if not self._signatures.is_response(nonce, response.status, head, response.headers.get(HEADER, "")):
                 raise PeerError(url, f"the answer of {offer.address} is not signed by an edge of this site", offer.peer)
             yield PeerResponse(
                 url,
@@ -124,7 +125,7 @@ class Calls:
             raise CallError(_why(error)) from error
         if response.status != 200:
             raise CallError(f"it answers {response.status}: {_line(content)}")
-        if not self._signatures.is_answer(nonce, response.status, content, response.headers.get(HEADER, "")):
+        if not self._signatures.is_response(nonce, response.status, content, response.headers.get(HEADER, "")):
             raise CallError("its answer is not signed by an edge of this site: is its --metadata-token-key another?")
         try:
             return read(content)
@@ -146,8 +147,7 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
 
 def _line(content: bytes) -> str:
     """What somebody else wrote, fit for a log line."""
-    text = content[:_MAX_REASON].decode("utf-8", "replace").strip()
-    return "".join(character if character.isprintable() else "?" for character in text)
+    return printable(content[:_MAX_REASON].decode("utf-8", "replace").strip())
 
 
 def _why(error: Exception) -> str:

@@ -21,12 +21,12 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Final
 
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import LEASE
+from tink.timestamps import rfc3339
 from tink.workflow.status import parse_timestamp
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class EdgeLeases:
             "spec": {
                 "holderIdentity": self._identity,
                 "leaseDurationSeconds": DURATION_SECONDS,
-                "renewTime": datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+                "renewTime": rfc3339(self._now(), "microseconds"),
             },
         }
         await self._client.apply(LEASE, name, self._namespace, lease, manager="tinkedge-edge", force=True)

@@ -1,7 +1,7 @@
 """What edges say to each other: JSON, checked before anything is made of it. Pure.
 
 POST /peers/hello                       who are you, and where are you     Edge      -> Edge
-POST /peers/ask                         have you this file                 Question  -> Answer
+POST /peers/ask                         have you this file                 CacheQuery  -> CacheReply
 GET  /peers/artifacts/KEY/VERSION       its bytes, with `Range`, and a signed SHA-256 behind them
 """
 
@@ -81,7 +81,7 @@ class Edge(_Message):
     dhcp: bool = True
 
 
-class Question(_Message):
+class CacheQuery(_Message):
     """Have you the artifact `key` (`edge.artifacts`), or one with the SHA-256 `pin`? `claim`: may I fetch it if nobody
     has it? Asked of the one edge that decides that for this key."""
 
@@ -101,7 +101,7 @@ class HeldCopy(_Message):
     sha256: Pin = ""
 
 
-class Answer(_Message):
+class CacheReply(_Message):
     """`held`: what the edge has of it; `fetching`: it is about to have it. `claimed` is the edge that may fetch it, if
     that was asked; empty if not."""
 

@@ -74,7 +74,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class VerifiedRequest:
     """A request that was found good: by which edge, and what its answer has to name."""
 
     edge: str
@@ -100,7 +100,7 @@ class Signatures:
         signature = self._keys.sign(_REQUEST, f"{words}\n{request.claims}")
         return f"{words} {signature}", nonce
 
-    def is_answer(self, nonce: str, status: int, content: bytes, signature: str) -> bool:
+    def is_response(self, nonce: str, status: int, content: bytes, signature: str) -> bool:
         """Whether an edge of this site has answered so."""
         return self._keys.signed(_ANSWER, _answer(nonce, status, content), _ascii(signature))
 
@@ -110,7 +110,7 @@ class Signatures:
 
     # --- who is asked ---
 
-    def check(self, header: str, request: Request) -> Asked:
+    def check(self, header: str, request: Request) -> VerifiedRequest:
         """Who sends this request, once. Raises StrangerError."""
         match = _SIGNED.fullmatch(header)
         if match is None:
@@ -130,13 +130,13 @@ class Signatures:
         if len(self._nonces) >= MAX_NONCES:
             raise StrangerError(Refusal.FULL, "too many requests at once: try again")
         self._nonces[nonce] = now
-        return Asked(match["edge"], nonce)
+        return VerifiedRequest(match["edge"], nonce)
 
-    def answer(self, asked: Asked, status: int, content: bytes) -> str:
+    def sign_response(self, asked: VerifiedRequest, status: int, content: bytes) -> str:
         """The header of an answer."""
         return self._keys.sign(_ANSWER, _answer(asked.nonce, status, content))
 
-    def digest(self, asked: Asked, sha256: str) -> bytes:
+    def sign_digest(self, asked: VerifiedRequest, sha256: str) -> bytes:
         """The trailer of a file that was sent: its checksum, signed."""
         signature = self._keys.sign(_DIGEST, f"{asked.nonce}\n{sha256}")
         return f"{sha256}{signature}".encode()

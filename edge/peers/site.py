@@ -15,13 +15,13 @@ from typing import Final
 
 from edge.artifacts import Artifact, ArtifactCache
 from edge.journey.events import Notice, Outcome
-from edge.peers.caches import Caches, answer
+from edge.peers.caches import Caches, reply
 from edge.peers.calls import CallError, Calls, RefusedError
 from edge.peers.claims import Claims
 from edge.peers.counts import Counts
 from edge.peers.membership import Alternative, Change, Membership, Peer
-from edge.peers.messages import Edge, Place, Question
-from edge.peers.signatures import Asked, Request, Signatures, StrangerError
+from edge.peers.messages import CacheQuery, Edge, Place
+from edge.peers.signatures import Request, Signatures, StrangerError, VerifiedRequest
 from tink.files.key_file import KeyFile
 from tink.limits.once_per import OncePer
 
@@ -155,7 +155,7 @@ class Peers:
 
     # --- what others ask ---
 
-    def check(self, header: str, request: Request) -> Asked:
+    def check(self, header: str, request: Request) -> VerifiedRequest:
         """Whether it is an edge that asks so. Raises StrangerError."""
         try:
             return self.signatures.check(header, request)
@@ -168,9 +168,9 @@ class Peers:
         self._membership.heard(Edge.read(content))
         return self.own.encoded()
 
-    def ask(self, content: bytes, asked: Asked) -> bytes:
+    def ask(self, content: bytes, asked: VerifiedRequest) -> bytes:
         """The answer to ASK. Raises MessageError."""
-        return answer(Question.read(content), asked.edge, self._cache, self._claims).encoded()
+        return reply(CacheQuery.read(content), asked.edge, self._cache, self._claims).encoded()
 
     async def open(self, key: str, pin: str, version: str) -> Artifact | None:
         """What ARTIFACTS names; None: it is not here. Raises ArtifactError."""

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from tink.printable import escaped
+
 MAX_BYTES: Final = 8192
 """Of a datagram that is read; RFC 5424 section 6.1 has receivers take 2048."""
 MAX_LINE: Final = 2000
@@ -83,7 +85,5 @@ def _of_3164(raw: bytes, at: int) -> tuple[bytes, bytes]:
 
 def _printable(raw: bytes, longest: int) -> str:
     """One line, of which no character moves a terminal's cursor or forges another line."""
-    text = raw.decode(errors="backslashreplace").replace("\t", " ")
-    if not text.isprintable():
-        text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    text = escaped(raw.decode(errors="backslashreplace").replace("\t", " "))
     return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
 from edge.journey.events import MAX_DETAIL, Outcome, Recorder, Step, Value
@@ -21,6 +20,7 @@ from edge.syslog.files import LogFiles
 from edge.syslog.message import parse
 from tink.limits.once_per import OncePer
 from tink.limits.token_bucket import TokenBuckets
+from tink.timestamps import rfc3339
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class MachineLogs:
             return
         self.kept += 1
         line = parse(datagram).line
-        entry = f"{_time(self._now())} {line}\n".encode()
+        entry = f"{rfc3339(self._now(), 'milliseconds')} {line}\n".encode()
         self._waiting.setdefault(mac, []).append(entry)
         self._waiting_bytes += len(entry)
         if talk.characters + len(line) < MAX_DETAIL:
@@ -145,7 +145,3 @@ class MachineLogs:
             message += f" ({talk.dropped} more were too many, and are lost)"
         self._record(mac, Step.LOG, Outcome.INFO, message, **detail)
         self._talks[mac] = _Talk(now + talk.pause, min(talk.pause * 2, LONGEST_PAUSE), talk.last)
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

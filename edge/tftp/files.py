@@ -31,7 +31,7 @@ from edge.journey.events import Step
 from edge.machines import Inventory, Located, Machine, MachineScripts, NetbootPolicy, NoArtifactError, OsieFiles
 from edge.neighbour.resolution import AddressResolution
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
-from edge.tftp.packets import ErrorCode, printable
+from edge.tftp.packets import ErrorCode, shown_name
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries, BootPath, is_optional
 from ipxe.grub import WHY
@@ -131,7 +131,7 @@ class BootFiles:
     async def _after_resolution(self, request: TftpRequest, resolution: AddressResolution) -> Opened:
         """What is made for one machine is told to nobody of our link whose hardware address is not known."""
         if not await resolution.resolve(request.client_ip):
-            message = f"{printable(request.name)}: nobody answers ARP at {request.client_ip}"
+            message = f"{shown_name(request.name)}: nobody answers ARP at {request.client_ip}"
             return Refusal(ErrorCode.ACCESS_VIOLATION, message)
         opened = self._open(request)
         return await opened if isinstance(opened, Awaitable) else opened
@@ -141,7 +141,7 @@ class BootFiles:
         segments = [part for part in request.name.replace("\\", "/").split("/") if part not in ("", ".")]
         at_address = self._callers.machine(request.client_ip)
         mac = at_address.mac if at_address is not None else None
-        shown = printable(request.name)
+        shown = shown_name(request.name)
         if ".." in segments or "\0" in request.name:
             return Refusal(ErrorCode.ACCESS_VIOLATION, f"{shown}: '..' is not allowed in names", mac)
         if not request.name.isprintable():  # what is shown of it is not what was asked for
@@ -314,7 +314,7 @@ class BootFiles:
         finally:
             os.close(fd)
         # The method of the snapshot keeps it, and with it the one copy for all, until the transfer has ended.
-        return TftpFile(snapshot.content, label=printable("/".join(segments)), mac=asked.mac, close=snapshot.release)
+        return TftpFile(snapshot.content, label=shown_name("/".join(segments)), mac=asked.mac, close=snapshot.release)
 
 
 def _explained(located: Located, error: Exception) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from tink.printable import printable
+
 DEFAULT_BLOCK_BYTES: Final = 512  # RFC 1350 section 2
 MIN_BLOCK_BYTES: Final = 8  # RFC 2348
 MAX_BLOCK_BYTES: Final = 65464  # RFC 2348
@@ -159,24 +161,20 @@ def oack(accepted: Mapping[str, str]) -> bytes:
 
 def error(code: ErrorCode, message: str) -> bytes:
     """An ERROR packet. The message is cut to what the screen of a machine shows, and made fit for it."""
-    text = _fit_for_a_line(message[:_MAX_MESSAGE]).encode("ascii")
+    text = printable(message[:_MAX_MESSAGE], ascii_only=True).encode("ascii")
     return Opcode.ERROR.to_bytes(2, "big") + code.to_bytes(2, "big") + text + b"\0"
 
 
 def parse_error(datagram: bytes) -> tuple[int, str]:
     """Code and message of an ERROR packet, the message made fit for a log line."""
     text = datagram[4 : 4 + _MAX_MESSAGE].partition(b"\0")[0].decode("ascii", "replace")
-    return int.from_bytes(datagram[2:4], "big"), _fit_for_a_line(text)
+    return int.from_bytes(datagram[2:4], "big"), printable(text, ascii_only=True)
 
 
-def printable(name: str) -> str:
+def shown_name(name: str) -> str:
     """A client's file name made fit for a log line or a screen, and not too long for it."""
-    shown = _fit_for_a_line(name[:_MAX_SHOWN_NAME])
+    shown = printable(name[:_MAX_SHOWN_NAME], ascii_only=True)
     return shown if len(name) <= _MAX_SHOWN_NAME else f"{shown}..."
-
-
-def _fit_for_a_line(text: str) -> str:
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
 
 
 def to_netascii(content: bytes) -> bytes:

@@ -27,7 +27,7 @@ from edge.listener import Listener, advice, enlarge_buffer, udp_socket
 from edge.tftp import packets
 from edge.tftp.admission import MAX_HALF_OPEN, MAX_TRANSFERS_PER_CLIENT, ActiveTransfers
 from edge.tftp.blocks import Blocks, NetasciiBlocks, OctetBlocks
-from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, printable
+from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, shown_name
 from edge.tftp.report import report
 from edge.tftp.session import Session, TransferScheduler, close
 from edge.tftp.source import Opened, OpenFile, Refusal, TftpFile, TftpRequest
@@ -247,7 +247,7 @@ class TftpServer:
     async def _wait(
         self, sock: socket.socket, request: ReadRequest, found: Awaitable[Opened], client: Address, local: str
     ) -> None:
-        name = printable(request.name)
+        name = shown_name(request.name)
         opened: Opened
         try:
             async with asyncio.timeout(OPEN_SECONDS):
@@ -318,7 +318,7 @@ class TftpServer:
         """Silence, not an error: the client asks again in a second or two, and an error would end its boot."""
         held_back = self._bounds.due((client[0], "room"), self._now())
         if held_back is not None:
-            name = printable(request.name)
+            name = shown_name(request.name)
             log.warning("TFTP: %s has to wait for %s: too many transfers%s", client[0], name, times(held_back))
 
     def _refuse(self, sock: socket.socket, client: Address, refusal: Refusal) -> None:

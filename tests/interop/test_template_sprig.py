@@ -19,10 +19,11 @@ import orjson
 import pytest
 
 from tests.interop.go_templates import GO, MISSING, SETTINGS, SOURCES, Outcome, build, outcomes
+from tests.unit.template.sprig_left_out import LEFT_OUT
 from tink.golang.strconv import to_bytes
 from tink.template.engine import render
 from tink.template.errors import TemplateError
-from tink.template.sprig import LEFT_OUT, SPRIG
+from tink.template.sprig import SPRIG
 
 pytestmark = pytest.mark.skipif(GO is None, reason=MISSING)
 

@@ -91,7 +91,7 @@ class Repository:
         elif path.endswith(".py"):
             code, self.prose[path] = _apart(text)
             self.names.update(_WORD.findall(code))
-        elif not path.endswith((".json", ".jsonl", ".txt")):
+        elif not path.endswith((".json", ".jsonl")) and not (path.startswith("tests/") and path.endswith(".txt")):
             self.names.update(_WORD.findall(text))
 
     def lost(self) -> list[str]:

@@ -11,8 +11,8 @@ machines.
 
 from __future__ import annotations
 
-from tink.agent.agent import run, run_agent
-from tink.agent.model import AgentError, SettingsError
-from tink.agent.settings import AgentSettings, from_kernel_command_line
+from tink.agent.agent import run
+from tink.agent.model import AgentError
+from tink.agent.settings import from_kernel_command_line
 
-__all__ = ["AgentError", "AgentSettings", "SettingsError", "from_kernel_command_line", "run", "run_agent"]
+__all__ = ["AgentError", "from_kernel_command_line", "run"]

@@ -13,7 +13,8 @@ from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, NetmaskValueError
 from typing import Any, Final
 
-from tink.api.v1alpha2 import BOOT_PATH_ANNOTATION, INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION, as_mapping
+from tink.api.annotations import BOOT_PATH_ANNOTATION, INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION
+from tink.api.v1alpha2 import as_mapping
 
 _CHECKSUMS: Final = (KERNEL_SHA256_ANNOTATION, INITRD_SHA256_ANNOTATION)
 _BOOT_PATHS: Final = ("ipxe", "grub")

@@ -5,7 +5,7 @@ The difference is not academic: PyYAML reads the unquoted MAC address 52:54:00:1
 
 This is the one reader of the house for YAML that others write, and `yaml_values` what makes values of libyaml's events
 and keeps count: what comes out of a text is a small multiple of its length, or at most what an API takes, and so is the
-work. A text is read in one pass, at some 3 MB a second: a long one is read beside the event loop (`is_long`).
+work. A text is read in one pass, at some 3 MB a second: a long one is read beside the event loop (`tink.offload`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml_values import MAX_DEPTH, Document, YamlError, plain_scalar
 
-__all__ = ["MAX_BYTES", "YamlError", "document_and_repeated", "documents", "is_long", "objects", "plain_scalar", "read"]
+__all__ = ["MAX_BYTES", "YamlError", "document_and_repeated", "documents", "objects", "plain_scalar", "read"]
 
 MAX_BYTES = 3 * 1024 * 1024
 """The size of a request body that Kubernetes' API takes; larger manifests could not be applied. And so many bytes of
@@ -29,7 +29,6 @@ MAX_RATIO = 4
 """Bytes of values that may come of each byte of a longer text. Without an alias it can't be more."""
 _MAX_TAGS = 8
 """Most %TAG directives: libyaml compares each with each. No tag that they could shorten is understood here."""
-_LONG = 32 * 1024
 
 _BREAK_TAG = re.compile("(?:^|[\n\r\x85\u2028\u2029\ufeff])%TAG")
 
@@ -53,11 +52,6 @@ class Parser(yaml.CBaseLoader):
 
     def descend_resolver(self, *_arguments: object) -> None:
         """Nothing to do."""
-
-
-def is_long(text: str | bytes) -> bool:
-    """Whether to read a text may take more than some milliseconds: then not on the event loop, please."""
-    return len(text) > _LONG or (b"*" in text if isinstance(text, bytes) else "*" in text)
 
 
 def read(text: str | bytes, repeated: list[tuple[str, int]] | None = None) -> Iterator[Any]:

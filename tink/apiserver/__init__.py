@@ -1,14 +1,13 @@
 """The embedded Kubernetes API: one machine, SQLite, so that kubectl works with no cluster (see `server`)."""
 
 from tink.apiserver.access import FILE as USERS_FILE
-from tink.apiserver.access import ROLES, Credential, User, UserError, UserFileError, Users, change_role, read_users
+from tink.apiserver.access import UserError, UserFileError, change_role, read_users
 from tink.apiserver.access import issue as issue_token
 from tink.apiserver.access import revoke as revoke_token
 from tink.apiserver.credentials import user_kubeconfig
 from tink.apiserver.errors import ApiServerError
 from tink.apiserver.server import ApiServer
 from tink.apiserver.store import (
-    SnapshotError,
     advance_snapshot,
     lock_state,
     newest_answered,
@@ -18,16 +17,11 @@ from tink.apiserver.store import (
 )
 
 __all__ = [
-    "ROLES",
     "USERS_FILE",
     "ApiServer",
     "ApiServerError",
-    "Credential",
-    "SnapshotError",
-    "User",
     "UserError",
     "UserFileError",
-    "Users",
     "advance_snapshot",
     "change_role",
     "issue_token",

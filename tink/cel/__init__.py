@@ -17,7 +17,6 @@ from tink.cel.library.regex import PatternError, check_pattern, pattern_tester
 from tink.cel.program import PER_OBJECT_LIMIT, Budget, Program, compile_expression
 from tink.cel.types import (
     BOOL,
-    BYTES,
     DATE,
     DOUBLE,
     DURATION,
@@ -25,10 +24,8 @@ from tink.cel.types import (
     INT,
     KEYWORDS,
     MAX_REQUEST_BYTES,
-    NULL,
     STRING,
     TIMESTAMP,
-    UINT,
     BytesType,
     DynType,
     Field,
@@ -46,7 +43,6 @@ from tink.cel.values import ABSENT, Optional
 __all__ = [
     "ABSENT",
     "BOOL",
-    "BYTES",
     "DATE",
     "DOUBLE",
     "DURATION",
@@ -55,11 +51,9 @@ __all__ = [
     "KEYWORDS",
     "MAX_REQUEST_BYTES",
     "NAMED_FORMATS",
-    "NULL",
     "PER_OBJECT_LIMIT",
     "STRING",
     "TIMESTAMP",
-    "UINT",
     "Budget",
     "BudgetExceededError",
     "BytesType",

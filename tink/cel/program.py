@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tink.cel.check.checker import check
+from tink.cel.code import ABSORBED, SLICE, VARIABLES, Frame, as_error
 from tink.cel.cost.estimate import estimate_tree
 from tink.cel.cost.sizes import Cost
 from tink.cel.errors import BudgetExceededError, CelError, EvaluationError, Source
-from tink.cel.evaluate.code import ABSORBED, SLICE, VARIABLES, Frame, as_error
 from tink.cel.evaluate.compiler import Compiler
 from tink.cel.syntax.parser import MAX_DEPTH, parse
 from tink.cel.types import Type

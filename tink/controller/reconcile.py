@@ -26,10 +26,10 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import (
     API_VERSION,
     FINALIZER,
-    HOLD_ANNOTATION,
     Action,
     ActionState,
     ConditionStatus,

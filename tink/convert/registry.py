@@ -60,15 +60,6 @@ def _of_object_alone(convert: Callable[[Raw, Findings], list[Raw]]) -> Converter
     return lambda obj, findings, _context: convert(obj, findings)
 
 
-def _workflow(obj: Raw, findings: Findings, context: Context) -> list[Raw]:
-    """A Workflow's Template says how long it may take."""
-    return v1alpha1.convert_workflow(obj, findings, context.lookup)
-
-
-def _to_hardware(obj: Raw, findings: Findings, context: Context) -> list[Raw]:
-    return metal3.convert_to_hardware(obj, findings, context.lookup, context.hosts)
-
-
 def _to_version(version: str) -> Converter:
     """To another version, with a word about what would be lost on the way back."""
 

@@ -11,6 +11,7 @@ import orjson
 
 from tink.convert.findings import Finding, Kind, Source
 from tink.convert.run import Result
+from tink.printable import printable
 
 _INDEX = re.compile(r"\[[0-9]+\]")
 _MOST_ROWS = 200
@@ -45,18 +46,18 @@ def as_table(findings: Iterable[Finding], width: int) -> Iterator[str]:
     if not shown:
         return
     wheres = {id(row): row.where() for row in shown}
-    paths = max(len("FIELD"), *(len(_printable(row.path)) for row in shown))
+    paths = max(len("FIELD"), *(len(_line(row.path)) for row in shown))
     paths = min(paths, max(20, width // 3))
     yield f"{'':8}{'FIELD':{paths}}  REASON"
     for row in shown:
         indent = " " * (8 + paths + 2)
-        path = _printable(row.path) or "-"
+        path = _line(row.path) or "-"
         start = f"{row.kind:8}{path:{paths}}  "
         if len(path) > paths:
             yield f"{row.kind:8}{path}"
             start = indent
         room = max(_NARROWEST_REASON, width - len(indent))
-        for line in (*textwrap.wrap(_printable(row.reason), room), *textwrap.wrap(f"({wheres[id(row)]})", room)):
+        for line in (*textwrap.wrap(_line(row.reason), room), *textwrap.wrap(f"({wheres[id(row)]})", room)):
             yield f"{start}{line}"
             start = indent
     if len(rows) > len(shown):
@@ -116,6 +117,6 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _printable(text: str) -> str:
+def _line(text: str) -> str:
     """What a file says of itself, or an API server, goes to a terminal: no control characters."""
-    return "".join(char if char.isprintable() else "?" for char in " ".join(text.splitlines()))
+    return printable(" ".join(text.splitlines()))

@@ -110,7 +110,7 @@ def _regular(template: str) -> list[tuple[str, str, Flags, str | None]] | None:
             setattr(flags, _FLAGS[mark], True)
         flags.width = int(width) if width else None
         flags.precision = int(precision or 0) if precision is not None else None
-        flags.tell_v(verb)
+        flags.for_verb(verb)
         integer_format = None
         if verb in "dv" and precision is None and not (flags.plus or flags.space or "#" in marks or "+" in marks):
             integer_format = ("<" if flags.minus else "0" if flags.zero else "") + (width or "") + "d"
@@ -258,7 +258,7 @@ class _Format:
         elif self.argument >= len(self.arguments):
             self.out.append(f"%!{verb}(MISSING)")
         else:
-            flags.tell_v(verb)
+            flags.for_verb(verb)
             value = self.arguments[self.argument]
             self.argument += 1
             self.out.append(argument(flags, value, verb, self.room))

@@ -38,7 +38,7 @@ class Flags:
         self.width: int | None = None
         self.precision: int | None = None
 
-    def tell_v(self, verb: str) -> None:
+    def for_verb(self, verb: str) -> None:
         """For %v, sharp and plus ask for another syntax, not for another form of the numbers in it."""
         if verb in "vw":
             self.sharp_v, self.sharp = self.sharp, False

@@ -22,8 +22,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from tink.api.annotations import ORIGIN_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.crds import generate
-from tink.api.v1alpha2 import ORIGIN_ANNOTATION, PAUSED_ANNOTATION, Raw, as_mapping
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.manifests import ManifestError, apply_object
 from tink.kube.objects import NamespacedName

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tink.api.v1alpha2 import (
+from tink.api.annotations import (
     ORIGIN_ANNOTATION,
     PAUSED_ANNOTATION,
     USERDATA_SECRET_ANNOTATION,
     VENDORDATA_SECRET_ANNOTATION,
-    Raw,
-    as_mapping,
 )
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
 from tink.workflow.status import actions_of, outdated, status_of
 

@@ -14,7 +14,6 @@ The behaviour is that of k8s.io/apiextensions-apiserver, recorded from a real ku
 
 from tink.schema.checker import (
     Checker,
-    DefinitionError,
     checkers,
     compile_definition,
     complete_by_schema,
@@ -37,7 +36,6 @@ __all__ = [
     "CompiledSchema",
     "ConditionError",
     "Conditions",
-    "DefinitionError",
     "FieldError",
     "JSONPathError",
     "MistypedError",

@@ -15,6 +15,7 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.objects import NamespacedName
 from tink.limits.log import LimitedLog
+from tink.printable import printable
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
 from tink.server.agents.auth import AgentAuthorizer, Credentials, ForeignAgentError, RefusedError
 from tink.server.agents.directory import AgentDirectory
@@ -99,7 +100,7 @@ class Callers:
 
     def unknown_method(self, peer: str, method: str) -> None:
         """Somebody calls what this server does not have: once in a while onto the journey of the machine there."""
-        why = f"calls {''.join(filter(str.isprintable, method))[:_MAX_METHOD]}, which this server does not have"
+        why = f"calls {printable(method, '')[:_MAX_METHOD]}, which this server does not have"
         if self.of_strangers.warning("%s %s", peer, why, key=("method", peer)):
             key = self._agents.at(peer) or NamespacedName("", "")
             agent_id = self._agents.id_of(key)

@@ -7,7 +7,6 @@ as a whole (the empty name) and for the service of the agents alike.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,8 +14,6 @@ from typing import Any
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-
-log = logging.getLogger(__name__)
 
 _NOTIFY_SECONDS = 1.0
 """Seconds for telling those who watch: one that does not read must not hold up the end of the server."""

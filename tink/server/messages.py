@@ -6,6 +6,7 @@ from typing import Any
 
 from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw
+from tink.printable import printable
 from tink.server.workflows import uid_of
 from tink.workflow import events
 from tink.workflow.status import action_name, actions_of, name_of, status_of
@@ -97,10 +98,8 @@ def describe(workflow: Raw, event: events.AgentEvent) -> str:
 
 
 def _line(text: str) -> str:
-    """What a container wrote, never_raising: one line, of bounded length, that moves no terminal's cursor."""
-    short = text[: 2 * _MAX_STORY]
-    printable = "".join(letter if letter.isprintable() else " " for letter in short)
-    return " ".join(printable.split())[:_MAX_STORY]
+    """What a container wrote, one line, of bounded length, that moves no terminal's cursor."""
+    return " ".join(printable(text[: 2 * _MAX_STORY], " ").split())[:_MAX_STORY]
 
 
 def _name(workflow: Raw, action_id: str) -> str:

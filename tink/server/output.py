@@ -18,6 +18,7 @@ import grpc.aio
 from proto import output_pb2 as pb
 from proto import output_pb2_grpc as pb_grpc
 from tink.limits.token_bucket import TokenBuckets
+from tink.printable import printable
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
 
 LINES: Final = 100
@@ -87,7 +88,7 @@ class OutputService(pb_grpc.OutputServiceServicer):
         if not self._buckets.allows(speaker.hardware, self._clock()):
             self._leave_out(speaker.hardware, len(piece.lines) + min(piece.dropped, _MANY))
             return
-        lines = printable(piece.lines)
+        lines = fitting(piece.lines)
         left_out = self._left_out.pop(speaker.hardware, 0)
         dropped = len(piece.lines) - len(lines) + min(piece.dropped, _MANY) + left_out
         self._observe(
@@ -111,11 +112,11 @@ class OutputService(pb_grpc.OutputServiceServicer):
             del self._left_out[next(iter(self._left_out))]
 
 
-def printable(lines: Sequence[str]) -> tuple[str, ...]:
+def fitting(lines: Sequence[str]) -> tuple[str, ...]:
     """The newest of `lines` that fit, oldest first; nothing in them moves a terminal's cursor."""
     kept, room = [], PIECE_CHARACTERS
     for line in reversed(lines[-LINES:]):
-        text = "".join(c if c.isprintable() or c == "\t" else "?" for c in line[:LINE_CHARACTERS])
+        text = printable(line[:LINE_CHARACTERS], keep="\t")
         room -= len(text) + 1
         if room < 0:
             break

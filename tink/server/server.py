@@ -66,7 +66,6 @@ _SERVICES = [
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
     output_pb2.DESCRIPTOR.services_by_name["OutputService"].full_name,
 ]
-"""How often it looks whether all is known that agents may ask for."""
 
 
 class WorkflowServer:
@@ -321,7 +320,7 @@ class WorkflowServer:
 
 
 def _older_authorizer(
-    todays: AgentAuthorizer,
+    current: AgentAuthorizer,
     settings: ServerSettings,
     agents: AgentDirectory,
     clock: Callable[[], float],
@@ -330,7 +329,7 @@ def _older_authorizer(
     """How older agents show that they may speak for a machine."""
     if settings.older_agents is OlderAgentAuth.ADDRESS:
         return AgentAuthorizer(agents, AgentAuth.ADDRESS, None, clock, other_host)
-    return todays
+    return current
 
 
 async def _note_on_pending(index: WorkflowIndex, events: EventStore, key: NamespacedName, why: str) -> None:

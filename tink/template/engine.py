@@ -14,7 +14,7 @@ from tink.template.compile import Program, compile_text
 from tink.template.errors import TemplateExecutionError
 from tink.template.execution import Budget
 from tink.template.functions import FUNCTIONS
-from tink.template.sprig.conversions import deep_copy
+from tink.template.sprig import deep_copy
 
 CACHED_CHARACTERS: Final = 1 << 20
 """How much template text the cache keeps; compiled, a character takes some 100 bytes."""

@@ -8,7 +8,6 @@ Ignore a write then costs one refused connection, and the next start mends it.
 from __future__ import annotations
 
 import base64
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,6 @@ from typing import Any
 from tink.api.v1alpha2 import GROUP, VERSION, Raw
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import ResourceType
-
-log = logging.getLogger(__name__)
 
 CONFIGURATION = ResourceType(
     "admissionregistration.k8s.io",

@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tink.api.v1alpha2 import (
-    HOLD_ANNOTATION,
-    PAUSED_ANNOTATION,
-    ActionState,
-    Raw,
-    WorkflowState,
-    as_mapping,
-)
+from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
+from tink.api.v1alpha2 import ActionState, Raw, WorkflowState, as_mapping
 from tink.workflow.reasons import WITHOUT_AGENTS_WORD
 from tink.workflow.status import (
     ConditionType,

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from tink.api.v1alpha2 import ActionState, ConditionStatus, Raw, WorkflowState, as_mapping
+from tink.timestamps import rfc3339
 
 Status = dict[str, Any]
 """The `.status` of a Workflow."""
@@ -162,7 +163,7 @@ def deleted(obj: Raw) -> bool:
 
 def timestamp(now: float) -> str:
     """Seconds since the epoch as RFC 3339 in UTC, to the millisecond: timeouts may be as short as a second."""
-    return datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return rfc3339(now, "milliseconds")
 
 
 def parse_timestamp(value: object) -> float | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tink.api.v1alpha2 import HOLD_ANNOTATION, UNPREPARED, ActionState, ConditionStatus, WorkflowState
+from tink.api.annotations import HOLD_ANNOTATION
+from tink.api.v1alpha2 import UNPREPARED, ActionState, ConditionStatus, WorkflowState
 from tink.workflow.reasons import REASON_AGENT_REFUSED, REASON_CANCELLING, REASON_HELD
 from tink.workflow.status import ConditionType, action_name, actions_of, condition
 

@@ -103,7 +103,7 @@ class Flight:
         self._deadline = services.clock() + services.timeouts.total
         self._hashing: asyncio.Future[None] | None = None
         self._sidecar: asyncio.Task[str] | None = None
-        self._checkpoint: asyncio.Task[None] | None = None
+        self._checkpoint: asyncio.Task[bool] | None = None
         self._checkpointed = (0, services.clock())
 
     @property
@@ -454,12 +454,7 @@ class Flight:
         if not isinstance(failure, UpstreamError) or isinstance(failure, (ChangedError, WrongContentError)):
             return False
         unfinished = None if self._is_unvouched else download.unfinished()
-        if unfinished is None:
-            return False
-        try:
-            await in_thread(self._services.syncers, self._services.store.checkpoint, unfinished, download.fd)
-        except OSError as error:
-            log.warning("artifact cache: %s can't be kept to be gone on with: %s", shown(self.url), error.strerror)
+        if unfinished is None or not await self._write_checkpoint(unfinished, download.fd):
             return False
         self._services.store.put_by(unfinished)
         return True
@@ -485,11 +480,13 @@ class Flight:
             self._checkpointed = (download.hashed, self._services.clock())
             self._checkpoint = asyncio.create_task(self._write_checkpoint(unfinished, download.fd))
 
-    async def _write_checkpoint(self, unfinished: Unfinished, fd: int) -> None:
+    async def _write_checkpoint(self, unfinished: Unfinished, fd: int) -> bool:
         try:
             await in_thread(self._services.syncers, self._services.store.checkpoint, unfinished, fd)
         except OSError as error:
             log.warning("artifact cache: how far %s is can't be noted: %s", shown(self.url), error.strerror)
+            return False
+        return True
 
     async def _checkpoint_done(self) -> None:
         if self._checkpoint is not None:

@@ -15,8 +15,7 @@ import click
 
 from edge.commands import options
 from edge.commands.metal3.options import host_options, osies_by_architecture
-from edge.commands.serve.parameter_types import namespaces as namespace_list
-from edge.commands.serve.settings_in_use import begin
+from edge.commands.serve import begin, namespace_list
 from edge.composition.logs import set_up
 from edge.composition.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
 from edge.composition.readiness import Readiness

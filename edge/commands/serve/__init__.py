@@ -2,9 +2,23 @@
 
 from edge.commands.serve.agreement import Finding, disagreements
 from edge.commands.serve.options import serving
+from edge.commands.serve.parameter_types import namespaces as namespace_list
 from edge.commands.serve.process import run
 from edge.commands.serve.roles import ALWAYS, ROLES, services_of
+from edge.commands.serve.settings_in_use import begin
 from edge.commands.serve.stack_settings import settings
 from edge.commands.serve.surroundings import obstacles
 
-__all__ = ["ALWAYS", "ROLES", "Finding", "disagreements", "obstacles", "run", "services_of", "serving", "settings"]
+__all__ = [
+    "ALWAYS",
+    "ROLES",
+    "Finding",
+    "begin",
+    "disagreements",
+    "namespace_list",
+    "obstacles",
+    "run",
+    "services_of",
+    "serving",
+    "settings",
+]

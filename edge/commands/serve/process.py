@@ -35,10 +35,11 @@ from edge.composition.process import (
     Watchdog,
     report,
     starting,
+    status_line,
 )
-from edge.composition.process.status import status_line
 from edge.composition.settings import Service, StackSettings
-from edge.composition.stack import Stack, StackError
+from edge.composition.stack import Stack
+from edge.composition.tasks import StackError
 from edge.configuration import place
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.neighbour.router_advertisement import RouterAdvertiserError

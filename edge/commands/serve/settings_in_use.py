@@ -12,8 +12,7 @@ import click
 from click.core import ParameterSource
 
 from edge.composition.process import Step
-from edge.configuration import SERVICES, key, origins, schema_of, settable, unknown_variables
-from edge.configuration.values import file_of, unreadable
+from edge.configuration import SERVICES, file_of, key, origins, schema_of, settable, unknown_variables, unreadable
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ _OLD_DAYS: Final = 2.0
 """It makes one a day, at some time within an hour."""
 
 
-def backups(directory: Path = DIRECTORY, now: Callable[[], float] = time.time) -> Iterator[Finding]:
+def check_backups(directory: Path = DIRECTORY, now: Callable[[], float] = time.time) -> Iterator[Finding]:
     """How old the newest is. Nothing where the unit has never run: backups may be made by other means."""
     name, remedy = f"backups in {directory}", "journalctl -u tinkedge-backup; systemctl status tinkedge-backup.timer"
     try:

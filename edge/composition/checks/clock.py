@@ -14,7 +14,7 @@ _STA_UNSYNC: Final = 0x40
 _REMEDY: Final = "run an NTP client (systemd-timesyncd, chrony): 'timedatectl' shows how it stands"
 
 
-def clock(now: Callable[[], float] = time.time, unsynchronised: Callable[[], bool] | None = None) -> Finding:
+def check_clock(now: Callable[[], float] = time.time, unsynchronised: Callable[[], bool] | None = None) -> Finding:
     """Whether the clock is one to go by. `now` gives seconds since the epoch."""
     year = time.gmtime(now()).tm_year
     if year < _OLDEST_YEAR:

@@ -173,7 +173,7 @@ def _verdict(expressions: Sequence[Any]) -> tuple[str, str]:
     return "", ""
 
 
-def firewall(packets: Sequence[Packet]) -> Iterator[Finding]:
+def check_firewall(packets: Sequence[Packet]) -> Iterator[Finding]:
     """What this host's filter does to such packets."""
     name = "firewall"
     legacy = _LEGACY.exists() and _readable(_LEGACY)

@@ -13,7 +13,7 @@ USUAL_MTU: Final = 1500
 """Of Ethernet. What firmware sends is as large, whatever this side takes."""
 
 
-def links(network: Network) -> Iterator[Finding]:
+def check_links(network: Network) -> Iterator[Finding]:
     """What is so of one interface. Raises OSError if the kernel can't be asked."""
     link = look(network.interface)
     state = state_of(network, link)

@@ -16,7 +16,7 @@ CACHE_BYTES: Final = 2**30
 LEAST_INODES: Final = 1000
 
 
-def space(directory: Path) -> Iterator[Finding]:
+def check_space(directory: Path) -> Iterator[Finding]:
     """What is wrong with the room there; nothing, if nothing is. Raises OSError."""
     state = os.statvfs(directory)
     free = state.f_bavail * state.f_frsize

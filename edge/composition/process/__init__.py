@@ -7,7 +7,7 @@
 from edge.composition.process.health import HealthError, HealthServer, OperatorAddresses
 from edge.composition.process.notify import Notifier
 from edge.composition.process.reload import Reload, Step
-from edge.composition.process.status import report
+from edge.composition.process.status import report, status_line
 from edge.composition.process.watchdog import Watchdog, starting
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "Watchdog",
     "report",
     "starting",
+    "status_line",
 ]

@@ -25,6 +25,7 @@ from edge.dhcp.wire import options
 from edge.dhcp.wire.codec import NO_ADDRESS
 from edge.machines import Machine, NetbootPolicy
 from ipxe.binaries import BootBinaries, BootPath, NoBinaryError
+from tink.printable import printable
 
 RASPBERRY_PI_OUIS: Final = frozenset(
     {"b8:27:eb", "dc:a6:32", "e4:5f:01", "28:cd:c1", "d8:3a:dd", "2c:cf:67", "88:a2:9e"}
@@ -262,7 +263,7 @@ def _boot(siaddr: bytes, file: bytes, text: str, leading: bytes, terminator: byt
 
 
 def _local_boot(reason: str) -> Boot:
-    shown = "".join(c if c.isascii() and c.isprintable() else "?" for c in f"No netboot: {reason}")
+    shown = printable(f"No netboot: {reason}", ascii_only=True)
     if len(shown) > _PROMPT_CHARACTERS:  # which object, and what is wrong with it, stand at its two ends
         half = (_PROMPT_CHARACTERS - 3) // 2
         shown = f"{shown[:half]}...{shown[-half:]}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from edge.dhcp.boot.client import Client
+from edge.dhcp.boot import Client
 from edge.dhcp.wire import options
 from edge.dhcp.wire.codec import Message, MessageType
 from edge.journey.events import Outcome, Recorder, Step

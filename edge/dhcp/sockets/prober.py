@@ -12,7 +12,7 @@ import socket
 from ipaddress import IPv4Address
 from typing import Final
 
-from edge.dhcp.conflict.declined import Declined
+from edge.dhcp.conflict import Declined
 from edge.dhcp.sockets.link import packet_socket
 from edge.dhcp.wire import arp, options
 from edge.listener import Listener

@@ -20,6 +20,7 @@ from edge.http.context import Context, text
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step, Value
 from edge.journey.steps import STARTING, UP
+from tink.printable import printable
 
 _MOST = 80
 """Characters of what a machine says of itself."""
@@ -44,20 +45,20 @@ class Signs:
         if request.method == "GET":
             detail: dict[str, Value] = {"phase": route.name}
             for name, key in _TOLD.items():
-                if told := _printable(request.query.get(name, "")):
-                    detail[key] = told
+                if given := _words(request.query.get(name, "")):
+                    detail[key] = given
             if memory := _memory(request.query.get("memory", ""), request.query.get("above", "")):
                 detail["memory_bytes"] = memory
             self._context.record(caller.mac, Step.BOOT, Outcome.INFO, _MESSAGES[route.name], **detail)
         return text("ok")
 
 
-def _printable(told: str) -> str:
-    return " ".join("".join(c if c.isprintable() else " " for c in told[: 2 * _MOST]).split())[:_MOST]
+def _words(text: str) -> str:
+    return " ".join(printable(text[: 2 * _MOST], " ").split())[:_MOST]
 
 
 def _memory(*ranges: str) -> int:
-    """The bytes in these ranges, each as iPXE spells it; 0: it can't be told."""
+    """The bytes in these ranges, each as iPXE spells it; 0: it can't be given."""
     total = 0
     for each in filter(None, ranges):
         if _RANGE.fullmatch(each) is None:

@@ -3,5 +3,6 @@
 from edge.http.metadata.compiled import MetadataCache
 from edge.http.metadata.fast_path import FastPath
 from edge.http.metadata.full import MetadataService, MetadataSettings
+from edge.http.metadata.responses import not_to_keep
 
-__all__ = ["FastPath", "MetadataCache", "MetadataService", "MetadataSettings"]
+__all__ = ["FastPath", "MetadataCache", "MetadataService", "MetadataSettings", "not_to_keep"]

@@ -28,6 +28,7 @@ from edge.callers import Networks, dotted, inside
 from edge.http.context import text
 from edge.http.transport.fast_path import FastPathConnection, KnownHeads, ResponseLookup
 from tink.limits.once_per import OncePer
+from tink.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -340,7 +341,7 @@ class _Protocol(web.RequestHandler):
         if isinstance(exc, BadHttpMethod) and _WELL_FORMED.search(message):
             return 501, "no such method"
         first_line = message.strip().partition("\n")[0].rstrip(":")
-        return 400, "".join(c if c.isascii() and c.isprintable() else "?" for c in first_line)[:120]
+        return 400, printable(first_line, ascii_only=True)[:120]
 
     def log_exception(self, *args: Any, **kwargs: Any) -> None:
         """What is our own mistake, with its traceback; what is the sender's, in a line."""

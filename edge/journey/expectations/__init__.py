@@ -8,15 +8,15 @@ All of that is pure, the time is an argument. `watch` is the one part with a mem
 """
 
 from edge.journey.expectations.facts import Facts, Network, Registered
-from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.limits import Limits
 from edge.journey.expectations.rules import diagnose
-from edge.journey.expectations.story import Story, read
+from edge.journey.expectations.story import Boot, Story, read
 from edge.journey.expectations.watch import Awaited, Expectations
 
 __all__ = [
     "Awaited",
-    "Cause",
+    "Boot",
     "Expectations",
     "Facts",
     "Finding",

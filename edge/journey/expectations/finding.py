@@ -25,7 +25,7 @@ class Finding:
     `rule` is a word in CamelCase for programs: the reason of the Hardware's condition and of Events. `facts` are what
     was seen, which is true whatever the cause; `causes` come likeliest first; `checks` say what to look at or to do.
     `step` is the part of the journey that it is about. `outcome` is INFO for what may well be as it is wanted. With
-    `told` the journey has an event that says it already.
+    `reported` the journey has an event that says it already.
     """
 
     rule: str
@@ -34,7 +34,7 @@ class Finding:
     causes: tuple[Cause, ...] = ()
     checks: tuple[str, ...] = ()
     outcome: Outcome = Outcome.WARNING
-    told: bool = False
+    reported: bool = False
 
     @property
     def message(self) -> str:

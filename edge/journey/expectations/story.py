@@ -90,7 +90,7 @@ class Boot:
         chosen = (event for event in reversed(self.events) if event.outcome is not Outcome.WARNING)
         return next((event for event in chosen if not steps or event.step in steps), None)
 
-    def told(self, name: str) -> Value:
+    def detail_of(self, name: str) -> Value:
         """The last value of this name in the details of its events; an empty text if there is none."""
         return self.facts.get(name, "")
 
@@ -125,7 +125,7 @@ class Story:
     @property
     def model(self) -> str:
         """Maker and model, as iPXE told it in any of the boots; empty if it did not."""
-        return next((str(told) for boot in reversed(self.boots) if (told := boot.told("model"))), "")
+        return next((str(model) for boot in reversed(self.boots) if (model := boot.detail_of("model"))), "")
 
 
 def read(mac: str, events: Iterable[JourneyEvent]) -> Story:

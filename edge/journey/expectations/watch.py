@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from edge.journey.changes import Asker, Changes
+from edge.journey.changes import Changes, PendingChanges
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.limits import LIMITS, Limits
@@ -107,9 +107,9 @@ class Expectations:
         """What is awaited of a machine; None if nothing was heard of it since this began."""
         return self._awaited.get(mac)
 
-    def changes(self) -> Asker:
+    def changes(self) -> PendingChanges:
         """Hears from now on of which machines something else is awaited, or said, when it asks."""
-        return self._changes.asker()
+        return self._changes.subscribe()
 
     def look_at(self, mac: str) -> None:
         """Something else than its journey has to say something about this machine."""
@@ -201,7 +201,7 @@ class Expectations:
         if awaited is None:
             return
         awaited.looked = now
-        story = read(mac, self._journey.telling(mac, EVENTS))
+        story = read(mac, self._journey.newest(mac, EVENTS))
         self._follow(awaited, story, now)
         finding = diagnose(story, self._facts(story, now, lambda reached: self._limit(reached, awaited.kind)))
         was, awaited.finding = awaited.finding, finding
@@ -209,9 +209,9 @@ class Expectations:
         if finding is None:
             self._say(mac, None)
             return
-        if was is None or was.rule != finding.rule or (finding.told and was.facts != finding.facts):
+        if was is None or was.rule != finding.rule or (finding.reported and was.facts != finding.facts):
             self._say(mac, finding)
-            if not finding.told:
+            if not finding.reported:
                 self._journey.record(mac, finding.step, finding.outcome, finding.message, rule=finding.rule)
 
     def _follow(self, awaited: Awaited, story: Story, now: float) -> None:
@@ -219,7 +219,7 @@ class Expectations:
         boot = story.boot
         if boot.at is not awaited.at or boot.since != awaited.since:
             awaited.at, awaited.since, awaited.looks = boot.at, boot.since, 0
-        awaited.kind = f"{boot.told('osie')} {story.model}".strip()
+        awaited.kind = f"{boot.detail_of('osie')} {story.model}".strip()
         after = self._limit(boot.at, awaited.kind) if boot.at is not None else 0.0
         if not after:
             awaited.deadline = 0.0

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.unit.backup.conftest import WORKFLOWS, Site
-from tink.api.v1alpha2 import HOLD_ANNOTATION, PAUSED_ANNOTATION
+from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.apiserver import ApiServerError
 from tink.apiserver.store import ExpiredError
 from tink.backup import ArchiveError, BackupError, RestoreError, create, restore, salvage

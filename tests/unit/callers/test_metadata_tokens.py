@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.callers import MetadataTokenError, MetadataTokens, token_keys
-from edge.callers.metadata_tokens import TOKEN_CHARACTERS
 from edge.cli import main
 from tink.files.key_file import KeyFile, KeyFileError
 
@@ -56,7 +55,7 @@ def test_token_says_its_mac_for_ever_unless_it_has_a_lifetime(keys: KeyFile) -> 
 def test_token_fits_where_there_is_room_for_one(keys: KeyFile) -> None:
     clock = Clock()
     clock.now = 1e11
-    assert len(MetadataTokens(keys, 60, clock).mint(MAC)) <= TOKEN_CHARACTERS
+    assert len(MetadataTokens(keys, 60, clock).mint(MAC)) <= 72
 
 
 @pytest.mark.parametrize("mac", ["", "m1", "52-54-00-00-00-01", "52:54:00:00:00:0A", f"{MAC}\n"])

@@ -23,11 +23,11 @@ from edge.composition.checks import (
     agents_certificates,
     api_addresses,
     api_users,
-    backups,
-    clock,
+    check_backups,
+    check_clock,
+    check_space,
     names,
     osie_names,
-    space,
 )
 from edge.composition.checks.findings import note, warning
 from edge.composition.checks.firewall import Packet, Ruleset, judge
@@ -91,16 +91,16 @@ def test_rules_are_followed_as_far_as_they_can_be_read(rules: Ruleset, severity:
 
 
 def test_clock_of_a_board_without_battery_is_found() -> None:
-    epoch = clock(lambda: 0.0, lambda: False)
+    epoch = check_clock(lambda: 0.0, lambda: False)
     assert (epoch.how_bad, epoch.seen) == (Severity.ERROR, "it is the year 1970 here")
-    assert clock(time.time, lambda: True).how_bad == Severity.WARNING
-    assert clock(time.time, lambda: False).how_bad == Severity.OK
+    assert check_clock(time.time, lambda: True).how_bad == Severity.WARNING
+    assert check_clock(time.time, lambda: False).how_bad == Severity.OK
 
     def refuses() -> bool:
         raise PermissionError(1, "Operation not permitted")
 
-    assert clock(time.time, refuses).how_bad == Severity.NOTE
-    clock()  # the real ones
+    assert check_clock(time.time, refuses).how_bad == Severity.NOTE
+    check_clock()  # the real ones
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_disk_that_is_nearly_full_is_found(
 ) -> None:
     state = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_blocks=2**24, f_files=inodes[0], f_favail=inodes[1])
     monkeypatch.setattr(os, "statvfs", lambda _: state)
-    assert [(one.name, one.how_bad) for one in space(Path("/"))] == found
+    assert [(one.name, one.how_bad) for one in check_space(Path("/"))] == found
 
 
 def test_name_that_can_not_be_resolved_is_named_with_its_osie(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_backups_that_are_made_no_more_are_said(tmp_path: Path) -> None:
     now = time.time()
 
     def found(days: float = 0) -> list[tuple[Severity, str]]:
-        return [(one.how_bad, one.seen) for one in backups(tmp_path / "b", now=lambda: now + days * 86_400)]
+        return [(one.how_bad, one.seen) for one in check_backups(tmp_path / "b", now=lambda: now + days * 86_400)]
 
     assert found() == [], "they are made by other means, or not at all"
     (tmp_path / "b").mkdir()

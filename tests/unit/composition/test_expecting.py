@@ -44,7 +44,7 @@ class Site:
         self.journey.record(mac, Step.SEEN, Outcome.INFO, "seen, not registered", uuid=UUID)
 
     def warnings(self, mac: str) -> list[str]:
-        return [event.message for event in self.journey.telling(mac, 50) if event.outcome is Outcome.WARNING]
+        return [event.message for event in self.journey.newest(mac, 50) if event.outcome is Outcome.WARNING]
 
 
 def test_second_card_is_named_whichever_card_was_heard_first() -> None:

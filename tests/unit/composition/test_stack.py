@@ -14,7 +14,8 @@ import pytest
 from edge.composition import outage, serving
 from edge.composition.host import Network
 from edge.composition.settings import EdgeSettings, Service, StackSettings
-from edge.composition.stack import Stack, StackError
+from edge.composition.stack import Stack
+from edge.composition.tasks import StackError
 from edge.journey.events import Outcome, Step
 from tests.ports import free_port
 from tests.waiting import until

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.controller.outcomes import CREATED, SETTINGS, STAMP, Make, look, never
 from tests.unit.controller.test_controller import Rig
 from tests.waiting import until
-from tink.api.v1alpha2 import HOLD_ANNOTATION, PAUSED_ANNOTATION
+from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.controller.history import WorkflowHistory
 from tink.controller.reconcile import Outcome, reconcile
 from tink.controller.settings import ControllerSettings

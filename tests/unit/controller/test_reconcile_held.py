@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.controller.outcomes import CREATED, SETTINGS, Make, Rendered, condition, look, never, status_in
-from tink.api.v1alpha2 import HOLD_ANNOTATION, PAUSED_ANNOTATION, Raw
+from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
+from tink.api.v1alpha2 import Raw
 from tink.controller.reconcile import Outcome, reconcile
 
 LATE = CREATED + 1e6

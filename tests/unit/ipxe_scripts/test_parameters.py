@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 
 from ipxe.scripts import BootSettings, LogsTo, Origin, ScriptError, Scripts
 from tests.unit.ipxe_scripts.test_injection import ORIGINS, SCRIPTS, commands, evil
-from tink.api.v1alpha2 import AGENT_ID_ANNOTATION, Hardware
+from tink.api.annotations import AGENT_ID_ANNOTATION
+from tink.api.v1alpha2 import Hardware
 
 MAC = "52:54:00:00:00:01"
 HERE = Origin("10.0.0.1")

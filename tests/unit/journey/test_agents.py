@@ -9,7 +9,7 @@ from edge.journey.agents import AgentJourney
 from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, Outcome, Step
 from edge.journey.recorder import Journey
 from tink.server import ActivityKind, AgentActivity
-from tink.server.output import LINE_CHARACTERS, printable
+from tink.server.output import LINE_CHARACTERS, fitting
 
 MAC = "52:54:00:00:00:01"
 
@@ -52,7 +52,7 @@ def test_output_is_an_entry_with_the_newest_line_and_all_of_them_behind_it(journ
 
 
 def test_output_that_the_server_tells_is_not_cut_again(journey, observe):
-    lines = printable(["x" * LINE_CHARACTERS] * 100)
+    lines = fitting(["x" * LINE_CHARACTERS] * 100)
     observe(output(*lines))
     [event] = journey.events(MAC)
     assert event.detail["output"] == "\n".join(lines)

@@ -9,7 +9,7 @@ from edge.journey.recorder import Journey
 
 def test_each_who_asks_hears_of_each_machine_once() -> None:
     changes = Changes()
-    one, other = changes.asker(), changes.asker()
+    one, other = changes.subscribe(), changes.subscribe()
     changes.mark("a")
     changes.mark("a")
     assert one.take() == {"a"}
@@ -21,9 +21,9 @@ def test_each_who_asks_hears_of_each_machine_once() -> None:
 
 def test_who_asks_later_hears_of_what_happens_then() -> None:
     changes = Changes()
-    one = changes.asker()
+    one = changes.subscribe()
     changes.mark("a")
-    late = changes.asker()
+    late = changes.subscribe()
     changes.mark("b")
     assert (one.take(), late.take()) == ({"a", "b"}, {"b"})
 
@@ -31,21 +31,21 @@ def test_who_asks_later_hears_of_what_happens_then() -> None:
 def test_nothing_is_kept_for_nobody() -> None:
     changes = Changes()
     changes.mark("a")
-    asker = changes.asker()
+    pending = changes.subscribe()
     changes.mark("b")
-    asker.close()
-    asker.close()
+    pending.close()
+    pending.close()
     changes.mark("c")
-    assert (changes.marked, changes.askers) == (set(), [])
+    assert (changes.marked, changes.subscribers) == (set(), [])
 
 
 def test_journey_tells_of_machines_to_which_something_happened() -> None:
     journey = Journey(lambda: 1.0)
     journey.record("a", Step.DHCP, Outcome.OK, "before")
-    asker = journey.changes()
-    assert asker.take() == set()
+    pending = journey.changes()
+    assert pending.take() == set()
     journey.record("b", Step.DHCP, Outcome.OK, "after")
-    assert asker.take() == {"b"}
+    assert pending.take() == {"b"}
 
 
 def test_what_is_said_of_a_machines_silence_is_no_sign_of_life() -> None:

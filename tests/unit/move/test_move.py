@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.api import serving
+from tink.api.annotations import PAUSED_ANNOTATION
 from tink.api.crds import generate
-from tink.api.v1alpha2 import PAUSED_ANNOTATION, Raw
+from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient, UnreachableError
 from tink.kube.resources import CONFIG_MAP, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
 from tink.move import MoveError, Mover

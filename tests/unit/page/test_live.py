@@ -12,7 +12,7 @@ from edge.journey.events import Outcome, Step
 from edge.journey.steps import Milestone
 from edge.page.live import Live
 from edge.page.rows import Row
-from edge.page.turns import Others, Turns
+from edge.page.time_slice import LoopLoad, TimeSlice
 from edge.page.words import Kind
 from tests.page_site import PageSite, cut
 from tests.waiting import until
@@ -93,7 +93,7 @@ class Slow:
         self.wrote = 0
         self.taken = asyncio.Event()
 
-    async def news(self, _turns: Turns) -> dict[str, object]:
+    async def news(self, _turns: TimeSlice) -> dict[str, object]:
         self.asked += 1
         return {"parts": {"x": str(self.asked)}}
 
@@ -121,7 +121,7 @@ async def test_page_that_is_dear_is_looked_at_more_seldom_the_more_are_open() ->
     class Dear:
         asked = 0
 
-        async def news(self, _turns: Turns) -> dict[str, object]:
+        async def news(self, _turns: TimeSlice) -> dict[str, object]:
             nonlocal now
             now += 0.02
             self.asked += 1
@@ -142,7 +142,7 @@ async def test_silence_has_a_heartbeat() -> None:
     written: list[bytes] = []
 
     class Silent:
-        async def news(self, _turns: Turns) -> dict[str, object]:
+        async def news(self, _turns: TimeSlice) -> dict[str, object]:
             return {}
 
     async def write(data: bytes) -> None:
@@ -198,13 +198,13 @@ async def test_stream_of_nothing_is_not_found(path: str) -> None:
 
 def test_others_are_busy_when_they_take_most_of_a_processor() -> None:
     now = spent = 0.0
-    others = Others(lambda: now, lambda: spent)
+    others = LoopLoad(lambda: now, lambda: spent)
     now, spent = 1.0, 0.7
-    assert others.are_busy(0.0)
+    assert others.is_high(0.0)
     now, spent = 2.0, 1.4
-    assert not others.are_busy(0.2)
+    assert not others.is_high(0.2)
     now, spent = 3.0, 1.5
-    assert not others.are_busy(0.0)
+    assert not others.is_high(0.0)
 
 
 async def test_where_others_are_busy_what_is_shown_and_who_is_in_trouble_comes_first() -> None:
@@ -216,7 +216,7 @@ async def test_where_others_are_busy_what_is_shown_and_who_is_in_trouble_comes_f
     site.journey.record(macs[-1], Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
     site.sweep()
     times = iter(range(10_000))
-    busy = Turns(busy=True, elapsed=lambda: float(next(times)))
+    busy = TimeSlice(busy=True, elapsed=lambda: float(next(times)))
     await site.rack.update(busy, [macs[-2]])
     done = [mac for mac in macs if Row._make(site.rack.rows[mac]).kind is not Kind.SILENT]
     assert {macs[-1], macs[-2]} <= set(done)

@@ -108,7 +108,7 @@ async def test_nothing_is_kept_where_nobody_looks() -> None:
     site.rack.close()
     assert (site.rack.rows, site.rack.is_open) == ({}, False)
     site.journey.record(STRANGER, Step.SEEN, Outcome.INFO, "seen")
-    assert site.journey._changes.askers == [site.expectations._happened]
+    assert site.journey._changes.subscribers == [site.expectations._happened]
 
 
 async def test_made_up_machines_do_not_fill_the_rows_of_a_page_that_is_open() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.peers.signatures import MAX_NONCES, SKEW_SECONDS, Asked, Refusal, Request, Signatures, StrangerError
+from edge.peers.signatures import MAX_NONCES, SKEW_SECONDS, Refusal, Request, Signatures, StrangerError, VerifiedRequest
 from tink.files.key_file import KeyFile
 
 REQUEST = Request("GET", "10.0.0.2:7080", "/peers/artifacts/0/1", b"", "bytes=5-")
@@ -49,7 +49,7 @@ def refusal(signatures: Signatures, header: str, request: Request = REQUEST) -> 
 def test_request_of_an_edge_is_taken_once(pair: tuple[Signatures, Signatures]) -> None:
     one, two = pair
     header, nonce = one.request(REQUEST)
-    assert two.check(header, REQUEST) == Asked(one.edge, nonce)
+    assert two.check(header, REQUEST) == VerifiedRequest(one.edge, nonce)
     assert refusal(two, header) is Refusal.REPLAYED
 
 
@@ -133,13 +133,13 @@ def test_answer_is_to_this_request_and_as_it_was_given(pair: tuple[Signatures, S
     one, two = pair
     header, nonce = one.request(REQUEST)
     asked = two.check(header, REQUEST)
-    said = two.answer(asked, 200, b"yes")
-    assert one.is_answer(nonce, 200, b"yes", said)
-    assert not one.is_answer(nonce, 206, b"yes", said)
-    assert not one.is_answer(nonce, 200, b"no", said)
-    assert not one.is_answer("another", 200, b"yes", said)
-    assert not one.is_answer(nonce, 200, b"yes", "é")
-    digest = two.digest(asked, "0" * 64).decode()
+    said = two.sign_response(asked, 200, b"yes")
+    assert one.is_response(nonce, 200, b"yes", said)
+    assert not one.is_response(nonce, 206, b"yes", said)
+    assert not one.is_response(nonce, 200, b"no", said)
+    assert not one.is_response("another", 200, b"yes", said)
+    assert not one.is_response(nonce, 200, b"yes", "é")
+    digest = two.sign_digest(asked, "0" * 64).decode()
     assert one.is_digest(nonce, digest[:64], digest[64:])
     assert not one.is_digest(nonce, "1" * 64, digest[64:])
-    assert not one.is_answer(nonce, 200, b"0" * 64, digest[64:])  # for one purpose each
+    assert not one.is_response(nonce, 200, b"0" * 64, digest[64:])  # for one purpose each

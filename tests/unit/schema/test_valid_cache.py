@@ -7,10 +7,9 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tink.apiserver.managed_fields.openapi import compile_root
 from tink.apiserver.requests import MERGE_PATCH, decode_patch
 from tink.apiserver.serializer import duplicate_fields
 from tink.schema.outcome import Outcome
@@ -151,37 +150,6 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < len(known) <= 1 + 2_000 // compiler._ENTRY_BYTES
     walk({"text": "x" * compiler._LONGEST_KNOWN}, None, Outcome())
     assert len(max(known, key=len)) < 100, "what is long is not kept"
-
-
-named = st.fixed_dictionaries(
-    {"id": st.sampled_from("abcd")}, optional={"on": st.booleans(), "size": st.integers(1, 2)}
-)
-
-
-@given(st.lists(st.one_of(named, items), max_size=4), st.lists(st.one_of(named, items), max_size=4), st.booleans())
-@settings(max_examples=400, deadline=None)
-@example([{"id": "a"}, {"id": "a"}], [{"id": "a"}, {"id": "a", "on": True}], False)
-@example([{"id": "a"}, {"id": "b"}], [{"id": "a", "on": True}, {"id": "b"}], False)
-def test_owners_of_lists_differ_by_what_differs_wherever_the_items_stand(
-    old: list[Any], new: list[Any], alike: bool
-) -> None:
-    if alike:
-        pairs = zip(old, new, strict=False)
-        new = [{**theirs, "id": ours.get("id")} for ours, theirs in pairs if {type(ours), type(theirs)} == {dict}]
-    kind: Any = compile_root(SCHEMA).fields["items"]
-
-    def compared() -> Any:
-        try:
-            return kind.compare(old, new)
-        except ValueError as error:
-            return str(error)
-
-    quick = compared()
-    kind._only_key, key = None, kind._only_key
-    try:
-        assert quick == compared()
-    finally:
-        kind._only_key = key
 
 
 def test_what_stands_twice_is_told_however_the_text_is_written() -> None:

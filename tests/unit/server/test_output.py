@@ -18,7 +18,7 @@ from tink.server.output import (
     PIECES_AT_ONCE,
     OutputService,
     Speaker,
-    printable,
+    fitting,
 )
 
 
@@ -162,4 +162,4 @@ async def test_piece_without_lines_tells_what_was_left_out(desk: Desk) -> None:
 def test_what_is_told_is_bounded_and_printable_and_the_newest(
     lines: list[str], check: Callable[[tuple[str, ...]], bool]
 ) -> None:
-    assert check(printable(lines))
+    assert check(fitting(lines))

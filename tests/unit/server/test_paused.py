@@ -12,7 +12,8 @@ from proto import workflow_pb2 as pb
 from tests.unit.server.bench import Bench
 from tests.unit.server.conftest import Rig
 from tests.waiting import until
-from tink.api.v1alpha2 import HOLD_ANNOTATION, PAUSED_ANNOTATION, Raw
+from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
+from tink.api.v1alpha2 import Raw
 from tink.server.events import PausedError
 from tink.workflow import events
 

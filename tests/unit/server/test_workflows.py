@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tink.api.v1alpha2 import PAUSED_ANNOTATION, Raw
+from tink.api.annotations import PAUSED_ANNOTATION
+from tink.api.v1alpha2 import Raw
 from tink.kube.objects import NamespacedName
 from tink.server import workflows
 from tink.server.workflows import WorkflowIndex, uid_of

@@ -8,10 +8,11 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.unit.template.sprig_left_out import LEFT_OUT
 from tink.template.engine import render
 from tink.template.errors import TemplateError
 from tink.template.functions import FUNCTIONS
-from tink.template.sprig import LEFT_OUT, SPRIG
+from tink.template.sprig import SPRIG
 
 RECORDED: dict[str, Any] = orjson.loads(Path(__file__).with_name("sprig.json").read_bytes())
 

@@ -22,7 +22,7 @@ from tests.api import serving
 from tests.unit.server.conftest import Rig
 from tests.unit.upgrades.record import SERVICE, agent_command
 from tests.waiting import until
-from tink.api.v1alpha2 import HOLD_ANNOTATION
+from tink.api.annotations import HOLD_ANNOTATION
 from tink.apiserver import ApiServerError
 from tink.backup import restore
 from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tink.api.v1alpha2 import FINALIZER, HOLD_ANNOTATION, PAUSED_ANNOTATION, Raw
+from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
+from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.kube.objects import NamespacedName
 from tink.workflow import ended
 from tink.workflow.guards import unconfirmed

@@ -29,6 +29,7 @@ from tink.agent.images.connection import Connection, LowSpeedLimit, RefusedError
 from tink.agent.images.reference import DEFAULT_HOST, Reference
 from tink.agent.model import AgentError
 from tink.limits.backoff import Backoff
+from tink.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -228,9 +229,9 @@ class Session:
             try:
                 target = urllib.parse.urljoin(url, location)
             except ValueError as error:
-                raise RegistryError(f"it redirects to {_printable(location)}, which is no URL") from error
+                raise RegistryError(f"it redirects to {_shown(location)}, which is no URL") from error
             if not self._insecure and not target.startswith("https://"):
-                raise RegistryError(f"it redirects to {_printable(target)}, which is not https")
+                raise RegistryError(f"it redirects to {_shown(target)}, which is not https")
             url = target
         raise RegistryError("it redirects more than five times")
 
@@ -305,9 +306,9 @@ class Session:
             return self._credentials.basic
         realm = parameters.get("realm", "")
         if scheme.lower() != "bearer" or not realm:
-            raise RegistryError(f"it asks for an authentication that is unknown here: {_printable(challenge)}")
+            raise RegistryError(f"it asks for an authentication that is unknown here: {_shown(challenge)}")
         if not self._insecure and not realm.startswith("https://"):
-            raise RegistryError(f"its token service {_printable(realm)} is not https")
+            raise RegistryError(f"its token service {_shown(realm)} is not https")
         query = {"scope": f"repository:{self.reference.path}:pull"}
         if "service" in parameters:
             query["service"] = parameters["service"]
@@ -339,15 +340,15 @@ class Session:
             if status == http.client.NOT_FOUND and what == "manifest":
                 text = "the registry has no such image, or no such tag (HTTP 404)"
         if status in _TRANSIENT:
-            return TransientError(_printable(text), _seconds(response.getheader("Retry-After", "")))
-        text = _printable(text)
+            return TransientError(_shown(text), _seconds(response.getheader("Retry-After", "")))
+        text = _shown(text)
         if status in (401, 403) and not self._credentials:
             text += f"; if it is private, {self._how_to_log_in()}"
         return RegistryError(text)
 
     def _how_to_log_in(self) -> str:
         given = self._registries.credentials
-        others = f" (the credentials given are for {_printable(given.host)})" if given else ""
+        others = f" (the credentials given are for {_shown(given.host)})" if given else ""
         return f"boot with docker_registry={self.reference.host}, registry_username= and registry_password={others}"
 
     def check_aborted(self) -> None:
@@ -369,7 +370,7 @@ def _split(url: str) -> urllib.parse.SplitResult:
     except ValueError:
         usable = False
     if not usable:
-        raise RegistryError(f"it names {_printable(url)}, which is no http or https URL")
+        raise RegistryError(f"it names {_shown(url)}, which is no http or https URL")
     return parts
 
 
@@ -393,5 +394,5 @@ def _cause(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)[:300]
+def _shown(text: str) -> str:
+    return printable(text)[:300]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tink.agent.output.lines import LineSink, Output, line_sink
+from tink.agent.output.lines import Output
 from tink.agent.output.progress import PullProgress, thread_safe_sink
 from tink.agent.output.sender import OutputSender
 
-__all__ = ["LineSink", "Output", "OutputSender", "PullProgress", "line_sink", "thread_safe_sink"]
+__all__ = ["Output", "OutputSender", "PullProgress", "thread_safe_sink"]

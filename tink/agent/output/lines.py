@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 
+from tink.printable import printable
+
 log = logging.getLogger(__name__)
 
 TAIL_LIMIT_BYTES = 2048
@@ -79,14 +81,9 @@ class Output:
             self._dropped += 1
             return
         self._logged += 1
-        log.info("%s: %s", self._name, _printable(text))
+        log.info("%s: %s", self._name, printable(text, keep="\t"))
 
     def _report_dropped(self) -> None:
         if self._dropped:
             log.info("%s: (%d more lines in that second)", self._name, self._dropped)
             self._dropped = 0
-
-
-def _printable(text: str) -> str:
-    # An action's output must not move the cursor of whoever reads the log.
-    return "".join(character if character.isprintable() or character == "\t" else "?" for character in text)

@@ -9,7 +9,7 @@ from tink.apiserver.access.impersonation import (
     impersonated,
     wants_impersonation,
 )
-from tink.apiserver.access.roles import ROLES, Rule
+from tink.apiserver.access.roles import ROLES
 from tink.apiserver.access.user_file import FILE, UserFileError, change_role, issue, read_users, revoke
 from tink.apiserver.access.users import Credential, User, UserError, Users
 
@@ -25,7 +25,6 @@ __all__ = [
     "ImpersonationError",
     "ImpersonationForbiddenError",
     "Request",
-    "Rule",
     "TokenExpiredError",
     "User",
     "UserError",

@@ -28,12 +28,12 @@ MAX_WARNINGS = 1000
 """More warnings of one answer are dropped."""
 
 
-class AnswerError(Exception):
+class InvalidResponseError(Exception):
     """The answer of a webhook makes no sense; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdmissionResponse:
     """What a webhook said. `patch` is the text of a patch, empty when there is none; `refusal`: it denied."""
 
     patch: bytes = b""
@@ -118,34 +118,34 @@ _RESPONSE = structs.struct(
 
 
 def decode(answer: Any, version: str) -> Raw:
-    """Check that a JSON value is an AdmissionReview of this version. Raises WebhookCallError, AnswerError."""
+    """Check that a JSON value is an AdmissionReview of this version. Raises WebhookCallError, InvalidResponseError."""
     found = check_review(answer, f"{GROUP}/{version}", "AdmissionReview")
     if found.get("response") is not None:
         try:
             _RESPONSE.read(found["response"], "response")
         except structs.MistypedError as error:
-            raise AnswerError(str(error)) from error
+            raise InvalidResponseError(str(error)) from error
     return found
 
 
-def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) -> Answer:
-    """Judge a decoded answer. Raises AnswerError when it makes no sense."""
+def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) -> AdmissionResponse:
+    """Judge a decoded answer. Raises InvalidResponseError when it makes no sense."""
     response = answer.get("response")
     if response is None:
-        raise AnswerError("webhook response was absent")
+        raise InvalidResponseError("webhook response was absent")
     patch = base64.b64decode(response.get("patch") or "")
     patch_type = response.get("patchType")
     if version == "v1":
         if (response.get("uid") or "") != uid:
             got = field_errors.quote(response.get("uid") or "")
-            raise AnswerError(f'expected response.uid="{uid}", got {got}')
+            raise InvalidResponseError(f'expected response.uid="{uid}", got {got}')
         _check_kind(answer)
         _check_patch(patch, patch_type, mutating=mutating)
     elif patch:  # the type of a patch was not checked in v1beta1: there is only one
         patch_type = "JSONPatch"
     if not mutating:
         patch = b""
-    return Answer(
+    return AdmissionResponse(
         patch,
         patch_type or "",
         tuple(response.get("warnings") or ())[:MAX_WARNINGS],
@@ -156,22 +156,22 @@ def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) ->
 def _check_kind(answer: Raw) -> None:
     got, expected = group_version_kind(answer), f"{GROUP}/v1, Kind=AdmissionReview"
     if got != expected:
-        raise AnswerError(f"expected webhook response of {expected}, got {got}")
+        raise InvalidResponseError(f"expected webhook response of {expected}, got {got}")
 
 
 def _check_patch(patch: bytes, patch_type: str | None, *, mutating: bool) -> None:
     if not mutating:
         if patch:
-            raise AnswerError("validating webhook may not return response.patch")
+            raise InvalidResponseError("validating webhook may not return response.patch")
         if patch_type is not None:
-            raise AnswerError("validating webhook may not return response.patchType")
+            raise InvalidResponseError("validating webhook may not return response.patchType")
         return
     if patch and patch_type is None:
-        raise AnswerError("webhook returned response.patch but not response.patchType")
+        raise InvalidResponseError("webhook returned response.patch but not response.patchType")
     if not patch and patch_type is not None:
-        raise AnswerError("webhook returned response.patchType but not response.patch")
+        raise InvalidResponseError("webhook returned response.patchType but not response.patch")
     if patch_type == "":
-        raise AnswerError('webhook returned invalid response.patchType of ""')
+        raise InvalidResponseError('webhook returned invalid response.patchType of ""')
 
 
 def _refusal(hook: str, status: Raw | None) -> StatusError:

@@ -143,7 +143,7 @@ class Webhooks:
         if now.object is not attributes.object:
             attributes.object = (await self._in_version(attributes, now, attributes.resource)).object
 
-    def _patched(self, hook: Hook, now: _Versioned, answer: review.Answer) -> bool:
+    def _patched(self, hook: Hook, now: _Versioned, answer: review.AdmissionResponse) -> bool:
         """Apply the patch of an answer, and say whether it changes anything. Raises CalledError, StatusError."""
         if not answer.patch:
             return False
@@ -287,7 +287,7 @@ class Webhooks:
         except StatusError as error:
             raise errors.internal(error.message) from error
 
-    async def _call(self, hook: Hook, attributes: Attributes, now: _Versioned) -> review.Answer:
+    async def _call(self, hook: Hook, attributes: Attributes, now: _Versioned) -> review.AdmissionResponse:
         """Ask one webhook. Raises CalledError; StatusError when it refuses."""
         if attributes.dry_run and not hook.dry_runs:
             raise errors.bad_request(f"admission webhook {quote(hook.name)} does not support dry run")
@@ -302,11 +302,11 @@ class Webhooks:
             answer = review.decode(await self._post(hook.client, text, hook.timeout_s), hook.version)
         except TrustError as error:
             raise CalledError(hook.name, f"could not get REST client: {error}") from error
-        except (WebhookCallError, review.AnswerError) as error:
+        except (WebhookCallError, review.InvalidResponseError) as error:
             raise CalledError(hook.name, f"failed to call webhook: {error}") from error
         try:
             found = review.verify(hook.name, answer, uid, hook.version, mutating=hook.mutating)
-        except review.AnswerError as error:
+        except review.InvalidResponseError as error:
             raise CalledError(hook.name, f"received invalid webhook response: {error}") from error
         attributes.warnings.extend(found.warnings)
         if found.refusal is not None:

@@ -9,6 +9,7 @@ from tink.apiserver.admission.warnings import limited
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import JSON, PROTOBUF, YAML, Accepted
 from tink.apiserver.serializer import dump_protobuf, dump_yaml
+from tink.printable import printable
 
 DEPRECATED = web.RequestKey("deprecated", str)
 """The warning of the version that a request uses, when it is deprecated."""
@@ -39,8 +40,7 @@ def body_response(body: bytes, accepted: Accepted, status: int = 200) -> web.Res
 
 def warning(text: str) -> str:
     """Write a warning header (RFC 7234 section 5.5, code 299), which kubectl prints."""
-    printable = "".join(char if char.isprintable() else " " for char in text)
-    return '299 - "' + printable.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return '299 - "' + printable(text, " ").replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 async def finish_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -61,16 +60,6 @@ def literal(value: object) -> str:
 def key_element(keys: dict[str, Any]) -> str:
     """Give the path element of the item of a list that has these keys."""
     return "k:{" + ",".join(f"{_name(name)}:{literal(keys[name])}" for name in sorted(keys)) + "}"
-
-
-MAX_CACHED = 100
-"""Longest text, in characters, that may go to `text_key_element`: it remembers what it is given."""
-
-
-@lru_cache(4096)
-def text_key_element(name: str, value: str) -> str:
-    """Give the path element of the item whose only key is a text: most often the same few names again and again."""
-    return key_element({name: value})
 
 
 def _name(name: str) -> str:

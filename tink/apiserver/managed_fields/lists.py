@@ -11,13 +11,11 @@ from typing import Any
 
 from tink import golang
 from tink.apiserver.managed_fields.fields import (
-    MAX_CACHED,
     Fields,
     is_member,
     key_element,
     literal,
     render_element,
-    text_key_element,
 )
 from tink.apiserver.managed_fields.types import Difference, ItemError, Type, in_order, report, same
 
@@ -25,21 +23,15 @@ from tink.apiserver.managed_fields.types import Difference, ItemError, Type, in_
 class List(Type):
     """A set of scalars, or a list of maps that are told apart by `keys`, with their defaults."""
 
-    atomic = False
-
     def __init__(self, keys: Sequence[str], element: Type, defaults: Mapping[str, Any]) -> None:
         self.keys = tuple(keys)
         self.element = element
         self.defaults = defaults
-        self._only_key = keys[0] if len(keys) == 1 else None
         self.settles = element.settles
         self.loose = element.loose
 
     def item(self, item: Any) -> str:
         """Give the path element of an item. Raises ItemError."""
-        key = self._only_key
-        if key is not None and isinstance(item, dict) and isinstance(text := item.get(key), str):
-            return text_key_element(key, text) if len(text) <= MAX_CACHED else key_element({key: text})
         if not self.keys:
             if isinstance(item, dict):
                 raise ItemError("associative list without keys has an element that's a map type")

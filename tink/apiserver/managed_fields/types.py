@@ -45,8 +45,6 @@ class Type:
     Sets of fields are what is below the element that leads to the value.
     """
 
-    atomic = True
-    """Whether values are replaced as a whole."""
     settles = False
     """Whether `settle` can change anything."""
     loose = False
@@ -143,14 +141,9 @@ class Map(Type):
     `element` is None when other keys are not allowed; values under such keys are passed over, but `check` finds them.
     """
 
-    atomic = False
-
     def __init__(self, fields: Mapping[str, Type], element: Type | None) -> None:
         self.fields = fields
         self.element = element
-        # What the walks need of a field: its path element, and its type when it is no leaf.
-        self._known = {name: ("f:" + name, None if kind.atomic else kind) for name, kind in fields.items()}
-        self._other = None if element is None or element.atomic else element
         inner = [*fields.values(), *([element] if element is not None else [])]
         self.settles = any(kind.settles for kind in inner)
         self.loose = any(kind.loose for kind in inner)
@@ -164,18 +157,8 @@ class Map(Type):
         return self.fields.get(element[2:], self.element) if element.startswith("f:") else self.element
 
     def _inside(self, value: Mapping[str, Any]) -> Fields:
-        known, element = self._known, self.element
-        found: Fields = {}
-        for name in sorted(value):
-            entry = known.get(name)
-            if entry is not None:
-                key, kind = entry
-            elif element is not None:
-                key, kind = "f:" + name, self._other
-            else:
-                continue
-            found[key] = {} if kind is None else kind.everything(value[name])
-        return found
+        kinds = ((name, self.fields.get(name, self.element)) for name in sorted(value))
+        return {"f:" + name: kind.everything(value[name]) for name, kind in kinds if kind is not None}
 
     def everything(self, value: Any) -> Fields:
         """Give what is in the map, and the map itself unless it is empty."""
@@ -208,34 +191,22 @@ class Map(Type):
         old, new = old or {}, new or {}
         if not isinstance(old, dict) or not isinstance(new, dict):
             return {}, None
-        known, element, loose = self._known, self.element, self.loose
         changed: Fields = {}
         removed: Fields = {}
         for name, value in new.items():
             before = old.get(name, ABSENT)
-            if before == value and (not loose or same(before, value)):
+            kind = self.fields.get(name, self.element)
+            if kind is None or (before == value and (not self.loose or same(before, value))):
                 continue
-            entry = known.get(name)
-            if entry is not None:
-                key, kind = entry
-            elif element is not None:
-                key, kind = "f:" + name, self._other
-            else:
-                continue
-            if kind is None:
-                changed[key] = {}
-            elif before is ABSENT:
-                changed[key] = kind.everything(value)
-            else:
-                more, less = kind.compare(before, value)
-                if more is not None:
-                    changed[key] = more
-                if less is not None:
-                    removed[key] = less
+            more, less = (kind.everything(value), None) if before is ABSENT else kind.compare(before, value)
+            if more is not None:
+                changed["f:" + name] = more
+            if less is not None:
+                removed["f:" + name] = less
         for name in old:
-            if name not in new and (name in known or element is not None):
-                kind = self.fields.get(name, element)
-                removed["f:" + name] = kind.everything(old[name]) if kind else {}
+            kind = self.fields.get(name, self.element)
+            if name not in new and kind is not None:
+                removed["f:" + name] = kind.everything(old[name])
         return in_order(changed), in_order(removed)
 
     def merge(self, old: Any, new: Any) -> Any:

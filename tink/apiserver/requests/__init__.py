@@ -17,7 +17,6 @@ from tink.apiserver.requests.media_types import (
 from tink.apiserver.requests.negotiation import (
     STREAMS,
     Accepted,
-    Clause,
     Form,
     clauses,
     discovery_form,
@@ -55,7 +54,6 @@ __all__ = [
     "YAML",
     "Accepted",
     "Body",
-    "Clause",
     "DeleteOptions",
     "Form",
     "Labels",

@@ -15,6 +15,7 @@ from multidict import MultiMapping
 from tink.apiserver import errors
 from tink.apiserver.access import ADMIN, Caller
 from tink.golang import json_kind
+from tink.printable import printable
 from tink.schema import FieldError, field_errors, quote
 
 OptionsKind = Literal["CreateOptions", "UpdateOptions", "PatchOptions", "DeleteOptions"]
@@ -120,8 +121,7 @@ def _check_manager(name: str) -> list[FieldError]:
 
 def _agent_name(user_agent: str) -> str:
     """Name the manager of a client that gives no name: its User-Agent up to the first slash."""
-    name = "".join(letter for letter in user_agent.partition("/")[0] if letter.isprintable())
-    return name[:MAX_MANAGER] or "unknown"
+    return printable(user_agent.partition("/")[0], "")[:MAX_MANAGER] or "unknown"
 
 
 def _check_dry_run(values: list[str]) -> list[FieldError]:

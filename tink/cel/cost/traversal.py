@@ -7,8 +7,8 @@ cost 1 each.
 
 from typing import Any
 
-from tink.cel.evaluate.code import SLICE, Frame, overdrawn
-from tink.cel.evaluate.equality import TEXT, Comparison
+from tink.cel.code import SLICE, Frame, overdrawn
+from tink.cel.equality import TEXT, Comparison
 from tink.cel.values import Optional
 
 FREE_NODES = 4_096

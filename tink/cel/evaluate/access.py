@@ -7,8 +7,8 @@ type (double) or a list another kind (set, map) is the one value converted when 
 from collections.abc import Callable
 from typing import Any
 
+from tink.cel.code import Code, Frame, Run
 from tink.cel.errors import EvaluationError
-from tink.cel.evaluate.code import Code, Frame, Run
 from tink.cel.library.named_formats import decoded
 from tink.cel.library.times import json_duration, json_timestamp
 from tink.cel.types import ListType, MapType, ObjectType, Type

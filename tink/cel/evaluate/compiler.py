@@ -4,11 +4,11 @@ from typing import Any
 
 from tink.cel.check.checker import qualified
 from tink.cel.check.signatures import FUNCTIONS, Overload
+from tink.cel.code import VARIABLES, Code, Frame, Run, charged, constant, overdrawn
 from tink.cel.cost.charges import LIST_BASE, MAP_BASE, Charge, charge_for, pattern_cost
 from tink.cel.cost.traversal import Traversal
 from tink.cel.errors import CelError, EvaluationError
 from tink.cel.evaluate import access, loops, operators
-from tink.cel.evaluate.code import VARIABLES, Code, Frame, Run, charged, constant, overdrawn
 from tink.cel.library.functions import OVERLOADS, TRAVERSING
 from tink.cel.library.regex import PatternError, find_all, pattern_tester
 from tink.cel.library.times import span

@@ -7,9 +7,9 @@ that is appended costs 10 and the addition 1, and so on; see `macros` for what t
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tink.cel.code import ABSORBED, Code, Frame, as_error, charged, overdrawn
 from tink.cel.cost.charges import LIST_BASE
 from tink.cel.errors import EvaluationError
-from tink.cel.evaluate.code import ABSORBED, Code, Frame, as_error, charged, overdrawn
 from tink.cel.values import MAX_INT, no_overload, type_name
 
 

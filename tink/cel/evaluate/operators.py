@@ -8,17 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tink.cel import values
+from tink.cel.code import ABSORBED, Code, Frame, Run, as_error, charged, constant, overdrawn
 from tink.cel.cost.charges import smaller
 from tink.cel.cost.traversal import OBJECT, Glance, Traversal, look_sooner
+from tink.cel.equality import contains, equal, lists_equal
 from tink.cel.errors import EvaluationError
 from tink.cel.evaluate.access import reader
-from tink.cel.evaluate.code import ABSORBED, Code, Frame, Run, as_error, charged, constant, overdrawn
-from tink.cel.evaluate.conversions import signed
-from tink.cel.evaluate.equality import contains, equal, lists_equal
+from tink.cel.library.conversions import signed
 from tink.cel.types import ListType, MapType, ObjectType, Type
 from tink.cel.values import no_overload
-
-_SCALARS = frozenset(("int", "bool", "string", "bytes", "timestamp", "duration", "uint"))
 
 
 def logical(terms: list[Code], *, stop: bool) -> Code:

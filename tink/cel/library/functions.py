@@ -9,9 +9,8 @@ from typing import Any
 
 from tink.cel import values
 from tink.cel.errors import EvaluationError
-from tink.cel.evaluate import conversions
-from tink.cel.evaluate.conversions import signed, unsigned
-from tink.cel.library import lists, net, quantity, semver, strings, times, urls
+from tink.cel.library import conversions, lists, net, quantity, semver, strings, times, urls
+from tink.cel.library.conversions import signed, unsigned
 from tink.cel.library.named_formats import FORMATS, NamedFormat
 from tink.cel.library.regex import PatternError, find_all, pattern_tester
 from tink.cel.library.stringformat import formatted

@@ -17,16 +17,10 @@ from typing import Any
 
 import orjson
 
+from tink.api.annotations import INSTANCE_ID_ANNOTATION, SSH_PUBLIC_KEYS_ANNOTATION, USERDATA_SECRET_ANNOTATION
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.metal3.profiles import has_root_volume, profile_hints
-from tink.api.v1alpha2 import (
-    API_VERSION,
-    INSTANCE_ID_ANNOTATION,
-    SSH_PUBLIC_KEYS_ANNOTATION,
-    USERDATA_SECRET_ANNOTATION,
-    Raw,
-    as_mapping,
-)
+from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.convert import constraints
 from tink.convert.documents import Lookup
 from tink.convert.fields import Fields, join, says_nothing

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tink.api.v1alpha2 import INSTANCE_ID_ANNOTATION
+from tink.api.annotations import INSTANCE_ID_ANNOTATION
 
 FIRST_MAC = "(keys {root}.Hardware.NetworkInterfaces | sortAlpha | first)"
 """The key of "the first" interface: a map has no order but its keys'. `{root}`: "$" where dot is not the root."""

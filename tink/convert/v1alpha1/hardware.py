@@ -15,16 +15,14 @@ from typing import Any
 import orjson
 
 from tink.api import bounds
-from tink.api.v1alpha2 import (
+from tink.api.annotations import (
     AGENT_ID_ANNOTATION,
-    API_VERSION,
     INSTANCE_ID_ANNOTATION,
     METADATA_ANNOTATION,
-    RUFIO_GROUP,
     SSH_PUBLIC_KEYS_ANNOTATION,
     STORAGE_ANNOTATION,
-    Raw,
 )
+from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw
 from tink.convert import constraints
 from tink.convert.fields import Fields, join, put_text, says_nothing, type_name
 from tink.convert.findings import Findings

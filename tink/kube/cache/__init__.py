@@ -8,13 +8,12 @@ and of those that are history the `archive` has what is still of use.
 from tink.kube.cache.archive import Archive
 from tink.kube.cache.compression import ObjectCompressor
 from tink.kube.cache.informer import AWAY_SECONDS, START_JITTER_SECONDS, Informer
-from tink.kube.cache.store import ArchiveFormat, Index, Packed
+from tink.kube.cache.store import Index, Packed
 
 __all__ = [
     "AWAY_SECONDS",
     "START_JITTER_SECONDS",
     "Archive",
-    "ArchiveFormat",
     "Index",
     "Informer",
     "ObjectCompressor",

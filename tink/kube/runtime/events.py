@@ -15,13 +15,13 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient
 from tink.kube.resources import EVENT, ResourceType
 from tink.kube.runtime.fairness import FairQueue
 from tink.limits.once_per import OncePer
+from tink.timestamps import rfc3339
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def manifest(obj: Raw, resource: ResourceType, event: Event, *, component: str, 
     """The Event (core/v1) in which `component` says it of `obj`, which is a `resource`; `now` is in seconds since the
     epoch."""
     metadata = obj["metadata"]
-    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    stamp = rfc3339(now)
     status = obj.get("status")
     since = status.get("lastTransitioned") if isinstance(status, dict) else None
     identity = "\n".join(map(str, (metadata.get("uid"), event.reason, event.message, since)))

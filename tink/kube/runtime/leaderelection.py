@@ -30,13 +30,13 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import LEASE
+from tink.timestamps import rfc3339
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ class LeaderElector:
         self._renewed(await self._client.patch(LEASE, self._config.name, self._config.namespace, body), sent_at)
 
     def _new_record(self, before: Raw) -> Raw:
-        stamp = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        stamp = rfc3339(self._now(), "microseconds")
         record: Raw = {
             "holderIdentity": self.identity,
             # Whole seconds, and never fewer than this replica counts on.

@@ -61,17 +61,6 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     checks += _combined(schema)
     holds = TYPES.get(kind)
     wrong_type = _wrong_type(schema, prune=prune)
-    usual = _plain(schema)
-    only = checks[0] if len(checks) == 1 else None
-
-    def quick(value: Any, path: Path, found: Outcome) -> None:
-        if type(value) is not usual:
-            apply(value, path, found)
-        elif only is not None:
-            only(value, path, found)
-        else:
-            for check in checks:
-                check(value, path, found)
 
     def apply(value: Any, path: Path, found: Outcome) -> None:
         if value is None and nullable:
@@ -85,7 +74,7 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
         for check in checks:
             check(value, path, found)
 
-    return apply if usual is None else quick
+    return apply
 
 
 _PLAIN: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
@@ -258,7 +247,6 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     default = _default_for_null(schema.get("items") or {}) if prune else None
     kind = schema.get("x-kubernetes-list-type", "atomic")
     keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
-    only = keys[0] if kind == "map" and len(keys) == 1 else None
 
     def apply(value: Any, path: Path, found: Outcome) -> None:
         if not isinstance(value, list):
@@ -270,11 +258,6 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
                 items(item, (path, index), found)
         if kind == "atomic":
             return
-        if only is not None:
-            # Most lists are told apart by one text, and nothing stands twice.
-            texts = [item.get(only) if type(item) is dict else None for item in value]
-            if all(type(text) is str for text in texts) and len(set(texts)) == len(texts):
-                return
         seen: dict[bytes, int] = {}
         for index, item in enumerate(value):
             if kind == "map":

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from tink.api.v1alpha2 import AGENT_ID_ANNOTATION, Hardware, Raw
+from tink.api.annotations import AGENT_ID_ANNOTATION
+from tink.api.v1alpha2 import Hardware, Raw
 from tink.kube.objects import NamespacedName
 
 MAX_AGENT_ID = 320

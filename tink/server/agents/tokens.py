@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tink.files.key_file import KeyFile
 from tink.mac import is_mac
+from tink.timestamps import rfc3339
 
 CLOCK_SKEW_SECONDS = 300.0
 """Seconds for which a token is accepted beyond its time: the clocks of edge and server are two."""
@@ -26,9 +27,6 @@ DEFAULT_LIFETIME_SECONDS = 86_400.0
 
 _LABEL = "tinkedge agent token"
 _TOKEN = re.compile(r"(v1\.([0-9a-f]{12})\.([0-9]{1,12}))\.([A-Za-z0-9_-]{43})")
-
-TOKEN_CHARACTERS = 73
-"""The most that a token has."""
 
 
 class TokenError(ValueError):
@@ -91,6 +89,5 @@ class TokenKeys:
             raise TokenError("its token is not signed with a key of this server (see --agent-token-key)")
         expires = int(seconds)
         if now > expires + CLOCK_SKEW_SECONDS:
-            ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires))
-            raise TokenError(f"its token ended at {ended}; the machine gets a new one when it boots")
+            raise TokenError(f"its token ended at {rfc3339(expires)}; the machine gets a new one when it boots")
         return Token(":".join(digits[at : at + 2] for at in range(0, 12, 2)), expires)

@@ -18,6 +18,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from proto import older_pb2 as pb
 from tink.api.v1alpha2 import ActionState, Raw, as_mapping
+from tink.printable import printable
 from tink.server.workflows import uid_of
 from tink.workflow import events
 from tink.workflow.reasons import REASON_ACTION_TIMEOUT, REASON_DEFAULT_FAILURE
@@ -253,8 +254,7 @@ def describe_attributes(attributes: pb.AgentAttributes) -> str:
         *(f"{disk.name} {disk.size}".strip() for disk in attributes.block[:_SHOWN]),
         *(f"{card.name} {card.mac}" for card in attributes.network[:_SHOWN] if card.mac),
     ]
-    line = ", ".join(filter(None, parts))
-    return "".join(letter if letter.isprintable() else " " for letter in line)[:_MAX_DESCRIPTION]
+    return printable(", ".join(filter(None, parts)), " ")[:_MAX_DESCRIPTION]
 
 
 def _known(value: str) -> bool:

@@ -43,7 +43,7 @@ HOLD_SECONDS = 240.0
 still there. Tinkerbell's own server keeps them for up to a minute; a poll costs as much as a minute of waiting does."""
 
 Command = workflow_pb2.GetWorkflowsResponse
-Told = Callable[[Raw, str], None]
+Record = Callable[[Raw, str], None]
 """Called with a Workflow and what became of it, for the journey."""
 
 
@@ -77,14 +77,14 @@ class Polls:
         workflows: WorkflowIndex,
         events: EventStore,
         streams: AgentStreams,
-        told: Told,
+        record: Record,
         *,
         hold: float = HOLD_SECONDS,
     ) -> None:
         self._workflows = workflows
         self._events = events
         self._streams = streams
-        self._told = told
+        self._record = record
         self._hold = hold
         self._unanswered: dict[NamespacedName, tuple[str, str]] = {}
 
@@ -160,7 +160,7 @@ class Polls:
         action_id, why = problem
         if await self._report(workflow, ActionFailed(action_id, REASON_NOT_EXPRESSIBLE, why)):
             log.warning("Workflow %s: %s", name_of(workflow), why)
-            self._told(workflow, why)
+            self._record(workflow, why)
         return None
 
     async def _report(self, workflow: Raw, event: AgentEvent) -> bool:

@@ -62,14 +62,14 @@ SERVICES = (
 )
 
 
-def refusal(older: OlderAgentAuth, todays: AgentAuth) -> str:
+def refusal(older: OlderAgentAuth, current: AgentAuth) -> str:
     """Why no older agent may speak for a machine; empty if they may."""
     if older is OlderAgentAuth.OFF:
         return "is one of Tinkerbell's older agents, which are not served here (--older-agents off)"
-    if older is OlderAgentAuth.AUTO and todays in (AgentAuth.TOKEN, AgentAuth.MTLS):
+    if older is OlderAgentAuth.AUTO and current in (AgentAuth.TOKEN, AgentAuth.MTLS):
         return (
             "is one of Tinkerbell's older agents, which know nothing of what --agent-auth "
-            f"{todays} asks for: boot an OSIE with the agent of tinkedge, or let older ones in by their address with "
+            f"{current} asks for: boot an OSIE with the agent of tinkedge, or let older ones in by their address with "
             "--older-agents address"
         )
     return ""

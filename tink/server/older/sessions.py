@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tink.kube.objects import NamespacedName
+from tink.printable import printable
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
 from tink.server.older.messages import Dialect
 from tink.server.peer import peer_address
@@ -69,7 +70,7 @@ class Sessions:
             session.described = described
         else:
             session = self._sessions[key] = _Session(dialect, agent_id, peer, described)
-        library = "".join(letter for letter in user_agent if letter.isprintable())[:_MAX_USER_AGENT]
+        library = printable(user_agent, "")[:_MAX_USER_AGENT]
         story = f"{dialect} connected from {peer_address(peer)}" + (f" ({library})" if library else "")
         self._tell(key, session, ActivityKind.CONNECTED, f"{story}: {described}" if described else story)
 

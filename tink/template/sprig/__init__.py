@@ -14,7 +14,7 @@ from typing import Final
 from tink.golang import fmt
 from tink.golang.values import CallError, Value, kind, type_name
 from tink.template.signatures import ANY, BOOL, STRING, Function, Functions, table
-from tink.template.sprig.conversions import deep_equal
+from tink.template.sprig.conversions import deep_copy, deep_equal
 from tink.template.sprig.durations import DURATIONS
 from tink.template.sprig.encodings import ENCODINGS
 from tink.template.sprig.lists import LISTS
@@ -24,6 +24,8 @@ from tink.template.sprig.paths import PATHS
 from tink.template.sprig.regexes import REGEXES
 from tink.template.sprig.text import TEXT
 from tink.template.sprig.versions import VERSIONS
+
+__all__ = ["SPRIG", "deep_copy"]
 
 
 def _fail(message: str) -> Value:
@@ -58,24 +60,3 @@ SPRIG: Final[Functions] = {
     **VERSIONS,
     **DURATIONS,
 }
-
-_NOT_HERMETIC: Final = """
-date dateInZone dateModify date_in_zone date_modify env expandenv getHostByName htmlDate htmlDateInZone now randAlpha
-randAlphaNum randAscii randBytes randNumeric uuidv4
-"""
-_RANDOM: Final = """
-bcrypt encryptAES genCA genCAWithKey genPrivateKey genSelfSignedCert genSelfSignedCertWithKey genSignedCert
-genSignedCertWithKey htpasswd randInt shuffle
-"""
-_DATES: Final = "mustDateModify mustToDate must_date_modify toDate unixEpoch"
-
-LEFT_OUT: Final[dict[str, str]] = {
-    **dict.fromkeys(_NOT_HERMETIC.split(), "not hermetic, Sprig says"),
-    **dict.fromkeys(_RANDOM.split(), "random: every rendering would give another result"),
-    **dict.fromkeys(_DATES.split(), "makes or takes a time.Time, which no JSON-like value is"),
-    "ago": "depends on the clock",
-    "buildCustomCert": "only of use with the generators of certificates",
-    **dict.fromkeys(("contains", "hasPrefix", "hasSuffix"), "Tinkerbell's own have the name, and take the text first"),
-    "slice": "Go's own slice stays, which takes texts, too; mustSlice is Sprig's",
-}
-"""What Sprig has and templates here have not, with the reason."""

@@ -45,7 +45,7 @@ def last_failure(story: Story, _facts: Facts) -> Finding | None:
     event = _last(story.boot, Outcome.FAILED)
     if event is None:
         return None
-    return Finding(f"{event.step.capitalize()}Failed", event.step, event.message, told=True)
+    return Finding(f"{event.step.capitalize()}Failed", event.step, event.message, reported=True)
 
 
 def last_refusal(story: Story, _facts: Facts) -> Finding | None:
@@ -54,8 +54,8 @@ def last_refusal(story: Story, _facts: Facts) -> Finding | None:
     if event is None:
         return None
     if event.step is Step.AGENT:
-        return Finding("AgentRefused", event.step, event.message, told=True)
-    return Finding(f"{event.step.capitalize()}Refused", event.step, event.message, outcome=Outcome.INFO, told=True)
+        return Finding("AgentRefused", event.step, event.message, reported=True)
+    return Finding(f"{event.step.capitalize()}Refused", event.step, event.message, outcome=Outcome.INFO, reported=True)
 
 
 def not_asked_for(story: Story, facts: Facts) -> Finding | None:
@@ -65,7 +65,7 @@ def not_asked_for(story: Story, facts: Facts) -> Finding | None:
         return None
     if boot.at is Milestone.SCRIPT_SENT and boot.detail.get("boots") == "osie":
         rule, what, before, step = "NoKernelRequest", "kernel", "script", Step.KERNEL
-    elif boot.at is Milestone.KERNEL_SENT and boot.told("boots") == "osie":
+    elif boot.at is Milestone.KERNEL_SENT and boot.detail_of("boots") == "osie":
         rule, what, before, step = "NoInitrdRequest", "initrd", "kernel", Step.INITRD
     else:
         return None

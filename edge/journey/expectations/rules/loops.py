@@ -39,7 +39,7 @@ _BEFORE_KERNEL: Final = frozenset(one for one in Milestone if one < Milestone.KE
 def netboots_again(story: Story, facts: Facts) -> Finding | None:
     """It was installed, and boots from the network all the same."""
     boot, before = story.boot, story.before
-    if before is None or facts.workflow or boot.at not in _BEFORE_KERNEL or not boot.told("boot"):
+    if before is None or facts.workflow or boot.at not in _BEFORE_KERNEL or not boot.detail_of("boot"):
         return None
     done = next((event for event in reversed(before.events) if event.detail.get("state") == "Succeeded"), None)
     if before.at is not Milestone.WORKFLOW_ENDED or done is None or done.step is not Step.WORKFLOW:

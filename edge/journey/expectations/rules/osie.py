@@ -31,8 +31,8 @@ def little_memory(story: Story, _facts: Facts) -> Finding | None:
 
 
 def _memory(boot: Boot) -> float:
-    told = boot.told("memory_bytes")
-    return told if isinstance(told, int | float) else 0.0
+    size = boot.detail_of("memory_bytes")
+    return size if isinstance(size, int | float) else 0.0
 
 
 def _initrd(boot: Boot) -> float:

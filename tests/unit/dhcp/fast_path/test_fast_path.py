@@ -18,7 +18,7 @@ from edge.dhcp.fast_path import answers
 from edge.dhcp.wire import codec, options
 from tests.unit.dhcp.firmware.packets import CAPTURES
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
-from tink.api.v1alpha2 import BOOT_PATH_ANNOTATION
+from tink.api.annotations import BOOT_PATH_ANNOTATION
 
 MACS = [bytes.fromhex("525400123456"), bytes.fromhex("525400123457"), bytes.fromhex("b827eb000001")]
 STRANGER = bytes.fromhex("020000000009")

@@ -101,7 +101,7 @@ def test_what_an_action_prints_does_not_hide_where_the_boot_is() -> None:
     play.to_agent().workflow("Running").action("disk", 1, 3)
     for number in range(400):
         play.record(Step.ACTION, Outcome.INFO, f"line {number}", action="disk", output=f"line {number}")
-    events = play.journey.telling(MAC, 100)
+    events = play.journey.newest(MAC, 100)
     assert len(events) < 40
     assert [event.message for event in events][-2:] == ["action disk started (1 of 3)", "line 399"]
     play.wait(5).dhcp("offer", "PXE ROM", "boot file snponly.efi").wait(1)

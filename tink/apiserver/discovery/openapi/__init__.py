@@ -7,7 +7,6 @@ needs. kubectl looks for three things: types with `x-kubernetes-group-version-ki
 `fieldValidation` (then the server validates), and whether it takes strategic merge patches.
 """
 
-from tink.apiserver.discovery.openapi.publish import schema_name
 from tink.apiserver.discovery.openapi.service import OpenAPI, Text, url
 
-__all__ = ["OpenAPI", "Text", "schema_name", "url"]
+__all__ = ["OpenAPI", "Text", "url"]

@@ -15,7 +15,7 @@ BUSY_SHARE: Final = 0.6
 """So much of a processor that others take is much."""
 
 
-class Turns:
+class TimeSlice:
     """One piece of work: how long it took (`spent`), in seconds of the processor."""
 
     def __init__(self, *, busy: bool = False, elapsed: Callable[[], float] = time.thread_time) -> None:
@@ -53,7 +53,7 @@ class Turns:
         self._began = self._elapsed()
 
 
-class Others:
+class LoopLoad:
     """How busy the others of this event loop's thread are."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Others:
         self._elapsed = elapsed
         self._since = clock(), elapsed()
 
-    def are_busy(self, ours: float) -> bool:
+    def is_high(self, ours: float) -> bool:
         """Since the last look, in which this work took `ours` seconds."""
         (began, spent), (now, taken) = self._since, (self._clock(), self._elapsed())
         self._since = now, taken

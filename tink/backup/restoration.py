@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tink.api.v1alpha2 import HOLD_ANNOTATION
+from tink.api.annotations import HOLD_ANNOTATION
 from tink.apiserver import advance_snapshot, lock_state, newest_answered, salvage_state, survey_snapshot
 from tink.backup import contents
 from tink.backup.archive import Manifest, Progress, Reader
