@@ -56,16 +56,18 @@ def entries(tree: Mapping[str, bytes]) -> list[str]:
     return [f"{path}/" if path == OPERATING_SYSTEM else path for path in tree if "/" not in path]
 
 
-def storage_of(hardware: Hardware, disks: list[dict[str, object]]) -> object:
-    """The `storage` of the old `/metadata`: that of the annotation, else the disks without partitions.
+def storage_of(hardware: Hardware) -> dict[str, Any] | str:
+    """The `storage` of the old `/metadata`: that of the annotation, or a text that says why there is none.
 
-    Where the annotation can't be read, a text that says so: rootio ends with an error, and leaves the disks alone.
+    rootio reads it, and fails at a text. Without partitions it would write an empty table on each disk, or find nothing
+    to do, and call both a success.
     """
+    name = hardware.metadata.name
     if STORAGE_ANNOTATION not in hardware.metadata.annotations:
-        return {"disks": disks, "filesystems": []}
+        return f"Hardware {name} has no annotation {STORAGE_ANNOTATION}, which names partitions and filesystems"
     found = _object(hardware, STORAGE_ANNOTATION)
-    if found is None or not all(isinstance(found.get(name, []), list) for name in ("disks", "filesystems")):
-        return f"the annotation {STORAGE_ANNOTATION} of Hardware {hardware.metadata.name} can't be read"
+    if found is None or not all(isinstance(found.get(key, []), list) for key in ("disks", "filesystems")):
+        return f"the annotation {STORAGE_ANNOTATION} of Hardware {name} can't be read"
     return {"disks": [], "filesystems": []} | found
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from hegel.annotations import instance_id, public_keys, secret_reference
 from hegel.documents import document
 from hegel.ec2 import ec2_tree, facts_of
-from hegel.instance import instance_tree
+from hegel.instance import instance_tree, storage_of
 from hegel.interfaces import links
 from hegel.legacy import legacy_metadata
 from hegel.network import network_config
@@ -42,7 +42,8 @@ class MetadataTree:
 
     `ec2` by path below the version, without slashes at its ends ("" is the root, "meta-data/instance-id" a value);
     `nocloud` by file name; `legacy` is the JSON of the old `/metadata`. `secrets` by document name ("user-data",
-    "vendor-data"): those that a Secret holds, listed in the root of `ec2`, but in neither mapping.
+    "vendor-data"): those that a Secret holds, listed in the root of `ec2`, but in neither mapping. `storage_problem`:
+    why `legacy` has no partitions and filesystems; "" if it has.
     """
 
     instance_id: str
@@ -50,6 +51,7 @@ class MetadataTree:
     nocloud: Mapping[str, bytes]
     legacy: bytes
     secrets: Mapping[str, SecretReference]
+    storage_problem: str
 
 
 def compile_tree(hardware: Hardware) -> MetadataTree:
@@ -60,6 +62,7 @@ def compile_tree(hardware: Hardware) -> MetadataTree:
     documents, secrets = _documents(hardware)
 
     facts = facts_of(identity, all_links)
+    storage = storage_of(hardware)
     nocloud = {
         "meta-data": _nocloud_metadata(facts, keys),
         "user-data": b"",
@@ -72,8 +75,9 @@ def compile_tree(hardware: Hardware) -> MetadataTree:
         instance_id=identity,
         ec2=ec2_tree(facts, hardware.metadata.namespace, all_links, keys, documents, secrets, instance_tree(hardware)),
         nocloud=nocloud,
-        legacy=legacy_metadata(hardware, facts, all_links, keys),
+        legacy=legacy_metadata(facts, all_links, keys, storage),
         secrets=secrets,
+        storage_problem=storage if isinstance(storage, str) else "",
     )
 
 

@@ -2,7 +2,9 @@
 is known of the machine.
 
 `{{.MAC}}` and its like are filled in here, from a fixed set and without any evaluation; `${...}` is iPXE's own. What is
-filled in is checked as a word as iPXE splits it, so that nothing in a Hardware can add a command or another parameter.
+filled in must be of a few harmless characters, so that nothing in a Hardware can add a command, another parameter or a
+setting of iPXE. The kernel takes what stands between two quotation marks for one word (lib/cmdline.c): one without its
+pair would swallow the words of others, so each text has them in pairs.
 """
 
 from __future__ import annotations
@@ -19,6 +21,25 @@ MAX_CHARACTERS = 2047
 _PLACE = re.compile(r"\{\{\s*\.?([A-Za-z]*)\s*\}\}")
 _AGENT_ID = patterns.compiled(patterns.AGENT_ID)
 _HOOKOS = ("tink_worker_image=", "docker_registry=")
+_WITH_A_VALUE = frozenset(
+    (
+        *(
+            "docker_registry",
+            "tink_worker_image",
+            "registry_username",
+            "registry_password",
+            "grpc_authority",
+            "worker_id",
+        ),
+        *("tinkerbell_tls", "tinkerbell_insecure_tls", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+        *("packet_base_url", "tinkerbell"),
+    )
+)
+"""Words that end HookOS' bootkit where they stand alone: it takes what is behind their `=` without a look."""
+_HARMLESS = re.compile(r"[A-Za-z0-9._:,/@-]+")
+"""What can be filled in: MACs, addresses, names, agent ids, and those of `ipam=`."""
+PLACES = ("MAC", "AgentID", "Address", "Name", "Namespace", "Hostname", "IP", "Ipam")
+"""What words may name."""
 
 
 class ParametersError(ValueError):
@@ -26,17 +47,33 @@ class ParametersError(ValueError):
 
 
 def kernel_words(value: str) -> list[str]:
-    """`value` split as iPXE will split it. Raises ValueError where it would read more than plain words.
+    """`value` split as iPXE will split it. Raises ValueError where it would read more than plain words, or Linux other
+    words than these.
 
     Settings of iPXE (`${mac}`) are words: iPXE puts their values in.
     """
+    words = plain_words(value)
+    check_quotes(value)
+    return words
+
+
+def plain_words(value: str) -> list[str]:
+    """The same of a part, whose quotation marks are closed by another part (`check_quotes` for all of them)."""
     if not value.isprintable():
         raise ValueError("has a line break or another control character in it")
     words = value.split()
     for word in words:
         if word in ("&&", "||", ";") or word.startswith("#"):
             raise ValueError(f"has the word {word}, which ends a command in iPXE")
+        if word in _WITH_A_VALUE:
+            raise ValueError(f"has the word {word} without a value, at which HookOS fails: write {word}=VALUE")
     return words
+
+
+def check_quotes(value: str) -> None:
+    """Whether each quotation mark has its pair. Raises ValueError."""
+    if value.count('"') % 2:
+        raise ValueError("has a quotation mark without its pair, which takes what is behind it into its word: close it")
 
 
 def is_hookos(words: list[str] | tuple[str, ...]) -> bool:
@@ -49,23 +86,28 @@ def filled_in(words: list[str] | tuple[str, ...], known: Mapping[str, str | None
     ParametersError."""
 
     def value(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in known:
-            raise ParametersError(f"has {match[0]}, and there are {', '.join(f'{{{{.{each}}}}}' for each in known)}")
-        found = known[name]
+        found = known[match[1]]
         if not found:
             raise ParametersError(f"has {match[0]}, and the machine has none")
+        if not _HARMLESS.fullmatch(found):
+            raise ParametersError(f"has {match[0]}, and what belongs there is no single word")
         return found
 
-    filled = []
+    check_places(words)
+    return [_PLACE.sub(value, word) for word in words]
+
+
+def check_places(words: list[str] | tuple[str, ...]) -> None:
+    """Whether each place in the words is one that can be filled in. Raises ParametersError."""
     for word in words:
-        text = _PLACE.sub(value, word)
-        if "{{" in text or "}}" in text:
+        for match in _PLACE.finditer(word):
+            if match[1] not in PLACES:
+                raise ParametersError(
+                    f"has {match[0]}, and there are {', '.join(f'{{{{.{each}}}}}' for each in PLACES)}"
+                )
+        rest = _PLACE.sub("", word)
+        if "{{" in rest or "}}" in rest:
             raise ParametersError(f"has {word}: write {{{{.MAC}}}}, in one word")
-        if text != word and _split(text) != [text]:
-            raise ParametersError(f"has {word}, and what belongs there is no single word")
-        filled.append(text)
-    return filled
 
 
 def known_of(mac: str, hardware: Hardware | None, worker_id: str, address: str) -> dict[str, str | None]:
@@ -98,10 +140,3 @@ def _ipam(mac: str, dhcp: DHCP) -> str | None:
     lists = (",".join(dhcp.nameservers or ()), "", ",".join(dhcp.timeservers or ()))
     fields = (mac.replace(":", "-"), dhcp.vlan_id, dhcp.ip, dhcp.netmask, dhcp.gateway, dhcp.hostname, *lists)
     return ":".join(field or "" for field in fields)
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return kernel_words(text)
-    except ValueError:
-        return []

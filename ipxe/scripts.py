@@ -39,10 +39,12 @@ from ipxe.parameters import (
     MAX_CHARACTERS,
     ParametersError,
     agent_id,
+    check_quotes,
     filled_in,
     is_hookos,
     kernel_words,
     known_of,
+    plain_words,
 )
 from tink.api.annotations import AGENT_ID_ANNOTATION, KERNEL_PARAMETERS_ANNOTATION
 from tink.api.v1alpha2 import Hardware
@@ -284,8 +286,7 @@ class Scripts:
         osie = (hardware.metadata.namespace, hardware.spec.osie.name if hardware.spec.osie is not None else "")
         known = known_of(mac, hardware, worker_id or mac, origin.address)
         parameters = self._shared_words(osie, osie_parameters, known)
-        for number, parameter in enumerate(hardware.spec.kernel_params or []):
-            parameters += _words(hardware, f"spec.kernelParams[{number}]", parameter)
+        parameters += _kernel_params(hardware)
         full_name = _for_screen(f"{hardware.metadata.namespace}/{hardware.metadata.name}")
         logs = self._settings.logs is LogsTo.ALL or (self._settings.logs is LogsTo.HOOKOS and is_hookos(parameters))
         return Plan(mac, full_name, origin, vlan or "", parameters, worker_id=worker_id, logs=logs)
@@ -422,10 +423,23 @@ def _worker_id(hardware: Hardware) -> str:
         raise _error(hardware, f"metadata.annotations[{AGENT_ID_ANNOTATION}]", str(error)) from error
 
 
-def _words(hardware: Hardware, field: str, value: str) -> list[str]:
-    """`kernel_words` of a field. Raises ScriptError."""
+def _kernel_params(hardware: Hardware) -> list[str]:
+    """The words of a Hardware; one may begin in one parameter and end in the next. Raises ScriptError."""
+    given = hardware.spec.kernel_params or []
+    words: list[str] = []
+    for number, parameter in enumerate(given):
+        words += _words(hardware, f"spec.kernelParams[{number}]", parameter)
     try:
-        return kernel_words(value)
+        check_quotes(" ".join(given))
+    except ValueError as error:
+        raise _error(hardware, "spec.kernelParams", str(error)) from error
+    return words
+
+
+def _words(hardware: Hardware, field: str, value: str) -> list[str]:
+    """`plain_words` of a field. Raises ScriptError."""
+    try:
+        return plain_words(value)
     except ValueError as error:
         raise _error(hardware, field, str(error)) from error
 

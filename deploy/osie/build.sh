@@ -172,6 +172,7 @@ if [ ! -e "$base/complete" ]; then
   install -D -m 0755 "$here/files/osie-init" "$work/root/sbin/osie-init"
   install -D -m 0755 "$here/files/dhcp-lease" "$work/root/usr/lib/osie/dhcp-lease"
   install -D -m 0755 "$here/files/after-workflow" "$work/root/usr/lib/osie/after-workflow"
+  install -D -m 0644 "$here/files/process-one" "$work/root/usr/lib/osie/process-one"
   say "squashing"
   mkdir -p "$work/base"
   mksquashfs "$work/root" "$work/base/base.squashfs" -quiet -no-progress -noappend -all-root -no-xattrs \
@@ -197,7 +198,7 @@ mkdir -p "$site" "$agent/usr/bin"
 # A wheel of Python alone is a zip archive of what is to be there (the binary distribution format, PEP 427).
 "$python" -m zipfile -e "$wheel" "$site" >&2
 rm -rf "$site/edge/_deploy"
-compiled=(proto tink/{__init__.py,mac.py,agent,limits} edge/{__init__.py,cli.py,commands,configuration})
+compiled=(proto tink/{__init__.py,mac.py,waitdaemon.py,agent,limits} edge/{__init__.py,cli.py,commands,configuration})
 chroot "$work/osie" /usr/bin/python3.11 -m compileall -q -s /agent "${compiled[@]/#//agent/$modules/}"
 cat >"$agent/usr/bin/tinkedge" <<'PY'
 #!/usr/bin/python3 -I

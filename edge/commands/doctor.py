@@ -98,8 +98,9 @@ _WITHOUT_A_PORT: Final = ("controller", "webhooks")
 @click.option(
     "--probe",
     is_flag=True,
-    help="Ask the network too, for some seconds: which other DHCP servers answer a machine that there is not, and "
-    "whether the TFTP server that runs here serves. Needs root and the extra `diagnose`.",
+    help="Ask the network too, for some seconds: which other DHCP servers answer a machine that there is not, whether "
+    "the TFTP server that runs here serves, and whether TFTP, HTTP and gRPC answer what arrives on the interface, past "
+    "no rule of this host's packet filter. Needs root and the extra `diagnose`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
 def doctor(
@@ -120,10 +121,11 @@ def doctor(
     numbers = {service: given[option] for service, option in services.items()}
     off = {*given["disable"], *(("dhcp",) if given["dhcp_mode"] == "off" else ())}
     off |= {"apiserver"} if given["kubeconfig"] else set()
+    ports = examine.ports(numbers, given["admin_address"], off)
     networks = ["=".join(filter(None, each)) for each in interfaces]
     groups: dict[str, Iterator[Finding]] = {
         "tinkedge up": chain(
-            examine.serving(networks, ipxe_dir, examine.ports(numbers, given["admin_address"], off)),
+            examine.serving(networks, ipxe_dir, ports),
             api_addresses(given["api_address"]),
             agents_certificates({f"--grpc-{of}": given[f"grpc_{of.replace('-', '_')}"] for of in _CERTIFICATES}),
             examine.data_directory(data_dir),
@@ -132,7 +134,7 @@ def doctor(
             running_edge(data_dir, given["admin_address"], given["admin_port"]),
             _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
         ),
-        "the network": examine.probe(networks, ipxe_dir) if probe else iter([_NOT_PROBED]),
+        "the network": examine.probe(networks, ipxe_dir, ports) if probe else iter([_NOT_PROBED]),
     }
     if in_checkout() if with_lab is None else with_lab:
         groups["tinkedge lab"] = examine.lab(given["cache_dir"] or default_cache())

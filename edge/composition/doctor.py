@@ -64,6 +64,8 @@ LAB_FILES = {
 """A file of each package, wherever it lies: one is enough."""
 _LAB_DISK_MB = 4000
 _PROGRAM = ("tinkedge", "edge.cli")
+_ASKED = ("tftp", "http", "server")
+"""Services that answer whoever asks; DHCP is silent to strangers."""
 _BOOT_PROGRAMS = ("undionly.kpxe", "snponly.efi")
 
 
@@ -168,10 +170,12 @@ def data_directory(directory: Path) -> Iterator[Finding]:
         yield from check_space(directory)
 
 
-def probe(interfaces: Sequence[str], ipxe_dir: Path) -> Iterator[Finding]:
-    """What can only be seen by asking: who else answers DHCP, and whether our TFTP serves, each as a machine sees it.
+def probe(interfaces: Sequence[str], ipxe_dir: Path, wanted: Sequence[Port] | None = None) -> Iterator[Finding]:
+    """What can only be seen by asking: who else answers DHCP, whether our TFTP serves, and whether the ports of what
+    runs here answer machines, each as a machine sees it. `wanted` are the ports; None: the usual ones.
 
-    Takes some seconds. Sends DHCPDISCOVERs of a machine that there is not, and reads a boot program by TFTP.
+    Takes some seconds. Sends DHCPDISCOVERs of a machine that there is not, reads a boot program by TFTP, and asks our
+    own ports as if from outside.
     """
     for interface in interfaces or [""]:
         try:
@@ -180,6 +184,7 @@ def probe(interfaces: Sequence[str], ipxe_dir: Path) -> Iterator[Finding]:
             continue  # `serving` has told
         yield from _other_servers(network)
         yield _tftp(network, ipxe_dir)
+        yield from _from_outside(network, PORTS if wanted is None else wanted)
 
 
 def lab(cache: Path, *, uefi: bool = True) -> Iterator[Finding]:
@@ -355,6 +360,39 @@ def _tftp(network: Network, ipxe_dir: Path) -> Finding:
     return _for_machines(name, f"{file.name}, {got.size} bytes in {got.seconds:.2f} s", network.interface, port.number)
 
 
+def _from_outside(network: Network, wanted: Sequence[Port]) -> Iterator[Finding]:
+    """Whether the ports of services that run here answer what arrives on the interface, past no rule of this host."""
+    from edge.diagnose import inbound
+    from edge.diagnose.extra import DiagnoseError
+
+    asked = [port for port in wanted if not port.address and port.name in _ASKED and any(_holders(port))]
+    if not asked:
+        return
+    name = f"what arrives on {network.interface}"
+    try:
+        with inbound.outside(network.interface, network.address) as machine:
+            if not machine.knows_us():
+                yield note(name, f"not tried: {network.interface} answers no ARP for {network.address}")
+                return
+            for port in asked:
+                tftp = port.name == "tftp"
+                answered = machine.tftp(port.number, _BOOT_PROGRAMS[0]) if tftp else machine.tcp(port.number)
+                yield _answered(port, network, answered=answered)
+    except (DiagnoseError, OSError) as error:
+        yield note(name, f"not tried: {error}")
+
+
+def _answered(port: Port, network: Network, *, answered: bool) -> Finding:
+    where = f"{port.number}/{_protocol(port)} ({port.service}) from outside on {network.interface}"
+    if answered:
+        return Finding(where, ok=True, seen="answers what arrives there")
+    seen = f"{port.service} runs here, and does not answer what arrives on {network.interface}"
+    remedy = (
+        "this host's packet filter drops it ('nft list ruleset'), or rp_filter (sysctl net.ipv4.conf.all.rp_filter)"
+    )
+    return Finding(where, ok=False, seen=seen, remedy=remedy)
+
+
 def _for_machines(name: str, fetched: str, interface: str, port: int) -> Finding:
     """What was fetched never left this host: whether machines get it, too, the rules of its packet filter say."""
     filtered = list(check_firewall((Packet("udp", port, interface),)))
@@ -366,7 +404,7 @@ def _for_machines(name: str, fetched: str, interface: str, port: int) -> Finding
     if unread is not None:
         seen = f"{fetched}, here on this host; whether its packet filter lets machines ask is not known: {unread.seen}"
         return Finding(name, ok=True, seen=seen, remedy=unread.remedy, severity=Severity.NOTE)
-    return Finding(name, ok=True, seen=f"{fetched}, as it should be; no rule of this host's keeps it from machines")
+    return Finding(name, ok=True, seen=f"{fetched}, as it should be, here on this host")
 
 
 def _ipxe(directory: Path) -> Finding:

@@ -9,24 +9,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from ipaddress import IPv4Network
 from typing import Final
 from uuid import UUID
 
+from edge.composition.arriving import Arriving
 from edge.composition.networks import HostNetworks
 from edge.journey.expectations import Expectations, Facts, Finding, Network, Registered, Story
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
 from edge.machines import BootProblemWriter, Inventory, Machine, PendingWorkflows, Problem
-from edge.neighbour.arrivals import Arrivals
+from edge.neighbour.way_back import trouble
+from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 1.0
 MAX_UUIDS: Final = 20_000
+MAX_RELAYS: Final = 1024
+TROUBLE_SECONDS: Final = 2.0
+"""How long it is believed what the kernel said of the way to a relay, for many machines are behind one."""
+MAX_STRANGERS: Final = 1024
+"""Machines that nobody has registered whose problems are shown on Hardware of others."""
+_OFFERED: Final = frozenset({Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED})
 _SHARED: Final = ("", "")
 _NO_UUIDS: Final = frozenset({UUID(int=0), UUID(int=(1 << 128) - 1), UUID("03000200-0400-0500-0006-000700080009")})
 """What boards say whose maker gave them none."""
@@ -46,8 +53,12 @@ class BootWatch:
         problems: BootProblemWriter,
         ports: tuple[int, int],
         clock: Callable[[], float] = time.time,
+        api_away: Callable[[], str] = str,
     ) -> None:
-        """`relayed()`: the networks whose relays were heard; `ports`: of HTTP and gRPC here; `clock`: the journey's."""
+        """`relayed()`: the networks whose relays were heard; `ports`: of HTTP and gRPC here; `clock`: the journey's.
+
+        `api_away()`: a clause that says since when the Kubernetes API has not answered; empty: it does.
+        """
         self._journey = journey
         self._inventory = inventory
         self._workflows = workflows
@@ -59,8 +70,15 @@ class BootWatch:
         """Hardware and MAC by UUID; _SHARED where several machines say the same."""
         self._strangers: Newest[str, str] = Newest(MAX_UUIDS)
         """MACs that nobody has registered, by their UUID, which nobody else has said so far."""
-        self._arrivals: dict[str, Arrivals] = {}
-        self._cannot_look = False
+        self._shown_on: Newest[str, tuple[NamespacedName, ...]] = Newest(MAX_STRANGERS)
+        """The Hardware on which the problem of an unregistered machine is shown, by its MAC."""
+        self._relays: Newest[str, str] = Newest(MAX_RELAYS)
+        """Relays, by the link that they speak for."""
+        self._troubles: Newest[str, tuple[float, str]] = Newest(MAX_RELAYS)
+        """Why answers don't reach a relay, and since when that is known."""
+        self._api_away = api_away
+        self._arriving = Arriving(lambda: networks.states, *ports)
+        inventory.on_change(self._machine_changed)
         self.expectations = Expectations(journey, self._facts, self._say, clock)
 
     async def run(self) -> None:
@@ -94,38 +112,45 @@ class BootWatch:
             "finding": {"reason": finding.rule, "message": finding.message} if finding is not None else None,
         }
 
+    def relay_heard(self, link: str, relay: str) -> None:
+        """The relay at the address `relay` speaks for a link (both dotted) that is none of ours."""
+        self._relays[link] = relay
+
+    def _machine_changed(self, mac: str) -> None:
+        if mac in self._shown_on:
+            self.expectations.look_at(mac)  # whose card it is, or that it is nobody's, may be another matter now
+
     def _say(self, mac: str, finding: Finding | None) -> None:
-        machine = self._inventory.by_mac(mac)
-        if machine is None:
-            return
         problem = None
         if finding is not None:
             problem = Problem(finding.rule, finding.message, warning=finding.outcome is not Outcome.INFO)
-        self._problems.found(machine, problem)
+        machine = self._inventory.by_mac(mac)
+        if machine is not None and (problem is not None or self._journey.was_heard(mac)):
+            self._problems.found(machine, problem)
+        about = finding.about if finding is not None and machine is None else ()
+        shown = tuple(NamespacedName(*name.split("/", 1)) for name in about)
+        for key in shown:
+            self._problems.found_of_another(key, mac, problem)
+        for key in self._shown_on.pop(mac, ()):
+            if key not in shown:
+                self._problems.found_of_another(key, mac, None)
+        if shown:
+            self._shown_on[mac] = shown
 
     def _look_for_knocks(self) -> None:
         """Have packets counted in front of the firewall, while some machine is to ask something and does not."""
         if not self.expectations.knocks_count:
             self.close()
             return
-        for state in self._networks.states:
-            if state.address and state.interface not in self._arrivals and not self._cannot_look:
-                try:
-                    self._arrivals[state.interface] = Arrivals(state.interface, self._http_port, self._grpc_port)
-                except OSError as error:
-                    self._cannot_look = isinstance(error, PermissionError)
-                    log.debug("packets on %s can't be looked at: %s", state.interface, error.strerror)
-        for arrivals in self._arrivals.values():
-            for ip in arrivals.repeated():
-                machine = self._inventory.by_ip(ip)
-                if machine is not None:
-                    self.expectations.look_at(machine.mac)
+        self._arriving.look()
+        for ip in self._arriving.repeated():
+            machine = self._inventory.by_ip(ip)
+            if machine is not None:
+                self.expectations.look_at(machine.mac)
 
     def close(self) -> None:
         """Look at packets no more."""
-        for arrivals in self._arrivals.values():
-            arrivals.close()
-        self._arrivals.clear()
+        self._arriving.close()
 
     # --- what is known --------------------------------------------------------------------------------------------
 
@@ -136,6 +161,8 @@ class BootWatch:
         hardware = "/".join((machine.namespace, machine.name)) if machine is not None else ""
         uuid = _canonical(str(story.boot.detail_of("uuid")))
         unknown = machine is None and not claimants
+        ip, since = machine.ip if machine is not None else None, story.boot.since
+        relay = self._relay(machine) if story.boot.at in _OFFERED else ""
         if machine is not None and uuid:
             self._learn(uuid, hardware, mac)
         elif unknown and uuid and uuid not in self._uuids:
@@ -150,27 +177,32 @@ class BootWatch:
             same_uuid=self._same(uuid) if unknown and uuid else None,
             workflow=self._workflows.pending(machine.namespace, machine.name) if machine is not None else "",
             workflow_message=self._workflows.message(machine.namespace, machine.name) if machine is not None else "",
+            unheard_workflow=self._unheard_workflow(machine) if story.boot.at is Milestone.AGENT_CONNECTED else None,
             no_workflow=self._workflows.why_none(machine.namespace, machine.name) if machine is not None else "",
-            arrived=self._arrived(machine, story.boot.since),
-            answered=self._answered(machine, story.boot.since),
+            arrived=self._arriving.asked(ip, since) if ip else None,
+            answered=self._arriving.answered(ip, since) if ip else {},
+            strayed=self._arriving.strayed(ip, since) if ip else {},
+            relay=relay,
+            relay_trouble=self._trouble(relay, now) if relay else "",
+            api_away=self._api_away(),
             http_port=self._http_port,
             grpc_port=self._grpc_port,
         )
 
-    def _arrived(self, machine: Machine | None, since: float) -> dict[str, int] | None:
-        if machine is None or machine.ip is None or not self._arrivals:
-            return None
-        counts: Counter[str] = Counter()
-        for arrivals in self._arrivals.values():
-            counts.update(arrivals.asked(machine.ip, since))
-        return dict(counts)
+    def _relay(self, machine: Machine | None) -> str:
+        """The relay that was heard of the machine's network last; empty: none."""
+        dhcp = machine.interface.dhcp if machine is not None else None
+        network = _registered("", machine).network if machine is not None and dhcp is not None else None
+        if network is None:
+            return ""
+        return next((self._relays[link] for link in reversed(self._relays) if _holds(network, link)), "")
 
-    def _answered(self, machine: Machine | None, since: float) -> dict[str, int]:
-        counts: Counter[str] = Counter()
-        if machine is not None and machine.ip is not None:
-            for arrivals in self._arrivals.values():
-                counts.update(arrivals.answered(machine.ip, since))
-        return dict(counts)
+    def _trouble(self, relay: str, now: float) -> str:
+        known = self._troubles.get(relay)
+        if known is None or not 0 <= now - known[0] < TROUBLE_SECONDS:
+            interfaces = [state.interface for state in self._networks.states]
+            known = self._troubles[relay] = (now, trouble(relay, interfaces))
+        return known[1]
 
     def _network(self, machine: Machine | None) -> Network:
         states = self._networks.states
@@ -192,9 +224,21 @@ class BootWatch:
             for other in _DIGITS
             if other != digit
             and (machine := self._inventory.by_mac(mac[:at] + other + mac[at + 1 :])) is not None
-            and self._journey.last_seen(machine.mac) is None
+            and not self._journey.was_heard(machine.mac)
         ]
         return (f"{found[0].namespace}/{found[0].name}", found[0].mac) if len(found) == 1 else None
+
+    def _unheard_workflow(self, machine: Machine | None) -> tuple[str, str] | None:
+        """The one Workflow of this namespace whose Hardware was never heard; and that Hardware."""
+        if machine is None:
+            return None
+        namespace = machine.namespace
+        found = [
+            (f"{namespace}/{workflow}", f"{namespace}/{hardware}")
+            for workflow, hardware in self._workflows.few(namespace)
+            if not any(self._journey.was_heard(one.mac) for one in self._inventory.by_name(hardware, namespace))
+        ]
+        return found[0] if len(found) == 1 else None
 
     def _learn(self, uuid: str, hardware: str, mac: str) -> None:
         known = self._uuids.get(uuid)

@@ -82,7 +82,7 @@ class Serving:
         journey: Journey,
         osie: OsieLookup,
         declined: Changed,
-        relay_heard: Callable[[str], None] = lambda _: None,
+        relay_heard: Callable[[str, str], None] = lambda _link, _relay: None,
         readiness: Callable[[], Readiness],
         notices: Callable[[], list[Notice]] = list,
         metrics: CollectorRegistry,
@@ -91,7 +91,7 @@ class Serving:
         workflow: WorkflowLookup,
     ) -> None:
         """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
-        `relay_heard` of the addresses of relays that speak for machines of their network.
+        `relay_heard(link, relay)` of relays that speak for machines of a network that is none of ours.
 
         `readiness()` says whether machines can be served, `notices()` what was announced of the edge and is still so
         (but for the networks'); `metrics` is given what is counted here; `read_secret` asks the Kubernetes API;

@@ -238,6 +238,7 @@ class Stack:
                 lambda: mistakes.relayed if mistakes is not None else (),
                 problems,
                 (settings.edge.http_port, settings.grpc_port),
+                api_away=lambda: self._contact.problem,
             )
             serving = Serving(
                 self._settings,
@@ -249,7 +250,7 @@ class Stack:
                 journey=self.journey,
                 osie=informers[OSIE].get if OSIE in informers else lambda _namespace, _name: None,
                 declined=conditions.changed,
-                relay_heard=mistakes.relay_heard,
+                relay_heard=partial(_relay_heard, mistakes, boots),
                 readiness=lambda: self.readiness,
                 notices=self._contact.notices,
                 metrics=self.metrics,
@@ -459,3 +460,8 @@ async def _connect(kubeconfig: Path | None) -> KubeClient:
         if kubeconfig is not None:
             raise
         raise StackError(f"{error} Outside of a cluster, give --kubeconfig FILE.") from error
+
+
+def _relay_heard(mistakes: MistakeWriter, boots: BootWatch, link: str, relay: str) -> None:
+    mistakes.relay_heard(link)
+    boots.relay_heard(link, relay)

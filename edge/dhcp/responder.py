@@ -60,14 +60,14 @@ class Responder:
         take: NoteTaker | None = None,
         quarantine: Quarantine | None = None,
         learn: Learn = lambda _mac, _ip: None,
-        relay_heard: Callable[[str], None] = lambda _address: None,
+        relay_heard: Callable[[str, str], None] = lambda _link, _relay: None,
         fast_path: bool = True,
     ) -> None:
         """`clock` gives seconds, of any epoch; it spaces repeated events and log lines. Raises SettingsError.
 
         `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` may be shared with the
         responders of other networks (default: one of its own). `learn` is told in the proxy modes which address a
-        machine says it has; `relay_heard` once of each link (dotted) that relays speak for and that is none of ours.
+        machine says it has; `relay_heard(link, relay)` once of each link that relays speak for, if it is none of ours.
         Without `fast_path` every packet is answered in full, which changes nothing but the time.
         """
         if policy.mode is DhcpMode.OFF:

@@ -59,12 +59,20 @@ class Context:
     def refuse_caller(self, caller: Caller, what: str, *, status: int = 0, step: Step = Step.METADATA) -> web.Response:
         """The answer to somebody who is no machine and asked for `what`; `status` 0: as the caller has it.
 
-        Where that is done from a machine's address, the step `step` of that machine says by whom.
+        Where that is done from a machine's address, the step `step` of that machine says by whom; and where a machine
+        does that which is known by its MAC, its own says that its address is wrong.
         """
         owner = caller.owner
         if owner is not None and self.first_refusal("address", owner.mac, caller.mac, step):
             message = f"{what} asked for from {caller.address} by {caller.mac}, which is no MAC of this machine"
             self.record(owner.mac, step, Outcome.REFUSED, message, **asked_by(caller))
+        asker = self.inventory.by_mac(caller.mac) if caller.mac is not None else None
+        if asker is not None and asker.ip and asker.ip != caller.address and self.first("elsewhere", asker.mac, step):
+            whose = (
+                f"the address of Hardware {owner.namespace}/{owner.name}" if owner is not None else "not its address"
+            )
+            message = f"{what} asked for from {caller.address}, which is {whose}: its Hardware says {asker.ip}"
+            self.record(asker.mac, step, Outcome.FAILED, message, **asked_by(caller))
         return self.refuse(
             status or caller.status, caller.reason, seen=caller.address, why=f"{what} asked for {caller.why}"
         )

@@ -25,7 +25,7 @@ from typing import Final
 
 from edge.journey.changes import Changes, PendingChanges
 from edge.journey.events import KINDS, JourneyEvent, Note, Notice, Outcome, Step, Value
-from edge.journey.history import Entry, History, Last, event, kept_bytes, pack, packed_bytes
+from edge.journey.history import Entry, History, Last, event, kept_bytes, pack, packed_bytes, step_of
 from edge.journey.lines import Lines
 from edge.journey.subscription import Subscription, Subscriptions
 
@@ -197,6 +197,13 @@ class Journey:
         """When something happened to this machine last, in seconds since the epoch; None if nothing is known."""
         last = self._last(mac)
         return last.time if last is not None else None
+
+    def was_heard(self, mac: str) -> bool:
+        """Whether the machine itself has done something: what becomes of a Workflow for it, others do."""
+        history = self._histories.get(mac) or self._strangers.get(mac)
+        if history is None:
+            return mac in self._quiet
+        return any(step_of(entry) is not Step.WORKFLOW for entry in reversed(history))
 
     def counts(self) -> dict[tuple[Step, Outcome], int]:
         """How many events there were, by step and outcome."""

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from edge.machines.inventory import Machine
@@ -43,6 +43,8 @@ class Problem:
     reason: str
     message: str
     warning: bool = True
+    of_another: bool = False
+    """It is the problem of a machine that is none of the Hardware's, as far as is known."""
 
 
 class BootProblemWriter(StatusWriter):
@@ -63,9 +65,31 @@ class BootProblemWriter(StatusWriter):
         if problem is None:
             self._gets_on(key, machine.mac)
             return
-        self._problems[key] = self._problems.get(key, {}) | {machine.mac: problem}
+        self._add(key, machine.mac, problem)
+
+    def found_of_another(self, key: NamespacedName, mac: str, problem: Problem | None) -> None:
+        """What is wrong with a machine that nobody has registered, and concerns this Hardware; with None: it does no
+        more. Never waits."""
+        if problem is not None:
+            self._add(key, mac, replace(problem, of_another=True))
+        elif mac in self._problems.get(key, {}):
+            self._remove(key, lambda at, _: at == mac)
+            self._queue.add(key)
+
+    def _add(self, key: NamespacedName, mac: str, problem: Problem) -> None:
+        self._problems[key] = self._problems.get(key, {}) | {mac: problem}
         self._queue.add(key)
-        self._tell(key, machine.mac, problem)
+        self._tell(key, mac, problem)
+
+    def _remove(self, key: NamespacedName, is_over: Callable[[str, Problem], bool]) -> bool:
+        """Whether there was one that is over."""
+        problems = self._problems.get(key, {})
+        left = {mac: problem for mac, problem in problems.items() if not is_over(mac, problem)}
+        if left:
+            self._problems[key] = left
+        else:
+            self._problems.pop(key, None)
+        return len(left) < len(problems)
 
     async def run(self) -> None:
         """Write for ever."""
@@ -74,10 +98,7 @@ class BootProblemWriter(StatusWriter):
             group.create_task(super().run())
 
     def _gets_on(self, key: NamespacedName, mac: str) -> None:
-        problems = self._problems.get(key)
-        known = problems is not None and problems.pop(mac, None) is not None
-        if problems is not None and not problems:
-            del self._problems[key]
+        known = self._remove(key, lambda at, problem: at == mac or problem.of_another)
         obj = self._hardware.get(*key)
         # Of an earlier run, or another edge's: who sees the machine get on, knows better.
         shown = obj is not None and condition_of(obj, BOOT_PROBLEM).get("reason") not in (None, GETS_ON)

@@ -17,6 +17,8 @@ from tink.kube.objects import NamespacedName
 from tink.workflow.guards import held
 from tink.workflow.status import InvalidStatusError, parse_timestamp, state_of, status_of
 
+MOST_FEW: Final = 64
+"""Of more Hardware with a Workflow, nobody looks through all."""
 MAX_MESSAGE = 200
 """Characters of what a Workflow says of itself."""
 _STATES: Final = tuple(state for state in WorkflowState if state.terminal)
@@ -52,6 +54,14 @@ class PendingWorkflows:
         """Such a Workflow, as NAMESPACE/NAME; empty if there is none."""
         names = self._open.get(NamespacedName(namespace, name))
         return f"{namespace}/{min(names)}" if names else ""
+
+    def few(self, namespace: str) -> list[tuple[str, str]]:
+        """The Workflows of a namespace that have not ended, with the names of their Hardware; none of many."""
+        if len(self._open) > MOST_FEW:
+            return []
+        return [
+            (min(names), hardware.name) for hardware, names in self._open.items() if hardware.namespace == namespace
+        ]
 
     def newest(self, namespace: str, name: str) -> str:
         """The Workflow that the Hardware is at, or is held, or else the one that ended last: its name; empty: none."""

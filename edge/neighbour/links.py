@@ -10,7 +10,8 @@ import asyncio
 import errno
 import socket
 import struct
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface
 from typing import Final
@@ -26,6 +27,10 @@ _RTM_NEWADDR: Final = 20
 _RTM_GETADDR: Final = 22
 _IFLA_IFNAME: Final = 3
 _IFLA_MTU: Final = 4
+_IFLA_LINK: Final = 5
+_IFLA_MASTER: Final = 10
+_IFLA_LINK_NETNSID: Final = 37
+_ARPHRD_ETHER: Final = 1  # linux/if_arp.h
 _IFA_ADDRESS: Final = 1
 _IFA_LOCAL: Final = 2
 _IFF_UP: Final = 1
@@ -73,6 +78,30 @@ def look(name: str) -> Link | None:
             return None
         raise
     return _read(name, answer)
+
+
+def other_ethernets(names: Collection[str]) -> list[str]:
+    """The Ethernet interfaces of this host, beside `names`, that are up and by which packets come to it themselves.
+
+    Not the ports of bridges and bonds, nor what a VLAN or the like is on: their packets are seen once more on that.
+    Raises OSError where the kernel can't be asked.
+    """
+    found: dict[int, str] = {}
+    lowers: dict[int, int] = {}
+    for message in ask_for_all(question(_RTM_GETLINK, _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0), 1, dump=True)):
+        if HEADER.unpack_from(message)[1] != _RTM_NEWLINK or len(message) < HEADER.size + _LINK.size:
+            continue
+        _, kind, index, flags, _ = _LINK.unpack_from(message, HEADER.size)
+        attributes = attributes_of(message, HEADER.size + _LINK.size)
+        name = attributes.get(_IFLA_IFNAME, b"").rstrip(b"\0").decode(errors="surrogateescape")
+        lower = int.from_bytes(attributes.get(_IFLA_LINK, b""), sys.byteorder)
+        if lower and lower != index and _IFLA_LINK_NETNSID not in attributes:
+            lowers[index] = lower
+        if kind == _ARPHRD_ETHER and flags & _IFF_UP and _IFLA_MASTER not in attributes and name not in names:
+            found[index] = name
+    # The two ends of a veth are each other's, and neither is below.
+    below = {lower for index, lower in lowers.items() if lowers.get(lower) != index}
+    return [name for index, name in found.items() if index not in below]
 
 
 def _read(name: str, answer: bytes) -> Link | None:

@@ -63,6 +63,7 @@ ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL = 100, 5000
 
 _MOST_TRANSFERS = 4096
 _SAY_AGAIN_SECONDS, _MOST_LINES = 60.0, 600
+_BEGUN_SECONDS = 3.0  # UEFI asks for the size, and then for the file; a machine that starts anew is not that quick
 _MOST_BEGUN = 65536  # machines know by what was asked for what to expect next, so few may be left out
 _BUFFER_BYTES = 4 << 20
 _REQUESTS_PER_TURN = 8
@@ -119,7 +120,7 @@ class TftpServer:
         # Of whom we know nothing there may be any number, and they are not to keep the machines' lines from us.
         self._once = {known: OncePer(_SAY_AGAIN_SECONDS, _MOST_LINES) for known in (False, True)}
         self._bounds = Tally(_SAY_AGAIN_SECONDS, _MOST_LINES)
-        self._begun_once = OncePer(_SAY_AGAIN_SECONDS, _MOST_BEGUN)
+        self._begun_once = OncePer(_BEGUN_SECONDS, _MOST_BEGUN)
         self._first_blocks = {
             known: Allowance(UNPROVEN_FIRST_BLOCKS, UNPROVEN_FIRST_BLOCKS_IN_ALL, UNPROVEN_SECONDS)
             for known in (False, True)

@@ -19,7 +19,20 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from tests.bench import api, convert, dhcp, http_files, kubernetes, memory, metadata, page, templates, tftp, workflows
+from tests.bench import (
+    api,
+    convert,
+    dhcp,
+    http_files,
+    kubernetes,
+    memory,
+    metadata,
+    older_agents,
+    page,
+    templates,
+    tftp,
+    workflows,
+)
 from tests.bench.bed import BenchError, cores
 from tests.bench.results import Row, say, table
 
@@ -33,6 +46,7 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "convert": convert.run,
     "api": api.run,
     "workflows": workflows.run,
+    "older": older_agents.run,
     "page": page.run,
 }
 LIMIT_SECONDS = 2400

@@ -42,6 +42,10 @@ class Report:
         steps = [" ".join(line.split()[1:3]).rstrip(":") for line in self.journey]
         return list(dict.fromkeys(steps))
 
+    def warnings(self) -> list[str]:
+        """What the edge took for wrong (`edge.journey.expectations`)."""
+        return [line for line in self.journey if line.split()[2:3] == ["warning:"]]
+
     def shows(self, *words: str) -> bool:
         shown = "".join(self.screen)  # a line that was too wide for the screen goes on in the next
         return all(word in shown for word in words)
@@ -80,6 +84,7 @@ def boot() -> Boot:
         assert done.returncode == 0, done.stderr
         report = Report(**json.loads(done.stdout))
         assert report.seconds is not None, f"nothing matched {until!r}:\n{report}"
+        assert not report.warnings(), f"warned about what is as it should be:\n{report}"
         print(f"{firmware}: {report.seconds} s\n{report}")
         return report
 

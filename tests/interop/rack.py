@@ -47,6 +47,12 @@ class Process:
     def out(self) -> str:
         return self._out.read_text()
 
+    def out_since(self, position: int) -> bytes:
+        """What it has printed from that byte on."""
+        with self._out.open("rb") as file:
+            file.seek(position)
+            return file.read()
+
     @property
     def err(self) -> str:
         return self._err.read_text()

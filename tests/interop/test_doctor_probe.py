@@ -102,6 +102,17 @@ def test_tftp_that_the_firewall_keeps_from_machines_is_not_as_it_should_be(netwo
     ), told
 
 
+def test_ports_are_asked_as_if_from_outside_whatever_the_rules_of_this_host_are(network: Network) -> None:
+    """A rule about addresses may or may not be about machines, so that reading it tells nothing."""
+    from_outside = r"69/udp \(TFTP\) from outside on srv0"
+    with network.serving(lambda: start_tftp(network)):
+        told = probe(network, network.server, "srv0")
+        assert re.search(rf"ok {from_outside}: answers what arrives there", told), told
+        network.firewall(network.server, "INPUT", "-s", "10.77.6.0/24", "-p", "udp", "--dport", "69", "-j", "DROP")
+        told = probe(network, network.server, "srv0")
+    assert re.search(rf"PROBLEM {from_outside}: TFTP runs here, and does not answer what arrives on srv0", told), told
+
+
 def test_tftp_server_that_has_not_the_file_is_quoted(network: Network) -> None:
     with (
         network.serving(lambda: start_tftp(network)),

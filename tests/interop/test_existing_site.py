@@ -12,6 +12,8 @@ from tests.interop.test_up import EXAMPLES, IN_MACHINE, MACHINE, Rack
 from tests.waiting import wait_until
 
 STRANGE = "172.31.77.60"
+HOOKOS = "tink_worker_image=10.0.0.1:5000/tink-agent:v0.25.0"
+"""By this word it finds its agent."""
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +21,15 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
     with Rack(tmp_path_factory.mktemp("existing")) as rack:
         process = rack.up(
             rack.directory / "data",
-            *("--kernel-parameters", "tink_worker_image=10.0.0.1:5000/tink-agent:v0.25.0 id={{.Name}}"),
+            *("--kernel-parameters", "id={{.Name}}"),
             *("--legacy-ports", "50061", "--netboot-when", "allowed"),
         )
         rack.ready(process)
-        Kubectl(rack, rack.directory / "data/kubeconfig")("apply", "-f", EXAMPLES)
+        kubectl = Kubectl(rack, rack.directory / "data/kubeconfig")
+        kubectl("apply", "-f", EXAMPLES)
+        wait_until(lambda: f" worker_id={MACHINE} " in got(rack, ":7080/auto.ipxe"))
+        assert "udp:514" not in rack.listening(), "no machine is told to log here"
+        kubectl("annotate", "osie", "--all", f"tinkerbell.org/kernel-parameters={HOOKOS}")
         rack.run(IN_MACHINE, "ip", "address", "add", f"{STRANGE}/24", "dev", "eth0")
         yield rack
 
@@ -37,15 +43,15 @@ def test_script_and_metadata_are_at_the_ports_and_paths_of_old(rack: Rack) -> No
         wait_until(lambda url=url: f" worker_id={MACHINE} " in got(rack, url), lambda url=url: got(rack, url))
         # The same machine, by an address that is nobody's.
         assert MACHINE not in got(rack, url, "--interface", STRANGE)
-    script = got(rack, ":7080/auto.ipxe")
-    for word in ("tink_worker_image=10.0.0.1:5000/tink-agent:v0.25.0", f"syslog_host={ADDRESS}", "id=lab-machine"):
-        assert f" {word} " in script
+    for word in (HOOKOS, f"syslog_host={ADDRESS}", "id=lab-machine"):
+        wait_until(lambda word=word: f" {word} " in got(rack, ":7080/auto.ipxe"))
     assert '"instance"' in got(rack, ":50061/metadata")
     assert "git_rev" in got(rack, ":7080/healthcheck")
 
 
 def test_lines_of_a_machine_are_watched_and_kept_and_those_of_nobody_are_not(rack: Rack) -> None:
-    assert "udp:514" in rack.listening()
+    wait_until(lambda: HOOKOS in got(rack, ":7080/auto.ipxe"))
+    wait_until(lambda: "udp:514" in rack.listening())
     data = rack.directory / "data"
     kept = data / "machine-logs" / f"{MACHINE.replace(':', '-')}.log"
 

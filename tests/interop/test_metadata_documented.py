@@ -95,9 +95,10 @@ def test_secret_of_the_page_reaches_its_machine_only_and_a_changed_one_within_se
 
 
 def test_listing_and_old_metadata_are_as_the_page_shows_them(rack: MetadataRack) -> None:
-    rack.kubectl("patch", "hw", "machine-1", "--type=merge", "-p", '{"spec":{"storageDevices":["/dev/nvme0n1"]}}')
-    wait_until(lambda: b"nvme0n1" in asked(rack, FIRST, "/metadata")[1])
     (shown,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    storage = json.dumps(json.loads(shown)["metadata"]["instance"]["storage"])
+    rack.kubectl("annotate", "hw", "machine-1", f"tinkerbell.org/storage={storage}")
+    wait_until(lambda: b"/dev/sda1" in asked(rack, FIRST, "/metadata")[1])
     for theirs, ours in (("192.168.1.10", FIRST.address), ("192.168.1.1", ADDRESS)):
         shown = shown.replace(f'"{theirs}"', f'"{ours}"')
     found: Any = json.loads(asked(rack, FIRST, "/metadata")[1])

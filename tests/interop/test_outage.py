@@ -111,6 +111,11 @@ class Site(Namespaces):
         self.apply("Workflow", "w", {"hardwareRef": {"name": "m1"}, "templateRef": {"name": "t"}})
 
     @property
+    def learns(self) -> Path:
+        """udhcpc's script, which writes down what it has learned."""
+        return self._script
+
+    @property
     def runs(self) -> Path:
         return self.directory / "runs"
 
@@ -195,6 +200,13 @@ def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_
     script = site.fetch("m1", NODES["node1"], f"/ipxe/script/{MACS['m1']}/auto.ipxe")
     assert "kernel" in script
     assert site.fetch("m2", NODES["node1"], "/latest/user-data") == "I am m2"
+    # Of one that is not known, it is said that what is known may be old.
+    site.add("stranger")
+    site.card("stranger", "eth0", "02:54:00:77:00:09", "rack0")
+    client = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "1", "-s", site.learns]
+    site.start("stranger", *client, LEARNED=str(site.directory / "stranger"))
+    old = "not among the Hardware that are known here, which may be old: the Kubernetes API has not answered since 20"
+    wait_until(lambda: old in edge.err, lambda: edge.err[-2000:])
     # The agent does all that it was given, and has it on its disk when it is killed before it could tell of it.
     site.word.touch()
     wait_until(lambda: site.ran() == ["0", "1", "2"], lambda: agent.err)

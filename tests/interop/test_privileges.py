@@ -23,13 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import grpc.aio
 import pytest
 import yaml
 from aiohttp import web
 
+from proto import older_pb2
 from tests.interop.rack import Process, tinkedge
 from tests.ports import free_port
 from tests.waiting import until
+from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer
@@ -446,6 +449,19 @@ async def test_server_runs_a_workflow_with_its_role_and_needs_all_of_it(site: Si
     await site.workflow("run")
     await site.until(lambda: _is(site, "run", "Succeeded"), server, agent)
     assert faster
+    await asyncio.to_thread(agent.end)
+
+    async def kept() -> bool:
+        annotations = (await site.client.get(HARDWARE, "machine", WORK))["metadata"].get("annotations", {})
+        return AGENT_ATTRIBUTES_ANNOTATION in annotations
+
+    # tink-agent says what its machine has, with each poll.
+    cpu = older_pb2.AgentAttributes.CPU(total_cores=8)
+    poll = older_pb2.ActionRequest(agent_id=MAC, agent_attributes=older_pb2.AgentAttributes(cpu=cpu))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.unary_unary("/proto.WorkflowService/GetAction")(poll.SerializeToString())
+        await site.until(kept, server)
+        call.cancel()
     check(gate, server)
 
 

@@ -20,7 +20,9 @@ TOP = "edge|hegel|ipxe|proto|tink|tests|deploy"
 
 # What others have, and no line of code here.
 ELSEWHERE = {
+    "INSECURE_NO_TARFILE_CHECKSUM_VERIFICATION",  # of Tinkerbell's archive2disk
     "MIRROR_HOST",  # an example
+    "UPDATE_RESOLV_CONF",  # of Tinkerbell's cexec
     "IPAddressPool",  # MetalLB's
     "L2Advertisement",
     "PRIORITY",  # a field of systemd's journal

@@ -203,7 +203,7 @@ class Agent:
         try:
             if run.resumed:
                 return await self._runtime.resume(action, stop) or _end_unknown(action)
-            check(action)
+            check(run.awaits_end or action)
             known = asyncio.create_task(self._start_is_acknowledged(run, stop, started))
             try:
                 await self._runtime.pull(run.awaits_end.image if run.awaits_end is not None else action.image, stop)
@@ -217,6 +217,7 @@ class Agent:
             if stop.is_set():
                 return RunResult(1, Reason.CANCELED, "stopped before it began")
             if run.awaits_end is not None:
+                self._runtime.check(run.awaits_end)
                 return RunResult(0)  # it is here, and has its turn when the server knows the end
             return await self._runtime.run(action, stop)
         except ActionError as error:
@@ -281,10 +282,13 @@ class Agent:
         log.info("workflow %s: its end is known, so %s begins: %s", workflow_id, action.name, action.image)
         self._stop = stop = asyncio.Event()
         try:
-            check(action)
+            await self._runtime.pull(action.image, stop)  # once more: an agent before this one may have fetched it
             result = await self._runtime.run(action, stop)
         except ActionError as error:
             result = RunResult(1, error.reason, str(error))
+        except Exception as error:  # the agent must take the next workflow, whatever is wrong
+            log.exception("action %s could not be run", action.name)
+            result = RunResult(1, Reason.RUNTIME_ERROR, f"{type(error).__name__}: {error}")
         if result.exit_code != 0 and not self._closing.is_set():
             log.error("workflow %s: %s, after its end: %s", workflow_id, action.name, result.message)
 

@@ -57,11 +57,13 @@ BACKLOG_LIMIT = 1000
 
 @dataclass(frozen=True, slots=True)
 class AfterWorkflow:
-    """A workflow that has ended and whose after-workflow command has not; `begun`: it may have done its work."""
+    """A workflow that has ended and what follows has not: `finally_run`, which waited for that end, and the
+    after-workflow command. `begun`: that may have done its work."""
 
     workflow_id: str
     outcome: WorkflowOutcome
     begun: bool = False
+    finally_run: Action | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +151,8 @@ class Executor:
         effects: list[Effect] = []
         after = self.progress.after_workflow
         if after is not None:
-            if self._has_after_workflow and not after.begun:
-                effects.append(EndWorkflow(after.workflow_id, after.outcome))
+            if (self._has_after_workflow or after.finally_run is not None) and not after.begun:
+                effects.append(EndWorkflow(after.workflow_id, after.outcome, after.finally_run))
             else:
                 self.after_workflow_ended()
         if self.progress.workflow is not None:
@@ -247,7 +249,8 @@ class Executor:
     def _end(self, workflow: Workflow, outcome: WorkflowOutcome, finally_run: Action | None = None) -> EndWorkflow:
         self.progress = self.progress.with_ended(workflow.id, outcome)
         if self._has_after_workflow or finally_run is not None:
-            self.progress = replace(self.progress, after_workflow=AfterWorkflow(workflow.id, outcome))
+            after = AfterWorkflow(workflow.id, outcome, finally_run=finally_run)
+            self.progress = replace(self.progress, after_workflow=after)
         return EndWorkflow(workflow.id, outcome, finally_run)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from tink import waitdaemon
+
 
 class AgentError(Exception):
     """Base of everything that the agent raises on purpose."""
@@ -60,24 +62,18 @@ class Action:
     network_namespace: str = ""
 
 
-_WAITS = "waitdaemon"
-_ENGINE_SOCKET = "/var/run/docker.sock"
-
-
 def awaits_end(action: Action) -> Action | None:
-    """What an action with the image `waitdaemon` has run when its Workflow has ended, in $IMAGE; None: it is no such.
+    """What an action with the image `waitdaemon` has run when its Workflow has ended; None: it is no such.
 
-    That image asks an engine, by its socket, to start another container some seconds after its own end: a restart,
-    mostly, of which nobody could report the end. The agent does the same itself, and waits for what it waits for: that
-    the server knows the end.
+    The agent does itself what an engine would be asked for, and waits for what is waited for there: that the server
+    knows the end.
     """
-    image = action.image.rpartition("/")[2].partition("@")[0].partition(":")[0]
-    wanted = action.env.get("IMAGE", "")
-    if image != _WAITS or not wanted:
+    image = waitdaemon.started_by(action.image, action.env)
+    if not image:
         return None
-    env = {name: value for name, value in action.env.items() if name not in ("IMAGE", "WAIT_SECONDS")}
-    volumes = tuple(volume for volume in action.volumes if not volume.startswith(f"{_ENGINE_SOCKET}:"))
-    return replace(action, image=wanted, env=env, volumes=volumes, pid_namespace="host")
+    env = waitdaemon.without_its_own(action.env)
+    volumes = tuple(waitdaemon.without_engines(action.volumes))
+    return replace(action, image=image, env=env, volumes=volumes, pid_namespace="host")
 
 
 @dataclass(frozen=True, slots=True)

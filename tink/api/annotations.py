@@ -26,6 +26,10 @@ AGENT_ID_ANNOTATION = "tinkerbell.org/agent-id"
 """What the agent of a Hardware's machine calls itself (`worker_id=` on the kernel's command line), where that is not
 the MAC that it booted from: the agentID of v1alpha1."""
 
+AGENT_ATTRIBUTES_ANNOTATION = "tinkerbell.org/agent-attributes"
+"""Of a Hardware: what the agent says of its machine (processor, memory, disks, cards, chassis), JSON. Written by the
+server, under Tinkerbell's own name for it."""
+
 KERNEL_PARAMETERS_ANNOTATION = "tinkerbell.org/kernel-parameters"
 """Of an OSIE: words for the command line of its kernel, for every machine that boots it."""
 

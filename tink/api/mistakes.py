@@ -13,6 +13,7 @@ from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, NetmaskValueError
 from typing import Any, Final
 
+from tink.api import user_data
 from tink.api.annotations import BOOT_PATH_ANNOTATION, INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION
 from tink.api.v1alpha2 import as_mapping
 
@@ -29,6 +30,7 @@ class Reason(StrEnum):
     NO_ADDRESS = "NoAddress"
     OSIE_NOT_FOUND = "OSIENotFound"
     INVALID_CHECKSUM = "InvalidChecksum"
+    INVALID_USER_DATA = "InvalidUserData"
     UNKNOWN_BOOT_PATH = "UnknownBootPath"
     NETWORK_NOT_SERVED = "NetworkNotServed"
     """It may be known to a relay that was not heard yet: no mistake, as long as nobody knows better."""
@@ -128,6 +130,13 @@ def network_of(dhcp: Any) -> IPv4Interface | None:
         return IPv4Interface(f"{ip}/{netmask}")
     except (AddressValueError, NetmaskValueError, ValueError):
         return None
+
+
+def user_data_mistakes(hardware: Any) -> Iterator[Mistake]:
+    """Those of a Hardware's user-data: apart, for to read that takes too long for all that there are."""
+    userdata = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("instance")).get("userdata")
+    if isinstance(userdata, str) and (wrong := user_data.problem(userdata)):
+        yield Mistake(Reason.INVALID_USER_DATA, "spec.instance.userdata", wrong)
 
 
 def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:

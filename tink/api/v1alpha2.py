@@ -316,7 +316,12 @@ class Action(Model):
     )
     network_namespace: str | None = optional(
         'Network namespace to run the container in, e.g. "host".',
-        extra=checked(maxLength=bounds.MAX_NETWORK_NAMESPACE_CHARACTERS),
+        extra=checked(maxLength=bounds.MAX_NAMESPACE_CHARACTERS),
+    )
+    pid_namespace: str | None = optional(
+        'PID namespace to run the container in: "host" for the machine\'s own, in which the action sees all processes. '
+        "Absent: one of its own, unless the action reboots.",
+        extra=checked(maxLength=bounds.MAX_NAMESPACE_CHARACTERS),
     )
     timeout: int | None = optional(
         "Seconds the action may take. 0 or absent: the controller's --action-timeout, by default none.", ge=0

@@ -14,10 +14,7 @@ from functools import lru_cache
 from tink.api import bounds, patterns, rules
 from tink.mac import is_mac
 
-NO_PID_NAMESPACE = (
-    "v1alpha2 has no PID namespaces: the action gets its own. One that restarts the machine can do it by "
-    "/proc/sysrq-trigger"
-)
+PID_NAMESPACE = "must be host, the machine's own PID namespace, or not be there: the action gets one of its own"
 IPV4_ONLY = "v1alpha2 serves IPv4 only"
 
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from proto import workflow_pb2 as pb
@@ -78,10 +79,15 @@ def _action(action: dict[str, Any]) -> pb.Workflow.Action:
         message.cmd = str(rendered["cmd"])
     if rendered.get("networkNamespace"):
         message.ns.net = str(rendered["networkNamespace"])
-    if rendered.get("reboots"):
-        # reboot(2) in a PID namespace of its own restarts but the container, and kexec is refused there.
-        message.ns.pid = "host"
+    if pid := pid_namespace(rendered):
+        message.ns.pid = pid
     return message
+
+
+def pid_namespace(rendered: Mapping[str, Any]) -> str:
+    """In which PID namespace a rendered action runs; "" for one of its own."""
+    # reboot(2) in a PID namespace of its own restarts but the container, and kexec is refused there.
+    return "host" if rendered.get("reboots") else str(rendered.get("pidNamespace") or "")
 
 
 def describe(workflow: Raw, event: events.AgentEvent) -> str:

@@ -41,6 +41,7 @@ from tink.server.dispatch.streams import AgentStreams
 from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.health import HealthAndReflection
 from tink.server.metrics import ServerMetrics
+from tink.server.older.attributes import AttributesKeeper
 from tink.server.older.polls import Polls
 from tink.server.older.service import HELD, OlderAgents, refusal
 from tink.server.older.service import SERVICES as OLDER_SERVICES
@@ -128,6 +129,7 @@ class WorkflowServer:
             informers=self._informers,
             observe=self._observe,
         )
+        self._attributes = AttributesKeeper(client, hardware.get, self._spawn, time.monotonic)
         self._older = OlderAgents(
             self._older_callers,
             Reports(self._older_callers, self._agents, events, self._streams, observe=self._observe),
@@ -135,6 +137,7 @@ class WorkflowServer:
             self._sessions,
             self._index,
             self._agents,
+            self._attributes,
             refusal=refusal(settings.older_agents, settings.agent_auth),
             refused=functools.partial(_note_on_pending, self._index, events),
         )
@@ -316,6 +319,7 @@ class WorkflowServer:
 
     def _hardware_gone(self, old: Raw) -> None:
         self._agents.remove(old)
+        self._attributes.forget(NamespacedName.of(old))
         self._streams.hardware_changed(NamespacedName.of(old))
 
 

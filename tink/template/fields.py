@@ -64,7 +64,7 @@ def _texts(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for owner, path in owners:
         found: list[tuple[str, Any]] = []
         if path != "spec":
-            found += [(f"{path}.{key}", owner.get(key)) for key in ("image", "cmd", "networkNamespace")]
+            found += [(f"{path}.{key}", owner.get(key)) for key in ("image", "cmd", "networkNamespace", "pidNamespace")]
         for key in ("args", "volumes"):
             items = owner.get(key)
             if isinstance(items, list):
@@ -109,8 +109,9 @@ class _Rendering:
         merged_volumes = [volume for target, volume in volumes.items() if target not in own] + list(own.values())
         if merged_volumes:
             rendered["volumes"] = merged_volumes
-        if action.get("networkNamespace") is not None:
-            rendered["networkNamespace"] = self._text(action["networkNamespace"], f"{path}.networkNamespace")
+        for key in ("networkNamespace", "pidNamespace"):
+            if action.get(key) is not None:
+                rendered[key] = self._text(action[key], f"{path}.{key}")
         if action.get("timeout") is not None:
             rendered["timeout"] = expected(int, action["timeout"], f"{path}.timeout")
         if action.get("reboots") is not None:

@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from tink.api.mistakes import ELSEWHERE, Reason, Site, hardware_mistakes, osie_mistakes
+from tink.api.mistakes import ELSEWHERE, Reason, Site, hardware_mistakes, osie_mistakes, user_data_mistakes
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
@@ -162,6 +162,8 @@ class Reviewer:
         site = self.site()
         known = hardware_mistakes(request.old, site)
         new = [one for one in hardware_mistakes(request.new, site) if one not in known]
+        if _userdata(request.new) != _userdata(request.old):
+            new += user_data_mistakes(request.new)
         told = [str(one) for one in new if one.reason is not Reason.GATEWAY_OUTSIDE_NETWORK]  # refused anyhow
         metadata = {"namespace": request.key.namespace}
         before = targets_of({"kind": "Hardware", "metadata": metadata, "spec": _spec(request.old)})
@@ -286,6 +288,10 @@ def _unreachable(osie: Any, old: Any) -> tuple[str, ...]:
 
 def _metadata(obj: Any) -> Mapping[str, Any]:
     return as_mapping(as_mapping(obj).get("metadata"))
+
+
+def _userdata(hardware: Any) -> Any:
+    return as_mapping(_spec(hardware)).get("instance")
 
 
 def _spec(obj: Any) -> Any:

@@ -18,12 +18,21 @@ TO_RELEASE = "; to let it run: "
 """What follows in the condition of one that is held, after why it is: the command, too long for the column."""
 MAX_SUMMARY = 120
 """Characters: a line of a terminal has to hold it beside the other columns."""
+_BETWEEN_LINES = " | "
+"""Of what a failed action has printed, in its agent's message (`tink.agent.runtimes.failure`)."""
+_LEAST_OF_OUTPUT = 40
 
 
 def summary(status: Mapping[str, Any]) -> str:
     """Where the Workflow is, or why it came to its end, in one line of at most `MAX_SUMMARY` characters."""
     text = " ".join(_summary(status).split()) or UNPREPARED
-    return text if len(text) <= MAX_SUMMARY else text[: MAX_SUMMARY - 1].rstrip() + "…"
+    if len(text) <= MAX_SUMMARY:
+        return text
+    head, lines, _ = text.partition(_BETWEEN_LINES)
+    room = MAX_SUMMARY - len(head) - len(_BETWEEN_LINES) - 1
+    if status.get("state") == WorkflowState.FAILED and lines and room >= _LEAST_OF_OUTPUT:
+        return f"{head}{_BETWEEN_LINES}…{text[-room:].lstrip()}"  # what a program says last is why it ended
+    return text[: MAX_SUMMARY - 1].rstrip() + "…"
 
 
 def _summary(status: Mapping[str, Any]) -> str:

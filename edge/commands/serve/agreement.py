@@ -255,7 +255,7 @@ def _scope(options: Options) -> Iterator[Finding]:
 
 
 def _words(options: Options) -> Iterator[Finding]:
-    """Names of hosts, where a URL is a common mistake."""
+    """Names of hosts, where a URL is a common mistake; they stand on kernels' command lines."""
     given = [("grpc-authority", options.get("grpc_authority") or "")]
     given += [("insecure-registry", each) for each in options.get("insecure_registry") or ()]
     for key, value in given:

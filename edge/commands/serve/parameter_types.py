@@ -113,11 +113,13 @@ def osie(text: str) -> tuple[str, str]:
 
 @parsed("words")
 def kernel_words(text: str) -> tuple[str, ...]:
-    """Words of a kernel's command line, as iPXE splits it."""
+    """Words of a kernel's command line, as iPXE splits it, with places for what is known of a machine."""
     try:
-        return tuple(parameters.kernel_words(text))
+        words = parameters.kernel_words(text)
+        parameters.check_places(words)
     except ValueError as error:
         raise ValueError(f"{text!r} {error}") from error
+    return tuple(words)
 
 
 @parsed("name,...")

@@ -56,7 +56,7 @@ class Leases:
         quarantine: Quarantine,
         declined: Declined,
         destinations: Destinations,
-        relay_heard: Callable[[str], None],
+        relay_heard: Callable[[str, str], None],
     ) -> None:
         self.reservations: dict[bytes, Reservation] = {}
         """By the six bytes of the MAC; those that are compiled already."""
@@ -394,7 +394,7 @@ class Leases:
                 if len(self._heard_links) >= _LINKS_TOLD:
                     self._heard_links.clear()
                 self._heard_links.add(agent.link)
-                self._relay_heard(options.dotted(agent.link))
+                self._relay_heard(options.dotted(agent.link), options.dotted(agent.giaddr))
             return
         machine, link = reservation.machine, options.dotted(agent.link)
         line = (

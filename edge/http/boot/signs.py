@@ -5,13 +5,17 @@ when it has its address. What lies between tells a kernel that never ran from on
 depends on the answer, and neither waits for it for long.
 
 iPXE also says how much memory SMBIOS knows of: of the first two Memory Array Mapped Addresses (type 19) the eight bytes
-from offset 4 on, which are where each begins and ends, in KiB (DMTF DSP0134, section 7.20).
+from offset 4 on, which are where each begins and ends, in KiB (DMTF DSP0134, section 7.20). And what time it is by the
+machine's clock, in seconds since the epoch, which iPXE writes with 0x: its OSIE will believe that clock when it is
+shown a certificate.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+import time
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -26,6 +30,7 @@ _MOST = 80
 """Characters of what a machine says of itself."""
 _TOLD = {"model": "model", "uuid": "uuid"}
 _RANGE = re.compile(r"[0-9a-f]{16}")
+_SECONDS = re.compile(r"0x[0-9a-f]{1,16}|[0-9]{1,10}")
 _ELSEWHERE = 0xFFFFFFFF
 """An end that is too far for these fields."""
 _MESSAGES = {STARTING: "iPXE starts the kernel", UP: "the OSIE is up"}
@@ -34,8 +39,10 @@ _MESSAGES = {STARTING: "iPXE starts the kernel", UP: "the OSIE is up"}
 class Signs:
     """The handler of both."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, clock: Callable[[], float] = time.time) -> None:
+        """`clock` gives seconds since the epoch."""
         self._context = context
+        self._clock = clock
 
     async def sign(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET, HEAD."""
@@ -49,6 +56,8 @@ class Signs:
                     detail[key] = given
             if memory := _memory(request.query.get("memory", ""), request.query.get("above", "")):
                 detail["memory_bytes"] = memory
+            if _SECONDS.fullmatch(told := request.query.get("clock", "")):
+                detail["clock_ahead_seconds"] = round(int(told, 0 if told.startswith("0x") else 10) - self._clock())
             self._context.record(caller.mac, Step.BOOT, Outcome.INFO, _MESSAGES[route.name], **detail)
         return text("ok")
 

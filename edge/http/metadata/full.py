@@ -23,6 +23,7 @@ from edge.journey.events import Outcome, Step
 from edge.machines import Machine, ReadSecret, SecretDocuments, no_api
 from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
 from hegel.secret import SecretUnusableError
+from tink.api.user_data import problem
 from tink.files.key_file import KeyFile
 
 PHONE_HOME_SECONDS = 10.0
@@ -30,6 +31,10 @@ MAX_FORM_FIELDS = 32
 
 _DOCUMENTS = ("instance-id", "user-data", "vendor-data", "network-config", "metadata")
 """What gets a journey entry of its own; all else that a crawl reads is one entry."""
+
+
+_ROOTIO = "bootkit"
+"""The User-Agent of rootio, the action that makes partitions and filesystems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +144,26 @@ class MetadataService:
             self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, **detail)
         return text("thank you")
 
-    def sent(self, machine: Machine, name: str, how: str, client: str) -> None:
-        """One journey entry for each document and crawl, not for each of its requests."""
+    def sent(self, machine: Machine, name: str, how: str, client: str, user_data: bytes | None = None) -> None:
+        """One journey entry for each document and crawl, not for each of its requests.
+
+        `user_data`, where it is not what the Hardware has.
+        """
         document = name if name in _DOCUMENTS else "meta-data"
+        if document == "metadata" and client == _ROOTIO and (why := self._cache.of(machine).tree.storage_problem):
+            # Its own message is a decoder's, of the field and not of what is missing there.
+            if self._context.first("storage", machine.mac, why):
+                message = f"rootio leaves the disks alone and fails: {why}"
+                self._context.record(machine.mac, Step.METADATA, Outcome.FAILED, message, document=document)
+            return
         if document == "user-data":
             self._crawled[machine.mac] = "NoCloud" if how == NOCLOUD else "Ec2"
         if self._context.first("metadata", machine.mac, document, how):
             outcome = Outcome.INFO if document == "meta-data" else Outcome.OK
-            self._context.record(machine.mac, Step.METADATA, outcome, f"{document} to {client}{how}", document=document)
+            message, detail = f"{document} to {client}{how}", {"document": document}
+            if document == "user-data" and (wrong := problem(_user_data(machine, user_data))):
+                outcome, message, detail["problem"] = Outcome.FAILED, f"{message}: {wrong}", wrong
+            self._context.record(machine.mac, Step.METADATA, outcome, message, **detail)
 
     def _admitted(self, request: web.Request, caller: Caller) -> Machine | web.Response:
         """The machine that asks; not if it shows a session token that is not its own, or none where it must."""
@@ -178,7 +195,9 @@ class MetadataService:
             response = text(f"there is no {name} yet: {error}", status=503)
             response.headers["Retry-After"] = "10"
             return response
-        return self._document(request, machine, name, how, body)
+        if request.method == "GET":
+            self.sent(machine, name, how, client_name(request), body)
+        return document(body, TEXT)
 
     def _document(
         self, request: web.Request, machine: Machine, name: str, how: str, body: bytes, content_type: str = TEXT
@@ -186,6 +205,17 @@ class MetadataService:
         if request.method == "GET":
             self.sent(machine, name, how, client_name(request))
         return document(body, content_type)
+
+
+def _user_data(machine: Machine, of_secret: bytes | None) -> str:
+    """As text; empty where it is none, as gzip is."""
+    if of_secret is None:
+        instance = machine.hardware.spec.instance
+        return (instance.userdata or "") if instance is not None else ""
+    try:
+        return of_secret.decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 def _identity(machine: Machine) -> str:

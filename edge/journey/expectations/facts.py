@@ -65,9 +65,14 @@ class Facts:
     seconds. `claimants` are all Hardware with this MAC, if they are several. `near` is a Hardware and its MAC that
     differs from this one in one digit; `same_uuid` a Hardware and its MAC that said the same UUID. `workflow` is
     NAMESPACE/NAME of its Workflow that has not ended, if there is one, and `workflow_message` what it says of itself;
-    `no_workflow` is why there is none.
+    `no_workflow` is why there is none, and
+    `unheard_workflow` the one Workflow that waits for a Hardware that was never heard, and that Hardware.
     `arrived` is how often the machine knocked at which port of ours (`udp/69`, `tcp/7080`) while that was looked at;
-    None: nobody has looked. `answered` is how often this host answered that, as far as it is TCP's.
+    None: nobody has looked. `answered` is how often this host answered that, as far as it is TCP's; `strayed` is by
+    which other interface of this host the same came in, by port, where none came by the one that machines are served
+    on. `relay` is the relay (dotted) that the machine's network is heard through, and `relay_trouble` a clause that
+    says why answers do not get there, as far as this host knows. `api_away` is a clause that says since when the
+    Kubernetes API has not answered; empty: it does.
     """
 
     now: float
@@ -80,8 +85,13 @@ class Facts:
     workflow: str = ""
     workflow_message: str = ""
     no_workflow: str = "there is no Workflow for it"
+    unheard_workflow: tuple[str, str] | None = None
     arrived: Mapping[str, int] | None = None
     answered: Mapping[str, int] = field(default_factory=dict)
+    strayed: Mapping[str, str] = field(default_factory=dict)
+    relay: str = ""
+    relay_trouble: str = ""
+    api_away: str = ""
     http_port: int = 7080
     grpc_port: int = 42113
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edge.journey.events import one_line
 from edge.journey.steps import Outcome, Step
 
 
@@ -25,7 +26,8 @@ class Finding:
     `rule` is a word in CamelCase for programs: the reason of the Hardware's condition and of Events. `facts` are what
     was seen, which is true whatever the cause; `causes` come likeliest first; `checks` say what to look at or to do.
     `step` is the part of the journey that it is about. `outcome` is INFO for what may well be as it is wanted. With
-    `reported` the journey has an event that says it already.
+    `reported` the journey has an event that says it already. `about` are the Hardware (NAMESPACE/NAME) that it is to be
+    seen on, where the machine is none of them.
     """
 
     rule: str
@@ -35,13 +37,19 @@ class Finding:
     checks: tuple[str, ...] = ()
     outcome: Outcome = Outcome.WARNING
     reported: bool = False
+    about: tuple[str, ...] = ()
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """The causes, without what speaks for them: where they are others, that is news."""
+        return tuple(cause.text for cause in self.causes)
 
     @property
     def message(self) -> str:
-        """All of it in one line."""
+        """All of it in one printable line, whatever machines and objects have put into the names in it."""
         line = self.facts
         if self.causes:
             line += ": " + ", or ".join(map(str, self.causes))
         if self.checks:
             line += ". " + "; ".join(self.checks)
-        return line
+        return one_line(line)

@@ -33,6 +33,13 @@ _TAKES_TURNS = frozenset(
 asked for again in a VLAN, actions follow each other."""
 
 
+ENDS = {
+    Milestone.PROGRAM_SENT: Milestone.PROGRAM_BEGUN,
+    Milestone.KERNEL_SENT: Milestone.KERNEL_BEGUN,
+    Milestone.INITRD_SENT: Milestone.INITRD_BEGUN,
+}
+
+
 @dataclass(slots=True)
 class Boot:
     """One way from the firmware's first packet on, in the order of the events. All times are seconds since the epoch.
@@ -79,6 +86,13 @@ class Boot:
             self.again_at = event.time
             return
         self.detail, self.after = event.detail, len(self.events)
+
+    def take_late(self, event: JourneyEvent, reached: Milestone) -> None:
+        """The same of one that tells of a milestone before `at`: nothing that has happened since."""
+        is_next = self.after == len(self.events)
+        self.take(event, None)
+        self.reached[reached] = event.time
+        self.after += is_next
 
     @property
     def boots_osie(self) -> bool:
@@ -135,7 +149,11 @@ def read(mac: str, events: Iterable[JourneyEvent]) -> Story:
         reached = milestone(event.step, event.outcome, event.detail)
         if not boots or _begins(boots[-1], event, reached):
             boots.append(Boot(event.time))
-        boots[-1].take(event, _counted(boots[-1], reached))
+        boot = boots[-1]
+        if reached is not None and _is_late(boot, event, reached):
+            boot.take_late(event, reached)
+        else:
+            boot.take(event, _counted(boot, reached))
     return Story(mac, tuple(boots) or (Boot(0.0),))
 
 
@@ -150,6 +168,17 @@ def _begins(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> bool:
         return at >= Milestone.KERNEL_BEGUN or event.time - max(boot.latest, boot.again_at) > GAP_SECONDS
     # An installed system that comes up; a Linux that renews its lease while the agent works is no news.
     return reached is Milestone.OS_OFFERED and at >= Milestone.WORKFLOW_ENDED
+
+
+def _is_late(boot: Boot, event: JourneyEvent, reached: Milestone) -> bool:
+    """Whether it is the end of a transfer, told when the machine was further already: it had all before we knew so."""
+    begun, at = ENDS.get(reached), boot.at
+    if begun is None or at is None or at <= reached:
+        return False
+    took = event.detail.get("duration_seconds")
+    if isinstance(took, int | float):
+        return event.time - took <= boot.reached[at]
+    return boot.reached.get(reached, 0.0) < boot.reached.get(begun, 0.0) <= boot.reached[at]
 
 
 def _counted(boot: Boot, reached: Milestone | None) -> Milestone | None:

@@ -18,9 +18,9 @@ from edge.journey.changes import Changes, PendingChanges
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.limits import LIMITS, Limits
-from edge.journey.expectations.rules import diagnose
-from edge.journey.expectations.story import Story, read
-from edge.journey.history import Last, is_printed, milestone, outcome_of
+from edge.journey.expectations.rules import SILENCE, diagnose
+from edge.journey.expectations.story import ENDS, Story, read
+from edge.journey.history import Last, is_printed, message_of, milestone, outcome_of
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
 from tink.limits.newest import Newest
@@ -162,6 +162,8 @@ class Expectations:
             return  # said by ourselves
         if reached is None:
             self._take_other(mac, awaited, outcome, last)
+        elif reached in ENDS and awaited.at is not None and reached < awaited.at:
+            self._due[mac] = None  # of another file, or told late: the story knows
         elif awaited.at is None or reached > awaited.at or reached in _CYCLE:
             self._progress(mac, awaited, reached, last.time)
             if outcome is Outcome.FAILED:
@@ -186,7 +188,7 @@ class Expectations:
     def _take_other(self, mac: str, awaited: Awaited, outcome: Outcome, last: Last) -> None:
         if awaited.at is Milestone.ACTION_BEGUN and is_printed(last.entry):
             awaited.deadline = last.time + (self.limits.after(Milestone.ACTION_BEGUN) or 0.0)
-            if awaited.finding is None:
+            if awaited.finding is None and SILENCE not in message_of(last.entry):
                 return
         again = awaited.looked + LOOK_SECONDS
         if outcome is not Outcome.INFO or not awaited.looked or last.time >= again:
@@ -209,7 +211,7 @@ class Expectations:
         if finding is None:
             self._say(mac, None)
             return
-        if was is None or was.rule != finding.rule or (finding.reported and was.facts != finding.facts):
+        if was is None or (was.rule, was.why) != (finding.rule, finding.why) or (finding.reported and was != finding):
             self._say(mac, finding)
             if not finding.reported:
                 self._journey.record(mac, finding.step, finding.outcome, finding.message, rule=finding.rule)
@@ -253,5 +255,7 @@ _CYCLE: Final = frozenset(
     }
 )
 """What may come again in one boot without anything being wrong."""
-_LOOKED_AT: Final = frozenset({Milestone.SCRIPT_SENT, Milestone.KERNEL_STARTED, Milestone.WORKFLOW_ENDED})
-"""What brings news: which OSIE it is, which model, how the Workflow ended."""
+_LOOKED_AT: Final = frozenset(
+    {Milestone.SCRIPT_SENT, Milestone.KERNEL_STARTED, Milestone.WORKFLOW_ENDED, Milestone.METADATA_READ}
+)
+"""What brings news: which OSIE it is, which model, how the Workflow ended, what its user-data is like."""

@@ -15,6 +15,8 @@ CANCEL = struct.pack(">I", 8)
 WORKFLOWS = "internal.proto.workflow.v2.WorkflowService"
 HEALTH = "grpc.health.v1.Health"
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
+OLDER = "proto.WorkflowService"
+OLDEST = "github.com.tinkerbell.tink.protos.workflow.WorkflowService"
 OUTPUT = "tinkedge.output.v1.OutputService"
 
 

@@ -31,6 +31,8 @@ from tests.interop.attacks.frames import (
     END_STREAM,
     HEADERS,
     HEALTH,
+    OLDER,
+    OLDEST,
     OUTPUT,
     PING,
     PREFACE,
@@ -90,6 +92,26 @@ def reset_after_message() -> Pieces:
 def calls() -> Pieces:
     """Whole requests, for a machine that does not exist."""
     return _streams(block(WORKFLOWS, "GetWorkflows"), AGAIN, _whole(b"\x0a\x01x"))
+
+
+def polls() -> Pieces:
+    """tink-agent asks for work, for a machine that does not exist."""
+    return _streams(block(OLDER, "GetAction"), AGAIN, _whole(b"\x0a\x01x"))
+
+
+def contexts() -> Pieces:
+    """tink-worker v0.8 does."""
+    return _streams(block(OLDEST, "GetWorkflowContexts"), AGAIN, _whole(b"\x0a\x01x"))
+
+
+def reports() -> Pieces:
+    """Reports of which half has come, and the other half is another dialect's."""
+    return _streams(block(OLDER, "ReportActionStatus"), AGAIN, _whole(b"\x0a\x01x\x20\x04\x22\x7fx"))
+
+
+def unended_polls() -> Pieces:
+    """Polls whose message never comes."""
+    return _streams(block(OLDER, "GetAction"), AGAIN, lambda _: b"", 20_000)
 
 
 def unknown_method() -> Pieces:
@@ -198,7 +220,7 @@ KINDS: dict[str, Callable[[], Pieces]] = {
     for each in (
         *(rapid_reset, reset_after_message, calls, unknown_method, unended, watches, reflections, outputs),
         *(metadata, continuations, indexed_bomb, pings, settings, windows, empty_data, slow_bodies),
-        *(idle, preface, half_handshake),
+        *(idle, preface, half_handshake, polls, contexts, reports, unended_polls),
     )
 }
 

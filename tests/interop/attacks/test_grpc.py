@@ -69,7 +69,9 @@ def test_an_address_that_attacks_again_and_again_is_kept_away(site: Site) -> Non
     assert outcome.attack["refused"] > 0
 
 
-FLOODS = ["reset_after_message", "calls", "unknown_method", "continuations", "pings", "settings", "windows"]
+OLDER = ["contexts", "reports", "unended_polls"]
+"""On the methods of older agents; the first of them, `polls`, is with the others."""
+FLOODS = ["polls", "reset_after_message", "calls", "unknown_method", "continuations", "pings", "settings", "windows"]
 HELD = ["unended", "watches", "reflections", "outputs", "slow_bodies", "metadata", "indexed_bomb", "empty_data"]
 
 
@@ -167,7 +169,7 @@ def test_rapid_reset_by_a_machine_with_a_certificate_is_ended_as_well(certified:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("connections", [1, 50])
-@pytest.mark.parametrize("kind", ["rapid_reset", *FLOODS, *HELD])
+@pytest.mark.parametrize("kind", ["rapid_reset", *FLOODS, *HELD, *OLDER])
 def test_half_a_minute_of_one_attack(site: Site, kind: str, connections: int) -> None:
     outcome = site.endure(kind, 30, connections=connections, local=site.attackers(1))
     serves(outcome)

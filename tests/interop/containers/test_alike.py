@@ -179,6 +179,7 @@ TABLE = [
     ),
     # volumes
     Row("a missing directory", "touch /m/x", fields=volumes("HOST/a/b:/m"), leaves=("a", "a/b", "a/b/x")),
+    Row("a socket that is not there", "true", fields=volumes("HOST/x.sock:/x"), ends=Reason.INVALID_ACTION),
     Row(
         "a volume inside of another, named before it",
         "touch /m/n/x",

@@ -80,6 +80,22 @@ async def test_one_containers_changes_are_not_the_next_ones(machine):
     assert (await machine.sh("test ! -e /bin/new && test -x /bin/ls")).succeeded
 
 
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"volumes": ("/run/gone.sock:/x",)}, "this machine has no /run/gone.sock"),
+        ({"pid_namespace": "one"}, "'one' is neither"),
+    ],
+)
+async def test_action_that_could_not_be_run_is_known_before_its_turn(machine, fields, why):
+    """Of what waits for the end of its Workflow: a failure then would be nobody's."""
+    action = machine.shell("exit 1")
+    await machine.runtime.pull(action.image, asyncio.Event())
+    machine.runtime.check(action)
+    with pytest.raises(ActionError, match=why):
+        machine.runtime.check(machine.shell("true", **fields))
+
+
 async def test_named_volume_carries_files_from_action_to_action(machine):
     assert (await machine.sh("echo data >/mnt/file", volumes=("scratch:/mnt",))).succeeded
     assert (await machine.sh("test $(cat /mnt/deep/file) = data", volumes=("scratch:/mnt/deep:ro",))).succeeded

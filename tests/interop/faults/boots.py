@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
+from edge.journey.expectations.limits import LIMITS
+from edge.journey.steps import Milestone
 from tests.interop.faults.fault import Fault
-from tests.interop.faults.firmware import IPXE, ROM
+from tests.interop.faults.firmware import IPXE, ROM, SYSTEM
 from tests.interop.faults.machine import Scripted
+from tests.waiting import wait_until
+from tink.agent.connection.transport import RetryPolicy
 
+TCP_AGAIN_SECONDS = 1.0
+"""Linux asks for a connection once more after so long: then it can be known that nobody answers."""
 UUID = "4c4c4544-0042-3510-8052-b4c04f4a3232"
 
 
 def lease_and_knock(firmware: Scripted) -> float:
     firmware.lease()
     began = time.time()
-    firmware.knock_at_tftp(4)
+    firmware.knock_at_tftp(8)
     return began
 
 
@@ -29,10 +36,13 @@ def discovers(firmware: Scripted) -> None:
         time.sleep(1)
 
 
-def behind_relay(firmware: Scripted) -> None:
-    for _ in range(3):
-        firmware.discover(giaddr="10.98.0.1")
-        time.sleep(1)
+def behind_relay(giaddr: str) -> Callable[[Scripted], None]:
+    def play(firmware: Scripted) -> None:
+        for _ in range(3):
+            firmware.discover(giaddr=giaddr)
+            time.sleep(1)
+
+    return play
 
 
 def no_script(firmware: Scripted) -> float:
@@ -64,9 +74,50 @@ def second_card(firmware: Scripted) -> None:
 
 def no_agent(firmware: Scripted) -> float:
     firmware.to_osie(uuid=UUID)
-    began = time.time()
-    firmware.get_tcp(42113, seconds=8)
-    return began
+    agent = firmware.agent()
+    wait_until(lambda: "cannot reach the server" in agent.err, lambda: agent.err, within=90, every=0.5)
+    assert "connected to" not in agent.err
+    return time.time() - RetryPolicy().patience + TCP_AGAIN_SECONDS
+
+
+def agent_of_a_new_model(firmware: Scripted) -> float:
+    """Nothing is known yet of how long its agent may take."""
+    firmware.to_osie(model="New")
+    up = time.time()
+    firmware.agent()
+    return up + LIMITS[Milestone.OSIE_UP].usual
+
+
+def agent_without_tls(firmware: Scripted) -> float:
+    """As one whose clock is wrong, or that has another authority: its connection is made, and ends."""
+    firmware.to_osie(model="New")
+    up = time.time()
+    firmware.agent(change=lambda line: re.sub(r"tinkerbell_(tls|tls_ca|token)=\S+", "", line))
+    return up + LIMITS[Milestone.OSIE_UP].usual
+
+
+def kernel_that_says_nothing(firmware: Scripted) -> float:
+    """It has panicked, or has no driver, or not enough memory; its last boot was quick, so the least limit counts."""
+    firmware.to_osie(model="Silent", pause=4.5)
+    firmware.to_ipxe()
+    firmware.ipxe_to_kernel(model="Silent")
+    return time.time() + LIMITS[Milestone.KERNEL_STARTED].least
+
+
+def wrong_clock(firmware: Scripted) -> None:
+    firmware.to_ipxe()
+    firmware.ipxe_to_kernel(clock=946684800)
+
+
+def crawls(firmware: Scripted) -> None:
+    firmware.lease(SYSTEM)
+    firmware.crawl()
+
+
+def crawls_from_elsewhere(firmware: Scripted) -> None:
+    firmware.lease(SYSTEM)
+    firmware.has_a_wrong_address()
+    firmware.crawl()
 
 
 def starts_again(firmware: Scripted) -> None:
@@ -174,11 +225,19 @@ FAULTS = [
         ip="10.99.0.5",
     ),
     Fault(
-        "answers to a relay are lost",
-        behind_relay,
+        "no way back to the relay",
+        behind_relay("10.98.0.1"),
         "OfferNotTaken",
-        r"the answers are lost between here and the relay, or behind it",
+        r"do not reach its relay, 10\.98\.0\.1 \(this host has no route to it \('ip route get 10\.98\.0\.1'\)\)",
         ip="10.98.0.5",
+    ),
+    Fault(
+        "answers to a relay are lost",
+        behind_relay("10.97.0.1"),
+        "OfferNotTaken",
+        r"the answers are lost between here and the relay, 10\.97\.0\.1, or behind it",
+        ip="10.97.0.5",
+        routed=True,
     ),
     Fault(
         "this host drops tcp/7080",
@@ -192,7 +251,70 @@ FAULTS = [
         no_agent,
         "AgentMissing",
         r"this host's firewall drops tcp/42113",
+        moment="its second packet there",
         drop="here tcp 42113",
+    ),
+    Fault(
+        "tcp/42113 is lost on the way",
+        agent_of_a_new_model,
+        "AgentMissing",
+        r"tcp/42113 is blocked on the way \(nothing arrived on rack0 lately\)",
+        moment="30 s after it is up, where no other of this model has been seen",
+        drop="away tcp 42113",
+        by_the_clock=True,
+    ),
+    Fault(
+        "agent that speaks no TLS",
+        agent_without_tls,
+        "AgentMissing",
+        r"does not trust the server's certificate .*, or speaks no TLS \(its connection to tcp/42113 was answered\)",
+        moment="30 s after it is up, where no other of this model has been seen",
+        by_the_clock=True,
+    ),
+    Fault(
+        "tcp/7080 is lost on the way",
+        no_script,
+        "NoScriptRequest",
+        r"tcp/7080 is blocked on the way \(nothing arrived on rack0 lately\)",
+        drop="away tcp 7080",
+    ),
+    Fault(
+        "two interfaces on one Ethernet",
+        lease_and_knock,
+        "NoTFTPRequest",
+        r"two interfaces of this host, rack1 and other1, are on one Ethernet, and both answer ARP for 172\.31\.78\.1 "
+        r"\(it asked udp/69 by other1\)",
+        second=True,
+    ),
+    Fault(
+        "the cache has no room",
+        kernel("huge"),
+        "KernelFailed",
+        r"3000000 bytes are more than the whole cache may hold, 2000000 \(see --cache-size\)",
+        "huge",
+    ),
+    Fault("MAC of two Hardware", refused, "DuplicateMAC", r"served by neither"),
+    Fault(
+        "the kernel says nothing",
+        kernel_that_says_nothing,
+        "KernelSilent|KernelRestarted",
+        r"iPXE started the kernel \d+ s ago, and nothing was heard of it since: the kernel has panicked",
+        moment="15 s after its kernel was started, or three times what the last ones needed; 90 s where none was seen",
+        by_the_clock=True,
+    ),
+    Fault("wrong clock", wrong_clock, "WrongClock", r"its clock is \d\d years behind this host's"),
+    Fault(
+        "user-data is not valid",
+        crawls,
+        "UserDataInvalid|MetadataFailed",
+        r"user-data to Cloud-Init/22\.4\.2: it is no YAML, line 3",
+        userdata="#cloud-config\nusers:\n- name: a: b\n",
+    ),
+    Fault(
+        "metadata from a wrong address",
+        crawls_from_elsewhere,
+        "MetadataFailed",
+        r"asked for from 172\.31\.77\.\d+, which is not its address: its Hardware says 172\.31\.77\.",
     ),
     Fault("upstream has no such file", kernel("missing"), "KernelFailed", r"404 Not Found", "missing"),
     Fault("upstream refuses", kernel("refused"), "KernelFailed", r"[Rr]efuse|Connect call failed", "refused"),

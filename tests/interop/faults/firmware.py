@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import threading
 import time
 from uuid import UUID
 
@@ -12,6 +13,8 @@ from edge.dhcp.wire import Message, MessageType, codec, options
 from tests.interop.conftest import in_namespace
 from tests.interop.rack import ADDRESS, Namespaces
 
+AT_ONCE = threading.Semaphore(10)
+"""So many switch on in the same second: what is tried is not how much this host can do."""
 ROM, IPXE, SYSTEM = "rom", "ipxe", "system"
 _ANSWER_SECONDS = 3.0
 
@@ -19,12 +22,15 @@ _ANSWER_SECONDS = 3.0
 class Firmware:
     """Boots by hand, step by step, in the namespace `where`, whose card `eth0` has `mac`."""
 
-    def __init__(self, rack: Namespaces, where: str, mac: str, ip: str) -> None:
+    def __init__(self, rack: Namespaces, where: str, mac: str, ip: str, server: str = ADDRESS) -> None:
+        """`server` is the edge's address, on the machine's network."""
+        self.server = server
         self._rack = rack
         self._where = where
         self.mac = mac
         self.ip = ip
         self._sent = 0
+        self.script_text = ""
 
     # --- DHCP ---
 
@@ -52,7 +58,7 @@ class Firmware:
     def _asked(self) -> dict[int, bytes]:
         return {
             options.REQUESTED_ADDRESS: socket.inet_aton(self.ip),
-            options.SERVER_IDENTIFIER: socket.inet_aton(ADDRESS),
+            options.SERVER_IDENTIFIER: socket.inet_aton(self.server),
         }
 
     def _exchange(
@@ -69,7 +75,7 @@ class Firmware:
         xid = struct.pack("!I", self._sent << 16 | int(self.ip.rpartition(".")[2]))
         packet = codec.build(self._message(kind, xid, stage, more, uuid, giaddr))
         with self._socket() as sock:
-            sock.sendto(packet, (ADDRESS if giaddr else "255.255.255.255", 67))
+            sock.sendto(packet, (self.server if giaddr else "255.255.255.255", 67))
             end = time.monotonic() + (0.2 if giaddr or not waits else _ANSWER_SECONDS)
             while time.monotonic() < end:
                 try:
@@ -122,17 +128,17 @@ class Firmware:
         with sock:
             for _ in range(times):
                 with contextlib.suppress(PermissionError):  # its own firewall: as if it were lost on the way
-                    sock.sendto(b"\0\1snponly.efi\0octet\0blksize\x001468\0", (ADDRESS, 69))
+                    sock.sendto(b"\0\1snponly.efi\0octet\0blksize\x001468\0", (self.server, 69))
                 time.sleep(pause)
 
-    def tftp_and_stop(self, name: str, blocks: int = 5, seconds: float = 10.0) -> float:
+    def tftp_and_stop(self, name: str, blocks: int = 5, seconds: float = 20.0) -> float:
         """Take so many blocks of a file, and then nothing more; when that began."""
         sock = in_namespace(
             self._rack.namespaces[self._where], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         )
         with sock:
             sock.settimeout(_ANSWER_SECONDS)
-            sock.sendto(b"\0\1%s\0octet\0" % name.encode(), (ADDRESS, 69))
+            sock.sendto(b"\0\1%s\0octet\0" % name.encode(), (self.server, 69))
             for _ in range(blocks):
                 block, peer = sock.recvfrom(2048)
                 sock.sendto(b"\0\4" + block[2:4], peer)
@@ -142,12 +148,12 @@ class Firmware:
 
     def tftp(self, name: str, within: int = 20) -> bool:
         """Whether it came whole."""
-        url = f"tftp://{ADDRESS}/{name}"
+        url = f"tftp://{self.server}/{name}"
         return self._curl("--max-time", str(within), "--tftp-blksize", "1468", url) == 0
 
-    def get(self, path: str, within: int = 20) -> int:
+    def get(self, path: str, within: int = 20, program: str = "curl") -> int:
         """The status of curl for a path on the edge; 0 is well."""
-        return self._curl("--max-time", str(within), f"http://{ADDRESS}:7080{path}")
+        return self._curl("--max-time", str(within), "-A", program, f"http://{self.server}:7080{path}")
 
     def _curl(self, *words: str) -> int:
         process = self._rack.start(self._where, "curl", "-sSf", "-o", "/dev/null", *words)
@@ -157,32 +163,50 @@ class Firmware:
 
     def to_ipxe(self) -> None:
         """Firmware and iPXE, as far as iPXE's lease."""
-        self.lease(ROM)
-        assert self.tftp("snponly.efi")
-        self.lease(IPXE)
+        with AT_ONCE:
+            self.lease(ROM)
+            assert self.tftp("snponly.efi", within=40), "no boot program came"
+            self.lease(IPXE)
 
     def script(self) -> None:
         """Get it."""
-        assert self.get(f"/ipxe/script/{self.mac}/auto.ipxe") == 0
+        url = f"http://{self.server}:7080/ipxe/script/{self.mac}/auto.ipxe"
+        got = self._rack.start(self._where, "curl", "-sSf", "--max-time", "20", url)
+        assert got.status(60) == 0, got.err
+        self.script_text = got.out
 
-    def kernel(self, osie: str, within: int = 20) -> int:
+    def kernel(self, osie: str, within: int = 40) -> int:
         """As `get`."""
         return self.get(f"/osie/{osie}/kernel", within)
 
-    def to_osie(self, osie: str = "good", uuid: str = "") -> None:
-        """All the way to an OSIE that is up."""
-        self.to_ipxe()
-        self.ipxe_to_osie(osie, uuid)
+    def crawl(self) -> None:
+        """As cloud-init reads its metadata."""
+        for name in ("meta-data/instance-id", "user-data", "vendor-data"):
+            self.get(f"/2009-04-04/{name}", program="Cloud-Init/22.4.2")
 
-    def ipxe_to_osie(self, osie: str = "good", uuid: str = "") -> None:
+    def to_osie(self, osie: str = "good", uuid: str = "", model: str = "Scripted", pause: float = 0.0) -> None:
+        """All the way to an OSIE that is up; the kernel takes `pause` seconds for its part."""
+        self.to_ipxe()
+        self.ipxe_to_osie(osie, uuid, model, pause)
+
+    def ipxe_to_osie(self, osie: str = "good", uuid: str = "", model: str = "Scripted", pause: float = 0.0) -> None:
         """From iPXE's lease on."""
-        self.ipxe_to_kernel(osie, uuid)
+        self.ipxe_to_kernel(osie, uuid, model=model)
+        time.sleep(pause)
         self.lease(SYSTEM)
         assert self.get("/sign/up") == 0
 
-    def ipxe_to_kernel(self, osie: str = "good", uuid: str = "", memory: str = "00000000ffff0700") -> None:
-        """From iPXE's lease on; `memory` is what SMBIOS has of it, as iPXE spells that."""
+    def ipxe_to_kernel(
+        self,
+        osie: str = "good",
+        uuid: str = "",
+        memory: str = "00000000ffff0700",
+        clock: float | None = None,
+        model: str = "Scripted",
+    ) -> None:
+        """From iPXE's lease on; `memory` as iPXE spells what SMBIOS has of it, `clock` what time it is there."""
         self.script()
         assert self.kernel(osie) == 0
         assert self.get(f"/osie/{osie}/initrd") == 0
-        assert self.get(f"/sign/starting?model=Scripted%20Machine&uuid={uuid}&memory={memory}&above=") == 0
+        told = f"uuid={uuid}&memory={memory}&above=&clock={time.time() if clock is None else clock:.0f}"
+        assert self.get(f"/sign/starting?model={model}&{told}") == 0

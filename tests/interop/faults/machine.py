@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.interop.faults.firmware import Firmware
-from tests.interop.rack import ADDRESS, Process
+from tests.interop.rack import Process
+from tests.interop.test_agent_auth import command_line
 from tests.waiting import wait_until
 
 UPSTREAM = Path(__file__).with_name("upstream.py")
@@ -21,26 +22,18 @@ class Scripted(Firmware):
     """With what comes after the firmware. `told` is what its journey says by now."""
 
     told: Callable[[], str] = staticmethod(str)
+    authority = Path()
 
-    def get_tcp(self, port: int, seconds: int) -> None:
-        """Knock at a port that does not answer."""
-        words = ["curl", "-s", "--max-time", str(seconds), f"http://{ADDRESS}:{port}/"]
-        self._rack.start(self._where, *words).status(60)
-
-    def agent(self, *options: str, runtime: str = "process") -> Process:
-        """Start it."""
+    def agent(self, *, runtime: str = "process", change: Callable[[str], str] = str) -> Process:
+        """Start it, with the command line that the machine's script has for its kernel, but for what `change` does."""
+        file = self._rack.directory / f"{self._where}.cmdline"
+        file.write_text(change(command_line(self.script_text)) if self.script_text else "")
         state = self._rack.directory / self._where
-        words = [
-            "--agent-id",
-            self.mac,
-            "--server",
-            f"{ADDRESS}:42113",
-            "--runtime",
-            runtime,
-            "--state-dir",
-            str(state),
-        ]
-        return self._rack.tinkedge(self._where, "agent", *words, *options)
+        words = ["--kernel-command-line", str(file), "--runtime", runtime, "--state-dir", str(state)]
+        if not self.script_text:  # of whom the edge knows nothing, and who knows where it is all the same
+            words += ["--agent-id", self.mac, "--server", f"{self.server}:42113", "--tls", "--tls-roots"]
+            words += [str(self.authority)]
+        return self._rack.tinkedge(self._where, "agent", *words)
 
     def has_its_address(self) -> None:
         """By hand, for nobody gives it one."""
@@ -49,6 +42,11 @@ class Scripted(Firmware):
     def registry(self) -> None:
         """Start one, on the machine itself."""
         self._rack.start(self._where, sys.executable, UPSTREAM, *REGISTRY.split(":"))
+
+    def has_a_wrong_address(self) -> None:
+        """One that nobody gave it."""
+        host, _, last = self.ip.rpartition(".")
+        self._rack.address(self._where, f"{host}.{int(last) - 90}/24")
 
     def somebody_has_its_address(self) -> None:
         """Another machine, which answers ARP."""

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+
+from tests.interop.authority import Authority
 from tests.interop.faults.boots import HEALTHY
 from tests.interop.faults.fault import Fault
 from tests.interop.faults.machine import UPSTREAM, Scripted
-from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces
+from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, ip
 
 OSIES = {
     "good": "http://127.0.0.1:8099/good",
     "missing": "http://127.0.0.1:8099/nothing",
     "stalls": "http://127.0.0.1:8099/stalls",
     "silent": "http://127.0.0.1:8099/silent",
+    "huge": "http://127.0.0.1:8099/huge",
     "page": "http://127.0.0.1:8099/page",
     "truncated": "http://127.0.0.1:8099/truncated",
     "refused": "http://127.0.0.1:8098/kernel",
@@ -29,6 +36,13 @@ OSIES = {
     "bad-checksum": "http://127.0.0.1:8099/another",
     "bad-certificate": "https://127.0.0.1:8097/good",
 }
+LOOK_SECONDS = 1.5
+SECOND = "172.31.78.1"
+"""The edge's address in its second network."""
+OTHER_CARD = "02:30:00:00:00:01"
+NEAR = "never-heard"
+"""The Hardware whose MAC differs in one digit from that of a machine."""
+TWICE = "MAC of two Hardware"
 _DOCUMENT = """
 apiVersion: tinkerbell.org/v1alpha2
 kind: {kind}
@@ -45,22 +59,52 @@ class Site(Namespaces):
         super().__init__(directory)
         self.faults = faults
         self.data_dir = directory / "data"
-        self._lock = threading.Lock()
-        self._listed_at = 0.0
-        self._hardware: dict[str, dict[str, Any]] = {}
+        self._reading, self._looking = threading.Lock(), threading.Lock()
+        self._read, self._looked = 0, 0.0
+        self._events: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._reasons: dict[str, set[str]] = defaultdict(set)
 
     def build(self) -> None:
         self.network("rack0", {})
+        self._second_network()
         self.start(IN_EDGE, sys.executable, UPSTREAM, "127.0.0.1", "8099")
         self.start(IN_EDGE, sys.executable, UPSTREAM, "127.0.0.1", "8097", _certificate(self.directory))
-        options = ["--interface", "rack0", "--public-ip", ADDRESS, "--allow-upstream", "127.0.0.1/32"]
+        authority = Authority(self.directory)
+        chain, key = authority.sign("tls", x509.IPAddress(ipaddress.ip_address(ADDRESS)))
+        self.authority = authority.file
+        options = ["--interface", "rack0", "--interface", "rack1", "--allow-upstream", "127.0.0.1/32"]
+        options += ["--cache-size", "2000000"]
+        options += ["--agent-auth", "token", "--grpc-tls-cert", str(chain), "--grpc-tls-key", str(key)]
         self.edge = self.tinkedge(IN_EDGE, "up", *options, "--data-dir", self.data_dir)
         played = [*self.faults, HEALTHY]
         self.machines = {fault.name: self._machine(number, fault) for number, fault in enumerate(played, start=1)}
         self.ready(self.edge)
+        self._follow()
         self.kubectl = Kubectl(self, self.data_dir / "kubeconfig")
         objects = [*map(_osie, OSIES), *(_hardware(self.machines[fault.name], fault) for fault in played)]
-        self.kubectl.apply("".join([*objects, *map(_workflow, self.faults)]))
+        self.warnings = self._applied("".join([*objects, *map(_workflow, self.faults)]))
+        self._apply_unreviewed(_hardware(self.machines[TWICE], _twin(played)))
+
+    def _second_network(self) -> None:
+        """With a second card of the edge on the same Ethernet, which answers ARP for the edge's address there, too."""
+        self.bridge("rack1", f"{SECOND}/24")
+        edge = self.namespaces[IN_EDGE]
+        ip("-n", edge, "link", "add", "other1", "address", OTHER_CARD, "type", "veth", "peer", "name", "other1-port")
+        ip("-n", edge, "link", "set", "other1-port", "master", "rack1", "up")
+        ip("-n", edge, "link", "set", "other1", "up")
+
+    def _applied(self, text: str) -> str:
+        """What kubectl warns about."""
+        file = self.directory / "objects.yaml"
+        file.write_text(text)
+        applied = self.kubectl.run("apply", "-f", file)
+        assert applied.popen.returncode == 0, applied.err
+        return applied.err
+
+    def _apply_unreviewed(self, text: str) -> None:
+        """What the webhook would refuse, as it may get in while that is away."""
+        self.kubectl("delete", "validatingwebhookconfiguration", "--all")
+        self._applied(text)
 
     def _machine(self, number: int, fault: Fault) -> Scripted:
         where = f"m{number}"
@@ -69,15 +113,27 @@ class Site(Namespaces):
         if fault.name == "one digit off":
             mac = "52:54:00:0e:fe:01"
         self.add(where)
-        self.card(where, "eth0", mac, "rack0")
-        address = fault.ip or f"172.31.77.{100 + number}"
+        self.card(where, "eth0", mac, "rack1" if fault.second else "rack0")
+        address = fault.ip or f"172.31.{78 if fault.second else 77}.{100 + number}"
+        if fault.second:  # whose answer came first, is left to chance otherwise
+            card = ["lladdr", OTHER_CARD, "dev", "eth0", "nud", "permanent"]
+            ip("-n", self.namespaces[where], "neigh", "replace", SECOND, *card)
         if fault.drop:
             self._drop(where, address, *fault.drop.split())
-        if fault.ip:  # it has none that it could use, and yet has to send to its relay's server
+        if fault.ip and not fault.routed:  # it has none that it could use, and yet has to send to its relay's server
             self.address(where, f"172.31.77.{200 + number}/24")
-        machine = Scripted(self, where, mac, address)
+        if fault.routed:
+            self._route(where, address)
+        machine = Scripted(self, where, mac, address, SECOND if fault.second else ADDRESS)
+        machine.authority = self.authority
         machine.told = lambda: self.told(mac)
         return machine
+
+    def _route(self, where: str, address: str) -> None:
+        """The edge has a way to the network of the relay, behind a router that is there."""
+        self.address(where, "172.31.77.199/24")
+        network = address.rpartition(".")[0] + ".0/24"
+        ip("-n", self.namespaces[IN_EDGE], "route", "add", network, "via", "172.31.77.199")
 
     def _drop(self, where: str, address: str, side: str, protocol: str, port: str) -> None:
         drop = ["-p", protocol, "--dport", port, "-j", "DROP"]
@@ -88,18 +144,38 @@ class Site(Namespaces):
         else:
             self.run(where, "iptables", "-w", "-A", "OUTPUT", *drop)
 
+    def _follow(self) -> None:
+        """All journeys by one stream, for there are many who ask what theirs says."""
+        token = (self.data_dir / "admin-token").read_text().strip()
+        url = "http://127.0.0.1:7081/api/v1/events?since=all"
+        self._stream = self.start(IN_EDGE, "curl", "-sN", "-H", f"Authorization: Bearer {token}", url)
+
     def events(self, mac: str) -> list[dict[str, Any]]:
         """What its journey says, oldest first."""
-        return list(json.loads(self.operators(self.data_dir, f"/api/v1/machines/{mac}/events") or "[]"))
+        with self._reading:
+            told = self._stream.out_since(self._read)
+            whole = told[: told.rfind(b"\n") + 1]
+            self._read += len(whole)
+            for line in whole.splitlines():
+                if line.startswith(b"data:") and b'"mac"' in line:
+                    event = json.loads(line[5:])
+                    self._events[event["mac"]].append(event)
+            return list(self._events[mac])
 
-    def hardware(self, name: str) -> dict[str, Any]:
-        """A Hardware as kubectl shows it, which is asked for all of them twice a second, however many wait."""
-        with self._lock:
-            if time.monotonic() - self._listed_at > 0.5:
-                listed = json.loads(self.kubectl("get", "hardware", "-o", "json"))["items"]
-                self._hardware = {one["metadata"]["name"]: one for one in listed}
-                self._listed_at = time.monotonic()
-            return self._hardware[name]
+    def shown(self, name: str) -> set[str]:
+        """The reasons that `kubectl describe hardware NAME` has: of its condition, and of its Events."""
+        with self._looking:
+            if time.monotonic() - self._looked > LOOK_SECONDS:
+                listed = json.loads(self.kubectl("get", "hardware,events", "-o", "json"))["items"]
+                self._reasons = defaultdict(set)
+                for obj in listed:
+                    if obj["kind"] == "Event":
+                        self._reasons[obj["involvedObject"]["name"]].add(obj["reason"])
+                    for one in obj.get("status", {}).get("conditions", []):
+                        if one["type"] == "BootProblem":
+                            self._reasons[obj["metadata"]["name"]].add(one["reason"])
+                self._looked = time.monotonic()
+            return self._reasons[name]
 
     def told(self, mac: str) -> str:
         """The same as lines."""
@@ -127,12 +203,18 @@ def _hardware(firmware: Scripted, fault: Fault) -> str:
     if not fault.registered:
         if fault.name != "one digit off":
             return ""
-        name, mac = "never-heard", "52:54:00:0e:ff:01"
+        name, mac = NEAR, "52:54:00:0e:ff:01"
     dhcp = f"dhcp: {{ip: {firmware.ip}, {fault.dhcp or 'netmask: 255.255.255.0'}}}"
     interface = ", ".join(one for one in (fault.interface, dhcp) if one)
     osie = f"osie: {{name: {fault.osie}}}, " if fault.osie else ""
-    spec = f"{{{osie}networkInterfaces: {{'{mac}': {{{interface}}}}}}}"
+    instance = f"instance: {{userdata: {json.dumps(fault.userdata)}}}, " if fault.userdata else ""
+    spec = f"{{{osie}{instance}networkInterfaces: {{'{mac}': {{{interface}}}}}}}"
     return _DOCUMENT.format(kind="Hardware", name=name, annotations="", spec=spec)
+
+
+def _twin(faults: list[Fault]) -> Fault:
+    """Another Hardware with the MAC of the one that is to have it alone."""
+    return replace(next(fault for fault in faults if fault.name == TWICE), name="its twin")
 
 
 def _workflow(fault: Fault) -> str:
@@ -142,7 +224,8 @@ def _workflow(fault: Fault) -> str:
     name = fault.slug
     template = f"\n  actions:\n{textwrap.indent(fault.actions, '  ')}"
     more = fault.workflow or f"templateRef: {{name: {name}}}"
-    workflow = f"{{hardwareRef: {{name: {name}}}, {more}}}"
+    own = "" if "hardwareRef" in more else f"hardwareRef: {{name: {name}}}, "
+    workflow = f"{{{own}{more}}}"
     return (_DOCUMENT.format(kind="Template", name=name, annotations="", spec=template) if fault.actions else "") + (
         _DOCUMENT.format(kind="Workflow", name=name, annotations="", spec=workflow)
     )

@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 
-from tests.interop.faults import boots, work
+from tests.interop.faults import boots, page, work
 from tests.interop.faults.boots import HEALTHY
 from tests.interop.faults.fault import Fault
-from tests.interop.faults.site import Site
+from tests.interop.faults.site import NEAR, Site
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(280)]
 
+ELSEWHERE = {"one digit off": NEAR, "second card": "this-host-drops-tcp-42113"}
+"""The Hardware on which the problem of a machine is shown that has none of its own."""
 FAULTS = [*boots.FAULTS, *work.FAULTS]
 
 
@@ -48,10 +50,15 @@ def played(site: Site, fault: Fault) -> Named:
     machine = site.machines[fault.name]
     if fault.after:
         other = site.machines[fault.after]
-        wait_until(lambda: "the OSIE is up" in site.told(other.mac), lambda: site.told(other.mac), within=80, every=0.5)
+        wait_until(
+            lambda: "the OSIE is up" in site.told(other.mac), lambda: site.told(other.mac), within=110, every=0.5
+        )
     known, ended = fault.play(machine), time.time()
     known = known or ended
-    found = wait_until(lambda: _finding(site, fault), lambda: site.told(machine.mac), within=80, every=0.5)
+    found = wait_until(lambda: _finding(site, fault), lambda: site.told(machine.mac), within=110, every=0.5)
+    if fault.since:
+        lines = (one["time"] for one in site.events(machine.mac) if re.search(fault.since, one["message"]))
+        known = next(lines, known) + fault.plus
     return Named(fault.name, found["rule"], found["message"], max(ended, found["time"]), found["time"] - known)
 
 
@@ -69,17 +76,21 @@ def _finding(site: Site, fault: Fault) -> dict[str, Any] | None:
     for event in reversed(site.events(machine.mac)):
         rule = event["detail"].get("rule") or f"{event['step'].capitalize()}{event['outcome'].capitalize()}"
         if re.fullmatch(fault.rules, rule) and re.search(fault.sentence, event["message"]):
-            if fault.registered and not _shown(site, fault):
+            where = _shown_on(fault)
+            if where and not any(re.fullmatch(fault.rules, reason) for reason in site.shown(where)):
                 return None
             return {**event, "rule": rule}
     return None
 
 
-def _shown(site: Site, fault: Fault) -> bool:
-    """By this rule, or by the next that the fault comes to: what stalls has failed a few seconds later."""
-    conditions = {one["type"]: one for one in site.hardware(fault.slug).get("status", {}).get("conditions", [])}
-    problem = conditions.get("BootProblem", {})
-    return re.fullmatch(fault.rules, problem.get("reason", "")) is not None
+def test_what_cannot_work_is_warned_about_when_it_is_applied(site: Site) -> None:
+    assert "spec.instance.userdata: it is no YAML, line 3" in site.warnings
+    assert "spec.osie.name: there is no OSIE default/nowhere yet" in site.warnings
+
+
+def _shown_on(fault: Fault) -> str:
+    """The Hardware that says the same; empty: none."""
+    return ELSEWHERE.get(fault.name, fault.slug if fault.registered else "")
 
 
 def test_each_fault_is_named_truly_on_the_journey_and_on_the_hardware(site: Site) -> None:
@@ -92,10 +103,28 @@ def test_each_fault_is_named_truly_on_the_journey_and_on_the_hardware(site: Site
         if name not in problems:
             named = one.result()
             print(f"{named.seconds:6.1f} s  {name:32} {named.rule:18} {named.message}")
+    if page.RECORDING:
+        page.write(_row(site, fault, playing[fault.name].result()) for fault in FAULTS if fault.name not in problems)
     assert not problems, "\n\n".join(f"{name}:\n{why}" for name, why in problems.items())
+    clocked = {fault.name for fault in FAULTS if fault.by_the_clock}
     late = {name: one.result().seconds for name, one in playing.items() if one.result().seconds > 30}
+    late = {name: seconds for name, seconds in late.items() if name not in clocked}
     assert not late, "a busy machine is late, but not that late"
     _nothing_false(site, [one.result() for one in playing.values()])
+
+
+def _row(site: Site, fault: Fault, named: Named) -> page.Row:
+    shown = site.shown(_shown_on(fault))
+    where = ["condition", "Event"] if any(re.fullmatch(fault.rules, reason) for reason in shown) else []
+    if fault.actions or fault.workflow:
+        where += ["MESSAGE"] if _column(site, fault, named) else []
+    return page.Row(fault, named.rule, named.message, named.seconds, tuple(where), site.machines[fault.name].ip)
+
+
+def _column(site: Site, fault: Fault, named: Named) -> bool:
+    """Whether the column MESSAGE of its Workflow says the same."""
+    shown = site.kubectl("get", "workflow", fault.slug, "-o", "jsonpath={.status.message}")
+    return bool(shown) and shown[:60].rstrip("…") in named.message
 
 
 def _nothing_false(site: Site, named: list[Named]) -> None:
@@ -106,7 +135,9 @@ def _nothing_false(site: Site, named: list[Named]) -> None:
         others = [
             each["message"]
             for each in warnings
-            if each["time"] <= one.until and not re.fullmatch(fault.rules, each["detail"]["rule"])
+            if each["time"] <= one.until
+            and not re.fullmatch(fault.rules, each["detail"]["rule"])
+            and each["detail"]["rule"] != "AgentMissing"  # on a busy host it is late, and that is so
         ]
         assert not others, f"{fault.name}: {others}"
 

@@ -19,6 +19,10 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         match path:
             case "/good" | "/another":
                 writer.write(head + b"\r\n" + b"MZ" + bytes(SIZE - 2))
+            case "/huge":
+                writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3000000\r\n\r\nMZ")
+                await writer.drain()
+                await asyncio.sleep(60)
             case "/stalls":
                 writer.write(head + b"\r\n" + b"MZ" + bytes(SIZE // 2))
                 await writer.drain()

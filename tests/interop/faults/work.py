@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable
 
 from edge.journey.expectations.rules.work import SILENT_SECONDS
 from tests.interop.faults.fault import Fault
@@ -25,8 +27,15 @@ def agent(firmware: Scripted) -> float:
     return time.time()
 
 
-def agent_that_prints_nothing(firmware: Scripted) -> float:
-    return agent(firmware) + SILENT_SECONDS  # before that, it may well be as it is meant
+def with_token(change: Callable[[str], str]) -> Callable[[Scripted], float]:
+    """The token on its kernel's command line is not what it was."""
+
+    def play(firmware: Scripted) -> float:
+        firmware.to_osie()
+        firmware.agent(change=lambda line: re.sub(r"tinkerbell_token=\S+", lambda found: change(found[0]), line))
+        return time.time()
+
+    return play
 
 
 def agent_with_images(firmware: Scripted) -> float:
@@ -52,10 +61,48 @@ def installed_and_back(firmware: Scripted) -> None:
     firmware.lease()
 
 
+_CONNECTED = r"connected"
+_BEGUN = r"action write started"
 FAULTS = [
-    Fault("agent without a Workflow", agent, "NoWorkflow", r"no Workflow for default/.*: create one"),
     Fault(
-        "agent of nobody", unknown_agent, "AgentRefused", r"(?i)no Hardware|not registered|unknown", registered=False
+        "agent without a Workflow",
+        agent,
+        "NoWorkflow",
+        r"no Workflow for default/.*: create one",
+        since=_CONNECTED,
+    ),
+    Fault(
+        "Workflow for another Hardware",
+        agent,
+        "NoWorkflow",
+        r"no Workflow for default/workflow-for-another-hardware: create one",
+        actions=shell("true"),
+        workflow="templateRef: {name: workflow-for-another-hardware}, hardwareRef: {name: never-heard}",
+        since=_CONNECTED,
+    ),
+    Fault(
+        "token is wrong",
+        with_token(lambda word: word[:-4] + "AAAA"),
+        "AgentRefused",
+        r"its token is not signed with a key of this server",
+        since=r"can.t speak for",
+    ),
+    Fault("token is absent", with_token(lambda _: ""), "AgentRefused", r"it shows no token", since=r"can.t speak for"),
+    Fault(
+        "the registry says nothing",
+        agent_with_images,
+        "PullStalls",
+        r"action write waits for its image .*: 127\.0\.0\.1:5000 has sent nothing for \d+ s",
+        actions=image(f"{REGISTRY}/slow:1"),
+        since=_BEGUN,
+    ),
+    Fault(
+        "agent of nobody",
+        unknown_agent,
+        "AgentRefused",
+        r"(?i)no Hardware|not registered|unknown",
+        registered=False,
+        since=r"asked as|no Hardware has",
     ),
     Fault(
         "template that fails",
@@ -63,22 +110,36 @@ FAULTS = [
         "WorkflowFailed",
         r"waits; .*TemplateError.*nowhere",
         actions=shell("echo {{ .Params.nowhere }}"),
+        since=_CONNECTED,
     ),
-    Fault("no Template", agent, "WorkflowNotBegun", r"Template", workflow="templateRef: {name: nowhere}"),
-    Fault("an action fails", agent, "ActionFailed|WorkflowFailed", r"exit code 3", actions=shell("exit 3")),
+    Fault(
+        "no Template",
+        agent,
+        "WorkflowNotBegun|WorkflowFailed",
+        r"Template",
+        workflow="templateRef: {name: nowhere}",
+        since=_CONNECTED,
+    ),
+    Fault(
+        "an action fails", agent, "ActionFailed|WorkflowFailed", r"exit code 3", actions=shell("exit 3"), since=_BEGUN
+    ),
     Fault(
         "no such disk",
         agent,
         "ActionFailed|WorkflowFailed",
         r"/dev/nosuch",
         actions=shell("dd if=/dev/zero of=/dev/nosuch/disk 2>&1"),
+        since=_BEGUN,
     ),
     Fault(
         "an action hangs",
-        agent_that_prints_nothing,
+        agent,
         "ActionSilent",
         r"has been running for .*; it has no timeout",
         actions=shell("sleep 200"),
+        since=_BEGUN,
+        plus=SILENT_SECONDS,  # before that, it may well be as it is meant
+        moment="a minute of silence",
     ),
     Fault(
         "an action takes too long",
@@ -86,13 +147,15 @@ FAULTS = [
         "ActionFailed|WorkflowFailed",
         r"2 s|timeout",
         actions=shell("sleep 200", ", timeout: 2"),
+        since=_BEGUN,
     ),
     Fault(
         "registry down",
         agent_with_images,
-        "ActionFailed|WorkflowFailed",
+        "ActionFailed|WorkflowFailed|PullStalls",
         r"127\.0\.0\.1:5999",
         actions=image("127.0.0.1:5999/a:1"),
+        since=_BEGUN,
     ),
     Fault(
         "no such image",
@@ -100,13 +163,15 @@ FAULTS = [
         "ActionFailed|WorkflowFailed",
         r"nothing",
         actions=image(f"{REGISTRY}/nothing:1"),
+        since=_BEGUN,
     ),
     Fault(
         "login needed",
         agent_with_images,
         "ActionFailed|WorkflowFailed",
-        r"(?i)unauthorized|log ?in|401",
+        r"it wants a user and password",
         actions=image(f"{REGISTRY}/private:1"),
+        since=_BEGUN,
     ),
     Fault(
         "power lost in an action",

@@ -384,7 +384,8 @@ def templates() -> Iterator[Case]:
     yield case("Template: two actions of one name", "Template", twice, "spec.actions[2]")
     many = {"actions": [{"name": f"a{number}", "image": "i"} for number in range(129)]}
     yield case("Template: 129 actions", "Template", many, "spec.actions")
-    full = {"cmd": "/bin/sh", "args": ["-c", "{{ .Params.x }}"], "networkNamespace": "host", "timeout": 60}
+    namespaces = {"networkNamespace": "host", "pidNamespace": "host"}
+    full = {"cmd": "/bin/sh", "args": ["-c", "{{ .Params.x }}"], **namespaces, "timeout": 60}
     yield case(
         "Template: everything", "Template", {**action(**full), "volumes": ["/a:/b"], "env": {"A": "{{ .Hardware }}"}}
     )

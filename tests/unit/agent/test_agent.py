@@ -50,6 +50,11 @@ class FakeRuntime:
         if image == "slow":
             await stop.wait()
 
+    def check(self, action):
+        self.calls.append(f"check {action.name}")
+        if "/gone:/gone" in action.volumes:
+            raise ActionError("InvalidAction", "this machine has no /gone")
+
     async def run(self, action, stop):
         self.calls.append(f"run {action.name}")
         end = self.ends.get(action.name, RunResult(0))
@@ -274,6 +279,17 @@ def test_agent_imports_nothing_that_the_osie_does_not_have():
     assert done.stdout.strip() == "[]"
 
 
+NERDCTL_ENV = {"CONTAINER_RUNTIME": "nerdctl", "NERDCTL_NAMESPACE": "tinkerbell", "NERDCTL_HOST": "false"}
+NERDCTL = (
+    "/run/containerd/containerd.sock:/run/containerd/containerd.sock",
+    "/var/lib/containerd:/var/lib/containerd",
+    "/var/lib/nerdctl:/var/lib/nerdctl",
+    "/opt/cni/bin:/opt/cni/bin",
+    "/etc/cni/net.d:/etc/cni/net.d",
+    "/a:/b:ro",
+)
+"""As waitdaemon's own documentation has them."""
+
 WAITDAEMON = Action(
     "id-two",
     "two",
@@ -299,17 +315,39 @@ async def test_what_waits_for_the_end_runs_when_the_server_knows_it_and_nothing_
     assert runtime.calls[-1] == "stopped two"
 
 
-async def test_missing_image_of_what_waits_for_the_end_fails_the_workflow():
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("env", {"IMAGE": "missing"}, "ImagePullFailed"),
+        ("volumes", ("/gone:/gone",), "InvalidAction"),
+        ("env", {"IMAGE": "kexec", "A\0": "b"}, "InvalidAction"),
+    ],
+)
+async def test_what_waits_for_the_end_and_could_not_be_run_then_fails_the_workflow_now(field, value, reason):
     spool = Spool()
     agent = Agent(FakeRuntime(), spool)
-    agent.handle(StartWorkflow(Workflow("w", (replace(WAITDAEMON, env={"IMAGE": "missing"}),))))
-    assert [type(event) for event in await published(spool, 2)] == [ActionStarted, ActionFailed]
+    agent.handle(StartWorkflow(Workflow("w", (replace(WAITDAEMON, **{field: value}),))))
+    started, failed = await published(spool, 2)
+    assert (type(started), type(failed), failed.reason) == (ActionStarted, ActionFailed, reason)
+
+
+async def test_agent_takes_the_next_workflow_whatever_becomes_of_what_waited(caplog):
+    runtime, spool = FakeRuntime(two=OSError(28, "No space left on device")), Spool()
+    agent = Agent(runtime, spool)
+    agent.handle(StartWorkflow(Workflow("w", (WAITDAEMON,))))
+    await published(spool, 2)
+    await until(lambda: "No space left" in caplog.text and not agent._tasks)
+    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "three", "img"),))))
+    assert await published(spool, 1) == [ActionStarted("w2", "x")]
+    await agent.close()
 
 
 def test_what_waits_for_the_end_is_the_image_that_waitdaemon_would_start_without_an_engines_socket():
     found = awaits_end(WAITDAEMON)
     assert (found.image, found.env, found.volumes) == ("kexec:v1", {"BLOCK_DEVICE": "/dev/sda3"}, ("/a:/b",))
     assert found.pid_namespace == "host"
+    by_digest = replace(WAITDAEMON, image="x/waitdaemon@sha256:ab", volumes=NERDCTL, env=WAITDAEMON.env | NERDCTL_ENV)
+    assert awaits_end(by_digest) == replace(found, volumes=("/a:/b:ro",))
     assert awaits_end(replace(WAITDAEMON, image="kexec")) is None
     assert awaits_end(replace(WAITDAEMON, env={})) is None
 

@@ -22,16 +22,32 @@ class Site:
     def __init__(self) -> None:
         self.now = 1000.0
         self.journey = Journey(lambda: self.now)
-        inventory = Inventory()
+        self.shown: dict[str, tuple[str, str]] = {}
+        """By Hardware: whose problem was said last, and which; without the problem where it is over."""
+        self.away = ""
+        self.workflows = PendingWorkflows()
+        self.inventory = inventory = Inventory()
         inventory.apply(hardware())
-        problems = cast(BootProblemWriter, SimpleNamespace(found=self._found))
+        writer = SimpleNamespace(found=self._found, found_of_another=self._found_of_another)
+        problems = cast(BootProblemWriter, writer)
         networks = cast(HostNetworks, SimpleNamespace(states=()))
         self._watch = BootWatch(
-            self.journey, inventory, PendingWorkflows(), networks, tuple, problems, (7080, 42113), lambda: self.now
+            self.journey,
+            inventory,
+            self.workflows,
+            networks,
+            tuple,
+            problems,
+            (7080, 42113),
+            lambda: self.now,
+            lambda: self.away,
         )
 
-    def _found(self, _machine: Any, _problem: Problem | None) -> None:
-        pass
+    def _found(self, machine: Any, problem: Problem | None) -> None:
+        self._found_of_another(f"{machine.namespace}/{machine.name}", machine.mac, problem)
+
+    def _found_of_another(self, hardware: object, mac: str, problem: Problem | None) -> None:
+        self.shown[str(hardware)] = (mac, problem.reason if problem is not None else "")
 
     def sweep(self) -> None:
         self.now += 1
@@ -39,6 +55,10 @@ class Site:
 
     def starts_kernel(self, mac: str) -> None:
         self.journey.record(mac, Step.BOOT, Outcome.INFO, "iPXE starts the kernel", phase="starting", uuid=UUID)
+
+    def has_a_workflow(self, mac: str) -> None:
+        """That is an event of its journey, though nobody has heard of it yet."""
+        self.journey.record(mac, Step.WORKFLOW, Outcome.INFO, "workflow d/w: Pending", state="Pending")
 
     def is_seen(self, mac: str) -> None:
         self.journey.record(mac, Step.SEEN, Outcome.INFO, "seen, not registered", uuid=UUID)
@@ -56,3 +76,54 @@ def test_second_card_is_named_whichever_card_was_heard_first() -> None:
         site.sweep()
         (warning,) = site.warnings(STRANGER)
         assert "has the UUID of Hardware d/a" in warning
+
+
+def test_slip_in_a_mac_is_shown_on_the_hardware_that_has_it_until_it_is_mended() -> None:
+    site = Site()
+    near = MAC[:-1] + "f"
+    site.has_a_workflow(MAC)
+    site.is_seen(near)
+    site.sweep()
+    assert site.shown == {"d/a": (near, "AlmostRegistered")}
+    mended = hardware()
+    mended["spec"]["networkInterfaces"] = {near: mended["spec"]["networkInterfaces"][MAC]}
+    site.inventory.apply(mended)
+    site.sweep()
+    assert site.shown == {"d/a": (near, "")}
+
+
+def test_mac_that_two_have_is_shown_on_both_until_one_has_it_alone() -> None:
+    site = Site()
+    other = hardware("10.0.0.6")
+    other["metadata"]["name"] = "b"
+    site.inventory.apply(other)
+    site.is_seen(MAC)
+    site.sweep()
+    assert site.shown == dict.fromkeys(("d/a", "d/b"), (MAC, "DuplicateMAC"))
+    site.inventory.remove(other)
+    site.sweep()
+    assert site.shown == dict.fromkeys(("d/a", "d/b"), (MAC, ""))
+
+
+def test_machine_that_nobody_knows_while_the_api_is_away_may_be_registered_by_now() -> None:
+    site = Site()
+    site.away = "the Kubernetes API has not answered since 14:02:11 UTC"
+    site.is_seen(STRANGER)
+    site.sweep()
+    (warning,) = site.warnings(STRANGER)
+    assert warning == f"is not among the Hardware that are known here, which may be old: {site.away}"
+
+
+def test_agent_without_a_workflow_hears_of_the_one_that_waits_for_a_machine_that_was_never_heard() -> None:
+    site = Site()
+    other = hardware("10.0.0.6")
+    other["metadata"]["name"], other["spec"]["networkInterfaces"] = "b", {STRANGER: {"dhcp": {"ip": "10.0.0.6"}}}
+    site.inventory.apply(other)
+    spec = {"hardwareRef": {"name": "b"}, "templateRef": {"name": "t"}}
+    site.workflows.apply({"kind": "Workflow", "metadata": {"name": "w", "namespace": "d"}, "spec": spec})
+    site.has_a_workflow(STRANGER)
+    site.journey.record(MAC, Step.AGENT, Outcome.OK, "connected")
+    for _ in range(9):
+        site.sweep()
+    (said,) = [event.message for event in site.journey.newest(MAC, 9) if event.step is Step.WORKFLOW]
+    assert said.endswith(". Workflow d/w waits for Hardware d/b, which was never heard: is it meant for this one?")

@@ -26,6 +26,7 @@ FULL = {
     "hostname": "web-1",
     "nameservers": ["10.0.0.53", "dns.example.org"],
 }
+NO_STORAGE = "Hardware m1 has no annotation tinkerbell.org/storage, which names partitions and filesystems"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1Pvk3mNqvWnNIdW4C6Cw3qL2vJYV7cVY5M2z5dJQ0e ops@example"
 
 
@@ -279,13 +280,7 @@ def test_actions_of_v1alpha1_find_disks_and_names_where_they_look_for_them() -> 
                 "hostname": "web-1",
                 "ips": [{"address": "10.0.0.5", "netmask": "255.255.255.0", "gateway": "10.0.0.1", "family": 4}],
                 "ssh_keys": [KEY],
-                "storage": {
-                    "disks": [
-                        {"device": "/dev/sda", "partitions": [], "wipe_table": False},
-                        {"device": "/dev/nvme0n1", "partitions": [], "wipe_table": False},
-                    ],
-                    "filesystems": [],
-                },
+                "storage": NO_STORAGE,
             }
         }
     }
@@ -348,13 +343,18 @@ def test_rootio_finds_the_partitions_of_the_annotation_and_stops_where_it_can_no
     for broken in ("{", "[]", '{"disks": {}}', ""):
         # No list of disks that it could write an empty partition table on.
         assert served(broken) == "the annotation tinkerbell.org/storage of Hardware m1 can't be read"
+    assert served("{}") == {"disks": [], "filesystems": []}, "who wants none can say so"
+
+
+def test_machine_without_partitions_is_no_success_of_rootio_which_would_empty_its_disks() -> None:
+    tree = compile_tree(hardware(devices=["/dev/sda"]))
+    assert orjson.loads(tree.legacy)["metadata"]["instance"]["storage"] == tree.storage_problem == NO_STORAGE
 
 
 def test_old_metadata_says_nothing_that_the_hardware_does_not() -> None:
     document = orjson.loads(compile_tree(hardware(interfaces={MAC: {}, SECOND: {"dhcp": {"ip": "10.0.0.5"}}})).legacy)
-    storage: dict[str, list[str]] = {"disks": [], "filesystems": []}
     ips = [{"address": "10.0.0.5", "family": 4}]
-    assert document == {"metadata": {"instance": {"id": "m1", "ips": ips, "ssh_keys": [], "storage": storage}}}
+    assert document == {"metadata": {"instance": {"id": "m1", "ips": ips, "ssh_keys": [], "storage": NO_STORAGE}}}
 
 
 # --- whatever the Hardware ---

@@ -120,13 +120,15 @@ class Rack:
     """Of connections that tests made by hand."""
 
     def register(self, name: str = "m1", mac: str = MAC, ip: str | None = IP, **spec: Any) -> None:
-        """Apply a Hardware with one interface; `spec` may override anything, `interface` adds to the interface."""
+        """Apply a Hardware with one interface; `spec` may override anything, `interface` adds to the interface, and
+        `annotations` are the object's."""
         interface = {"dhcp": {"ip": ip, "hostname": name}} | spec.pop("interface", {})
         if ip is None:
             del interface["dhcp"]
+        metadata = {"name": name, "namespace": "default", "annotations": spec.pop("annotations", {})}
         self.inventory.apply(
             {
-                "metadata": {"name": name, "namespace": "default"},
+                "metadata": metadata,
                 "spec": {"networkInterfaces": {mac: interface}, "osie": {"name": "lab"}} | spec,
             }
         )

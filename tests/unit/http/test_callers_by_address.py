@@ -547,3 +547,20 @@ async def test_mac_that_two_hardware_claim_is_nobodys_behind_nat(other_rack: Oth
         assert (await rack.ask(f"/nocloud/{SPARE_MAC}/user-data", ip=NAT)).status == 404
         token = tokens(rack).mint(SPARE_MAC)
         assert (await rack.ask(f"/nocloud/{token}/user-data", ip=NAT)).status == 404
+
+
+@pytest.mark.parametrize(
+    ("address", "whose"),
+    [("127.0.0.77", "not its address"), (OTHER_IP, "the address of Hardware default/m2")],
+)
+async def test_machine_that_asks_from_a_wrong_address_is_told_so_on_its_own_journey(
+    other_rack: OtherRack, address: str, whose: str
+) -> None:
+    links = Links()
+    links.macs[address] = MAC
+    async with other_rack(neighbours=links) as rack:
+        fill(rack)
+        for _ in range(2):
+            assert (await rack.ask("/latest/user-data", ip=address)).status in (403, 404)
+        message = f"metadata asked for from {address}, which is {whose}: its Hardware says {IP}"
+        assert rack.lines(MAC) == [(Step.METADATA, Outcome.FAILED, message)]

@@ -59,6 +59,19 @@ async def test_what_the_hardware_lacks_is_not_found(machines: Any) -> None:
     assert (await machines.ask("/latest/dynamic/instance-identity/document")).status == 404
 
 
+@pytest.mark.parametrize("fast", [True, False])
+async def test_rootio_without_partitions_fails_and_the_journey_says_what_is_missing(rack: Rack, fast: bool) -> None:
+    rack.register()
+    headers = {"User_Agent": "bootkit"} | ({} if fast else {"X_Any": "makes it no plain request"})
+    reply = await rack.ask("/metadata", **headers)
+    why = "Hardware m1 has no annotation tinkerbell.org/storage, which names partitions and filesystems"
+    assert (reply.status, yaml.safe_load(reply.text)["metadata"]["instance"]["storage"]) == (200, why)
+    assert rack.lines() == [(Step.METADATA, Outcome.FAILED, f"rootio leaves the disks alone and fails: {why}")]
+    rack.register(annotations={"tinkerbell.org/storage": "{}"})
+    await rack.ask("/metadata", **headers)
+    assert rack.lines()[1:] == [(Step.METADATA, Outcome.OK, "metadata to bootkit")]
+
+
 async def test_stranger_is_told_which_address_was_seen(machines: Any) -> None:
     reply = await machines.ask("/2009-04-04/meta-data/instance-id", ip="127.0.0.9")
     assert (reply.status, reply.text) == (404, "no Hardware has the address 127.0.0.9\n")
@@ -198,3 +211,13 @@ async def test_report_for_another_machine_is_refused(machines: Any) -> None:
     reply = await machines.ask("/phone-home/m1", ip=OTHER_IP, method="POST", data={"hostname": "evil"})
     assert reply.status == 403
     assert machines.lines() == []
+
+
+async def test_user_data_that_cloud_init_drops_is_said_when_it_is_sent_and_no_other_is(rack: Rack) -> None:
+    rack.register(instance={"userdata": "# cloud-config\nusers: []\n"})
+    rack.register("m2", OTHER_MAC, OTHER_IP, instance={"userdata": "#!/bin/sh\n"})
+    for ip in (IP, OTHER_IP):
+        assert (await rack.ask("/latest/user-data", ip=ip, **CLOUD_INIT)).status == 200
+    wrong = "its first line is not #cloud-config, so cloud-init takes nothing of it"
+    assert rack.lines() == [(Step.METADATA, Outcome.FAILED, f"user-data to Cloud-Init/22.4.2: {wrong}")]
+    assert rack.lines(OTHER_MAC) == [(Step.METADATA, Outcome.OK, "user-data to Cloud-Init/22.4.2")]

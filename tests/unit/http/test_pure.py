@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +16,7 @@ from edge.http.files.ranges import ChangedError, NotModifiedError, Span, Unsatis
 from edge.http.routes import Place, Route, route
 
 MAC = "52:54:00:00:00:01"
+GUIDE = Path(__file__).parents[3] / "docs" / "migrating.md"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,19 @@ MAC = "52:54:00:00:00:01"
 )
 def test_path_means_what_the_table_says(path: str, expected: Route | None) -> None:
     assert route(path) == expected
+
+
+def test_each_path_of_smee_and_tootles_that_the_guide_names_is_as_it_says() -> None:
+    section = GUIDE.read_text().partition("\n## What Smee and Tootles answer\n")[2].partition("\n## ")[0]
+    rows = [row.split(" | ") for row in section.splitlines() if row.startswith("| `/")]
+    found = {}
+    for request, _, ours, *_ in rows:
+        for path in re.findall(r"`(/[^`]*)`", request):
+            path = re.sub(r"\[MAC/\]", f"{MAC}/", path).replace("MAC", MAC).removesuffix("/...")
+            found[path] = ours
+    assert len(found) >= 8
+    for path, ours in found.items():
+        assert (route(path) is None) == (ours == "404"), path
 
 
 _OF_EC2 = (

@@ -35,6 +35,18 @@ async def test_what_ipxe_says_before_the_kernel_is_on_the_journey(
     assert event.detail == {"phase": "starting", "model": "Maker Model", "uuid": "u", **memory}
 
 
+@pytest.mark.parametrize(
+    ("clock", "ahead"), [("0", True), ("9999999999", True), ("0x5c3f1b00", True), ("", False), ("10h", False)]
+)
+async def test_clock_of_a_machine_is_compared_with_ours(rack: Rack, clock: str, ahead: bool) -> None:
+    rack.register()
+    assert (await rack.ask(f"/sign/starting?clock={clock}")).status == 200
+    (event,) = rack.journey.events(MAC)
+    assert ("clock_ahead_seconds" in event.detail) is ahead
+    if ahead:
+        assert abs(int(event.detail["clock_ahead_seconds"]) + event.time - int(clock, 0)) < 60
+
+
 async def test_sign_of_whom_nobody_knows_is_none(rack: Rack) -> None:
     rack.register()
     assert (await rack.ask("/sign/up", ip="127.0.0.9")).status == 403

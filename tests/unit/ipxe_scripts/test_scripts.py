@@ -84,7 +84,7 @@ imgexec why || exit 1
 # So that the edge knows that this far all was well; whatever becomes of it, the kernel is started.
 imgfetch --name sign http://10.0.0.1:7080/sign/starting\
 ?model=${manufacturer:uristring}%20${product:uristring}&uuid=${uuid}\
-&memory=${smbios/19.4.8:hexraw}&above=${smbios/1.19.4.8:hexraw} && imgfree sign ||
+&memory=${smbios/19.4.8:hexraw}&above=${smbios/1.19.4.8:hexraw}&clock=${unixtime} && imgfree sign ||
 echo Starting the kernel
 boot ||
 echo FAILED: the kernel from http://10.0.0.1:7080/osie/lab/kernel could not be started

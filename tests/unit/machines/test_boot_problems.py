@@ -13,6 +13,7 @@ from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
+from tink.kube.objects import NamespacedName
 
 OTHER = "52:54:00:12:34:57"
 LATE = Problem("NoTFTPRequest", "has 10.0.0.5, but for 8 s no TFTP request came in")
@@ -91,6 +92,20 @@ async def test_problem_of_an_earlier_run_ends_when_the_machine_gets_on() -> None
     async with writing(api) as (writer, machine):
         writer.found(machine, None)
         await until(lambda: api.condition() == ("False", "GetsOn"))
+
+
+async def test_problem_of_another_machine_ends_when_the_hardwares_own_gets_on_or_by_itself() -> None:
+    api = Watched()
+    api.put(hardware())
+    near = Problem("AlmostRegistered", "one digit off")
+    async with writing(api) as (writer, machine):
+        key = NamespacedName(machine.namespace, machine.name)
+        for end in (lambda: writer.found(machine, None), lambda: writer.found_of_another(key, OTHER, None)):
+            writer.found_of_another(key, OTHER, near)
+            await until(lambda: api.condition() == ("True", "AlmostRegistered"))
+            end()
+            await until(lambda: api.condition() == ("False", "GetsOn"))
+    assert api.events[0]["message"] == f"{OTHER}: one digit off"
 
 
 async def test_problem_of_one_card_stays_while_the_other_gets_on() -> None:

@@ -24,6 +24,7 @@ from tests.unit.server.bench import Bench
 from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
 from tink.kube.client import ConflictError, NotFoundError
+from tink.kube.resources import HARDWARE
 from tink.server.activity import AgentActivity
 from tink.server.server import WorkflowServer
 from tink.server.settings import ServerSettings
@@ -92,8 +93,9 @@ class FakeApi:
     """The client's `get` and `patch` over a FakeInformer. `faults` are raised by patches first, one per call;
     `gate`, when set, holds patches back after they were carried out."""
 
-    def __init__(self, workflows: FakeInformer) -> None:
+    def __init__(self, workflows: FakeInformer, hardware: FakeInformer) -> None:
         self.workflows = workflows
+        self.hardware = hardware
         self.faults: list[Exception] = []
         self.patches = 0
         self.gate: asyncio.Event | None = None
@@ -105,19 +107,31 @@ class FakeApi:
             raise NotFoundError(404, "NotFound", name)
         return copy.deepcopy(obj)
 
-    async def patch(self, _: Any, name: str, namespace: str, patch: Raw, *, subresource: str | None = None) -> Raw:
+    async def patch(
+        self, resource: Any, name: str, namespace: str, patch: Raw, *, subresource: str | None = None
+    ) -> Raw:
         await asyncio.sleep(0)
         self.patches += 1
+        if resource is HARDWARE:
+            return self._annotate(name, namespace, patch)
         assert subresource == "status", "the server writes the status and nothing else"
         if self.faults:
             raise self.faults.pop(0)
-        obj = await self.get(_, name, namespace)
+        obj = await self.get(resource, name, namespace)
         if patch["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
             raise ConflictError(409, "Conflict", name)
         stored = self.workflows.put(merge(obj, copy.deepcopy({"status": patch["status"]})))
         if self.gate is not None:
             await self.gate.wait()
         return copy.deepcopy(stored)
+
+    def _annotate(self, name: str, namespace: str, patch: Raw) -> Raw:
+        assert (list(patch), list(patch["metadata"])) == (["metadata"], ["annotations"]), "of a Hardware, no more"
+        if self.faults:
+            raise self.faults.pop(0)
+        obj = self.hardware.get(namespace, name)
+        assert obj is not None
+        return self.hardware.put(merge(obj, copy.deepcopy(patch)))
 
 
 class ScriptedAgent:
@@ -172,7 +186,7 @@ class Rig:
     def __init__(self) -> None:
         self.workflows = FakeInformer()
         self.hardware = FakeInformer()
-        self.api = FakeApi(self.workflows)
+        self.api = FakeApi(self.workflows, self.hardware)
         self.seen: list[AgentActivity] = []
         self.now = 1_800_000_000.0
         self.server: Any = None

@@ -19,6 +19,7 @@ def test_start_command_carries_all_of_an_action() -> None:
         "env": {"K": "v"},
         "volumes": ["/a:/b:ro"],
         "networkNamespace": "host",
+        "pidNamespace": "host",
         "timeout": 5,
     }
     actions = [{"id": "a0", "rendered": rendered}, {"id": "a1", "rendered": {"name": "m", "image": "j"}}]
@@ -27,7 +28,7 @@ def test_start_command_carries_all_of_an_action() -> None:
     full = pb.Workflow.Action(
         id="a0", name="n", image="i", cmd="c", args=["x", "y"], env={"K": "v"}, volumes=["/a:/b:ro"]
     )
-    full.ns.net = "host"
+    full.ns.net = full.ns.pid = "host"
     assert message == pb.Workflow(workflow_id="u", actions=[full, pb.Workflow.Action(id="a1", name="m", image="j")])
     assert not message.actions[1].HasField("cmd")
     assert not message.actions[1].HasField("ns")

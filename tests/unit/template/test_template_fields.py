@@ -37,6 +37,7 @@ def test_every_field_but_name_and_timeout_is_a_template() -> None:
         env={"{{.Params.x}}_DISK": "{{index .hardware.disks 0}}"},
         volumes=["/dev:/{{.Params.x}}"],
         networkNamespace=field,
+        pidNamespace=field,
         timeout=60,
     )
     assert rendered(given_action, params={"x": "v"}) == [
@@ -48,6 +49,7 @@ def test_every_field_but_name_and_timeout_is_a_template() -> None:
             "env": {"v_DISK": "/dev/nvme0n1"},
             "volumes": ["/dev:/v"],
             "networkNamespace": "v",
+            "pidNamespace": "v",
             "timeout": 60,
         }
     ]
@@ -95,6 +97,7 @@ def test_values_with_yaml_or_template_syntax_arrive_unchanged_and_nowhere_else(v
         (action(env={"{{.x}}": "v"}), "spec.actions[0].env[{{.x}}]", "map has no entry"),
         (action(volumes=["/a:/b", "{{.x}}"]), "spec.actions[0].volumes[1]", "map has no entry"),
         (action(networkNamespace="{{.x}}"), "spec.actions[0].networkNamespace", "map has no entry"),
+        (action(pidNamespace="{{.x}}"), "spec.actions[0].pidNamespace", "map has no entry"),
         (action(image="{{if false}}x{{end}} "), "spec.actions[0].image", "renders to nothing, but must be an image"),
         (action(volumes=["{{print}}"]), "spec.actions[0].volumes[0]", "renders to nothing"),
         (action(env={"{{print}}": "v"}), "spec.actions[0].env[{{print}}]", "renders to nothing"),

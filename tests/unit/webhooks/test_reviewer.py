@@ -112,6 +112,15 @@ async def test_workflow_is_let_in_with_a_warning_for_each_part_that_is_missing(w
     assert (await world.review("CREATE", new)).warnings == (), "what can't be known is not claimed"
 
 
+async def test_user_data_that_cloud_init_drops_is_warned_about_once(world: World) -> None:
+    new = hardware("h")
+    new["spec"]["instance"] = {"userdata": "#cloud-config\n- users\n"}
+    (warning,) = (await world.review("CREATE", new)).warnings
+    assert warning.startswith("spec.instance.userdata: it is YAML, but no mapping of names to values")
+    labelled = {**new, "metadata": {**new["metadata"], "labels": {"a": "b"}}}
+    assert (await world.review("UPDATE", labelled, new)).warnings == ()
+
+
 # --- templates --------------------------------------------------------------------------------------------------------
 
 

@@ -84,3 +84,23 @@ def test_it_is_never_empty_nor_longer_than_a_line(state: object, broken: Any) ->
         said = summary(status)
         assert 0 < len(said) <= MAX_SUMMARY
         assert said == " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            "exit code 1 | Archive2Disk - Archive streamer | ------------------------ | "
+            "Mounted [/dev/sda1] -> [/mountAction] | processing file [/mountAction/etc/passwd] | digest mismatch",
+            "NonZeroExit: exit code 1 | …[/dev/sda1] -> [/mountAction] | "
+            "processing file [/mountAction/etc/passwd] | digest mismatch",
+        ),
+        ("one word " * 40, "NonZeroExit: " + ("one word " * 40)[:106].rstrip() + "…"),
+        ("h" * 100 + " | tail " + "t" * 100, "NonZeroExit: " + "h" * 100 + " | tai…"),
+    ],
+    ids=["what was said last", "one line", "no room"],
+)
+def test_failure_whose_output_is_too_long_shows_what_was_said_last(message: str, said: str) -> None:
+    status = {"state": "Failed", "conditions": [condition("Succeeded", "False", "NonZeroExit", message)]}
+    assert summary(status) == said
+    assert len(said) <= MAX_SUMMARY

@@ -78,6 +78,8 @@ class RetryPolicy:
     gone_timeout: float = 30.0
     established_after: float = 1.0
     """A stream that has lived this long without a word is taken to be accepted."""
+    patience: float = 5.0
+    """A server that has not answered for so long is said to be out of reach."""
 
 
 class Transport:
@@ -186,7 +188,13 @@ class Transport:
 
     async def _establish(self, backoff: Backoff) -> None:
         """Take the stream for accepted when nothing was said against it, counted from when there is a connection."""
-        await self._reachable()
+        try:
+            async with asyncio.timeout(self._policy.patience):
+                await self._reachable()
+        except TimeoutError:
+            silent = f"nothing has answered there for {self._policy.patience:.0f} s"
+            self._report("broken", logging.WARNING, f"cannot reach the server {self._server} yet: {silent}")
+            await self._reachable()
         await asyncio.sleep(self._policy.established_after)
         self._established(backoff)
 

@@ -141,7 +141,7 @@ def _differences(
         change["ended"] = ended
     if new.after_workflow != old.after_workflow:
         after = new.after_workflow
-        change["settling"] = [after.workflow_id, after.outcome, after.begun] if after else None
+        change["settling"] = _settling(after) if after else None
     newest = old_pending[-1][0] if old_pending else 0
     if added := [[number, type(event).__name__, asdict(event)] for number, event in new_pending if number > newest]:
         change["events"] = added
@@ -150,6 +150,16 @@ def _differences(
     elif old_pending and not new_pending:
         change["first"] = newest + 1
     return change
+
+
+def _settling(after: AfterWorkflow) -> list[Any]:
+    waits = [asdict(after.finally_run)] if after.finally_run is not None else []
+    return [after.workflow_id, after.outcome, after.begun, *waits]
+
+
+def _settling_from(raw: Sequence[Any]) -> AfterWorkflow:
+    workflow_id, outcome, begun, *waits = raw
+    return AfterWorkflow(workflow_id, WorkflowOutcome(outcome), begun, _action_from(waits[0]) if waits else None)
 
 
 def _at(progress: Progress) -> list[Any]:
@@ -182,7 +192,7 @@ def _progress_from(state: Mapping[str, Any]) -> Progress:
         begun=begun,
         stopping=stopping,
         ended={workflow_id: WorkflowOutcome(outcome) for workflow_id, outcome in ended},
-        after_workflow=AfterWorkflow(after[0], WorkflowOutcome(after[1]), after[2]) if after else None,
+        after_workflow=_settling_from(after) if after else None,
     )
 
 

@@ -102,6 +102,7 @@ class ImageStore:
         session = Session(reference, self._registries, self._sleep, progress.note)
         pull = _Pull(image, reference, session, self._images, self._work, self._architecture, progress)
         work = asyncio.create_task(asyncio.to_thread(pull.run))
+        silences = asyncio.create_task(progress.tell_silences())
         try:
             if not await done_before(work, stop):
                 session.abort()
@@ -119,6 +120,8 @@ class ImageStore:
             raise ActionError(Reason.IMAGE_PULL_FAILED, f"image {image}: {error}") from error
         except OSError as error:
             raise ActionError(Reason.IMAGE_PULL_FAILED, f"image {image}: {error.filename}: {error.strerror}") from error
+        finally:
+            silences.cancel()
 
     def _is_here(self, image: str) -> bool:
         """Whether an earlier pull of `image` brought something that is still there."""
@@ -200,7 +203,9 @@ class _Pull:
         )
 
     def _manifest(self, version: str) -> tuple[str, dict[str, Any]]:
+        self._progress.waits_for(self._reference.host)
         content = self._session.manifest(version)
+        self._progress.waits_for("")
         algorithm = "sha512" if version.startswith("sha512:") else "sha256"
         digest = f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}"
         if is_digest(version) and digest != version:
@@ -279,12 +284,14 @@ class _Pull:
                         raise
                     self._progress.note(f"{error}; continuing at byte {file.tell()}")
                     self._session.retry_pause(backoff, error.wait)
+            self._progress.waits_for("")
             file.seek(0)
             found = hashlib.file_digest(file, blob.digest.partition(":")[0]).hexdigest()
         if found != blob.digest.partition(":")[2]:
             raise RegistryError(f"blob {blob.digest}: what the registry sent has the digest {found}")
 
     def _transfer(self, blob: _Blob, file: Any, *, counted: bool) -> None:
+        self._progress.waits_for(self._reference.host)
         position, chunks = self._session.blob(blob.digest, file.tell())
         if counted:
             self._done -= file.tell() - position

@@ -32,13 +32,16 @@ class ProcessRuntime:
     async def pull(self, _image: str, _stop: asyncio.Event) -> None:
         """Nothing to fetch."""
 
-    async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
+    def check(self, action: Action) -> None:
         if not action.cmd:
             raise ActionError(Reason.INVALID_ACTION, f"action {action.name}: cmd: the process runtime needs one")
         # "host" is what a process has anyway.
         if action.volumes or {action.pid_namespace, action.network_namespace} - {"", "host"}:
             message = f"action {action.name}: the process runtime has neither volumes nor namespaces of its own"
             raise ActionError(Reason.INVALID_ACTION, message)
+
+    async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
+        self.check(action)
         output = Output(action.name)
         with tempfile.TemporaryDirectory(dir=self._state_dir, prefix="process-") as directory:
             files = FailureFiles(Path(directory))

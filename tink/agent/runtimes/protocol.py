@@ -33,6 +33,11 @@ class Runtime(Protocol):
         """
         ...
 
+    def check(self, action: Action, /) -> None:
+        """Raise ActionError for what of `action`, whose image is ready, can't be had on this machine: whoever is to run
+        it later learns now whether it can be."""
+        ...
+
     async def run(self, action: Action, stop: asyncio.Event, /) -> RunResult:
         """Run `action` to its end, or until `stop` is set: TERM, a grace, KILL. Raises ActionError.
 

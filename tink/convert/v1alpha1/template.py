@@ -15,6 +15,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from tink import waitdaemon
 from tink.api import bounds, rules
 from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.api.yaml import plain_scalar
@@ -33,22 +34,18 @@ _PARAM = re.compile(r"\{\{-?\s*\.(?:Params\.)?\w+\s*-?\}\}\Z", re.ASCII)
 _NEW_NAMES = {"environment": ".env", "command": ".args"}
 _SHARED_NAME = re.compile(r"^(spec(?:\.actions\[[0-9]+\])?)\.(environment|command)(?=[.\[]|\Z)")
 _NAMESPACES = re.compile(r"(?<=\])\.namespaces(?:\.network)?\Z")
+_PID = re.compile(r"(?<=\])\.(?:namespaces\.)?pid\Z")
 _MOST_LINES = 20
 _RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
-_WAITS = "waitdaemon"
-"""An image that starts the one in $IMAGE when the agent has reported."""
-_ENGINE_SOCKET = "/var/run/docker.sock"
 _HUB = (
-    "{image} names no registry, so it is Docker Hub's, which has none such; tink-worker put its own (docker_registry=) "
-    "before each image: --image-registry HOST does the same"
+    "{image} names no registry, so it is Docker Hub's; tink-worker put its own (docker_registry=) before each image: "
+    "--image-registry HOST does the same"
 )
-_ACTIONS = frozenset(
-    {
-        *("archive2disk", "cexec", "disk-partition", "disk-wipe", "grub2disk", "image2disk", "install-grub"),
-        *("install-root-fs", "kexec", "oci2disk", "qemuimg2disk", "rootio", "slurp", "syslinux", "writefile"),
-    }
+_ROOTIO = (
+    "it makes the partitions and filesystems of the Hardware's annotation tinkerbell.org/storage, and fails without: "
+    "convert makes it of v1alpha1's metadata.instance.storage. It asks port 50061 of MIRROR_HOST (--legacy-ports "
+    "50061), or METADATA_SERVICE_PORT"
 )
-"""Images of Tinkerbell's actions, which have such names in sites' own registries."""
 _REACTION = "v1alpha2 has no reactions to failures: let the action itself clean up"
 
 
@@ -211,17 +208,14 @@ class _Conversion:
         self._timeout(action, result)
         namespaces = action.fields("namespaces")
         network = namespaces.peek("network")
-        if text := self._text_of(namespaces, "network", bounds.MAX_NETWORK_NAMESPACE_CHARACTERS):
+        if text := self._text_of(namespaces, "network", bounds.MAX_NAMESPACE_CHARACTERS):
             result["networkNamespace"] = text
         elif network is None:
             namespaces.ignore("network")
         restarts = last and _restarts(result)
-        if restarts and "host" in (action.peek("pid"), namespaces.peek("pid")):
-            action.ignore("pid")  # that is what an action gets that reboots
-            namespaces.ignore("pid")
-        else:
-            namespaces.drop("pid", constraints.NO_PID_NAMESPACE)
-            action.drop("pid", constraints.NO_PID_NAMESPACE)
+        in_machines_own = [self._pid(each) for each in (action, namespaces)]
+        if any(in_machines_own) and not restarts:  # what reboots gets it anyway
+            result["pidNamespace"] = "host"
         namespaces.rest()
         for key in ("on-timeout", "on-failure"):
             action.drop(key, _REACTION)
@@ -236,15 +230,24 @@ class _Conversion:
             )
         return result
 
+    @staticmethod
+    def _pid(fields: Fields) -> bool:
+        """Whether it asks for the machine's PID namespace."""
+        if fields.peek("pid") == "host":
+            fields.ignore("pid")
+            return True
+        fields.drop("pid", constraints.PID_NAMESPACE)
+        return False
+
     def _unwrap(self, action: Fields, result: Raw) -> None:
         """waitdaemon has an engine start the image in $IMAGE after its own end: with `reboots`, that image is the
         action."""
-        image = result.get("env", {}).get("IMAGE")
-        if _image_name(result) != _WAITS or not image:
+        image = waitdaemon.started_by(result["image"], result.get("env", {}))
+        if not image:
             return
         result["image"] = image
-        env = {name: value for name, value in result["env"].items() if name not in ("IMAGE", "WAIT_SECONDS")}
-        volumes = [each for each in result.get("volumes", ()) if not each.startswith(f"{_ENGINE_SOCKET}:")]
+        env = waitdaemon.without_its_own(result["env"])
+        volumes = waitdaemon.without_engines(result.get("volumes", ()))
         for field, left in (("env", env), ("volumes", volumes)):
             if left:
                 result[field] = left
@@ -278,11 +281,13 @@ class _Conversion:
             self._findings.error(action.at("image"), "an action must have an image")
         elif refusal := constraints.image(image):
             self._findings.error(action.at("image"), refusal)
-        elif _has_no_registry(image):
+        elif _names_no_registry(image):
             if self._registry:
-                return f"{self._registry}/{image}"
-            if _image_name({"image": image}) in _ACTIONS:
+                image = f"{self._registry}/{image}"
+            else:
                 self._findings.changed(action.at("image"), _HUB.format(image=image))
+        if waitdaemon.image_name(image) == "rootio":
+            self._findings.changed(action.at("image"), _ROOTIO)
         return image
 
     def _command(self, action: Fields) -> list[str]:
@@ -388,7 +393,8 @@ def _place(path: str) -> str:
         return path
     if not path.startswith("tasks[0]."):
         return "spec"
-    path = _NAMESPACES.sub(".networkNamespace", f"spec{path.removeprefix('tasks[0]')}")
+    path = _PID.sub(".pidNamespace", f"spec{path.removeprefix('tasks[0]')}")
+    path = _NAMESPACES.sub(".networkNamespace", path)
     return _SHARED_NAME.sub(lambda match: match[1] + _NEW_NAMES[match[2]], path)
 
 
@@ -405,18 +411,14 @@ def _seconds(text: Any) -> int | None:
     return number
 
 
-def _image_name(action: Raw) -> str:
-    """Of an action, without registry, tag and digest."""
-    return str(action["image"]).rpartition("/")[2].partition("@")[0].partition(":")[0]
-
-
-def _has_no_registry(image: str) -> bool:
-    """Whether an image has no path at all before its name, and none that a template may put there."""
-    return "/" not in image and "{{" not in image
+def _names_no_registry(image: str) -> bool:
+    """Whether an image's name begins with no registry, by Docker's rule, and with no template either."""
+    first, slash, _ = image.partition("/")
+    return "{{" not in first and not (slash and ("." in first or ":" in first or first == "localhost"))
 
 
 def _restarts(action: Raw) -> bool:
     """Whether an action seems to restart the machine, or to start another kernel on it."""
-    image = _image_name(action)
+    image = waitdaemon.image_name(action["image"])
     name = str(action["name"]).lower()
-    return bool(_RESTARTS.search(image.lower()) or _RESTARTS.search(name)) or image == _WAITS
+    return bool(_RESTARTS.search(image.lower()) or _RESTARTS.search(name)) or image == waitdaemon.NAME

@@ -13,7 +13,6 @@ from typing import Any
 
 from tink.api import bounds
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.convert import constraints
 from tink.convert.fields import Fields, says_nothing
 from tink.convert.findings import Findings
 from tink.convert.params import check_params, param_text
@@ -82,9 +81,9 @@ def _conditions(obj: Raw) -> list[Raw]:
     return [each for each in conditions if isinstance(each, dict)] if isinstance(conditions, list) else []
 
 
-def _replace(mapping: Raw, old: str, new: str, value: Any) -> None:
-    """Put a value under a new name at the old one's place."""
-    items = [(new if key == old else key, value if key == old else item) for key, item in mapping.items()]
+def _replace(mapping: Raw, old: str, new: Raw) -> None:
+    """Put values under new names at the old one's place."""
+    items = [pair for key, item in mapping.items() for pair in (new.items() if key == old else [(key, item)])]
     mapping.clear()
     mapping.update(items)
 
@@ -133,7 +132,7 @@ def _lease(dhcp: Raw, path: str, findings: Findings) -> None:
             findings.dropped(at, f"leaseTimeSeconds says {dhcp['leaseTimeSeconds']}, and is kept")
         del dhcp["leaseTime"]
     elif isinstance(seconds, int) and not isinstance(seconds, bool) and 0 <= seconds <= bounds.MAX_LEASE_SECONDS:
-        _replace(dhcp, "leaseTime", "leaseTimeSeconds", seconds)
+        _replace(dhcp, "leaseTime", {"leaseTimeSeconds": seconds})
         findings.moved(at, f"{path}.leaseTimeSeconds")
     else:
         del dhcp["leaseTime"]
@@ -167,7 +166,7 @@ def _params(spec: Raw, findings: Findings) -> None:
                 found[key] = text
         del spec["templateParams"]
     check_params(found, "spec.templateData", findings)
-    _replace(spec, "templateData", "templateParams", found)
+    _replace(spec, "templateData", {"templateParams": found})
     findings.moved("spec.templateData", "spec.templateParams")
 
 
@@ -199,19 +198,21 @@ def _template(spec: Raw, findings: Findings) -> None:
             continue
         path = f"spec.actions[{index}]"
         namespaces = Fields(action, findings, path).fields("namespaces")
-        network = namespaces.text("network")
-        namespaces.drop("pid", constraints.NO_PID_NAMESPACE)
+        named = {f"{key}Namespace": namespaces.text(key) for key in ("network", "pid")}
         namespaces.rest()
-        own = action.get("networkNamespace")
-        if network and own not in (None, "", network):
-            findings.dropped(f"{path}.namespaces.network", f"networkNamespace says {own!r:.80}, and is kept")
-            network = None
-        if network:
-            _replace(action, "namespaces", "networkNamespace", network)
-            findings.moved(f"{path}.namespaces", f"{path}.networkNamespace")
-            findings.moved(f"{path}.namespaces.network", f"{path}.networkNamespace")
-        else:
-            del action["namespaces"]
+        kept = {}
+        for field, text in named.items():
+            before, own = f"{path}.namespaces.{field.removesuffix('Namespace')}", action.get(field)
+            if text and own not in (None, "", text):
+                findings.dropped(before, f"{field} says {own!r:.80}, and is kept")
+            elif text:
+                kept[field] = text
+                findings.moved(before, f"{path}.{field}")
+        for field in kept:
+            action.pop(field, None)
+        _replace(action, "namespaces", kept)
+        if kept:
+            findings.moved(f"{path}.namespaces", f"{path}.{next(iter(kept))}")
 
 
 _SPECS = {"Hardware": _hardware, "Workflow": _workflow, "Template": _template}

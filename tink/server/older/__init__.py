@@ -7,5 +7,6 @@ dispatch of Workflows they are agents like others, each with a command stream as
     messages       Workflows in their words, and their reports in ours; pure
     polls          what a machine's agent is to do next, or a wait for that
     sessions       which agent of which machine is there, for the journey
+    attributes     what tink-agent says of its machine, kept on the Hardware
     service        their methods
 """

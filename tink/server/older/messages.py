@@ -1,8 +1,8 @@
 """Workflows in the words of older agents, and their reports as events of the state machine. Pure.
 
 An action in today's words has more than they can express: `inexpressible` says what. What can't be said, but does not
-change what an action does to a machine, is left out: for tink-worker the network and the process namespaces, which its
-containers get from Docker.
+change what an action does to a machine, is left out: for tink-worker the network namespace, which its containers get
+from Docker.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from proto import older_pb2 as pb
 from tink.api.v1alpha2 import ActionState, Raw, as_mapping
 from tink.printable import printable
+from tink.server.messages import pid_namespace
 from tink.server.workflows import uid_of
 from tink.workflow import events
 from tink.workflow.reasons import REASON_ACTION_TIMEOUT, REASON_DEFAULT_FAILURE
@@ -29,6 +30,9 @@ NO_TIMEOUT_SECONDS: Final = 10 * 365 * 24 * 3600
 
 REASON_NOT_EXPRESSIBLE: Final = "NotExpressible"
 """Why an action failed that the machine's agent can't be told of."""
+
+_PID_MODES: Final = {"": "", "private": "", "host": "host", "/proc/1/ns/pid": "host"}
+"""What Docker calls the PID namespaces that an action may name."""
 
 _TASK: Final = "workflow"
 """The name of the one task."""
@@ -69,10 +73,17 @@ class Report:
 def inexpressible(workflow: Raw) -> tuple[str, str] | None:
     """The id of an action that no older agent can be told to run, and why; None if there is none such."""
     for action in actions_of(status_of(workflow)):
-        if _rendered(action).get("cmd"):
+        rendered = _rendered(action)
+        if rendered.get("cmd"):
             why = (
                 f"the action {action_name(action)!r} has a cmd, and the machine's agent can't replace an image's "
                 "entrypoint: use an image whose entrypoint it is, with args, or an OSIE with the agent of tinkedge"
+            )
+            return str(action["id"]), why
+        if (namespace := pid_namespace(rendered)) not in _PID_MODES:
+            why = (
+                f"the action {action_name(action)!r} has the pidNamespace {namespace!r:.80}, and the machine's agent "
+                'knows "host" alone: give it that, none, or an OSIE with the agent of tinkedge'
             )
             return str(action["id"]), why
     return None
@@ -97,7 +108,7 @@ def running_action(workflow: Raw) -> str | None:
 def action_response(workflow: Raw, action: Mapping[str, Any], agent_id: str) -> pb.ActionResponse:
     """An action for tink-agent."""
     rendered = _rendered(action)
-    pid = "host" if rendered.get("reboots") else ""
+    pid = _PID_MODES[pid_namespace(rendered)]
     return pb.ActionResponse(
         workflow_id=uid_of(workflow),
         task_id=_TASK,
@@ -146,7 +157,7 @@ def workflow_actions(workflow: Raw, worker_id: str) -> pb.WorkflowActionList:
                 worker_id=worker_id,
                 volumes=_texts(rendered, "volumes"),
                 environment=_environment(rendered),
-                pid="host" if rendered.get("reboots") else "",
+                pid=_PID_MODES[pid_namespace(rendered)],
             )
             for action in actions_of(status_of(workflow))
             for rendered in [_rendered(action)]
@@ -249,6 +260,7 @@ def describe_attributes(attributes: pb.AgentAttributes) -> str:
     parts = [
         " ".join(filter(_known, (product.vendor, product.name))),
         f"serial {product.serial_number}" if _known(product.serial_number) else "",
+        f"chassis {attributes.chassis.serial}" if _known(attributes.chassis.serial) else "",
         f"{attributes.cpu.total_cores} cores" if attributes.cpu.total_cores else "",
         f"{attributes.memory.total} memory" if attributes.memory.total else "",
         *(f"{disk.name} {disk.size}".strip() for disk in attributes.block[:_SHOWN]),

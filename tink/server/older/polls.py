@@ -17,16 +17,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+
+import grpc
 
 from proto import workflow_pb2
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
 from tink.server.agents.auth import Credentials
-from tink.server.dispatch.stream import Ending
+from tink.server.dispatch.stream import CommandStream
 from tink.server.dispatch.streams import AgentStreams
 from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.older.messages import REASON_NOT_EXPRESSIBLE, inexpressible, next_action, running_action
@@ -38,9 +39,10 @@ from tink.workflow.status import InvalidStatusError, name_of, state_of
 
 log = logging.getLogger(__name__)
 
-HOLD_SECONDS = 240.0
-"""How long an agent that has nothing to do is kept waiting. None of them sets a deadline, and pings show whether it is
-still there. Tinkerbell's own server keeps them for up to a minute; a poll costs as much as a minute of waiting does."""
+HOLD_SECONDS = 86_400.0
+"""How long an agent that has nothing to do is kept waiting: as one of today's, but for a day at most. None of them sets
+a deadline, pings show whether it is still there, and who may no longer speak for a machine is sent away at once.
+Tinkerbell's own server keeps them for up to a minute; a poll costs as much as some minutes of waiting."""
 
 Command = workflow_pb2.GetWorkflowsResponse
 Record = Callable[[Raw, str], None]
@@ -56,17 +58,35 @@ class Poller:
     key: NamespacedName
 
 
-class _Commands:
-    """What the dispatch sends to the agent of one poll."""
+class _Poll:
+    """The command stream of one poll: it ends with the first Workflow that the agent can be told of, or after a while.
+    It runs in the call's own task, and a poll that waits has little more than that."""
 
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[Command] = asyncio.Queue()
+    __slots__ = ("_key", "_obey", "_stream", "_streams", "found")
+
+    def __init__(
+        self, streams: AgentStreams, key: NamespacedName, obey: Callable[[Command], Awaitable[Raw | None]]
+    ) -> None:
+        self.found: Raw | None = None
+        self._streams = streams
+        self._key = key
+        self._obey = obey
+        self._stream: CommandStream | None = None
 
     async def send_initial_metadata(self, _: object) -> None:
-        """Older agents read none."""
+        """Older agents read none; the stream is open now."""
+        self._stream = self._streams.of(self._key)
 
     async def write(self, command: Command) -> None:
-        self.queue.put_nowait(command)
+        """What the dispatch sends."""
+        self.found = await self._obey(command)
+        if self.found is not None:
+            self.end()
+
+    def end(self) -> None:
+        """The agent has its answer, or is to ask again."""
+        if self._stream is not None:
+            self._stream.end(grpc.StatusCode.OK, "")
 
 
 class Polls:
@@ -99,7 +119,15 @@ class Polls:
     async def next(self, poller: Poller) -> Raw | None:
         """A Workflow whose next action the agent is to run; None: there is none for now. Raises ApiError."""
         under_way = await self._under_way(poller.key)
-        return under_way if under_way is not None else await self._dispatched(poller)
+        if under_way is not None:
+            return under_way
+        poll = _Poll(self._streams, poller.key, self._obey)
+        timer = asyncio.get_running_loop().call_later(self._hold, poll.end)
+        try:
+            await self._streams.serve(poller.agent_id, poller.credentials, poller.key, frozenset(), poll, quiet=True)
+        finally:
+            timer.cancel()
+        return poll.found
 
     async def _under_way(self, key: NamespacedName) -> Raw | None:
         """The machine's Workflow that is between two actions."""
@@ -127,25 +155,6 @@ class Polls:
         except WorkflowGoneError:
             return None
 
-    async def _dispatched(self, poller: Poller) -> Raw | None:
-        """The Workflow that is sent to the agent meanwhile."""
-        commands = _Commands()
-        serving = asyncio.ensure_future(
-            self._streams.serve(poller.agent_id, poller.credentials, poller.key, frozenset(), commands, quiet=True)
-        )
-        try:
-            async with asyncio.timeout(self._hold):
-                while (command := await _next_of(commands.queue, serving)) is not None:
-                    workflow = await self._obey(command)
-                    if workflow is not None:
-                        return workflow
-        except TimeoutError:
-            pass
-        finally:
-            serving.cancel()
-            await asyncio.wait([serving])
-        return None
-
     async def _obey(self, command: Command) -> Raw | None:
         """The Workflow to run by this command, if it is one that the agent can be told of."""
         if command.WhichOneof("cmd") == "stop_workflow":
@@ -172,14 +181,3 @@ class Polls:
         except (ApiError, BusyError, StaleError, InvalidStatusError) as error:
             log.warning("Workflow %s: %s", name_of(workflow), error)
             return False
-
-
-async def _next_of(queue: asyncio.Queue[Command], serving: asyncio.Future[Ending]) -> Command | None:
-    """The next command; None if the stream has ended."""
-    getting = asyncio.ensure_future(queue.get())
-    both: list[asyncio.Future[Any]] = [getting, serving]
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        return getting.result() if getting.done() else None
-    finally:
-        getting.cancel()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Never
 
 import grpc
 import grpc.aio
@@ -31,6 +31,7 @@ from tink.server.agents.auth import AgentAuth, Credentials, NoCredentialsError, 
 from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory, UnknownAgentError
 from tink.server.callers import Callers, abort, abort_unknown
 from tink.server.events import WorkflowGoneError
+from tink.server.older.attributes import AttributesKeeper
 from tink.server.older.messages import (
     Dialect,
     Report,
@@ -93,6 +94,7 @@ class OlderAgents:
         sessions: Sessions,
         workflows: WorkflowIndex,
         agents: AgentDirectory,
+        attributes: AttributesKeeper,
         *,
         refusal: str,
         refused: Refused,
@@ -103,6 +105,7 @@ class OlderAgents:
         self._sessions = sessions
         self._workflows = workflows
         self._agents = agents
+        self._attributes = attributes
         self._refusal = refusal
         self._refused = refused
 
@@ -137,16 +140,24 @@ class OlderAgents:
 
     async def get_action(self, request: pb.ActionRequest, context: Context) -> pb.ActionResponse:
         """The next action, for tink-agent."""
-        described = describe_attributes(request.agent_attributes)
-        workflow = await self._next(Dialect.TINK_AGENT, request.agent_id, context, described)
+        poller = await self._admitted(Dialect.TINK_AGENT, request.agent_id, context, request.agent_attributes)
+        del request  # which is larger than all else that waits
+        try:
+            workflow = await self._polls.next(poller)
+        except ApiError as error:
+            await _abort_away(error, context)
         action = next_action(workflow) if workflow is not None else None
         if workflow is None or action is None:
             await abort(context, grpc.StatusCode.FAILED_PRECONDITION, "there is nothing to do")
-        return action_response(workflow, action, request.agent_id)
+        return action_response(workflow, action, poller.agent_id)
 
     def _contexts(self, dialect: Dialect) -> Callable[[pb.WorkflowContextRequest, Context], Awaitable[None]]:
         async def get_workflow_contexts(request: pb.WorkflowContextRequest, context: Context) -> None:
-            workflow = await self._next(dialect, request.worker_id, context)
+            poller = await self._admitted(dialect, request.worker_id, context)
+            try:
+                workflow = await self._polls.next(poller)
+            except ApiError as error:
+                await _abort_away(error, context)
             if workflow is not None:
                 await context.write(workflow_context(workflow, request.worker_id))
 
@@ -163,19 +174,21 @@ class OlderAgents:
         key, _ = await self._callers.agent_of(workflow, credentials, context)
         return workflow_actions(workflow, self._sessions.agent_id(key) or self._agents.id_of(key))
 
-    async def _next(self, dialect: Dialect, agent_id: str, context: Context, described: str = "") -> Raw | None:
-        """The Workflow that the agent is to go on with; ends the call of who may not ask, and where the API is away."""
+    async def _admitted(
+        self, dialect: Dialect, agent_id: str, context: Context, attributes: pb.AgentAttributes | None = None
+    ) -> Poller:
+        """The agent that asks for work; ends the call of who may not."""
         if not agent_id or len(agent_id) > MAX_AGENT_ID:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the agent's id is missing or too long")
         await self._callers.synced(context)
         credentials = credentials_of(context)
         await self._allowed(self._machine(agent_id), agent_id, credentials, context)
         key = await self._callers.admit(agent_id, credentials, context)
+        described = describe_attributes(attributes) if attributes is not None else ""
         self._sessions.called(key, dialect, agent_id, context.peer(), _user_agent(context), described)
-        try:
-            return await self._polls.next(Poller(agent_id, credentials, key))
-        except ApiError as error:
-            await abort(context, grpc.StatusCode.UNAVAILABLE, f"the Kubernetes API can't be asked: {error}")
+        if attributes is not None:
+            self._attributes.said(key, attributes)
+        return Poller(agent_id, credentials, key)
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
@@ -251,6 +264,10 @@ class OlderAgents:
             await self._refused(key, f"{credentials.peer} {self._refusal}")
         error = NoCredentialsError(self._refusal)
         await abort(context, error.code, f"{credentials.peer} {self._refusal}")
+
+
+async def _abort_away(error: ApiError, context: Context) -> Never:
+    await abort(context, grpc.StatusCode.UNAVAILABLE, f"the Kubernetes API can't be asked: {error}")
 
 
 def _user_agent(context: Context) -> str:

@@ -27,7 +27,8 @@ class _Session:
     agent_id: str
     peer: str
     """gRPC's name of the connection that the last call came on."""
-    described: str = ""
+    described: int = 0
+    """What it said of its machine, as a hash; 0: nothing."""
 
 
 class Sessions:
@@ -65,11 +66,11 @@ class Sessions:
         session = self._sessions.get(key)
         if session is not None and (session.dialect, peer_address(session.peer)) == (dialect, peer_address(peer)):
             session.peer = peer
-            if described in ("", session.described):
+            if not described or session.described == hash(described):
                 return
-            session.described = described
+            session.described = hash(described)
         else:
-            session = self._sessions[key] = _Session(dialect, agent_id, peer, described)
+            session = self._sessions[key] = _Session(dialect, agent_id, peer, hash(described) if described else 0)
         library = printable(user_agent, "")[:_MAX_USER_AGENT]
         story = f"{dialect} connected from {peer_address(peer)}" + (f" ({library})" if library else "")
         self._tell(key, session, ActivityKind.CONNECTED, f"{story}: {described}" if described else story)

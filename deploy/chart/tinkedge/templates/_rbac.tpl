@@ -136,6 +136,10 @@ labels:
 - apiGroups: [tinkerbell.org]
   resources: [workflows/status]
   verbs: [patch]
+# The annotation tinkerbell.org/agent-attributes: what tink-agent says of its machine. Without it, that is in the log only.
+- apiGroups: [tinkerbell.org]
+  resources: [hardware]
+  verbs: [patch]
 {{- end }}
 
 {{- define "tinkedge.rules.edge" -}}

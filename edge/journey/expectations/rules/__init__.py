@@ -13,7 +13,10 @@ from typing import Final
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.rules import address, files, identity, loops, osie, program, work
+from edge.journey.expectations.rules.work import SILENCE
 from edge.journey.expectations.story import Story
+
+__all__ = ["RULES", "SILENCE", "Rule", "diagnose"]
 
 Rule = Callable[[Story, Facts], Finding | None]
 
@@ -21,7 +24,9 @@ RULES: Final[tuple[Rule, ...]] = (
     identity.duplicate_mac,
     identity.almost_registered,
     identity.second_card,
+    identity.not_known,
     files.upstream_stalls,
+    files.user_data_dropped,
     files.last_failure,
     files.last_refusal,
     address.offers_not_taken,
@@ -34,8 +39,10 @@ RULES: Final[tuple[Rule, ...]] = (
     osie.little_memory,
     osie.silent_kernel,
     osie.no_agent,
+    osie.wrong_clock,
     work.no_workflow,
     work.not_begun,
+    work.pull_stalls,
     work.silent_action,
     loops.netboots_again,
     loops.interrupted_action,

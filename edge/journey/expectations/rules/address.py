@@ -11,6 +11,9 @@ from edge.journey.steps import Milestone, Outcome, Step
 OFFERS, OFFERS_SECONDS = 3, 7.0
 """So many offers of which none was taken say it before the clock does; but EDK2 takes its time (6.1 s were seen), and
 one question may come through several relays."""
+AGAIN_SECONDS, ASKED_AGAIN_SECONDS = 1.0, 8.0
+"""One who asks again so long after its first question has not taken the answer; iPXE does that once, and takes an offer
+2 s later."""
 _OFFERED = {Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED}
 
 
@@ -37,7 +40,9 @@ def offers_not_taken(story: Story, facts: Facts) -> Finding | None:
 
 
 def _asks_again(boot: Boot, facts: Facts) -> bool:
-    return boot.times >= OFFERS and facts.now - boot.since >= OFFERS_SECONDS
+    waited = facts.now - boot.since
+    asked_again = boot.times > 1 and boot.latest - boot.since >= AGAIN_SECONDS
+    return (boot.times >= OFFERS and waited >= OFFERS_SECONDS) or (asked_again and waited >= ASKED_AGAIN_SECONDS)
 
 
 def _causes(boot: Boot, facts: Facts) -> tuple[Cause, ...]:
@@ -46,9 +51,11 @@ def _causes(boot: Boot, facts: Facts) -> tuple[Cause, ...]:
         here = ", ".join(map(str, network.served))
         return (Cause("a machine on this network can't use the address", f"{registered.network} is not {here}"),)
     if facts.is_relayed and registered is not None:
-        return (
-            Cause("the answers are lost between here and the relay, or behind it", f"it is in {registered.network}"),
-        )
+        if facts.relay_trouble:
+            return (Cause(f"the answers do not reach its relay, {facts.relay}", facts.relay_trouble),)
+        by = f", {facts.relay}," if facts.relay else ","
+        lost = f"the answers are lost between here and the relay{by} or behind it"
+        return (Cause(lost, f"it is in {registered.network}"),)
     return (
         Cause("the offers do not reach it (VLAN of its port, DHCP snooping of the switch)"),
         Cause("it has chosen another DHCP server's"),
@@ -57,6 +64,8 @@ def _causes(boot: Boot, facts: Facts) -> tuple[Cause, ...]:
 
 
 def _checks(facts: Facts) -> tuple[str, ...]:
+    if facts.is_relayed and facts.relay_trouble:
+        return ()
     if facts.is_relayed:
         return ("does this host have a route to the relay, and may udp/67 pass both ways?",)
     return () if facts.is_elsewhere else ("tinkedge doctor --probe shows who offers there",)

@@ -48,6 +48,15 @@ def last_failure(story: Story, _facts: Facts) -> Finding | None:
     return Finding(f"{event.step.capitalize()}Failed", event.step, event.message, reported=True)
 
 
+def user_data_dropped(story: Story, _facts: Facts) -> Finding | None:
+    """What it was given to configure itself is nothing that cloud-init takes; the rest of its metadata is."""
+    told = (event for event in reversed(story.boot.events) if event.detail.get("document") == "user-data")
+    last = next(told, None)
+    if last is None or last.step is not Step.METADATA or not last.detail.get("problem"):
+        return None
+    return Finding("UserDataInvalid", Step.METADATA, last.message, reported=True)
+
+
 def last_refusal(story: Story, _facts: Facts) -> Finding | None:
     """What policy said no to last, which is as somebody wants it; and agents that are not believed, which is not."""
     event = _last(story.boot, Outcome.REFUSED)

@@ -18,6 +18,7 @@ def duplicate_mac(story: Story, facts: Facts) -> Finding | None:
         Step.SEEN,
         f"{story.mac} is in the Hardware {names}, so the machine is served by neither",
         checks=("remove it from all but one",),
+        about=facts.claimants,
     )
 
 
@@ -31,6 +32,7 @@ def almost_registered(story: Story, facts: Facts) -> Finding | None:
         Step.SEEN,
         f"not registered, and one digit off from {mac} of Hardware {hardware}, which was never heard",
         (Cause(f"there is a slip in spec.networkInterfaces of Hardware {hardware}"),),
+        about=(hardware,),
     )
 
 
@@ -45,7 +47,16 @@ def second_card(story: Story, facts: Facts) -> Finding | None:
         f"not registered, and has the UUID of Hardware {hardware}, which netbooted with {mac}",
         (Cause("this is another network card of that machine"),),
         (f"to let it netboot with this card, too, add {story.mac} to spec.networkInterfaces of {hardware}",),
+        about=(hardware,),
     )
+
+
+def not_known(story: Story, facts: Facts) -> Finding | None:
+    """Nobody has registered it, as far as is known; but what is known may be old."""
+    if not facts.api_away or facts.registered is not None or facts.claimants or not _only_seen(story):
+        return None
+    fact = "is not among the Hardware that are known here, which may be old"
+    return Finding("APIAway", Step.SEEN, fact, (Cause(facts.api_away),))
 
 
 def _only_seen(story: Story) -> bool:

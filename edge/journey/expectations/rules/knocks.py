@@ -18,15 +18,33 @@ def knocked(facts: Facts, port: str) -> bool:
     return (facts.arrived or {}).get(port, 0) >= REPEATED
 
 
+def has_just_knocked(facts: Facts, port: str) -> bool:
+    """Whether it knocked once, so that it is neither silent nor unheard: what it asked may be about to be read."""
+    return 0 < (facts.arrived or {}).get(port, 0) < REPEATED and not facts.answered.get(port)
+
+
 def insists(facts: Facts, port: str) -> bool:
     """The same, where that says it before the clock does: a connection (TCP) that is asked for again was not heard. Of
     a datagram that can't be told: what it asks for may have to be fetched first."""
     return port.startswith("tcp/") and knocked(facts, port)
 
 
+def _strayed(facts: Facts, port: str, where: str) -> Why:
+    other, address = facts.strayed[port], facts.network.address
+    cause = Cause(
+        f"two interfaces of this host, {where} and {other}, are on one Ethernet, and both answer ARP for {address}",
+        f"it asked {port} by {other}",
+    )
+    return (cause,), (
+        f"sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, or take {other} off that network",
+    )
+
+
 def why_unheard(facts: Facts, port: str) -> Why:
     """Why nothing comes to a port of ours (`udp/69`, `tcp/7080`), and what to do about it."""
     where = facts.network.interface or "this host"
+    if port in facts.strayed:
+        return _strayed(facts, port, where)
     if knocked(facts, port):
         count = (facts.arrived or {})[port]
         if facts.answered.get(port):
@@ -34,12 +52,18 @@ def why_unheard(facts: Facts, port: str) -> Why:
             return (cause,), ("what filters or routes between here and the machine?",)
         cause = Cause(f"this host's firewall drops {port}", f"arrived {times(count)} on {where}, and never here")
         return (cause, Cause("this host has too much to do")), (f"let {port} in on {where} ('nft list ruleset')",)
+    if facts.answered.get(port):
+        cause = Cause("what it sends by that is lost on the way", f"its connection to {port} was answered")
+        return (cause,), ("large packets, say: what is the MTU between here and the machine?",)
     causes = []
     if facts.registered is not None and facts.registered.unreachable_gateway:
         causes.append(Cause(facts.registered.unreachable_gateway))
     if facts.is_elsewhere and facts.registered is not None:
         here = ", ".join(map(str, facts.network.served))
         causes.append(Cause("its address is not of this network", f"{facts.registered.network} is not {here}"))
-    nothing = f"nothing arrived on {where} lately" if facts.arrived is not None and not facts.arrived.get(port) else ""
-    causes.append(Cause(f"{port} is blocked on the way", nothing))
+    if facts.arrived is None or has_just_knocked(facts, port):
+        causes.append(Cause(f"{port} is blocked on the way, or by this host's firewall"))
+    else:
+        nothing = f"nothing arrived on {where} lately" if not facts.arrived.get(port) else ""
+        causes.append(Cause(f"{port} is blocked on the way", nothing))
     return tuple(causes), ("'tinkedge doctor' looks at this host's firewall",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
-from edge.journey.expectations.rules.knocks import insists, knocked, why_unheard
+from edge.journey.expectations.rules.knocks import has_just_knocked, insists, knocked, why_unheard
 from edge.journey.expectations.rules.words import overdue, seconds, size
 from edge.journey.expectations.story import Boot, Story
 from edge.journey.steps import Milestone, Outcome, Step
@@ -68,6 +68,28 @@ def silent_kernel(story: Story, facts: Facts) -> Finding | None:
     return Finding("KernelSilent", Step.BOOT, fact, causes, ("its console says which: spec.kernelParams console=",))
 
 
+CLOCK_SECONDS = 300.0
+"""A clock that is so far off is worth a word."""
+
+
+def wrong_clock(story: Story, _facts: Facts) -> Finding | None:
+    """By its clock, it is another time: no warning, for not everybody asks it what time it is."""
+    boot = story.boot
+    off = _clock_off(boot)
+    if not off or boot.at not in _STARTED | _LEASED | {Milestone.OS_OFFERED}:
+        return None
+    fact = f"{off}: certificates may not be valid then, nor what else it compares with the time"
+    return Finding("WrongClock", Step.BOOT, fact, checks=("set it in the firmware's setup",), outcome=Outcome.INFO)
+
+
+def _clock_off(boot: Boot) -> str:
+    """How far its clock is off, in a clause; empty: not far, or not known."""
+    ahead = boot.detail_of("clock_ahead_seconds")
+    if not isinstance(ahead, int | float) or abs(ahead) < CLOCK_SECONDS:
+        return ""
+    return f"its clock is {seconds(0, abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this host's"
+
+
 def no_agent(story: Story, facts: Facts) -> Finding | None:
     """The OSIE has an address, and its agent does not connect."""
     boot = story.boot
@@ -76,13 +98,18 @@ def no_agent(story: Story, facts: Facts) -> Finding | None:
         boot.at not in _LEASED
         or not boot.boots_osie
         or boot.heard_of(Step.AGENT)
-        or not (overdue(boot, facts) or insists(facts, port))
+        or not (insists(facts, port) or (overdue(boot, facts) and not has_just_knocked(facts, port)))
     ):
         return None
     up = boot.at is Milestone.OSIE_UP
     waited = seconds(boot.since, facts.now)
     fact = f"the OSIE {'is up' if up else 'has an address'}, and its agent has not connected for {waited}"
     causes, checks = why_unheard(facts, port)
+    if facts.answered.get(port) and not knocked(facts, port):
+        made = f"its connection to {port} was answered"
+        causes = (Cause("it does not trust the server's certificate (another authority), or speaks no TLS", made),)
+    if off := _clock_off(boot):
+        causes = (Cause("it takes the server's certificate for one that is not valid now", off), *causes)
     if not knocked(facts, port):
         causes, checks = (
             (*causes, Cause("the agent does not start in this OSIE")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
-from edge.journey.expectations.rules.knocks import insists, why_unheard
+from edge.journey.expectations.rules.knocks import has_just_knocked, insists, why_unheard
 from edge.journey.expectations.rules.words import address, overdue, seconds, times
 from edge.journey.expectations.story import Story
 from edge.journey.steps import PROGRESS, Milestone, Step
@@ -21,7 +21,8 @@ def not_asked_for(story: Story, facts: Facts) -> Finding | None:
     by_http = boot.detail.get("stage") == _HTTP_ROM
     port = f"tcp/{facts.http_port}" if by_http else "udp/69"
     again = boot.again.get(Milestone.OFFERED, 0)
-    if not (overdue(boot, facts) or again or insists(facts, port)):
+    is_late = overdue(boot, facts) and not has_just_knocked(facts, port)
+    if not (is_late or again or insists(facts, port)):
         return None
     came_back = f", and asked for an address again {times(again)}" if again else ""
     fact = (
@@ -39,7 +40,8 @@ def no_script_asked(story: Story, facts: Facts) -> Finding | None:
     by_tftp = "tftp://" in str(boot.detail.get("boot", ""))
     port = "udp/69" if by_tftp else f"tcp/{facts.http_port}"
     again = boot.again.get(Milestone.IPXE_OFFERED, 0)
-    if not (overdue(boot, facts) or again or insists(facts, port)):
+    is_late = overdue(boot, facts) and not has_just_knocked(facts, port)
+    if not (is_late or again or insists(facts, port)):
         return None
     fact = f"iPXE has {address(facts)}, but for {seconds(boot.since, facts.now)} no request for its script came in"
     return Finding("NoScriptRequest", Step.SCRIPT, fact, *why_unheard(facts, port))

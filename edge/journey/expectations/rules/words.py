@@ -5,13 +5,17 @@ from __future__ import annotations
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.story import Boot
 
+_DAY = 86_400
 _NTH = {2: "second", 3: "third"}
 
 
 def seconds(since: float, now: float) -> str:
-    """A duration, such as "8 s" or "3 min"."""
+    """A duration, such as "8 s", "3 min" or "9 years"."""
     took = max(0.0, now - since)
-    return f"{took:.0f} s" if took < 120 else f"{took / 60:.0f} min" if took < 7200 else f"{took / 3600:.0f} h"
+    for unit, length, most in ((" s", 1, 120), (" min", 60, 7200), (" h", 3600, 2 * _DAY), (" days", _DAY, 730 * _DAY)):
+        if took < most:
+            return f"{took / length:.0f}{unit}"
+    return f"{took / _DAY / 365.25:.0f} years"
 
 
 def times(count: int) -> str:

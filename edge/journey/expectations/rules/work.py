@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from edge.journey.events import JourneyEvent
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
@@ -9,6 +11,9 @@ from edge.journey.expectations.rules.words import overdue, seconds
 from edge.journey.expectations.story import Story
 from edge.journey.steps import Milestone, Outcome, Step
 
+SILENCE = " has sent nothing for "
+"""What an agent's line says of a registry."""
+_SILENT_REGISTRY = re.compile(rf"image \S+: \S+{SILENCE}\d+ s$")
 SILENT_SECONDS = 60.0
 """After so long a silence it is worth a word that an action is silent; it may well be as it is meant."""
 
@@ -25,7 +30,17 @@ def no_workflow(story: Story, facts: Facts) -> Finding | None:
     if failed is not None:
         fact, checks = f"{waits}; what it could have done is over, {failed.message}", ("mend that, and create another",)
         return Finding("WorkflowFailed", Step.WORKFLOW, fact, checks=checks)
-    return Finding("NoWorkflow", Step.WORKFLOW, f"{waits}: {facts.no_workflow}", outcome=Outcome.INFO)
+    if facts.api_away:
+        fact = f"{waits}, and whether there is a Workflow for it is not known: {facts.api_away}"
+        return Finding("APIAway", Step.WORKFLOW, fact)
+    asked: tuple[str, ...] = ()
+    if facts.unheard_workflow is not None:
+        workflow, hardware = facts.unheard_workflow
+        asked = (
+            f"Workflow {workflow} waits for Hardware {hardware}, which was never heard: is it meant for this one?",
+        )
+    fact = f"{waits}: {facts.no_workflow}"
+    return Finding("NoWorkflow", Step.WORKFLOW, fact, checks=asked, outcome=Outcome.INFO)
 
 
 def _last_failure(story: Story) -> JourneyEvent | None:
@@ -42,8 +57,21 @@ def not_begun(story: Story, facts: Facts) -> Finding | None:
         return None
     waited = seconds(boot.since, facts.now)
     fact = f"its agent has been connected for {waited}, and Workflow {facts.workflow} has not begun"
+    if facts.api_away:
+        return Finding("APIAway", Step.WORKFLOW, fact, (Cause(facts.api_away),))
     causes = (Cause(facts.workflow_message),) if facts.workflow_message else ()
     return Finding("WorkflowNotBegun", Step.WORKFLOW, fact, causes, ("'kubectl describe workflow' has it all",))
+
+
+def pull_stalls(story: Story, _facts: Facts) -> Finding | None:
+    """An action waits for its image, of which nothing comes: its agent says so (`tink.agent.output.progress`)."""
+    boot = story.boot
+    last = boot.last(Step.ACTION) if boot.at is Milestone.ACTION_BEGUN else None
+    found = _SILENT_REGISTRY.search(last.message) if last is not None else None
+    if found is None:
+        return None
+    fact = f"action {boot.detail.get('action', '')} waits for its {found[0]}"
+    return Finding("PullStalls", Step.ACTION, fact, checks=("is that registry up, and can the machine reach it?",))
 
 
 def silent_action(story: Story, facts: Facts) -> Finding | None:

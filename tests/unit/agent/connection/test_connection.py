@@ -7,6 +7,7 @@ import datetime
 import ipaddress
 import logging
 import random
+import socket
 from dataclasses import replace
 
 import grpc
@@ -313,6 +314,15 @@ async def test_nobody_looks_for_a_certificate_where_that_is_not_what_is_missing(
             await until(lambda: log.records)
     assert "cannot reach the server" in log.records[0].message
     assert "--tls-cert" not in log.text
+
+
+async def test_server_that_does_not_answer_is_not_said_to_be_connected_to_but_out_of_reach(log):
+    """As where a firewall drops what is sent there, or what comes back."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        async with transporting(port, Spool(), [], policy=replace(FAST, patience=0.2)):
+            await until(lambda: log.records)
+    assert log.messages == [f"cannot reach the server 127.0.0.1:{port} yet: nothing has answered there for 0 s"]
 
 
 def test_pauses_grow_to_ten_seconds_and_differ_between_agents():

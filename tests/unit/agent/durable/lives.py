@@ -49,6 +49,7 @@ class World:
         self.files = {}
         self.workflow = Workflow("w", tuple(Action(f"a{index}", f"act{index}", "img") for index in range(actions)))
         self.runs = Counter()
+        self.ran = []
         self.ended = set()
         self.after = 0
         self.events = []
@@ -71,9 +72,13 @@ class World:
     async def pull(self, image, stop):
         self.step()
 
+    def check(self, action):
+        self.step()
+
     async def run(self, action, stop):
         self.step()
         self.runs[action.id] += 1
+        self.ran.append(action)
         self.step()
         await asyncio.sleep(0)
         if stop.is_set():

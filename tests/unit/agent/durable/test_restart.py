@@ -1,6 +1,7 @@
 """An agent that is started again goes on where the one before it was: stories of what that one was at."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,16 @@ from tink.agent.model import (
     Workflow,
     WorkflowOutcome,
 )
+
+
+async def die_at_the_end(agent, spool, workflow):
+    """Run a workflow of one action, and die before the server knows that it has ended."""
+    agent.handle(StartWorkflow(workflow))
+    await until(lambda: len(spool) == 1)
+    await settle_all(spool)
+    await until(lambda: len(spool) == 1)
+    for task in agent._tasks:
+        task.cancel()
 
 
 async def test_sigterm_and_a_new_agent_report_the_action_as_failed(caplog):
@@ -125,12 +136,7 @@ async def test_after_workflow_command_of_an_agent_that_died_is_run_by_the_next(t
     world = World(actions=1)
     command = ("/bin/sh", "-c", f"echo once >>{tmp_path}/told")
     agent, spool = await restart(world, after_workflow=command)
-    agent.handle(StartWorkflow(world.workflow))
-    await until(lambda: len(spool) == 1)
-    await settle_all(spool)
-    await until(lambda: len(spool) == 1)
-    for task in agent._tasks:
-        task.cancel()
+    await die_at_the_end(agent, spool, world.workflow)
     agent, spool = await restart(world, after_workflow=command)
     agent.handle(StartWorkflow(Workflow("w2", world.workflow.actions)))
     assert spool.pending[-1][1].reason == "AlreadyRunning"
@@ -141,6 +147,25 @@ async def test_after_workflow_command_of_an_agent_that_died_is_run_by_the_next(t
     agent, _ = await restart(world, after_workflow=command)
     assert not agent._tasks, "a machine whose state outlives its reboot would reboot for ever"
     assert agent._executor.progress.after_workflow is None
+
+
+async def test_what_an_agent_that_died_had_waiting_for_the_end_is_run_by_the_next_and_once_only():
+    world = World(actions=1)
+    waits = Action("a0", "restart", "x/waitdaemon", env={"IMAGE": "kexec", "A": "b"}, volumes=("/a:/b",))
+    world.workflow = Workflow("w", (waits,))
+    agent, spool = await restart(world)
+    await die_at_the_end(agent, spool, world.workflow)
+    assert not world.runs, "the server does not know the end yet"
+    agent, spool = await restart(world)
+    agent.handle(StartWorkflow(Workflow("w2", world.workflow.actions)))
+    assert spool.pending[-1][1].reason == "AlreadyRunning"
+    await settle_all(spool)
+    await until(lambda: not agent._tasks)
+    assert world.ran == [replace(waits, image="kexec", env={"A": "b"}, pid_namespace="host")]
+    await agent.close()
+    agent, _ = await restart(world)
+    assert not agent._tasks
+    await agent.close()
 
 
 async def test_command_that_an_agent_died_in_is_not_run_again():

@@ -41,3 +41,25 @@ def test_line_after_the_end_of_the_loop_is_lost_quietly():
         return thread_safe_sink()
 
     asyncio.run(begin())("late")
+
+
+def test_silence_of_a_registry_is_told_and_none_while_bytes_come_or_are_unpacked():
+    told, now = [], [100.0]
+    progress = PullProgress("x", told.append, lambda: now[0])
+
+    def seconds(count: int) -> list[str]:
+        told.clear()
+        for _ in range(count):
+            now[0] += 1
+            progress.look()
+        return list(told)
+
+    assert seconds(30) == [], "nothing is asked for yet"
+    progress.waits_for("here:5000")
+    assert seconds(4) == []
+    assert seconds(116) == [f"image x: here:5000 has sent nothing for {silent} s" for silent in (5, 20, 60, 120)]
+    progress.bytes(7, 9)
+    assert seconds(4) == []
+    assert seconds(1) == ["image x: here:5000 has sent nothing for 5 s"]
+    progress.waits_for("")
+    assert seconds(300) == []

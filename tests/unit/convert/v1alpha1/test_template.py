@@ -63,11 +63,15 @@ def with_data(data: Any, name: str = "t") -> Raw:
 
 
 def convert(data: Any) -> tuple[Raw | None, list[tuple[str, str]], dict[str, str]]:
-    """The spec of the result, (kind, path) of the findings, and their reasons by path."""
+    """The spec of the result, (kind, path) of the findings, and their reasons by path.
+
+    Images are short here: that they name no registry is left out.
+    """
     findings = Findings(SOURCE)
     result = template.convert_template(with_data(data), findings)
     assert bool(result) is not findings.failed
-    found = [(str(each.kind), each.path.removeprefix("spec.data.tasks[0].")) for each in findings]
+    told = [each for each in findings if "names no registry" not in each.reason]
+    found = [(str(each.kind), each.path.removeprefix("spec.data.tasks[0].")) for each in told]
     reasons: dict[str, str] = {}
     for each in findings:
         reasons[each.path] = f"{reasons.get(each.path, '')}{each.reason}\n"
@@ -333,8 +337,8 @@ def test_command_follows_the_entrypoint_of_the_image_as_it_did() -> None:
 @pytest.mark.parametrize(
     ("more", "kind", "path"),
     [
-        ("pid: host", "dropped", "actions[0].pid"),
-        ("namespaces: {pid: host}", "dropped", "actions[0].namespaces.pid"),
+        ("pid: container:x", "dropped", "actions[0].pid"),
+        ("namespaces: {pid: '5'}", "dropped", "actions[0].namespaces.pid"),
         ("namespaces: {ipc: host}", "dropped", "actions[0].namespaces.ipc"),
         ("on-timeout: [a]", "dropped", "actions[0].on-timeout"),
         ("on-failure: [a]", "dropped", "actions[0].on-failure"),
@@ -428,6 +432,13 @@ def test_last_action_that_restarts_the_machine_is_marked_so_and_said(name: str, 
     assert spec
     assert spec["actions"][0].get("reboots", False) is reboots
     assert found == ([("changed", "actions[0]")] if reboots else [])
+
+
+@pytest.mark.parametrize("more", ["pid: host", "namespaces: {pid: host}"])
+def test_action_stays_in_the_machines_process_namespace(more: str) -> None:
+    spec, found, _ = convert(action(more))
+    assert spec
+    assert (spec["actions"][0].get("pidNamespace"), found) == ("host", [])
 
 
 def test_restart_that_is_not_the_last_action_is_not_marked() -> None:
@@ -542,11 +553,28 @@ def test_waitdaemon_becomes_what_it_waits_with_and_the_restart_is_told() -> None
     assert found == [("changed", "actions[0].image"), ("changed", "actions[0]")]
 
 
+def test_what_waitdaemon_has_for_nerdctl_is_not_its_images() -> None:
+    more = _WAITS.replace("WAIT_SECONDS: 10", "CONTAINER_RUNTIME: nerdctl, NERDCTL_HOST: 'false'").replace(
+        "/var/run/docker.sock:/var/run/docker.sock", "/run/containerd/containerd.sock:/run/containerd/containerd.sock"
+    )
+    assert convert(task(more))[0] == convert(task(_WAITS))[0]
+
+
+@pytest.mark.parametrize(
+    ("image", "told"),
+    [("quay.io/tinkerbell/actions/rootio:v1", True), ("x.io/rootio@sha256:00", True), ("x.io/norootio", False)],
+)
+def test_rootio_is_told_where_its_partitions_are_now(image: str, told: bool) -> None:
+    _, found, reasons = convert(action(head=f"- {{name: a, image: '{image}'}}"))
+    assert found == ([("changed", "actions[0].image")] if told else [])
+    assert ("tinkerbell.org/storage" in "".join(reasons.values())) is told
+
+
 def test_waitdaemon_that_is_not_the_last_action_stays_as_it_is() -> None:
     spec, found, _ = convert(task(_WAITS + "- {name: b, image: c}"))
     assert spec
     assert spec["actions"][0]["image"] == "ghcr.io/x/waitdaemon:0.2"
-    assert found == [("dropped", "actions[0].pid")]
+    assert (spec["actions"][0]["pidNamespace"], found) == ("host", [])
 
 
 @pytest.mark.parametrize(
@@ -555,7 +583,11 @@ def test_waitdaemon_that_is_not_the_last_action_stays_as_it_is() -> None:
         ("image2disk:v1.0.0", "", "image2disk:v1.0.0", True),
         ("image2disk:v1.0.0", "10.0.0.1:5000/actions/", "10.0.0.1:5000/actions/image2disk:v1.0.0", False),
         ("debian:12", "10.0.0.1:5000", "10.0.0.1:5000/debian:12", False),
-        ("debian:12", "", "debian:12", False),
+        ("debian:12", "", "debian:12", True),
+        ("actions/kexec:v1", "", "actions/kexec:v1", True),
+        ("actions/{{ .name }}", "10.0.0.1:5000", "10.0.0.1:5000/actions/{{ .Params.name }}", False),
+        ("localhost/a", "10.0.0.1:5000", "localhost/a", False),
+        ("registry:5000/a", "10.0.0.1:5000", "registry:5000/a", False),
         ("quay.io/tinkerbell/image2disk:v1", "10.0.0.1:5000", "quay.io/tinkerbell/image2disk:v1", False),
         ("{{ .image }}", "10.0.0.1:5000", "{{ .Params.image }}", False),
     ],

@@ -28,7 +28,8 @@ spec:
           - name: x # xn
             image: i # it takes {{ .x }}
             {{- /* only the template's */}}
-            pid: host # gone
+            pid: host # its processes
+            on-failure: [z] # gone
             environment:
               # above A
               A: "#no" # beside A
@@ -74,6 +75,7 @@ spec: # beside
         A: "#no" # beside A
         B: | # beside B
           # text
+      pidNamespace: host # its processes
     - name: z
       image: j
       networkNamespace: host # net

@@ -146,12 +146,14 @@ spec:
     image: x
     namespaces:
       network: host # the machine's
+      pid: host # its processes
   - {name: two, image: x, namespaces: {network: host, pid: 5, ipc: host}, networkNamespace: own}
   - {name: three, image: x, namespaces: {}}
 """
     result = converting(text)
     (made,) = result.objects
     assert [action.get("networkNamespace") for action in made["spec"]["actions"]] == ["host", "own", None]
+    assert [action.get("pidNamespace") for action in made["spec"]["actions"]] == ["host", None, None]
     assert not any("namespaces" in action for action in made["spec"]["actions"])
     assert said(result) == [
         ("dropped", "spec.actions[1].namespaces.pid"),

@@ -154,7 +154,7 @@ async def test_an_action_in_tink_agents_words(rig: Rig, agent: TinkAgent) -> Non
         "volumes": ["/dev:/dev"],
         "timeout": 90,
     }
-    rig.workflow(actions=actions(described, {"networkNamespace": "none", "reboots": True}))
+    rig.workflow(actions=actions(described, {"networkNamespace": "none", "pidNamespace": "host"}))
     first = await agent.run()
     assert (first.workflow_id, first.agent_id, first.image, first.timeout) == ("uid-w", MAC, "i", 90)
     assert [*first.command, *first.environment, *first.volumes] == ["a", "b c", "A=1=2", "/dev:/dev"]
@@ -285,13 +285,19 @@ async def test_what_is_to_be_stopped_while_tink_agent_waits_has_stopped(rig: Rig
     assert (await poll).workflow_id == "uid-next"
 
 
-async def test_what_it_cannot_be_told_fails_before_it_is_sent(rig: Rig, agent: TinkAgent) -> None:
-    rig.workflow(actions=actions({}, {"cmd": "/bin/sh"}))
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [("cmd", "/bin/sh", "has a cmd"), ("pidNamespace", "/run/ns", "has the pidNamespace '/run/ns'")],
+)
+async def test_what_it_cannot_be_told_fails_before_it_is_sent(
+    rig: Rig, agent: TinkAgent, field: str, value: str, why: str
+) -> None:
+    rig.workflow(actions=actions({}, {field: value}))
     rig.workflow("next", created=1)
     assert (await agent.poll()).workflow_id == "uid-next"
     assert rig.state() == "Failed"
     assert condition(rig, "Succeeded")["reason"] == "NotExpressible"
-    assert "'action 1' has a cmd" in condition(rig, "Succeeded")["message"]
+    assert f"'action 1' {why}" in condition(rig, "Succeeded")["message"]
     states = [each["state"] for each in rig.workflows.objects["d", "w"]["status"]["actions"]]
     assert states == ["Pending", "Failed"]
 

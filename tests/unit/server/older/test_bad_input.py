@@ -114,6 +114,7 @@ async def test_message_that_is_too_large_is_refused_before_it_is_read(serving: R
 
 async def test_report_of_one_dialect_to_the_service_of_another_changes_what_it_says_and_no_more(serving: Rig) -> None:
     serving.workflow()
+    hold(serving, 30)
     action = await TinkAgent(serving.agent(apart=True).channel).poll()
     channel = serving.agent(apart=True).channel
     report = pb.ActionStatusRequest(

@@ -95,10 +95,14 @@ class Puller:
             path, params = "/v4.0.0/libpod/images/pull", {"reference": name, "tlsVerify": "false"}
         layers: dict[str, tuple[int, int]] = {}
         complete = False
+        progress.waits_for(reference.host)
         async for report in pull_reports(docker, path, params, self._authorization(reference)):
             complete = _is_last(report)
             if _count(report, layers):
-                progress.bytes(sum(done for done, _ in layers.values()), sum(total for _, total in layers.values()))
+                done, total = (sum(counts) for counts in zip(*layers.values(), strict=True))
+                progress.bytes(done, total)
+                if total and done >= total:
+                    progress.waits_for("")  # the rest is for the engine to unpack
         if not complete:
             raise EngineError("the engine stopped in the middle of the pull")
 

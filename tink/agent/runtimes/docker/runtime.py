@@ -103,13 +103,20 @@ class DockerRuntime:
                 raise SettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
 
     async def pull(self, image: str, stop: asyncio.Event) -> None:
-        work = asyncio.create_task(self._puller.pull(image, PullProgress(image, thread_safe_sink())))
+        progress = PullProgress(image, thread_safe_sink())
+        work = asyncio.create_task(self._puller.pull(image, progress))
+        silences = asyncio.create_task(progress.tell_silences())
         try:
             if await done_before(work, stop):
                 work.result()
         finally:
+            silences.cancel()
             work.cancel()  # hanging up makes the engine stop
             await asyncio.wait({work}, timeout=_STOP_PULL_SECONDS)
+
+    def check(self, action: Action) -> None:
+        """Without asking the engine, on whose machine the sources of volumes are."""
+        container_request(action, self._agent_id, self._capability_mask)
 
     async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
         async with self._engine.open() as docker:

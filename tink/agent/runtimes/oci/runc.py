@@ -20,8 +20,9 @@ import re
 import secrets
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tink.agent.images import Image, ImageStore, UnpackError, resolve
 from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
@@ -90,6 +91,10 @@ class ContainerRuntime:
     async def pull(self, image: str, stop: asyncio.Event) -> None:
         await self._store.pull(image, stop)
 
+    def check(self, action: Action) -> None:
+        self._config(action, self._store.get(action.image), self._run_dir / "checked")
+        self._make_volumes(action)
+
     async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
         image = self._store.get(action.image)
         name = re.sub(r"[^a-zA-Z0-9_.-]", "-", action.name)[:40]
@@ -111,17 +116,7 @@ class ContainerRuntime:
     async def _run(self, action: Action, image: Image, directory: Path, stop: asyncio.Event) -> RunResult:
         files = FailureFiles(directory)
         files.create()
-        config = container_config(
-            action,
-            image.config,
-            rootfs=directory / "rootfs",
-            image_rootfs=image.rootfs,
-            cgroup=directory.name,
-            volume_dir=self._state_dir / "volumes",
-            failure_files=files,
-            shared_files=_copies(self._host.shared_files, directory),
-            host=self._host,
-        )
+        config = self._config(action, image, directory, _copies(self._host.shared_files, directory))
         self._make_volumes(action)
         await asyncio.to_thread(_make_rootfs, image, directory)
         (directory / "config.json").write_text(json.dumps(config))
@@ -147,6 +142,22 @@ class ContainerRuntime:
         if code != 0 and not stop.is_set() and (error := logged_error(runtime_log)):
             raise ActionError(Reason.RUNTIME_ERROR, f"action {action.name}: {Path(self._program).name}: {error}")
         return files.judge(code, output.tail)
+
+    def _config(
+        self, action: Action, image: Image, directory: Path, shared_files: Mapping[str, Path] | None = None
+    ) -> dict[str, Any]:
+        """The `config.json` of a container in `directory`. Raises ActionError."""
+        return container_config(
+            action,
+            image.config,
+            rootfs=directory / "rootfs",
+            image_rootfs=image.rootfs,
+            cgroup=directory.name,
+            volume_dir=self._state_dir / "volumes",
+            failure_files=FailureFiles(directory),
+            shared_files=shared_files or {},
+            host=self._host,
+        )
 
     def _make_volumes(self, action: Action) -> None:
         for volume in parse_volumes(action.volumes):

@@ -1,0 +1,120 @@
+"""`python -m tests.bench.idle_agents KIND PORT COUNT`: so many agents that have nothing to do, until it is killed.
+
+KIND is `older`: tink-agent's polls and pauses, on connections as grpc-go makes them for it; `telling`: the same, with
+what it says of its machine; or `todays`: a command stream each, with the real agent's pings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import sys
+from collections.abc import Awaitable
+
+import grpc
+
+from proto import older_pb2 as pb
+from proto import workflow_pb2 as pb_today
+from proto import workflow_pb2_grpc as pb_grpc
+from tink.agent.connection.channel import CHANNEL_OPTIONS
+from tink.server.older.polls import HOLD_SECONDS
+from tink.server.older.service import SERVICES
+
+PAUSE_SECONDS = 5.0
+"""Between two polls of tink-agent that find nothing, when it has found nothing for long: within half of it around."""
+_AT_ONCE = 50
+
+
+def mac(number: int) -> str:
+    """Of a machine, numbered from 0."""
+    return f"52:54:00:{number.to_bytes(3, 'big').hex(':')}"
+
+
+def _attributes(number: int) -> pb.AgentAttributes:
+    attributes = pb.AgentAttributes
+    disks = [
+        attributes.Block(name=f"nvme{disk}n1", size="480GB", vendor="vendor", model="model of a disk", wwn=f"0x5{disk}")
+        for disk in range(4)
+    ]
+    return attributes(
+        cpu=attributes.CPU(total_cores=32, total_threads=64),
+        memory=attributes.Memory(total="256GB", usable="255GB"),
+        block=disks,
+        network=[attributes.Network(name="eth0", mac=mac(number), speed="25Gbit/s")],
+        chassis=attributes.Chassis(serial=f"C{number}", vendor="vendor"),
+        product=attributes.Product(name="model", vendor="vendor", serial_number=f"S{number}"),
+    )
+
+
+class _Ready:
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self.turn = asyncio.Semaphore(_AT_ONCE)
+
+    def one(self) -> None:
+        self._left -= 1
+        if not self._left:
+            print("connected", flush=True)
+
+
+async def _nothing(call: Awaitable[bytes]) -> None:
+    """The end of a poll for which there is nothing to do."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
+            raise
+
+
+async def telling(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
+    """One tink-agent, with what it says of its machine."""
+    await _polls(channel, pb.ActionRequest(agent_id=mac(number), agent_attributes=_attributes(number)), ready)
+
+
+async def older(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
+    """One tink-agent that says nothing of it."""
+    await _polls(channel, pb.ActionRequest(agent_id=mac(number)), ready)
+
+
+async def _polls(channel: grpc.aio.Channel, asked: pb.ActionRequest, ready: _Ready) -> None:
+    poll = channel.unary_unary(f"/{SERVICES[0]}/GetAction")
+    request = asked.SerializeToString()
+    async with ready.turn:
+        await channel.channel_ready()
+    ready.one()
+    first = poll(request)
+    # As if they had come one by one: each asks once more after a part of the first hold, which ends that, for only the
+    # newest is served.
+    await asyncio.sleep(random.uniform(0, HOLD_SECONDS))
+    held = poll(request)
+    await _nothing(first)
+    while True:
+        await _nothing(held)
+        await asyncio.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.5))
+        held = poll(request)
+
+
+async def todays(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
+    """One of ours."""
+    call = pb_grpc.WorkflowServiceStub(channel).GetWorkflows(pb_today.GetWorkflowsRequest(agent_id=mac(number)))
+    async with ready.turn:
+        await call.initial_metadata()
+    ready.one()
+    await call.read()
+    raise AssertionError("the stream has ended")
+
+
+async def main(kind: str, port: int, count: int) -> None:
+    """Connect them and stay."""
+    run, options = {"older": (older, ()), "telling": (telling, ()), "todays": (todays, CHANNEL_OPTIONS)}[kind]
+    ready = _Ready(count)
+    own = [("grpc.use_local_subchannel_pool", 1), *options]
+    channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=own) for _ in range(count)]
+    agents = [asyncio.create_task(run(channel, number, ready)) for number, channel in enumerate(channels)]
+    await asyncio.gather(*agents)
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

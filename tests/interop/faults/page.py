@@ -1,0 +1,97 @@
+"""docs/faults.md: what was said of each fault, after how long, and where; written by `TINKEDGE_RECORD=1 pytest ...`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.interop.faults.fault import Fault
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
+RECORDING = bool(os.environ.get("TINKEDGE_RECORD"))
+_HEAD = """# Faults, and what is said of them
+
+Each was played on a real network by a scripted machine ([tests/interop/faults](../tests/interop/faults)), with a real
+agent where one is needed, against a real `tinkedge up`; [journey.md](journey.md) explains how it works. The seconds
+are those of one run of all of them at the same time on two processors, counted from the moment from which on the
+fault can be known. A sentence is said in the same words on the journey (`tinkedge watch`, the web page, the log), and
+where the last column says so in the condition `BootProblem` and an Event of the Hardware (`kubectl describe
+hardware`), and in the column MESSAGE of `kubectl get workflows`. `TINKEDGE_RECORD=1 python -m pytest
+tests/interop/faults` writes this page.
+
+| fault | what is said | s | counted from | where |
+|---|---|---|---|---|
+"""
+_MOMENTS = {
+    "NoTFTPRequest": "its lease",
+    "NoScriptRequest": "iPXE's lease",
+    "OfferNotTaken": "its third question",
+    "KernelSilent": "15 s after its kernel was started, which is three times what others needed, or more",
+    "UpstreamStalls": "its request for the kernel",
+    "KernelFailed": "its request for the kernel",
+    "TFTPStalls": "its last acknowledgement",
+    "NoWorkflow": "its agent's connection",
+    "WorkflowNotBegun": "its agent's connection",
+    "WorkflowFailed": "the start of the action",
+    "ActionFailed": "the start of the action",
+    "PullStalls": "the start of the action",
+    "ActionSilent": "a minute of silence",
+}
+_SINCE = {"connected": "its agent's connection", "action write started": "the start of the action"}
+_EXAMPLES = {
+    "172.31.77.0/24, 172.31.78.0/24": "10.0.0.0/24",
+    "172.31.77.": "10.0.0.",
+    "172.31.78.": "10.0.1.",
+    "rack0": "eth1",
+    "rack1": "eth2",
+    "other1": "eth3",
+    "127.0.0.1:5": "registry:5",
+    "127.0.0.1": "mirror",
+}
+"""What is there on the network of the test, and what the page has for it."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault: the sentence, its `reason`, `seconds`, and `where` it is seen beside the journey."""
+
+    fault: Fault
+    reason: str
+    sentence: str
+    seconds: float
+    where: tuple[str, ...]
+    ip: str
+
+    @property
+    def line(self) -> str:
+        """As Markdown."""
+        said = self.sentence.replace(self.fault.slug, "m1")
+        said = _example(said if self.fault.ip else said.replace(self.ip, "10.0.0.5"))
+        after = "0" if self.seconds < 0.5 else f"{self.seconds:.0f}"
+        moment = self.fault.moment or _SINCE.get(self.fault.since) or _MOMENTS.get(self.reason) or "what shows it"
+        where = ", ".join(self.where) or "journey alone: it has no Hardware"
+        return f"| {self.fault.name} | `{self.reason}`: {said.replace('|', '/')} | {after} | {moment} | {where} |"
+
+
+def write(rows: Iterable[Row]) -> None:
+    """The page anew."""
+    PAGE.write_text(_HEAD + "\n".join(row.line for row in rows) + "\n")
+
+
+def _example(said: str) -> str:
+    for there, example in _EXAMPLES.items():
+        said = said.replace(there, example)
+    return said
+
+
+def said() -> dict[str, str]:
+    """What the page has, by the fault's name."""
+    rows = [line.strip("|").partition(" | ") for line in PAGE.read_text().splitlines()[8:] if line.startswith("| ")]
+    return {name.strip(): rest for name, _, rest in rows if name.strip() != "fault"}
+
+
+def expected(fault: Fault) -> str:
+    """The sentence that the page has to have, as a regular expression."""
+    return _example(fault.sentence.replace("\\.", ".")).replace(fault.slug, "m1")

@@ -1,0 +1,101 @@
+"""What tink-agent says of its machine: on the Hardware, for `kubectl get hardware -o yaml`, and bounded."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proto import older_pb2 as pb
+from tests.unit.server.conftest import Rig
+from tests.unit.server.older.test_agents import MAC, TinkAgent, hold
+from tests.waiting import until
+from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
+from tink.kube.client import ApiError
+from tink.server.older.attributes import MAX_BYTES, as_json
+
+SAID = pb.AgentAttributes(
+    cpu=pb.AgentAttributes.CPU(total_cores=8, total_threads=16),
+    memory=pb.AgentAttributes.Memory(total="32GB", usable="31GB"),
+    block=[pb.AgentAttributes.Block(name="sda", size="480GB", physical_block_size="512B", wwn="0x5")],
+    network=[pb.AgentAttributes.Network(name="eth0", mac=MAC, speed="10Gbit/s")],
+    chassis=pb.AgentAttributes.Chassis(serial="C1", vendor="v"),
+    product=pb.AgentAttributes.Product(name="p", serial_number="S1"),
+)
+
+
+def test_names_are_those_of_tinkerbells_own_annotation() -> None:
+    assert json.loads(as_json(SAID)) == {
+        "blockDevices": [{"name": "sda", "physicalBlockSize": "512B", "size": "480GB", "wwn": "0x5"}],
+        "chassis": {"serial": "C1", "vendor": "v"},
+        "cpu": {"totalCores": 8, "totalThreads": 16},
+        "memory": {"total": "32GB", "usable": "31GB"},
+        "networkInterfaces": [{"name": "eth0", "mac": MAC, "speed": "10Gbit/s"}],
+        "product": {"name": "p", "serialNumber": "S1"},
+    }
+    assert as_json(pb.AgentAttributes()) == ""
+
+
+blocks = st.builds(lambda name: [pb.AgentAttributes.Block(name=name, model=name)] * 90, st.text())
+
+
+@settings(max_examples=30, deadline=None)
+@given(blocks, st.text(max_size=400))
+def test_whatever_an_agent_says_is_bounded_and_printable(block: list[pb.AgentAttributes.Block], text: str) -> None:
+    cards = [pb.AgentAttributes.Network(name="n" * 500, mac=text, speed="s" * 500)] * 500
+    said = as_json(pb.AgentAttributes(block=block, network=cards, memory=pb.AgentAttributes.Memory(total=text)))
+    assert len(said.encode()) <= MAX_BYTES
+    assert said.isprintable()
+    found = json.loads(said)
+    assert found.get("leftOut") in (None, "networkInterfaces")
+
+
+@pytest.fixture
+async def agent(rig: Rig) -> TinkAgent:
+    await rig.start()
+    rig.machine()
+    hold(rig, 0.01)
+    return TinkAgent(rig.agent(apart=True).channel)
+
+
+async def idles(agent: TinkAgent, attributes: pb.AgentAttributes) -> None:
+    with pytest.raises(grpc.aio.AioRpcError):
+        await agent._get(pb.ActionRequest(agent_id=MAC, agent_attributes=attributes), timeout=20)
+
+
+def kept(rig: Rig) -> Any:
+    annotations = rig.hardware.objects["d", "h"]["metadata"].get("annotations", {})
+    return json.loads(annotations.get(AGENT_ATTRIBUTES_ANNOTATION, "null"))
+
+
+async def test_they_are_on_the_hardware_written_once_and_on_the_journey(rig: Rig, agent: TinkAgent) -> None:
+    for _ in range(3):
+        await idles(agent, SAID)
+    await until(lambda: kept(rig))
+    assert kept(rig)["cpu"] == {"totalCores": 8, "totalThreads": 16}
+    assert rig.api.patches == 1
+    assert rig.seen[0].message.endswith("p, serial S1, chassis C1, 8 cores, 32GB memory, sda 480GB, eth0 " + MAC)
+
+
+async def test_what_changes_all_the_time_is_not_written_all_the_time(rig: Rig, agent: TinkAgent) -> None:
+    for number in range(5):
+        await idles(agent, pb.AgentAttributes(memory=pb.AgentAttributes.Memory(usable=f"{number}GB")))
+    await until(lambda: kept(rig))
+    assert (rig.api.patches, kept(rig)) == (1, {"memory": {"usable": "0GB"}})
+
+
+async def test_a_server_that_may_not_write_them_says_so_and_serves(
+    rig: Rig, agent: TinkAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    rig.api.faults = [ApiError(403, "Forbidden", "no")]
+    await idles(agent, SAID)
+    await until(lambda: "needs patch on hardware, deploy/rbac.yaml" in caplog.text)
+    assert kept(rig) is None
+    rig.workflow()
+    assert (await agent.poll()).action_id == "a0"

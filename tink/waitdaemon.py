@@ -1,0 +1,43 @@
+"""`waitdaemon`, the last action of many templates: it has an engine start another image some seconds after its own end.
+
+A restart or another kernel, mostly, of which nobody could report the end. It gives its own arguments, environment and
+volumes to the image in $IMAGE; what it needs of them for itself is named here. `tinkedge convert` writes that image in
+its place, and our agent runs it when the server knows the end: neither needs an engine.
+
+Source: waitdaemon v0.1 to v0.4.3, README.md and main.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+NAME = "waitdaemon"
+_OWN_VARIABLES = frozenset({"IMAGE", "WAIT_SECONDS", "PHASE", "CONTAINER_RUNTIME", "NERDCTL_NAMESPACE", "NERDCTL_HOST"})
+_OF_ENGINES = frozenset(
+    {
+        *("/var/run/docker.sock", "/run/docker.sock"),
+        *("/run/containerd/containerd.sock", "/var/run/containerd/containerd.sock"),
+        *("/var/lib/containerd", "/var/lib/nerdctl", "/opt/cni/bin", "/etc/cni/net.d"),
+    }
+)
+"""Where it looks for engines and what theirs is, in its container."""
+
+
+def image_name(image: str) -> str:
+    """The last part of an image's name, without registry, path, tag and digest."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+
+
+def started_by(image: str, env: Mapping[str, str]) -> str:
+    """The image that an action with `image` and `env` would have an engine start; "" where it is no waitdaemon."""
+    return env.get("IMAGE", "") if image_name(image) == NAME else ""
+
+
+def without_its_own(env: Mapping[str, str]) -> dict[str, str]:
+    """What of `env` is for the image that it starts."""
+    return {name: value for name, value in env.items() if name not in _OWN_VARIABLES}
+
+
+def without_engines(volumes: Iterable[str]) -> list[str]:
+    """What of `volumes` (`SRC:DST[:OPTIONS]`) is for the image that it starts."""
+    return [volume for volume in volumes if _OF_ENGINES.isdisjoint(volume.split(":")[1:2])]
