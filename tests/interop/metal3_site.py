@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.api import serving
-from tests.interop.rack import TINKEDGE, Process, clean_environment
+from tests.interop.rack import Process, tinkedge
 from tests.interop.test_privileges import Gate, Grant, Upstream
 from tests.waiting import until
 from tink.api.crds import generate
@@ -75,7 +75,7 @@ class Site:
 
     async def gate(self, *bound: str) -> Gate:
         """With what the controller's account may do, and these roles that somebody has bound to it."""
-        objects = [obj for obj in yaml.safe_load_all(ROLES.read_text()) if "rules" in obj]
+        objects = [obj for obj in yaml.load_all(ROLES.read_text(), Loader=yaml.CSafeLoader) if "rules" in obj]
         upstream = Upstream.read(self.api.kubeconfig)
         made = Gate(ACCOUNT, upstream, self.directory)
         made.allow({
@@ -90,7 +90,7 @@ class Site:
 
     def start(self, *words: str | Path, kubeconfig: Path | None = None) -> Process:
         options = ["metal3", "--kubeconfig", str(kubeconfig or self.api.kubeconfig), *map(str, words)]
-        process = Process(["setpriv", "--pdeathsig", "KILL", *TINKEDGE, *options], self.directory, clean_environment())
+        process = tinkedge(self.directory, *options)
         self._exits.callback(process.end)
         return process
 

@@ -11,10 +11,14 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
+from tests.interop.conftest import in_namespace
+from tests.interop.loaded import Child, nursery
 from tests.waiting import wait_until
 
 ADDRESS = "172.31.77.1"
@@ -22,15 +26,22 @@ ADDRESS = "172.31.77.1"
 TINKEDGE = [sys.executable, "-m", "edge.cli"]
 IN_EDGE = "edge"
 
+Begin = Callable[[list[str], IO[bytes], IO[bytes], dict[str, str]], "subprocess.Popen[bytes] | Child"]
+"""Begins a command with these files for its output, and this environment."""
+
+
+def _start(command: list[str], out: IO[bytes], err: IO[bytes], env: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
+
 
 class Process:
     """A program in a namespace; what it prints is kept in files."""
 
-    def __init__(self, command: list[str], directory: Path, env: dict[str, str]) -> None:
+    def __init__(self, command: list[str], directory: Path, env: dict[str, str], begin: Begin = _start) -> None:
         name = secrets.token_hex(4)
         self._out, self._err = directory / f"{name}.out", directory / f"{name}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
+            self.popen = begin(command, out, err, env)
 
     @property
     def out(self) -> str:
@@ -46,7 +57,7 @@ class Process:
     def err(self) -> str:
         return self._err.read_text()
 
-    def status(self, timeout: float = 20) -> int:
+    def status(self, timeout: float = 60) -> int:
         """Wait for its end."""
         return self.popen.wait(timeout)
 
@@ -129,26 +140,48 @@ class Namespaces:
         self._processes.append(process)
         return process
 
-    def run(self, where: str, *command: str | Path, timeout: float = 20) -> Process:
+    def tinkedge(self, where: str, *words: str | Path, **env: str) -> Process:
+        """`tinkedge WORDS`, which has everything loaded when it begins (`loaded`)."""
+        process = tinkedge(self.directory, *words, namespace=self.namespaces[where], **env)
+        self._processes.append(process)
+        return process
+
+    def run(self, where: str, *command: str | Path, timeout: float = 60) -> Process:
         process = self.start(where, *command)
         process.status(timeout)
         return process
 
-    def ready(self, *services: Process, within: float = 20) -> None:
-        url = f"http://{ADDRESS}:7080/readyz"
-
+    def ready(self, *services: Process, within: float = 60) -> None:
         def answered() -> bool:
             for service in services:
                 assert service.popen.poll() is None, service.err
-            return self.run(IN_EDGE, "curl", "-sf", "--max-time", "2", url).popen.returncode == 0
+            return self._asked(ADDRESS, 7080, "/readyz") is not None
 
         wait_until(answered, lambda: "".join(service.err for service in services), within=within, every=0.15)
 
     def operators(self, data_dir: Path, path: str) -> str:
         """What operators' HTTP says to whoever may read the edge's token."""
         token = (data_dir / "admin-token").read_text().strip()
-        url = f"http://127.0.0.1:7081{path}"
-        return self.run(IN_EDGE, "curl", "-sf", "-H", f"Authorization: Bearer {token}", url).out
+        return self._asked("127.0.0.1", 7081, path, Authorization=f"Bearer {token}") or ""
+
+    def _asked(self, address: str, port: int, path: str, **headers: str) -> str | None:
+        """What HTTP answers in the edge's namespace; None if it refuses, or nobody answers.
+
+        Not by curl, which would be most of the work of a test that waits.
+        """
+
+        def ask() -> str | None:
+            connection = HTTPConnection(address, port, timeout=5)
+            try:
+                connection.request("GET", path, headers=headers)
+                answer = connection.getresponse()
+                return answer.read().decode() if answer.status < 400 else None
+            except (OSError, HTTPException):
+                return None
+            finally:
+                connection.close()
+
+        return in_namespace(self.namespaces[IN_EDGE], ask)
 
     def listening(self) -> set[str]:
         """Sockets of servers, as `udp:67`."""
@@ -203,6 +236,12 @@ class Kubectl:
 
 def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def tinkedge(directory: Path, *words: str | Path, namespace: str = "", **env: str) -> Process:
+    """`tinkedge WORDS`, which has everything loaded when it begins (`loaded`); what it prints is in `directory`."""
+    begin = partial(nursery().begin, namespace)
+    return Process([*map(str, words)], directory, {**clean_environment(), **env}, begin)
 
 
 def clean_environment() -> dict[str, str]:

@@ -81,7 +81,7 @@ def agent(edge: Edge, where: str, line: str, *more: str | Path) -> Process:
         "--state-dir",
         edge.directory / f"state-{name}",
     ]
-    return edge.start(where, *TINKEDGE, "agent", *options, *more)
+    return edge.tinkedge(where, "agent", *options, *more)
 
 
 def test_machine_boots_with_a_token_and_runs_its_workflow_over_tls(guarded: Edge) -> None:

@@ -16,7 +16,7 @@ import yaml
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
-from tests.interop.rack import TINKEDGE, Kubectl, Process, clean_environment
+from tests.interop.rack import Kubectl, Process, clean_environment, tinkedge
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -74,7 +74,7 @@ def site(tmp_path: Path) -> Iterator[tuple[Kubectl, Peer]]:
     options = ["--interface", "lo=127.0.0.1", "--agent-auth", "none", "--disable", "dhcp", "--disable", "tftp"]
     options += ["--api-port", api, "--grpc-port", server, "--http-port", http, "--admin-port", admin]
     options += ["--data-dir", str(tmp_path / "data"), "--cancelling-timeout", "2"]
-    process = Process(["setpriv", "--pdeathsig", "KILL", *TINKEDGE, "up", *options], tmp_path, clean_environment())
+    process = tinkedge(tmp_path, "up", *options)
     try:
         wait_until(lambda: "ready: " in process.err, lambda: process.err, within=60)
         kubectl = Kubectl(Here(tmp_path), tmp_path / "data" / "kubeconfig")  # type: ignore[arg-type]

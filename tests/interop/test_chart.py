@@ -63,13 +63,18 @@ class Objects:
 
     def settings(self, role: str) -> Raw:
         """What its ConfigMap has."""
-        found: Raw = yaml.safe_load(self.one("ConfigMap", f"tinkedge-{role}")["data"]["tinkedge.yaml"])
+        found: Raw = yaml.load(
+            self.one("ConfigMap", f"tinkedge-{role}")["data"]["tinkedge.yaml"], Loader=yaml.CSafeLoader
+        )
         return found
 
 
 @pytest.fixture(scope="session")
 def objects(helm: Helm) -> dict[str, Objects]:
-    return {name: Objects([each for each in yaml.safe_load_all(helm.template(*values(name))) if each]) for name in SETS}
+    return {
+        name: Objects([each for each in yaml.load_all(helm.template(*values(name)), Loader=yaml.CSafeLoader) if each])
+        for name in SETS
+    }
 
 
 # --- what a real API takes --------------------------------------------------------------------------------------------
@@ -128,7 +133,10 @@ def test_what_is_made_of_the_chart_is_made_of_it_as_it_is(helm: Helm) -> None:
 def test_kubectl_makes_of_the_kustomization_what_helm_makes_of_the_chart(objects: dict[str, Objects]) -> None:
     command = ["kubectl", "kustomize", str(DEPLOY / "kustomize")]
     built_by_kubectl = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    ours = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(built_by_kubectl)}
+    ours = {
+        (each["kind"], each["metadata"]["name"]): each
+        for each in yaml.load_all(built_by_kubectl, Loader=yaml.CSafeLoader)
+    }
     theirs = {(each["kind"], each["metadata"]["name"]): each for each in objects["default"].all}
     hooks = {key for key, each in theirs.items() if "helm.sh/hook" in each["metadata"].get("annotations", {})}
     assert ours.keys() == theirs.keys() - hooks | {("Namespace", "tinkedge")}
@@ -269,7 +277,7 @@ def test_tls_files_are_where_the_settings_say(objects: dict[str, Objects]) -> No
 
 def test_alerts_are_those_of_prometheus_alone(objects: dict[str, Objects]) -> None:
     made = objects["service"].one("PrometheusRule", "tinkedge")["spec"]
-    assert made == yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())
+    assert made == yaml.load((DEPLOY / "prometheus" / "alerts.yaml").read_text(), Loader=yaml.CSafeLoader)
 
 
 def test_keys_are_made_once_and_kept(objects: dict[str, Objects]) -> None:
@@ -312,7 +320,7 @@ def test_definitions_are_those_of_the_program(objects: dict[str, Objects]) -> No
     for each in objects["everything"].of("CustomResourceDefinition"):
         folder = "crds-metal3" if each["spec"]["group"] == "metal3.io" else "crds"
         file = DEPLOY / folder / f"{each['spec']['names']['plural']}.yaml"
-        assert each["spec"] == yaml.safe_load(file.read_text())["spec"]
+        assert each["spec"] == yaml.load(file.read_text(), Loader=yaml.CSafeLoader)["spec"]
 
 
 def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
@@ -367,7 +375,7 @@ def test_selectors_that_edges_take_the_chart_takes(helm: Helm, selector: str, tm
 def test_second_site_brings_nothing_that_is_the_clusters(helm: Helm) -> None:
     options = ["crds.install=false", "controller.enabled=false"]
     text = helm.run("template", "berlin", str(CHART), *(word for each in options for word in ("--set", each)))
-    site = [each for each in yaml.safe_load_all(text) if each]
+    site = [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
     names = {each["metadata"]["name"] for each in site}
     assert all(name.startswith("berlin-tinkedge-") for name in names), names
     kinds = {each["kind"] for each in site}
@@ -420,7 +428,7 @@ def test_tenant_with_hosts_of_metal3_needs_no_cluster_role_for_them(helm: Helm) 
     text = helm.template(
         *(word for each in options for word in ("--set", each)), "--show-only", "templates/rbac-metal3.yaml"
     )
-    made = [each for each in yaml.safe_load_all(text) if each]
+    made = [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
     assert {each["kind"] for each in made} == {"Role", "RoleBinding"}
     places = sorted(
         (each["metadata"]["name"], each["metadata"]["namespace"]) for each in made if each["kind"] == "Role"

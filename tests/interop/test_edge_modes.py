@@ -27,7 +27,7 @@ import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
 from tests.interop.conftest import in_namespace
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process
+from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, Process
 from tests.waiting import wait_until
 
 FAR_ADDRESS = "172.31.78.1"
@@ -77,7 +77,7 @@ class Edge(Namespaces):
         (manifests / "osie.yaml").write_text(manifest("OSIE", "lab", urls))
         networks = ["--interface", "rack0", *(["--interface", "rack1"] if far else [])]
         files: list[str | Path] = ["--data-dir", self.data_dir, "--manifests", manifests]
-        self.process = self.start(IN_EDGE, *TINKEDGE, "up", *networks, *files, *options)
+        self.process = self.tinkedge(IN_EDGE, "up", *networks, *files, *options)
         self.ready(self.process)
 
     def machine(self, name: str, mac: str = "", network: str = "rack0", address: str = "") -> str:

@@ -55,7 +55,7 @@ class Running:
     async def _start(self) -> None:
         self._server = ApiServer(self._directory, port=0)
         await self._server.start()
-        content = yaml.safe_load(self._server.kubeconfig.read_text())
+        content = yaml.load(self._server.kubeconfig.read_text(), Loader=yaml.CSafeLoader)
         authority = base64.b64decode(content["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
         self.url = URL(content["clusters"][0]["cluster"]["server"])
         self.token = content["users"][0]["user"]["token"]
@@ -63,7 +63,7 @@ class Running:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self.context), timeout=aiohttp.ClientTimeout(total=SLOW_S)
         )
-        for definition in yaml.safe_load_all(CRDS.read_text()):
+        for definition in yaml.load_all(CRDS.read_text(), Loader=yaml.CSafeLoader):
             status, text = await self.request("POST", DEFINITIONS, json.dumps(definition).encode())
             assert status == 201, text
 
@@ -144,7 +144,9 @@ def _still_answers(server: Running) -> Iterator[None]:
 
 # --- a second opinion on what is stored ---
 
-SCHEMA = next(iter(yaml.safe_load_all(CRDS.read_text())))["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+SCHEMA = next(iter(yaml.load_all(CRDS.read_text(), Loader=yaml.CSafeLoader)))["spec"]["versions"][0]["schema"][
+    "openAPIV3Schema"
+]
 _PYTHON = {
     "object": dict,
     "array": list,

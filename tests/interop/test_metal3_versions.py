@@ -28,7 +28,7 @@ from tests.interop.host_site import (
     kubectl_there,
     site,
 )
-from tests.interop.rack import TINKEDGE, Process, clean_environment
+from tests.interop.rack import tinkedge
 from tests.interop.test_privileges import grants
 from tests.ports import free_port
 from tests.waiting import until
@@ -183,9 +183,9 @@ async def test_without_the_definition_there_is_a_warning_and_the_registration_co
 async def test_stack_brings_definitions_and_webhook_when_asked_and_not_else(tmp_path: Path) -> None:
     others = ("dhcp", "tftp", "http", "admin", "server", "controller", "webhooks")
     options = ["--data-dir", tmp_path, "--interface", "lo", "--api-port", str(free_port())]
-    command = [*TINKEDGE, "up", *map(str, options), *(word for name in others for word in ("--disable", name))]
+    words = ["up", *options, *(word for name in others for word in ("--disable", name))]
     for more, found in (([], NotFoundError), (["--metal3", "--empty-checksum-type", "auto"], None)):
-        process = Process([*command, *more], tmp_path, clean_environment())
+        process = tinkedge(tmp_path, *words, *more)
         try:
             await until(lambda: "ready: " in process.err, lambda: process.err, within=60)  # noqa: B023
             client = await KubeClient.connect(tmp_path / "kubeconfig")
@@ -204,8 +204,7 @@ async def test_stack_brings_definitions_and_webhook_when_asked_and_not_else(tmp_
 
 
 async def test_webhook_that_nobody_could_reach_is_not_started(site: Site, tmp_path: Path) -> None:
-    command = [*TINKEDGE, "metal3-webhook", "--kubeconfig", str(site.api.kubeconfig)]
-    process = Process(command, tmp_path, clean_environment())
+    process = tinkedge(tmp_path, "metal3-webhook", "--kubeconfig", site.api.kubeconfig)
     assert await asyncio.to_thread(process.status, 60) == 1
     assert "give --webhook-service or --webhook-url" in process.err
 

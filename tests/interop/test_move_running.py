@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.interop.rack import TINKEDGE, Process, clean_environment
+from tests.interop.rack import TINKEDGE, Process, clean_environment, tinkedge
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -42,8 +42,7 @@ class Site:
         return self.data(side) / "kubeconfig"
 
     def start(self, *words: str | Path, ready: str = "ready: ") -> Process:
-        command = ["setpriv", "--pdeathsig", "KILL", *TINKEDGE, *map(str, words)]
-        process = Process(command, self._directory, clean_environment())
+        process = tinkedge(self._directory, *words)
         self._processes.append(process)
         wait_until(lambda: ready in process.err, lambda: process.err, within=60)
         return process

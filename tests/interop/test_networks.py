@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.rack import IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, ip
+from tests.interop.rack import IN_EDGE, Kubectl, Namespaces, Process, ip
 from tests.waiting import wait_until
 
 MACS = {"one": "52:54:00:77:01:01", "two": "52:54:00:77:02:01"}
@@ -55,7 +55,7 @@ class Host(Namespaces):
     def up(self, *interfaces: str) -> Process:
         networks = [word for interface in interfaces for word in ("--interface", interface)]
         files = ["--data-dir", self.data_dir, "--ipxe-dir", self.directory / "ipxe"]
-        self.process = self.start(IN_EDGE, *TINKEDGE, "up", *networks, *files)
+        self.process = self.tinkedge(IN_EDGE, "up", *networks, *files)
         wait_until(lambda: re.search("(ready|started): ", self.process.err), lambda: self.process.err)
         self.kubectl = Kubectl(self, self.data_dir / "kubeconfig")
         return self.process
@@ -101,7 +101,11 @@ class Host(Namespaces):
         self.address(machine, address)
 
     def watch(self, *options: str) -> Process:
+<<<<<<< HEAD
         return self.start(IN_EDGE, *TINKEDGE, "watch", "--events", "--data-dir", self.data_dir, *options)
+=======
+        return self.tinkedge(IN_EDGE, "watch", "--data-dir", self.data_dir, *options)
+>>>>>>> times
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ import yaml
 from aiohttp import web
 
 from proto import older_pb2
-from tests.interop.rack import TINKEDGE, Process, clean_environment
+from tests.interop.rack import Process, tinkedge
 from tests.ports import free_port
 from tests.waiting import until
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
@@ -114,7 +114,7 @@ def wish(method: str, path: str, query: dict[str, str]) -> Wish:
 
 def grants(account: str, roles: Path = ROLES, namespace: str = "") -> set[Grant]:
     """Everything that a service account may do by these roles; those without a namespace are applied to `namespace`."""
-    objects = list(yaml.safe_load_all(roles.read_text()))
+    objects = list(yaml.load_all(roles.read_text(), Loader=yaml.CSafeLoader))
     rules = {(obj["kind"], obj["metadata"]["name"]): obj["rules"] for obj in objects if "rules" in obj}
     found = set()
     for obj in objects:
@@ -144,7 +144,7 @@ class Upstream:
 
     @classmethod
     def read(cls, kubeconfig: Path) -> Upstream:
-        content = yaml.safe_load(kubeconfig.read_text())
+        content = yaml.load(kubeconfig.read_text(), Loader=yaml.CSafeLoader)
         cluster = content["clusters"][0]["cluster"]
         if encoded := cluster.get("certificate-authority-data"):
             trust = ssl.create_default_context(cadata=base64.b64decode(encoded).decode())
@@ -254,8 +254,7 @@ class Site:
             return token
 
     def start(self, *words: str | Path) -> Process:
-        command = ["setpriv", "--pdeathsig", "KILL", *TINKEDGE, *map(str, words)]
-        process = Process(command, self.directory, clean_environment())
+        process = tinkedge(self.directory, *words)
         self._exits.callback(process.end)
         return process
 
@@ -326,7 +325,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         exits.push_async_callback(client.close)
         for definition in generate():
             await apply_object(client, CRD, definition, "test")
-        for obj in yaml.safe_load_all(ROLES.read_text()) if CLUSTER else ():
+        for obj in yaml.load_all(ROLES.read_text(), Loader=yaml.CSafeLoader) if CLUSTER else ():
             await apply_object(client, KINDS[obj["kind"]], obj, "test")
         for namespace in (HOME, WORK):
             obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
@@ -499,7 +498,7 @@ async def test_edge_serves_with_its_role_and_needs_all_of_it(site: Site) -> None
 
 async def test_edge_is_found_by_others_with_the_role_for_that(site: Site) -> None:
     granted = grants("tinkedge-edge", ROLES_FOR_PEERS)
-    for obj in yaml.safe_load_all(ROLES_FOR_PEERS.read_text()) if CLUSTER else ():
+    for obj in yaml.load_all(ROLES_FOR_PEERS.read_text(), Loader=yaml.CSafeLoader) if CLUSTER else ():
         await apply_object(site.client, KINDS[obj["kind"]], obj, "test")
     gate = await site.gate("tinkedge-edge")
     gate.allow(granted)
@@ -582,7 +581,7 @@ async def test_edge_reads_a_secret_for_a_machine_where_the_role_for_that_is_and_
     assert CLUSTER or needed == {("get", "secrets", WORK, USERDATA)}
 
     granted = grants("tinkedge-edge", ROLES_FOR_SECRETS, WORK)
-    for obj in yaml.safe_load_all(ROLES_FOR_SECRETS.read_text()) if CLUSTER else ():
+    for obj in yaml.load_all(ROLES_FOR_SECRETS.read_text(), Loader=yaml.CSafeLoader) if CLUSTER else ():
         obj["metadata"]["namespace"] = WORK
         await apply_object(site.client, KINDS[obj["kind"]], obj, "test")
     gate.allow(granted)
@@ -591,7 +590,7 @@ async def test_edge_reads_a_secret_for_a_machine_where_the_role_for_that_is_and_
 
 
 def test_accounts_of_the_roles_are_bound_where_they_are() -> None:
-    objects = list(yaml.safe_load_all(ROLES.read_text()))
+    objects = list(yaml.load_all(ROLES.read_text(), Loader=yaml.CSafeLoader))
     accounts = {
         (obj["metadata"]["namespace"], obj["metadata"]["name"]) for obj in objects if obj["kind"] == "ServiceAccount"
     }

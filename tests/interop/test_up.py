@@ -55,12 +55,12 @@ class Rack(Namespaces):
 
     def up(self, data_dir: Path, *options: str | Path, command: str = "up") -> Process:
         network = ["--interface", "rack0", "--public-ip", ADDRESS]
-        return self.start(IN_EDGE, *TINKEDGE, command, *network, "--data-dir", data_dir, *options)
+        return self.tinkedge(IN_EDGE, command, *network, "--data-dir", data_dir, *options)
 
     def agent(self, where: str = IN_MACHINE) -> Process:
         options = ["--agent-id", MACHINE, "--server", f"{ADDRESS}:42113", "--runtime", "process"]
         state = self.directory / f"agent-{secrets.token_hex(3)}"
-        return self.start(where, *TINKEDGE, "agent", *options, "--state-dir", state)
+        return self.tinkedge(where, "agent", *options, "--state-dir", state)
 
 
 @pytest.fixture

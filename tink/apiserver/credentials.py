@@ -165,7 +165,7 @@ def keep_kubeconfig(path: Path, url: str, authority: Authority, token: str) -> N
     """Write the kubeconfig for kubectl, unless the one that is there leads here. Raises OSError."""
     wanted = _kubeconfig(url, authority.pem(), token)
     try:
-        there: Any = yaml.safe_load(path.read_bytes())
+        there: Any = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
     except FileNotFoundError:
         there = None
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:

@@ -33,7 +33,7 @@ class Rack(Namespaces):
     where = ("--interface", "rack0", "--allow-upstream", ADDRESS)
 
     def up(self, data_dir: Path, *options: str | Path) -> Process:
-        return self.start(IN_EDGE, *TINKEDGE, "up", *self.where, "--data-dir", data_dir, *options)
+        return self.tinkedge(IN_EDGE, "up", *self.where, "--data-dir", data_dir, *options)
 
     def fetch(self, path: str) -> bytes:
         """What the machine gets of the edge."""

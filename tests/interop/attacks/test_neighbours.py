@@ -156,7 +156,7 @@ def test_agent_at_anothers_address_does_not_speak_for_it(rack: MetadataRack) -> 
         rack.run("attacker", "ip", "neigh", "flush", "dev", "eth0")
         state = rack.directory / "agent"
         command = ("agent", "--agent-id", VICTIM.mac, "--server", f"{ADDRESS}:42113", "--runtime", "process")
-        agent = rack.start("attacker", *TINKEDGE, *command, "--state-dir", state)
+        agent = rack.tinkedge("attacker", *command, "--state-dir", state)
         wait_until(lambda: "its address is that of another machine" in agent.err, lambda: agent.err)
         agent.end()
     finally:
@@ -210,8 +210,7 @@ def idle(rack: MetadataRack, where: str, address: tuple[str, int], count: int) -
 
 def open_files(rack: MetadataRack) -> int:
     """Sockets and files of the edge."""
-    pid = next(pid for pid in rack.inside(IN_EDGE) if b"edge.cli" in Path(f"/proc/{pid}/cmdline").read_bytes())
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return len(list(Path(f"/proc/{rack.process.popen.pid}/fd").iterdir()))
 
 
 @pytest.mark.parametrize(
@@ -295,7 +294,7 @@ def test_other_users_of_the_host_read_no_journey(rack: MetadataRack, path: str) 
 
 def test_watch_needs_no_more_than_to_be_allowed_to(rack: MetadataRack) -> None:
     data = rack.directory / "data"
-    watch = rack.start(IN_EDGE, *TINKEDGE, "watch", VICTIM.mac, "--data-dir", data)
+    watch = rack.tinkedge(IN_EDGE, "watch", VICTIM.mac, "--data-dir", data)
     wait_until(lambda: VICTIM.mac in watch.out, lambda: watch.err)
     watch.end()
     wrong = rack.directory / "wrong"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces
+from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces
 from tests.waiting import wait_until
 
 BASE = f"http://{ADDRESS}:7080"
@@ -68,7 +68,7 @@ class MetadataRack(Namespaces):
         self.add(IN_EDGE)
         self.bridge("rack0", f"{ADDRESS}/24")
         networks = ["--interface", "rack0", "--data-dir", str(self._data_dir)]
-        self.process = self.start(IN_EDGE, *TINKEDGE, "up", *networks, *options)
+        self.process = self.tinkedge(IN_EDGE, "up", *networks, *options)
         self.ready(self.process, within=60)
 
     def register(self, *machines: Registered, namespaces: bool = True) -> None:

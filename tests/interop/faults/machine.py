@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.interop.faults.firmware import Firmware
-from tests.interop.rack import TINKEDGE, Process
+from tests.interop.rack import Process
 from tests.interop.test_agent_auth import command_line
 from tests.waiting import wait_until
 
@@ -33,7 +33,7 @@ class Scripted(Firmware):
         if not self.script_text:  # of whom the edge knows nothing, and who knows where it is all the same
             words += ["--agent-id", self.mac, "--server", f"{self.server}:42113", "--tls", "--tls-roots"]
             words += [str(self.authority)]
-        return self._rack.start(self._where, *TINKEDGE, "agent", *words)
+        return self._rack.tinkedge(self._where, "agent", *words)
 
     def has_its_address(self) -> None:
         """By hand, for nobody gives it one."""

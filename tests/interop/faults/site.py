@@ -20,7 +20,7 @@ from tests.interop.authority import Authority
 from tests.interop.faults.boots import HEALTHY
 from tests.interop.faults.fault import Fault
 from tests.interop.faults.machine import UPSTREAM, Scripted
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, ip
+from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, ip
 
 OSIES = {
     "good": "http://127.0.0.1:8099/good",
@@ -75,7 +75,7 @@ class Site(Namespaces):
         options = ["--interface", "rack0", "--interface", "rack1", "--allow-upstream", "127.0.0.1/32"]
         options += ["--cache-size", "2000000"]
         options += ["--agent-auth", "token", "--grpc-tls-cert", str(chain), "--grpc-tls-key", str(key)]
-        self.edge = self.start(IN_EDGE, *TINKEDGE, "up", *options, "--data-dir", self.data_dir)
+        self.edge = self.tinkedge(IN_EDGE, "up", *options, "--data-dir", self.data_dir)
         played = [*self.faults, HEALTHY]
         self.machines = {fault.name: self._machine(number, fault) for number, fault in enumerate(played, start=1)}
         self.ready(self.edge)

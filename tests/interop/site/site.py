@@ -15,7 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.interop.rack import TINKEDGE, Namespaces, Process, ip
+from tests.interop.rack import Namespaces, Process, ip
 from tests.waiting import wait_until
 
 OUTSIDE = "10.88.0.250"
@@ -103,8 +103,8 @@ class Site(Namespaces):
 
     def _start_outside(self) -> None:
         data = self.directory / "api"
-        self.api = self.start(
-            *("outside", *TINKEDGE, "apiserver", "--config=/dev/null", "--data-dir", data, "--api-address", OUTSIDE)
+        self.api = self.tinkedge(
+            "outside", "apiserver", "--config=/dev/null", "--data-dir", data, "--api-address", OUTSIDE
         )
         files = self.directory / "files"
         files.mkdir()
@@ -165,9 +165,9 @@ class Site(Namespaces):
 
     def up(self, edge: int, *options: str) -> Process:
         """Start one; it may have run before."""
-        process = self.processes[edge] = self.start(
+        process = self.processes[edge] = self.tinkedge(
             f"edge{edge}",
-            *(*TINKEDGE, "edge", "--config=/dev/null", "--kubeconfig", self.kubeconfig, "--interface", "eth0"),
+            *("edge", "--config=/dev/null", "--kubeconfig", self.kubeconfig, "--interface", "eth0"),
             *("--data-dir", self.directory / f"data{edge}", "--ipxe-dir", self.directory / "ipxe"),
             *("--metadata-token-key", self.directory / "edges.key", "--reports-key", self.directory / "reports.key"),
             *(options or self.find_each_other()),

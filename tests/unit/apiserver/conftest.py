@@ -71,7 +71,7 @@ class Client:
     """Requests with the token of a kubeconfig."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        content = yaml.safe_load(kubeconfig.read_text())
+        content = yaml.load(kubeconfig.read_text(), Loader=yaml.CSafeLoader)
         cluster = content["clusters"][0]["cluster"]
         authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
         self.token = content["users"][0]["user"]["token"]

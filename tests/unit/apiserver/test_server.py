@@ -66,7 +66,7 @@ async def test_token_of_the_administrator_is_changed_while_the_server_and_its_cl
     async with await KubeClient.connect(server.kubeconfig) as component:
         file.write_text(f"{new}\n{old}\n")
         assert (await api("GET", CONFIGMAPS, token=new)).status == 200
-        assert yaml.safe_load(server.kubeconfig.read_text())["users"][0]["user"]["token"] == new
+        assert yaml.load(server.kubeconfig.read_text(), Loader=yaml.CSafeLoader)["users"][0]["user"]["token"] == new
         assert (await api("GET", CONFIGMAPS)).status == 200, "the old one is good until it is taken out"
         file.write_text(f"{new}\n")
         assert (await api("GET", CONFIGMAPS)).status == 401

@@ -16,13 +16,13 @@ from deploy.supply.__main__ import project
 from edge.cli import main
 from edge.configuration import key, settable
 
-VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+VALUES: dict[str, Any] = yaml.load((CHART / "values.yaml").read_text(), Loader=yaml.CSafeLoader)
 SCHEMA: dict[str, Any] = json.loads(values_schema())
 SETS = sorted((CHART / "ci").glob("*-values.yaml"))
 
 
 def test_chart_is_released_with_the_program() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    chart = yaml.load((CHART / "Chart.yaml").read_text(), Loader=yaml.CSafeLoader)
     assert chart["version"] == chart["appVersion"] == project().version
 
 
@@ -55,7 +55,7 @@ def _there(values: Any, path: tuple[str, ...]) -> bool:
 
 @pytest.mark.parametrize("values", SETS, ids=lambda path: path.stem)
 def test_value_sets_of_the_tests_are_good(values: Path) -> None:
-    jsonschema.validate(yaml.safe_load(values.read_text()), SCHEMA)
+    jsonschema.validate(yaml.load(values.read_text(), Loader=yaml.CSafeLoader), SCHEMA)
 
 
 @pytest.mark.parametrize(

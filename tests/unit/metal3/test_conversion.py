@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -64,6 +65,7 @@ def leaves(schema: Raw, path: Path) -> Iterator[tuple[Path, Raw]]:
         yield path, schema
 
 
+@cache
 def editable() -> list[tuple[Path, Raw]]:
     versions = {version["name"]: version for version in generate()[0]["spec"]["versions"]}
     schema = versions["v1beta1"]["schema"]["openAPIV3Schema"]["properties"]

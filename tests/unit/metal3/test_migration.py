@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import cache
 from typing import Any
 
 import pytest
 
 from tests.unit.metal3.hosts import V1ALPHA1, hosts
 from tink.api.metal3.crds import generate
+from tink.api.v1alpha2 import Raw
 from tink.convert.metal3 import ConversionSettings
 from tink.kube.objects import NamespacedName
 from tink.metal3 import definition
@@ -25,8 +27,13 @@ from tink.webhooks import Address
 WEBHOOK = definition.conversion(Address("/convert", url="https://h"), b"pem")
 
 
+@cache
+def generated() -> Raw:
+    return generate(WEBHOOK)[0]
+
+
 def defined(*, storage: str = "v1alpha1", stored: Any = ("v1alpha1",), served: Any = ("v1alpha1", "v1beta1")) -> Any:
-    raw = copy.deepcopy(generate(WEBHOOK)[0])
+    raw = copy.deepcopy(generated())
     raw["metadata"]["resourceVersion"] = "7"
     raw["status"] = {"storedVersions": list(stored)}
     for version in raw["spec"]["versions"]:

@@ -244,7 +244,7 @@ async def test_many_actions_while_the_server_is_away_do_not_fill_memory(caplog):
 async def test_server_that_does_not_answer_is_given_up_after_a_while():
     server = Server()
     server.gate.clear()
-    async with sending(server, OutputSchedule(min_interval=0.01, call_timeout=0.1, retry_delay=0.01)) as sender:
+    async with sending(server, OutputSchedule(min_interval=0.01, call_timeout=1.0, retry_delay=0.01)) as sender:
         with sender.action("w", "a"):
             say("one")
         await until(lambda: server.calls >= 2)

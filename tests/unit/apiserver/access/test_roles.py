@@ -119,7 +119,7 @@ def test_component_on_another_host_may_what_it_may_on_a_cluster(component: str) 
     """tests/interop/test_privileges.py runs them with exactly that."""
     rules = [
         (rule["apiGroups"], rule["resources"], rule["verbs"])
-        for document in yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text())
+        for document in yaml.load_all((DEPLOY / "rbac.yaml").read_text(), Loader=yaml.CSafeLoader)
         if document["kind"] == "ClusterRole" and document["metadata"]["name"] == f"tinkedge-{component}"
         for rule in document["rules"]
     ]

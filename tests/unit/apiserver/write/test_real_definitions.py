@@ -12,7 +12,8 @@ import yaml
 from tests.unit.apiserver.conftest import CRDS, Answer, Client
 
 CONFORMANCE = Path(__file__).parents[3] / "interop" / "conformance"
-DEFINITIONS = {one["spec"]["names"]["kind"]: one for one in yaml.safe_load_all((CONFORMANCE / "crds.yaml").read_text())}
+_DOCUMENTS = yaml.load_all((CONFORMANCE / "crds.yaml").read_text(), Loader=yaml.CSafeLoader)
+DEFINITIONS = {one["spec"]["names"]["kind"]: one for one in _DOCUMENTS}
 V1 = "/apis/conf.test/v1/namespaces/default"
 MOVABLES = "/apis/conf.test/v1beta1/namespaces/default/movables"
 MAPS = "/api/v1/namespaces/default/configmaps"

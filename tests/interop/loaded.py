@@ -1,0 +1,213 @@
+"""`tinkedge` as a process that has loaded everything when it begins: forked off one that did so once.
+
+Python's imports are most of what a service does until it is ready, and a run of the tests has them some hundred times
+over. This file is that one process, too, one for each process of pytest, which starts it when it is first wanted:
+
+    a test -- command, environment, files for its output --> the nursery -- fork --> the namespace, then edge.cli.main
+           <-- process id, and at its end how it ended --
+
+Everything else is as when the command is typed: a process of its own, in the namespace as `ip netns exec` enters it,
+with this environment and these files, which ends as Python ends. That each role starts from nothing is proven by what
+starts the program itself: tests/boot, the packages, systemd (`test_systemd`) and chaos. So is what is counted of a
+process's memory and work: here others share its pages, and have done part of the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+# unshare(2), mount(2), umount(2), prctl(2)
+_CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
+_MS_BIND, _MS_REC, _MS_SLAVE, _MNT_DETACH = 0x1000, 0x4000, 0x80000, 2
+_PR_SET_PDEATHSIG = 1
+_LOADED = ("serve.up", "serve.services", "agent", "users", "watch")
+"""In edge.commands: what is started again and again."""
+_MESSAGE_BYTES = 1 << 17
+
+
+class Child:
+    """One such process, with what tests use of a `subprocess.Popen`."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self._nursery = nursery
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, a signal as a negative number; None while it runs."""
+        if self.returncode is None:
+            self.returncode = self._nursery.ended(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The same, in so many seconds. Raises subprocess.TimeoutExpired."""
+        give_up = None if timeout is None else time.monotonic() + timeout
+        pause = 0.001
+        while (code := self.poll()) is None:
+            if give_up is not None and time.monotonic() > give_up:
+                raise subprocess.TimeoutExpired("tinkedge", timeout or 0)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Nothing happens if it has ended; the nursery has not waited for it then without telling so."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Nursery:
+    """The way to the process that forks: from any thread of this one."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        self._ended: dict[int, int] = {}
+        with theirs:
+            # By its second word, `tinkedge doctor` knows what is forked.
+            command = [sys.executable, "-X", "tinkedge", "-m", __name__, str(theirs.fileno())]
+            # It ends when our end of the socket is closed, as it is whenever this process ends.
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=Path(__file__).parents[2]
+            )
+
+    def begin(
+        self, namespace: str, words: Sequence[str], out: IO[bytes], err: IO[bytes], env: Mapping[str, str]
+    ) -> Child:
+        """`tinkedge WORDS` in the network namespace; without one, in this process's."""
+        asked = {"words": list(words), "namespace": namespace, "env": dict(env), "directory": str(Path.cwd())}
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(asked).encode()], [out.fileno(), err.fileno()])
+            while "began" not in (told := self._told()):
+                self._ended[told["ended"]] = told["status"]
+            # The kernel gives numbers again: what had it before is not this one.
+            self._ended.pop(told["began"], None)
+        return Child(self, told["began"])
+
+    def ended(self, pid: int) -> int | None:
+        """How it ended, told once; None while it runs."""
+        with self._lock:
+            while pid not in self._ended and select.select([self._socket], [], [], 0)[0]:
+                told = self._told()
+                self._ended[told["ended"]] = told["status"]
+            return self._ended.pop(pid, None)
+
+    def _told(self) -> dict[str, Any]:
+        message = self._socket.recv(_MESSAGE_BYTES)
+        assert message, "the process that forks others has ended"
+        told: dict[str, Any] = json.loads(message)
+        return told
+
+
+@cache
+def nursery() -> Nursery:
+    """This process's; it ends with it."""
+    return Nursery()
+
+
+# --- the process that forks -------------------------------------------------------------------------------------------
+
+
+def _main(connection: socket.socket) -> None:
+    """Fork until nobody asks any more; those forked end with this one."""
+    for name in _LOADED:
+        importlib.import_module(f"edge.commands.{name}")
+    importlib.import_module("uvloop")
+    gc.collect()
+    gc.freeze()
+    wakes, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([connection, wakes], [], [])
+        if wakes in ready:
+            os.read(wakes, 4096)
+            _tell_who_ended(connection)
+        if connection in ready:
+            message, files, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 2)
+            if not message:
+                return
+            pid = os.fork()
+            if not pid:
+                for each in (wakes, woken):
+                    os.close(each)
+                connection.close()
+                _become(json.loads(message), files)
+            for each in files:
+                os.close(each)
+            connection.send(json.dumps({"began": pid}).encode())
+
+
+def _tell_who_ended(connection: socket.socket) -> None:
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            connection.send(json.dumps({"ended": pid, "status": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def _become(asked: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
+    """The command, from its first line to its exit status."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _libc("prctl", _PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    for number, file in enumerate(files, start=1):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(asked["directory"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    if asked["namespace"]:
+        _enter(asked["namespace"])
+    sys.argv = ["tinkedge", *asked["words"]]
+    from edge.cli import main
+
+    main(prog_name="tinkedge")
+    raise SystemExit(0)
+
+
+def _enter(namespace: str) -> None:
+    """As `ip netns exec`: /sys shows the network's interfaces, and no cgroups; /etc has its files of /etc/netns."""
+    handle = os.open(f"/run/netns/{namespace}", os.O_RDONLY | os.O_CLOEXEC)
+    _libc("setns", handle, _CLONE_NEWNET)
+    os.close(handle)
+    _libc("unshare", _CLONE_NEWNS)
+    _libc("mount", b"", b"/", b"none", _MS_SLAVE | _MS_REC, None)
+    _libc("umount2", b"/sys", _MNT_DETACH)
+    _libc("mount", namespace.encode(), b"/sys", b"sysfs", 0, None)
+    for file in Path("/etc/netns", namespace).glob("*"):
+        _libc("mount", os.fsencode(file), os.fsencode(Path("/etc", file.name)), b"none", _MS_BIND, None)
+
+
+def _libc(name: str, *arguments: bytes | int | None) -> None:
+    call = getattr(ctypes.CDLL(None, use_errno=True), name)
+    if call(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+
+if __name__ == "__main__":
+    _main(socket.socket(fileno=int(sys.argv[1])))
