@@ -275,7 +275,7 @@ def test_name_of_a_hardware_becomes_its_first_mac(
         (["m1"], 1, "no such file"),
         ([MAC, "--public-ip", "x"], 2, "--public-ip"),
         ([MAC, "--interface", "nosuch"], 2, "no interface nosuch"),
-        ([MAC, "--metadata-token-key", "/nonexistent/key"], 1, "The edge makes it when it starts"),
+        ([MAC, "--metadata-token-key", "/nonexistent/key"], 1, "The edge makes it at its start"),
     ],
 )
 def test_what_is_missing_is_said_with_what_to_do(

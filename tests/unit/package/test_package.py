@@ -16,7 +16,7 @@ from deploy.package import deb, oci
 from deploy.package.environment import without_missing
 from deploy.package.papers import completions, manual
 from deploy.package.target import PackageError, Target
-from deploy.package.wheels import fetch, needed
+from deploy.package.wheels import EXTRAS, fetch, needed
 from deploy.supply.packages import Locked, Project
 from edge.cli import main
 
@@ -69,7 +69,7 @@ def test_shells_ask_the_program_what_may_follow() -> None:
 
 def test_packages_for_another_python_are_those_it_needs() -> None:
     wanted = (Requirement('old; python_version < "3.13"'), Requirement('new; python_version >= "3.13"'))
-    project = Project("ours", "1", "Apache-2.0", wanted, {"docker": ()}, ())
+    project = Project("ours", "1", "Apache-2.0", wanted, dict.fromkeys(EXTRAS, ()), ())
     locked = {canonicalize_name(name): Locked(Requirement(f"{name}==1"), ()) for name in ("old", "new")}
     for suite, name in (("bookworm", "old"), ("trixie", "new")):
         found = needed(project, locked, {}, Target(suite, "x86_64"))

@@ -57,6 +57,7 @@ _SERVER: Final = (
     Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "workflows")),
     Rule(("get",), ("tinkerbell.org",), ("workflows",)),
     Rule(("patch",), ("tinkerbell.org",), ("workflows/status",)),
+    Rule(("patch",), ("tinkerbell.org",), ("hardware",)),
 )
 _EDGE: Final = (
     Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "osies", "workflows")),
