@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, ip
+from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, Process, ip
 from tests.waiting import wait_until
 
 NODES = {"node1": "172.31.77.2", "node2": "172.31.77.3"}
@@ -48,16 +48,14 @@ class Site(Namespaces):
         """The API and the controller."""
         data = self.directory / "api"
         options = ["--data-dir", data, "--api-address", ADDRESS]
-        self.api = self.start(IN_EDGE, *WITH_US, *TINKEDGE, "apiserver", *options)
+        self.api = self.tinkedge(IN_EDGE, "apiserver", *options)
         wait_until(lambda: "ready: " in self.api.err, lambda: self.api.err)
         self.kubectl = Kubectl(self, data / "kubeconfig")
         if not self.kubeconfig.exists():
             url = ["--server", f"https://{ADDRESS}:6443", "--role", "cluster-admin", "--out", self.kubeconfig]
-            made = self.run(IN_EDGE, *TINKEDGE, "kubeconfig", "--user", "nodes", "--data-dir", data, *url)
-            assert made.popen.returncode == 0, made.err
-        self.controller = self.start(
-            IN_EDGE, *WITH_US, *TINKEDGE, "controller", "--kubeconfig", data / "kubeconfig", "--no-leader-elect"
-        )
+            made = self.tinkedge(IN_EDGE, "kubeconfig", "--user", "nodes", "--data-dir", data, *url)
+            assert made.status() == 0, made.err
+        self.controller = self.tinkedge(IN_EDGE, "controller", "--kubeconfig", data / "kubeconfig", "--no-leader-elect")
         wait_until(lambda: "ready: " in self.controller.err, lambda: self.controller.err)
 
     def go(self) -> None:
@@ -90,13 +88,13 @@ class Site(Namespaces):
             "--kubeconfig",
             self.kubeconfig,
         ]
-        started = self.start(node, *WITH_US, *TINKEDGE, "edge", "--interface", "eth0", *files, *options)
+        started = self.tinkedge(node, "edge", "--interface", "eth0", *files, *options)
         wait_until(lambda: re.search("(ready|started): ", started.err), lambda: started.err)
         return started
 
     def server(self, node: str, *options: str) -> Process:
         command = ["server", "--interface", "eth0", "--kubeconfig", self.kubeconfig, *options]
-        started = self.start(node, *WITH_US, *TINKEDGE, *command)
+        started = self.tinkedge(node, *command)
         wait_until(lambda: re.search("(ready|started): ", started.err), lambda: started.err)
         return started
 
@@ -149,7 +147,7 @@ class Site(Namespaces):
 
     def agent(self, server: str) -> Process:
         options = ["--agent-id", MACS["m1"], "--server", server, "--runtime", "process"]
-        return self.start("m1", *WITH_US, *TINKEDGE, "agent", *options, "--state-dir", self.directory / "agent")
+        return self.tinkedge("m1", "agent", *options, "--state-dir", self.directory / "agent")
 
     def lease(self, machine: str) -> dict[str, str]:
         """What DHCP told the machine at its first try, or its first retry; nothing if nobody answered."""

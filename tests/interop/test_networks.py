@@ -101,11 +101,7 @@ class Host(Namespaces):
         self.address(machine, address)
 
     def watch(self, *options: str) -> Process:
-<<<<<<< HEAD
-        return self.start(IN_EDGE, *TINKEDGE, "watch", "--events", "--data-dir", self.data_dir, *options)
-=======
-        return self.tinkedge(IN_EDGE, "watch", "--data-dir", self.data_dir, *options)
->>>>>>> times
+        return self.tinkedge(IN_EDGE, "watch", "--events", "--data-dir", self.data_dir, *options)
 
 
 @pytest.fixture(scope="module")
