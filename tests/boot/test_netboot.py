@@ -65,6 +65,7 @@ def boot() -> Boot:
         beside: bool = False,
         vlan: int = 0,
         within: float = 50,
+        healthy: bool = True,
     ) -> Report:
         command = [sys.executable, PROGRAM, "--firmware", firmware, "--until", until]
         command += [
@@ -84,7 +85,7 @@ def boot() -> Boot:
         assert done.returncode == 0, done.stderr
         report = Report(**json.loads(done.stdout))
         assert report.seconds is not None, f"nothing matched {until!r}:\n{report}"
-        assert not report.warnings(), f"warned about what is as it should be:\n{report}"
+        assert bool(report.warnings()) <= (not healthy), f"warned about what is as it should be:\n{report}"
         print(f"{firmware}: {report.seconds} s\n{report}")
         return report
 
@@ -102,9 +103,9 @@ def test_machine_with_secure_boot_gets_to_the_kernel_by_shim_and_grub_and_says_w
 ) -> None:
     """By TFTP alone: Debian 12's GRUB speaks no HTTP. The kernel is none, and not signed."""
     secure = ("--boot-path", "grub", "--shim-dir", str(SHIMS / "shim-bookworm"))
-    report = boot("uefi-secure", "boot failed", *secure, within=180)
+    report = boot("uefi-secure", "screen: Where Secure Boot is on", *secure, within=180)
     assert report.steps() == ["dhcp ok", "tftp info", "tftp ok", "script ok", "kernel ok", "boot failed"], report
-    assert report.shows("bad shim signature", "must be signed by a key that the shim trusts"), report
+    assert report.shows("bad shim signature", "GRUB did not start what it was sent"), report
 
 
 @pytest.mark.parametrize("firmware", ["bios", "uefi"])
@@ -156,7 +157,9 @@ def test_new_ipxe_goes_straight_to_its_script(boot: Boot, firmware: str, first: 
 
 
 def test_new_ipxe_asks_in_its_vlan_and_gives_up_in_time(boot: Boot) -> None:
-    report = boot("uefi", "screen: .*Attempt 1 of 2 to get a lease in VLAN 50", ipxe=NEW_IPXE, spec=ON_VLAN)
+    report = boot(
+        "uefi", "screen: .*Attempt 1 of 2 to get a lease in VLAN 50", ipxe=NEW_IPXE, spec=ON_VLAN, healthy=False
+    )
     assert report.shows("VLAN 50: net0-50", "Configuring [dhcp] (net0-50 "), report
 
 

@@ -35,6 +35,7 @@ _PKI = frozenset({"ca.key"})
 _OURS = SECRET | {
     "artifacts",
     "checkpoint",
+    "journey",
     "machine-logs",
     "osie",
     "images",

@@ -55,7 +55,7 @@ def test_open_directory_that_is_empty_or_ours_is_closed_and_said_once(
     put(place, "state.db", "state.db-wal", "state.db-shm", "state.lock", "state.newest", "token", "kubeconfig")
     put(place, "metadata-token.key", "agent-token.key", "pki/ca.key", "pki/ca.crt", ".token.abcd_123")
     put(place, ".checkpoint.key.abcd_123")
-    for name in ("artifacts", "checkpoint", "machine-logs", "osie", "lost+found"):
+    for name in ("artifacts", "checkpoint", "journey", "machine-logs", "osie", "lost+found"):
         (place / name).mkdir()
     place.chmod(open_mode)
     assert [problem.mended for problem in problems(place)] == [True, True]
