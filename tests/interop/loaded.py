@@ -14,6 +14,7 @@ process's memory and work: here others share its pages, and have done part of th
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -93,6 +94,11 @@ class Nursery:
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=Path(__file__).parents[2]
             )
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        self._socket.close()
+        self._process.wait()
 
     def begin(
         self, namespace: str, words: Sequence[str], out: IO[bytes], err: IO[bytes], env: Mapping[str, str]
