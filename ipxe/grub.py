@@ -12,6 +12,7 @@ manual, section "Quoting"). Settings of iPXE (`${mac}`) have no meaning here and
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from ipxe.binaries import BootPath
@@ -27,11 +28,21 @@ from ipxe.scripts import (
     Scripts,
 )
 from tink.api.v1alpha2 import Hardware
+from tink.printable import printable
 
 CONFIG = "grub.cfg"
 """The name that GRUB asks for, in its directory `grub`."""
 WHY = "why.cfg"
 """Why kernel or initrd did not come, in that directory."""
+
+
+_OURS = re.compile(r"grub\.cfg(?:-01-([0-9a-f]{2}(?:-[0-9a-f]{2}){5}))?|why\.cfg")
+
+
+def machine_of(name: str) -> str | None:
+    """Whose script a file of GRUB's directory is: a MAC, or empty for whoever asks; None if it is none of ours."""
+    found = _OURS.fullmatch(name)
+    return (found[1] or "").replace("-", ":") if found is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,7 @@ class GrubScripts:
     def reason(self, mac: str, reason: str) -> str:
         """A script that shows why `mac` is not booted, line by line, and goes on to the next boot device."""
         lines = [f"tinkedge does not boot {mac} from the network:", *reason.splitlines()]
-        return self._render("reason", lines=[quoted(_plain(line)) for line in lines])
+        return self._render("reason", lines=[quoted(_shown(line)) for line in lines])
 
     def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script:
         full_name = "/".join(osie)
@@ -94,7 +105,7 @@ class GrubScripts:
         ]
         text = self._render(
             "boot",
-            title=quoted(_plain(f"tinkedge: {who} ({plan.mac}) boots OSIE {full_name}")),
+            title=quoted(_shown(f"tinkedge: {who} ({plan.mac}) boots OSIE {full_name}")),
             sources=sources,
             whys=[quoted(f"{device}/grub/{WHY}") for device in self._devices(plan)],
         )
@@ -139,5 +150,5 @@ def _words(line: str) -> list[str]:
     return words
 
 
-def _plain(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text[:MAX_SHOWN])
+def _shown(text: str) -> str:
+    return printable(text[:MAX_SHOWN], " ")

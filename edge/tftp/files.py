@@ -34,7 +34,7 @@ from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, shown_name
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries, BootPath, is_optional
-from ipxe.grub import WHY
+from ipxe.grub import WHY, machine_of
 from ipxe.scripts import Origin
 from tink.limits.newest import Newest
 
@@ -53,7 +53,6 @@ _EXPECTED_MISSES = re.compile(
     re.IGNORECASE,
 )
 
-_GRUB_CONFIG = re.compile(r"grub\.cfg(-01-[0-9a-f]{2}(-[0-9a-f]{2}){5})?|why\.cfg")
 _OF_ONE_MACHINE = re.compile(
     r"(auto|why|autoexec)\.ipxe|(grub|why)\.cfg|osie|[0-9a-f]{2}[:.-]?[0-9a-f]{2}", re.IGNORECASE
 )
@@ -167,7 +166,7 @@ class BootFiles:
         match asked.rest:
             case ["auto.ipxe" | "why.ipxe" | "autoexec.ipxe" as name] if self._scripts is not None:
                 return self._script(asked, name, self._scripts)
-            case ["grub", name] if self._scripts is not None and _GRUB_CONFIG.fullmatch(name):
+            case ["grub", name] if self._scripts is not None and machine_of(name) is not None:
                 return self._operators_or_our_grub(asked, name, self._scripts)
             case ["osie", name, ("kernel" | "initrd") as part] if self._osie_files is not None:
                 return self._osie(asked, name, part, self._osie_files)
@@ -197,8 +196,8 @@ class BootFiles:
 
     def _grub(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
         """`grub.cfg` by the caller's address, or the same with its own MAC behind it (`grub.cfg-01-<mac>`)."""
-        named = mac_of(name.rpartition("-01-")[2])
-        mac = self._caller(replace(asked, named=named) if named is not None else asked)
+        named = machine_of(name)
+        mac = self._caller(replace(asked, named=named) if named else asked)
         if isinstance(mac, Refusal):
             return mac
         if name == WHY:

@@ -17,15 +17,13 @@ from aiohttp import web
 from edge.callers import Caller
 from edge.http.context import Context, asked_by, client_name, local_address, size_text, text
 from edge.http.files.response_head import requested
-from edge.http.routes import Route, spelled
+from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine, MachineScripts
 from ipxe.binaries import BootPath, is_optional
-from ipxe.grub import WHY
+from ipxe.grub import WHY, machine_of
 from ipxe.scripts import Origin
 from tink.mac import is_mac
-
-_GRUB_CONFIG = re.compile(r"grub\.cfg(?:-01-([0-9a-f]{2}(?:-[0-9a-f]{2}){5}))?|why\.cfg")
 
 _GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
 
@@ -74,14 +72,14 @@ class BootScripts:
     async def grub(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /grub/grub.cfg: what GRUB asks for that came by UEFI HTTP Boot; by the caller's address, or the same with
         its own MAC in the name (`grub.cfg-01-<mac>`). It asks for its modules and fonts, too, and does without."""
-        named = _GRUB_CONFIG.fullmatch(route.name)
+        named = machine_of(route.name)
         if named is None:
             # An empty list is what it does without; for one that is missing it shows an error.
             return web.Response(text="", status=200 if _GRUB_LIST.fullmatch(route.name) else 404)
         mac, context = caller.mac, self._context
         if mac is None:
             return context.refuse_caller(caller, "grub.cfg", step=Step.SCRIPT)
-        if named[1] and spelled(named[1]) != mac:
+        if named and named != mac:
             return text("this script is served to its own machine only", status=403)
         if context.inventory.by_mac(mac) is None and not context.policy.decide(None).allowed:
             return _script(self._scripts.why(mac, context.policy.decide(None).reason, BootPath.GRUB))

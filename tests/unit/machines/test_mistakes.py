@@ -12,7 +12,9 @@ from typing import Any, cast
 import pytest
 
 from edge.machines import MistakeWriter
+from ipxe.binaries import BootPath
 from tests.waiting import until
+from tink.api import mistakes
 from tink.api.mistakes import Site, hardware_mistakes, osie_mistakes
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
@@ -31,6 +33,10 @@ def hardware(ip: str = "10.0.0.5", *, annotations: Any = None, osie: str = "", *
 
 def site(*networks: str, name: str = "the edge here", addresses: tuple[str, ...] = ("10.0.0.1",)) -> Site:
     return Site(tuple(map(IPv4Network, networks or ("10.0.0.0/24",))), (), frozenset(addresses), name)
+
+
+def test_boot_paths_that_are_taken_are_those_that_there_are() -> None:
+    assert set(mistakes._BOOT_PATHS) == set(BootPath)
 
 
 @pytest.mark.parametrize(
