@@ -18,6 +18,7 @@ from edge.composition.host import IsOwn, NetworkState
 from edge.composition.networks import Follower
 from edge.neighbour.links import LinkChanges
 from edge.neighbour.route import is_own
+from tink.net.host_port import join_host_port
 from tink.server import WorkflowServer
 
 log = logging.getLogger(__name__)
@@ -31,12 +32,18 @@ def at_networks(server: WorkflowServer, states: Collection[NetworkState], port: 
 
     An address that has gone is kept until there is another: it may come back, and its connections with it.
     """
-    addresses = {state.interface: state.address for state in states if state.address}
+    addresses: dict[tuple[str, bool], str] = {}
+
+    def take(state: NetworkState) -> None:
+        addresses.update({(state.interface, ":" in address): address for address in state.addresses})
+
+    for state in states:
+        take(state)
 
     async def network_changed(state: NetworkState) -> None:
-        if state.address:
-            addresses[state.interface] = state.address
-            await server.listen_at([f"{address}:{port}" for address in addresses.values()])
+        if state.addresses:
+            take(state)
+            await server.listen_at([join_host_port(address, port) for address in addresses.values()])
 
     return network_changed
 

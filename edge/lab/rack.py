@@ -27,6 +27,15 @@ class RackNetwork:
     prefix: int = 24
     tap: str = "machine0"
 
+    @property
+    def host(self) -> str:
+        """The address as it stands in URLs."""
+        return f"[{self.address}]" if ":" in self.address else self.address
+
+
+IPV6 = RackNetwork(address="fd31:77::1", prefix=64)
+"""A rack without IPv4; the manifests in deploy/examples/ipv6 are written for it."""
+
 
 class Rack:
     """A network namespace named after the process that owns it."""

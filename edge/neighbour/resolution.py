@@ -30,7 +30,7 @@ class AddressResolution:
 
     async def resolve(self, ip: str) -> bool:
         """Whether the host at `ip` is known now."""
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
             try:
                 sock.sendto(b"", (ip, _DISCARD_PORT))

@@ -122,6 +122,11 @@ IPv4 = Annotated[
     StringConstraints(pattern=patterns.IPV4),
     Field(json_schema_extra=checked(rules.IPV4, maxLength=bounds.MAX_ADDRESS_CHARACTERS)),
 ]
+IPv6 = Annotated[
+    str,
+    StringConstraints(pattern=patterns.IPV6),
+    Field(json_schema_extra=checked(rules.IPV6, rules.UNICAST_IPV6, maxLength=bounds.MAX_ADDRESS_CHARACTERS)),
+]
 HostOrIP = Annotated[
     str,
     StringConstraints(pattern=_HOSTNAME_PATTERN),
@@ -135,6 +140,28 @@ StorageDevice = Annotated[
 KernelParam = Annotated[
     str, Field(json_schema_extra=checked(rules.KERNEL_PARAM, maxLength=bounds.MAX_KERNEL_PARAM_CHARACTERS))
 ]
+
+
+class DHCPv6(Model):
+    """The IPv6 address of an interface, given by DHCPv6 (RFC 8415) for whatever identity association asks for one.
+
+    There is no gateway here: DHCPv6 tells none, routers advertise themselves.
+    """
+
+    address: IPv6 = Field(
+        description="IPv6 address to serve, in lower case, such as 2001:db8::10. No two interfaces of the cluster may "
+        "have the same. The default route is not said here: routers advertise it."
+    )
+    prefix_length: int = Field(
+        default=64,
+        ge=1,
+        le=128,
+        description="Length of the prefix of the interface's network, for operating systems whose address is static. "
+        "Default: 64.",
+    )
+    nameservers: list[IPv6] | None = optional(
+        "Nameservers to serve over DHCPv6, by their IPv6 addresses.", extra=checked(maxItems=bounds.MAX_SERVERS)
+    )
 
 
 class DHCP(Model):
@@ -152,6 +179,7 @@ class DHCP(Model):
     hostname: Annotated[str, StringConstraints(pattern=_HOSTNAME_PATTERN)] | None = optional(
         "Host name to serve.", extra=checked(rules.HOSTNAME, maxLength=bounds.MAX_NAME_CHARACTERS)
     )
+    ipv6: DHCPv6 | None = optional("IPv6 address to serve, beside ip or in its place.")
     vlan_id: Annotated[str, StringConstraints(pattern=_VLAN_PATTERN)] | None = optional(
         'VLAN ID between 1 and 4094, as a string, e.g. "100".',
         extra=checked(rules.VLAN, maxLength=bounds.MAX_VLAN_CHARACTERS),
@@ -215,7 +243,9 @@ class HardwareSpec(Model):
     network_interfaces: dict[str, NetworkInterface] = Field(
         default={},
         min_length=1,
-        json_schema_extra=checked(rules.MAC_KEYS, rules.UNIQUE_IPS, maxProperties=bounds.MAX_INTERFACES),
+        json_schema_extra=checked(
+            rules.MAC_KEYS, rules.UNIQUE_IPS, rules.UNIQUE_IPV6_ADDRESSES, maxProperties=bounds.MAX_INTERFACES
+        ),
         description="Network interfaces by MAC address (lower case, colons). Defines the desired DHCP and netboot "
         "configuration of each. No two Hardware of the cluster may have the same MAC address.",
     )

@@ -89,6 +89,11 @@ def _interfaces(options: Options) -> Iterator[Finding]:
     for what, values in (("interface", [name for name, _ in given]), ("address", [ip for _, ip in given if ip])):
         if len(set(values)) < len(values):
             yield Finding(("interface",), f"an {what} is given twice: {', '.join(values)}", "take one of them out")
+    for name in options.get("ipv6_router") or ():
+        if not options.get("ipv6"):
+            yield Finding(("ipv6-router", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
+        elif name not in [name for name, _ in given]:
+            yield Finding(("ipv6-router",), f"{name} is no interface that faces machines", f"give --interface {name}")
     agents: tuple[str, ...] = options.get("grpc_address") or ()
     if _EVERYWHERE[0] in agents and len(set(agents)) > 1:
         yield Finding(("grpc-address",), f"{_EVERYWHERE[0]} is all addresses", "leave the others out")

@@ -45,6 +45,12 @@ _NETWORK = (
         "Repeatable. Default: of the default route.",
     ),
     click.option(
+        "--ipv6/--no-ipv6",
+        default=False,
+        help="Serve machines over IPv6, too: at the interfaces' IPv6 addresses, and with DHCPv6 for Hardware that has "
+        "dhcp.ipv6.",
+    ),
+    click.option(
         "--public-ip", type=ipv4, default=None, help="The address of the only interface, as machines reach it."
     ),
 )
@@ -294,7 +300,15 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--router-advertisements",
             is_flag=True,
-            help="Tell IPv6 router solicitations that there is no router: iPXE boots 13 s sooner where none answers.",
+            help="Tell IPv6 router solicitations that there is no router: iPXE boots 13 s sooner where none answers. "
+            "With --ipv6, tell machines to ask DHCPv6 as well.",
+        ),
+        click.option(
+            "--ipv6-router",
+            multiple=True,
+            metavar="NAME",
+            help="An interface on which this host says that it is the IPv6 router: where there is no other one, and it "
+            "forwards. Repeatable.",
         ),
         click.option(
             "--trusted-proxies",
