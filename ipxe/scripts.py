@@ -139,9 +139,14 @@ class Origin:
     others: tuple[Origin, ...] = ()
 
     @property
+    def is_ipv6(self) -> bool:
+        """Whether the machine is reached over IPv6."""
+        return ":" in self.address
+
+    @property
     def host(self) -> str:
         """The address as it stands in URLs (RFC 3986 section 3.2.2)."""
-        return f"[{self.address}]" if ":" in self.address else self.address
+        return f"[{self.address}]" if self.is_ipv6 else self.address
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +259,7 @@ class Scripts:
         for each in (origin, *origin.others):
             ways = [self._script_url(mac, each), f"tftp://{each.host}/{mac}/auto.ipxe"]
             urls += ways[::-1] if origin.tftp else ways
-        return self._render("autoexec", mac=mac, urls=urls)
+        return self._render("autoexec", mac=mac, urls=urls, ipv6=origin.is_ipv6)
 
     def _script_url(self, mac: str, origin: Origin) -> str:
         """Where `mac` gets its script over HTTP."""
@@ -411,9 +416,10 @@ class Scripts:
         return Script(text=self._render_for("inline", plan, script=script), what="spec.ipxe.inline")
 
     def _render_for(self, name: str, plan: Plan, **values: str | list[str]) -> str:
-        return self._render(name, mac=plan.mac, hardware=plan.who, vlan=plan.vlan, **values)
+        ipv6 = plan.origin.is_ipv6
+        return self._render(name, mac=plan.mac, hardware=plan.who, vlan=plan.vlan, ipv6=ipv6, **values)
 
-    def _render(self, name: str, **values: str | list[str]) -> str:
+    def _render(self, name: str, **values: str | list[str] | bool) -> str:
         return self.environment.get_template(f"{name}.ipxe.j2").render(values)
 
 

@@ -256,7 +256,7 @@ def _registered(hardware: str, machine: Machine) -> Registered:
     dhcp = machine.interface.dhcp
     if dhcp is None:
         return Registered(hardware, machine.ip or "")
-    return Registered(hardware, machine.ip or "", dhcp.netmask or "", dhcp.gateway or "")
+    return Registered(hardware, machine.ip or machine.ipv6 or "", dhcp.netmask or "", dhcp.gateway or "")
 
 
 def _holds(network: IPv4Network, ip: str) -> bool:

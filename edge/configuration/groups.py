@@ -11,12 +11,10 @@ from edge.configuration.options import key
 REST: Final = "Other options"
 
 _GROUPS: Final = {
-    "First of all": """
-        interface ipv6 public-ip data-dir kubeconfig manifests dhcp-mode osie-dir disable log-level config
-    """,
+    "First of all": "interface public-ip data-dir kubeconfig manifests dhcp-mode osie-dir disable log-level config",
     "Network": """
-        http-port peer peer-group reports-key legacy-ports known-by-address trusted-proxies router-advertisements
-        ipv6-router         decline-quarantine
+        http-port peer peer-group reports-key legacy-ports known-by-address trusted-proxies ipv6
+        router-advertisements ipv6-router decline-quarantine
     """,
     "Netboot": """
         netboot-when default-osie boot-path ipxe-dir shim-dir tftp-dir tftp-single-port insecure-registry

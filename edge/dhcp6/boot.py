@@ -21,7 +21,7 @@ from ipxe.binaries import BootBinaries, BootPath, NoBinaryError, architecture_na
 REFUSED_FILE: Final = "netboot-not-allowed"
 """What a refused ROM asks for in vain, as over IPv4."""
 
-_UUID_DUID: Final = b"\x00\x04"
+_BARE: Final = frozenset({Option.CLIENTID, Option.SERVERID, Option.IA_NA, Option.ORO, Option.ELAPSED_TIME})
 _HTTP_CLASS: Final = option(
     Option.VENDOR_CLASS, ENTERPRISE.to_bytes(4, "big") + len(b"HTTPClient").to_bytes(2, "big") + b"HTTPClient"
 )
@@ -71,7 +71,7 @@ def identify(message: Message6) -> Client6:
         message.get(Option.VENDOR_CLASS) or b"",
         message.get(Option.USER_CLASS) or b"",
         message.get(Option.CLIENT_ARCH_TYPE) or b"",
-        (message.get(Option.CLIENTID) or b"")[:2] == _UUID_DUID and message.requested == (Option.DNS_SERVERS,),
+        message.requested == (Option.DNS_SERVERS,) and {code for code, _ in message.options} <= _BARE,
     )
 
 
@@ -92,7 +92,8 @@ def _identify(vendor: bytes, user: bytes, architecture: bytes, bare: bool) -> Cl
         if name.startswith(b"PXEClient"):
             return Client6(Stage.PXE_ROM, architectures, f"{platform} {Stage.PXE_ROM}")
     if bare and not user:
-        # EDK2's Dhcp6Dxe for Ip6Config: it wants an address and name servers, and says nothing of itself.
+        # EDK2's Dhcp6Dxe for Ip6Config wants an address and name servers, and says nothing of itself; an operating
+        # system also asks for SOL_MAX_RT, as RFC 8415 section 18.2.1 wants it.
         return Client6(Stage.FIRMWARE, (), "the firmware's network stack")
     return Client6(Stage.OPERATING_SYSTEM, (), Stage.OPERATING_SYSTEM.value)
 

@@ -45,6 +45,8 @@ _FROM_CLIENTS: Final = frozenset(
         MessageType6.INFORMATION_REQUEST,
     }
 )
+_PREFERRED: Final = wire.option(Option.PREFERENCE, b"\xff")
+"""Section 21.8: whoever hears it waits for no other server. The machine is registered here, and EDK2 would wait 5 s."""
 _TO_ONE_SERVER: Final = frozenset(
     {MessageType6.REQUEST, MessageType6.RENEW, MessageType6.RELEASE, MessageType6.DECLINE}
 )
@@ -194,6 +196,7 @@ class Responder6:
         kind = MessageType6.ADVERTISE if message.type is MessageType6.SOLICIT and not at_once else MessageType6.REPLY
         body = b"".join(self._ia_na(ia, reservation) for ia in self._associations(message)) + _not_had(message)
         body += wire.option(Option.RAPID_COMMIT, b"") if at_once else b""
+        body += _PREFERRED if kind is MessageType6.ADVERTISE else b""
         boot = self._choice.choose(reservation.machine, client)
         body += reservation.told(message.requested) + boot.options
         renews = message.type in (MessageType6.RENEW, MessageType6.REBIND)

@@ -51,6 +51,7 @@ class Option(IntEnum):
     IA_TA = 4
     IAADDR = 5
     ORO = 6
+    PREFERENCE = 7
     ELAPSED_TIME = 8
     RELAY_MSG = 9
     STATUS_CODE = 13

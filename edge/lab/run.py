@@ -184,7 +184,11 @@ class Lab:
         command: list[str | Path] = [
             *(sys.executable, "-m", "edge.cli", "up"),
             *("--data-dir", directory / "data", "--interface", self._network.bridge),
-            *(["--ipv6"] if self._settings.ipv6 else ["--public-ip", self._network.address]),
+            *(
+                ["--ipv6", "--ipv6-router", self._network.bridge]
+                if self._settings.ipv6
+                else ["--public-ip", self._network.address]
+            ),
             *("--insecure-registry", f"{self._network.host}:5000", "--router-advertisements"),
             # The depot is on the rack's own address.
             *("--allow-upstream", self._network.address),

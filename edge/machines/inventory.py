@@ -105,8 +105,8 @@ class Inventory:
         return _all(self._by_mac, mac)
 
     def by_ip(self, ip: str) -> Machine | None:
-        """The machine with this reserved address, dotted or as RFC 5952 spells it; None if none has it, or more than one
-        claims it.
+        """The machine with this reserved address, dotted or as RFC 5952 spells it; None if none has it, or several
+        claim it.
         """
         found = self._by_ip.get(ip)
         return found if isinstance(found, Machine) else None

@@ -76,7 +76,7 @@ class MistakeWriter(StatusWriter):
     def networks_changed(self) -> None:
         """A network of ours is another one: look at all that it may matter to."""
         site = self._site()
-        seen = (site.networks, site.addresses)
+        seen = (site.networks, site.networks6, site.addresses)
         if seen != self._seen_networks:
             self._look_at_all()
         self._seen_networks = seen
