@@ -129,7 +129,6 @@ class HostNetworks:
             frozenset(address for state in self.states for address in state.addresses),
             f"the edge {socket.gethostname()}",
             gives_addresses=mode is DhcpMode.RESERVATION,
-            networks6=tuple(dict.fromkeys(network for state in self.states for network in state.networks6)),
         )
 
     def shown(self) -> list[dict[str, object]]:

@@ -10,15 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import (
-    AddressValueError,
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    NetmaskValueError,
-)
+from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, NetmaskValueError
 from typing import Any, Final
 
 from tink.api import user_data
@@ -62,7 +54,7 @@ class Site:
 
     `networks` are those that it is on, `relayed` those whose relays it has heard; without any of the first nothing is
     said of networks. `addresses` are its own, and `name` says whose they are. Without `gives_addresses`, another DHCP
-    server gives them. `networks6` are those of IPv6 that it serves; none: it serves none.
+    server gives them.
     """
 
     networks: Sequence[IPv4Network] = ()
@@ -70,7 +62,6 @@ class Site:
     addresses: frozenset[str] = frozenset()
     name: str = "the edge"
     gives_addresses: bool = True
-    networks6: Sequence[IPv6Network] = ()
 
 
 ELSEWHERE: Final = Site(gives_addresses=False)
@@ -181,16 +172,11 @@ def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
 
 def _ipv6_mistakes(ipv6: dict[str, Any], path: str, site: Site) -> Iterator[Mistake]:
     try:
-        address = IPv6Address(str(ipv6.get("address")))
-        network = IPv6Network((address, int(ipv6.get("prefixLength", 64))), strict=False)
-    except (ValueError, TypeError):
+        address = str(IPv6Address(str(ipv6.get("address"))))
+    except ValueError:
         return
-    if str(address) in site.addresses:
+    if address in site.addresses:
         yield Mistake(Reason.SERVER_ADDRESS, f"{path}.address", f"{address} is the address of {site.name} itself")
-    if site.networks6 and not any(network.overlaps(each) for each in site.networks6):
-        here = ", ".join(map(str, site.networks6))
-        where = f"{address} is in {network}, and {site.name} is on {here}"
-        yield Mistake(Reason.NETWORK_NOT_SERVED, f"{path}.address", f"{where}: only machines behind a relay can use it")
 
 
 def _address(value: Any) -> IPv4Address | None:
