@@ -45,7 +45,7 @@ from edge.machines import (
     PendingWorkflows,
     ReadSecret,
 )
-from edge.neighbour.resolution import AddressResolution
+from edge.neighbour.resolution import AddressResolution, LinkLocalResolution
 from edge.neighbour.route import is_own
 from edge.page import Access, EdgeStatus, Health, Keys, Machines, Other, Pages, Rack, Site, Templates, WorkflowLookup
 from edge.peers import Peers, peer_metrics
@@ -377,7 +377,7 @@ class Serving:
             time.monotonic,
             self._binaries,
             self._policy,
-            self._callers.neighbour,
+            LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
         )
 
     def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles, TftpServer]:

@@ -15,13 +15,16 @@ import pytest
 
 from edge.callers import Callers
 from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
+from edge.dhcp6.wire import MessageType6
 from edge.machines import Inventory, NetbootPolicy
+from edge.neighbour.resolution import LinkLocalResolution
 from edge.neighbour.router_advertisement import Advertised, RouterAdvertiser
 from edge.neighbour.table import NeighbourTable
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import CLIENT_MAC
+from tests.unit.dhcp6.harness import ask, ia
 from tests.waiting import wait_until
 
 SERVER, CLIENT, NETWORK = "fd77:6::1", "fd77:6::50", IPv6Network("fd77:6::/64")
@@ -71,9 +74,8 @@ class Lab6:
         callers = Callers(self.inventory, neighbours=table)
         settings = Settings6(IPv6Address(SERVER), f"http://[{SERVER}]:7080", server_duid(b"\2tinke"), (NETWORK,))
         record, policy = self.network.record, NetbootPolicy()
-        responder = Responder6(
-            self.inventory, settings, record, time.monotonic, self.binaries, policy, callers.neighbour
-        )
+        who = LinkLocalResolution("srv0", callers.neighbour, time.monotonic)
+        responder = Responder6(self.inventory, settings, record, time.monotonic, self.binaries, policy, who)
         self.inventory.on_change(responder.machine_changed)
         files = BootFiles(self.binaries, self.inventory, callers, policy, address=SERVER)
         servers: list[Any] = [
@@ -137,6 +139,29 @@ def test_stranger_gets_no_answer_and_the_operator_a_manifest(network: Network, l
     with network.serving(lab.start), lab.client("dhclient", "-6", "-d", *files, "eth0"):
         wait_until(lambda: bool(network.events), "nobody was seen", within=10)
     assert network.client_mac in str(network.events[0].detail["manifest"])
+
+
+def test_system_whose_link_local_address_tells_no_mac_is_known_when_it_asks_again(network: Network, lab: Lab6) -> None:
+    network.sysctl(network.client, "net.ipv6.conf.eth0.addr_gen_mode", "3")
+    network.bounce(network.client, "eth0")
+    time.sleep(0.5)
+    solicit = ask(MessageType6.SOLICIT, ia(), client=b"\0\2\0\0\xab\x11machine")
+
+    assert "ff:fe" not in network.run("ip", "-6", "address", "show", "dev", "eth0").stdout
+
+    def client() -> socket.socket:
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        sock.settimeout(1.2)
+        sock.bind(("::", 546))
+        return sock
+
+    with network.serving(lab.start), in_namespace(network.client, client) as sock:
+        to = ("ff02::1:2", 547, 0, in_namespace(network.client, lambda: socket.if_nametoindex("eth0")))
+        sock.sendto(solicit, to)
+        with pytest.raises(TimeoutError):
+            sock.recv(2000)
+        sock.sendto(solicit, to)
+        assert IPv6Address(CLIENT).packed in sock.recv(2000)
 
 
 def test_boot_program_comes_by_tftp_to_the_machine_at_its_address(network: Network, lab: Lab6) -> None:
