@@ -38,6 +38,7 @@ _IFA_FLAGS: Final = 8
 _IFLA_ADDRESS: Final = 1
 _NOT_OURS_TO_TELL: Final = 0x01 | 0x08 | 0x20 | 0x40
 """IFA_F_TEMPORARY (RFC 8981), DADFAILED, DEPRECATED, TENTATIVE: what nobody is to be told of, or not yet."""
+_PERMANENT: Final = 0x80  # IFA_F_PERMANENT
 _IFF_UP: Final = 1
 _IFF_LOWER_UP: Final = 0x10000
 _SCOPE_UNIVERSE: Final = 0
@@ -56,7 +57,7 @@ class Link:
 
     `index` is another one when it was removed and made anew. `addresses`, with their networks, are in the kernel's
     order, but those of this link or host alone come last. `addresses6` are those of IPv6 that others can be told, again
-    in the kernel's order; `mac` is empty where it has none.
+    in the kernel's order, but those that a router's advertisement made come last; `mac` is empty where it has none.
     """
 
     name: str
@@ -142,7 +143,7 @@ def _addresses(index: int) -> tuple[IPv4Interface, ...]:
 
 def _addresses6(index: int) -> tuple[IPv6Interface, ...]:
     body = _ADDRESS.pack(socket.AF_INET6, 0, 0, 0, index)
-    found: list[IPv6Interface] = []
+    found: list[tuple[bool, IPv6Interface]] = []
     for message in ask_for_all(question(_RTM_GETADDR, body, 1, dump=True)):
         if HEADER.unpack_from(message)[1] != _RTM_NEWADDR:
             continue
@@ -152,8 +153,8 @@ def _addresses6(index: int) -> tuple[IPv6Interface, ...]:
         flags |= int.from_bytes(attributes.get(_IFA_FLAGS, b""), sys.byteorder)
         is_told = scope == _SCOPE_UNIVERSE and not flags & _NOT_OURS_TO_TELL
         if family == socket.AF_INET6 and of == index and len(local) == 16 and is_told:
-            found.append(IPv6Interface((IPv6Address(local), prefix)))
-    return tuple(found)
+            found.append((not flags & _PERMANENT, IPv6Interface((IPv6Address(local), prefix))))
+    return tuple(address for _, address in sorted(found, key=lambda one: one[0]))
 
 
 class LinkChanges:
