@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from edge.lab.shell import CommandError, run
 PREFIX = "tinkedge-lab-"
 _NAMESPACES = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000  # sched.h
+_ETH_P_IP, _ETH_P_ARP = 0x0800, 0x0806  # linux/if_ether.h
+_SOL_PACKET, _PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class Rack:
         self.network = network
         self.namespace = f"{PREFIX}{os.getpid()}"
         self._home: int | None = None
+        self._ears: list[socket.socket] = []
 
     async def up(self) -> None:
         """Make the namespace and move this process into it. Raises CommandError, e.g. without the privilege."""
@@ -63,15 +68,31 @@ class Rack:
         await run([*ip, network.tap, "master", network.bridge])
         await run([*ip, network.tap, "up"])
         await run([*ip, network.bridge, "up"])
+        if ":" in network.address:
+            self._ears = [_hear(network.bridge, protocol) for protocol in (_ETH_P_IP, _ETH_P_ARP)]
+
+    def ipv4_packets(self) -> int:
+        """How many packets of IPv4 and ARP have come in since the last call; of a rack that has IPv6 alone."""
+        # The kernel counts them, whether there was room for them or not: tpacket_stats, packets and drops.
+        told = [sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8) for sock in self._ears]
+        return sum(struct.unpack("=II", each)[0] for each in told)
 
     async def down(self) -> None:
         """Leave the namespace and remove it, with everything in it."""
         if self._home is None:
             return
+        while self._ears:
+            self._ears.pop().close()
         _setns(self._home)
         os.close(self._home)
         self._home = None
         await run(["ip", "netns", "delete", self.namespace])
+
+
+def _hear(interface: str, protocol: int) -> socket.socket:
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    sock.bind((interface, protocol))
+    return sock
 
 
 async def remove_abandoned() -> None:

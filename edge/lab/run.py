@@ -146,6 +146,10 @@ class Lab:
         took = self._screen.since_power_on()
         self._doing = lambda: "comparing and taking down"
         await self._prove(kubectl, machine, artifacts.image)
+        if settings.ipv6:
+            self._done(
+                "rack", f"{rack.ipv4_packets()} packets of IPv4 and ARP came from the machine, from power-on to here"
+            )
 
         used = edge.cpu_seconds() - before
         self._screen.block("")
