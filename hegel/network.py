@@ -7,8 +7,8 @@ NetworkManager, ifupdown and sysconfig. What all of them render rightly is less 
     sysconfig know it by its name alone;
   * the default route is `0.0.0.0/0`: netplan before 0.103 does not know `default`;
   * several default routes need metrics, or netplan refuses them: 100, 200, ... in the Hardware's order;
-  * an IPv6 address comes by DHCPv6, and its routes from routers, who advertise them: `dhcp6`. Where DHCP is not answered,
-    it is static;
+  * an IPv6 address comes by DHCPv6 (`dhcp6`), and its routes from routers, who advertise them. Where DHCP is not
+    answered, it is static;
   * a gateway outside the subnet is reached by DHCP clients, which know how, but by no static route of ifupdown or
     sysconfig. Such an interface is left to DHCP, if that is answered there.
 """
