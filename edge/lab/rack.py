@@ -1,13 +1,15 @@
 """The rack: a network namespace with a bridge, and a tap for each machine; made for one lab and removed after it.
 
 Nothing leads out of it: no route, no uplink, no address of this host. The lab's own process moves into the namespace,
-so all it starts is inside.
+so all it starts is inside, but for what it builds beforehand.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +56,16 @@ class Rack:
         await run([*ip, network.tap, "master", network.bridge])
         await run([*ip, network.tap, "up"])
         await run([*ip, network.bridge, "up"])
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """Meanwhile this process, and what it starts, has the host's network; what was started before stays inside."""
+        assert self._home is not None  # noqa: S101 - for the type checker; up() has set it
+        _setns(self._home)
+        try:
+            yield
+        finally:
+            _enter(_NAMESPACES / self.namespace)
 
     async def down(self) -> None:
         """Leave the namespace and remove it, with everything in it."""
