@@ -1,15 +1,17 @@
 """The rack: a network namespace with a bridge, and a tap for each machine; made for one lab and removed after it.
 
 Nothing leads out of it: no route, no uplink, no address of this host. The lab's own process moves into the namespace,
-so all it starts is inside.
+so all it starts is inside, but for what it builds beforehand.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +78,16 @@ class Rack:
         # The kernel counts them, whether there was room for them or not: tpacket_stats, packets and drops.
         told = [sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8) for sock in self._ears]
         return sum(struct.unpack("=II", each)[0] for each in told)
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """Meanwhile this process, and what it starts, has the host's network; what was started before stays inside."""
+        assert self._home is not None  # noqa: S101 - for the type checker; up() has set it
+        _setns(self._home)
+        try:
+            yield
+        finally:
+            _enter(_NAMESPACES / self.namespace)
 
     async def down(self) -> None:
         """Leave the namespace and remove it, with everything in it."""

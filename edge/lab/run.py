@@ -1,4 +1,4 @@
-"""One lab: build what is missing, put up the rack, start the stack, apply manifests, boot a machine, tell its story.
+"""One lab: put up the rack, start the stack, build what is missing, apply manifests, boot a machine, tell its story.
 
 The order of this file is the order of the journey. Everything that was started is taken down in reverse, whatever
 happens; what went wrong is raised as `LabError`, which names the last step that worked.
@@ -99,13 +99,6 @@ class Lab:
         self._examine()
         settings.cache.mkdir(parents=True, exist_ok=True)
         self._lock(stack)
-        builder = Builder(settings.cache, lambda what: self._screen.step("build", what, Outcome.INFO), settings.wheel)
-        self._doing = builder.doing
-        artifacts = await builder.build(full=settings.full, ipv6=settings.ipv6)
-        self._done(
-            "build", f"OSIE {_megabytes(artifacts.kernel, artifacts.initrd)}, disk image {_megabytes(artifacts.image)}"
-        )
-
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
         directory = settings.cache / "running"
@@ -118,14 +111,22 @@ class Lab:
         await rack.up()
         self._done("rack", f"namespace {rack.namespace}, bridge {self._network.address}/{self._network.prefix}")
 
+        # It starts while things are built, which waits for mirrors and disks.
+        edge = await self._start_stack(directory)
+        stack.push_async_callback(edge.stop)
+        builder = Builder(settings.cache, lambda what: self._screen.step("build", what, Outcome.INFO), settings.wheel)
+        self._doing = builder.doing
+        with rack.outside():
+            artifacts = await builder.build(full=settings.full, ipv6=settings.ipv6)
+        self._done(
+            "build", f"OSIE {_megabytes(artifacts.kernel, artifacts.initrd)}, disk image {_megabytes(artifacts.image)}"
+        )
+
         registry = Registry(self._network.address, settings.cache / "registry", self._logs)
         depot = Depot(self._network.address)
         stack.push_async_callback(registry.stop)
         stack.push_async_callback(depot.stop)
         self._doing = lambda: "starting the stack, and filling the registry"
-        # The stack imports while the registry starts.
-        edge = await self._start_stack(directory)
-        stack.push_async_callback(edge.stop)
         await asyncio.gather(registry.start(artifacts), depot.start(artifacts))
         await self._ready(edge)
         self._done("up", "API, DHCP, TFTP, HTTP, metadata, controller and gRPC server are ready")
@@ -147,9 +148,7 @@ class Lab:
         self._doing = lambda: "comparing and taking down"
         await self._prove(kubectl, machine, artifacts.image)
         if settings.ipv6:
-            self._done(
-                "rack", f"{rack.ipv4_packets()} packets of IPv4 and ARP came from the machine, from power-on to here"
-            )
+            self._done("rack", f"the machine has sent {rack.ipv4_packets()} packets of IPv4 and ARP since power-on")
 
         used = edge.cpu_seconds() - before
         self._screen.block("")

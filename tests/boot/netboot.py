@@ -1,12 +1,12 @@
 """Switch on one machine in a rack of its own, with `tinkedge up` and one Hardware, and tell what happened.
 
     python tests/boot/netboot.py --firmware uefi --until 'script sent' [--spec JSON] [--beside-dnsmasq] [--vlan N]
-        [-- UP-FLAGS]
+        [--osie DIR] [--memory MIB] [-- UP-FLAGS]
 
 A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
 or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
-match (null: none), `journey` and `screen`. The OSIE that the machine finds is a file that no machine can start: what is
-tried here ends with it.
+match (null: none), `journey` and `screen`. Without --osie, the OSIE that the machine finds is a file that no machine can
+start: what is tried here ends with it.
 """
 
 from __future__ import annotations
@@ -93,11 +93,12 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     rack = Rack(network)
     stack.push_async_callback(rack.down)
     await rack.up()
-    osie_dir, objects = directory / "osie", directory / "manifests"
-    osie_dir.mkdir()
+    osie_dir, objects = arguments.osie or directory / "osie", directory / "manifests"
     objects.mkdir()
-    for part in ("kernel", "initrd"):
-        (osie_dir / part).write_bytes(b"MZ no kernel" * 10000)
+    if not arguments.osie:
+        osie_dir.mkdir()
+        for part in ("kernel", "initrd"):
+            (osie_dir / part).write_bytes(b"MZ no kernel" * 10000)
     manifests(objects, json.loads(arguments.spec), osie_dir)
     if arguments.vlan:
         await _start_trunk(network, arguments.vlan, stack)
@@ -110,7 +111,8 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     edge = await Daemon.start("up", up, log)
     stack.push_async_callback(edge.stop)
     await _ready(edge, network.address)
-    settings = MachineSettings(MAC, network.tap, Firmware(arguments.firmware), memory_mib=512, processors=1, disk_mib=1)
+    firmware, memory = Firmware(arguments.firmware), arguments.memory
+    settings = MachineSettings(MAC, network.tap, firmware, memory_mib=memory, processors=1, disk_mib=1)
     machine = Machine(settings, directory)
     watched = Watched(arguments.until, directory / "data")
     stack.push_async_callback(machine.power_off)
@@ -213,6 +215,8 @@ async def main() -> None:
     parser.add_argument("--spec", default="{}")
     parser.add_argument("--beside-dnsmasq", action="store_true")
     parser.add_argument("--vlan", type=int, default=0)
+    parser.add_argument("--osie", type=Path)
+    parser.add_argument("--memory", type=int, default=512)
     parser.add_argument("--log", action="store_true")
     parser.add_argument("up", nargs="*")
     with tempfile.TemporaryDirectory(prefix="netboot-") as name:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from edge.lab.build import default_cache
+
 pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
 
 PROGRAM = Path(__file__).with_name("netboot.py")
@@ -64,6 +66,8 @@ def boot() -> Boot:
         spec: dict[str, Any] | None = None,
         beside: bool = False,
         vlan: int = 0,
+        osie: Path | None = None,
+        memory: int = 512,
         within: float = 50,
         healthy: bool = True,
     ) -> Report:
@@ -76,6 +80,8 @@ def boot() -> Boot:
             "--within",
             str(within),
             *(["--beside-dnsmasq"] if beside else []),
+            *(["--osie", str(osie)] if osie else []),
+            *("--memory", str(memory)),
         ]
         command += ["--", *up]
         if ipxe is not None:
@@ -168,3 +174,24 @@ def test_new_ipxe_boots_inside_its_vlan_and_goes_there_once(boot: Boot) -> None:
     assert report.shows("Configuring [dhcp] (net0-50 52:54:00:12:34:56)... ok"), report
     # One script on the trunk, and one in the VLAN, where the DHCP server named it.
     assert sum("script sent" in line for line in report.journey) == 2, report
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(270)
+@pytest.mark.parametrize(
+    ("parameters", "memory", "screen", "sentence"),
+    [
+        (["rdinit=/nowhere"], 512, "Kernel panic - not syncing", "boot warning: iPXE started the kernel"),
+        (["module_blacklist=virtio_net"], 512, "osie: no network", "boot warning: iPXE started the kernel"),
+        ([], 112, "", "boot warning: has 11[0-9.]+ MB of memory, too little for Linux"),
+    ],
+    ids=["panic", "no driver", "little memory"],
+)
+def test_kernel_that_gets_nowhere_is_named(
+    boot: Boot, parameters: list[str], memory: int, screen: str, sentence: str
+) -> None:
+    osie = default_cache() / "osie"
+    assert (osie / "kernel").exists(), "no OSIE in the cache: run tests/boot/test_lab.py first"
+    spec = {"kernelParams": [*parameters, "console=ttyS0"]}
+    report = boot("bios", sentence, osie=osie, memory=memory, spec=spec, within=90, healthy=False)
+    assert report.shows(screen), report
