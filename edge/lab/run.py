@@ -198,7 +198,7 @@ class Lab:
         ]
         if self._settings.ipxe_dir is not None:
             command += ["--ipxe-dir", self._settings.ipxe_dir]
-        if self._settings.firmware.is_secure:
+        if self._settings.firmware.is_secure or self._settings.shim_dir is not None:
             command += ["--boot-path", "grub"]
         if self._settings.shim_dir is not None:
             command += ["--shim-dir", self._settings.shim_dir]
