@@ -37,7 +37,7 @@ from edge.lab.screen import Screen
     "--shim-dir",
     type=click.Path(path_type=Path, exists=True),
     default=None,
-    help="Shim and GRUB, which the machine then boots by. With Secure Boot it does anyhow, by those of Debian's packages.",
+    help="Shim and GRUB for the machine to boot by. With Secure Boot it does anyhow, by those of Debian's packages.",
 )
 @click.option("--wheel", type=click.Path(path_type=Path, exists=True), default=None, help="Wheel for the OSIE's agent.")
 @click.option(

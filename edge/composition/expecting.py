@@ -208,7 +208,7 @@ class BootWatch:
         states = self._networks.states
         served = tuple(dict.fromkeys(network for state in states for network in state.networks))
         interface = states[0].interface if len(states) == 1 else ""
-        address = states[0].address if len(states) == 1 else ""
+        address = next(iter(states[0].addresses), "") if len(states) == 1 else ""
         if machine is not None and machine.ip is not None and len(states) > 1:
             for state in states:
                 if any(_holds(network, machine.ip) for network in state.networks):

@@ -138,7 +138,8 @@ class NetworkServices:
         told = (state.index, state.networks6, state.mac)
         await self._advertiser.follow(state, *told, possible=bool(state.index))
         await self._dhcp6.follow(state, state.address6, state.index, state.networks6, state.mac, possible=served6)
-        await self._dhcp.follow(state, state.address, state.index, state.networks, possible=served)
+        told4 = (state.address, state.index, state.networks, bool(state.address6))
+        await self._dhcp.follow(state, *told4, possible=served)
 
     async def receive_logs(self, make_syslog: MakeSyslog) -> None:
         """From now on hear what machines log. Raises SyslogServerError; then it is not heard."""
@@ -164,8 +165,9 @@ class NetworkServices:
     def _compiled(self, make: MakeResponder, state: NetworkState) -> Responder:
         """Another address: other answers. Each is made when its machine asks, or its Hardware changes."""
         responder = self.responder
-        wanted = (state.address, state.networks)
-        if responder is None or (responder.settings.server_ip, responder.settings.networks) != wanted:
+        wanted = (state.address, state.networks, bool(state.address6))
+        told = responder.settings if responder is not None else None
+        if responder is None or told is None or (told.server_ip, told.networks, told.ipv6) != wanted:
             responder = self.responder = make(state)
         return responder
 

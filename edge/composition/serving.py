@@ -348,6 +348,7 @@ class Serving:
             tftp_ip=state.address,
             http_base_url=f"http://{state.address}:{self._settings.edge.http_port}",
             networks=state.networks,
+            ipv6=bool(state.address6),
         )
         return Responder(
             self._inventory,

@@ -18,8 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.composition.settings import DEFAULT_HTTP_PORT
-from edge.lab.rack import IPV6
+from edge.lab.rack import HTTP_PORT, IPV6
 from edge.lab.shell import CommandError, run
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -188,7 +187,7 @@ class Builder:
 
     async def _cloud(self, *, ipv6: bool) -> Path:
         if ipv6:
-            url = f"http://{IPV6.host}:{DEFAULT_HTTP_PORT}"
+            url = f"http://{IPV6.host}:{HTTP_PORT}"
             return await self._image("build-cloud.sh", "debian-cloud-ipv6.raw.zst", "--metadata-url", url)
         return await self._image("build-cloud.sh", "debian-cloud.raw.zst")
 

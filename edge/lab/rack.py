@@ -18,6 +18,8 @@ from pathlib import Path
 from edge.lab.shell import CommandError, run
 
 PREFIX = "tinkedge-lab-"
+HTTP_PORT = 7080
+"""Of the edge in the rack."""
 _NAMESPACES = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000  # sched.h
 _ETH_P_IP, _ETH_P_ARP = 0x0800, 0x0806  # linux/if_ether.h

@@ -27,14 +27,13 @@ from edge.journey.follow import follow
 from edge.lab.build import Builder, recipes
 from edge.lab.machine import Firmware, Machine, MachineSettings
 from edge.lab.progress import Progress
-from edge.lab.rack import IPV6, Rack, RackNetwork
+from edge.lab.rack import HTTP_PORT, IPV6, Rack, RackNetwork
 from edge.lab.screen import Screen
 from edge.lab.shell import CommandError, Daemon, run
 from edge.lab.supply import Depot, Registry
 
 MAC = "52:54:00:12:34:56"
 _ADMIN = "http://127.0.0.1:7081"
-_HTTP_PORT = 7080
 _TINY_DISK_MIB = 64
 _FULL_DISK_MIB = 2048
 _TERMINAL = ("Succeeded", "Failed", "Canceled")
@@ -205,7 +204,7 @@ class Lab:
         return await Daemon.start("tinkedge up", command, self._logs / "tinkedge-up.log")
 
     async def _ready(self, edge: Daemon, within: float = 30) -> None:
-        url = f"http://{self._network.host}:{_HTTP_PORT}/readyz"
+        url = f"http://{self._network.host}:{HTTP_PORT}/readyz"
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
             for _ in range(int(within / 0.05)):
                 if edge.returncode is not None:
