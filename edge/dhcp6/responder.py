@@ -31,7 +31,7 @@ from tink.limits.newest import Newest
 MAX_KEPT: Final = 16384
 """Reservations that are kept compiled: some 1 kB each, made again in 0.1 ms."""
 ANSWERS, ANSWERS_IN_ALL = 1000, 20000
-"""A second, to one address and to all: a relay speaks for a whole row of racks, and a client asks every second."""
+"""A second, to one address and to all, but for relays of their machines' own network; a client asks every second."""
 
 _FROM_CLIENTS: Final = frozenset(
     {
@@ -107,11 +107,16 @@ class Responder6:
             message, relays = wire.parse(packet)
             if not self._is_answerable(message, relays, received):
                 return None
-            answer = self._answer(message, relays, received)
+            reservation = self._reservation(message, relays, received)
+            answer = self._answer(message, reservation, relays, received) if reservation is not None else None
         except wire.ParseError as error:
             self._reports.ignored(received, str(error))
             return None
-        if answer is None or not self._answers.take(received.source, self._clock()):
+        if reservation is None or answer is None:
+            return None
+        # A relay of the machine's own network may carry a whole site, as with `edge.dhcp`.
+        is_own_relay = bool(relays) and received.source in reservation.network
+        if not is_own_relay and not self._answers.take(received.source, self._clock()):
             return None
         payload = wire.relayed(answer, relays)
         return Reply6(payload, received.source, SERVER_PORT if relays else CLIENT_PORT)
@@ -137,15 +142,15 @@ class Responder6:
         # Section 18.4: what is for all servers and came to us alone is of somebody who looks for one.
         return not (kind in _TO_ALL_SERVERS and received.to_us_alone and not relays)
 
-    def _answer(self, message: Message6, relays: tuple[Relay, ...], received: Received6) -> bytes | None:
-        """Raises ParseError."""
+    def _reservation(self, message: Message6, relays: tuple[Relay, ...], received: Received6) -> Reservation6 | None:
+        """That of the machine whose message it is; None: it is nobody's, or there is none to be served."""
         mac = mac_of(message, relays, received, self._neighbour)
         if mac is None:
             return None
-        machine, client = self._inventory.by_mac(mac), identify(message)
+        machine = self._inventory.by_mac(mac)
         if machine is None:
             if not self._inventory.claimants(mac):
-                self._reports.unregistered(mac, message, client, relays)
+                self._reports.unregistered(mac, message, identify(message), relays)
             return None
         reservation = self._reservations.get(mac)
         if reservation is None:
@@ -154,6 +159,13 @@ class Responder6:
             if not reservation.silent:
                 self._reports.refused(machine, reservation.unserved)
             return None
+        return reservation
+
+    def _answer(
+        self, message: Message6, reservation: Reservation6, relays: tuple[Relay, ...], received: Received6
+    ) -> bytes | None:
+        """Raises ParseError."""
+        client = identify(message)
         if received.to_us_alone and not relays:
             return self._reply(message, wire.status(Status.USE_MULTICAST))  # section 18.4
         match message.type:

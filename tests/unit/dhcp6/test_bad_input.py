@@ -102,6 +102,13 @@ def test_storm_is_answered_so_often_a_second_and_no_more(edge: Edge6) -> None:
     assert edge.send(EDK2_HTTP_SOLICIT) is not None
 
 
+def test_relay_of_the_machines_network_may_carry_a_whole_site(edge: Edge6) -> None:
+    own, other = (IPv6Address(each) for each in ("fd00:77::2", "fd00:88::2"))
+    packet = relayed(EDK2_PXE_SOLICIT, "fd00:77::2")
+    assert all(edge.send(packet, own) is not None for _ in range(ANSWERS + 50))
+    assert sum(edge.send(packet, other) is not None for _ in range(ANSWERS + 50)) == ANSWERS
+
+
 def test_other_programs_read_our_answers_as_meant(edge: Edge6) -> None:
     reply = edge.send(EDK2_HTTP_SOLICIT)
     assert reply is not None
