@@ -224,6 +224,13 @@ def _modes(services: Services, options: Options) -> Iterator[Finding]:
             "--default-osie is for --dhcp-mode auto-proxy: in other modes a Hardware names the OSIE",
             "leave it out, or change the mode",
         )
+    if options.get("ipv6") and options.get("dhcp_mode") in ("proxy", "auto-proxy"):
+        yield Finding(
+            ("ipv6", "dhcp-mode"),
+            "DHCPv6 is not served in this mode: nothing like ProxyDHCP is known there",
+            "have your DHCPv6 server name the boot files, or take --dhcp-mode reservation",
+            is_error=False,
+        )
     if options.get("tftp_single_port") and Service.TFTP not in services:
         yield Finding(("tftp-single-port",), "TFTP is disabled here", "leave it out", is_error=False)
     if options.get("checkpoint_secrets") and not options.get("checkpoint", True):

@@ -74,6 +74,13 @@ def test_defaults_fit_together(role: str) -> None:
             ("default-osie", "namespaces"),
             "b, c",
         ),
+        ("up", "--interface lo --ipv6-router lo", ("ipv6-router", "ipv6"), "IPv6 is not served"),
+        (
+            "up",
+            "--interface lo --ipv6 --ipv6-router eth7",
+            ("ipv6-router",),
+            "eth7 is no interface that faces machines",
+        ),
         ("up", "--admin-address localhost", ("admin-address",), "is no IP address"),
         ("up", "--grpc-authority https://10.0.0.1:42113", ("grpc-authority",), "not a URL: write 10.0.0.1:42113"),
         ("up", "--insecure-registry http://r:5000/x", ("insecure-registry",), "write r:5000"),
