@@ -54,7 +54,7 @@ class MachineSettings:
     def switched_off(self) -> tuple[str, ...]:
         """OVMF's boot clients and protocols that are to be left out, so that none is waited for in vain."""
         if self.firmware.boots_by_http:
-            # OVMF's HTTP Boot over IPv6 fails where nothing was tried before ("Unexpected network error"): over IPv4, say.
+            # OVMF's HTTP Boot over IPv6 fails where nothing was tried before it ("Unexpected network error").
             return "IPv4PXESupport", "IPv6PXESupport"
         return ("IPv4PXESupport", "IPv4Support") if self.ipv6 else ()
 
