@@ -19,6 +19,7 @@ from tests.unit.dhcp6.harness import (
     EDK2_PXE_SOLICIT,
     EDK2_STACK_SOLICIT,
     LINK_LOCAL,
+    MAC,
     SERVER_ID,
     Edge6,
     addresses,
@@ -72,6 +73,8 @@ def test_replies_of_servers_are_never_answered(edge: Edge6, kind: M) -> None:
 @pytest.mark.parametrize("source", ["ff02::1:2", "::", "::1", "fd00:77::50", "2001:db8::1"])
 def test_who_is_not_on_the_link_and_no_relay_gets_no_answer(edge: Edge6, source: str) -> None:
     assert edge.send(EDK2_HTTP_SOLICIT, IPv6Address(source)) is None
+    named = bytes.fromhex("00030001" + MAC.replace(":", ""))
+    assert edge.send(ask(M.SOLICIT, ia(), client=named), IPv6Address(source)) is None
 
 
 @pytest.mark.parametrize(

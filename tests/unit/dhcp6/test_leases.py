@@ -87,6 +87,11 @@ def test_confirm_says_whether_the_address_is_right_here(edge: Edge6, has: tuple[
         assert status(edge.answer(packet).get(Option.STATUS_CODE)) == said
 
 
+def test_no_other_server_is_waited_for(edge: Edge6) -> None:
+    assert edge.answer(EDK2_HTTP_SOLICIT).get(Option.PREFERENCE) == b"\xff"
+    assert edge.answer(ask(M.REQUEST, SERVER_ID, ia())).get(Option.PREFERENCE) is None
+
+
 def test_rapid_commit_only_if_asked(edge: Edge6) -> None:
     at_once = edge.answer(ask(M.SOLICIT, ia(), option(Option.RAPID_COMMIT, b"")))
     assert (at_once.type, at_once.get(Option.RAPID_COMMIT), addresses(at_once)) == (M.REPLY, b"", LEASE)
