@@ -133,6 +133,33 @@ def test_dhcpcd_obeys_the_advertisement_and_knows_the_link_by_it(network: Networ
     assert "default" not in routes, "with a router lifetime of 0 we are nobody's router"
 
 
+def test_dhclient_behind_a_relay_gets_its_reservation(network: Network, lab: Lab6) -> None:
+    relay = network.another("relay")
+    network.remove_cable("srv0")
+    network.join(relay, "up0", "fd77:6::2/64", network.server, "srv0", f"{SERVER}/64")
+    network.join(relay, "down0", "fd77:7::1/64", network.client, "eth0", "fd77:7::99/64")
+    network.set_mac(network.client, "eth0", CLIENT_MAC)
+    for namespace, interface in ((network.server, "srv0"), (relay, "up0"), (relay, "down0"), (network.client, "eth0")):
+        network.sysctl(namespace, f"net.ipv6.conf.{interface}.keep_addr_on_down", "1")
+        network.sysctl(namespace, f"net.ipv6.conf.{interface}.accept_dad", "0")
+        network.bounce(namespace, interface)
+    time.sleep(1)
+    behind = {"ipv6": {"address": "fd77:7::50"}}
+    metadata = {"name": "lab-1", "namespace": "default"}
+    lab.inventory.apply({"metadata": metadata, "spec": {"networkInterfaces": {CLIENT_MAC: {"dhcp": behind}}}})
+    files = ["-lf", f"{lab.directory}/leases", "-pf", f"{lab.directory}/pid", "-sf", str(lab.script)]
+    forward = ["dhcrelay", "-6", "-d", "--no-pid", "-I", "-l", "down0", "-u", f"{SERVER}%up0"]
+    with network.serving(lab.start), (lab.directory / "relay.log").open("wb") as log:
+        process = subprocess.Popen(["ip", "netns", "exec", relay, *forward], stdout=log, stderr=log)
+        try:
+            with lab.client("dhclient", "-6", "-d", *files, "eth0"):
+                got = lab.learned("BOUND6")
+        finally:
+            process.terminate()
+            process.wait(10)
+    assert got["new_ip6_address"] == "fd77:7::50"
+
+
 def test_stranger_gets_no_answer_and_the_operator_a_manifest(network: Network, lab: Lab6) -> None:
     lab.inventory.remove(lab.hardware)
     files = ["-lf", f"{lab.directory}/leases", "-pf", f"{lab.directory}/pid", "-sf", str(lab.script)]
