@@ -161,7 +161,7 @@ class BootWatch:
         hardware = "/".join((machine.namespace, machine.name)) if machine is not None else ""
         uuid = _canonical(str(story.boot.detail_of("uuid")))
         unknown = machine is None and not claimants
-        ip, since = machine.ip if machine is not None else None, story.boot.since
+        ip, since = _address(machine, story), story.boot.since
         relay = self._relay(machine) if story.boot.at in _OFFERED else ""
         if machine is not None and uuid:
             self._learn(uuid, hardware, mac)
@@ -250,6 +250,14 @@ class BootWatch:
     def _same(self, uuid: str) -> tuple[str, str] | None:
         known = self._uuids.get(uuid, _SHARED)
         return known if known != _SHARED else None
+
+
+def _address(machine: Machine | None, story: Story) -> str | None:
+    """The machine's address, of the family by which it boots."""
+    if machine is None:
+        return None
+    over_ipv6 = story.boot.detail_of("dhcp") in ("advertise", "reply")
+    return machine.ipv6 if over_ipv6 else machine.ip
 
 
 def _registered(hardware: str, machine: Machine) -> Registered:

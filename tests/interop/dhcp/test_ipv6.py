@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import time
@@ -17,6 +18,7 @@ from edge.callers import Callers
 from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
 from edge.dhcp6.wire import MessageType6
 from edge.machines import Inventory, NetbootPolicy
+from edge.neighbour.arrivals import Arrivals
 from edge.neighbour.resolution import LinkLocalResolution
 from edge.neighbour.router_advertisement import Advertised, RouterAdvertiser
 from edge.neighbour.table import NeighbourTable
@@ -220,3 +222,25 @@ def test_kernel_tells_who_is_at_an_ipv6_address_of_our_link(network: Network, la
             table.close()
 
     in_namespace(network.server, told)
+
+
+def test_what_knocks_over_ipv6_is_seen_before_a_firewall_sees_it(network: Network, lab: Lab6) -> None:
+    network.add_address(network.client, "eth0", f"{CLIENT}/64")
+    udp, tcp = (
+        in_namespace(network.client, lambda kind=kind: socket.socket(socket.AF_INET6, kind))
+        for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM)
+    )
+
+    async def seen() -> tuple[dict[str, int], dict[str, int]]:
+        arrivals = Arrivals("srv0", 7080)
+        try:
+            udp.sendto(b"\0\1x\0octet\0", (SERVER, 69))
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.to_thread(tcp.connect, (SERVER, 7080))
+            await asyncio.sleep(0.2)
+            return arrivals.asked(CLIENT, 0), arrivals.asked("10.77.6.50", 0)
+        finally:
+            arrivals.close()
+
+    with udp, tcp:
+        assert in_namespace(network.server, lambda: asyncio.run(seen())) == ({"udp/69": 1, "tcp/7080": 1}, {})
