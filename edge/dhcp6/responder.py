@@ -108,18 +108,21 @@ class Responder6:
             if not self._is_answerable(message, relays, received):
                 return None
             reservation = self._reservation(message, relays, received)
-            answer = self._answer(message, reservation, relays, received) if reservation is not None else None
+            if reservation is None or not self._may_answer(reservation, relays, received):
+                return None
+            answer = self._answer(message, reservation, relays, received)
         except wire.ParseError as error:
             self._reports.ignored(received, str(error))
             return None
-        if reservation is None or answer is None:
-            return None
-        # A relay of the machine's own network may carry a whole site, as with `edge.dhcp`.
-        is_own_relay = bool(relays) and received.source in reservation.network
-        if not is_own_relay and not self._answers.take(received.source, self._clock()):
+        if answer is None:
             return None
         payload = wire.relayed(answer, relays)
         return Reply6(payload, received.source, SERVER_PORT if relays else CLIENT_PORT)
+
+    def _may_answer(self, reservation: Reservation6, relays: tuple[Relay, ...], received: Received6) -> bool:
+        """Within bounds; but a relay of the machine's own network may carry a whole site, as with `edge.dhcp`."""
+        is_own_relay = bool(relays) and received.source in reservation.network
+        return is_own_relay or self._answers.take(received.source, self._clock())
 
     def _is_answerable(self, message: Message6, relays: tuple[Relay, ...], received: Received6) -> bool:
         """RFC 8415 section 16, and who may have sent it: a client speaks from its link, a relay from a host's address.

@@ -49,6 +49,7 @@ class Lab6:
     def __init__(self, network: Network, directory: Path) -> None:
         self.network = network
         self.directory = directory
+        self.single_port = False
         self.inventory = Inventory()
         (directory / "ipxe").mkdir()
         (directory / "ipxe" / "snponly.efi").write_bytes(CONTENT)
@@ -83,7 +84,7 @@ class Lab6:
         servers: list[Any] = [
             Dhcp6Server(responder, "srv0"),
             RouterAdvertiser("srv0", Advertised(True, 0, (NETWORK,), b"")),
-            TftpServer(files, record, host=SERVER, interface="srv0"),
+            TftpServer(files, record, host=SERVER, interface="srv0", single_port=self.single_port),
         ]
         for each in servers:
             await each.start()
@@ -193,7 +194,11 @@ def test_system_whose_link_local_address_tells_no_mac_is_known_when_it_asks_agai
         assert IPv6Address(CLIENT).packed in sock.recv(2000)
 
 
-def test_boot_program_comes_by_tftp_to_the_machine_at_its_address(network: Network, lab: Lab6) -> None:
+@pytest.mark.parametrize("single_port", [False, True])
+def test_boot_program_comes_by_tftp_to_the_machine_at_its_address(
+    network: Network, lab: Lab6, single_port: bool
+) -> None:
+    lab.single_port = single_port
     network.add_address(network.client, "eth0", f"{CLIENT}/64")
     target = lab.directory / "got"
     with network.serving(lab.start):
