@@ -187,6 +187,19 @@ class HostNetworks:
             elif was is not None and was.address != state.address:
                 line = f"{name} has {state.address} now, and no longer {was.address}: machines there are served by it"
                 self._say_of(state, logging.WARNING, Outcome.INFO, line)
+            if self._networks[name].ipv6 and not state.problem:
+                self._say_of_ipv6(state, was)
+
+    def _say_of_ipv6(self, state: NetworkState, was: NetworkState | None) -> None:
+        before = was.address6 if was is not None and not was.problem else None
+        if before == state.address6:
+            return
+        if not state.address6:
+            line = f"{state.interface} has no IPv6 address: machines there are served over IPv4 alone"
+            self._say_of(state, logging.WARNING, Outcome.INFO, line)
+        elif before is not None:
+            line = f"{state.interface} has {state.address6} now: machines there are served by it over IPv6"
+            self._say_of(state, logging.WARNING if before else logging.INFO, Outcome.INFO, line)
 
     def _say_of(self, state: NetworkState, level: int, outcome: Outcome, line: str) -> None:
         log.log(level, "%s", line, extra={"fields": _fields(state)})
