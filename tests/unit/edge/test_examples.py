@@ -120,7 +120,7 @@ def test_what_the_machine_netboots_is_shown(directory: Path) -> None:
 
 def test_directory_without_a_workflow_leads_to_what_is_netbooted() -> None:
     result = CliRunner().invoke(main, ["render", "-f", str(EXAMPLES / "kickstart")])
-    assert (result.exit_code, "with --netboot IPV4" in result.output) == (1, True)
+    assert (result.exit_code, "with --netboot IP" in result.output) == (1, True)
 
 
 @pytest.mark.parametrize("name", sorted((WITH_WORKFLOW | {"autoinstall"}) - {"flatcar"}))
@@ -149,3 +149,13 @@ def test_machine_without_ipv4_passes_the_checks_of_the_api_and_names_no_ipv4_add
     for each in yaml.safe_load_all(file.read_text()):
         assert checkers()[each["kind"]].check(each | {"metadata": each["metadata"] | {"namespace": "d"}}).errors == []
     assert not ADDRESS.search(file.read_text())
+
+
+def test_what_a_machine_netboots_over_ipv6_is_shown() -> None:
+    result = CliRunner().invoke(
+        main, ["render", "-f", str(EXAMPLES / "ipv6" / "machine.yaml"), "--netboot", "fd31:77::1"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "grpc_authority=[fd31:77::1]:42113" in result.output
+    refused = CliRunner().invoke(main, ["render", "-f", str(EXAMPLES), "--netboot", "fe80::1"])
+    assert "fe80::1 is not the address of one host" in refused.output
