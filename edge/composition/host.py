@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
 from edge.neighbour.links import Link, look
@@ -54,7 +54,7 @@ class NetworkState:
         return tuple(filter(None, (self.address, self.address6)))
 
 
-IsOwn = Callable[[IPv4Address], bool]
+IsOwn = Callable[[IPv4Address | IPv6Address], bool]
 """Whether packets to an address stay on this host: `edge.neighbour.route.is_own`."""
 
 

@@ -95,8 +95,9 @@ def _interfaces(options: Options) -> Iterator[Finding]:
         elif name not in [name for name, _ in given]:
             yield Finding(("ipv6-router",), f"{name} is no interface that faces machines", f"give --interface {name}")
     agents: tuple[str, ...] = options.get("grpc_address") or ()
-    if _EVERYWHERE[0] in agents and len(set(agents)) > 1:
-        yield Finding(("grpc-address",), f"{_EVERYWHERE[0]} is all addresses", "leave the others out")
+    for everywhere in set(_EVERYWHERE) & set(agents):
+        if len(set(agents)) > 1:
+            yield Finding(("grpc-address",), f"{everywhere} is all addresses", "leave the others out")
     try:
         ipaddress.ip_address(options.get("admin_address") or _LOOPBACK)
     except ValueError:

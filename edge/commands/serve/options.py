@@ -414,10 +414,10 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
         click.option(
             "--grpc-address",
-            type=types.ipv4_or_all,
+            type=types.ip_or_all,
             multiple=True,
-            help="Where the gRPC server listens: 0.0.0.0 for all addresses of this host, or one that may be another "
-            "host's for now. Repeatable. Default: the addresses of --interface. Machines are told --grpc-authority.",
+            help="Where the gRPC server listens: 0.0.0.0 or :: for all addresses of this host, or one that may be "
+            "another host's for now. Repeatable. Default: the addresses of --interface. Machines are told --grpc-authority.",
         ),
         click.option(
             "--older-agents",
