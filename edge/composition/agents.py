@@ -52,7 +52,7 @@ class AgentsAddresses:
     """Has it listen at these addresses, each as soon as it is here. Belongs to one event loop."""
 
     def __init__(self, addresses: Sequence[str], port: int, owned: IsOwn = is_own) -> None:
-        """`addresses` of either family; 0.0.0.0, `::`: all of this host. Raises OSError if the kernel can't be asked."""
+        """`addresses` of either family; 0.0.0.0 and `::`: all here. Raises OSError if the kernel can't be asked."""
         self._wanted = tuple(dict.fromkeys(addresses))
         self._port = port
         self._owned = owned

@@ -417,7 +417,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             type=types.ip_or_all,
             multiple=True,
             help="Where the gRPC server listens: 0.0.0.0 or :: for all addresses of this host, or one that may be "
-            "another host's for now. Repeatable. Default: the addresses of --interface. Machines are told --grpc-authority.",
+            "another host's for now. Repeatable. Default: those of --interface. Machines are told --grpc-authority.",
         ),
         click.option(
             "--older-agents",
