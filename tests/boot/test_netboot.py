@@ -107,11 +107,18 @@ def test_uefi_http_boot_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
     assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
 
 
-def test_pxe_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
-    """iPXE waits 15 s for a DHCPv4 server that is not there; no other part of it asks for one."""
-    report = boot("uefi", "kernel ok", ipv6=True, within=100)
-    assert [step for step in report.steps() if step.endswith("ok")] == ["dhcp ok", "tftp ok", "script ok", "kernel ok"]
+def test_pxe_over_ipv6_gets_ipxe_and_that_an_address(boot: Boot) -> None:
+    report = boot("uefi", "DHCPv6 REPLY to iPXE", ipv6=True)
+    assert [step for step in report.steps() if step.endswith("ok")] == ["dhcp ok", "tftp ok"]
     assert any("boot file tftp://[fd31:77::1]/snponly.efi" in line for line in report.journey)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ipxe", [OLD_IPXE, NEW_IPXE], ids=["old", "new"])
+def test_pxe_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot, ipxe: Path) -> None:
+    """iPXE waits 15 s for a DHCPv4 server that is not there; no other part of it asks for one."""
+    report = boot("uefi", "kernel ok", ipxe=ipxe, ipv6=True, within=100)
+    assert [step for step in report.steps() if step.endswith("ok")] == ["dhcp ok", "tftp ok", "script ok", "kernel ok"]
     assert report.ipv4_packets <= 8, "iPXE's DHCPDISCOVERs, and no more"
 
 
@@ -123,6 +130,7 @@ def test_http_boot_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> 
     assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
 
 
+@pytest.mark.soak
 def test_refused_pxe_rom_goes_on_to_the_next_boot_device_over_ipv6(boot: Boot) -> None:
     report = boot("uefi", "tftp refused", ipv6=True, spec=REFUSED, healthy=False)
     assert "dhcp refused" in report.steps()
