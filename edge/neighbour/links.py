@@ -144,7 +144,11 @@ def _addresses(index: int) -> tuple[IPv4Interface, ...]:
 def _addresses6(index: int) -> tuple[IPv6Interface, ...]:
     body = _ADDRESS.pack(socket.AF_INET6, 0, 0, 0, index)
     found: list[tuple[bool, IPv6Interface]] = []
-    for message in ask_for_all(question(_RTM_GETADDR, body, 1, dump=True)):
+    try:
+        messages = [*ask_for_all(question(_RTM_GETADDR, body, 1, dump=True))]
+    except OSError:
+        return ()  # of a kernel without IPv6
+    for message in messages:
         if HEADER.unpack_from(message)[1] != _RTM_NEWADDR:
             continue
         family, prefix, flags, scope, of = _ADDRESS.unpack_from(message, HEADER.size)
