@@ -5,8 +5,8 @@
 
 A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
 or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
-match (null: none), `journey` and `screen`. Without --osie, the OSIE that the machine finds is a file that no machine can
-start: what is tried here ends with it.
+match (null: none), `journey` and `screen`. Without --osie, the OSIE that the machine finds is a file that no machine
+can start: what is tried here ends with it.
 """
 
 from __future__ import annotations
