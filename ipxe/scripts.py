@@ -160,6 +160,8 @@ class Script:
     what: str
     osie: tuple[str, str] | None = None
     logs: bool = False
+    vlan: str = ""
+    """The VLAN in which iPXE gets a lease first; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +335,8 @@ class Scripts:
             why_url=why,
             sign_url="" if plan.origin.tftp else self._sign_url(plan.origin, "starting"),
         )
-        return Script(text=text, what=f"OSIE {namespace}/{osie}", osie=(namespace, osie), logs=plan.logs)
+        what = f"OSIE {namespace}/{osie}"
+        return Script(text=text, what=what, osie=(namespace, osie), logs=plan.logs, vlan=plan.vlan)
 
     def plans(self, plan: Plan) -> list[Plan]:
         """One for each edge that the machine may boot from: a kernel of another edge is told of that one's server."""

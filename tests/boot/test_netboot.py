@@ -199,6 +199,7 @@ def test_new_ipxe_asks_in_its_vlan_and_gives_up_in_time(boot: Boot) -> None:
     report = boot(
         "uefi", "screen: .*Attempt 1 of 2 to get a lease in VLAN 50", ipxe=NEW_IPXE, spec=ON_VLAN, healthy=False
     )
+    assert any("the switch port does not carry VLAN 50 tagged" in line for line in report.warnings()), report
     assert report.shows("VLAN 50: net0-50", "Configuring [dhcp] (net0-50 "), report
 
 

@@ -330,6 +330,20 @@ FAULTS = [
         11,
     ),
     Fault(
+        "no lease in its VLAN",
+        lambda p: p.to_ipxe().script(vlan="50"),
+        "NoLeaseInVLAN",
+        r"^has got its script, which has it ask for a lease in VLAN 50, and nothing was heard of it for 1\d s",
+        11,
+    ),
+    Fault(
+        "iPXE stops in its VLAN",
+        lambda p: p.to_ipxe().script(vlan="50").ipxe().script(vlan="50"),
+        "NoKernelRequest",
+        r"asked for the kernel for 1\d s",
+        11,
+    ),
+    Fault(
         "kernel panic, no driver, no memory",
         lambda p: p.to_kernel(),
         "KernelSilent",
