@@ -21,7 +21,7 @@ from edge.lab.screen import Screen
 @click.option(
     "--firmware", type=click.Choice([f.value for f in Firmware]), default="bios", help="What starts the machine."
 )
-@click.option("--ipv6", is_flag=True, help="A rack without IPv4: DHCPv6, and all else over IPv6. For UEFI firmware.")
+@click.option("--ipv6", is_flag=True, help="A rack without IPv4: DHCPv6, and all else over IPv6.")
 @click.option("--full", is_flag=True, help="Install Debian, boot it from the disk and wait for its cloud-init.")
 @click.option("--accel", default="tcg", help="QEMU's accelerator. kvm may fail in firmware on a virtualised host.")
 @click.option("--memory", "memory_mib", type=click.IntRange(512), default=1024, help="The machine's memory in MiB.")
