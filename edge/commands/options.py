@@ -103,6 +103,14 @@ def either(text: str) -> str:
     return str(address)
 
 
+@parsed("ipv6")
+def ipv6_address(text: str) -> str:
+    """An IPv6 address of this host."""
+    if ":" not in text:
+        raise ValueError(f"{text!r} is no IPv6 address")
+    return either.read(text)
+
+
 @parsed("name[=ipv4]")
 def interface(text: str) -> tuple[str, str]:
     """An interface that faces machines, and this host's address there, or empty: `eth1` or `eth1=10.0.0.1`."""

@@ -20,12 +20,14 @@ class HostError(Exception):
 class Network:
     """An interface that faces machines, and this host's IPv4 address there, in dotted form, if the operator fixed it.
 
-    Without one it is the interface's own, whichever that is at the time. `ipv6`: machines are served over IPv6, too.
+    Without one it is the interface's own, whichever that is at the time. `ipv6`: machines are served over IPv6, too,
+    at `address6` if the operator fixed it.
     """
 
     interface: str
     address: str = ""
     ipv6: bool = False
+    address6: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ def state_of(
     own = [str(one.ip) for one in link.addresses]
     own6 = [str(one.ip) for one in link.addresses6] if network.ipv6 else []
     address6 = before6 if before6 in own6 else next(iter(own6), "")
+    if network.address6:
+        address6 = network.address6 if network.address6 in own6 or is_owned(IPv6Address(network.address6)) else ""
     problem = "" if link.up else f"{name} is down ('ip link set {name} up')"
     if network.address:
         # It may be another interface's, as with addresses that several hosts have and that live on lo.

@@ -195,7 +195,9 @@ class HostNetworks:
         if before == state.address6:
             return
         if not state.address6:
-            line = f"{state.interface} has no IPv6 address: machines there are served over IPv4 alone"
+            fixed = self._networks[state.interface].address6
+            why = f"{fixed} is no address of this host" if fixed else f"{state.interface} has no IPv6 address"
+            line = f"{why}: machines on {state.interface} are served over IPv4 alone"
             self._say_of(state, logging.WARNING, Outcome.INFO, line)
         elif before is not None:
             line = f"{state.interface} has {state.address6} now: machines there are served by it over IPv6"

@@ -89,6 +89,14 @@ def _interfaces(options: Options) -> Iterator[Finding]:
     for what, values in (("interface", [name for name, _ in given]), ("address", [ip for _, ip in given if ip])):
         if len(set(values)) < len(values):
             yield Finding(("interface",), f"an {what} is given twice: {', '.join(values)}", "take one of them out")
+    if options.get("public_ipv6") and not options.get("ipv6"):
+        yield Finding(("public-ipv6", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
+    if options.get("public_ipv6") and len(given) > 1:
+        yield Finding(
+            ("public-ipv6", "interface"),
+            f"--public-ipv6 is for a single interface, and there are {len(given)}",
+            "leave it out: each has its own first address",
+        )
     for name in options.get("ipv6_router") or ():
         if not options.get("ipv6"):
             yield Finding(("ipv6-router", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")

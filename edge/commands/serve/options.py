@@ -12,6 +12,7 @@ from edge.commands.options import (
     empty_checksum_type,
     health_address,
     ipv4,
+    ipv6_address,
     log_format,
     log_level,
     metrics_address,
@@ -52,6 +53,12 @@ _NETWORK = (
     ),
     click.option(
         "--public-ip", type=ipv4, default=None, help="The address of the only interface, as machines reach it."
+    ),
+    click.option(
+        "--public-ipv6",
+        type=ipv6_address,
+        default=None,
+        help="The same of IPv6, with --ipv6. Default: the first that no router's advertisement has made.",
     ),
 )
 _KNOWN_BY_ADDRESS = click.option(

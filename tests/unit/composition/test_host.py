@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
 import pytest
@@ -46,7 +46,7 @@ def link(*addresses: str, up: bool = True) -> Link:
     return Link("eth1", 7, up, carrier=up, mtu=1500, addresses=tuple(map(IPv4Interface, addresses)))
 
 
-def nobody(_address: IPv4Address) -> bool:
+def nobody(_address: IPv4Address | IPv6Address) -> bool:
     return False
 
 
@@ -93,6 +93,9 @@ def test_ipv6_address_is_told_only_where_it_is_served_and_stays_as_long_as_it_is
     assert (state.addresses, state.networks6) == (("10.0.0.1", "fd00::1"), (IPv6Network("fd00::/64"),))
     assert state_of(served, both, before6="fd00::2").address6 == "fd00::2"
     assert state_of(served, both, before6="fd00::3").address6 == "fd00::1"
+    fixed = Network("eth1", ipv6=True, address6="fd00::2")
+    assert state_of(fixed, both).address6 == "fd00::2"
+    assert state_of(replace(fixed, address6="fd00::9"), both, "", nobody).address6 == ""
 
 
 def test_network_with_ipv6_alone_is_served_and_one_without_any_address_says_so() -> None:

@@ -74,6 +74,8 @@ def test_defaults_fit_together(role: str) -> None:
             ("default-osie", "namespaces"),
             "b, c",
         ),
+        ("up", "--interface lo --public-ipv6 fd00::1", ("public-ipv6", "ipv6"), "IPv6 is not served"),
+        ("up", "--interface lo --interface e --ipv6 --public-ipv6 fd00::1", ("public-ipv6", "interface"), "single"),
         ("up", "--interface lo --ipv6-router lo", ("ipv6-router", "ipv6"), "IPv6 is not served"),
         (
             "up",
