@@ -27,14 +27,13 @@ from edge.journey.follow import follow
 from edge.lab.build import Builder, recipes
 from edge.lab.machine import Firmware, Machine, MachineSettings
 from edge.lab.progress import Progress
-from edge.lab.rack import Rack, RackNetwork
+from edge.lab.rack import HTTP_PORT, IPV6, Rack, RackNetwork
 from edge.lab.screen import Screen
 from edge.lab.shell import CommandError, Daemon, run
 from edge.lab.supply import Depot, Registry
 
 MAC = "52:54:00:12:34:56"
 _ADMIN = "http://127.0.0.1:7081"
-_HTTP_PORT = 7080
 _TINY_DISK_MIB = 64
 _FULL_DISK_MIB = 2048
 _TERMINAL = ("Succeeded", "Failed", "Canceled")
@@ -58,6 +57,8 @@ class LabSettings:
     memory_mib: int = 1024
     patience: float = 120.0
     manifests: Path | None = None
+    ipv6: bool = False
+    """Whether the rack has IPv6 alone."""
 
 
 class Lab:
@@ -68,7 +69,7 @@ class Lab:
         self._screen = screen
         self._last_step = "nothing yet"
         self._workflow = ""
-        self._network = RackNetwork()
+        self._network = IPV6 if settings.ipv6 else RackNetwork()
         self._logs = settings.cache / "lab-logs"
         self._doing: Callable[[], str] = lambda: "looking at this host"
 
@@ -115,7 +116,7 @@ class Lab:
         builder = Builder(settings.cache, lambda what: self._screen.step("build", what, Outcome.INFO), settings.wheel)
         self._doing = builder.doing
         with rack.outside():
-            artifacts = await builder.build(full=settings.full)
+            artifacts = await builder.build(full=settings.full, ipv6=settings.ipv6)
         self._done(
             "build", f"OSIE {_megabytes(artifacts.kernel, artifacts.initrd)}, disk image {_megabytes(artifacts.image)}"
         )
@@ -145,6 +146,8 @@ class Lab:
         took = self._screen.since_power_on()
         self._doing = lambda: "comparing and taking down"
         await self._prove(kubectl, machine, artifacts.image)
+        if settings.ipv6:
+            self._done("rack", f"the machine has sent {rack.ipv4_packets()} packets of IPv4 and ARP since power-on")
 
         used = edge.cpu_seconds() - before
         self._screen.block("")
@@ -182,28 +185,26 @@ class Lab:
     async def _start_stack(self, directory: Path) -> Daemon:
         command: list[str | Path] = [
             *(sys.executable, "-m", "edge.cli", "up"),
+            *("--data-dir", directory / "data", "--interface", self._network.bridge),
             *(
-                "--data-dir",
-                directory / "data",
-                "--interface",
-                self._network.bridge,
-                "--public-ip",
-                self._network.address,
+                ["--ipv6", "--ipv6-router", self._network.bridge]
+                if self._settings.ipv6
+                else ["--public-ip", self._network.address]
             ),
-            *("--insecure-registry", f"{self._network.address}:5000", "--router-advertisements"),
+            *("--insecure-registry", f"{self._network.host}:5000", "--router-advertisements"),
             # The depot is on the rack's own address.
             *("--allow-upstream", self._network.address),
         ]
         if self._settings.ipxe_dir is not None:
             command += ["--ipxe-dir", self._settings.ipxe_dir]
-        if self._settings.firmware.is_secure:
+        if self._settings.firmware.is_secure or self._settings.shim_dir is not None:
             command += ["--boot-path", "grub"]
         if self._settings.shim_dir is not None:
             command += ["--shim-dir", self._settings.shim_dir]
         return await Daemon.start("tinkedge up", command, self._logs / "tinkedge-up.log")
 
     async def _ready(self, edge: Daemon, within: float = 30) -> None:
-        url = f"http://{self._network.address}:{_HTTP_PORT}/readyz"
+        url = f"http://{self._network.host}:{HTTP_PORT}/readyz"
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
             for _ in range(int(within / 0.05)):
                 if edge.returncode is not None:
@@ -221,6 +222,10 @@ class Lab:
         if self._settings.manifests is not None:
             return ["-f", str(self._settings.manifests)]
         examples = recipes() / "examples"
+        if self._settings.ipv6:
+            names = ["ipv6/full.yaml", "full/template.yaml"] if self._settings.full else []
+            names = names or ["ipv6/machine.yaml", "template.yaml"]
+            return [argument for name in names for argument in ("-f", str(examples / name))]
         files = ["hardware.yaml", "osie.yaml"]
         files += (
             ["full/template.yaml", "full/workflow.yaml"] if self._settings.full else ["template.yaml", "workflow.yaml"]
@@ -238,6 +243,7 @@ class Lab:
             # Emulated ones wait for each other at every step: two take nearly twice the processor time of one.
             processors=1 if settings.accel == "tcg" else 2,
             disk_mib=_FULL_DISK_MIB if settings.full else _TINY_DISK_MIB,
+            ipv6=settings.ipv6,
         )
 
     async def _keep_screen(self, machine: Machine) -> None:

@@ -35,6 +35,8 @@ class Report:
     seconds: float | None
     journey: list[str]
     screen: list[str]
+    ipv4_packets: int = 0
+    """Of a network that has IPv6 alone: how many there were all the same, of IPv4 and ARP."""
 
     def __str__(self) -> str:
         return "\n".join([*self.journey, *(f"  | {line}" for line in self.screen)])
@@ -69,6 +71,7 @@ def boot() -> Boot:
         osie: Path | None = None,
         memory: int = 512,
         within: float = 50,
+        ipv6: bool = False,
         healthy: bool = True,
     ) -> Report:
         command = [sys.executable, PROGRAM, "--firmware", firmware, "--until", until]
@@ -82,6 +85,7 @@ def boot() -> Boot:
             *(["--beside-dnsmasq"] if beside else []),
             *(["--osie", str(osie)] if osie else []),
             *("--memory", str(memory)),
+            *(["--ipv6"] if ipv6 else []),
         ]
         command += ["--", *up]
         if ipxe is not None:
@@ -101,6 +105,35 @@ def boot() -> Boot:
 def test_uefi_http_boot_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
     report = boot("uefi-http", "kernel ok")
     assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
+
+
+def test_pxe_over_ipv6_gets_ipxe_and_that_an_address(boot: Boot) -> None:
+    report = boot("uefi", "DHCPv6 REPLY to iPXE", ipv6=True)
+    assert [step for step in report.steps() if step.endswith("ok")] == ["dhcp ok", "tftp ok"]
+    assert any("boot file tftp://[fd31:77::1]/snponly.efi" in line for line in report.journey)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ipxe", [OLD_IPXE, NEW_IPXE], ids=["old", "new"])
+def test_pxe_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot, ipxe: Path) -> None:
+    """iPXE waits 15 s for a DHCPv4 server that is not there; no other part of it asks for one."""
+    report = boot("uefi", "kernel ok", ipxe=ipxe, ipv6=True, within=100)
+    assert [step for step in report.steps() if step.endswith("ok")] == ["dhcp ok", "tftp ok", "script ok", "kernel ok"]
+    assert report.ipv4_packets <= 8, "iPXE's DHCPDISCOVERs, and no more"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(270)
+def test_http_boot_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
+    """OVMF of 2022 tries HTTP Boot over IPv4 before, for a minute."""
+    report = boot("uefi-http", "kernel ok", ipv6=True, within=190)
+    assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
+
+
+@pytest.mark.soak
+def test_refused_pxe_rom_goes_on_to_the_next_boot_device_over_ipv6(boot: Boot) -> None:
+    report = boot("uefi", "tftp refused", ipv6=True, spec=REFUSED, healthy=False)
+    assert "dhcp refused" in report.steps()
 
 
 @pytest.mark.timeout(270)

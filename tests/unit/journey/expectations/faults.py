@@ -209,6 +209,13 @@ FAULTS = [
         r"^has 10\.0\.0\.5 and the name of its boot program, but for [89] s no TFTP request for it came in: udp/69",
     ),
     Fault(
+        "udp/69 is dropped over IPv6",
+        lambda p: p.dhcp("advertise", "PXE ROM", "boot file x").dhcp("reply", "PXE ROM", "boot file x"),
+        "NoTFTPRequest",
+        r"but for 2[01] s no TFTP request for it came in: udp/69",
+        22,
+    ),
+    Fault(
         "udp/69 is dropped, firmware begins again",
         lambda p: p.rom().wait(5).dhcp("offer", "PXE ROM"),
         "NoTFTPRequest",
