@@ -6,16 +6,14 @@ so all it starts is inside.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.lab.shell import CommandError, run
+from edge.lab.namespaces import NAMESPACES, enter, remove_abandoned, set_namespace
+from edge.lab.shell import run
 
 PREFIX = "tinkedge-lab-"
-_NAMESPACES = Path("/run/netns")
-_CLONE_NEWNET = 0x40000000  # sched.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,11 @@ class Rack:
 
     async def up(self) -> None:
         """Make the namespace and move this process into it. Raises CommandError, e.g. without the privilege."""
-        await remove_abandoned()
+        await remove_abandoned(PREFIX)
         network = self.network
         await run(["ip", "netns", "add", self.namespace])
         self._home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        _enter(_NAMESPACES / self.namespace)
+        enter(NAMESPACES / self.namespace)
         ip = ["ip", "link", "set"]
         await run([*ip, "lo", "up"])
         await run(["ip", "link", "add", network.bridge, "type", "bridge", "forward_delay", "0"])
@@ -59,37 +57,7 @@ class Rack:
         """Leave the namespace and remove it, with everything in it."""
         if self._home is None:
             return
-        _setns(self._home)
+        set_namespace(self._home)
         os.close(self._home)
         self._home = None
         await run(["ip", "netns", "delete", self.namespace])
-
-
-async def remove_abandoned() -> None:
-    """Remove the namespaces of labs that were killed before they could."""
-    if not _NAMESPACES.is_dir():
-        return
-    for entry in _NAMESPACES.iterdir():
-        pid = entry.name.removeprefix(PREFIX)
-        if entry.name.startswith(PREFIX) and pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            try:
-                await run(["ip", "netns", "delete", entry.name])
-            except CommandError:
-                if entry.exists():  # else another lab was faster
-                    raise
-
-
-def _enter(namespace: Path) -> None:
-    descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _setns(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _setns(descriptor: int) -> None:
-    # os.setns came with Python 3.12. It moves the calling thread only; children of the main thread inherit.
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
-        number = ctypes.get_errno()
-        raise CommandError(f"can't enter the lab's network namespace: {os.strerror(number)}")

@@ -1,0 +1,52 @@
+"""Whether a fleet may be let loose on an address: not by accident.
+
+A thousand machines that boot are an attack on whoever did not expect them. So a run begins only where its packets
+can't get far: in a network namespace that is not the host's, to an address that is the namespace's own or on a link of
+it; or the address is in a network that the command line names for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+from edge.neighbour.route import Route, RouteKind, route_to
+
+_FIRST = Path("/proc/1/ns/net")
+_OWN = Path("/proc/thread-self/ns/net")
+
+
+class TargetError(Exception):
+    """The address is not one that a fleet may be let loose on; the text says how it could be."""
+
+
+def is_hosts_namespace() -> bool:
+    """Whether the calling thread is in the network namespace of process 1; also if that can't be seen."""
+    try:
+        return _OWN.stat().st_ino == _FIRST.stat().st_ino
+    except OSError:
+        return True
+
+
+def check(
+    target: IPv4Address,
+    allowed: tuple[IPv4Network, ...],
+    *,
+    is_hosts: bool,
+    route: Callable[[IPv4Address], Route] = route_to,
+) -> None:
+    """Raises TargetError. `is_hosts`: the machines are in the host's own network namespace."""
+    if any(target in network for network in allowed):
+        return
+    if is_hosts:
+        raise TargetError(
+            f"{target} is reached from the host's own network namespace: run inside another one (ip netns exec), or "
+            f"say --allow {target} if this is the site that is to be tried"
+        )
+    kind = route(target).kind
+    if kind not in (RouteKind.OWN, RouteKind.LINK):
+        raise TargetError(
+            f"{target} is {kind.value} as seen from this network namespace, and not on a link of it: say "
+            f"--allow {target} if this is the site that is to be tried"
+        )
