@@ -114,6 +114,12 @@ def _size(text: str) -> int:
 )
 @click.option("--interface", default="", help="With --target: the link towards it.")
 @click.option(
+    "--netns",
+    default="",
+    help="With --target: the network namespace where machines are (ip netns); the API is spoken to from here. Default: "
+    "this one.",
+)
+@click.option(
     "--uplink-address",
     "uplink",
     type=_Parsed("IPV4/PREFIX", lambda text: IPv4Interface(text).with_prefixlen if text else ""),

@@ -46,12 +46,15 @@ from edge.fleet.results import (
 )
 from edge.fleet.settings import FleetSettings, HardwareSource
 from edge.fleet.site import UPLINK, Objects, ObjectsError, Outcome, Stack, StackError, StackSettings, own_process
-from edge.lab.namespaces import inside
+from edge.lab.namespaces import NAMESPACES, inside
 from edge.lab.shell import CommandError
 from tink.kube.client import KubeClient, KubeConfigError
 
-_SETTLE_SECONDS: Final = 2.0
+_SETTLE_SECONDS: Final = 1.0
 """From the last object's making to the first power-on: edges learn of it meanwhile."""
+_EXPECTED: Final = (
+    AttachmentError, BarError, CommandError, KubeConfigError, ObjectsError, PortError, StackError, TargetError,
+)  # fmt: skip
 _FILES: Final = 200_000
 
 
@@ -82,9 +85,7 @@ class Fleet:
         try:
             async with AsyncExitStack() as stack:
                 return await self._run(stack)
-        except (
-            AttachmentError, BarError, CommandError, KubeConfigError, ObjectsError, PortError, StackError, TargetError,
-        ) as error:  # fmt: skip
+        except (*_EXPECTED, OSError) as error:
             raise FleetError(str(error)) from error
         except ExceptionGroup as group:
             raise FleetError(str(_first(group))) from group
@@ -115,6 +116,8 @@ class Fleet:
         if settings.target is not None:
             if settings.uplink:
                 self._machines_namespace = await uplink(stack, settings.interface, settings.uplink)
+            elif settings.netns:
+                self._machines_namespace = NAMESPACES / settings.netns
             with self._among_machines():
                 check(settings.target, settings.allow, is_hosts=is_hosts_namespace() or bool(settings.uplink))
             return settings.target

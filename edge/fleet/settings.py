@@ -36,7 +36,8 @@ class FleetSettings:
 
     `target`: the edge's address; None: a stack of its own. `relay`: the relay agent's address; None: the network's
     first. `interface`: the link towards the target, where there is no stack of its own; with `uplink`, the machines get
-    a namespace of their own, and a macvlan on that interface of the host with this address.
+    a namespace of their own, and a macvlan on that interface of the host with this address. `netns`: the name of the
+    namespace where machines are; empty: where this runs.
     `limit`: when machines that are not at their end have failed. `stack_options`: of the stack of its own.
     """
 
@@ -50,6 +51,7 @@ class FleetSettings:
     relay: IPv4Address | None = None
     interface: str = ""
     uplink: str = ""
+    netns: str = ""
     kubeconfig: Path | None = None
     api_namespace: str = "default"
     hardware: HardwareSource = HardwareSource.GENERATE
@@ -82,8 +84,8 @@ class FleetSettings:
     def _check_own_stack(self) -> None:
         if self.hardware is HardwareSource.CLUSTER:
             raise SettingsError("--hardware cluster needs --target: a stack of the fleet's own has no Hardware yet")
-        if self.interface or self.kubeconfig is not None or self.boots != Boots():
-            raise SettingsError("--interface, --kubeconfig and what machines boot go with --target")
+        if self.interface or self.netns or self.kubeconfig is not None or self.boots != Boots():
+            raise SettingsError("--interface, --netns, --kubeconfig and what machines boot go with --target")
 
     def _check_target(self) -> None:
         if self.kubeconfig is None:
@@ -97,8 +99,8 @@ class FleetSettings:
             raise SettingsError("say what generated machines boot: --osie NAME, or --kernel-url and --initrd-url")
         if self.link is Link.DIRECT and not self.interface:
             raise SettingsError("--link direct needs --interface, the link of the target")
-        if self.uplink and not self.interface:
-            raise SettingsError("--uplink-address needs --interface")
+        if self.uplink and (not self.interface or self.netns):
+            raise SettingsError("--uplink-address needs --interface, and goes without --netns")
 
     @property
     def relay_address(self) -> str:

@@ -114,9 +114,8 @@ class Channel:
         except (OSError, TimeoutError) as error:
             sock.close()
             self._connection = None
-            self._machine.error(
-                f"the gRPC server can't be reached: {getattr(error, 'strerror', '') or error or 'silence'}"
-            )
+            told = http.why(error) if isinstance(error, OSError) and str(error) else "it does not answer"
+            self._machine.error(f"the gRPC server can't be reached: {told}")
             self._again()
         except BaseException:
             sock.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from dataclasses import dataclass
 from typing import Final
@@ -90,7 +91,7 @@ class HttpConnection:
             raise HttpError(f"{url.host}:{url.port} does not answer") from None
         except OSError as error:
             sock.close()
-            raise HttpError(f"{url.host}:{url.port}: {error.strerror or error}") from error
+            raise HttpError(f"{url.host}:{url.port}: {why(error)}") from error
         except BaseException:
             sock.close()
             raise
@@ -117,7 +118,7 @@ class HttpConnection:
             self._loop.add_reader(self._socket, self._readable)
             return await self._answer(done)
         except OSError as error:
-            raise HttpError(f"{method} {target}: {error.strerror or error}") from error
+            raise HttpError(f"{method} {target}: {why(error)}") from error
         finally:
             self._done = None
             with contextlib.suppress(OSError, ValueError):
@@ -205,6 +206,11 @@ class HttpConnection:
             self._body.append(piece)
         if self._left <= 0:
             done.set_result(Response(self._status, self._counted, b"".join(self._body), self._closes))
+
+
+def why(error: OSError) -> str:
+    """In the words of the system, whatever the event loop says."""
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 async def get(source: str, text: str, headers: tuple[str, ...] = (), *, keep: bool = True) -> Response:

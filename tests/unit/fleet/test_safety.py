@@ -1,0 +1,65 @@
+"""A fleet is let loose on nobody by accident, and settings that do not fit together are told before it begins."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.fleet import Boots, FleetSettings, HardwareSource, Link, Profile, SettingsError
+from edge.fleet.network.target import TargetError, check
+from edge.neighbour.route import Route, RouteKind
+
+TARGET = IPv4Address("10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "allow", "is_hosts", "says"),
+    [
+        (RouteKind.LINK, (), True, "host's own network namespace"),
+        (RouteKind.OWN, (), True, "host's own network namespace"),
+        (RouteKind.ROUTER, (), False, "behind a router"),
+        (RouteKind.NONE, (), False, "--allow 10.0.0.1"),
+        (RouteKind.ROUTER, ("10.1.0.0/24",), False, "behind a router"),
+    ],
+)
+def test_address_that_is_not_named_is_refused(
+    kind: RouteKind, allow: tuple[str, ...], is_hosts: bool, says: str
+) -> None:
+    with pytest.raises(TargetError, match=says):
+        check(TARGET, tuple(map(IPv4Network, allow)), is_hosts=is_hosts, route=lambda _: Route(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "allow", "is_hosts"),
+    [
+        (RouteKind.LINK, (), False),
+        (RouteKind.OWN, (), False),
+        (RouteKind.ROUTER, ("10.0.0.1/32",), False),
+        (RouteKind.LINK, ("10.0.0.0/24",), True),
+    ],
+)
+def test_own_namespace_and_named_addresses_are_taken(kind: RouteKind, allow: tuple[str, ...], is_hosts: bool) -> None:
+    check(TARGET, tuple(map(IPv4Network, allow)), is_hosts=is_hosts, route=lambda _: Route(kind))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"machines": 0}, "--machines"),
+        ({"machines": 300, "network": IPv4Network("10.9.0.0/23")}, "room for 250"),
+        ({"machines": 1001, "link": Link.DIRECT}, "direct is for 1000"),
+        ({"relay": IPv4Address("10.200.0.1")}, "--relay-address"),
+        ({"hardware": HardwareSource.CLUSTER}, "needs --target"),
+        ({"interface": "eth1"}, "go with --target"),
+        ({"target": TARGET}, "needs --kubeconfig"),
+        ({"target": TARGET, "kubeconfig": Path("k")}, "say what generated machines boot"),
+        ({"target": TARGET, "kubeconfig": Path("k"), "boots": Boots("lab"), "link": Link.DIRECT}, "needs --interface"),
+        ({"target": TARGET, "kubeconfig": Path("k"), "boots": Boots("lab"), "roles": True}, "without --target"),
+    ],
+)
+def test_settings_that_do_not_fit_are_told(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        FleetSettings(**{"machines": 10, "profile": Profile(), **settings})
