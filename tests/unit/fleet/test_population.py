@@ -22,6 +22,7 @@ from edge.fleet.population import (
     read,
     with_faults,
 )
+from tink.api.yaml import documents
 
 EVERYTHING = dict.fromkeys(
     ("lost-packets", "power-cuts", "hanging-firmware", "failing-actions", "slow-disks", "lying-clocks"), 0.2
@@ -132,3 +133,9 @@ def test_log_normal_has_its_median_and_p99() -> None:
     drawn = sorted(draw(profile, 1, number).post for number in range(MANY))
     assert 37 < drawn[MANY // 2] < 43
     assert 100 < drawn[int(MANY * 0.99)] < 150
+
+
+def test_documentation_has_the_profile_as_it_is() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs/fleet.md").read_text()
+    block = text.partition("```yaml\n")[2].partition("```")[0]
+    assert read(next(documents(block)), "docs/fleet.md") == Profile()
