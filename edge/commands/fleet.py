@@ -204,7 +204,7 @@ async def _run(fleet: Fleet) -> Report | int:
         click.secho(f"the fleet can't run: {error}", fg="red", err=True)
         return 2
     except asyncio.CancelledError:
-        click.secho("interrupted; what this run made is removed", fg="red", err=True)
+        click.secho("interrupted", fg="red", err=True)
         return 130
     finally:
         with contextlib.suppress(ValueError):

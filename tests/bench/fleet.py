@@ -51,7 +51,7 @@ def _rows(found: dict[str, Any]) -> list[Row]:
     many = f"{MACHINES:,} machines"
     note = (
         f"power-on spread over 120 s, kernel and initrd of 50 MB whole; {numbers['actions']:.0f} actions, run twice: "
-        f"{numbers['twice']:.0f}, failed: {numbers['failed']:.0f}, asked or sent again: {numbers['errors']:.0f}; {NO_PEER}"
+        f"{numbers['twice']:.0f}, failed: {numbers['failed']:.0f}, asked again: {numbers['errors']:.0f}; {NO_PEER}"
     )
     waits = "the least that a client waits"
 

@@ -113,6 +113,41 @@ async def test_calls_under_way_end_when_the_server_goes() -> None:
         assert (await ended(connection, b"PublishEvent", event("here")))[0] == UNAVAILABLE
 
 
+class Wire(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def abort(self) -> None:
+        """Nothing is there."""
+
+    def data_bytes(self) -> int:
+        """Bytes in DATA frames."""
+        at, count = self.written.index(b"SM\r\n\r\n") + 6, 0
+        while at < len(self.written):
+            size = int.from_bytes(self.written[at : at + 3], "big")
+            count += size if self.written[at + 3] == 0 else 0
+            at += 9 + size
+        return count
+
+
+async def test_no_more_is_sent_than_the_server_has_room_for() -> None:
+    wire, connection = Wire(), Connection(Owner(), "h:1")
+    connection.connection_made(wire)
+    for _ in range(5):
+        connection.call(METHOD + b"PublishEvent", (bytes(20_000),), (), Call(lambda _status, _text: None))
+    sent = wire.data_bytes()
+    assert 40_000 < sent <= 65_535, "RFC 9113 section 6.9.2"
+    connection.data_received(bytes.fromhex("000004080000000000") + (100_000).to_bytes(4, "big"))
+    assert wire.data_bytes() == 5 * 20_005
+    connection.close()
+
+
 def test_header_fields_come_back_as_they_were_written() -> None:
     block = hpack.request(b"/a/b", b"h:1", [(b"x-long", b"v" * 500), (b"grpc-status", b"0")])
     assert hpack.fields(block) | {} == {":path": "/a/b", ":authority": "h:1", "x-long": "v" * 500, "grpc-status": "0"}
