@@ -147,7 +147,13 @@ def _size(text: str) -> int:
     f"Default: {', '.join(DEFAULT_BARS)}.",
 )
 @click.option("--limit", type=click.FloatRange(1), default=7200.0, help="Seconds after which the run is ended.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="The report, in this file.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    default=None,
+    help="The report, in this file.",
+)
 @click.option("--quiet", is_flag=True, help="Show nothing while it runs.")
 def fleet(
     profile_file: Path | None, faults: tuple[str, ...], bars: tuple[str, ...], json_file: Path | None, quiet: bool,

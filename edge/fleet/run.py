@@ -34,7 +34,6 @@ from edge.fleet.network.uplink import uplink
 from edge.fleet.population import Identity, Traits, draw, identity
 from edge.fleet.results import (
     DRAW_SECONDS,
-    BarError,
     Failure,
     Process,
     Recorder,
@@ -53,7 +52,7 @@ from tink.kube.client import KubeClient, KubeConfigError
 _SETTLE_SECONDS: Final = 1.0
 """From the last object's making to the first power-on: edges learn of it meanwhile."""
 _EXPECTED: Final = (
-    AttachmentError, BarError, CommandError, KubeConfigError, ObjectsError, PortError, StackError, TargetError,
+    AttachmentError, CommandError, KubeConfigError, ObjectsError, PortError, StackError, TargetError,
 )  # fmt: skip
 _FILES: Final = 200_000
 

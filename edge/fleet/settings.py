@@ -11,7 +11,7 @@ from typing import Final
 
 from edge.fleet.network.attachment import Link
 from edge.fleet.population import MAX_MACHINES, Profile, capacity
-from edge.fleet.results import Bar
+from edge.fleet.results import Bar, BarError, Recorder, judged, numbers
 from edge.fleet.site import Boots
 
 DEFAULT_NETWORK: Final = IPv4Network("10.64.0.0/14")
@@ -76,6 +76,10 @@ class FleetSettings:
             raise SettingsError(f"--link direct is for {DIRECT_MACHINES} machines at most: more are behind a relay")
         if self.relay is not None and self.relay not in self.network:
             raise SettingsError(f"--relay-address {self.relay} is not in {self.network}, the machines' network")
+        try:
+            judged(self.bars, numbers(Recorder(1), 0.0))  # what a bar is of is known before half an hour has passed
+        except BarError as error:
+            raise SettingsError(f"--bar {error}") from error
         if self.target is None:
             self._check_own_stack()
         else:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.fleet import Boots, FleetSettings, HardwareSource, Link, Profile, SettingsError
+from edge.fleet import Boots, FleetSettings, HardwareSource, Link, Profile, SettingsError, parse
 from edge.fleet.network.target import TargetError, check
 from edge.neighbour.route import Route, RouteKind
 
@@ -54,6 +54,7 @@ def test_own_namespace_and_named_addresses_are_taken(kind: RouteKind, allow: tup
         ({"relay": IPv4Address("10.200.0.1")}, "--relay-address"),
         ({"hardware": HardwareSource.CLUSTER}, "needs --target"),
         ({"interface": "eth1"}, "go with --target"),
+        ({"bars": [parse("failled=0")]}, "there is no failled"),
         ({"target": TARGET}, "needs --kubeconfig"),
         ({"target": TARGET, "kubeconfig": Path("k")}, "say what generated machines boot"),
         ({"target": TARGET, "kubeconfig": Path("k"), "boots": Boots("lab"), "link": Link.DIRECT}, "needs --interface"),
