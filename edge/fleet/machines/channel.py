@@ -143,13 +143,15 @@ class Channel:
         """Why the machine's clock does not take the certificate (RFC 5280 section 4.1.2.5); empty if it does."""
         now = time.time() + self._machine.traits.clock_error
         try:
-            if now < ssl.cert_time_to_seconds(certificate["notBefore"]):
-                return "by the machine's clock the server's certificate is not valid yet"
-            if now > ssl.cert_time_to_seconds(certificate["notAfter"]):
-                return "by the machine's clock the server's certificate is not valid any more"
+            early = now < ssl.cert_time_to_seconds(certificate["notBefore"])
+            late = now > ssl.cert_time_to_seconds(certificate["notAfter"])
         except (KeyError, ValueError):
             return "the server's certificate has no dates"
-        return ""
+        if not early and not late:
+            return ""
+        if self._machine.traits.clock_error:
+            self._machine.blame_fleet()
+        return f"by the machine's clock the server's certificate is not valid {'yet' if early else 'any more'}"
 
 
 def _context(authority: str | None) -> ssl.SSLContext:

@@ -23,6 +23,7 @@ class Machine:
 
     __slots__ = (
         "_began",
+        "_blamed",
         "_counter",
         "_cut",
         "_first_error",
@@ -45,6 +46,7 @@ class Machine:
         self._since = 0.0
         self._began = 0.0
         self._counter = 0
+        self._blamed = False
         self._cut = False
         self._hung = False
         self._first_error: tuple[Step, str] | None = None
@@ -81,6 +83,10 @@ class Machine:
             return True
         return False
 
+    def blame_fleet(self) -> None:
+        """What keeps it from succeeding, if something does, is what the fleet did to it."""
+        self._blamed = True
+
     @property
     def was_cut(self) -> bool:
         """Whether it has lost its power, and with it what its agent knew."""
@@ -110,8 +116,8 @@ class Machine:
         if self._first_error is not None and not injected:
             step, first = self._first_error
             cause = first if first == cause else f"{first}; then {cause}"
-        injected = injected or (self._cut and self.traits.cut_at is not None)
-        self.around.recorder.failures.append(Failure(self.identity.name, step, cause, injected))
+        failure = Failure(self.identity.name, step, cause, injected or self._blamed)
+        self.around.recorder.failures.append(failure)
         self.at(Step.FAILED, completed=False)
 
     async def _provision_with_faults(self) -> None:
@@ -124,6 +130,7 @@ class Machine:
             if not power.expired():
                 raise
         self._cut = True
+        self.blame_fleet()
         self.around.recorder.faults["power cuts"] += 1
         self.at(Step.OFF, completed=False)
         await asyncio.sleep(self.traits.off)

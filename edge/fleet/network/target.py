@@ -15,18 +15,24 @@ from edge.neighbour.route import Route, RouteKind, route_to
 
 _FIRST = Path("/proc/1/ns/net")
 _OWN = Path("/proc/thread-self/ns/net")
+_NAMED = Path("/run/netns")
 
 
 class TargetError(Exception):
     """The address is not one that a fleet may be let loose on; the text says how it could be."""
 
 
-def is_hosts_namespace() -> bool:
-    """Whether the calling thread is in the network namespace of process 1; also if that can't be seen."""
+def is_hosts_namespace(first: Path = _FIRST, own: Path = _OWN, named: Path = _NAMED) -> bool:
+    """Whether the calling thread is in the network namespace of process 1.
+
+    Where that can't be seen, a namespace that has a name (ip netns) is taken to be another one, and any other is not.
+    """
+    here = own.stat().st_ino
     try:
-        return _OWN.stat().st_ino == _FIRST.stat().st_ino
+        return here == first.stat().st_ino
     except OSError:
-        return True
+        others = [*named.iterdir()] if named.is_dir() else []
+        return here not in {other.stat().st_ino for other in others if other.exists()}
 
 
 def check(

@@ -73,11 +73,6 @@ class Traits:
     failing_action: float | None
     """Which action fails, as a share of the list from 0 to below 1."""
 
-    @property
-    def has_faults(self) -> bool:
-        """Whether something is wrong with it that may keep it from succeeding: not packets, nor a slow disk."""
-        return self.cut_at is not None or self.failing_action is not None or bool(self.clock_error)
-
 
 def draw(profile: Profile, seed: int, number: int) -> Traits:
     """The machine of this number, from 0."""

@@ -55,11 +55,6 @@ class Reading:
         self.received = 0
         self.done = False
 
-    @property
-    def begun(self) -> bool:
-        """Whether the server has answered."""
-        return self.received > 0 or self._last[1] != Opcode.RRQ
-
     def packet(self) -> bytes:
         """What was sent last, for the beginning and for repetitions."""
         return self._last

@@ -72,11 +72,6 @@ class Recorder:
             self.twice.append(f"{machine}: action {action} of workflow {workflow}")
         self._runs.add(key)
 
-    @property
-    def ended(self) -> int:
-        """Machines of which nothing more is to be expected."""
-        return self.at[Step.DONE] + self.at[Step.FAILED]
-
 
 def percentile(values: Iterable[float], share: float) -> float:
     """The value that so great a share of them does not exceed (nearest rank); 0 of none."""

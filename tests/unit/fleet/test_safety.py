@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edge.fleet import Boots, FleetSettings, HardwareSource, Link, Profile, SettingsError, parse
-from edge.fleet.network.target import TargetError, check
+from edge.fleet.network.target import TargetError, check, is_hosts_namespace
 from edge.neighbour.route import Route, RouteKind
 
 TARGET = IPv4Address("10.0.0.1")
@@ -64,3 +64,15 @@ def test_own_namespace_and_named_addresses_are_taken(kind: RouteKind, allow: tup
 def test_settings_that_do_not_fit_are_told(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         FleetSettings(**{"machines": 10, "profile": Profile(), **settings})
+
+
+def test_hosts_namespace_is_that_of_process_one(tmp_path: Path) -> None:
+    for name in ("host", "named/other"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    host, other, nowhere = tmp_path / "host", tmp_path / "named/other", tmp_path / "nowhere"
+    assert is_hosts_namespace(host, host, tmp_path / "named")
+    assert not is_hosts_namespace(host, other, tmp_path / "named")
+    assert not is_hosts_namespace(nowhere, other, tmp_path / "named"), "it can't be seen, but this one has a name"
+    assert is_hosts_namespace(nowhere, host, tmp_path / "named")
+    assert is_hosts_namespace(nowhere, host, nowhere)
