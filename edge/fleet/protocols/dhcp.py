@@ -151,11 +151,6 @@ class Conversation:
         self._requesting = self._offer is not None
 
     @property
-    def requesting(self) -> bool:
-        """Whether an offer was taken."""
-        return self._requesting
-
-    @property
     def offered(self) -> bool:
         """Whether there is an offer."""
         return self._offer is not None
