@@ -118,7 +118,12 @@ class Fleet:
             elif settings.netns:
                 self._machines_namespace = NAMESPACES / settings.netns
             with self._among_machines():
-                check(settings.target, settings.allow, is_hosts=is_hosts_namespace() or bool(settings.uplink))
+                check(
+                    settings.target,
+                    settings.allow,
+                    is_hosts=not settings.uplink and is_hosts_namespace(),
+                    by_uplink=bool(settings.uplink),
+                )
             return settings.target
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tinkedge-fleet-")))
         made = StackSettings(

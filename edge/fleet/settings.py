@@ -105,6 +105,8 @@ class FleetSettings:
             raise SettingsError("--link direct needs --interface, the link of the target")
         if self.uplink and (not self.interface or self.netns):
             raise SettingsError("--uplink-address needs --interface, and goes without --netns")
+        if self.uplink and self.link is Link.DIRECT:
+            raise SettingsError("--link direct needs an interface of its own (--netns): a macvlan takes one MAC only")
 
     @property
     def relay_address(self) -> str:

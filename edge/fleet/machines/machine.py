@@ -10,12 +10,17 @@ with it.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from edge.fleet.machines import agent, firmware, installed, loader, osie
 from edge.fleet.machines.surroundings import BootError, GaveUpError, Surroundings
 from edge.fleet.population import HangsAt, Identity, Traits, chance, is_lost
 from edge.fleet.protocols.http import HttpError
 from edge.fleet.results import Failure, Step, Whole
+from tink.printable import printable
+
+MAX_SAID: Final = 300
+"""Characters of what went wrong that are told."""
 
 
 class Machine:
@@ -62,6 +67,7 @@ class Machine:
 
     def error(self, text: str) -> None:
         """Something went wrong that is tried again."""
+        text = printable(text[:MAX_SAID])
         self.around.recorder.error(self.step, text)
         if self._first_error is None:
             self._first_error = self.step, text
@@ -116,6 +122,7 @@ class Machine:
         if self._first_error is not None and not injected:
             step, first = self._first_error
             cause = first if first == cause else f"{first}; then {cause}"
+        cause = printable(cause[: 2 * MAX_SAID])  # servers have written some of it
         failure = Failure(self.identity.name, step, cause, injected or self._blamed)
         self.around.recorder.failures.append(failure)
         self.at(Step.FAILED, completed=False)

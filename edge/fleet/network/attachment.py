@@ -73,6 +73,8 @@ class Attachment:
         route = ["unicast", f"{self.server}/32", "dev", self.interface, "table", "local"]
         await run(["ip", "route", "add", *route])
         stack.push_async_callback(run, ["ip", "route", "delete", *route])
-        (_SETTINGS / self.interface / "arp_ignore").write_text("8")
+        answers = _SETTINGS / self.interface / "arp_ignore"
+        stack.callback(answers.write_text, answers.read_text())
+        answers.write_text("8")
         await run(["nft", "-f", "-"], stdin=_RULES.format(table=_TABLE, interface=self.interface).encode())
         stack.push_async_callback(run, ["nft", "delete", "table", "netdev", _TABLE])

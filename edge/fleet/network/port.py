@@ -30,6 +30,9 @@ _IPV4: Final = b"\x08\x00"
 _ARP: Final = b"\x08\x06"
 _UDP: Final = 17
 _LARGEST: Final = 2048
+_SOL_PACKET, _ADD_MEMBERSHIP, _PROMISCUOUS = 263, 1, 1  # linux/if_packet.h
+_MEMBERSHIP = struct.Struct("=iH10x")
+"""struct packet_mreq; ends with the socket."""
 _PER_TURN: Final = 256
 _BUFFER_BYTES: Final = 4 << 20
 
@@ -132,6 +135,9 @@ class FramePort(_Listeners):
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
             self._socket.bind((interface, _ETH_P_ALL))
+            # A real card passes frames to other MACs by, unless it is told.
+            promiscuous = _MEMBERSHIP.pack(socket.if_nametoindex(interface), _PROMISCUOUS)
+            self._socket.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, promiscuous)
         except OSError as error:
             raise PortError(f"can't send frames on {interface}: {error.strerror}") from error
         self._loop.add_reader(self._socket, self._readable)

@@ -1,8 +1,9 @@
 """Whether a fleet may be let loose on an address: not by accident.
 
-A thousand machines that boot are an attack on whoever did not expect them. So a run begins only where its packets
-can't get far: in a network namespace that is not the host's, to an address that is the namespace's own or on a link of
-it; or the address is in a network that the command line names for it.
+A thousand machines that boot are an attack on whoever did not expect them. So machines are never in the host's own
+network namespace, where their addresses would be the host's; and a run begins only where its packets can't get far, to
+an address that is the namespace's own or on a link of it, or else the command line names the address. A namespace that
+is joined to an interface of the host for the run (`edge.fleet.network.uplink`) leads anywhere, so there it must.
 """
 
 from __future__ import annotations
@@ -40,15 +41,21 @@ def check(
     allowed: tuple[IPv4Network, ...],
     *,
     is_hosts: bool,
+    by_uplink: bool = False,
     route: Callable[[IPv4Address], Route] = route_to,
 ) -> None:
-    """Raises TargetError. `is_hosts`: the machines are in the host's own network namespace."""
-    if any(target in network for network in allowed):
-        return
+    """Raises TargetError. `is_hosts`: machines would be in the host's own network namespace."""
     if is_hosts:
         raise TargetError(
-            f"{target} is reached from the host's own network namespace: run inside another one (ip netns exec), or "
-            f"say --allow {target} if this is the site that is to be tried"
+            f"this is the host's own network namespace, where no machine may be: run inside another one (ip netns "
+            f"exec), name one (--netns), or let one be made (--interface, --uplink-address, --allow {target})"
+        )
+    if any(target in network for network in allowed):
+        return
+    if by_uplink:
+        raise TargetError(
+            f"{target} is reached by an interface of the host: say --allow {target} if this is the site that is to be "
+            "tried"
         )
     kind = route(target).kind
     if kind not in (RouteKind.OWN, RouteKind.LINK):

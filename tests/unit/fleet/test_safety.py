@@ -15,25 +15,34 @@ from edge.neighbour.route import Route, RouteKind
 TARGET = IPv4Address("10.0.0.1")
 
 
+def networks(*texts: str) -> tuple[IPv4Network, ...]:
+    return tuple(map(IPv4Network, texts))
+
+
 @pytest.mark.parametrize(
-    ("kind", "allow", "is_hosts", "says"),
+    ("kind", "allow", "by_uplink", "says"),
     [
-        (RouteKind.LINK, (), True, "host's own network namespace"),
-        (RouteKind.OWN, (), True, "host's own network namespace"),
+        (RouteKind.LINK, (), True, "interface of the host: say --allow 10.0.0.1"),
         (RouteKind.ROUTER, (), False, "behind a router"),
         (RouteKind.NONE, (), False, "--allow 10.0.0.1"),
         (RouteKind.ROUTER, ("10.1.0.0/24",), False, "behind a router"),
     ],
 )
 def test_address_that_is_not_named_is_refused(
-    kind: RouteKind, allow: tuple[str, ...], is_hosts: bool, says: str
+    kind: RouteKind, allow: tuple[str, ...], by_uplink: bool, says: str
 ) -> None:
     with pytest.raises(TargetError, match=says):
-        check(TARGET, tuple(map(IPv4Network, allow)), is_hosts=is_hosts, route=lambda _: Route(kind))
+        check(TARGET, networks(*allow), is_hosts=False, by_uplink=by_uplink, route=lambda _: Route(kind))
+
+
+@pytest.mark.parametrize("allow", [(), ("10.0.0.1/32",)])
+def test_no_machine_is_ever_in_the_hosts_namespace(allow: tuple[str, ...]) -> None:
+    with pytest.raises(TargetError, match="where no machine may be"):
+        check(TARGET, networks(*allow), is_hosts=True, route=lambda _: Route(RouteKind.LINK))
 
 
 @pytest.mark.parametrize(
-    ("kind", "allow", "is_hosts"),
+    ("kind", "allow", "by_uplink"),
     [
         (RouteKind.LINK, (), False),
         (RouteKind.OWN, (), False),
@@ -41,8 +50,8 @@ def test_address_that_is_not_named_is_refused(
         (RouteKind.LINK, ("10.0.0.0/24",), True),
     ],
 )
-def test_own_namespace_and_named_addresses_are_taken(kind: RouteKind, allow: tuple[str, ...], is_hosts: bool) -> None:
-    check(TARGET, tuple(map(IPv4Network, allow)), is_hosts=is_hosts, route=lambda _: Route(kind))
+def test_own_namespace_and_named_addresses_are_taken(kind: RouteKind, allow: tuple[str, ...], by_uplink: bool) -> None:
+    check(TARGET, networks(*allow), is_hosts=False, by_uplink=by_uplink, route=lambda _: Route(kind))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +68,17 @@ def test_own_namespace_and_named_addresses_are_taken(kind: RouteKind, allow: tup
         ({"target": TARGET, "kubeconfig": Path("k")}, "say what generated machines boot"),
         ({"target": TARGET, "kubeconfig": Path("k"), "boots": Boots("lab"), "link": Link.DIRECT}, "needs --interface"),
         ({"target": TARGET, "kubeconfig": Path("k"), "boots": Boots("lab"), "roles": True}, "without --target"),
+        (
+            {
+                "target": TARGET,
+                "kubeconfig": Path("k"),
+                "boots": Boots("lab"),
+                "link": Link.DIRECT,
+                "interface": "eth1",
+                "uplink": "10.0.0.9/24",
+            },
+            "one MAC only",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_told(settings: dict[str, Any], says: str) -> None:
