@@ -15,8 +15,13 @@ NEWER ?=
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # The Debian that `make deb` and `make wheels` build for, bookworm or trixie: this one, else bookworm.
 SUITE ?= $(shell . /etc/os-release 2>/dev/null; [ "$$VERSION_CODENAME" = trixie ] && echo trixie || echo bookworm)
-# Which recordings `make record` makes; all without one.
+# Which recordings `make record` makes, and what `make bench` measures; all without one.
 SUBJECT ?=
+# `make bench fleet` is `make bench SUBJECT=fleet`: what stands behind bench is no target.
+ifeq (bench,$(firstword $(MAKECMDGOALS)))
+SUBJECT := $(or $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS)),$(SUBJECT))
+$(eval $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS)):;@:)
+endif
 # Tests wait more than they compute: two workers more than processors. Files stay whole, for what their tests share.
 JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 
@@ -29,7 +34,7 @@ help:
 	@echo 'make soak    the attacks and loads that take minutes to an hour'
 	@echo 'make record  what the tests compare with, anew from a real Kubernetes (SUBJECT="cel conformance")'
 	@echo 'make check   lint, formatting, types, layers, packages and their licences'
-	@echo 'make bench   benchmarks, as ratios to peers'
+	@echo 'make bench   benchmarks, as ratios to peers (make bench fleet: only these)'
 	@echo 'make venv    make .venv only'
 	@echo 'make lock    deploy/requirements.txt anew, after a change of pyproject.toml (NEWER=PACKAGE, NEWER=all)'
 	@echo 'make wheel   the wheel, and the list of all it needs to run (CycloneDX), into dist/'
@@ -119,7 +124,7 @@ chart: venv
 bench: venv
 	@deploy/setup.sh packages bench
 	@deploy/setup.sh tftpd
-	python -m tests.bench
+	python -m tests.bench $(SUBJECT)
 
 proto: venv
 	python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. proto/workflow.proto proto/output.proto

@@ -25,6 +25,7 @@ COMMANDS = {
     "apiserver": ("serve.services", "The embedded Kubernetes API alone."),
     "agent": ("agent", "The agent, inside the OSIE."),
     "lab": ("lab", "An isolated virtual rack: boots a real QEMU machine through the whole path."),
+    "fleet": ("fleet", "Simulated machines by the thousand, from power-on to the installed system."),
     "crds": ("crds", "Print the CustomResourceDefinitions."),
     "render": ("render", "Show what a Workflow would run, without running it."),
     "convert": ("convert", "Older and foreign resources to those of today."),

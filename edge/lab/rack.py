@@ -7,7 +7,6 @@ so all it starts is inside, but for what it builds beforehand.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import socket
 import struct
@@ -15,13 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.lab.shell import CommandError, run
+from edge.lab.namespaces import NAMESPACES, enter, remove_abandoned, set_namespace
+from edge.lab.shell import run
 
 PREFIX = "tinkedge-lab-"
 HTTP_PORT = 7080
 """Of the edge in the rack."""
-_NAMESPACES = Path("/run/netns")
-_CLONE_NEWNET = 0x40000000  # sched.h
 _ETH_P_IP, _ETH_P_ARP = 0x0800, 0x0806  # linux/if_ether.h
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 
@@ -56,11 +54,11 @@ class Rack:
 
     async def up(self) -> None:
         """Make the namespace and move this process into it. Raises CommandError, e.g. without the privilege."""
-        await remove_abandoned()
+        await remove_abandoned(PREFIX)
         network = self.network
         await run(["ip", "netns", "add", self.namespace])
         self._home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        _enter(_NAMESPACES / self.namespace)
+        enter(NAMESPACES / self.namespace)
         ip = ["ip", "link", "set"]
         await run([*ip, "lo", "up"])
         await run(["ip", "link", "add", network.bridge, "type", "bridge", "forward_delay", "0"])
@@ -85,11 +83,11 @@ class Rack:
     def outside(self) -> Iterator[None]:
         """Meanwhile this process, and what it starts, has the host's network; what was started before stays inside."""
         assert self._home is not None  # noqa: S101 - for the type checker; up() has set it
-        _setns(self._home)
+        set_namespace(self._home)
         try:
             yield
         finally:
-            _enter(_NAMESPACES / self.namespace)
+            enter(NAMESPACES / self.namespace)
 
     async def down(self) -> None:
         """Leave the namespace and remove it, with everything in it."""
@@ -97,7 +95,7 @@ class Rack:
             return
         while self._ears:
             self._ears.pop().close()
-        _setns(self._home)
+        set_namespace(self._home)
         os.close(self._home)
         self._home = None
         await run(["ip", "netns", "delete", self.namespace])
@@ -107,33 +105,3 @@ def _hear(interface: str, protocol: int) -> socket.socket:
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     sock.bind((interface, protocol))
     return sock
-
-
-async def remove_abandoned() -> None:
-    """Remove the namespaces of labs that were killed before they could."""
-    if not _NAMESPACES.is_dir():
-        return
-    for entry in _NAMESPACES.iterdir():
-        pid = entry.name.removeprefix(PREFIX)
-        if entry.name.startswith(PREFIX) and pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            try:
-                await run(["ip", "netns", "delete", entry.name])
-            except CommandError:
-                if entry.exists():  # else another lab was faster
-                    raise
-
-
-def _enter(namespace: Path) -> None:
-    descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _setns(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _setns(descriptor: int) -> None:
-    # os.setns came with Python 3.12. It moves the calling thread only; children of the main thread inherit.
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
-        number = ctypes.get_errno()
-        raise CommandError(f"can't enter the lab's network namespace: {os.strerror(number)}")

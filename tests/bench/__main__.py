@@ -23,6 +23,7 @@ from tests.bench import (
     api,
     convert,
     dhcp,
+    fleet,
     http_files,
     kubernetes,
     memory,
@@ -50,6 +51,7 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "older": older_agents.run,
     "page": page.run,
     "sites": sites.run,
+    "fleet": fleet.run,
 }
 LIMIT_SECONDS = 2400
 

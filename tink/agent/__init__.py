@@ -13,6 +13,6 @@ from __future__ import annotations
 
 from tink.agent.agent import run
 from tink.agent.model import AgentError
-from tink.agent.settings import from_kernel_command_line
+from tink.agent.settings import AgentSettings, from_kernel_command_line
 
-__all__ = ["AgentError", "from_kernel_command_line", "run"]
+__all__ = ["AgentError", "AgentSettings", "from_kernel_command_line", "run"]

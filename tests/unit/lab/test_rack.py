@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from edge.lab import rack
-from edge.lab.rack import PREFIX, remove_abandoned
+from edge.lab import namespaces as made
+from edge.lab.namespaces import remove_abandoned
+from edge.lab.rack import PREFIX
 from edge.lab.shell import CommandError
 
 
@@ -26,14 +27,14 @@ def gone() -> int:
 def namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "netns"
     directory.mkdir()
-    monkeypatch.setattr(rack, "_NAMESPACES", directory)
+    monkeypatch.setattr(made, "NAMESPACES", directory)
 
     async def run(command: list[Any], **_: Any) -> str:
         assert command[:3] == ["ip", "netns", "delete"]
         (directory / command[3]).unlink()
         return ""
 
-    monkeypatch.setattr(rack, "run", run)
+    monkeypatch.setattr(made, "run", run)
     return directory
 
 
@@ -45,13 +46,13 @@ async def test_only_namespaces_of_ended_labs_are_removed(namespaces: Path, gone:
     others = {f"{PREFIX}{os.getpid()}", f"{PREFIX}x", PREFIX, f"other-{gone}", str(gone)}
     for name in (f"{PREFIX}{gone}", *others):
         (namespaces / name).touch()
-    await remove_abandoned()
+    await remove_abandoned(PREFIX)
     assert left(namespaces) == others
 
 
 async def test_host_without_any_namespace_is_fine(namespaces: Path) -> None:
     namespaces.rmdir()
-    await remove_abandoned()
+    await remove_abandoned(PREFIX)
 
 
 async def test_two_labs_that_clear_up_at_once_are_not_in_each_others_way(
@@ -64,8 +65,8 @@ async def test_two_labs_that_clear_up_at_once_are_not_in_each_others_way(
         entry.unlink()
         raise CommandError("ip netns delete: No such file or directory")
 
-    monkeypatch.setattr(rack, "run", another_was_faster)
-    await remove_abandoned()
+    monkeypatch.setattr(made, "run", another_was_faster)
+    await remove_abandoned(PREFIX)
 
 
 async def test_namespace_that_can_not_be_removed_is_an_error(
@@ -76,6 +77,6 @@ async def test_namespace_that_can_not_be_removed_is_an_error(
     async def refused(*_: Any) -> str:
         raise CommandError("ip netns delete: Operation not permitted")
 
-    monkeypatch.setattr(rack, "run", refused)
+    monkeypatch.setattr(made, "run", refused)
     with pytest.raises(CommandError, match="not permitted"):
-        await remove_abandoned()
+        await remove_abandoned(PREFIX)

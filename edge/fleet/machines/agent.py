@@ -1,0 +1,277 @@
+"""The agent: its connection, the Workflow that it is given, and the events that it tells, as `tink.agent` does.
+
+Actions are pauses, with the results and the output of the profile. Events go out in order, up to eight at once, each
+until it is acknowledged; the first and the last action begin when the server knows of it. A connection that is lost is
+made anew, with what is not acknowledged sent again. What the real agent keeps on disk is here in memory: OSIEs run from
+memory, too, so a power cut takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from edge.fleet.machines.channel import Channel
+from edge.fleet.machines.surroundings import GaveUpError
+from edge.fleet.population import ActionProfile, action_seconds
+from edge.fleet.protocols.grpc import Call
+from edge.fleet.results import Question, Step
+from proto import metadata
+from proto import output_pb2 as output_pb
+from proto import workflow_pb2 as pb
+from tink.agent import AgentSettings
+
+if TYPE_CHECKING:
+    from edge.fleet.machines.machine import Machine
+
+WINDOW: Final = 8
+_GET_WORKFLOWS: Final = b"/internal.proto.workflow.v2.WorkflowService/GetWorkflows"
+_PUBLISH_EVENT: Final = b"/internal.proto.workflow.v2.WorkflowService/PublishEvent"
+_WRITE_OUTPUT: Final = b"/tinkedge.output.v1.OutputService/WriteOutput"
+_REFUSALS: Final = frozenset({5, 7, 9, 12, 16})
+"""NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED: asked again slowly."""
+_INVALID_ARGUMENT: Final = 3
+_REFUSED_SECONDS: Final = 10.0
+_RETRY_SECONDS: Final = 0.5
+_FIRST_OUTPUT_SECONDS: Final = 1.0
+_PATIENCE_WITHOUT_POWER: Final = 60.0
+"""How long an agent whose machine was cut off waits: its Workflow has failed, most likely."""
+
+
+async def work(machine: Machine, settings: AgentSettings) -> None:
+    """Until the Workflow has Succeeded and the server knows. Raises BootError, GaveUpError."""
+    agent = Agent(machine, settings)
+    machine.at(Step.AGENT)
+    try:
+        await agent.work()
+    finally:
+        agent.close()
+
+
+class _Event:
+    __slots__ = ("acknowledged", "done", "in_flight", "request", "sent")
+
+    def __init__(self, request: bytes) -> None:
+        self.request = request
+        self.in_flight = False
+        self.acknowledged = False
+        self.sent = 0.0
+        self.done: asyncio.Future[None] | None = None
+
+
+class Agent:
+    """Of one boot."""
+
+    __slots__ = (
+        "_channel", "_established", "_events", "_failed", "_loop", "_machine", "_retry", "_settings", "_started",
+        "_stopped", "_token", "_workflow",
+    )  # fmt: skip
+
+    def __init__(self, machine: Machine, settings: AgentSettings) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._machine = machine
+        self._settings = settings
+        self._token = settings.token
+        self._channel = Channel(machine, settings, self._connected)
+        self._events: deque[_Event] = deque()
+        self._workflow = ""
+        self._retry: asyncio.TimerHandle | None = None
+        self._established: asyncio.Future[None] = self._loop.create_future()
+        self._started: asyncio.Future[pb.Workflow] = self._loop.create_future()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        """Gets an exception when the server will never take an event."""
+
+    async def work(self) -> None:
+        """As the function of this name."""
+        await self._channel.open()
+        await self._wait(self._established, "the server has not taken the agent")
+        self._machine.at(Step.WORKFLOW)
+        workflow = await self._wait(self._started, "no Workflow was given to the agent")
+        self._machine.at(Step.ACTIONS)
+        await self._run(workflow)
+
+    def close(self) -> None:
+        """Close."""
+        if self._retry is not None:
+            self._retry.cancel()
+        for future in (self._established, self._started, self._stopped, self._failed):
+            future.cancel()
+        self._channel.close()
+
+    async def _wait(self, awaited: asyncio.Future[Any], without: str) -> Any:
+        """Raises GaveUpError after the profile's patience."""
+        patience = self._machine.around.profile.patience
+        if self._machine.was_cut:
+            patience = min(patience, _PATIENCE_WITHOUT_POWER)
+        done, _ = await asyncio.wait((awaited, self._failed), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        if self._failed in done:
+            self._failed.result()
+        if awaited not in done:
+            cut = " (its power was cut before)" if self._machine.was_cut else ""
+            raise GaveUpError(f"{without} within {patience:.0f} s{cut}", injected=self._machine.was_cut)
+        return awaited.result()
+
+    # --- the command stream ---
+
+    def _connected(self) -> None:
+        for event in self._events:
+            event.in_flight = False
+        self._open_stream()
+        self._send()
+
+    def _open_stream(self) -> None:
+        self._retry = None
+        request = pb.GetWorkflowsRequest(agent_id=self._settings.agent_id).SerializeToString()
+        held = (metadata.WORKFLOW.encode(), self._workflow.encode())
+        call = Call(self._stream_ended, self._command, self._stream_opened)
+        self._channel.call(_GET_WORKFLOWS, (request,), (held, *self._authorization()), call)
+
+    def _authorization(self) -> tuple[tuple[bytes, bytes], ...]:
+        if not self._token:
+            return ()
+        return ((metadata.AUTHORIZATION.encode(), f"Bearer {self._token}".encode()),)
+
+    def _stream_opened(self, fields: dict[str, str]) -> None:
+        self._token = fields.get(metadata.TOKEN) or self._token
+        if not self._established.done():
+            self._established.set_result(None)
+
+    def _stream_ended(self, status: int, message: str) -> None:
+        if not self._channel.is_open:
+            return  # the channel connects anew, and tells
+        if status:
+            self._machine.error(f"the command stream ended with status {status}: {message}")
+        pause = _REFUSED_SECONDS if status in _REFUSALS else _RETRY_SECONDS
+        self._retry = self._loop.call_later(pause, self._open_stream)
+
+    def _command(self, message: bytes) -> None:
+        command = pb.GetWorkflowsResponse.FromString(message)
+        if command.HasField("start_workflow"):
+            workflow = command.start_workflow.workflow
+            if not self._workflow and not self._started.done():
+                self._workflow = workflow.workflow_id
+                self._started.set_result(workflow)
+            elif workflow.workflow_id != self._workflow:
+                self._reject(workflow.workflow_id, "AlreadyRunning", f"workflow {self._workflow} is running")
+        elif command.stop_workflow.workflow_id == self._workflow and self._workflow:
+            if not self._stopped.done():
+                self._stopped.set_result(None)
+        else:
+            self._reject(command.stop_workflow.workflow_id, "UnknownWorkflow", "it is not running on this machine")
+
+    def _reject(self, workflow: str, reason: str, message: str) -> None:
+        rejected = pb.Event.WorkflowRejected(failure_reason=reason, failure_message=message)
+        self._publish(pb.Event(workflow_id=workflow, workflow_rejected=rejected))
+
+    # --- the Workflow ---
+
+    async def _run(self, workflow: pb.Workflow) -> None:
+        """Raises GaveUpError where it does not succeed."""
+        actions = workflow.actions
+        share = self._machine.traits.failing_action
+        failing = int(share * len(actions)) if share is not None else -1
+        for index, action in enumerate(actions):
+            started = pb.Event.ActionStarted(action_id=action.id)
+            event = self._publish(pb.Event(workflow_id=workflow.workflow_id, action_started=started))
+            if index in (0, len(actions) - 1):
+                await self._acknowledged(event)
+            self._machine.around.recorder.action_begins(self._machine.identity.name, workflow.workflow_id, action.id)
+            profile = self._machine.around.profile.action(action.name)
+            if await self._action(workflow.workflow_id, action, profile):
+                message = f"stopped while action {action.name} ran, because the workflow was canceled"
+                await self._end_badly(workflow.workflow_id, action, "Canceled", message)
+                raise GaveUpError(f"the Workflow was canceled while action {action.name} ran")
+            if index == failing:
+                self._machine.around.recorder.faults["actions failed"] += 1
+                await self._end_badly(workflow.workflow_id, action, profile.reason, profile.message)
+                raise GaveUpError(f"action {action.name} failed: {profile.reason}", injected=True)
+            succeeded = pb.Event.ActionSucceeded(action_id=action.id)
+            event = self._publish(pb.Event(workflow_id=workflow.workflow_id, action_succeeded=succeeded))
+        await self._acknowledged(event)
+
+    async def _action(self, workflow: str, action: pb.Workflow.Action, profile: ActionProfile) -> bool:
+        """Let it take its time; whether it was stopped."""
+        around, traits = self._machine.around, self._machine.traits
+        seconds = action_seconds(profile, traits, around.seed, action.name)
+        printed = [
+            line.replace("{percent}", str(100 * number // len(profile.output)))
+            for number, line in enumerate(profile.output, 1)
+        ]
+        if len(printed) > 1 and seconds > 2 * _FIRST_OUTPUT_SECONDS:
+            if await self._is_stopped_within(_FIRST_OUTPUT_SECONDS):
+                return True
+            seconds -= _FIRST_OUTPUT_SECONDS
+            self._print(workflow, action.id, printed[: len(printed) // 2])
+            printed = printed[len(printed) // 2 :]
+        if await self._is_stopped_within(seconds):
+            return True
+        if printed:
+            self._print(workflow, action.id, printed)
+        return False
+
+    async def _is_stopped_within(self, seconds: float) -> bool:
+        done, _ = await asyncio.wait((self._stopped,), timeout=seconds)
+        return bool(done)
+
+    async def _end_badly(self, workflow: str, action: pb.Workflow.Action, reason: str, message: str) -> None:
+        failed = pb.Event.ActionFailed(action_id=action.id, failure_reason=reason, failure_message=message)
+        await self._acknowledged(self._publish(pb.Event(workflow_id=workflow, action_failed=failed)))
+
+    def _print(self, workflow: str, action: str, printed: list[str]) -> None:
+        """Send what an action has printed. Nobody waits for it, and if it is lost it is lost."""
+        piece = output_pb.WriteOutputRequest(workflow_id=workflow, action_id=action, lines=printed)
+        call = Call(self._output_ended)
+        self._channel.call(_WRITE_OUTPUT, (piece.SerializeToString(),), self._authorization(), call)
+
+    def _output_ended(self, status: int, message: str) -> None:
+        if status and self._channel.is_open:
+            self._machine.error(f"output is not taken: status {status}: {message}")
+
+    # --- events ---
+
+    def _publish(self, event: pb.Event) -> _Event:
+        made = _Event(pb.PublishEventRequest(event=event).SerializeToString())
+        self._events.append(made)
+        self._send()
+        return made
+
+    async def _acknowledged(self, event: _Event) -> None:
+        """Wait until the server has it. Raises GaveUpError."""
+        if not event.acknowledged:
+            event.done = self._loop.create_future()
+            await self._wait(event.done, "an event was not taken")
+
+    def _send(self) -> None:
+        """Send what waits, oldest first, as far as the window goes."""
+        for number, event in enumerate(self._events):
+            if number >= WINDOW or not self._channel.is_open:
+                return
+            if event.in_flight or event.acknowledged:
+                continue
+            event.in_flight = True
+            event.sent = self._loop.time()
+            call = Call(partial(self._answered, event))
+            self._channel.call(_PUBLISH_EVENT, (event.request,), self._authorization(), call)
+
+    def _answered(self, event: _Event, status: int, message: str) -> None:
+        event.in_flight = False
+        if status == 0:
+            self._machine.around.recorder.events += 1
+            self._machine.around.recorder.took(Question.EVENT, self._loop.time() - event.sent)
+            event.acknowledged = True
+            if event.done is not None and not event.done.done():
+                event.done.set_result(None)
+            while self._events and self._events[0].acknowledged:
+                self._events.popleft()
+            self._send()
+            return
+        if not self._channel.is_open:
+            return
+        self._machine.error(f"an event is not taken: status {status}: {message}")
+        if status == _INVALID_ARGUMENT and not self._failed.done():
+            self._failed.set_exception(GaveUpError(f"the server will never take an event: {message}"))
+            return
+        self._loop.call_later(_REFUSED_SECONDS if status in _REFUSALS else _RETRY_SECONDS, self._send)

@@ -1,0 +1,322 @@
+"""One run: the place, the objects, the machines, and what the API says in the end.
+
+    place      a stack of its own in namespaces, or the target as seen from the namespace where this runs
+    objects    Hardware, OSIE, Template and Workflows are made, or read
+    machines   all at once, in the machines' namespace, until the last has ended
+    verdict    each Workflow's state in the API against what its machine believes; then all is removed
+
+The process is in one network namespace at a time: in that of the API before and after, in the machines' meanwhile.
+Sockets stay where they were opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Final
+
+from edge.dhcp.wire import options
+from edge.fleet.machines import Machine, Surroundings
+from edge.fleet.network.attachment import Attachment, AttachmentError, Link
+from edge.fleet.network.port import DhcpPort, FramePort, PortError, RelayPort
+from edge.fleet.network.target import TargetError, check, is_hosts_namespace
+from edge.fleet.network.uplink import uplink
+from edge.fleet.population import Identity, Traits, draw, identity
+from edge.fleet.results import (
+    DRAW_SECONDS,
+    Failure,
+    Process,
+    Recorder,
+    Report,
+    Screen,
+    Step,
+    judged,
+    numbers,
+)
+from edge.fleet.settings import FleetSettings, HardwareSource
+from edge.fleet.site import UPLINK, Objects, ObjectsError, Outcome, Stack, StackError, StackSettings, own_process
+from edge.lab.namespaces import NAMESPACES, inside
+from edge.lab.shell import CommandError
+from tink.kube.client import KubeClient, KubeConfigError
+
+_SETTLE_SECONDS: Final = 1.0
+"""From the last object's making to the first power-on: edges learn of it meanwhile."""
+_EXPECTED: Final = (
+    AttachmentError, CommandError, KubeConfigError, ObjectsError, PortError, StackError, TargetError,
+)  # fmt: skip
+_FILES: Final = 200_000
+
+
+class FleetError(Exception):
+    """The run can't be made; the text says why."""
+
+
+class Fleet:
+    """Runs once."""
+
+    def __init__(self, settings: FleetSettings, *, shown: bool = True) -> None:
+        self._settings = settings
+        self._shown = shown
+        self._name = f"fleet-{settings.seed}-{os.getpid()}"
+        self._screen = Screen(Recorder(0), shown=shown)
+        self._recorder = Recorder(0)
+        self._stack: Stack | None = None
+        self._machines_namespace: Path | None = None
+
+    @property
+    def recorder(self) -> Recorder:
+        """What was counted."""
+        return self._recorder
+
+    async def run(self) -> Report:
+        """The whole run. Raises FleetError."""
+        _prepare_process()
+        try:
+            async with AsyncExitStack() as stack:
+                return await self._run(stack)
+        except (*_EXPECTED, OSError) as error:
+            raise FleetError(str(error)) from error
+        except ExceptionGroup as group:
+            raise FleetError(str(_first(group))) from group
+
+    async def _run(self, stack: AsyncExitStack) -> Report:
+        settings = self._settings
+        server = await self._place(stack)
+        identities = await self._identities(stack, server)
+        traits = [draw(settings.profile, settings.seed, number) for number in range(len(identities))]
+        self._recorder = Recorder(len(identities))
+        self._screen = Screen(self._recorder, shown=self._shown)
+        gc.collect()
+        gc.freeze()
+        if self._stack is not None:
+            self._stack.begin()
+        before, began = time.process_time(), time.monotonic()
+        await self._boot(server, identities, traits)
+        seconds = time.monotonic() - began
+        processes = [*(self._stack.processes() if self._stack is not None else []), own_process(before)]
+        await self._verify(identities)
+        return self._report(seconds, processes, _conditions(settings, server, identities, traits))
+
+    # --- the place ---
+
+    async def _place(self, stack: AsyncExitStack) -> IPv4Address:
+        """The edge's address; the machines' namespace is there. Raises TargetError, StackError, CommandError."""
+        settings = self._settings
+        if settings.target is not None:
+            if settings.uplink:
+                self._machines_namespace = await uplink(stack, settings.interface, settings.uplink)
+            elif settings.netns:
+                self._machines_namespace = NAMESPACES / settings.netns
+            with self._among_machines():
+                check(
+                    settings.target,
+                    settings.allow,
+                    is_hosts=not settings.uplink and is_hosts_namespace(),
+                    by_uplink=bool(settings.uplink),
+                )
+            return settings.target
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tinkedge-fleet-")))
+        made = StackSettings(
+            directory, settings.network, settings.link, settings.kernel_bytes, settings.initrd_bytes, settings.roles,
+            settings.stack_options,
+        )  # fmt: skip
+        self._stack = Stack(made)
+        self._screen.say(f"starting a stack of its own at {self._stack.server}")
+        await self._stack.up(stack)
+        self._machines_namespace = self._stack.machines
+        return IPv4Address(self._stack.server)
+
+    @contextlib.contextmanager
+    def _among_machines(self) -> Iterator[None]:
+        with inside(self._machines_namespace) if self._machines_namespace is not None else contextlib.nullcontext():
+            yield
+
+    # --- the objects ---
+
+    @contextlib.asynccontextmanager
+    async def _objects(self) -> AsyncIterator[Objects]:
+        """The API, from where it can be reached."""
+        settings = self._settings
+        kubeconfig = self._stack.kubeconfig if self._stack is not None else settings.kubeconfig
+        with inside(self._stack.namespace) if self._stack is not None else contextlib.nullcontext():
+            async with await KubeClient.connect(kubeconfig) as client:
+                yield Objects(client, settings.api_namespace, self._name, self._told())
+
+    def _told(self) -> Callable[[str, int, int], None]:
+        last = time.monotonic()
+
+        def told(what: str, done: int, count: int) -> None:
+            nonlocal last
+            if time.monotonic() - last > DRAW_SECONDS or (done == count and count):
+                last = time.monotonic()
+                self._screen.say(f"{what}: {done}{f' of {count}' if count else ''}")
+
+        return told
+
+    async def _identities(self, stack: AsyncExitStack, server: IPv4Address) -> list[Identity]:
+        settings = self._settings
+        if settings.hardware is HardwareSource.CLUSTER:
+            async with self._objects() as objects:
+                found = await objects.existing(settings.selector, settings.machines)
+            for each in found:
+                if IPv4Address(each.address) not in settings.network:
+                    raise ObjectsError(
+                        f"Hardware {each.name} has {each.address}, outside of --network {settings.network}"
+                    )
+            return found
+        found = [identity(self._name, settings.network, number) for number in range(settings.machines)]
+        gateway = settings.relay_address if settings.link is Link.RELAY else str(server)
+        boots = self._stack.boots if self._stack is not None else settings.boots
+        if self._stack is None:  # a stack of its own goes as a whole
+            stack.push_async_callback(self._remove)
+        async with self._objects() as objects:
+            await objects.generate(found, settings.profile, settings.network, gateway, boots)
+        await asyncio.sleep(_SETTLE_SECONDS)
+        return found
+
+    async def _remove(self) -> None:
+        self._screen.say("removing what this run has made")
+        async with self._objects() as objects:
+            await objects.remove()
+
+    # --- the machines ---
+
+    async def _boot(self, server: IPv4Address, identities: list[Identity], traits: list[Traits]) -> None:
+        """Until the last has ended, or the limit."""
+        settings = self._settings
+        interface = UPLINK if self._stack is not None else settings.interface
+        attachment = Attachment(settings.link, interface, settings.network, str(server))
+        with self._among_machines():
+            async with AsyncExitStack() as stack:
+                await attachment.prepare(stack)
+                port = self._port(interface, str(server), identities)
+                stack.callback(port.close)
+                around = Surroundings(
+                    settings.profile, settings.seed, port, self._recorder, self._is_allowed(server),
+                    by_reference=settings.by_reference,
+                )  # fmt: skip
+                machines = [Machine(around, each, traits[number]) for number, each in enumerate(identities)]
+                await self._until_all_have_ended(machines)
+
+    def _port(self, interface: str, server: str, identities: list[Identity]) -> DhcpPort:
+        if self._settings.link is Link.RELAY:
+            return RelayPort(self._settings.relay_address, server)
+        return FramePort(interface, {options.ipv4(each.address): each.mac for each in identities})
+
+    def _is_allowed(self, server: IPv4Address) -> Callable[[str], bool]:
+        known: dict[str, bool] = {str(server): True}
+
+        def allowed(address: str) -> bool:
+            if address not in known:
+                try:
+                    parsed = IPv4Address(address)
+                except ValueError:
+                    return False
+                known[address] = any(parsed in network for network in self._settings.allow)
+            return known[address]
+
+        return allowed
+
+    async def _until_all_have_ended(self, machines: list[Machine]) -> None:
+        loop = asyncio.get_running_loop()
+        tasks = {loop.create_task(machine.run()): machine for machine in machines}
+        give_up = loop.time() + self._settings.limit
+        try:
+            left = set(tasks)
+            while left and loop.time() < give_up:
+                done, left = await asyncio.wait(left, timeout=DRAW_SECONDS)
+                self._screen.draw()
+                for task in done:
+                    task.result()  # a machine raises nothing: what comes out is a mistake of ours
+        finally:
+            self._screen.clear()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in left:
+            machine = tasks[task]
+            cause = f"was not at its end when the run's limit of {self._settings.limit:.0f} s was reached"
+            self._recorder.failures.append(Failure(machine.identity.name, machine.step, cause, injected=False))
+
+    # --- the verdict ---
+
+    async def _verify(self, identities: list[Identity]) -> None:
+        """What the API says of each Workflow, beside what its machine believes."""
+        generated = self._settings.hardware is HardwareSource.GENERATE
+        async with self._objects() as objects:
+            outcomes = await (objects.outcomes() if generated else objects.outcomes(self._settings.selector))
+        failed = {failure.machine: number for number, failure in enumerate(self._recorder.failures)}
+        for each in identities:
+            outcome = outcomes.get(each.name, Outcome("", ""))
+            if each.name in failed:
+                self._recorder.failures[failed[each.name]] = _with_state(
+                    self._recorder.failures[failed[each.name]], outcome
+                )
+            elif outcome.state != "Succeeded" and (generated or outcome.state):
+                cause = f"all its events were acknowledged, but its Workflow is {outcome.state or 'not there'}"
+                self._recorder.failures.append(Failure(each.name, Step.ACTIONS, cause, injected=False))
+
+    def _report(self, seconds: float, processes: list[Process], conditions: dict[str, str]) -> Report:
+        recorder = self._recorder
+        found = numbers(recorder, seconds)
+        return Report(
+            conditions=conditions,
+            numbers=found,
+            failures=recorder.failures,
+            errors=dict(recorder.errors),
+            faults=dict(recorder.faults),
+            twice=recorder.twice,
+            processes=processes,
+            broken=judged(self._settings.bars, found),
+        )
+
+
+def _with_state(failure: Failure, outcome: Outcome) -> Failure:
+    if outcome.state in ("", "Pending", "Succeeded"):
+        return failure
+    cause = f"{failure.cause}; its Workflow is {outcome.state}"
+    return Failure(failure.machine, failure.step, cause, failure.injected)
+
+
+def _conditions(
+    settings: FleetSettings, server: IPv4Address, identities: list[Identity], traits: list[Traits]
+) -> dict[str, str]:
+    kinds = Counter(each.firmware for each in traits)
+    faults = {name: rate for name, rate in settings.profile.faults.model_dump(by_alias=True).items() if rate}
+    link = {
+        Link.RELAY: f"all machines behind one relay agent, {settings.relay_address} (giaddr)",
+        Link.DIRECT: "on the edge's link, by broadcast frames with each machine's own MAC",
+    }[settings.link]
+    whole = "whole; their bytes are counted in the kernel, and not copied (MSG_TRUNC)"
+    return {
+        "machines": f"{len(identities)}, seed {settings.seed}: "
+        + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())),
+        "target": f"{server}, a stack of its own" if settings.target is None else str(server),
+        "DHCP": link,
+        "kernel and initrd": "by reference: their length (HEAD) and their last byte"
+        if settings.by_reference
+        else whole,
+        "faults": ", ".join(f"{name} {rate:g}" for name, rate in faults.items()) or "none",
+    }
+
+
+def _prepare_process() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else _FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    gc.set_threshold(50_000, 20, 100)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

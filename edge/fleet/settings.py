@@ -1,0 +1,114 @@
+"""What a run is: how many machines of which kind, against whom, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Final
+
+from edge.fleet.network.attachment import Link
+from edge.fleet.population import MAX_MACHINES, Profile, capacity
+from edge.fleet.results import Bar, BarError, Recorder, judged, numbers
+from edge.fleet.site import Boots
+
+DEFAULT_NETWORK: Final = IPv4Network("10.64.0.0/14")
+DIRECT_MACHINES: Final = 1000
+"""More neighbours than this a Linux server's table does not hold by default (net.ipv4.neigh.default.gc_thresh3)."""
+
+
+class HardwareSource(StrEnum):
+    """Whose the machines are."""
+
+    GENERATE = "generate"
+    CLUSTER = "cluster"
+
+
+class SettingsError(Exception):
+    """Settings that do not fit together."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """Times are seconds, sizes bytes. Raises SettingsError.
+
+    `target`: the edge's address; None: a stack of its own. `relay`: the relay agent's address; None: the network's
+    first. `interface`: the link towards the target, where there is no stack of its own; with `uplink`, the machines get
+    a namespace of their own, and a macvlan on that interface of the host with this address. `netns`: the name of the
+    namespace where machines are; empty: where this runs.
+    `limit`: when machines that are not at their end have failed. `stack_options`: of the stack of its own.
+    """
+
+    machines: int
+    profile: Profile
+    seed: int = 1
+    target: IPv4Address | None = None
+    allow: tuple[IPv4Network, ...] = ()
+    link: Link = Link.RELAY
+    network: IPv4Network = DEFAULT_NETWORK
+    relay: IPv4Address | None = None
+    interface: str = ""
+    uplink: str = ""
+    netns: str = ""
+    kubeconfig: Path | None = None
+    api_namespace: str = "default"
+    hardware: HardwareSource = HardwareSource.GENERATE
+    selector: str = ""
+    boots: Boots = field(default_factory=Boots)
+    by_reference: bool = False
+    kernel_bytes: int = 10_000_000
+    initrd_bytes: int = 40_000_000
+    roles: bool = False
+    stack_options: tuple[str, ...] = ()
+    bars: Sequence[Bar] = ()
+    limit: float = 7200.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.machines <= MAX_MACHINES:
+            raise SettingsError(f"--machines must be from 1 to {MAX_MACHINES}")
+        if self.hardware is HardwareSource.GENERATE and self.machines > capacity(self.network):
+            raise SettingsError(
+                f"{self.network} has room for {capacity(self.network)} machines: give a larger --network"
+            )
+        if self.link is Link.DIRECT and self.machines > DIRECT_MACHINES:
+            raise SettingsError(f"--link direct is for {DIRECT_MACHINES} machines at most: more are behind a relay")
+        if self.relay is not None and self.relay not in self.network:
+            raise SettingsError(f"--relay-address {self.relay} is not in {self.network}, the machines' network")
+        try:
+            judged(self.bars, numbers(Recorder(1), 0.0))  # what a bar is of is known before half an hour has passed
+        except BarError as error:
+            raise SettingsError(f"--bar {error}") from error
+        if self.target is None:
+            self._check_own_stack()
+        else:
+            self._check_target()
+
+    def _check_own_stack(self) -> None:
+        if self.hardware is HardwareSource.CLUSTER:
+            raise SettingsError("--hardware cluster needs --target: a stack of the fleet's own has no Hardware yet")
+        if self.interface or self.netns or self.kubeconfig is not None or self.boots != Boots():
+            raise SettingsError("--interface, --netns, --kubeconfig and what machines boot go with --target")
+
+    def _check_target(self) -> None:
+        if self.kubeconfig is None:
+            raise SettingsError(
+                "--target needs --kubeconfig, of the API that has, or is to have, the machines' objects"
+            )
+        if self.roles or self.stack_options:
+            raise SettingsError("--roles and --stack-option are for a stack of the fleet's own: without --target")
+        boots = self.boots
+        if self.hardware is HardwareSource.GENERATE and not boots.osie and not (boots.kernel_url and boots.initrd_url):
+            raise SettingsError("say what generated machines boot: --osie NAME, or --kernel-url and --initrd-url")
+        if self.link is Link.DIRECT and not self.interface:
+            raise SettingsError("--link direct needs --interface, the link of the target")
+        if self.uplink and (not self.interface or self.netns):
+            raise SettingsError("--uplink-address needs --interface, and goes without --netns")
+        if self.uplink and self.link is Link.DIRECT:
+            raise SettingsError("--link direct needs an interface of its own (--netns): a macvlan takes one MAC only")
+
+    @property
+    def relay_address(self) -> str:
+        """Of the relay agent."""
+        return str(self.relay or self.network[1])

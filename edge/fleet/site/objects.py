@@ -1,0 +1,201 @@
+"""What a fleet's machines are in the Kubernetes API: made for a run and removed after it, or those that are there.
+
+Everything that a run makes has the label `tinkedge.org/fleet` with the run's name, by which it is removed; nothing else
+is ever deleted. Machines that are there are only read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import IPv4Network
+from typing import Final, TypeVar
+
+from edge.dhcp.wire import options
+from edge.fleet.population import Identity, Profile
+from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+
+LABEL: Final = "tinkedge.org/fleet"
+_WRITERS: Final = 16
+_PAGE: Final = 500
+_LEASE_SECONDS: Final = 86_400
+_IMAGE: Final = "fleet.invalid/pause:1"
+"""Never pulled: the fleet's agents run nothing. RFC 2606 section 2."""
+
+_Item = TypeVar("_Item")
+Progress = Callable[[str, int, int], None]
+
+
+class ObjectsError(Exception):
+    """The objects can't be made, or there are none; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boots:
+    """What generated machines boot: an OSIE that is there, or its URLs."""
+
+    osie: str = ""
+    kernel_url: str = ""
+    initrd_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the API says of a Workflow."""
+
+    state: str
+    message: str
+
+
+class Objects:
+    """Those of one run, in one namespace."""
+
+    def __init__(self, client: KubeClient, namespace: str, name: str, progress: Progress) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._progress = progress
+
+    # --- of its own ---
+
+    async def generate(
+        self, machines: list[Identity], profile: Profile, network: IPv4Network, gateway: str, boots: Boots
+    ) -> None:
+        """Make an OSIE (if none is named), a Template, and a Hardware and a Workflow for each. Raises ObjectsError."""
+        osie = boots.osie or self._name
+        try:
+            if not boots.osie:
+                spec: Raw = {"kernelUrl": boots.kernel_url, "initrdUrl": boots.initrd_url}
+                await self._create(OSIE, osie, spec)
+            actions = [{"name": name, "image": _IMAGE} for name in profile.action_names]
+            await self._create(TEMPLATE, self._name, {"actions": actions})
+            hardware = ((each.name, _hardware(each, network, gateway, osie)) for each in machines)
+            await self._create_all(HARDWARE, "Hardware made", hardware, len(machines))
+            reference = {"templateRef": {"name": self._name}}
+            workflows = ((each.name, {"hardwareRef": {"name": each.name}, **reference}) for each in machines)
+            await self._create_all(WORKFLOW, "Workflows made", workflows, len(machines))
+        except ApiError as error:
+            raise ObjectsError(f"can't make the fleet's objects: {error}") from error
+
+    async def remove(self) -> None:
+        """Remove what this run has made. Raises ObjectsError."""
+        try:
+            for resource in (WORKFLOW, HARDWARE, TEMPLATE, OSIE):
+                names = [name async for name, _ in self._named(resource)]
+                await self._each(names, partial(self._delete, resource), f"{resource.kind} removed")
+        except ApiError as error:
+            raise ObjectsError(
+                f"not all of the fleet's objects are removed: {error}; kubectl delete "
+                f"workflow,hardware,template,osie -n {self._namespace} -l {LABEL}={self._name}"
+            ) from error
+
+    async def _create_all(
+        self, resource: ResourceType, what: str, specs: Iterable[tuple[str, Raw]], count: int
+    ) -> None:
+        await self._each(specs, lambda item: self._create(resource, *item), what, count)
+
+    async def _create(self, resource: ResourceType, name: str, spec: Raw) -> None:
+        meta = {"name": name, "namespace": self._namespace, "labels": {LABEL: self._name}}
+        body = {"apiVersion": API_VERSION, "kind": resource.kind, "metadata": meta, "spec": spec}
+        await self._client.create(resource, body)
+
+    async def _delete(self, resource: ResourceType, name: str) -> None:
+        with contextlib.suppress(NotFoundError):  # somebody was faster
+            await self._client.delete(resource, name, self._namespace)
+
+    async def _each(
+        self, items: Iterable[_Item], do: Callable[[_Item], Awaitable[None]], what: str, count: int = 0
+    ) -> None:
+        """`do` each, some at a time; the first error ends it."""
+        left, done = iter(items), 0
+
+        async def work() -> None:
+            nonlocal done
+            for item in left:
+                await do(item)
+                done += 1
+                self._progress(what, done, count)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_WRITERS):
+                group.create_task(work())
+
+    # --- those that are there ---
+
+    async def existing(self, selector: str, most: int) -> list[Identity]:
+        """Machines of the Hardware that are there, at most so many: the first interface with an address of each.
+
+        Raises ObjectsError.
+        """
+        found: list[Identity] = []
+        try:
+            async for name, item in self._named(HARDWARE, selector):
+                one = identity_of(name, item)
+                if one is not None:
+                    found.append(one)
+                if len(found) >= most:
+                    return found
+        except ApiError as error:
+            raise ObjectsError(f"can't read the Hardware: {error}") from error
+        if not found:
+            where = f" with the labels {selector}" if selector else ""
+            raise ObjectsError(f"no Hardware in namespace {self._namespace}{where} has an interface with dhcp.ip")
+        return found
+
+    async def outcomes(self, selector: str | None = None) -> dict[str, Outcome]:
+        """The newest Workflow of each Hardware, by its name: of this run, or by `selector`. Raises ObjectsError."""
+        found: dict[str, tuple[str, Outcome]] = {}
+        try:
+            async for _, item in self._named(WORKFLOW, selector):
+                hardware = item["spec"].get("hardwareRef", {}).get("name", "")
+                created = item["metadata"].get("creationTimestamp", "")
+                if hardware not in found or created >= found[hardware][0]:
+                    status = item.get("status") or {}
+                    outcome = Outcome(status.get("state", ""), status.get("message", ""))
+                    found[hardware] = created, outcome
+        except ApiError as error:
+            raise ObjectsError(f"can't read the Workflows: {error}") from error
+        return {hardware: outcome for hardware, (_, outcome) in found.items()}
+
+    async def _named(self, resource: ResourceType, selector: str | None = None) -> AsyncIterator[tuple[str, Raw]]:
+        """Objects by name; without a selector those of this run."""
+        labels = f"{LABEL}={self._name}" if selector is None else selector
+        after = ""
+        while True:
+            page = await self._client.list(resource, self._namespace, limit=_PAGE, after=after, label_selector=labels)
+            for item in page.get("items") or []:
+                yield item["metadata"]["name"], item
+            after = (page.get("metadata") or {}).get("continue") or ""
+            if not after:
+                return
+
+
+def identity_of(name: str, hardware: Raw) -> Identity | None:
+    """The machine of a Hardware; None: no interface has a MAC and an address."""
+    for mac, interface in (hardware.get("spec", {}).get("networkInterfaces") or {}).items():
+        address = ((interface or {}).get("dhcp") or {}).get("ip", "")
+        digits = mac.replace(":", "").replace("-", "")
+        if options.is_host(address) and len(digits) == 12:
+            return Identity(name, bytes.fromhex(digits), address)
+    return None
+
+
+def _hardware(machine: Identity, network: IPv4Network, gateway: str, osie: str) -> Raw:
+    dhcp = {
+        "ip": machine.address,
+        "netmask": str(network.netmask),
+        "gateway": gateway,
+        "hostname": machine.name,
+        "leaseTimeSeconds": _LEASE_SECONDS,
+    }
+    return {
+        "networkInterfaces": {machine.mac_text: {"dhcp": dhcp}},
+        "osie": {"name": osie},
+        "storageDevices": ["/dev/sda"],
+        "instance": {"userdata": f"#cloud-config\nhostname: {machine.name}\n"},
+    }

@@ -1,0 +1,201 @@
+"""A stack of the fleet's own: tinkedge in a network namespace, joined by a cable to another one where machines are.
+
+    tinkedge-fleet-PID-stack      edge0 --- cable --- uplink0      tinkedge-fleet-PID-machines
+    `tinkedge up`, or its roles                                    all addresses of the machines' network
+
+Nothing leads out of either. Kernel, initrd and boot programs are files of the wanted size, with nothing in them. All of
+it is removed at the end, and what an earlier run has left that was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Final
+
+from edge.fleet.network.attachment import Link
+from edge.fleet.results import Process
+from edge.fleet.site.objects import Boots
+from edge.lab.namespaces import NAMESPACES, remove_abandoned
+from edge.lab.shell import CommandError, Daemon, run
+
+PREFIX: Final = "tinkedge-fleet-"
+_CABLE: Final = IPv4Network("192.0.2.0/30")
+"""Of the cable, where machines are behind a relay: TEST-NET-1 (RFC 5737)."""
+UPLINK: Final = "uplink0"
+_EDGE: Final = "edge0"
+_READY: Final = b"ready: "
+_START_SECONDS: Final = 60.0
+_BOOT_PROGRAMS: Final = {"undionly.kpxe": 72_000, "snponly.efi": 240_000}
+"""Their bytes are about those of Debian's."""
+_API_PORT: Final = 6443
+_CLOCK_OF_PROCESS: Final = 2  # CPUCLOCK_SCHED, kernel/time/posix-timers.h
+
+
+class StackError(Exception):
+    """The stack can't be started; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackSettings:
+    """`roles`: API, controller, server and edge as processes of their own, as on a cluster, and not `tinkedge up`.
+
+    `options`: more of them for what serves machines. Sizes are bytes.
+    """
+
+    directory: Path
+    network: IPv4Network
+    link: Link
+    kernel_bytes: int
+    initrd_bytes: int
+    roles: bool = False
+    options: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Stack:
+    """One stack: `up`, then `down` by the exit stack that `up` was given."""
+
+    settings: StackSettings
+    _daemons: list[tuple[str, Daemon]] = field(default_factory=list)
+    _used: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def server(self) -> str:
+        """The edge's address."""
+        return str(_CABLE[1] if self.settings.link is Link.RELAY else self.settings.network[1])
+
+    @property
+    def namespace(self) -> Path:
+        """Where it runs; its API is on loopback there."""
+        return NAMESPACES / f"{PREFIX}{os.getpid()}-stack"
+
+    @property
+    def machines(self) -> Path:
+        """Where machines are."""
+        return NAMESPACES / f"{PREFIX}{os.getpid()}-machines"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Of its API."""
+        return self.settings.directory / "data" / "kubeconfig"
+
+    @property
+    def boots(self) -> Boots:
+        """What machines boot."""
+        osie = self.settings.directory / "osie"
+        return Boots("", f"file://{osie}/kernel", f"file://{osie}/initrd")
+
+    async def up(self, stack: AsyncExitStack) -> None:
+        """Start it; ready when this returns. Raises StackError."""
+        try:
+            await remove_abandoned(PREFIX)
+            await self._join(stack)
+            await asyncio.to_thread(self._files)
+            await self._start(stack)
+        except (CommandError, OSError) as error:
+            raise StackError(f"the fleet's own stack can't be started: {error}") from error
+
+    async def _join(self, stack: AsyncExitStack) -> None:
+        here, there = self.namespace.name, self.machines.name
+        for name in (here, there):
+            await run(["ip", "netns", "add", name])
+            stack.push_async_callback(run, ["ip", "netns", "delete", name])
+            await run(["ip", "-n", name, "link", "set", "lo", "up"])
+        cable = ["type", "veth", "peer", "name", _EDGE, "netns", here]
+        await run(["ip", "-n", there, "link", "add", UPLINK, *cable])
+        relayed = self.settings.link is Link.RELAY
+        prefix = _CABLE.prefixlen if relayed else self.settings.network.prefixlen
+        await run(["ip", "-n", here, "address", "add", f"{self.server}/{prefix}", "dev", _EDGE])
+        if relayed:
+            await run(["ip", "-n", there, "address", "add", f"{_CABLE[2]}/{prefix}", "dev", UPLINK])
+        await run(["ip", "-n", here, "link", "set", _EDGE, "up"])
+        await run(["ip", "-n", there, "link", "set", UPLINK, "up"])
+        if relayed:
+            await run(["ip", "-n", here, "route", "add", str(self.settings.network), "via", str(_CABLE[2])])
+
+    def _files(self) -> None:
+        """Files of the wanted sizes, which take no room."""
+        osie, boot = self.settings.directory / "osie", self.settings.directory / "boot"
+        osie.mkdir()
+        boot.mkdir()
+        sizes = {osie / "kernel": self.settings.kernel_bytes, osie / "initrd": self.settings.initrd_bytes}
+        sizes |= {boot / name: size for name, size in _BOOT_PROGRAMS.items()}
+        for path, size in sizes.items():
+            with path.open("wb") as file:
+                file.truncate(size)
+
+    # --- processes ---
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        directory, settings = self.settings.directory, self.settings
+        machines = [
+            *("--interface", f"{_EDGE}={self.server}", "--ipxe-dir", str(directory / "boot")),
+            *("--osie-dir", str(directory / "osie"), "--netboot-when", "workflow", *settings.options),
+        ]
+        data = ["--data-dir", str(directory / "data")]
+        if not settings.roles:
+            await self._run(stack, "up", [*data, *machines])
+            return
+        await self._run(stack, "apiserver", [*data, "--api-port", str(_API_PORT)])
+        client = ["--kubeconfig", str(self.kubeconfig)]
+        await self._run(stack, "controller", [*client, "--disable", "webhooks"])
+        await self._run(stack, "server", [*client, "--interface", f"{_EDGE}={self.server}"])
+        await self._run(stack, "edge", [*client, "--data-dir", str(directory / "edge"), *machines])
+
+    async def _run(self, stack: AsyncExitStack, role: str, options: Sequence[str]) -> None:
+        log = self.settings.directory / f"{role}.log"
+        command = ["nsenter", f"--net={self.namespace}", sys.executable, "-m", "edge.cli", role, *options]
+        # The file of settings of this host, and its variables, are not for it.
+        env = {name: "" for name in os.environ if name.startswith("TINKEDGE_")}
+        daemon = await Daemon.start(f"tinkedge {role}", [*command, "--config", os.devnull], log, env=env)
+        stack.push_async_callback(daemon.stop)
+        self._daemons.append((role, daemon))
+        give_up = time.monotonic() + _START_SECONDS
+        while _READY not in log.read_bytes():
+            if daemon.returncode is not None or time.monotonic() > give_up:
+                raise StackError(f"tinkedge {role} did not get ready:\n{daemon.log_tail()}")
+            await asyncio.sleep(0.05)
+
+    def begin(self) -> None:
+        """Processor time counts from now on."""
+        self._used = {role: _cpu_seconds(daemon.pid) for role, daemon in self._daemons}
+
+    def processes(self) -> list[Process]:
+        """What each has taken since `begin`."""
+        found = []
+        for role, daemon in self._daemons:
+            status = _status(daemon.pid)
+            used = _cpu_seconds(daemon.pid) - self._used.get(role, 0.0)
+            found.append(Process(role, used, status.get("VmRSS", 0.0), status.get("VmHWM", 0.0)))
+        return found
+
+
+def own_process(began: float) -> Process:
+    """The fleet itself; `began`: its processor time at the beginning."""
+    status = _status(os.getpid())
+    return Process("fleet", time.process_time() - began, status.get("VmRSS", 0.0), status.get("VmHWM", 0.0))
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far, of threads that have ended too (clock_getcpuclockid(3)); 0: it is gone."""
+    try:
+        return time.clock_gettime(~pid << 3 | _CLOCK_OF_PROCESS)
+    except OSError:
+        return 0.0
+
+
+def _status(pid: int) -> dict[str, float]:
+    """Sizes of a process in MB (proc(5), /proc/pid/status)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    return {line.partition(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines if line.endswith(" kB")}

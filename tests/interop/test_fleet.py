@@ -1,0 +1,166 @@
+"""`tinkedge fleet`: its machines boot from a real stack, all of them, and no action is run twice, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import AsyncExitStack
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+
+from edge.fleet import Link, Profile
+from edge.fleet.population import identity
+from edge.fleet.site import Boots, Objects, Stack, StackSettings
+from edge.lab.namespaces import inside
+from tests.interop.authority import Authority
+from tink.kube.client import KubeClient
+from tink.kube.resources import HARDWARE, WORKFLOW
+
+FLEET = [sys.executable, "-m", "edge.cli", "fleet", "--quiet"]
+QUICK: dict[str, Any] = {
+    "firmware": {"bios": 6, "uefi": 1, "uefi-http": 1},
+    "power-on": [0, 1],
+    "post": [0.1, 0.3],
+    "loader": 0.1,
+    "kernel": 0.1,
+    "osie": 0.1,
+    "reboot": 0.1,
+    "system": 0.1,
+    "actions": {
+        "inspect": {"seconds": 0.1, "output": ["a disk"]},
+        "write-image": {"seconds": [0.1, 0.3], "disk": True, "output": ["{percent} %", "synced"]},
+        "verify": {"seconds": 0.1},
+    },
+}
+PLAGUED: dict[str, Any] = {
+    **QUICK,
+    "power-on": [0, 3],
+    "round-pause": 1,
+    "power-off": [0.2, 1],
+    "hang": [1, 3],
+    "patience": 30,
+    "actions": {
+        "inspect": {"seconds": [0.5, 1]},
+        "write-image": {"seconds": [2, 6], "disk": True, "output": ["{percent} %", "{percent} %", "synced"]},
+        "verify": {"seconds": [0.5, 1]},
+    },
+    "faults": {
+        "lost-packets": 0.02,
+        "power-cuts": 0.3,
+        "hanging-firmware": 0.1,
+        "failing-actions": 0.05,
+        "slow-disks": 0.1,
+        "lying-clocks": 0.05,
+    },
+}
+
+
+def run(directory: Path, profile: dict[str, Any], *options: str, prefix: tuple[str, ...] = ()) -> tuple[int, Any, str]:
+    """Its exit status, its report as JSON (None: there is none), and what it printed."""
+    (directory / "profile.yaml").write_text(yaml.safe_dump(profile))
+    report = directory / "report.json"
+    files = ["--profile", str(directory / "profile.yaml"), "--json", str(report)]
+    command = [*prefix, *FLEET, *files, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    found = json.loads(report.read_text()) if report.exists() else None
+    return done.returncode, found, done.stdout + done.stderr
+
+
+def secured(directory: Path, address: str) -> list[str]:
+    """Options of a stack whose agents need a token, over TLS."""
+    chain, key = Authority(directory).sign("server", x509.IPAddress(IPv4Address(address)))
+    options = [f"--grpc-tls-cert={chain}", f"--grpc-tls-key={key}", "--agent-auth=token"]
+    return [word for option in options for word in ("--stack-option", option)]
+
+
+def namespaces() -> set[str]:
+    return {entry.name for entry in Path("/run/netns").iterdir() if entry.name.startswith("tinkedge-fleet-")}
+
+
+def test_thirty_machines_boot_without_a_failure_over_tls_and_with_tokens(tmp_path: Path) -> None:
+    options = ["--machines", "30", "--initrd-size", "4MB", "--kernel-size", "1MB", *secured(tmp_path, "192.0.2.1")]
+    before = namespaces()
+    status, report, printed = run(
+        tmp_path, QUICK, *options, "--bar", "installed=30", "--bar", "errors=0", "--limit", "60"
+    )
+    assert status == 0, printed
+    numbers = report["numbers"]
+    assert (numbers["failed"], numbers["twice"], numbers["actions"]) == (0, 0, 90)
+    assert namespaces() == before, "what it made is gone"
+
+
+def test_nobody_is_attacked_by_accident(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text("{}")
+    options = ["--target", "127.0.0.1", "--kubeconfig", str(tmp_path / "kubeconfig"), "--osie", "lab"]
+    status, report, printed = run(tmp_path, QUICK, *options)
+    assert (status, report) == (2, None)
+    assert "the host's own network namespace, where no machine may be" in printed
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("link", [Link.RELAY, Link.DIRECT])
+def test_whatever_befalls_machines_no_action_is_run_twice(tmp_path: Path, link: Link) -> None:
+    address = "192.0.2.1" if link is Link.RELAY else "10.64.0.1"
+    options = [
+        "--machines",
+        "100",
+        "--link",
+        link,
+        "--initrd-size",
+        "4MB",
+        *secured(tmp_path, address),
+        "--limit",
+        "240",
+    ]
+    status, report, printed = run(tmp_path, PLAGUED, *options)
+    assert status == 0, printed
+    assert report["twice"] == []
+    assert report["numbers"]["failed-without-fault"] == 0
+    assert report["numbers"]["provisioned"] >= 50
+    assert {"datagrams lost", "power cuts", "firmware hung", "actions failed"} <= set(report["faults"])
+    assert any("by the machine's clock" in error for error in report["errors"])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+async def test_site_that_is_there_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    network = IPv4Network("10.80.0.0/16")
+    (tmp_path / "site").mkdir()
+    async with AsyncExitStack() as stack:
+        site = Stack(StackSettings(tmp_path / "site", network, Link.RELAY, 1_000_000, 4_000_000))
+        await site.up(stack)
+        # In the API's namespace, with the machines in another one.
+        prefix = ("nsenter", f"--net={site.namespace}")
+        target = ["--target", site.server, "--netns", site.machines.name, "--kubeconfig", str(site.kubeconfig)]
+        target += ["--network", str(network), "--machines", "20", "--limit", "60"]
+        boots = ["--kernel-url", site.boots.kernel_url, "--initrd-url", site.boots.initrd_url]
+        status, report, printed = run(tmp_path, QUICK, *target, *boots, prefix=prefix)
+        assert status == 0, printed
+        assert report["numbers"]["installed"] == 20
+        assert await names_in(site, HARDWARE) == await names_in(site, WORKFLOW) == []
+
+        machines = [identity("rack", network, number) for number in range(20)]
+        with inside(site.namespace):
+            async with await KubeClient.connect(site.kubeconfig) as client:
+                objects = Objects(client, "default", "operators", lambda *_: None)
+                made = Boots("", site.boots.kernel_url, site.boots.initrd_url)
+                await objects.generate(machines, Profile.model_validate(QUICK), network, str(network[1]), made)
+        cluster = ["--hardware", "cluster", "-l", "tinkedge.org/fleet=operators"]
+        status, report, printed = run(tmp_path, QUICK, *target, *cluster, prefix=prefix)
+        assert status == 0, printed
+        assert report["numbers"]["installed"] == 20
+        assert len(await names_in(site, HARDWARE)) == 20
+
+
+async def names_in(site: Stack, resource: Any) -> list[str]:
+    with inside(site.namespace):
+        async with await KubeClient.connect(site.kubeconfig) as client:
+            found = await client.list(resource, "default")
+    return [item["metadata"]["name"] for item in found["items"]]
