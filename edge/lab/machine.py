@@ -38,7 +38,10 @@ class Firmware(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """One virtual machine: its network card's MAC address and tap, memory in MiB, disk size in MiB."""
+    """One virtual machine: its network card's MAC address and tap, memory in MiB, disk size in MiB.
+
+    `icount`: by its own clock, each instruction takes 2**icount ns (QEMU's `-icount shift`); None: as long as it takes.
+    """
 
     mac: str
     tap: str
@@ -47,6 +50,7 @@ class MachineSettings:
     memory_mib: int = 1024
     processors: int = 2
     disk_mib: int = 64
+    icount: int | None = None
 
 
 # Cursor movements and colours that firmware sends to a serial terminal (ECMA-48), and other control characters.
@@ -105,6 +109,7 @@ class Machine:
             *("-name", "tinkedge-lab", "-nodefaults", "-no-user-config"),
             *("-accel", settings.accel, "-cpu", "max"),
             *("-m", str(settings.memory_mib), "-smp", str(settings.processors)),
+            *(() if settings.icount is None else ("-icount", f"shift={settings.icount}")),
             *("-display", "none", "-monitor", "none"),
             *("-chardev", f"file,id=screen,path={self.screen}", "-serial", "chardev:screen"),
             *("-smbios", "type=1,manufacturer=tinkedge,product=lab,serial=LAB0001"),
