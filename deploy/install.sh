@@ -78,7 +78,10 @@ pip=$(pip_wheel)
 "$python" -m venv ${pip:+--without-pip} "$prefix"
 # Every file is compared with its hash before anything of it runs.
 PYTHONPATH=$pip "$prefix/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --require-hashes \
-  --find-links "$wheels" -r "$wheels/requirements.txt"
+  --no-compile --find-links "$wheels" -r "$wheels/requirements.txt"
+# Byte code, which services may not write here; of Kubernetes' client, a few of its thousand modules are ever loaded.
+"$prefix/bin/python" -m compileall -q -x '/kubernetes_asyncio/(client/(api|models)|dynamic|e2e_test|stream|utils|watch)/' \
+  "$prefix/lib" >/dev/null || true
 "$prefix/bin/tinkedge" --version >/dev/null
 trap - ERR
 [ -z "$before" ] || { list=$before/installed-files; remove_files; list=$prefix/installed-files; rm -rf --one-file-system -- "$before"; }
