@@ -58,7 +58,7 @@ made_for=$(cat "$wheels/python")
 "$python" -c "import sys; sys.exit('python%d.%d' % sys.version_info[:2] != '$made_for')" ||
   die "the wheels are for $made_for, which is not here ($("$python" --version)): make others with \`make wheels SUITE=...\`"
 
-pip_wheel() { # the pip that each new environment would get a copy of, which takes longer than all of tinkedge; '' if it is not found
+pip_wheel() { # the pip that each environment would get a copy of, which takes longer than all of tinkedge; or nothing
   "$python" -c '
 import ensurepip, itertools, pathlib, sysconfig
 places = sysconfig.get_config_var("WHEEL_PKG_DIR"), pathlib.Path(ensurepip.__file__).with_name("_bundled")
