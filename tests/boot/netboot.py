@@ -42,8 +42,8 @@ _SOL_PACKET, _PACKET_AUXDATA, _TP_STATUS_VLAN_VALID, _ETH_P_ALL = 263, 8, 0x10, 
 
 MAC, ADDRESS = "52:54:00:12:34:56", "172.31.77.10"
 _ICOUNT = 5
-"""32 ns an instruction: UEFI computes while it waits, for other DHCP servers' offers and for answers that never come. By
-such a clock it has waited its four seconds after half a second, and what it asks again after one is still asked again."""
+"""32 ns an instruction: UEFI computes while it waits, for offers of other DHCP servers and for answers that never come.
+By such a clock its four seconds are over after half a second, and what it asks again, it still asks again."""
 
 
 class Watched:
