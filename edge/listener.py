@@ -106,11 +106,13 @@ def udp_socket(
     address: str, port: int, interface: str | None, prepare: Callable[[socket.socket], None]
 ) -> socket.socket:
     """A non-blocking UDP socket at that address and port, `prepare`d before it is bound; it hears `interface` alone, if
-    one is given. Raises OSError.
+    one is given. The address says which of IPv4 and IPv6 it speaks. Raises OSError.
     """
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
     try:
         sock.setblocking(False)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if interface is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
         prepare(sock)

@@ -18,7 +18,6 @@ from hegel.sshkeys import names
 
 _MACS = "meta-data/network/interfaces/macs"
 _KEYS = "meta-data/public-keys"
-_INTERFACE = b"device-number\nlocal-ipv4s\nmac\nvpc-id"
 
 
 def ec2_tree(
@@ -58,6 +57,8 @@ def facts_of(instance_id: str, all_links: list[Link]) -> dict[str, str]:
             facts["hostname"] = facts["local-hostname"] = hostname
         if first.dhcp.ip is not None:
             facts["local-ipv4"] = first.dhcp.ip
+        if first.dhcp.ipv6 is not None:
+            facts["ipv6"] = first.dhcp.ipv6.address
     return facts
 
 
@@ -73,7 +74,7 @@ def _public_keys(keys: list[str]) -> dict[str, bytes]:
 
 
 def _network(namespace: str, all_links: list[Link]) -> dict[str, bytes]:
-    addressed = [link for link in all_links if link.dhcp.ip is not None]
+    addressed = [link for link in all_links if link.is_addressed]
     if not addressed or not all(link.by_dhcp and link.dhcp.vlan_id is None for link in addressed):
         return {}
     # Without this, cloud-init takes the machine for EC2-Classic and writes its network configuration at every boot.
@@ -83,13 +84,15 @@ def _network(namespace: str, all_links: list[Link]) -> dict[str, bytes]:
     for number, link in enumerate(addressed):
         directory = f"{_MACS}/{link.mac}"
         mac = link.mac.encode()
-        tree[directory] = _INTERFACE
         # cloud-init before 21.2 fails without the number. It gets no subnet-ipv4-cidr-block: from 24.2 on, it would ask
         # for a lease on each further interface for the sake of policy routing, and fail if that has no router.
-        tree[f"{directory}/device-number"] = b"%d" % number
-        tree[f"{directory}/local-ipv4s"] = (link.dhcp.ip or "").encode()
-        tree[f"{directory}/mac"] = mac
-        tree[f"{directory}/vpc-id"] = vpc
+        told = {"device-number": b"%d" % number, "mac": mac, "vpc-id": vpc}
+        if link.dhcp.ip is not None:
+            told["local-ipv4s"] = link.dhcp.ip.encode()
+        if link.dhcp.ipv6 is not None:  # cloud-init asks DHCPv6 then, too
+            told["ipv6s"] = link.dhcp.ipv6.address.encode()
+        tree[directory] = _listing(told)
+        tree |= {f"{directory}/{name}": value for name, value in told.items()}
     return tree
 
 

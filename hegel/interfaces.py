@@ -22,6 +22,11 @@ class Link:
     dhcp: DHCP
     by_dhcp: bool
 
+    @property
+    def is_addressed(self) -> bool:
+        """Whether it has an address."""
+        return self.dhcp.ip is not None or self.dhcp.ipv6 is not None
+
 
 def links(hardware: Hardware) -> list[Link]:
     """All interfaces. One whose MAC is none, as older schemas let in, is none here: the inventory has logged it."""
@@ -34,4 +39,4 @@ def links(hardware: Hardware) -> list[Link]:
 
 def primary(all_links: list[Link]) -> Link | None:
     """The interface whose name and address are the machine's: the first that has an address, else the first."""
-    return next((link for link in all_links if link.dhcp.ip is not None), all_links[0] if all_links else None)
+    return next((link for link in all_links if link.is_addressed), all_links[0] if all_links else None)

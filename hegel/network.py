@@ -7,6 +7,8 @@ NetworkManager, ifupdown and sysconfig. What all of them render rightly is less 
     sysconfig know it by its name alone;
   * the default route is `0.0.0.0/0`: netplan before 0.103 does not know `default`;
   * several default routes need metrics, or netplan refuses them: 100, 200, ... in the Hardware's order;
+  * an IPv6 address comes by DHCPv6 (`dhcp6`), and its routes from routers, who advertise them. Where DHCP is not
+    answered, it is static;
   * a gateway outside the subnet is reached by DHCP clients, which know how, but by no static route of ifupdown or
     sysconfig. Such an interface is left to DHCP, if that is answered there.
 """
@@ -24,8 +26,10 @@ _IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+", re.ASCII)
 def network_config(all_links: list[Link]) -> bytes:
     """The document; empty if no interface can be configured (cloud-init then uses DHCP on one interface)."""
     # There must be an address, and either a netmask for it or a DHCP server to tell one.
-    configured = [link for link in all_links if link.dhcp.ip and (link.dhcp.netmask or link.by_dhcp)]
-    gateways = [link for link in configured if link.dhcp.gateway is not None]
+    configured = [
+        link for link in all_links if (link.dhcp.ip and (link.dhcp.netmask or link.by_dhcp)) or link.dhcp.ipv6
+    ]
+    gateways = [link for link in configured if link.dhcp.ip and link.dhcp.gateway is not None]
     metrics = {link.mac: 100 * place for place, link in enumerate(gateways, 1)} if len(gateways) > 1 else {}
     ethernets: list[str] = []
     vlans: list[str] = []
@@ -49,19 +53,30 @@ def network_config(all_links: list[Link]) -> bytes:
 def _addressing(link: Link, metric: int | None) -> list[str]:
     """The lines below an interface: the address as DHCP would give it, but static where that can be said."""
     dhcp = link.dhcp
+    lines, addresses, servers = [], [], []
     is_on_link = dhcp.gateway is None or _same_subnet(dhcp)
-    if dhcp.netmask is None or (not is_on_link and link.by_dhcp):
-        lines = ["    dhcp4: true"]
-        return lines if metric is None else [*lines, "    dhcp4-overrides:", f"      route-metric: {metric}"]
-    lines = ["    addresses:", f'    - "{dhcp.ip}/{_number(dhcp.netmask).bit_count()}"']
-    if dhcp.gateway is not None:
+    if dhcp.ip is not None and (dhcp.netmask is None or (not is_on_link and link.by_dhcp)):
+        if link.by_dhcp:
+            lines.append("    dhcp4: true")
+            lines += ["    dhcp4-overrides:", f"      route-metric: {metric}"] if metric is not None else []
+    elif dhcp.ip is not None and dhcp.netmask is not None:
+        addresses.append(f"{dhcp.ip}/{_number(dhcp.netmask).bit_count()}")
+        # Host names of nameservers are for DHCP's readers: a resolver takes addresses only.
+        servers += [server for server in dict.fromkeys(dhcp.nameservers or ()) if _IPV4.fullmatch(server)]
+    if dhcp.ipv6 is not None and link.by_dhcp:
+        lines.append("    dhcp6: true")
+    elif dhcp.ipv6 is not None:
+        addresses.append(f"{dhcp.ipv6.address}/{dhcp.ipv6.prefix_length}")
+        servers += dhcp.ipv6.nameservers or []
+    if addresses:
+        lines += ["    addresses:", *(f'    - "{address}"' for address in addresses)]
+    if addresses and dhcp.gateway is not None and dhcp.netmask is not None and "." in addresses[0]:
         lines += ["    routes:", '    - to: "0.0.0.0/0"', f'      via: "{dhcp.gateway}"']
         if metric is not None:
             lines.append(f"      metric: {metric}")
         if not is_on_link:
             lines.append("      on-link: true")
-    # Host names of nameservers are for DHCP's readers: a resolver takes addresses only.
-    if servers := [server for server in dict.fromkeys(dhcp.nameservers or ()) if _IPV4.fullmatch(server)]:
+    if servers:
         lines += ["    nameservers:", "      addresses:", *(f'      - "{server}"' for server in servers)]
     return lines
 

@@ -114,7 +114,7 @@ class GrubScripts:
     def _devices(self, plan: Plan) -> list[str]:
         """By HTTP, and where GRUB has come by TFTP, by that: it need not know HTTP."""
         devices = [f"(http,{self._scripts.authority(plan.origin)})"]
-        return [*devices, f"(tftp,{plan.origin.address})"] if plan.origin.tftp else devices
+        return [*devices, f"(tftp,{plan.origin.host})"] if plan.origin.tftp else devices
 
     def _sources(self, plan: Plan, osie: str, words: list[str]) -> list[_Source]:
         line = " ".join(map(quoted, words))

@@ -121,7 +121,7 @@ def known_of(mac: str, hardware: Hardware | None, worker_id: str, address: str) 
         "Name": hardware.metadata.name if hardware is not None else None,
         "Namespace": hardware.metadata.namespace if hardware is not None else None,
         "Hostname": dhcp.hostname,
-        "IP": dhcp.ip,
+        "IP": dhcp.ipv6.address if ":" in address and dhcp.ipv6 is not None else dhcp.ip,
         "Ipam": _ipam(mac, dhcp),
     }
 

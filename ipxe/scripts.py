@@ -138,6 +138,16 @@ class Origin:
     grpc_port: int = 0
     others: tuple[Origin, ...] = ()
 
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether the machine is reached over IPv6."""
+        return ":" in self.address
+
+    @property
+    def host(self) -> str:
+        """The address as it stands in URLs (RFC 3986 section 3.2.2)."""
+        return f"[{self.address}]" if self.is_ipv6 else self.address
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -150,6 +160,8 @@ class Script:
     what: str
     osie: tuple[str, str] | None = None
     logs: bool = False
+    vlan: str = ""
+    """The VLAN in which iPXE gets a lease first; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +259,9 @@ class Scripts:
         # An iPXE without one of the two protocols fails at once where it is asked for it, and takes the other.
         urls = []
         for each in (origin, *origin.others):
-            ways = [self._script_url(mac, each), f"tftp://{each.address}/{mac}/auto.ipxe"]
+            ways = [self._script_url(mac, each), f"tftp://{each.host}/{mac}/auto.ipxe"]
             urls += ways[::-1] if origin.tftp else ways
-        return self._render("autoexec", mac=mac, urls=urls)
+        return self._render("autoexec", mac=mac, urls=urls, ipv6=origin.is_ipv6)
 
     def _script_url(self, mac: str, origin: Origin) -> str:
         """Where `mac` gets its script over HTTP."""
@@ -260,7 +272,7 @@ class Scripts:
 
     def authority(self, origin: Origin) -> str:
         """Address and port of an edge's HTTP."""
-        return f"{origin.address}:{origin.http_port or self._settings.http_port}"
+        return f"{origin.host}:{origin.http_port or self._settings.http_port}"
 
     def _sign_url(self, origin: Origin, which: str) -> str:
         """Where a machine gives a sign of life."""
@@ -309,7 +321,7 @@ class Scripts:
     def _boot(self, plan: Plan, namespace: str, osie: str) -> Script:
         origin, mac = plan.origin, plan.mac
         over_http = f"{self._script_url(mac, origin)}?failed"
-        why = f"tftp://{origin.address}/{mac}/why.ipxe" if origin.tftp else over_http
+        why = f"tftp://{origin.host}/{mac}/why.ipxe" if origin.tftp else over_http
         plans = self.plans(plan)
         bases = [self._osie_base(each, osie) for each in plans]
         text = self._render_for(
@@ -323,7 +335,8 @@ class Scripts:
             why_url=why,
             sign_url="" if plan.origin.tftp else self._sign_url(plan.origin, "starting"),
         )
-        return Script(text=text, what=f"OSIE {namespace}/{osie}", osie=(namespace, osie), logs=plan.logs)
+        what = f"OSIE {namespace}/{osie}"
+        return Script(text=text, what=what, osie=(namespace, osie), logs=plan.logs, vlan=plan.vlan)
 
     def plans(self, plan: Plan) -> list[Plan]:
         """One for each edge that the machine may boot from: a kernel of another edge is told of that one's server."""
@@ -340,7 +353,7 @@ class Scripts:
 
     def _osie_base(self, plan: Plan, osie: str) -> str:
         if plan.origin.tftp:
-            return f"tftp://{plan.origin.address}/{plan.mac}/osie/{quote(osie, safe='')}"
+            return f"tftp://{plan.origin.host}/{plan.mac}/osie/{quote(osie, safe='')}"
         return f"{self._http(plan.origin)}/osie/{quote(osie, safe='')}"
 
     def _plan_of(self, plan: Plan, other: Origin) -> Plan:
@@ -357,8 +370,8 @@ class Scripts:
     def _command_line(self, plan: Plan) -> str:
         """The kernel's command line in the order that Tinkerbell's operators know; the last of equal names wins."""
         settings, origin = self._settings, plan.origin
-        servers = [f"{origin.address}:{origin.grpc_port or settings.grpc_port}"]
-        servers += [f"{other.address}:{other.grpc_port}" for other in origin.others if other.grpc_port]
+        servers = [f"{origin.host}:{origin.grpc_port or settings.grpc_port}"]
+        servers += [f"{other.host}:{other.grpc_port}" for other in origin.others if other.grpc_port]
         authority = settings.grpc_authority or servers[0]
         words = [f"grpc_authority={authority}", f"tinkerbell_tls={str(settings.tinkerbell_tls).lower()}"]
         # Never first: HookOS looks for it behind a space.
@@ -406,9 +419,10 @@ class Scripts:
         return Script(text=self._render_for("inline", plan, script=script), what="spec.ipxe.inline")
 
     def _render_for(self, name: str, plan: Plan, **values: str | list[str]) -> str:
-        return self._render(name, mac=plan.mac, hardware=plan.who, vlan=plan.vlan, **values)
+        ipv6 = plan.origin.is_ipv6
+        return self._render(name, mac=plan.mac, hardware=plan.who, vlan=plan.vlan, ipv6=ipv6, **values)
 
-    def _render(self, name: str, **values: str | list[str]) -> str:
+    def _render(self, name: str, **values: str | list[str] | bool) -> str:
         return self.environment.get_template(f"{name}.ipxe.j2").render(values)
 
 

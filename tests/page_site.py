@@ -89,7 +89,7 @@ class NoNetworks:
     """One network that is served."""
 
     def shown(self) -> list[dict[str, object]]:
-        return [{"interface": "eth1", "address": "10.0.0.1", "ready": True, "carrier": True, "problem": ""}]
+        return [{"interface": "eth1", "address": "10.0.0.1", "ipv6": "", "ready": True, "carrier": True, "problem": ""}]
 
     def notices(self) -> list[Notice]:
         return []

@@ -25,7 +25,8 @@ usage() {
 Usage: ${0##*/} [--cache DIR] [--metadata-url URL] OUT
 Builds the Debian image with cloud-init (as root). OUT ends in .raw.gz, .raw.zst or .raw; OUT.sha256 is written beside it.
   --cache DIR          keep the downloaded packages in DIR, and use those that are there
-  --metadata-url URL   where cloud-init finds the metadata service (default: $metadata_url)
+  --metadata-url URL   where cloud-init finds the metadata service (default: $metadata_url);
+                       with an IPv6 address, the image takes its own by DHCPv6
 EOF
 }
 
@@ -81,6 +82,8 @@ say "configuring"
 version=$(<"$work/kernel/version")
 # Nothing of the checkout's own modes and owners: its umask is not the image's business.
 cp -r --no-preserve=mode,ownership,timestamps "$here/cloud/rootfs/." "$root/"
+# Where the metadata service has an IPv6 address, the machine is to have one, too, and may have no other.
+[[ $metadata_url != *://\[* ]] || cp --no-preserve=mode,ownership,timestamps "$here/cloud/ipv6/20-wired.network" "$root/etc/systemd/network/"
 sed -i "s|@METADATA_URL@|$metadata_url|" "$root/etc/cloud/cloud.cfg.d/90-tinkedge-ec2.cfg"
 rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/apt/sources.list.d/"*
 # The installed system updates itself from the mirror that this host uses.

@@ -14,7 +14,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 # The OSIE's root filesystem, besides what these depend on.
-packages=(python3-minimal libpython3-stdlib crun busybox-static kmod ca-certificates zstd)
+packages=(python3-minimal libpython3-stdlib crun busybox-static kmod ca-certificates zstd dhcpcd-base)
 # The wheel's dependencies that the agent uses; their versions and hashes are those of the requirements file.
 libraries=(click grpcio protobuf typing-extensions)
 # Debian packages that this recipe itself runs.
@@ -171,6 +171,8 @@ if [ ! -e "$base/complete" ]; then
   add_modules
   install -D -m 0755 "$here/files/osie-init" "$work/root/sbin/osie-init"
   install -D -m 0755 "$here/files/dhcp-lease" "$work/root/usr/lib/osie/dhcp-lease"
+  install -D -m 0755 "$here/files/dhcp6-lease" "$work/root/usr/lib/osie/dhcp6-lease"
+  install -D -m 0644 "$here/files/dhcpcd.conf" "$work/root/usr/lib/osie/dhcpcd.conf"
   install -D -m 0755 "$here/files/after-workflow" "$work/root/usr/lib/osie/after-workflow"
   install -D -m 0644 "$here/files/process-one" "$work/root/usr/lib/osie/process-one"
   say "squashing"

@@ -1,7 +1,8 @@
 """Who is calling: from the address of a packet or connection to the machine.
 
-Where this edge gives out the addresses, a machine is at the address that its Hardware reserves, and nowhere else. Where
-another DHCP server does, three things tell, the first that says anything wins:
+Where this edge gives out the addresses, a machine is at the address that its Hardware reserves, and nowhere else, but
+for IPv6: there it is also wherever the kernel knows its MAC to be. Where another DHCP server does, three things tell,
+the first that says anything wins:
 
 1. the kernel's neighbour table, for machines on a link of ours (`edge.neighbour.table`): it can't be told lies by
    DHCP, so that a machine that asks for an address in another one's name does not get that one's metadata;
@@ -39,7 +40,7 @@ class Neighbours(Protocol):
     """Who is on our links, as the kernel knows it: `edge.neighbour.table`."""
 
     def mac(self, ip: str) -> str | None:
-        """The MAC that answers for an IPv4 address; None: it does not know one."""
+        """The MAC that answers for an address; None: it does not know one."""
 
     def on_link(self, ip: str) -> bool:
         """Whether whoever is at the address is on a link of ours, so that there is a MAC to be known."""
@@ -101,17 +102,24 @@ class Callers:
         self._handlers: list[Callable[[], None]] = []
 
     def machine(self, ip: str, *, connected: bool = False) -> Machine | None:
-        """The machine that calls from this IPv4 address; None if no Hardware is known to be there."""
+        """The machine that calls from this address; None if no Hardware is known to be there."""
         if not self.gives_addresses:
             mac = self.mac(ip, connected=connected)
             return self._inventory.by_mac(mac) if mac is not None else None
         machine = self._inventory.by_ip(ip)
         if machine is None:
-            return None
+            return self._at_own_address(ip)
         mac = self._neighbour(ip)
         if mac == machine.mac or mac is None or (mac == _HIDDEN and not connected) or self._has(machine, mac):
             return machine
         return None
+
+    def _at_own_address(self, ip: str) -> Machine | None:
+        """With IPv6 a machine has addresses besides: of its link alone, and of a prefix that routers advertise."""
+        if ":" not in ip or self._inventory.claimants_of_ip(ip):
+            return None
+        mac = self._neighbour(ip)
+        return self._inventory.by_mac(mac) if mac else None
 
     def mac(self, ip: str, *, connected: bool = False) -> str | None:
         """The MAC of whoever calls from this address, registered or not; None if it is not known."""
@@ -169,6 +177,10 @@ class Callers:
     def on_change(self, handler: Callable[[], None]) -> None:
         """Call `handler()` when somebody may be at another address than a moment ago; often, so it must be quick."""
         self._handlers.append(handler)
+
+    def neighbour(self, ip: str) -> str | None:
+        """The MAC of whoever is at an address of our links, as the kernel knows it; None: it does not, now."""
+        return self._neighbour(ip) or None
 
     def _notify(self) -> None:
         for handler in self._handlers:

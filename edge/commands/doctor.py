@@ -53,6 +53,8 @@ _WITHOUT_A_PORT: Final = ("controller", "webhooks")
     metavar="NAME[=IP]",
     help="The machines' interface; several may be given. Default: the one with the default route.",
 )
+@click.option("--ipv6/--no-ipv6", default=False, help="As for `tinkedge up`.")
+@click.option("--ipv6-router", multiple=True, metavar="NAME", help="As for `tinkedge up`.")
 @click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="The iPXE binaries' directory.")
 @click.option(
     "--data-dir",
@@ -125,7 +127,7 @@ def doctor(
     networks = ["=".join(filter(None, each)) for each in interfaces]
     groups: dict[str, Iterator[Finding]] = {
         "tinkedge up": chain(
-            examine.serving(networks, ipxe_dir, ports),
+            examine.serving(networks, ipxe_dir, ports, ipv6=given["ipv6"], routers=given["ipv6_router"]),
             api_addresses(given["api_address"]),
             agents_certificates({f"--grpc-{of}": given[f"grpc_{of.replace('-', '_')}"] for of in _CERTIFICATES}),
             examine.data_directory(data_dir),

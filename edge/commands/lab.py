@@ -21,6 +21,7 @@ from edge.lab.screen import Screen
 @click.option(
     "--firmware", type=click.Choice([f.value for f in Firmware]), default="bios", help="What starts the machine."
 )
+@click.option("--ipv6", is_flag=True, help="A rack without IPv4: DHCPv6, and all else over IPv6.")
 @click.option("--full", is_flag=True, help="Install Debian, boot it from the disk and wait for its cloud-init.")
 @click.option("--accel", default="tcg", help="QEMU's accelerator. kvm may fail in firmware on a virtualised host.")
 @click.option("--memory", "memory_mib", type=click.IntRange(512), default=1024, help="The machine's memory in MiB.")
@@ -36,7 +37,7 @@ from edge.lab.screen import Screen
     "--shim-dir",
     type=click.Path(path_type=Path, exists=True),
     default=None,
-    help="Shim and GRUB for a machine with Secure Boot. Default: those of Debian's packages.",
+    help="Shim and GRUB for the machine to boot by. With Secure Boot it does anyhow, by those of Debian's packages.",
 )
 @click.option("--wheel", type=click.Path(path_type=Path, exists=True), default=None, help="Wheel for the OSIE's agent.")
 @click.option(

@@ -14,6 +14,7 @@ import click
 
 from edge.commands import options
 from tink.mac import is_mac
+from tink.net.host_port import join_host_port
 
 _PATH = click.Path(path_type=Path)
 _CLOUD_INIT = """\
@@ -41,7 +42,7 @@ class Urls:
 @click.argument("machine", metavar="HARDWARE|MAC")
 @click.option("-n", "--namespace", default="default", help="Of the Hardware.")
 @click.option(
-    "--public-ip", type=options.ipv4, default=None, help="The address of the edge, as the machine reaches it."
+    "--public-ip", type=options.either, default=None, help="The address of the edge, as the machine reaches it."
 )
 @click.option(
     "--interface",
@@ -98,7 +99,7 @@ def metadata_url(
             "The edge makes it at its start: as root or its user, give the same --data-dir, or --metadata-token-key."
         )
         raise click.ClickException(f"{error}. {advice}") from error
-    bases = [f"http://{address}:{http_port}" for address in _addresses(public_ip, interface)]
+    bases = [f"http://{join_host_port(address, http_port)}" for address in _addresses(public_ip, interface)]
     if not is_mac(mac):
         import asyncio
 

@@ -89,6 +89,28 @@ def ipv4(text: str) -> str:
     return str(address)
 
 
+@parsed("ip")
+def either(text: str) -> str:
+    """The same, or an IPv6 address that routers know, in its one spelling."""
+    if ":" not in text:
+        return ipv4.read(text)
+    try:
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no IP address") from None
+    if address.is_unspecified or address.is_multicast or address.is_link_local:
+        raise ValueError(f"{text} is not the address of one host: machines must be able to reach it")
+    return str(address)
+
+
+@parsed("ipv6")
+def ipv6_address(text: str) -> str:
+    """An IPv6 address of this host."""
+    if ":" not in text:
+        raise ValueError(f"{text!r} is no IPv6 address")
+    return either.read(text)
+
+
 @parsed("name[=ipv4]")
 def interface(text: str) -> tuple[str, str]:
     """An interface that faces machines, and this host's address there, or empty: `eth1` or `eth1=10.0.0.1`."""

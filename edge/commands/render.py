@@ -17,7 +17,7 @@ import click
 import orjson
 import yaml
 
-from edge.commands.options import ipv4
+from edge.commands.options import either
 from tink.api import crds
 from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Hardware, Raw
@@ -40,8 +40,8 @@ from tink.template import TemplateError, render_actions
 @click.option(
     "--netboot",
     "edge",
-    type=ipv4,
-    metavar="IPV4",
+    type=either,
+    metavar="IP",
     default=None,
     help="Show instead what the machines netboot: the iPXE script of each, from an edge at this address.",
 )
@@ -99,7 +99,7 @@ def _workflow(manifests: list[Manifest], name: str | None) -> Manifest:
         places = ", ".join(f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in twice)
         raise ManifestError(f"two Workflows have one name: {places}. Leave one of them out of -f")
     named = [f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in found or there]
-    remedy = "Choose with --workflow" if named else "What a machine netboots is shown with --netboot IPV4, of the edge"
+    remedy = "Choose with --workflow" if named else "What a machine netboots is shown with --netboot IP, of the edge"
     raise ManifestError(f"one Workflow is needed; there are: {', '.join(named) or 'none'}. {remedy}")
 
 

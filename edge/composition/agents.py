@@ -11,18 +11,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 from typing import Final
 
 from edge.composition.host import IsOwn, NetworkState
 from edge.composition.networks import Follower
 from edge.neighbour.links import LinkChanges
 from edge.neighbour.route import is_own
+from tink.net.host_port import join_host_port
 from tink.server import WorkflowServer
 
 log = logging.getLogger(__name__)
 
-EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - the operator says so
+EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - the operator says so
 _RETRY_SECONDS: Final = 1.0
 
 
@@ -31,12 +32,18 @@ def at_networks(server: WorkflowServer, states: Collection[NetworkState], port: 
 
     An address that has gone is kept until there is another: it may come back, and its connections with it.
     """
-    addresses = {state.interface: state.address for state in states if state.address}
+    addresses: dict[tuple[str, bool], str] = {}
+
+    def take(state: NetworkState) -> None:
+        addresses.update({(state.interface, ":" in address): address for address in state.addresses})
+
+    for state in states:
+        take(state)
 
     async def network_changed(state: NetworkState) -> None:
-        if state.address:
-            addresses[state.interface] = state.address
-            await server.listen_at([f"{address}:{port}" for address in addresses.values()])
+        if state.addresses:
+            take(state)
+            await server.listen_at([join_host_port(address, port) for address in addresses.values()])
 
     return network_changed
 
@@ -45,7 +52,7 @@ class AgentsAddresses:
     """Has it listen at these addresses, each as soon as it is here. Belongs to one event loop."""
 
     def __init__(self, addresses: Sequence[str], port: int, owned: IsOwn = is_own) -> None:
-        """`addresses` in dotted form, 0.0.0.0: all of this host. Raises OSError if the kernel can't be asked."""
+        """`addresses` of either family; 0.0.0.0 and `::`: all here. Raises OSError if the kernel can't be asked."""
         self._wanted = tuple(dict.fromkeys(addresses))
         self._port = port
         self._owned = owned
@@ -56,7 +63,7 @@ class AgentsAddresses:
     @property
     def listening(self) -> list[str]:
         """Where to listen, as HOST:PORT."""
-        return [f"{address}:{self._port}" for address in self._listening]
+        return [join_host_port(address, self._port) for address in self._listening]
 
     @property
     def note(self) -> str:
@@ -91,7 +98,7 @@ class AgentsAddresses:
             more = tuple(address for address in self._here if address not in self._listening)
             if more:
                 listening = self._listening + more
-                await listen_at([f"{address}:{self._port}" for address in listening])
+                await listen_at([join_host_port(address, self._port) for address in listening])
                 self._listening = listening
         except OSError as error:
             log.warning("agents can't be served at all addresses: %s", error.strerror or error)
@@ -100,4 +107,4 @@ class AgentsAddresses:
 
     def _look(self) -> tuple[str, ...]:
         """Those that are here. Raises OSError."""
-        return tuple(each for each in self._wanted if each == EVERYWHERE or self._owned(IPv4Address(each)))
+        return tuple(each for each in self._wanted if each in EVERYWHERE or self._owned(ip_address(each)))

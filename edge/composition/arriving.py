@@ -42,7 +42,7 @@ class Arriving:
 
     def look(self) -> None:
         """Count from now on."""
-        served = [state.interface for state in self._states() if state.address]
+        served = [state.interface for state in self._states() if state.addresses]
         for name in served:
             self._open(name, self._here)
         if served and not self._elsewhere and not self._cannot:
@@ -76,7 +76,7 @@ class Arriving:
     # --- what was seen --------------------------------------------------------------------------------------------
 
     def repeated(self) -> Iterator[str]:
-        """The addresses (dotted) that knocked at one port more than once, where they are served."""
+        """The addresses that knocked at one port more than once, where they are served."""
         for arrivals in self._here.values():
             yield from arrivals.repeated()
 

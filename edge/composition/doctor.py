@@ -25,6 +25,7 @@ from edge.composition.checks import (
     Severity,
     check_clock,
     check_firewall,
+    check_ipv6,
     check_links,
     check_space,
     note,
@@ -110,10 +111,18 @@ def kubectl() -> str | None:
     return shutil.which("kubectl") or shutil.which("kubectl", path=Path(sys.executable).parent)
 
 
-def serving(interfaces: Sequence[str], ipxe_dir: Path, wanted: Sequence[Port] | None = None) -> Iterator[Finding]:
+def serving(
+    interfaces: Sequence[str],
+    ipxe_dir: Path,
+    wanted: Sequence[Port] | None = None,
+    *,
+    ipv6: bool = False,
+    routers: Collection[str] = (),
+) -> Iterator[Finding]:
     """What `tinkedge up` needs. Interfaces as `--interface` takes them (`NAME[=IP]`); none: the default route's.
 
-    `wanted` are the ports to listen on; None: the usual ones.
+    `wanted` are the ports to listen on; None: the usual ones. `ipv6`: machines are to be served over IPv6, too;
+    `routers` are the interfaces where this host is their router.
     """
     yield _capabilities("serving", ("CAP_NET_BIND_SERVICE", "CAP_NET_RAW"))
     wanted = PORTS if wanted is None else wanted
@@ -121,8 +130,12 @@ def serving(interfaces: Sequence[str], ipxe_dir: Path, wanted: Sequence[Port] | 
     for interface in interfaces or [""]:
         is_told = False
         try:
-            yield from check_links(_named(interface))
+            named = replace(_named(interface), ipv6=ipv6)
+            yield from check_links(named)
             is_told = True
+            if ipv6:
+                routes, dhcp = named.interface in routers, any(port.name == "dhcp" for port in wanted)
+                yield from check_ipv6(named.interface, routes=routes, dhcp=dhcp)
             networks.append(_network(interface))
         except HostError as error:
             if not is_told:

@@ -161,7 +161,7 @@ class BootWatch:
         hardware = "/".join((machine.namespace, machine.name)) if machine is not None else ""
         uuid = _canonical(str(story.boot.detail_of("uuid")))
         unknown = machine is None and not claimants
-        ip, since = machine.ip if machine is not None else None, story.boot.since
+        ip, since = _address(machine, story), story.boot.since
         relay = self._relay(machine) if story.boot.at in _OFFERED else ""
         if machine is not None and uuid:
             self._learn(uuid, hardware, mac)
@@ -208,7 +208,7 @@ class BootWatch:
         states = self._networks.states
         served = tuple(dict.fromkeys(network for state in states for network in state.networks))
         interface = states[0].interface if len(states) == 1 else ""
-        address = states[0].address if len(states) == 1 else ""
+        address = next(iter(states[0].addresses), "") if len(states) == 1 else ""
         if machine is not None and machine.ip is not None and len(states) > 1:
             for state in states:
                 if any(_holds(network, machine.ip) for network in state.networks):
@@ -252,11 +252,19 @@ class BootWatch:
         return known if known != _SHARED else None
 
 
+def _address(machine: Machine | None, story: Story) -> str | None:
+    """The machine's address, of the family by which it boots."""
+    if machine is None:
+        return None
+    over_ipv6 = story.boot.detail_of("dhcp") in ("advertise", "reply")
+    return machine.ipv6 if over_ipv6 else machine.ip
+
+
 def _registered(hardware: str, machine: Machine) -> Registered:
     dhcp = machine.interface.dhcp
     if dhcp is None:
         return Registered(hardware, machine.ip or "")
-    return Registered(hardware, machine.ip or "", dhcp.netmask or "", dhcp.gateway or "")
+    return Registered(hardware, machine.ip or machine.ipv6 or "", dhcp.netmask or "", dhcp.gateway or "")
 
 
 def _holds(network: IPv4Network, ip: str) -> bool:

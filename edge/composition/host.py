@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
 from edge.neighbour.links import Link, look
@@ -20,11 +20,14 @@ class HostError(Exception):
 class Network:
     """An interface that faces machines, and this host's IPv4 address there, in dotted form, if the operator fixed it.
 
-    Without one it is the interface's own, whichever that is at the time.
+    Without one it is the interface's own, whichever that is at the time. `ipv6`: machines are served over IPv6, too,
+    at `address6` if the operator fixed it.
     """
 
     interface: str
     address: str = ""
+    ipv6: bool = False
+    address6: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class NetworkState:
 
     `address` (dotted) is what machines there are told of this host; empty: nothing can be served. `index` is the
     interface's number, 0 if there is none; `networks` are the IPv4 networks of its addresses. `problem` says in one
-    line why machines there are not served; empty: they are.
+    line why machines there are not served; empty: they are. `address6` and `networks6` are the same of IPv6, empty
+    where that is not served, and `mac` the interface's hardware address.
     """
 
     interface: str
@@ -42,23 +46,37 @@ class NetworkState:
     carrier: bool = False
     networks: tuple[IPv4Network, ...] = ()
     problem: str = ""
+    address6: str = ""
+    networks6: tuple[IPv6Network, ...] = ()
+    mac: bytes = b""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where machines are served."""
+        return tuple(filter(None, (self.address, self.address6)))
 
 
-IsOwn = Callable[[IPv4Address], bool]
+IsOwn = Callable[[IPv4Address | IPv6Address], bool]
 """Whether packets to an address stay on this host: `edge.neighbour.route.is_own`."""
 
 
-def state_of(network: Network, link: Link | None, before: str = "", is_owned: IsOwn = is_own) -> NetworkState:
+def state_of(
+    network: Network, link: Link | None, before: str = "", is_owned: IsOwn = is_own, before6: str = ""
+) -> NetworkState:
     """What `network` is, where its interface is `link` now (None: there is none).
 
-    `before` is the address that it was served with: as long as it is there, it stays. Raises OSError if the kernel
-    can't be asked.
+    `before` and `before6` are the addresses that it was served with: as long as one is there, it stays. Raises OSError
+    if the kernel can't be asked.
     """
     name = network.interface
     if link is None:
         there = ", ".join(sorted(_interfaces()))
         return NetworkState(name, problem=f"there is no interface {name} (there are: {there})")
     own = [str(one.ip) for one in link.addresses]
+    own6 = [str(one.ip) for one in link.addresses6] if network.ipv6 else []
+    address6 = before6 if before6 in own6 else next(iter(own6), "")
+    if network.address6:
+        address6 = network.address6 if network.address6 in own6 or is_owned(IPv6Address(network.address6)) else ""
     problem = "" if link.up else f"{name} is down ('ip link set {name} up')"
     if network.address:
         # It may be another interface's, as with addresses that several hosts have and that live on lo.
@@ -68,10 +86,21 @@ def state_of(network: Network, link: Link | None, before: str = "", is_owned: Is
             problem = f"{network.address} is no address of this host ({has})"
     else:
         address = before if before in own else next(iter(own), "")
-        if not address:
-            problem = problem or f"{name} has no IPv4 address"
+        if not address and not address6:
+            problem = problem or f"{name} has no {'IP' if network.ipv6 else 'IPv4'} address"
     networks = tuple(dict.fromkeys(one.network for one in link.addresses))
-    return NetworkState(name, address, link.index, link.carrier, networks, problem)
+    networks6 = tuple(dict.fromkeys(one.network for one in link.addresses6)) if network.ipv6 else ()
+    return NetworkState(
+        name,
+        address,
+        link.index,
+        link.carrier,
+        networks,
+        problem,
+        address6,
+        networks6,
+        link.mac if network.ipv6 else b"",
+    )
 
 
 def default_interface(routes: Path = Path("/proc/net/route")) -> str:

@@ -1,5 +1,5 @@
-"""What serves one network: DHCP, TFTP, syslog and router advertisements on its interface, HTTP at its address; made
-anew when the network is another one.
+"""What serves one network: DHCP, TFTP, syslog and router advertisements on its interface, HTTP at its addresses; made
+anew when the network is another one. What there is of both IPv4 and IPv6 is two services, each at its own address.
 
 What each is bound to decides what it has to follow. DHCP says this host's address in every answer and its sockets are
 bound to the interface: another address or another interface of the same name needs new sockets, and without an address
@@ -18,9 +18,11 @@ from aiohttp import web
 
 from edge.composition.host import NetworkState
 from edge.dhcp import DhcpServer, Responder
-from edge.neighbour.router_advertisement import RouterAdvertiser
+from edge.dhcp6 import Dhcp6Server, Responder6
+from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, Advertised, RouterAdvertiser
 from edge.syslog import SyslogServer, SyslogServerError
 from edge.tftp import BootFiles, TftpServer
+from tink.net.host_port import join_host_port
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +34,11 @@ class ServingError(Exception):
 
 
 MakeResponder = Callable[[NetworkState], Responder]
-MakeTftp = Callable[[NetworkState], tuple[BootFiles, TftpServer]]
-MakeSyslog = Callable[[NetworkState], SyslogServer]
+MakeResponder6 = Callable[[NetworkState], Responder6]
+MakeTftp = Callable[[NetworkState, str], tuple[BootFiles, TftpServer]]
+"""At this address."""
+MakeSyslog = Callable[[NetworkState, str], SyslogServer]
+"""At this address."""
 
 
 class _Service(Protocol):
@@ -77,77 +82,108 @@ class NetworkServices:
         state: NetworkState,
         make_responder: MakeResponder | None = None,
         make_tftp: MakeTftp | None = None,
+        make_responder6: MakeResponder6 | None = None,
         *,
         advertise: bool = False,
+        routes: bool = False,
     ) -> None:
-        """`state` is what the network is at the start: what machines are told is made of it before it is served."""
+        """`state` is what the network is at the start: what machines are told is made of it before it is served.
+
+        `advertise`: router solicitations are answered; `routes`: as by a router.
+        """
         self.responder: Responder | None = None
         self._state = state
-        self._files: BootFiles | None = None
+        self._files: dict[str, BootFiles] = {}
         self._dhcp: _Slot[DhcpServer] = _Slot()
+        self._dhcp6: _Slot[Dhcp6Server] = _Slot()
+        self._responder6: Responder6 | None = None
         self._tftp: _Slot[TftpServer] = _Slot()
+        self._tftp6: _Slot[TftpServer] = _Slot()
         self._syslog: _Slot[SyslogServer] = _Slot()
+        self._syslog6: _Slot[SyslogServer] = _Slot()
         self._advertiser: _Slot[RouterAdvertiser] = _Slot()
         if make_responder is not None:
             self._dhcp.make = lambda state: DhcpServer(self._compiled(make_responder, state), state.interface)
             if state.address:
                 self._compiled(make_responder, state)
+        if make_responder6 is not None:
+            self._dhcp6.make = lambda state: self._dhcp6_server(make_responder6(state), state)
         if make_tftp is not None:
-            self._tftp.make = lambda state: self._tftp_server(*make_tftp(state))
-        if advertise:
-            self._advertiser.make = lambda state: RouterAdvertiser(state.interface)
+            self._tftp.make = lambda state: self._tftp_server("4", *make_tftp(state, state.address))
+            self._tftp6.make = lambda state: self._tftp_server("6", *make_tftp(state, state.address6))
+        if advertise or routes:
+            lifetime = ROUTER_LIFETIME_SECONDS if routes else 0
+            self._advertiser.make = lambda state: RouterAdvertiser(
+                state.interface, Advertised(self._dhcp6.make is not None, lifetime, state.networks6, state.mac)
+            )
 
     def machine_changed(self, mac: str) -> None:
         """A Hardware has come, changed or gone: for the inventory, which calls it after each change."""
         if self.responder is not None:
             self.responder.machine_changed(mac)
-        if self._files is not None:
-            self._files.machine_changed(mac)
+        if self._responder6 is not None:
+            self._responder6.machine_changed(mac)
+        for files in self._files.values():
+            files.machine_changed(mac)
 
     async def follow(self, state: NetworkState) -> None:
         """Serve the network as it is now; nothing happens if it is as it was. Raises the parts' own errors."""
         self._state = state
-        served = bool(state.address and state.index)
-        if served and not self._move_tftp(state):  # without an address transfers wait: it may be back in time
-            await self._tftp.follow(state, state.address, state.index)
+        served, served6 = bool(state.address and state.index), bool(state.address6 and state.index)
+        for slot, address in ((self._tftp, state.address), (self._tftp6, state.address6)):
+            # Without an address transfers wait: it may be back in time.
+            if address and state.index and not self._move_tftp(slot, address, state):
+                await slot.follow(state, address, state.index)
         await self._follow_with_syslog(state)
-        await self._advertiser.follow(state, state.index, possible=bool(state.index))
-        await self._dhcp.follow(state, state.address, state.index, state.networks, possible=served)
+        told = (state.index, state.networks6, state.mac)
+        await self._advertiser.follow(state, *told, possible=bool(state.index))
+        await self._dhcp6.follow(state, state.address6, state.index, state.networks6, state.mac, possible=served6)
+        told4 = (state.address, state.index, state.networks, bool(state.address6))
+        await self._dhcp.follow(state, *told4, possible=served)
 
     async def receive_logs(self, make_syslog: MakeSyslog) -> None:
         """From now on hear what machines log. Raises SyslogServerError; then it is not heard."""
-        self._syslog.make = make_syslog
+        self._syslog.make = lambda state: make_syslog(state, state.address)
+        self._syslog6.make = lambda state: make_syslog(state, state.address6)
         try:
             await self._follow_with_syslog(self._state)
         except SyslogServerError:
-            self._syslog.make = None
+            self._syslog.make = self._syslog6.make = None
             raise
 
     async def stop(self) -> None:
         """Serve no more."""
-        for slot in (self._dhcp, self._syslog, self._advertiser, self._tftp):
+        for slot in (self._dhcp, self._dhcp6, self._syslog, self._syslog6, self._advertiser, self._tftp, self._tftp6):
             await slot.stop()
 
     async def _follow_with_syslog(self, state: NetworkState) -> None:
         if state.address and state.index:
             await self._syslog.follow(state, state.address, state.index)
+        if state.address6 and state.index:
+            await self._syslog6.follow(state, state.address6, state.index)
 
     def _compiled(self, make: MakeResponder, state: NetworkState) -> Responder:
         """Another address: other answers. Each is made when its machine asks, or its Hardware changes."""
         responder = self.responder
-        wanted = (state.address, state.networks)
-        if responder is None or (responder.settings.server_ip, responder.settings.networks) != wanted:
+        wanted = (state.address, state.networks, bool(state.address6))
+        told = responder.settings if responder is not None else None
+        if responder is None or told is None or (told.server_ip, told.networks, told.ipv6) != wanted:
             responder = self.responder = make(state)
         return responder
 
-    def _tftp_server(self, files: BootFiles, server: TftpServer) -> TftpServer:
-        self._files = files
+    def _dhcp6_server(self, responder: Responder6, state: NetworkState) -> Dhcp6Server:
+        self._responder6 = responder
+        return Dhcp6Server(responder, state.interface)
+
+    def _tftp_server(self, family: str, files: BootFiles, server: TftpServer) -> TftpServer:
+        self._files[family] = files
         return server
 
-    def _move_tftp(self, state: NetworkState) -> bool:
+    @staticmethod
+    def _move_tftp(slot: _Slot[TftpServer], address: str, state: NetworkState) -> bool:
         """Whether it goes on, with its transfers, on an interface of the same name that was made anew."""
-        slot, bound_to = self._tftp, (state.address, state.index)
-        if slot.service is None or slot.bound_to[0] != state.address or slot.bound_to == bound_to:
+        bound_to = (address, state.index)
+        if slot.service is None or slot.bound_to[0] != address or slot.bound_to == bound_to:
             return False
         moved = slot.service.move_to_interface()
         slot.bound_to = bound_to if moved else slot.bound_to
@@ -155,7 +191,7 @@ class NetworkServices:
 
 
 class Sites:
-    """Where one HTTP server listens: at each network's address, and where one has gone, there until it has another."""
+    """Where one HTTP server listens: at each network's addresses; where one has gone, there until it has another."""
 
     def __init__(self, runner: web.BaseRunner, port: int, what: str, flag: str) -> None:
         """`what` it is and the `flag` of its port, for log lines and errors."""
@@ -163,14 +199,14 @@ class Sites:
         self._port = port
         self._what = what
         self._flag = flag
-        self._wanted: dict[str, str] = {}
+        self._wanted: dict[tuple[str, bool], str] = {}
         self._open: dict[str, web.TCPSite] = {}
 
     async def follow(self, interface: str, address: str) -> None:
         """Listen at this address for the network of `interface`; empty: as before. Raises ServingError."""
         if not address:
             return
-        self._wanted[interface] = address
+        self._wanted[interface, ":" in address] = address
         if address not in self._open:
             self._open[address] = await self._listen(address)
         for gone in self._open.keys() - set(self._wanted.values()):
@@ -182,9 +218,9 @@ class Sites:
             await site.start()
         except OSError as error:
             await site.stop()
-            where = f"{self._what} can't listen on {address}:{self._port}"
+            where = f"{self._what} can't listen on {join_host_port(address, self._port)}"
             raise ServingError(f"{where}: {tcp_advice(error, self._port, self._flag)}") from error
-        log.info("%s on %s:%d", self._what, address, self._port)
+        log.info("%s on %s", self._what, join_host_port(address, self._port))
         return site
 
 

@@ -126,7 +126,7 @@ class HostNetworks:
         return Site(
             tuple(dict.fromkeys(network for state in self.states for network in state.networks)),
             relayed,
-            frozenset(state.address for state in self.states if state.address),
+            frozenset(address for state in self.states for address in state.addresses),
             f"the edge {socket.gethostname()}",
             gives_addresses=mode is DhcpMode.RESERVATION,
         )
@@ -137,6 +137,7 @@ class HostNetworks:
             {
                 "interface": state.interface,
                 "address": state.address,
+                "ipv6": state.address6,
                 "fixed": bool(self._networks[state.interface].address),
                 "ready": not state.problem,
                 "carrier": state.carrier,
@@ -157,7 +158,8 @@ class HostNetworks:
 
     def _look(self, name: str) -> NetworkState:
         before = self._states.get(name)
-        return state_of(self._networks[name], self._ask(name), before.address if before is not None else "")
+        address, address6 = (before.address, before.address6) if before is not None else ("", "")
+        return state_of(self._networks[name], self._ask(name), address, before6=address6)
 
     async def _tell(self, state: NetworkState) -> None:
         for follower in self._followers:
@@ -180,11 +182,26 @@ class HostNetworks:
                 if was is None or was.problem != state.problem:
                     self._say_of(state, logging.ERROR, Outcome.FAILED, _line(state))
             elif was is not None and was.problem:
-                line = f"{name} has {state.address}: machines there are served again"
+                line = f"{name} has {' and '.join(state.addresses)}: machines there are served again"
                 self._say_of(state, logging.INFO, Outcome.OK, line)
             elif was is not None and was.address != state.address:
                 line = f"{name} has {state.address} now, and no longer {was.address}: machines there are served by it"
                 self._say_of(state, logging.WARNING, Outcome.INFO, line)
+            if self._networks[name].ipv6 and not state.problem:
+                self._say_of_ipv6(state, was)
+
+    def _say_of_ipv6(self, state: NetworkState, was: NetworkState | None) -> None:
+        before = was.address6 if was is not None and not was.problem else None
+        if before == state.address6:
+            return
+        if not state.address6:
+            fixed = self._networks[state.interface].address6
+            why = f"{fixed} is no address of this host" if fixed else f"{state.interface} has no IPv6 address"
+            line = f"{why}: machines on {state.interface} are served over IPv4 alone"
+            self._say_of(state, logging.WARNING, Outcome.INFO, line)
+        elif before is not None:
+            line = f"{state.interface} has {state.address6} now: machines there are served by it over IPv6"
+            self._say_of(state, logging.WARNING if before else logging.INFO, Outcome.INFO, line)
 
     def _say_of(self, state: NetworkState, level: int, outcome: Outcome, line: str) -> None:
         log.log(level, "%s", line, extra={"fields": _fields(state)})

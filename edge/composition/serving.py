@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -30,6 +30,7 @@ from edge.composition.networks import HostNetworks
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
 from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
+from edge.dhcp6 import Responder6, Settings6, server_duid
 from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, has_ended, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
@@ -44,7 +45,7 @@ from edge.machines import (
     PendingWorkflows,
     ReadSecret,
 )
-from edge.neighbour.resolution import AddressResolution
+from edge.neighbour.resolution import AddressResolution, LinkLocalResolution
 from edge.neighbour.route import is_own
 from edge.page import Access, EdgeStatus, Health, Keys, Machines, Other, Pages, Rack, Site, Templates, WorkflowLookup
 from edge.peers import Peers, peer_metrics
@@ -55,6 +56,7 @@ from ipxe.parameters import is_hookos
 from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
 from tink.files.key_file import KeyFile
 from tink.metrics.families import Scraped
+from tink.net.host_port import join_host_port
 from tink.net.outbound import Reach
 from tink.server import TokenKeys, authority_of
 
@@ -141,12 +143,16 @@ class Serving:
         if self._osie_files is not None and metadata is not None:
             self._app = self._machine_app(self._osie_files, metadata, boot.tls_ca)
         gives_dhcp = Service.DHCP in wanted and edge.dhcp_mode is not DhcpMode.OFF
+        # Of a second DHCPv6 server there is no use beside another one: nothing like ProxyDHCP is known there.
+        gives_dhcp6 = gives_dhcp and edge.dhcp_mode is DhcpMode.RESERVATION and settings.networks[0].ipv6
         self._services = {
             state.interface: NetworkServices(
                 state,
                 self._responder if gives_dhcp else None,
                 self._tftp_server if Service.TFTP in wanted else None,
+                self._responder6 if gives_dhcp6 else None,
                 advertise=edge.router_advertisements,
+                routes=state.interface in edge.ipv6_router,
             )
             for state in networks.states
         }
@@ -231,7 +237,8 @@ class Serving:
         Raises each part's own error.
         """
         for sites in self._sites:
-            await sites.follow(state.interface, state.address)
+            for address in state.addresses:
+                await sites.follow(state.interface, address)
         await self._services[state.interface].follow(state)
         self._tell_of_peers()
         if self.peers is not None:
@@ -281,8 +288,8 @@ class Serving:
         for services in self._services.values():
             await services.receive_logs(self._syslog_server)
 
-    def _syslog_server(self, state: NetworkState) -> SyslogServer:
-        return SyslogServer(self._logs.take, host=state.address, interface=state.interface)
+    def _syslog_server(self, state: NetworkState, address: str) -> SyslogServer:
+        return SyslogServer(self._logs.take, host=address, interface=state.interface)
 
     def _mac_at(self, ip: str) -> str | None:
         machine = self._callers.machine(ip)
@@ -341,6 +348,7 @@ class Serving:
             tftp_ip=state.address,
             http_base_url=f"http://{state.address}:{self._settings.edge.http_port}",
             networks=state.networks,
+            ipv6=bool(state.address6),
         )
         return Responder(
             self._inventory,
@@ -356,14 +364,31 @@ class Serving:
             fast_path=self._settings.edge.fast_path,
         )
 
-    def _tftp_server(self, state: NetworkState) -> tuple[BootFiles, TftpServer]:
+    def _responder6(self, state: NetworkState) -> Responder6:
+        settings = Settings6(
+            IPv6Address(state.address6),
+            f"http://{join_host_port(state.address6, self._settings.edge.http_port)}",
+            duid=server_duid(state.mac),
+            networks=state.networks6,
+        )
+        return Responder6(
+            self._inventory,
+            settings,
+            self._journey.record,
+            time.monotonic,
+            self._binaries,
+            self._policy,
+            LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
+        )
+
+    def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles, TftpServer]:
         edge = self._settings.edge
         files = BootFiles(
             self._binaries,
             self._inventory,
             self._callers,
             self._policy,
-            address=state.address,
+            address=address,
             scripts=self._scripts,
             osie_files=self._osie_files,
             default_osie=edge.default_osie,
@@ -373,7 +398,7 @@ class Serving:
         server = TftpServer(
             files,
             self._journey.record,
-            host=state.address,
+            host=address,
             interface=state.interface,
             single_port=edge.tftp_single_port,
         )

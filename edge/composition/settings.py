@@ -80,6 +80,8 @@ class EdgeSettings:
     legacy_ports: tuple[int, ...] = ()
     syslog: Syslog = Syslog.AUTO
     router_advertisements: bool = False
+    ipv6_router: tuple[str, ...] = ()
+    """The interfaces on which this host says that it is a router."""
     trusted_proxies: Networks = ()
     metadata_nat: Networks = ()
     known_by_address: Networks = ()

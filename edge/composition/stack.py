@@ -58,6 +58,7 @@ from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, Resourc
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metrics.families import Scraped
 from tink.metrics.process import process_registry
+from tink.net.host_port import join_host_port
 from tink.server import WorkflowServer
 from tink.workflow import ended
 
@@ -487,7 +488,7 @@ class Stack:
         agents, port = AgentJourney(self.journey.record, self.inventory), self._settings.grpc_port
         if self._settings.grpc_addresses:
             self._fixed = AgentsAddresses(self._settings.grpc_addresses, port)
-        networked = [f"{state.address}:{port}" for state in networks.states if state.address]
+        networked = [join_host_port(address, port) for state in networks.states for address in state.addresses]
         server = WorkflowServer(
             client,
             workflows=informers[WORKFLOW],

@@ -19,7 +19,8 @@ class DhcpSettings:
 
     `server_ip` is this host's address on the machines' network (option 54); `tftp_ip` that of the TFTP server;
     `http_base_url` where machines reach the edge's HTTP server, e.g. `http://172.31.0.1:7080`.
-    `networks` are those of the interface that is served; without any, nothing is known of them.
+    `networks` are those of the interface that is served; without any, nothing is known of them. `ipv6`: machines are
+    served over IPv6, too, so that one that has only such an address is silently left to that.
 
     Raises SettingsError on construction.
     """
@@ -28,6 +29,7 @@ class DhcpSettings:
     tftp_ip: str
     http_base_url: str
     networks: tuple[IPv4Network, ...] = ()
+    ipv6: bool = False
 
     def __post_init__(self) -> None:
         for field, value in (("server_ip", self.server_ip), ("tftp_ip", self.tftp_ip)):

@@ -14,6 +14,7 @@ from typing import Final
 from edge.diagnose import dhcp_words, headers
 from edge.diagnose.headers import ArpPacket, Packet
 from tink.limits.newest import Newest
+from tink.net.host_port import join_host_port
 
 _DHCP_PORTS: Final = frozenset({67, 68, 4011})
 _TFTP_PORT: Final = 69
@@ -150,7 +151,8 @@ def _arp(packet: ArpPacket) -> str:
 
 
 def _way(packet: Packet) -> str:
-    return f"{packet.source}:{packet.source_port} > {packet.destination}:{packet.destination_port}"
+    ends = (packet.source, packet.source_port), (packet.destination, packet.destination_port)
+    return " > ".join(join_host_port(*end) for end in ends)
 
 
 def _pairs(words: list[str]) -> str:

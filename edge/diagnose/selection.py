@@ -20,8 +20,11 @@ _DHCP_PORTS = (67, 68, 4011)
 _REQUEST_WORDS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"HTTP", b"PRI ")
 # Full blocks of TFTP in the sizes that firmware asks for, as the total length of IP: 512, 1024, 1428, 1432, 1456, 1468.
 _FULL_BLOCKS = (544, 1056, 1460, 1464, 1488, 1500)
+# The same over IPv6, where EDK2 asks for 1228: what the header says is without itself.
+_FULL_BLOCKS_6 = (524, 1036, 1240, 1420, 1440, 1460)
 
 _ETHERTYPE, _IP = 12, 14
+_IPV6, _IN_IPV6 = 0x86DD, _IP + 40  # of packets without extension headers, as all of firmware's are
 _CHADDR = 8 + 28  # behind the IP header: UDP's, and what BOOTP has before chaddr
 
 
@@ -37,6 +40,7 @@ def conversation_of(mac: bytes) -> bytes:
             *_is_of(mac),
             "its",
             (bpf.LOAD_HALF, _ETHERTYPE),
+            (bpf.EQUAL, _IPV6, "ipv6", ""),
             (bpf.EQUAL, 0x0800, "", "all"),
             (bpf.LOAD_HALF, _IP + 6),
             (bpf.BITS, 0x1FFF, "none", ""),
@@ -59,12 +63,38 @@ def conversation_of(mac: bytes) -> bytes:
             (bpf.EQUAL, 3, "", "all"),
             (bpf.LOAD_HALF, _IP + 2),
             *((bpf.EQUAL, length, "none", "") for length in _FULL_BLOCKS),
+            (bpf.RETURN, SNAP_BYTES),
+            *_says_something_in_ipv6(),
             "all",
             (bpf.RETURN, SNAP_BYTES),
             "none",
             (bpf.RETURN, 0),
         ]
     )
+
+
+def _says_something_in_ipv6() -> list[bpf.Line]:
+    """Goes to "all" or "none", or falls through to what comes behind it."""
+    return [
+        "ipv6",
+        (bpf.LOAD_BYTE, _IP + 6),
+        (bpf.EQUAL, 17, "udp6", ""),
+        (bpf.EQUAL, 6, "", "all"),
+        (bpf.LOAD_BYTE, _IN_IPV6 + 12),
+        (bpf.AND, 0xF0),
+        (bpf.SHIFT_RIGHT, 2),
+        (bpf.A_TO_X, 0),
+        (bpf.LOAD_AT_X, _IN_IPV6),
+        *((bpf.EQUAL, int.from_bytes(word, "big"), "all", "") for word in _REQUEST_WORDS),
+        (bpf.RETURN, 0),
+        "udp6",
+        (bpf.LOAD, _IN_IPV6 + 8),
+        (bpf.EQUAL, 0x0003_0001, "all", ""),
+        (bpf.LOAD_HALF, _IN_IPV6 + 8),
+        (bpf.EQUAL, 3, "", "all"),
+        (bpf.LOAD_HALF, _IP + 4),
+        *((bpf.EQUAL, length, "none", "") for length in _FULL_BLOCKS_6),
+    ]
 
 
 def _is_of(mac: bytes) -> list[bpf.Line]:

@@ -344,6 +344,7 @@ def _machine_json(machine: Machine) -> dict[str, object]:
         "mac": machine.mac,
         "registered": True,
         "ip": machine.ip,
+        "ipv6": machine.ipv6,
         "name": machine.name,
         "namespace": machine.namespace,
     }

@@ -67,11 +67,15 @@ class Context:
             message = f"{what} asked for from {caller.address} by {caller.mac}, which is no MAC of this machine"
             self.record(owner.mac, step, Outcome.REFUSED, message, **asked_by(caller))
         asker = self.inventory.by_mac(caller.mac) if caller.mac is not None else None
-        if asker is not None and asker.ip and asker.ip != caller.address and self.first("elsewhere", asker.mac, step):
+        reserved = asker.addresses if asker is not None else ()
+        is_elsewhere = bool(reserved) and caller.address not in reserved
+        if asker is not None and is_elsewhere and self.first("elsewhere", asker.mac, step):
             whose = (
                 f"the address of Hardware {owner.namespace}/{owner.name}" if owner is not None else "not its address"
             )
-            message = f"{what} asked for from {caller.address}, which is {whose}: its Hardware says {asker.ip}"
+            message = (
+                f"{what} asked for from {caller.address}, which is {whose}: its Hardware says {' and '.join(reserved)}"
+            )
             self.record(asker.mac, step, Outcome.FAILED, message, **asked_by(caller))
         return self.refuse(
             status or caller.status, caller.reason, seen=caller.address, why=f"{what} asked for {caller.why}"

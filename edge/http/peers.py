@@ -28,6 +28,7 @@ from edge.peers import (
     StrangerError,
     VerifiedRequest,
 )
+from tink.net.host_port import join_host_port
 
 log = logging.getLogger(__name__)
 
@@ -130,5 +131,5 @@ def _signed(request: web.Request, body: bytes) -> Request:
     """What the request is, as it came here: to this address of ours, whatever it says."""
     name = request.protocol.sockname
     port = name[1] if isinstance(name, tuple) else 0
-    authority = f"{local_address(request)}:{port}"
+    authority = join_host_port(local_address(request), port)
     return Request(request.method, authority, request.raw_path, body, request.headers.get("Range", ""))

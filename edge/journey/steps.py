@@ -94,6 +94,15 @@ _DHCP = {
     ("iPXE", "ack"): Milestone.IPXE_LEASED,
     ("operating system", "offer"): Milestone.OS_OFFERED,
     ("operating system", "ack"): Milestone.OS_LEASED,
+    # DHCPv6; of the firmware's own network stack, beside its boot programs, there is nothing to be told.
+    ("PXE ROM", "advertise"): Milestone.OFFERED,
+    ("PXE ROM", "reply"): Milestone.LEASED,
+    ("HTTP Boot ROM", "advertise"): Milestone.OFFERED,
+    ("HTTP Boot ROM", "reply"): Milestone.LEASED,
+    ("iPXE", "advertise"): Milestone.IPXE_OFFERED,
+    ("iPXE", "reply"): Milestone.IPXE_LEASED,
+    ("operating system", "advertise"): Milestone.OS_OFFERED,
+    ("operating system", "reply"): Milestone.OS_LEASED,
 }
 _DONE = {
     Step.TFTP: Milestone.PROGRAM_SENT,

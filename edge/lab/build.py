@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge.lab.rack import HTTP_PORT, IPV6
 from edge.lab.shell import CommandError, run
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -104,8 +105,11 @@ class Builder:
         ]
         return f"{'; '.join(works) or 'clearing up'}; {_fetched(self._cache) / 1e6:.1f} MB of packages fetched"
 
-    async def build(self, *, full: bool) -> Artifacts:
-        """Make what is missing or out of date; with `full`, the image with cloud-init. Raises CommandError."""
+    async def build(self, *, full: bool, ipv6: bool = False) -> Artifacts:
+        """Make what is missing or out of date; with `full`, the image with cloud-init, which asks over `ipv6`.
+
+        Raises CommandError.
+        """
         shutil.rmtree(self._work, ignore_errors=True)  # of a lab that was killed
         self._work.mkdir(parents=True)
         # Side by side: each waits for a mirror while another one computes.
@@ -115,9 +119,7 @@ class Builder:
             stack.enter_context(_unwrapped())
             async with asyncio.TaskGroup() as group:
                 making_osie = group.create_task(self._osie())
-                making_image = group.create_task(
-                    self._image("build-cloud.sh", "debian-cloud.raw.zst") if full else self._tiny()
-                )
+                making_image = group.create_task(self._cloud(ipv6=ipv6) if full else self._tiny())
                 making_actions = group.create_task(self._actions())
         osie, image = making_osie.result(), making_image.result()
         actions, digest = making_actions.result()
@@ -183,17 +185,23 @@ class Builder:
         """What the recipes have in common."""
         return {name: self._deploy / name for name in ("kernel.sh", "debian-sources.sh")}
 
+    async def _cloud(self, *, ipv6: bool) -> Path:
+        if ipv6:
+            url = f"http://{IPV6.host}:{HTTP_PORT}"
+            return await self._image("build-cloud.sh", "debian-cloud-ipv6.raw.zst", "--metadata-url", url)
+        return await self._image("build-cloud.sh", "debian-cloud.raw.zst")
+
     async def _tiny(self) -> Path:
         return await self._image("build-tiny.sh", "tiny.raw.gz")
 
-    async def _image(self, recipe: str, name: str) -> Path:
+    async def _image(self, recipe: str, name: str, *more: str) -> Path:
         directory = self._cache / "images"
         directory.mkdir(exist_ok=True)
         out = directory / name
 
         async def build(hear: Say) -> None:
             script = self._deploy / "image" / recipe
-            command: list[str | Path] = ["bash", script, "--cache", self._cache / "debs", out]
+            command: list[str | Path] = ["bash", script, "--cache", self._cache / "debs", *more, out]
             await run(command, timeout=_BUILD_SECONDS, env=await self._recipe(hear), progress=hear)
 
         await self._once(out, _digest(_files(self._deploy / "image") | self._common()), "disk image", name, build)

@@ -51,6 +51,16 @@ class MachineSettings:
     processors: int = 2
     disk_mib: int = 64
     icount: int | None = None
+    ipv6: bool = False
+    """Whether the firmware is to boot by IPv6: HTTP Boot after it has tried IPv4, PXE without."""
+
+    @property
+    def switched_off(self) -> tuple[str, ...]:
+        """OVMF's boot clients and protocols that are to be left out, so that none is waited for in vain."""
+        if self.firmware.boots_by_http:
+            # OVMF's HTTP Boot over IPv6 fails where nothing was tried before it ("Unexpected network error").
+            return "IPv4PXESupport", "IPv6PXESupport"
+        return ("IPv4PXESupport", "IPv4Support") if self.ipv6 else ()
 
 
 # Where a processor says that it copies bytes quickly by one instruction (ERMS, FSRM), kernel and C library let it: TCG
@@ -128,12 +138,15 @@ class Machine:
             return [*command, "-machine", "pc,graphics=off", "-device", card]
         # Without an option ROM, OVMF's own clients boot the card: a first stage that is not iPXE. PXE comes before HTTP
         # Boot, which would be tried two minutes later.
-        switched_off = ("IPv4PXESupport", "IPv6PXESupport") if settings.firmware.boots_by_http else ()
         is_secure = settings.firmware.is_secure
         code = _OVMF / f"OVMF_CODE_4M{'.secboot' if is_secure else ''}.fd"
         return [
             *command,
-            *(word for name in switched_off for word in ("-fw_cfg", f"name=opt/org.tianocore/{name},string=n")),
+            *(
+                word
+                for name in settings.switched_off
+                for word in ("-fw_cfg", f"name=opt/org.tianocore/{name},string=n")
+            ),
             *("-machine", "q35,smm=on" if is_secure else "q35", "-device", f"{card},romfile="),
             *(_GUARDED_VARIABLES if is_secure else ()),
             *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={code}"),

@@ -1,21 +1,29 @@
 """The rack: a network namespace with a bridge, and a tap for each machine; made for one lab and removed after it.
 
 Nothing leads out of it: no route, no uplink, no address of this host. The lab's own process moves into the namespace,
-so all it starts is inside.
+so all it starts is inside, but for what it builds beforehand.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import socket
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge.lab.shell import CommandError, run
 
 PREFIX = "tinkedge-lab-"
+HTTP_PORT = 7080
+"""Of the edge in the rack."""
 _NAMESPACES = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000  # sched.h
+_ETH_P_IP, _ETH_P_ARP = 0x0800, 0x0806  # linux/if_ether.h
+_SOL_PACKET, _PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,15 @@ class RackNetwork:
     prefix: int = 24
     tap: str = "machine0"
 
+    @property
+    def host(self) -> str:
+        """The address as it stands in URLs."""
+        return f"[{self.address}]" if ":" in self.address else self.address
+
+
+IPV6 = RackNetwork(address="fd31:77::1", prefix=64)
+"""A rack without IPv4; the manifests in deploy/examples/ipv6 are written for it."""
+
 
 class Rack:
     """A network namespace named after the process that owns it."""
@@ -35,6 +52,7 @@ class Rack:
         self.network = network
         self.namespace = f"{PREFIX}{os.getpid()}"
         self._home: int | None = None
+        self._ears: list[socket.socket] = []
 
     async def up(self) -> None:
         """Make the namespace and move this process into it. Raises CommandError, e.g. without the privilege."""
@@ -54,15 +72,41 @@ class Rack:
         await run([*ip, network.tap, "master", network.bridge])
         await run([*ip, network.tap, "up"])
         await run([*ip, network.bridge, "up"])
+        if ":" in network.address:
+            self._ears = [_hear(network.bridge, protocol) for protocol in (_ETH_P_IP, _ETH_P_ARP)]
+
+    def ipv4_packets(self) -> int:
+        """How many packets of IPv4 and ARP have come in since the last call; of a rack that has IPv6 alone."""
+        # The kernel counts them, whether there was room for them or not: tpacket_stats, packets and drops.
+        told = [sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8) for sock in self._ears]
+        return sum(struct.unpack("=II", each)[0] for each in told)
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """Meanwhile this process, and what it starts, has the host's network; what was started before stays inside."""
+        assert self._home is not None  # noqa: S101 - for the type checker; up() has set it
+        _setns(self._home)
+        try:
+            yield
+        finally:
+            _enter(_NAMESPACES / self.namespace)
 
     async def down(self) -> None:
         """Leave the namespace and remove it, with everything in it."""
         if self._home is None:
             return
+        while self._ears:
+            self._ears.pop().close()
         _setns(self._home)
         os.close(self._home)
         self._home = None
         await run(["ip", "netns", "delete", self.namespace])
+
+
+def _hear(interface: str, protocol: int) -> socket.socket:
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    sock.bind((interface, protocol))
+    return sock
 
 
 async def remove_abandoned() -> None:

@@ -1,4 +1,4 @@
-"""One lab: build what is missing, put up the rack, start the stack, apply manifests, boot a machine, tell its story.
+"""One lab: put up the rack, start the stack, build what is missing, apply manifests, boot a machine, tell its story.
 
 The order of this file is the order of the journey. Everything that was started is taken down in reverse, whatever
 happens; what went wrong is raised as `LabError`, which names the last step that worked.
@@ -27,14 +27,13 @@ from edge.journey.follow import follow
 from edge.lab.build import Builder, recipes
 from edge.lab.machine import Firmware, Machine, MachineSettings
 from edge.lab.progress import Progress
-from edge.lab.rack import Rack, RackNetwork
+from edge.lab.rack import HTTP_PORT, IPV6, Rack, RackNetwork
 from edge.lab.screen import Screen
 from edge.lab.shell import CommandError, Daemon, run
 from edge.lab.supply import Depot, Registry
 
 MAC = "52:54:00:12:34:56"
 _ADMIN = "http://127.0.0.1:7081"
-_HTTP_PORT = 7080
 _TINY_DISK_MIB = 64
 _FULL_DISK_MIB = 2048
 _TERMINAL = ("Succeeded", "Failed", "Canceled")
@@ -58,6 +57,8 @@ class LabSettings:
     memory_mib: int = 1024
     patience: float = 120.0
     manifests: Path | None = None
+    ipv6: bool = False
+    """Whether the rack has IPv6 alone."""
 
 
 class Lab:
@@ -68,7 +69,7 @@ class Lab:
         self._screen = screen
         self._last_step = "nothing yet"
         self._workflow = ""
-        self._network = RackNetwork()
+        self._network = IPV6 if settings.ipv6 else RackNetwork()
         self._logs = settings.cache / "lab-logs"
         self._doing: Callable[[], str] = lambda: "looking at this host"
 
@@ -97,13 +98,6 @@ class Lab:
         self._examine()
         settings.cache.mkdir(parents=True, exist_ok=True)
         self._lock(stack)
-        builder = Builder(settings.cache, lambda what: self._screen.step("build", what, Outcome.INFO), settings.wheel)
-        self._doing = builder.doing
-        artifacts = await builder.build(full=settings.full)
-        self._done(
-            "build", f"OSIE {_megabytes(artifacts.kernel, artifacts.initrd)}, disk image {_megabytes(artifacts.image)}"
-        )
-
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
         directory = settings.cache / "running"
@@ -116,14 +110,22 @@ class Lab:
         await rack.up()
         self._done("rack", f"namespace {rack.namespace}, bridge {self._network.address}/{self._network.prefix}")
 
+        # It starts while things are built, which waits for mirrors and disks.
+        edge = await self._start_stack(directory)
+        stack.push_async_callback(edge.stop)
+        builder = Builder(settings.cache, lambda what: self._screen.step("build", what, Outcome.INFO), settings.wheel)
+        self._doing = builder.doing
+        with rack.outside():
+            artifacts = await builder.build(full=settings.full, ipv6=settings.ipv6)
+        self._done(
+            "build", f"OSIE {_megabytes(artifacts.kernel, artifacts.initrd)}, disk image {_megabytes(artifacts.image)}"
+        )
+
         registry = Registry(self._network.address, settings.cache / "registry", self._logs)
         depot = Depot(self._network.address)
         stack.push_async_callback(registry.stop)
         stack.push_async_callback(depot.stop)
         self._doing = lambda: "starting the stack, and filling the registry"
-        # The stack imports while the registry starts.
-        edge = await self._start_stack(directory)
-        stack.push_async_callback(edge.stop)
         await asyncio.gather(registry.start(artifacts), depot.start(artifacts))
         await self._ready(edge)
         self._done("up", "API, DHCP, TFTP, HTTP, metadata, controller and gRPC server are ready")
@@ -144,6 +146,8 @@ class Lab:
         took = self._screen.since_power_on()
         self._doing = lambda: "comparing and taking down"
         await self._prove(kubectl, machine, artifacts.image)
+        if settings.ipv6:
+            self._done("rack", f"the machine has sent {rack.ipv4_packets()} packets of IPv4 and ARP since power-on")
 
         used = edge.cpu_seconds() - before
         self._screen.block("")
@@ -181,28 +185,26 @@ class Lab:
     async def _start_stack(self, directory: Path) -> Daemon:
         command: list[str | Path] = [
             *(sys.executable, "-m", "edge.cli", "up"),
+            *("--data-dir", directory / "data", "--interface", self._network.bridge),
             *(
-                "--data-dir",
-                directory / "data",
-                "--interface",
-                self._network.bridge,
-                "--public-ip",
-                self._network.address,
+                ["--ipv6", "--ipv6-router", self._network.bridge]
+                if self._settings.ipv6
+                else ["--public-ip", self._network.address]
             ),
-            *("--insecure-registry", f"{self._network.address}:5000", "--router-advertisements"),
+            *("--insecure-registry", f"{self._network.host}:5000", "--router-advertisements"),
             # The depot is on the rack's own address.
             *("--allow-upstream", self._network.address),
         ]
         if self._settings.ipxe_dir is not None:
             command += ["--ipxe-dir", self._settings.ipxe_dir]
-        if self._settings.firmware.is_secure:
+        if self._settings.firmware.is_secure or self._settings.shim_dir is not None:
             command += ["--boot-path", "grub"]
         if self._settings.shim_dir is not None:
             command += ["--shim-dir", self._settings.shim_dir]
         return await Daemon.start("tinkedge up", command, self._logs / "tinkedge-up.log")
 
     async def _ready(self, edge: Daemon, within: float = 30) -> None:
-        url = f"http://{self._network.address}:{_HTTP_PORT}/readyz"
+        url = f"http://{self._network.host}:{HTTP_PORT}/readyz"
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
             for _ in range(int(within / 0.05)):
                 if edge.returncode is not None:
@@ -220,6 +222,10 @@ class Lab:
         if self._settings.manifests is not None:
             return ["-f", str(self._settings.manifests)]
         examples = recipes() / "examples"
+        if self._settings.ipv6:
+            names = ["ipv6/full.yaml", "full/template.yaml"] if self._settings.full else []
+            names = names or ["ipv6/machine.yaml", "template.yaml"]
+            return [argument for name in names for argument in ("-f", str(examples / name))]
         files = ["hardware.yaml", "osie.yaml"]
         files += (
             ["full/template.yaml", "full/workflow.yaml"] if self._settings.full else ["template.yaml", "workflow.yaml"]
@@ -237,6 +243,7 @@ class Lab:
             # Emulated ones wait for each other at every step: two take nearly twice the processor time of one.
             processors=1 if settings.accel == "tcg" else 2,
             disk_mib=_FULL_DISK_MIB if settings.full else _TINY_DISK_MIB,
+            ipv6=settings.ipv6,
         )
 
     async def _keep_screen(self, machine: Machine) -> None:

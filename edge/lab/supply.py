@@ -15,6 +15,7 @@ from aiohttp import web
 
 from edge.lab.build import Artifacts, recipes
 from edge.lab.shell import CommandError, Daemon, run
+from tink.net.host_port import join_host_port
 
 REGISTRY_PORT = 5000
 DEPOT_PORT = 8080
@@ -24,20 +25,23 @@ class Registry:
     """A private container registry at `address`:5000; its images stay in `storage` for the next lab."""
 
     def __init__(self, address: str, storage: Path, directory: Path) -> None:
+        self._listening = join_host_port(address, REGISTRY_PORT)
         self._storage = storage
         self._config = directory / "registry.yml"
         self._log = directory / "registry.log"
         self._daemon: Daemon | None = None
-        self.authority = f"{address}:{REGISTRY_PORT}"
+        # skopeo of Debian 12 knows no IPv6 address as a registry, so that one is filled by way of loopback.
+        self.authority = f"localhost:{REGISTRY_PORT}" if ":" in address else self._listening
 
     async def start(self, artifacts: Artifacts) -> None:
         """Start it and make sure that it holds the action images. Raises CommandError."""
         self._storage.mkdir(parents=True, exist_ok=True)
+        listening = self._listening if self.authority == self._listening else f":{REGISTRY_PORT}"
         self._config.write_text(
             "version: 0.1\n"
             "log: {level: info, accesslog: {disabled: true}}\n"
             f"storage: {{filesystem: {{rootdirectory: {self._storage}}}, delete: {{enabled: true}}}}\n"
-            f"http: {{addr: {self.authority}}}\n"
+            f"http: {{addr: '{listening}'}}\n"
         )
         self._daemon = await Daemon.start("registry", ["docker-registry", "serve", self._config], self._log)
         await self._answering()

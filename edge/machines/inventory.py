@@ -1,4 +1,4 @@
-"""Hardware indexed by MAC and by IPv4 address: how every server at the edge recognises a machine.
+"""Hardware indexed by MAC and by IP address: how every server at the edge recognises a machine.
 
 Fed by an informer of Hardware objects (`tink.kube`), one event at a time; read synchronously by DHCP, TFTP, HTTP and
 the metadata service. A look-up is a dictionary access, whatever the number of machines.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 
 import orjson
 from pydantic import ValidationError
@@ -36,8 +37,8 @@ _SERVED_METADATA = ("name", "namespace", "labels", "annotations")
 class Machine:
     """One network interface of one Hardware, as it was when the machine was looked up.
 
-    `mac` is lower case with colons; `ip` is the reserved IPv4 address in dotted form, or None where none is given;
-    `boot_path` what its Hardware says of it, None: nothing.
+    `mac` is lower case with colons; `ip` is the reserved IPv4 address in dotted form and `ipv6` the IPv6 address in its
+    one spelling (RFC 5952), or None where none is given; `boot_path` what its Hardware says of it, None: nothing.
     """
 
     mac: str
@@ -47,8 +48,14 @@ class Machine:
     disable_dhcp: bool
     disable_netboot: bool
     boot_path: BootPath | None
+    ipv6: str | None
     _packed: bytes = field(repr=False)
     _read: Callable[[bytes], Hardware] = field(repr=False)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Those that it has reserved."""
+        return tuple(address for address in (self.ip, self.ipv6) if address is not None)
 
     @property
     def hardware(self) -> Hardware:
@@ -98,12 +105,14 @@ class Inventory:
         return _all(self._by_mac, mac)
 
     def by_ip(self, ip: str) -> Machine | None:
-        """The machine with this reserved IPv4 address; None if none has it, or more than one claims it."""
+        """The machine with this reserved address, dotted or as RFC 5952 spells it; None if none has it, or several
+        claim it.
+        """
         found = self._by_ip.get(ip)
         return found if isinstance(found, Machine) else None
 
     def claimants_of_ip(self, ip: str) -> tuple[Machine, ...]:
-        """All machines whose Hardware reserves this IPv4 address: more than one is an operator's mistake."""
+        """All machines whose Hardware reserves this address: more than one is an operator's mistake."""
         return _all(self._by_ip, ip)
 
     def by_name(self, name: str, namespace: str = "default") -> tuple[Machine, ...]:
@@ -148,17 +157,17 @@ class Inventory:
         old = self._by_object.pop(key, ())
         if new:
             self._by_object[key] = new
-        addresses = {machine.ip for machine in (*old, *new) if machine.ip is not None}
+        addresses = {address for machine in (*old, *new) for address in machine.addresses}
         # Whose address was claimed by several, or is from now on, is served otherwise without a change of its own.
         rivals = [machine for ip in addresses for machine in _all(self._by_ip, ip)]
         for machine in old:
             _discard(self._by_mac, machine.mac, machine)
-            if machine.ip is not None:
-                _discard(self._by_ip, machine.ip, machine)
+            for address in machine.addresses:
+                _discard(self._by_ip, address, machine)
         for machine in new:
             _add(self._by_mac, "MAC", machine.mac, machine)
-            if machine.ip is not None:
-                _add(self._by_ip, "IP", machine.ip, machine)
+            for address in machine.addresses:
+                _add(self._by_ip, "IP", address, machine)
         self._notify(machine.mac for machine in (*old, *new, *rivals))
 
     def _notify(self, macs: Iterable[str]) -> None:
@@ -186,9 +195,11 @@ class Inventory:
                     mac,
                 )
                 continue
-            ip = interface.dhcp.ip if interface.dhcp is not None else None
+            dhcp = interface.dhcp
+            ip = dhcp.ip if dhcp is not None else None
+            ipv6 = str(IPv6Address(dhcp.ipv6.address)) if dhcp is not None and dhcp.ipv6 is not None else None
             disabled = interface.disable_dhcp, interface.disable_netboot
-            yield Machine(mac, ip, namespace, name, *disabled, path, packed, read)
+            yield Machine(mac, ip, namespace, name, *disabled, path, ipv6, packed, read)
 
     def _read(self, packed: bytes) -> Hardware:
         hardware = self._at_hand.get(packed)

@@ -197,4 +197,6 @@ def _networks(obj: Raw) -> list[IPv4Network]:
 
 def _addresses(obj: Raw) -> list[str]:
     dhcp = [interface.get("dhcp") for interface in _interfaces(obj)]
-    return [str(one["ip"]) for one in dhcp if isinstance(one, dict) and one.get("ip")]
+    found = [str(one["ip"]) for one in dhcp if isinstance(one, dict) and one.get("ip")]
+    ipv6 = [as_mapping(as_mapping(one).get("ipv6")).get("address") for one in dhcp]
+    return found + [str(address) for address in ipv6 if address]

@@ -95,6 +95,7 @@ class MachineScripts:
             return self._reason(record, mac, Outcome.FAILED, reason, client, path)
         self.logs_wanted = self.logs_wanted or script.logs
         facts = {"boots": "osie", "osie": "/".join(script.osie)} if script.osie is not None else {"boots": "own"}
+        facts |= {"vlan": script.vlan} if script.vlan else {}
         record(mac, Step.SCRIPT, Outcome.OK, f"script sent: {script.what}", client=client, **facts)
         return script.text if machine is None else self._of(path).to_send(mac, script)
 

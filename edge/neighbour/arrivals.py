@@ -30,6 +30,8 @@ _BACKLOG_BYTES: Final = 128 * 1024
 
 # linux/if_ether.h
 _ETH_P_ALL: Final = 0x0003
+_IPV6: Final = b"\x86\xdd"
+_IN_IPV6: Final = 14 + 40
 _PACKET_OUTGOING: Final = 4  # linux/if_packet.h
 _SYN: Final = 0x02
 _TFTP: Final = 69
@@ -87,7 +89,7 @@ class Arrivals:
         self._socket.close()
 
     def asked(self, ip: str, since: float) -> dict[str, int]:
-        """How often an address (dotted) knocked at which port of ours (`udp/69`, `tcp/7080`) after that time.
+        """How often an address knocked at which port of ours (`udp/69`, `tcp/7080`) after that time.
 
         Of TCP, how often it asked for the connection that it wanted last: only one that was not heard asks again.
         """
@@ -113,29 +115,33 @@ class Arrivals:
             self._count(frame, outgoing=where[2] == _PACKET_OUTGOING)
 
     def _count(self, frame: bytes, *, outgoing: bool) -> None:
-        ports = 14 + 4 * (frame[14] & 0x0F)
+        if frame[12:14] == _IPV6:
+            ports, protocol, sender, receiver = _IN_IPV6, frame[20], frame[22:38], frame[38:54]
+        else:
+            ports, protocol, sender, receiver = 14 + 4 * (frame[14] & 0x0F), frame[23], frame[26:30], frame[30:34]
         if len(frame) < ports + 4:
             return
         source, target = struct.unpack_from("!HH", frame, ports)
         if outgoing:
-            if frame[23] == socket.IPPROTO_TCP and source in self._tcp_ports:
-                self._at(frame[30:34], f"tcp/{source}").answered.append(self._clock())
-        elif frame[23] == socket.IPPROTO_UDP:
-            self._at(frame[26:30], "udp/69").asked.append(self._clock())
+            if protocol == socket.IPPROTO_TCP and source in self._tcp_ports:
+                self._at(receiver, f"tcp/{source}").answered.append(self._clock())
+        elif protocol == socket.IPPROTO_UDP:
+            self._at(sender, "udp/69").asked.append(self._clock())
         elif target in self._tcp_ports:
-            self._at(frame[26:30], f"tcp/{target}").opened(source, self._clock())
+            self._at(sender, f"tcp/{target}").opened(source, self._clock())
 
     def _at(self, address: bytes, port: str) -> _Knocks:
-        ip = socket.inet_ntoa(address)
+        ip = socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
         ports = self._knocks[ip] = self._knocks.get(ip, {})
         return ports.setdefault(port, _Knocks())
 
 
 def program(*tcp_ports: int) -> bytes:
-    """The filter: UDP to port 69, and TCP with SYN to or from these ports; IPv4, no later fragments."""
+    """The filter: UDP to port 69, and TCP with SYN to or from these ports; no later fragments, no IPv6 extensions."""
     return bpf.assemble(
         [
             (bpf.LOAD_HALF, 12),
+            (bpf.EQUAL, 0x86DD, "ipv6", ""),
             (bpf.EQUAL, 0x0800, "", "drop"),
             (bpf.LOAD_HALF, 20),
             (bpf.BITS, 0x1FFF, "drop", ""),
@@ -152,6 +158,20 @@ def program(*tcp_ports: int) -> bytes:
             (bpf.RETURN, 0),
             "udp",
             (bpf.LOAD_HALF_AT_X, 16),
+            (bpf.EQUAL, _TFTP, "take", "drop"),
+            "ipv6",
+            (bpf.LOAD_BYTE, 20),
+            (bpf.EQUAL, socket.IPPROTO_UDP, "udp6", ""),
+            (bpf.EQUAL, socket.IPPROTO_TCP, "", "drop"),
+            (bpf.LOAD_BYTE, _IN_IPV6 + 13),
+            (bpf.BITS, _SYN, "", "drop"),
+            (bpf.LOAD_HALF, _IN_IPV6 + 2),
+            *((bpf.EQUAL, port, "take", "") for port in tcp_ports),
+            (bpf.LOAD_HALF, _IN_IPV6),
+            *((bpf.EQUAL, port, "take", "") for port in tcp_ports),
+            (bpf.RETURN, 0),
+            "udp6",
+            (bpf.LOAD_HALF, _IN_IPV6 + 2),
             (bpf.EQUAL, _TFTP, "take", ""),
             "drop",
             (bpf.RETURN, 0),

@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Final
 
 from edge.neighbour.netlink import HEADER, Multicast, ask, ask_for_all, attribute, attributes_of, question
@@ -21,6 +21,7 @@ from edge.neighbour.netlink import HEADER, Multicast, ask, ask_for_all, attribut
 # linux/rtnetlink.h, linux/if_link.h, linux/if_addr.h, linux/if.h
 _RTMGRP_LINK: Final = 1
 _RTMGRP_IPV4_IFADDR: Final = 0x10
+_RTMGRP_IPV6_IFADDR: Final = 0x100
 _RTM_NEWLINK: Final = 16
 _RTM_GETLINK: Final = 18
 _RTM_NEWADDR: Final = 20
@@ -33,6 +34,11 @@ _IFLA_LINK_NETNSID: Final = 37
 _ARPHRD_ETHER: Final = 1  # linux/if_arp.h
 _IFA_ADDRESS: Final = 1
 _IFA_LOCAL: Final = 2
+_IFA_FLAGS: Final = 8
+_IFLA_ADDRESS: Final = 1
+_NOT_OURS_TO_TELL: Final = 0x01 | 0x08 | 0x20 | 0x40
+"""IFA_F_TEMPORARY (RFC 8981), DADFAILED, DEPRECATED, TENTATIVE: what nobody is to be told of, or not yet."""
+_PERMANENT: Final = 0x80  # IFA_F_PERMANENT
 _IFF_UP: Final = 1
 _IFF_LOWER_UP: Final = 0x10000
 _SCOPE_UNIVERSE: Final = 0
@@ -50,7 +56,8 @@ class Link:
     """An interface. `up`: it is switched on; `carrier`: and there is somebody at the other end of its cable.
 
     `index` is another one when it was removed and made anew. `addresses`, with their networks, are in the kernel's
-    order, but those of this link or host alone come last.
+    order, but those of this link or host alone come last. `addresses6` are those of IPv6 that others can be told, again
+    in the kernel's order, but those that a router's advertisement made come last; `mac` is empty where it has none.
     """
 
     name: str
@@ -59,6 +66,8 @@ class Link:
     carrier: bool
     mtu: int
     addresses: tuple[IPv4Interface, ...] = ()
+    addresses6: tuple[IPv6Interface, ...] = ()
+    mac: bytes = b""
 
     def has(self, address: str) -> bool:
         """Whether the address (dotted) is one of this interface's."""
@@ -114,7 +123,8 @@ def _read(name: str, answer: bytes) -> Link | None:
         return None  # an alternative name (ip-link(8), altname), by which sockets can't be bound
     (mtu,) = struct.unpack("=I", attributes.get(_IFLA_MTU, bytes(4)))
     up = bool(flags & _IFF_UP)
-    return Link(name, index, up, up and bool(flags & _IFF_LOWER_UP), mtu, _addresses(index))
+    carrier, mac = up and bool(flags & _IFF_LOWER_UP), attributes.get(_IFLA_ADDRESS, b"")
+    return Link(name, index, up, carrier, mtu, _addresses(index), _addresses6(index), mac if len(mac) == 6 else b"")
 
 
 def _addresses(index: int) -> tuple[IPv4Interface, ...]:
@@ -131,8 +141,28 @@ def _addresses(index: int) -> tuple[IPv4Interface, ...]:
     return tuple(address for _, address in sorted(found, key=lambda one: one[0]))
 
 
+def _addresses6(index: int) -> tuple[IPv6Interface, ...]:
+    body = _ADDRESS.pack(socket.AF_INET6, 0, 0, 0, index)
+    found: list[tuple[bool, IPv6Interface]] = []
+    try:
+        messages = [*ask_for_all(question(_RTM_GETADDR, body, 1, dump=True))]
+    except OSError:
+        return ()  # of a kernel without IPv6
+    for message in messages:
+        if HEADER.unpack_from(message)[1] != _RTM_NEWADDR:
+            continue
+        family, prefix, flags, scope, of = _ADDRESS.unpack_from(message, HEADER.size)
+        attributes = attributes_of(message, HEADER.size + _ADDRESS.size)
+        local = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS, b"")
+        flags |= int.from_bytes(attributes.get(_IFA_FLAGS, b""), sys.byteorder)
+        is_told = scope == _SCOPE_UNIVERSE and not flags & _NOT_OURS_TO_TELL
+        if family == socket.AF_INET6 and of == index and len(local) == 16 and is_told:
+            found.append((not flags & _PERMANENT, IPv6Interface((IPv6Address(local), prefix))))
+    return tuple(address for _, address in sorted(found, key=lambda one: one[0]))
+
+
 class LinkChanges:
-    """Calls `changed()` some time after links or IPv4 addresses of this host have changed. Needs a running loop."""
+    """Calls `changed()` some time after links or addresses of this host have changed. Needs a running loop."""
 
     def __init__(self, changed: Callable[[], None], settle_seconds: float = SETTLE_SECONDS) -> None:
         """Raises OSError where the kernel has no such messages."""
@@ -140,7 +170,7 @@ class LinkChanges:
         self._settle_seconds = settle_seconds
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._multicast = Multicast(_RTMGRP_LINK | _RTMGRP_IPV4_IFADDR, self._heard)
+        self._multicast = Multicast(_RTMGRP_LINK | _RTMGRP_IPV4_IFADDR | _RTMGRP_IPV6_IFADDR, self._heard)
 
     def close(self) -> None:
         """Hear no more."""

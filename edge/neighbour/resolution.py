@@ -13,10 +13,14 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from tink.limits.allowance import Allowance
+
 log = logging.getLogger(__name__)
 
 SECONDS: Final = 1.0
 """How long an answer is waited for; the kernel asks three times, a second apart, and a host answers at once."""
+QUESTIONS_A_SECOND: Final = 100
+"""Of hosts with a link-local address, for anybody can write any in a packet's source."""
 _LOOK_SECONDS: Final = 0.01
 _DISCARD_PORT: Final = 9  # RFC 863
 
@@ -30,7 +34,7 @@ class AddressResolution:
 
     async def resolve(self, ip: str) -> bool:
         """Whether the host at `ip` is known now."""
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
             try:
                 sock.sendto(b"", (ip, _DISCARD_PORT))
@@ -42,3 +46,26 @@ class AddressResolution:
                 return True
             await asyncio.sleep(_LOOK_SECONDS)
         return False
+
+
+class LinkLocalResolution:
+    """Asks who has a link-local address on one interface, for systems that make theirs up (RFC 7217)."""
+
+    def __init__(self, interface: str, mac: Callable[[str], str | None], clock: Callable[[], float]) -> None:
+        """`mac(ip)` gives what the kernel knows now; `clock` gives seconds of any epoch."""
+        self._interface = interface
+        self._mac = mac
+        self._clock = clock
+        self._questions = Allowance(1, QUESTIONS_A_SECOND)
+
+    def __call__(self, ip: str) -> str | None:
+        """The MAC at this address. None: it is not known, and asked for now; who calls again in a second hears it."""
+        known = self._mac(ip)
+        if known is None and self._questions.take(ip, self._clock()):
+            with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+                sock.setblocking(False)
+                try:
+                    sock.sendto(b"", (ip, _DISCARD_PORT, 0, socket.if_nametoindex(self._interface)))
+                except OSError as error:
+                    log.debug("%s on %s can't be asked who it is: %s", ip, self._interface, error.strerror)
+        return known

@@ -1,12 +1,17 @@
-"""Answers router solicitations with "I am no router", so that iPXE does not wait for one.
+"""Answers router solicitations with "I am no router", so that iPXE does not wait for one, or as the router's stand-in.
 
 iPXE configures IPv4 and IPv6 together and is done when both are: on a network without an IPv6 router it goes on
 soliciting for 13 s after it has its DHCP lease, at each of its stages. Any router advertisement ends that. The one sent
-here has a router lifetime of 0, no prefix and neither of the DHCPv6 flags: to every host on the network it says that
-the sender is not a default router and that there is nothing to configure (RFC 4861 section 4.2), so it changes nothing
-for those that listen.
+here has a router lifetime of 0: to every host on the network it says that the sender is not a default router (RFC 4861
+section 4.2). Without DHCPv6 it has no prefix and neither of the DHCPv6 flags either, so that it changes nothing for
+those that listen. With DHCPv6 it says that addresses and all else are to be had there (M and O), and which prefixes are
+on the link, for DHCPv6 tells no prefix length: without that, machines would send what is for their neighbours to a
+router. No host makes itself an address of such a prefix (A is not set).
 
-Off unless asked for: a network with an IPv6 router of its own has no need of it.
+Where this host is the router (`--ipv6-router`), the same says so for half an hour, now and then without being asked
+(section 6.2.4), and takes it back at the end (section 6.2.5).
+
+Off unless asked for: a network with an IPv6 router of its own, that says M, has no need of it.
 """
 
 from __future__ import annotations
@@ -14,8 +19,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import random
 import socket
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Network
 from typing import Final
 
 from edge.listener import Listener, advice
@@ -29,6 +38,12 @@ ALL_NODES: Final = "ff02::1"
 
 _ICMP6_FILTER = 1  # linux/icmpv6.h; a bitmap of 256 types, a set bit blocks
 _MULTICAST_INTERVAL_SECONDS = 3.0  # RFC 4861 section 10, MIN_DELAY_BETWEEN_RAS
+_UNASKED_SECONDS: Final = (200.0, 600.0)  # section 6.2.1: MinRtrAdvInterval and MaxRtrAdvInterval
+ROUTER_LIFETIME_SECONDS: Final = 1800  # section 6.2.1: three times the latter
+_PREFIX_SECONDS: Final = 86400
+_MANAGED, _OTHER = 0x80, 0x40
+_ON_LINK: Final = 0x80
+_SOURCE_LINK_LAYER, _PREFIX_INFORMATION = 1, 3
 
 
 class RouterAdvertiserError(Exception):
@@ -47,20 +62,43 @@ def is_router_solicitation(packet: bytes, hop_limit: int) -> bool:
     return at == len(packet)
 
 
-def router_advertisement() -> bytes:
-    """An ICMPv6 router advertisement that offers nothing (RFC 4861 section 4.2). The kernel fills in the checksum.
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """What hosts are told. `managed`: that DHCPv6 has addresses and all else. `lifetime` in seconds; 0: no router.
 
-    Zero stands for "unspecified" in hop limit, reachable time and retransmission timer, and for "not a default router"
-    in the router lifetime.
+    `prefixes` are those of the link; `mac` is the interface's hardware address, empty where it has none.
     """
-    return struct.pack("!BBHBBHII", ROUTER_ADVERTISEMENT, 0, 0, 0, 0, 0, 0, 0)
+
+    managed: bool = False
+    lifetime: int = 0
+    prefixes: Sequence[IPv6Network] = ()
+    mac: bytes = b""
+
+
+def router_advertisement(says: Advertised = Advertised()) -> bytes:
+    """An ICMPv6 router advertisement (RFC 4861 section 4.2); by default one that offers nothing.
+
+    The kernel fills in the checksum. Zero stands for "unspecified" in hop limit, reachable time and retransmission
+    timer, and for "not a default router" in the router lifetime.
+    """
+    flags = _MANAGED | _OTHER if says.managed else 0
+    options = [struct.pack("!BB6s", _SOURCE_LINK_LAYER, 1, says.mac)] if len(says.mac) == 6 else []
+    options += [
+        struct.pack("!BBBBIII", _PREFIX_INFORMATION, 4, each.prefixlen, _ON_LINK, _PREFIX_SECONDS, _PREFIX_SECONDS, 0)
+        + each.network_address.packed
+        for each in says.prefixes
+    ]
+    head = struct.pack("!BBHBBHII", ROUTER_ADVERTISEMENT, 0, 0, 0, flags, says.lifetime, 0, 0)
+    return head + b"".join(options)
 
 
 class RouterAdvertiser:
     """Answers router solicitations on one interface."""
 
-    def __init__(self, interface: str) -> None:
+    def __init__(self, interface: str, says: Advertised = Advertised()) -> None:
         self._interface = interface
+        self._says = says
+        self._timer: asyncio.TimerHandle | None = None
         self._listener: Listener[tuple[bytes, int, str]] | None = None
         self._scope = 0
         self._multicast_at = float("-inf")
@@ -74,11 +112,23 @@ class RouterAdvertiser:
         what = f"router solicitations on {self._interface}"
         self._listener = Listener(sock, what, self._receive, self._heard)
         self._listener.start()
-        log.info("router solicitations on %s are answered with router lifetime 0", self._interface)
+        log.info(
+            "router solicitations on %s are answered with router lifetime %d%s",
+            self._interface,
+            self._says.lifetime,
+            ", addresses by DHCPv6" if self._says.managed else "",
+        )
+        if self._says.managed or self._says.lifetime:
+            self._tell_all()
 
     async def stop(self) -> None:
-        """Close the socket."""
+        """Close the socket. Where this host was the router, it is none any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._listener is not None:
+            if self._says.lifetime:
+                self._send(self._listener.socket, ALL_NODES, Advertised())
             self._listener.stop()
             self._listener = None
 
@@ -130,8 +180,18 @@ class RouterAdvertiser:
                 return
             self._multicast_at = now
             address = ALL_NODES
+        self._send(sock, address, self._says)
+
+    def _tell_all(self) -> None:
+        """What hosts have learnt ends some time: say it again before."""
+        if self._listener is not None:
+            self._send(self._listener.socket, ALL_NODES, self._says)
+            later = random.uniform(*_UNASKED_SECONDS)  # noqa: S311 - so that routers do not speak all at once
+            self._timer = asyncio.get_running_loop().call_later(later, self._tell_all)
+
+    def _send(self, sock: socket.socket, address: str, says: Advertised) -> None:
         try:
-            sock.sendto(router_advertisement(), (address, 0, 0, self._scope))
+            sock.sendto(router_advertisement(says), (address, 0, 0, self._scope))
         except OSError as error:
             log.debug("router advertisement to %s on %s was not sent: %s", address, self._interface, error.strerror)
 

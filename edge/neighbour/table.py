@@ -1,6 +1,7 @@
-"""The kernel's neighbour table: which hardware address answers for an IPv4 address on one of our links.
+"""The kernel's neighbour table: which hardware address answers for an IP address on one of our links.
 
-Whoever talks to this host on a link has an entry there, made of its ARP packets. One entry is asked for over rtnetlink
+Whoever talks to this host on a link has an entry there, made of its ARP packets or, with IPv6, of neighbour discovery
+(RFC 4861). One entry is asked for over rtnetlink
 (RTM_GETNEIGH with a destination, Linux 5.0 and later), which takes some microseconds however large the table is. Where
 there is none, the route (RTM_GETROUTE) tells whether there could be one.
 """
@@ -13,7 +14,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 from typing import Final
 
 from edge.neighbour.netlink import (
@@ -78,7 +79,7 @@ class NeighbourTable:
         self._socket.close()
 
     def mac(self, ip: str) -> str | None:
-        """The hardware address (lower case, colons) of `ip` (dotted) on one of the interfaces; None if it has none."""
+        """The hardware address (lower case, colons) of `ip` on one of the interfaces; None if it has none."""
         address = _packed(ip)
         if address is None:
             return None
@@ -101,9 +102,12 @@ class NeighbourTable:
         return index
 
     def on_link(self, ip: str) -> bool:
-        """Whether what is sent to `ip` goes, by no router, to one of the interfaces, where ARP finds its owner."""
+        """Whether what is sent to `ip` goes, by no router, to one of the interfaces, where ARP or neighbour discovery
+        finds its owner."""
         address = _packed(ip)
-        answer = self._answer_to(route_request(IPv4Address(address), self._next())) if address is not None else None
+        if address is not None and is_link_local(address):
+            return True  # of which link, no route tells
+        answer = self._answer_to(route_request(ip_address(address), self._next())) if address is not None else None
         if answer is None:
             return False
         try:
@@ -146,16 +150,25 @@ class NeighbourTable:
 
 
 def _packed(ip: str) -> bytes | None:
-    """The four bytes of a dotted IPv4 address; None if it is none, as a proxy may name an IPv6 address."""
+    """The four or sixteen bytes of an address; None if it is none."""
     try:
-        return socket.inet_pton(socket.AF_INET, ip)
+        return socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
     except OSError:
         return None
 
 
+def is_link_local(address: bytes) -> bool:
+    """Whether these are the bytes of an IPv6 address that is of its link alone (RFC 4291 section 2.5.6)."""
+    return len(address) == 16 and address[0] == 0xFE and address[1] & 0xC0 == 0x80
+
+
+def _family(address: bytes) -> int:
+    return socket.AF_INET if len(address) == 4 else socket.AF_INET6
+
+
 def request(interface: int, address: bytes, sequence: int) -> bytes:
     """The question for one entry."""
-    body = _NEIGHBOUR.pack(socket.AF_INET, interface, 0, 0, 0) + attribute(_NDA_DST, address)
+    body = _NEIGHBOUR.pack(_family(address), interface, 0, 0, 0) + attribute(_NDA_DST, address)
     return question(_RTM_GETNEIGH, body, sequence)
 
 
@@ -173,7 +186,7 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
     if kind != _RTM_NEWNEIGH:
         return None
     family, found, state, flags, _ = _NEIGHBOUR.unpack_from(answer, HEADER.size)
-    if family != socket.AF_INET or found != interface or not state & _NUD_KNOWN or flags & _NTF_PROXY:
+    if family != _family(address) or found != interface or not state & _NUD_KNOWN or flags & _NTF_PROXY:
         return None
     attributes = attributes_of(answer, HEADER.size + _NEIGHBOUR.size)
     mac = attributes.get(_NDA_LLADDR, b"")
@@ -183,10 +196,13 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
 
 
 def changed_address(message: bytes) -> str | None:
-    """The IPv4 address (dotted) whose entry a message of the kernel tells a change of; None if it is about none."""
-    if len(message) < HEADER.size + _NEIGHBOUR.size or message[HEADER.size] != socket.AF_INET:
+    """The address whose entry a message of the kernel tells a change of; None if it is about none."""
+    if len(message) < HEADER.size + _NEIGHBOUR.size:
+        return None
+    family = message[HEADER.size]
+    if family not in (socket.AF_INET, socket.AF_INET6):
         return None
     if HEADER.unpack_from(message)[1] not in (_RTM_NEWNEIGH, _RTM_DELNEIGH):
         return None
     address = attributes_of(message, HEADER.size + _NEIGHBOUR.size).get(_NDA_DST, b"")
-    return socket.inet_ntoa(address) if len(address) == 4 else None
+    return socket.inet_ntop(family, address) if len(address) == (4 if family == socket.AF_INET else 16) else None

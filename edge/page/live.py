@@ -22,8 +22,8 @@ INTERVAL_SECONDS: Final = 0.3
 """A page is looked at so often at most."""
 REST: Final = 4.0
 """And after so many times what it took, for each page that is open: a fifth of a processor for all of them."""
-BUSY_REST: Final = 49.0
-"""The same where others have much to do: a fiftieth."""
+BUSY_REST: Final = 99.0
+"""The same where others have much to do: a hundredth."""
 LONGEST_SECONDS: Final = 10.0
 HEARTBEAT_SECONDS: Final = 15.0
 _RETRY = b"retry: 2000\n\n"

@@ -185,7 +185,7 @@ def _facts(machine: Machine | None, events: list[JourneyEvent]) -> Iterator[tupl
     if machine is not None:
         hardware = machine.hardware
         yield "Hardware", f"{machine.namespace}/{machine.name}"
-        yield "Address", machine.ip or "none reserved"
+        yield "Address", ", ".join(machine.addresses) or "none reserved"
         yield "OSIE", hardware.spec.osie.name if hardware.spec.osie is not None else "the default one"
         labels = ", ".join(f"{name}={value}" for name, value in sorted(hardware.metadata.labels.items()))
         if labels:

@@ -85,7 +85,7 @@ def named(mac: str, machine: Machine | None) -> Named:
     """`machine` None: no Hardware has the MAC."""
     if machine is None:
         return Named(mac, "~" + mac, "", "")
-    return Named(mac, natural(machine.name), f"{machine.namespace}/{machine.name}", machine.ip or "")
+    return Named(mac, natural(machine.name), f"{machine.namespace}/{machine.name}", machine.ip or machine.ipv6 or "")
 
 
 def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits, *, claimed: bool = False) -> Row:

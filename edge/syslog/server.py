@@ -63,4 +63,4 @@ def _prepare(sock: socket.socket) -> None:
 
 def _receive(sock: socket.socket) -> _Arrived:
     datagram, sender = sock.recvfrom(MAX_BYTES)
-    return datagram, (str(sender[0]), int(sender[1]))
+    return datagram, (str(sender[0]).partition("%")[0], int(sender[1]))

@@ -40,6 +40,7 @@ from edge.tftp.transport import (
     hear_addresses,
     max_block_bytes,
     own_socket,
+    sender,
 )
 from tink.limits.allowance import Allowance
 from tink.limits.once_per import OncePer, Tally, times
@@ -227,7 +228,7 @@ class TftpServer:
     # --- opening -----------------------------------------------------------------------------------------------------
 
     def _open(self, sock: socket.socket, request: ReadRequest, client: Address, local: str) -> None:
-        found = self._open_file(TftpRequest(request.name, client[0]))
+        found = self._open_file(TftpRequest(request.name, client[0].partition("%")[0]))
         if isinstance(found, TftpFile | Refusal):
             self._opened(sock, request, found, client, local)
         elif self._may_wait(client[0]):
@@ -420,7 +421,7 @@ class TftpServer:
 
 def _receive(sock: socket.socket) -> _Arrived:
     datagram, ancillary, _flags, client = sock.recvmsg(packets.MAX_REQUEST_BYTES + 1, 64)
-    return datagram, client, asked_address(ancillary)
+    return datagram, sender(client), asked_address(ancillary)
 
 
 def _send_error(sock: socket.socket, client: Address, code: ErrorCode, message: str) -> None:

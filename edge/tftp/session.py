@@ -22,7 +22,7 @@ from edge.tftp import packets
 from edge.tftp.packets import ErrorCode, Opcode, ReadRequest
 from edge.tftp.source import TftpFile
 from edge.tftp.transfer import Burst, ReadTransfer
-from edge.tftp.transport import Address, UdpTransport, refused
+from edge.tftp.transport import Address, UdpTransport, refused, sender
 
 log = logging.getLogger(__name__)
 
@@ -226,15 +226,16 @@ class Session:
     def _take(self, sock: socket.socket) -> bytes | None:
         """The next packet of the client; None: there is none."""
         try:
-            datagram, sender = sock.recvfrom(_LARGEST_HEARD_BYTES)
+            datagram, source = sock.recvfrom(_LARGEST_HEARD_BYTES)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError:
             self._complained(sock)
             return None
-        if sender == self.client:
+        stranger = sender(source)
+        if stranger == self.client:
             return datagram
-        self._answer_stranger(sock, datagram, sender)
+        self._answer_stranger(sock, datagram, stranger)
         return None
 
     def _tell_silence(self) -> None:

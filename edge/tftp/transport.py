@@ -11,7 +11,7 @@ import errno
 import logging
 import socket
 import struct
-from typing import Final
+from typing import Any, Final
 
 from edge.listener import udp_socket
 from edge.tftp import packets
@@ -20,7 +20,7 @@ from edge.tftp.transfer import Burst
 log = logging.getLogger(__name__)
 
 Address = tuple[str, int]
-"""IPv4 address in dotted form and port."""
+"""IP address (of IPv6 with its zone, if it is of a link alone) and port."""
 
 Ancillary = list[tuple[int, int, bytes]]
 
@@ -29,8 +29,8 @@ MIN_SEGMENTED: Final = 3
 _MIN_SEGMENTED_BUFFERS: Final = 2 * MIN_SEGMENTED
 MAX_SEGMENTS: Final = 64
 """UDP_MAX_SEGMENTS of older kernels; newer ones take 128."""
-_MAX_DATAGRAM_BYTES: Final = 65507  # what UDP over IPv4 can carry
-_HEADERS_BYTES: Final = 20 + 8 + 4  # IPv4, UDP, TFTP
+_MAX_DATAGRAM_BYTES: Final = 65507  # what UDP over IPv4 can carry; IPv6 takes 20 more
+_HEADERS_BYTES: Final = {socket.AF_INET: 20 + 8 + 4, socket.AF_INET6: 40 + 8 + 4}  # IP, UDP, TFTP
 
 # linux/in.h and linux/udp.h; the socket module does not name them all.
 _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
@@ -38,6 +38,9 @@ _IP_MTU_DISCOVER = 10
 _IP_RECVERR = 11
 _IP_MTU = 14
 _IP_PMTUDISC_DONT = 0
+_IPV6_MTU_DISCOVER = 23  # linux/in6.h
+_IPV6_MTU = 24
+_IPV6_RECVERR = 25
 _SOL_UDP = 17
 _UDP_SEGMENT = 103
 
@@ -63,8 +66,7 @@ class UdpTransport:
         self._socket = sock
         self._ancillary: Ancillary = []
         if local is not None:
-            source = struct.pack("=i4s4s", 0, socket.inet_aton(local), bytes(4))
-            self._ancillary.append((socket.IPPROTO_IP, _IP_PKTINFO, source))
+            self._ancillary.append(_from(local))
         packet_bytes = block_bytes + 4
         self._segmented = [*self._ancillary, (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", packet_bytes))]
         self._per_call = 2 * min(MAX_SEGMENTS, _MAX_DATAGRAM_BYTES // packet_bytes)
@@ -105,6 +107,19 @@ class UdpTransport:
         return 0
 
 
+def _from(local: str) -> tuple[int, int, bytes]:
+    """That a packet is to come from this address."""
+    if ":" in local:
+        packed = socket.inet_pton(socket.AF_INET6, local)
+        return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16sI", packed, 0)
+    return socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=i4s4s", 0, socket.inet_aton(local), bytes(4))
+
+
+def sender(address: tuple[Any, ...]) -> Address:
+    """Who sent a datagram, of what the socket says: with IPv6 it adds flow label and scope."""
+    return address[0], address[1]
+
+
 def own_socket(local: str, interface: str | None) -> socket.socket:
     """A socket on a new port of the address that a client asked: the transfer's identity (RFC 1350 section 4).
 
@@ -117,7 +132,8 @@ def own_socket(local: str, interface: str | None) -> socket.socket:
 
 
 def _prepare(sock: socket.socket) -> None:
-    sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
+    level, option = (socket.IPPROTO_IPV6, _IPV6_RECVERR) if _is_6(sock) else (socket.IPPROTO_IP, _IP_RECVERR)
+    sock.setsockopt(level, option, 1)
     allow_fragments(sock)
 
 
@@ -125,7 +141,13 @@ def allow_fragments(sock: socket.socket) -> None:
     """No don't-fragment bit: on a path with a smaller MTU behind a router, blocks are to arrive in pieces and not be
     lost, for PXE ROMs know nothing of path MTU discovery. It also keeps the kernel from believing what ICMP says of it.
     """
-    sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DONT)
+    is_6 = _is_6(sock)
+    level, option = (socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER) if is_6 else (socket.IPPROTO_IP, _IP_MTU_DISCOVER)
+    sock.setsockopt(level, option, _IP_PMTUDISC_DONT)
+
+
+def _is_6(sock: socket.socket) -> bool:
+    return sock.family == socket.AF_INET6
 
 
 def refused(sock: socket.socket, client: Address) -> bool:
@@ -140,26 +162,33 @@ def refused(sock: socket.socket, client: Address) -> bool:
         except OSError:
             return found
         for _, _, value in ancillary:  # struct sock_extended_err begins with the error's number
-            found = found or (where == client and value[:4] == _REFUSED)
+            found = found or (where[:2] == client and value[:4] == _REFUSED)
 
 
 def max_block_bytes(client: Address, local: str, interface: str | None) -> int:
     """The largest block that goes to the client in one packet; not below RFC 1350's. Raises OSError."""
     with udp_socket(local, 0, interface, lambda _: None) as sock:
         sock.connect(client)
-        mtu = sock.getsockopt(socket.IPPROTO_IP, _IP_MTU)
-    return max(mtu - _HEADERS_BYTES, packets.DEFAULT_BLOCK_BYTES)
+        level, option = (socket.IPPROTO_IPV6, _IPV6_MTU) if _is_6(sock) else (socket.IPPROTO_IP, _IP_MTU)
+        mtu = sock.getsockopt(level, option)
+        family = sock.family
+    return max(mtu - _HEADERS_BYTES[family], packets.DEFAULT_BLOCK_BYTES)
 
 
 def hear_addresses(sock: socket.socket) -> None:
     """Have the socket tell to which address of ours a datagram was sent; see `asked_address`."""
-    sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+    if _is_6(sock):
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+    else:
+        sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
 
 
 def asked_address(ancillary: list[tuple[int, int, bytes]]) -> str | None:
-    """Our address that a datagram was sent to (IP_PKTINFO, man 7 ip); None: it was a broadcast."""
+    """Our address that a datagram was sent to (IP_PKTINFO, man 7 ip); None: it was a broadcast, or to a group."""
     for level, kind, value in ancillary:
         if level == socket.IPPROTO_IP and kind == _IP_PKTINFO and len(value) >= 12:
             ours, written = value[4:8], value[8:12]
             return socket.inet_ntoa(ours) if ours == written else None
+        if level == socket.IPPROTO_IPV6 and kind == socket.IPV6_PKTINFO and len(value) >= 20:
+            return None if value[0] == 0xFF else socket.inet_ntop(socket.AF_INET6, value[:16])
     return "0.0.0.0"  # noqa: S104 - the kernel chooses

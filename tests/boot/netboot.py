@@ -1,12 +1,12 @@
 """Switch on one machine in a rack of its own, with `tinkedge up` and one Hardware, and tell what happened.
 
     python tests/boot/netboot.py --firmware uefi --until 'script sent' [--spec JSON] [--beside-dnsmasq] [--vlan N]
-        [-- UP-FLAGS]
+        [--osie DIR] [--memory MIB] [--ipv6] [-- UP-FLAGS]
 
 A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
 or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
-match (null: none), `journey` and `screen`. The OSIE that the machine finds is a file that no machine can start: what is
-tried here ends with it.
+match (null: none), `journey` and `screen`. Without --osie, the OSIE that the machine finds is a file that no machine
+can start: what is tried here ends with it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,14 @@ from edge.composition.admin_token import read, token_file
 from edge.journey.events import JourneyEvent
 from edge.journey.follow import follow
 from edge.lab.machine import Firmware, Machine, MachineSettings
-from edge.lab.rack import Rack, RackNetwork
+from edge.lab.rack import IPV6, Rack, RackNetwork
 from edge.lab.shell import Daemon, run
 
 # linux/if_tun.h, if_packet.h, if_ether.h
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 _SOL_PACKET, _PACKET_AUXDATA, _TP_STATUS_VLAN_VALID, _ETH_P_ALL = 263, 8, 0x10, 3
 
-MAC, ADDRESS = "52:54:00:12:34:56", "172.31.77.10"
-_ICOUNT = 5
-"""32 ns an instruction: UEFI computes while it waits, for offers of other DHCP servers and for answers that never come.
-By such a clock its four seconds are over after half a second, and what it asks again, it still asks again."""
+MAC, ADDRESS, ADDRESS6 = "52:54:00:12:34:56", "172.31.77.10", "fd31:77::10"
 
 
 class Watched:
@@ -81,8 +78,9 @@ class Watched:
             await asyncio.sleep(0.1)
 
 
-def manifests(directory: Path, spec: dict[str, Any], osie_dir: Path) -> None:
-    dhcp = {"ip": ADDRESS, "netmask": "255.255.255.0", "gateway": "172.31.77.1"}
+def manifests(directory: Path, spec: dict[str, Any], osie_dir: Path, *, ipv6: bool) -> None:
+    dhcp: dict[str, Any] = {"ip": ADDRESS, "netmask": "255.255.255.0", "gateway": "172.31.77.1"}
+    dhcp = {"ipv6": {"address": ADDRESS6}} if ipv6 else dhcp
     hardware = {"networkInterfaces": {MAC: {"dhcp": dhcp} | spec.pop("interface", {})}, "osie": {"name": "stub"}} | spec
     osie = {"kernelUrl": f"file://{osie_dir}/kernel", "initrdUrl": f"file://{osie_dir}/initrd"}
     for kind, name, content in (("Hardware", "m1", hardware), ("OSIE", "stub", osie)):
@@ -92,29 +90,37 @@ def manifests(directory: Path, spec: dict[str, Any], osie_dir: Path) -> None:
 
 
 async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncExitStack) -> Watched:
-    network = RackNetwork()
+    network = IPV6 if arguments.ipv6 else RackNetwork()
     rack = Rack(network)
     stack.push_async_callback(rack.down)
     await rack.up()
-    osie_dir, objects = directory / "osie", directory / "manifests"
-    osie_dir.mkdir()
+    osie_dir, objects = arguments.osie or directory / "osie", directory / "manifests"
     objects.mkdir()
-    for part in ("kernel", "initrd"):
-        (osie_dir / part).write_bytes(b"MZ no kernel" * 10000)
-    manifests(objects, json.loads(arguments.spec), osie_dir)
+    if not arguments.osie:
+        osie_dir.mkdir()
+        for part in ("kernel", "initrd"):
+            (osie_dir / part).write_bytes(b"MZ no kernel" * 10000)
+    manifests(objects, json.loads(arguments.spec), osie_dir, ipv6=arguments.ipv6)
     if arguments.vlan:
         await _start_trunk(network, arguments.vlan, stack)
     if arguments.beside_dnsmasq:
         await _start_dnsmasq(network, directory, stack)
     up = [sys.executable, "-m", "edge.cli", "up", "--data-dir", directory / "data", "--osie-dir", osie_dir]
-    up += ["--interface", f"{network.bridge}={network.address}", "--router-advertisements"]
+    up += ["--router-advertisements"]
+    if arguments.ipv6:
+        up += ["--interface", network.bridge, "--ipv6", "--ipv6-router", network.bridge]
+    else:
+        up += ["--interface", f"{network.bridge}={network.address}"]
     up += ["--manifests", objects, *arguments.up]
     log = directory / "up.log"
     edge = await Daemon.start("up", up, log)
     stack.push_async_callback(edge.stop)
-    await _ready(edge, network.address)
-    firmware = Firmware(arguments.firmware)
-    settings = MachineSettings(MAC, network.tap, firmware, memory_mib=512, processors=1, disk_mib=1, icount=_ICOUNT)
+    await _ready(edge, network.host)
+    firmware, memory = Firmware(arguments.firmware), arguments.memory
+    # A kernel, and firmware that boots by IPv6, go by the host's clock.
+    icount = None if arguments.osie or arguments.ipv6 else _ICOUNT
+    more = {"memory_mib": memory, "ipv6": arguments.ipv6, "icount": icount}
+    settings = MachineSettings(MAC, network.tap, firmware, processors=1, disk_mib=1, **more)
     machine = Machine(settings, directory)
     watched = Watched(arguments.until, directory / "data")
     stack.push_async_callback(machine.power_off)
@@ -133,6 +139,8 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
     report = {"seconds": watched.seconds, "journey": watched.journey, "screen": machine.last_lines(60)}
+    if arguments.ipv6:
+        report["ipv4_packets"] = rack.ipv4_packets()
     if arguments.log:
         report["log"] = log.read_text().splitlines()[-60:]
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
@@ -217,7 +225,10 @@ async def main() -> None:
     parser.add_argument("--spec", default="{}")
     parser.add_argument("--beside-dnsmasq", action="store_true")
     parser.add_argument("--vlan", type=int, default=0)
+    parser.add_argument("--osie", type=Path)
+    parser.add_argument("--memory", type=int, default=512)
     parser.add_argument("--log", action="store_true")
+    parser.add_argument("--ipv6", action="store_true")
     parser.add_argument("up", nargs="*")
     with tempfile.TemporaryDirectory(prefix="netboot-") as name:
         async with AsyncExitStack() as stack:

@@ -58,6 +58,18 @@ def test_uefi_machine_boots_from_power_on_to_succeeded(lab: Run, tmp_path: Path)
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_machine_with_secure_boot_gets_from_power_on_to_succeeded_without_a_packet_of_ipv4(lab: Run) -> None:
+    shims = Path(sys.prefix) / "shim-trixie"
+    outcome = lab("--firmware", "uefi-secure", "--shim-dir", shims, "--ipv6", "--patience", 200, timeout=360)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(("power", "dhcp", "tftp", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
+    assert "the machine has sent 0 packets of IPv4 and ARP since power-on" in outcome.shown
+    assert "agent connected from fd31:77::50" in outcome.shown
+    assert " ? " not in outcome.shown, "nothing is wrong with a boot like this"
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(880)
 def test_machine_with_secure_boot_boots_by_shim_and_grub_over_http_to_succeeded(lab: Run) -> None:
     shims = Path(sys.prefix) / "shim-trixie"

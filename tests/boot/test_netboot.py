@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from edge.lab.build import default_cache
+
 pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
 
 PROGRAM = Path(__file__).with_name("netboot.py")
@@ -33,6 +35,8 @@ class Report:
     seconds: float | None
     journey: list[str]
     screen: list[str]
+    ipv4_packets: int = 0
+    """Of a network that has IPv6 alone: how many there were all the same, of IPv4 and ARP."""
 
     def __str__(self) -> str:
         return "\n".join([*self.journey, *(f"  | {line}" for line in self.screen)])
@@ -64,7 +68,10 @@ def boot() -> Boot:
         spec: dict[str, Any] | None = None,
         beside: bool = False,
         vlan: int = 0,
+        osie: Path | None = None,
+        memory: int = 512,
         within: float = 50,
+        ipv6: bool = False,
         healthy: bool = True,
     ) -> Report:
         command = [sys.executable, PROGRAM, "--firmware", firmware, "--until", until]
@@ -76,6 +83,9 @@ def boot() -> Boot:
             "--within",
             str(within),
             *(["--beside-dnsmasq"] if beside else []),
+            *(["--osie", str(osie)] if osie else []),
+            *("--memory", str(memory)),
+            *(["--ipv6"] if ipv6 else []),
         ]
         command += ["--", *up]
         if ipxe is not None:
@@ -95,6 +105,35 @@ def boot() -> Boot:
 def test_uefi_http_boot_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
     report = boot("uefi-http", "kernel ok")
     assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
+
+
+def test_pxe_over_ipv6_gets_ipxe_and_that_an_address(boot: Boot) -> None:
+    report = boot("uefi", "DHCPv6 REPLY to iPXE", ipv6=True)
+    assert [step for step in report.steps() if step.endswith("ok")] == ["dhcp ok", "tftp ok"]
+    assert any("boot file tftp://[fd31:77::1]/snponly.efi" in line for line in report.journey)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ipxe", [OLD_IPXE, NEW_IPXE], ids=["old", "new"])
+def test_pxe_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot, ipxe: Path) -> None:
+    """iPXE waits 15 s for a DHCPv4 server that is not there; no other part of it asks for one."""
+    report = boot("uefi", "kernel ok", ipxe=ipxe, ipv6=True, within=100)
+    assert [step for step in report.steps() if step.endswith("ok")] == ["dhcp ok", "tftp ok", "script ok", "kernel ok"]
+    assert report.ipv4_packets <= 8, "iPXE's DHCPDISCOVERs, and no more"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(270)
+def test_http_boot_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
+    """OVMF of 2022 tries HTTP Boot over IPv4 before, for a minute."""
+    report = boot("uefi-http", "kernel ok", ipv6=True, within=190)
+    assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
+
+
+@pytest.mark.soak
+def test_refused_pxe_rom_goes_on_to_the_next_boot_device_over_ipv6(boot: Boot) -> None:
+    report = boot("uefi", "tftp refused", ipv6=True, spec=REFUSED, healthy=False)
+    assert "dhcp refused" in report.steps()
 
 
 @pytest.mark.timeout(270)
@@ -159,6 +198,7 @@ def test_new_ipxe_asks_in_its_vlan_and_gives_up_in_time(boot: Boot) -> None:
     report = boot(
         "uefi", "screen: .*Attempt 1 of 2 to get a lease in VLAN 50", ipxe=NEW_IPXE, spec=ON_VLAN, healthy=False
     )
+    assert any("the switch port does not carry VLAN 50 tagged" in line for line in report.warnings()), report
     assert report.shows("VLAN 50: net0-50", "Configuring [dhcp] (net0-50 "), report
 
 
@@ -167,3 +207,30 @@ def test_new_ipxe_boots_inside_its_vlan_and_goes_there_once(boot: Boot) -> None:
     assert report.shows("Configuring [dhcp] (net0-50 52:54:00:12:34:56)... ok"), report
     # One script on the trunk, and one in the VLAN, where the DHCP server named it.
     assert sum("script sent" in line for line in report.journey) == 2, report
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(270)
+@pytest.mark.parametrize(
+    ("parameters", "memory", "screen", "sentence"),
+    [
+        (["rdinit=/nowhere"], 512, "Kernel panic - not syncing", "boot warning: iPXE started the kernel"),
+        (
+            ["module_blacklist=virtio_net"],
+            512,
+            "osie: waiting for the network interface",
+            "boot warning: iPXE started the kernel",
+        ),
+        ([], 112, "", "boot warning: has 11[0-9.]+ MB of memory, too little for Linux"),
+    ],
+    ids=["panic", "no driver", "little memory"],
+)
+def test_kernel_that_gets_nowhere_is_named(
+    boot: Boot, parameters: list[str], memory: int, screen: str, sentence: str
+) -> None:
+    """The first boot of its model is given 90 s until its kernel counts as silent (`limits`)."""
+    osie = default_cache() / "osie"
+    assert (osie / "kernel").exists(), "no OSIE in the cache: run tests/boot/test_lab.py first"
+    spec = {"kernelParams": [*parameters, "console=ttyS0"]}
+    report = boot("bios", sentence, osie=osie, memory=memory, spec=spec, within=150, healthy=False)
+    assert report.shows(screen), report

@@ -90,6 +90,17 @@ _HARDWARE = Version(
         Column("OSIE", ".spec.osie.name", "The OSIE that the machine netboots."),
         Column("BMC", ".spec.bmcRef.name", "The Rufio Machine that controls its power."),
         Column(
+            "Boot",
+            '.status.conditions[?(@.type=="BootProblem")].reason',
+            "Why its machine does not boot, in a word; GetsOn after it did again; empty: nothing was ever wrong.",
+        ),
+        Column(
+            "Message",
+            '.status.conditions[?(@.type=="BootProblem")].message',
+            "The same in a sentence.",
+            priority=1,
+        ),
+        Column(
             "Conflict",
             '.status.conditions[?(@.type=="AddressConflict")].status',
             "Whether another host uses one of its addresses.",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, NetmaskValueError
+from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, NetmaskValueError
 from typing import Any, Final
 
 from tink.api import user_data
@@ -53,8 +53,8 @@ class Site:
     """What is known of whoever gives machines their addresses.
 
     `networks` are those that it is on, `relayed` those whose relays it has heard; without any of the first nothing is
-    said of networks. `addresses` are its own (dotted), and `name` says whose they are. Without `gives_addresses`,
-    another DHCP server gives them.
+    said of networks. `addresses` are its own, and `name` says whose they are. Without `gives_addresses`, another DHCP
+    server gives them.
     """
 
     networks: Sequence[IPv4Network] = ()
@@ -146,6 +146,9 @@ def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
             continue
         dhcp = as_mapping(interface.get("dhcp"))
         path, ip = f"spec.networkInterfaces[{mac}].dhcp", dhcp.get("ip")
+        yield from _ipv6_mistakes(as_mapping(dhcp.get("ipv6")), f"{path}.ipv6", site)
+        if not ip and dhcp.get("ipv6"):
+            continue
         if not ip:
             yield Mistake(
                 Reason.NO_ADDRESS, f"{path}.ip", "is not set: this card gets no DHCP answer (disableDhcp says so, too)"
@@ -165,6 +168,15 @@ def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
             here = ", ".join(map(str, site.networks))
             where = f"{at.ip} is in {at.network}, and {site.name} is on {here}"
             yield Mistake(Reason.NETWORK_NOT_SERVED, f"{path}.ip", f"{where}: only machines behind a relay can use it")
+
+
+def _ipv6_mistakes(ipv6: dict[str, Any], path: str, site: Site) -> Iterator[Mistake]:
+    try:
+        address = str(IPv6Address(str(ipv6.get("address"))))
+    except ValueError:
+        return
+    if address in site.addresses:
+        yield Mistake(Reason.SERVER_ADDRESS, f"{path}.address", f"{address} is the address of {site.name} itself")
 
 
 def _address(value: Any) -> IPv4Address | None:

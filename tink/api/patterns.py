@@ -12,6 +12,15 @@ _PART = "(255|254|252|248|240|224|192|128|0)"
 _LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
 
 IPV4 = f"^({_OCTET}[.]){{3}}{_OCTET}$"
+_GROUP = "(0|[1-9a-f][0-9a-f]{0,3})"
+IPV6 = (
+    f"^(({_GROUP}:){{7}}{_GROUP}|({_GROUP}:){{1,7}}:|:(:{_GROUP}){{1,7}}|"
+    + "|".join(f"({_GROUP}:){{1,{7 - after}}}(:{_GROUP}){{1,{after}}}" for after in range(1, 7))
+    + ")$"
+)
+"""Without zeros in front, in lower case (RFC 5952): nearly one spelling for each address. No zone, no dotted end."""
+NO_UNICAST_IPV6 = "^(ff..:|fe[89ab].:|::1?$|::ffff:)"
+"""Multicast, link-local, unspecified, loopback, and IPv4's in disguise."""
 NETMASK = f"^(255[.]255[.]255[.]{_PART}|255[.]255[.]{_PART}[.]0|255[.]{_PART}[.]0[.]0|{_PART}[.]0[.]0[.]0)$"
 MAC = "^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
 """As `tink.mac` has it; clusters hold definitions with this text."""

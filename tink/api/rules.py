@@ -62,6 +62,14 @@ def checked(*rules: Rule, **bounds: int) -> JsonDict:
 
 
 IPV4 = Rule(f"self.matches('{patterns.IPV4}')", "must be an IPv4 address, such as 192.168.1.10")
+IPV6 = Rule(
+    f"self.matches('{patterns.IPV6}')",
+    "must be an IPv6 address in lower case without zone and prefix, such as 2001:db8::10",
+)
+UNICAST_IPV6 = Rule(
+    f"!self.matches('{patterns.NO_UNICAST_IPV6}')",
+    "must be an address that routers know: not link-local, multicast, :: or ::1",
+)
 NETMASK = Rule(
     f"self.matches('{patterns.NETMASK}')",
     "must be an IPv4 netmask: ones, then zeros, in dotted form, such as 255.255.255.0",
@@ -83,6 +91,11 @@ VLAN = Rule(
 
 _SAME_IP = "self.exists(other, other != mac && has(self[other].dhcp) && has(self[other].dhcp.ip)"
 _SAME_IP = f"has(self[mac].dhcp) && has(self[mac].dhcp.ip) && {_SAME_IP} && self[other].dhcp.ip == self[mac].dhcp.ip)"
+_HAS_IPV6 = "has(self[{0}].dhcp) && has(self[{0}].dhcp.ipv6)"
+_SAME_IPV6 = (
+    f"{_HAS_IPV6.format('mac')} && self.exists(other, other != mac && {_HAS_IPV6.format('other')} "
+    "&& self[other].dhcp.ipv6.address == self[mac].dhcp.ipv6.address)"
+)
 
 MAC_KEYS = Rule(
     f"self.all(mac, mac.matches('{patterns.MAC}'))",
@@ -98,6 +111,14 @@ UNIQUE_IPS = Rule(
     "two interfaces have the same dhcp.ip: each needs an address of its own",
     say="'two interfaces have the same dhcp.ip, ' + self[self.filter(mac, " + _SAME_IP + ")[0]].dhcp.ip + "
     "': each needs an address of its own'",
+)
+UNIQUE_IPV6_ADDRESSES = Rule(
+    f"size(self) < 2 || [self.map(mac, {_HAS_IPV6.format('mac')}, self[mac].dhcp.ipv6.address)]"
+    ".all(ips, ips.all(ip, ips.indexOf(ip) == ips.lastIndexOf(ip)))",
+    "two interfaces have the same dhcp.ipv6.address: each needs an address of its own",
+    say="'two interfaces have the same dhcp.ipv6.address, ' + self[self.filter(mac, "
+    + _SAME_IPV6
+    + ")[0]].dhcp.ipv6.address + ': each needs an address of its own'",
 )
 
 # Octet by octet of ip, netmask m and gateway: an address is in the block a / (256 - m). 256 - 255 is 1, one address a

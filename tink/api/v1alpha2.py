@@ -16,11 +16,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
 from tink.api import bounds, patterns, rules
+from tink.api.models import Condition as Condition
+from tink.api.models import ConditionStatus as ConditionStatus
+from tink.api.models import Model as Model
+from tink.api.models import ObjectMeta as ObjectMeta
+from tink.api.models import map_list, optional
 from tink.api.rules import checked
 from tink.api.schema import UNCHECKED
 
@@ -44,40 +48,6 @@ _HTTP_URL_PATTERN = r"^https?://.+$"
 TIME: JsonDict = {"format": "date-time"}
 
 
-def _map_list(key: str) -> JsonDict:
-    """A list whose items have unique keys: the API server refuses duplicates, and server-side apply merges by key."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
-
-
-class Model(BaseModel):
-    """Base of every resource model: camelCase on the wire, immutable here, unknown fields left alone."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", hide_input_in_errors=True
-    )
-
-
-def optional(description: str, *, extra: JsonDict | None = None, **bounds: Any) -> Any:
-    """A field that may be absent; it has no default, so the API writes none. `extra` is for its schema (`checked`)."""
-    return Field(default=None, description=description, json_schema_extra=extra, **bounds)
-
-
-class ObjectMeta(Model):
-    """The part of Kubernetes' ObjectMeta that this program reads (Kubernetes API conventions, "Metadata")."""
-
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    generation: int = 0
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
-    # Factories, because a default value would be copied, deeply, for each of a hundred thousand objects.
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
-    finalizers: list[str] = Field(default_factory=list)
-
-
 class Resource(Model):
     """Any of the four resources."""
 
@@ -98,29 +68,17 @@ class LocalObjectReference(Model):
     )
 
 
-class ConditionStatus(StrEnum):
-    """Kubernetes API conventions, "Typical status properties"."""
-
-    TRUE = "True"
-    FALSE = "False"
-    UNKNOWN = "Unknown"
-
-
-class Condition(Model):
-    """An observation on a resource that is generally attainable by inspecting other status fields."""
-
-    type: str = Field(description="Type of condition.")
-    status: ConditionStatus = Field(description="Status of the condition: True, False or Unknown.")
-    reason: str | None = optional("A short CamelCase description of the condition's last transition.")
-    message: str | None = optional("A human readable message with details about the last transition.")
-
-
 # --- Hardware ---------------------------------------------------------------------------------------------------
 
 IPv4 = Annotated[
     str,
     StringConstraints(pattern=patterns.IPV4),
     Field(json_schema_extra=checked(rules.IPV4, maxLength=bounds.MAX_ADDRESS_CHARACTERS)),
+]
+IPv6 = Annotated[
+    str,
+    StringConstraints(pattern=patterns.IPV6),
+    Field(json_schema_extra=checked(rules.IPV6, rules.UNICAST_IPV6, maxLength=bounds.MAX_ADDRESS_CHARACTERS)),
 ]
 HostOrIP = Annotated[
     str,
@@ -135,6 +93,28 @@ StorageDevice = Annotated[
 KernelParam = Annotated[
     str, Field(json_schema_extra=checked(rules.KERNEL_PARAM, maxLength=bounds.MAX_KERNEL_PARAM_CHARACTERS))
 ]
+
+
+class DHCPv6(Model):
+    """The IPv6 address of an interface, given by DHCPv6 (RFC 8415) for whatever identity association asks for one.
+
+    There is no gateway here: DHCPv6 tells none, routers advertise themselves.
+    """
+
+    address: IPv6 = Field(
+        description="IPv6 address to serve, in lower case, such as 2001:db8::10. No two interfaces of the cluster may "
+        "have the same. The default route is not said here: routers advertise it."
+    )
+    prefix_length: int = Field(
+        default=64,
+        ge=1,
+        le=128,
+        description="Length of the prefix of the interface's network, for operating systems whose address is static. "
+        "Default: 64.",
+    )
+    nameservers: list[IPv6] | None = optional(
+        "Nameservers to serve over DHCPv6, by their IPv6 addresses.", extra=checked(maxItems=bounds.MAX_SERVERS)
+    )
 
 
 class DHCP(Model):
@@ -152,6 +132,7 @@ class DHCP(Model):
     hostname: Annotated[str, StringConstraints(pattern=_HOSTNAME_PATTERN)] | None = optional(
         "Host name to serve.", extra=checked(rules.HOSTNAME, maxLength=bounds.MAX_NAME_CHARACTERS)
     )
+    ipv6: DHCPv6 | None = optional("IPv6 address to serve, beside ip or in its place.")
     vlan_id: Annotated[str, StringConstraints(pattern=_VLAN_PATTERN)] | None = optional(
         'VLAN ID between 1 and 4094, as a string, e.g. "100".',
         extra=checked(rules.VLAN, maxLength=bounds.MAX_VLAN_CHARACTERS),
@@ -215,7 +196,9 @@ class HardwareSpec(Model):
     network_interfaces: dict[str, NetworkInterface] = Field(
         default={},
         min_length=1,
-        json_schema_extra=checked(rules.MAC_KEYS, rules.UNIQUE_IPS, maxProperties=bounds.MAX_INTERFACES),
+        json_schema_extra=checked(
+            rules.MAC_KEYS, rules.UNIQUE_IPS, rules.UNIQUE_IPV6_ADDRESSES, maxProperties=bounds.MAX_INTERFACES
+        ),
         description="Network interfaces by MAC address (lower case, colons). Defines the desired DHCP and netboot "
         "configuration of each. No two Hardware of the cluster may have the same MAC address.",
     )
@@ -242,7 +225,7 @@ class HardwareStatus(Model):
     conditions: list[Condition] | None = optional(
         "Observations about the machine. AddressConflict: it found another host at its address and declined it. "
         "Misconfigured: what can't work of this object. BootProblem: why the machine does not boot.",
-        extra=_map_list("type"),
+        extra=map_list("type"),
     )
 
 
@@ -338,7 +321,7 @@ class TemplateSpec(Model):
 
     actions: list[Action] = Field(
         min_length=1,
-        json_schema_extra=_map_list("name") | checked(maxItems=bounds.MAX_ACTIONS),
+        json_schema_extra=map_list("name") | checked(maxItems=bounds.MAX_ACTIONS),
         description="Actions to be run on a target machine, one after the other in this order. Names are unique.",
     )
     volumes: list[Volume] | None = optional(
@@ -441,7 +424,7 @@ class WorkflowStatus(Model):
 
     model_config = ConfigDict(json_schema_extra=checked(rules.ENDED_STAYS_ENDED))
 
-    actions: list[ActionStatus] | None = optional("The actions and their states.", extra=_map_list("id"))
+    actions: list[ActionStatus] | None = optional("The actions and their states.", extra=map_list("id"))
     started_at: str | None = optional(
         "When the first action was started. Absent: the Workflow has not started.", extra=TIME
     )
@@ -475,7 +458,7 @@ class WorkflowStatus(Model):
         extra=TIME,
     )
     conditions: list[Condition] | None = optional(
-        "Observations about the Workflow: Prepared, Started, Succeeded.", extra=_map_list("type")
+        "Observations about the Workflow: Prepared, Started, Succeeded.", extra=map_list("type")
     )
 
 

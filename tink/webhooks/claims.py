@@ -1,4 +1,4 @@
-"""Which Hardware has which MAC and IPv4 addresses: an index over the whole cluster, a dictionary access per question.
+"""Which Hardware has which MAC and IP addresses: an index over the whole cluster, a dictionary access per question.
 
 Fed by the informer of Hardware. An informer is a moment behind the API, so the index also remembers what was admitted
 just now: of two Hardware created at the same moment with the same address, the second to be reviewed is refused. That
@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import IPv6Address
 from typing import Any
 
 from tink.api.v1alpha2 import Raw, as_mapping
@@ -64,7 +65,18 @@ def claims_of(hardware: Any) -> dict[Claim, str]:
         ip = as_mapping(as_mapping(interface).get("dhcp")).get("ip")
         if isinstance(ip, str) and ip:
             claims.setdefault((ClaimKind.IP, ip), f"{path}.dhcp.ip")
+        address = as_mapping(as_mapping(as_mapping(interface).get("dhcp")).get("ipv6")).get("address")
+        if isinstance(address, str) and address:
+            claims.setdefault((ClaimKind.IP, canonical(address)), f"{path}.dhcp.ipv6.address")
     return claims
+
+
+def canonical(address: str) -> str:
+    """An IPv6 address in its one spelling (RFC 5952); what is none, as it is."""
+    try:
+        return str(IPv6Address(address))
+    except ValueError:
+        return address
 
 
 class Claims:

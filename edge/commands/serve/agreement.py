@@ -89,9 +89,23 @@ def _interfaces(options: Options) -> Iterator[Finding]:
     for what, values in (("interface", [name for name, _ in given]), ("address", [ip for _, ip in given if ip])):
         if len(set(values)) < len(values):
             yield Finding(("interface",), f"an {what} is given twice: {', '.join(values)}", "take one of them out")
+    if options.get("public_ipv6") and not options.get("ipv6"):
+        yield Finding(("public-ipv6", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
+    if options.get("public_ipv6") and len(given) > 1:
+        yield Finding(
+            ("public-ipv6", "interface"),
+            f"--public-ipv6 is for a single interface, and there are {len(given)}",
+            "leave it out: each has its own first address",
+        )
+    for name in options.get("ipv6_router") or ():
+        if not options.get("ipv6"):
+            yield Finding(("ipv6-router", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
+        elif name not in [name for name, _ in given]:
+            yield Finding(("ipv6-router",), f"{name} is no interface that faces machines", f"give --interface {name}")
     agents: tuple[str, ...] = options.get("grpc_address") or ()
-    if _EVERYWHERE[0] in agents and len(set(agents)) > 1:
-        yield Finding(("grpc-address",), f"{_EVERYWHERE[0]} is all addresses", "leave the others out")
+    for everywhere in set(_EVERYWHERE) & set(agents):
+        if len(set(agents)) > 1:
+            yield Finding(("grpc-address",), f"{everywhere} is all addresses", "leave the others out")
     try:
         ipaddress.ip_address(options.get("admin_address") or _LOOPBACK)
     except ValueError:
@@ -218,6 +232,13 @@ def _modes(services: Services, options: Options) -> Iterator[Finding]:
             ("default-osie", "dhcp-mode"),
             "--default-osie is for --dhcp-mode auto-proxy: in other modes a Hardware names the OSIE",
             "leave it out, or change the mode",
+        )
+    if options.get("ipv6") and options.get("dhcp_mode") in ("proxy", "auto-proxy"):
+        yield Finding(
+            ("ipv6", "dhcp-mode"),
+            "DHCPv6 is not served in this mode: nothing like ProxyDHCP is known there",
+            "have your DHCPv6 server name the boot files, or take --dhcp-mode reservation",
+            is_error=False,
         )
     if options.get("tftp_single_port") and Service.TFTP not in services:
         yield Finding(("tftp-single-port",), "TFTP is disabled here", "leave it out", is_error=False)

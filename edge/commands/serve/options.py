@@ -12,6 +12,7 @@ from edge.commands.options import (
     empty_checksum_type,
     health_address,
     ipv4,
+    ipv6_address,
     log_format,
     log_level,
     metrics_address,
@@ -45,7 +46,19 @@ _NETWORK = (
         "Repeatable. Default: of the default route.",
     ),
     click.option(
+        "--ipv6/--no-ipv6",
+        default=False,
+        help="Serve machines over IPv6, too: at the interfaces' IPv6 addresses, and with DHCPv6 for Hardware that has "
+        "dhcp.ipv6.",
+    ),
+    click.option(
         "--public-ip", type=ipv4, default=None, help="The address of the only interface, as machines reach it."
+    ),
+    click.option(
+        "--public-ipv6",
+        type=ipv6_address,
+        default=None,
+        help="The same of IPv6, with --ipv6. Default: the first that no router's advertisement has made.",
     ),
 )
 _KNOWN_BY_ADDRESS = click.option(
@@ -294,7 +307,15 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--router-advertisements",
             is_flag=True,
-            help="Tell IPv6 router solicitations that there is no router: iPXE boots 13 s sooner where none answers.",
+            help="Tell IPv6 router solicitations that there is no router: iPXE boots 13 s sooner where none answers. "
+            "With --ipv6, tell machines to ask DHCPv6 as well.",
+        ),
+        click.option(
+            "--ipv6-router",
+            multiple=True,
+            metavar="NAME",
+            help="An interface on which this host says that it is the IPv6 router: where there is no other one, and it "
+            "forwards. Repeatable.",
         ),
         click.option(
             "--trusted-proxies",
@@ -400,10 +421,10 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
         click.option(
             "--grpc-address",
-            type=types.ipv4_or_all,
+            type=types.ip_or_all,
             multiple=True,
-            help="Where the gRPC server listens: 0.0.0.0 for all addresses of this host, or one that may be another "
-            "host's for now. Repeatable. Default: the addresses of --interface. Machines are told --grpc-authority.",
+            help="Where the gRPC server listens: 0.0.0.0 or :: for all addresses of this host, or one that may be "
+            "another host's for now. Repeatable. Default: those of --interface. Machines are told --grpc-authority.",
         ),
         click.option(
             "--older-agents",

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from edge.callers import Networks
-from edge.commands.options import ipv4, parsed
+from edge.commands.options import either, ipv4, parsed
 from ipxe import parameters
 from tink.kube.manifests import DEFAULT_NAMESPACE
 
@@ -41,10 +41,10 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-@parsed("ipv4")
-def ipv4_or_all(text: str) -> str:
-    """The same, or 0.0.0.0 for all of them."""
-    return text if text == "0.0.0.0" else ipv4.read(text)  # noqa: S104 - compared
+@parsed("ip")
+def ip_or_all(text: str) -> str:
+    """An IPv4 or IPv6 address of this host; 0.0.0.0 for all of them, `::` for those of IPv6, too."""
+    return text if text in ("0.0.0.0", "::") else either.read(text)  # noqa: S104 - compared
 
 
 @parsed("ipv4[:port]")

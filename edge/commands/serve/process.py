@@ -42,6 +42,7 @@ from edge.composition.stack import Stack
 from edge.composition.tasks import StackError
 from edge.configuration import place
 from edge.dhcp import DhcpServerError, SettingsError
+from edge.dhcp6 import Dhcp6ServerError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.telemetry import TracesError
 from edge.tftp import TftpServerError
@@ -62,6 +63,7 @@ _EXPECTED = (
     ApiServerError,
     BinariesError,
     DataDirectoryError,
+    Dhcp6ServerError,
     DhcpServerError,
     DirectoryInUseError,
     HealthError,

@@ -43,7 +43,8 @@ def settings(services: frozenset[Service], options: dict[str, Any], place: Place
         raise click.UsageError("\n".join(wrong))
     given = {name: value for name, value in options.items() if name not in _NOT_OF_THE_STACK}
     interfaces, public_ip = given.pop("interface", ()), given.pop("public_ip", None)
-    networks = _networks(interfaces, public_ip) if services & (EDGE | {Service.SERVER}) else (LOOPBACK,)
+    ipv6 = given.pop("ipv6", False), given.pop("public_ipv6", None) or ""
+    networks = _networks(interfaces, public_ip, *ipv6) if services & (EDGE | {Service.SERVER}) else (LOOPBACK,)
     edge = _edge(given)
     controller = _taken(ControllerSettings, given, history_limit="workflow_history_limit")
     controller["action_timeout"] = controller.get("action_timeout") or None
@@ -80,11 +81,13 @@ def _api(services: frozenset[Service], given: dict[str, Any]) -> dict[str, Any]:
     return {"api_addresses": addresses, "api_names": names}
 
 
-def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None) -> tuple[Network, ...]:
+def _networks(
+    interfaces: tuple[tuple[str, str], ...], public_ip: str | None, ipv6: bool, address6: str
+) -> tuple[Network, ...]:
     """The networks that face machines. Raises click.UsageError."""
     try:
         wanted = interfaces or ((default_interface(), ""),)
-        return tuple(Network(name, address or public_ip or "") for name, address in wanted)
+        return tuple(Network(name, address or public_ip or "", ipv6, address6) for name, address in wanted)
     except HostError as error:
         raise click.UsageError(str(error)) from error
 

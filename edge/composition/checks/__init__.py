@@ -6,6 +6,7 @@ from edge.composition.checks.clock import check_clock
 from edge.composition.checks.colleagues import api_addresses, api_users
 from edge.composition.checks.findings import Finding, Severity, note
 from edge.composition.checks.firewall import Packet, check_firewall
+from edge.composition.checks.ipv6 import check_ipv6
 from edge.composition.checks.links import check_links
 from edge.composition.checks.names import osie_names
 from edge.composition.checks.running import running_edge
@@ -21,6 +22,7 @@ __all__ = [
     "check_backups",
     "check_clock",
     "check_firewall",
+    "check_ipv6",
     "check_links",
     "check_space",
     "note",

@@ -26,7 +26,7 @@ def check_links(network: Network) -> Iterator[Finding]:
         remedy = f"give it one (ip address add ADDRESS/PREFIX dev {link.name}), or name another with --interface"
         yield Finding("interface", False, state.problem, remedy)
     else:
-        yield Finding("interface", True, f"{link.name} has {state.address}")
+        yield Finding("interface", True, f"{link.name} has {' and '.join(state.addresses)}")
     if link.up and not link.carrier:
         seen = f"{link.name} has no carrier: nobody is at the other end"
         yield warning("link", seen, "see the cable and the switch; a bridge needs a port that is up")

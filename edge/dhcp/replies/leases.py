@@ -70,6 +70,7 @@ class Leases:
         self._relay_heard = relay_heard
         self._heard_links: set[bytes] = set()
         self._here = settings.networks
+        self._ipv6 = settings.ipv6
         self._compiler = Compiler(settings.server_ip, policy, settings.networks)
         self._server_id = options.ipv4(settings.server_ip)
         self._peers: frozenset[bytes] = frozenset()
@@ -355,8 +356,9 @@ class Leases:
         return server_id == self._server_id or (server_id == agent.server_id and server_id != b"")
 
     def _is_served(self, reservation: Reservation) -> bool:
-        if reservation.unserved:
-            self._reports.refused(reservation.machine.mac, _NO_ANSWER, reservation.unserved)
+        machine = reservation.machine
+        if reservation.unserved and not (self._ipv6 and machine.ip is None and machine.ipv6 is not None):
+            self._reports.refused(machine.mac, _NO_ANSWER, reservation.unserved)
         return not reservation.unserved
 
     def _is_quarantined(self, reservation: Reservation) -> bool:

@@ -144,8 +144,8 @@ class BootScripts:
         if machine is not None and self._context.first_refusal("script address", mac, seen, caller.mac):
             if caller.owner is not None and caller.owner.mac == mac:
                 reason = f" by {caller.mac}, which is no MAC of this machine"
-            elif machine.ip is not None:
-                reason = f", but its address is {machine.ip}"
+            elif machine.addresses:
+                reason = f", but its address is {' or '.join(machine.addresses)}"
             else:
                 reason = ", but its Hardware reserves no address"
             message = f"script asked for from {seen}{reason}"

@@ -56,6 +56,10 @@ LIMITS: Final = {
 }
 """What is awaited after each milestone; of those that are not here nothing is."""
 
+OVER_IPV6: Final = {Milestone.LEASED: 12.0, Milestone.IPXE_LEASED: 20.0}
+"""What may be added where the address is IPv6: EDK2 waits 10 s for a default router before it uses its address
+(PxeBcDhcp6.c, PXEBC_IP6_ROUTE_TABLE_TIMEOUT), and iPXE for its four DISCOVERs, which nobody answers: 15 s."""
+
 NOT_LEARNT: Final = frozenset({Milestone.AGENT_CONNECTED, Milestone.ACTION_BEGUN})
 """How long they last is no property of the machine."""
 

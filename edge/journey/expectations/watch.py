@@ -12,14 +12,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from edge.journey.changes import Changes, PendingChanges
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Finding
-from edge.journey.expectations.limits import LIMITS, Limits
+from edge.journey.expectations.limits import LIMITS, OVER_IPV6, Limits
 from edge.journey.expectations.rules import SILENCE, diagnose
-from edge.journey.expectations.story import ENDS, Story, read
+from edge.journey.expectations.story import ENDS, Boot, Story, read
 from edge.journey.history import (
     SEEN_BY,
     Entry,
@@ -225,7 +226,8 @@ class Expectations:
             self._leave_to_others(mac, awaited)
             return
         awaited.heard = 0.0
-        finding = diagnose(story, self._facts(story, now, lambda reached: self._limit(reached, awaited.kind)))
+        limit = partial(self._limit, kind=awaited.kind, boot=story.boot)
+        finding = diagnose(story, self._facts(story, now, limit))
         was, awaited.finding = awaited.finding, finding
         self._changes.mark(mac)
         if finding is None:
@@ -252,7 +254,7 @@ class Expectations:
         if boot.at is not awaited.at or boot.since != awaited.since:
             awaited.at, awaited.since, awaited.looks = boot.at, boot.since, 0
         awaited.kind = f"{boot.detail_of('osie')} {story.model}".strip()
-        after = self._limit(boot.at, awaited.kind) if boot.at is not None else 0.0
+        after = self._limit(boot.at, awaited.kind, boot) if boot.at is not None else 0.0
         if not after:
             awaited.deadline = 0.0
         elif awaited.since + after > now:
@@ -263,8 +265,10 @@ class Expectations:
             awaited.deadline = now + _AGAIN_SECONDS[min(awaited.looks, len(_AGAIN_SECONDS) - 1)]
             awaited.looks += 1
 
-    def _limit(self, reached: Milestone, kind: str) -> float:
-        return self.limits.after(reached, kind) or 0.0
+    def _limit(self, reached: Milestone, kind: str, boot: Boot) -> float:
+        limit = self.limits.after(reached, kind) or 0.0
+        over_ipv6 = reached is boot.at and boot.detail.get("dhcp") == "reply"
+        return limit + OVER_IPV6.get(reached, 0.0) if over_ipv6 else limit
 
 
 def said_elsewhere(entry: Entry) -> Finding | None:

@@ -286,3 +286,28 @@ def test_mac_that_two_hardware_claim_is_neither(proxy: Callers, table: Table, in
     table.entries["10.0.0.50"] = B
     assert proxy.machine("10.0.0.50") is None
     assert proxy.mac("10.0.0.50") == B
+
+
+def test_machine_with_ipv6_is_known_by_its_reserved_address_and_wherever_the_kernel_knows_its_mac(
+    inventory: Inventory, clock: Clock
+) -> None:
+    reserved = hardware("d", C, None)
+    reserved["spec"]["networkInterfaces"][C] = {"dhcp": {"ipv6": {"address": "fd00::d"}}}
+    inventory.apply(reserved)
+    inventory.remove(hardware("c", C, None))
+    inventory.apply(reserved)
+    table = Table()
+    table.links = {"fd00::d", "fe80::d", "fd00::99", "10.0.0.9"}
+    callers = Callers(inventory, neighbours=table, clock=clock)
+    at_reserved = callers.machine("fd00::d")
+    assert at_reserved is not None
+    assert callers.machine("fd00::d", connected=True) is None, "on a connection, its MAC must be known"
+    table.entries = {"fd00::d": C, "fe80::d": C, "10.0.0.9": C}
+    assert callers.machine("fd00::d", connected=True) is at_reserved
+    assert callers.machine("fe80::d") is at_reserved, "its address of the link"
+    assert callers.machine("10.0.0.9") is None, "IPv4 has no such addresses"
+    assert callers.machine("fd00::99") is None
+    table.entries["fd00::d"] = A
+    clock.now += 2
+    assert callers.machine("fd00::d") is None, "somebody else's address is not enough to be that machine"
+    assert callers.neighbour("fe80::d") == C

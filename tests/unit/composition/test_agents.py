@@ -83,5 +83,7 @@ async def test_port_that_somebody_has_is_tried_again(host: Host, caplog: pytest.
 
 
 def test_all_addresses_are_always_here() -> None:
+    six = AgentsAddresses(["::", "fd00::1", "fd00::2"], 42113, Host("fd00::1").owned)
+    assert six.listening == ["[::]:42113", "[fd00::1]:42113"]
     follow = AgentsAddresses(["0.0.0.0"], 42113, Host().owned)
     assert (follow.listening, follow.note) == (["0.0.0.0:42113"], "")

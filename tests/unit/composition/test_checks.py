@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv6Interface
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,12 +26,14 @@ from edge.composition.checks import (
     api_users,
     check_backups,
     check_clock,
+    check_ipv6,
     check_space,
     names,
     osie_names,
 )
 from edge.composition.checks.findings import note, warning
 from edge.composition.checks.firewall import Packet, Ruleset, judge
+from edge.neighbour.links import Link
 from tink.apiserver import USERS_FILE, issue_token
 from tink.kube.certificates import builder, common_name, new_key
 
@@ -158,7 +161,7 @@ def test_name_that_can_not_be_resolved_is_named_with_its_osie(monkeypatch: pytes
     ],
 )
 def test_exit_status_says_how_bad_it_is(monkeypatch: pytest.MonkeyPatch, worst: Finding, status: int) -> None:
-    monkeypatch.setattr(command.examine, "serving", lambda *_: iter([worst]))
+    monkeypatch.setattr(command.examine, "serving", lambda *_, **__: iter([worst]))
     for name in ("data_directory", "lab"):
         monkeypatch.setattr(command.examine, name, lambda *_: iter(()))
     for name in ("running_edge", "_osies"):
@@ -232,3 +235,25 @@ def test_certificates_of_the_agents_server_are_looked_at_before_they_end(tmp_pat
     assert found(file, 20) == [(Severity.WARNING, f"ends on {now + timedelta(days=30):%Y-%m-%d %H:%M} UTC")]
     assert [severity for severity, _ in found(file, 31)] == [Severity.ERROR]
     assert found(broken, 0)[0][0] is Severity.ERROR
+
+
+@pytest.mark.parametrize(
+    ("settings", "addresses", "worst", "said"),
+    [
+        ({}, ("fd00::1/64", "fd00::2/64"), Severity.OK, "machines are told fd00::1 (and 1 more)"),
+        ({}, (), Severity.ERROR, "no address that machines can be told"),
+        ({"lo/disable_ipv6": "1"}, ("fd00::1/64",), Severity.ERROR, "it is switched off"),
+        ({"all/forwarding": "0"}, ("fd00::1/64",), Severity.WARNING, "it forwards nothing"),
+    ],
+)
+def test_what_ipv6_needs_of_an_interface_is_said(
+    tmp_path: Path, settings: dict[str, str], addresses: tuple[str, ...], worst: Severity, said: str
+) -> None:
+    for name, value in {"lo/disable_ipv6": "0", "all/forwarding": "1", **settings}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{value}\n")
+    link = Link("lo", 1, up=True, carrier=True, mtu=1500, addresses6=tuple(map(IPv6Interface, addresses)))
+    found = [*check_ipv6("lo", routes=True, dhcp=False, ask=lambda _: link, system=tmp_path)]
+    assert max(each.how_bad for each in found) is worst
+    assert any(said in each.seen for each in found), found
+    assert [*check_ipv6("gone0", ask=lambda _: None)] == [], "that is told already"

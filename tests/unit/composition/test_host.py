@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def link(*addresses: str, up: bool = True) -> Link:
     return Link("eth1", 7, up, carrier=up, mtu=1500, addresses=tuple(map(IPv4Interface, addresses)))
 
 
-def nobody(_address: IPv4Address) -> bool:
+def nobody(_address: IPv4Address | IPv6Address) -> bool:
     return False
 
 
@@ -82,3 +83,24 @@ def test_what_keeps_a_network_from_being_served_is_said(
 def test_fixed_address_may_be_that_of_another_interface() -> None:
     state = state_of(Network("eth1", "10.9.0.1"), link("10.0.0.1/24"), "", lambda address: str(address) == "10.9.0.1")
     assert (state.address, state.problem) == ("10.9.0.1", "")
+
+
+def test_ipv6_address_is_told_only_where_it_is_served_and_stays_as_long_as_it_is_there() -> None:
+    both = replace(link("10.0.0.1/24"), addresses6=(IPv6Interface("fd00::1/64"), IPv6Interface("fd00::2/64")))
+    assert state_of(Network("eth1"), both).addresses == ("10.0.0.1",)
+    served = Network("eth1", ipv6=True)
+    state = state_of(served, both)
+    assert (state.addresses, state.networks6) == (("10.0.0.1", "fd00::1"), (IPv6Network("fd00::/64"),))
+    assert state_of(served, both, before6="fd00::2").address6 == "fd00::2"
+    assert state_of(served, both, before6="fd00::3").address6 == "fd00::1"
+    fixed = Network("eth1", ipv6=True, address6="fd00::2")
+    assert state_of(fixed, both).address6 == "fd00::2"
+    assert state_of(replace(fixed, address6="fd00::9"), both, "", nobody).address6 == ""
+
+
+def test_network_with_ipv6_alone_is_served_and_one_without_any_address_says_so() -> None:
+    alone = replace(link(), addresses6=(IPv6Interface("fd00::1/64"),))
+    state = state_of(Network("eth1", ipv6=True), alone)
+    assert (state.address, state.address6, state.problem) == ("", "fd00::1", "")
+    assert state_of(Network("eth1"), alone).problem == "eth1 has no IPv4 address"
+    assert state_of(Network("eth1", ipv6=True), link()).problem == "eth1 has no IP address"

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.dhcp import BOOTP, DHCP
 from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
@@ -62,6 +63,16 @@ def test_tftp_transfer_is_told_by_its_beginning_and_its_end() -> None:
 
 def test_transfer_says_who_sends_to_whom() -> None:
     assert Conversation().lines(0, RRQ)[0].startswith("10.0.0.2:2070 > 10.0.0.1:69 TFTP reads")
+
+
+def test_ipv6_is_told_alike_with_brackets_around_its_addresses() -> None:
+    way = Ether(src=MAC, dst=SERVER) / IPv6(src="fd00::2", dst="fd00::1")
+    request = way / UDP(sport=2070, dport=69) / Raw(b"\0\1snponly.efi\0octet\0")
+    assert Conversation().lines(0, bytes(request)) == ['[fd00::2]:2070 > [fd00::1]:69 TFTP reads "snponly.efi"']
+    asked = way / TCP(sport=5000, dport=7080, flags="PA") / Raw(b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert Conversation().lines(0, bytes(asked)) == ["[fd00::2]:5000 > [fd00::1]:7080 GET /healthz HTTP/1.1"]
+    solicit = bytes(way / UDP(sport=546, dport=547) / Raw(b"\1abc"))
+    assert Conversation(lambda _: "in others' words").lines(0, solicit) == ["in others' words"]
 
 
 def test_window_that_the_kernel_has_not_cut_yet_is_read_as_its_blocks() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.dhcp import BOOTP
 from scapy.layers.inet import ICMP, IP, TCP, UDP
-from scapy.layers.inet6 import IPv6
+from scapy.layers.inet6 import ICMPv6ND_RS, IPv6
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
@@ -71,7 +71,12 @@ def data(block: int, size: int) -> Packet:
 SAID = [
     FROM / ARP(psrc="10.0.0.2", pdst="10.0.0.1"),
     TO / BETWEEN / ICMP(),
-    FROM / IPv6() / UDP(),
+    FROM / IPv6() / UDP(sport=546, dport=547) / Raw(b"\1abc"),
+    FROM / IPv6() / ICMPv6ND_RS(),
+    FROM / IPv6() / UDP(dport=69) / Raw(b"\0\1snponly.efi\0octet\0"),
+    TO / IPv6() / data(1, 1228),
+    TO / IPv6() / data(118, 568),
+    FROM / IPv6() / TCP(options=[("NOP", None)] * 8) / Raw(b"GET / HTTP/1.1\r\n\r\n"),
     TO / BETWEEN / TCP(sport=7080) / Raw(b"HTTP/1.1 200 OK\r\n\r\n"),
     TO / IP(options=b"\1" * 8) / TCP(options=[("NOP", None)] * 8) / Raw(b"HTTP/1.1 200 OK\r\n\r\n"),
     *(FROM / BETWEEN / TCP() / Raw(word + b" / HTTP/1.1\r\n\r\n") for word in (b"GET", b"HEAD", b"POST", b"PUT")),
@@ -89,6 +94,8 @@ BULK = [
     FROM / BETWEEN / TCP(dport=7080, flags="A"),
     TO / BETWEEN / TCP(sport=7080) / Raw(b"xGET "),
     *(TO / BETWEEN / data(2, size) for size in (512, 1024, 1428, 1432, 1456, 1468)),
+    TO / IPv6() / TCP(sport=7080) / Raw(bytes(1428)),
+    *(TO / IPv6() / data(2, size) for size in (512, 1024, 1228, 1408, 1428, 1448)),
     TO / IP(frag=185, flags="MF") / Raw(bytes(1400)),
 ]
 OF_OTHERS = [

@@ -17,7 +17,7 @@ from tink.schema import Checker, compile_definition
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 EXAMPLES = DEPLOY / "examples"
-DIRECTORIES = sorted(path for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "full")
+DIRECTORIES = sorted(path for path in EXAMPLES.iterdir() if path.is_dir() and path.name not in ("full", "ipv6"))
 WITH_WORKFLOW = {"debian", "flatcar", "rocky", "ubuntu"}
 INSTALLERS = {
     "autoinstall": "ds=nocloud;s=http://192.168.10.1:7080/nocloud/autoinstall-1/",
@@ -120,7 +120,7 @@ def test_what_the_machine_netboots_is_shown(directory: Path) -> None:
 
 def test_directory_without_a_workflow_leads_to_what_is_netbooted() -> None:
     result = CliRunner().invoke(main, ["render", "-f", str(EXAMPLES / "kickstart")])
-    assert (result.exit_code, "with --netboot IPV4" in result.output) == (1, True)
+    assert (result.exit_code, "with --netboot IP" in result.output) == (1, True)
 
 
 @pytest.mark.parametrize("name", sorted((WITH_WORKFLOW | {"autoinstall"}) - {"flatcar"}))
@@ -141,3 +141,21 @@ def test_papers_list_it_and_it_says_what_is_untested(directory: Path) -> None:
     paper = (directory / "README.md").read_text()
     assert "## Untested" in paper
     assert [file.name for file in directory.glob("*.yaml") if f"`{file.name}`" not in paper] == []
+
+
+@pytest.mark.parametrize("name", ["machine.yaml", "full.yaml"])
+def test_machine_without_ipv4_passes_the_checks_of_the_api_and_names_no_ipv4_address(name: str) -> None:
+    file = EXAMPLES / "ipv6" / name
+    for each in yaml.safe_load_all(file.read_text()):
+        assert checkers()[each["kind"]].check(each | {"metadata": each["metadata"] | {"namespace": "d"}}).errors == []
+    assert not ADDRESS.search(file.read_text())
+
+
+def test_what_a_machine_netboots_over_ipv6_is_shown() -> None:
+    result = CliRunner().invoke(
+        main, ["render", "-f", str(EXAMPLES / "ipv6" / "machine.yaml"), "--netboot", "fd31:77::1"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "grpc_authority=[fd31:77::1]:42113" in result.output
+    refused = CliRunner().invoke(main, ["render", "-f", str(EXAMPLES), "--netboot", "fe80::1"])
+    assert "fe80::1 is not the address of one host" in refused.output

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from hegel.ec2 import ec2_tree, facts_of
 from hegel.interfaces import links
 from hegel.network import network_config
 from tink.api.v1alpha2 import Hardware
@@ -112,3 +113,36 @@ def test_mac_of_digits_only_stays_a_string() -> None:
 
 def test_key_that_is_no_mac_matches_no_interface() -> None:
     assert text({one: {"dhcp": FULL} for one in ("eth0\nevil: true", f"{MAC}\n", "52:54:00:00:00:0G", "")}) == b""
+
+
+IPV6 = {"address": "fd00::5", "prefixLength": 56, "nameservers": ["fd00::53"]}
+
+
+def test_ipv6_address_comes_by_dhcp_beside_a_static_ipv4_one_or_alone() -> None:
+    match = {"match": {"macaddress": MAC}}
+    both = network({MAC: {"dhcp": {"ip": "10.0.0.5", "netmask": "255.255.255.0", "ipv6": IPV6}}})["ethernets"]["nic0"]
+    assert both == match | {"addresses": ["10.0.0.5/24"], "dhcp6": True}
+    assert network({MAC: {"dhcp": {"ipv6": IPV6}}})["ethernets"]["nic0"] == match | {"dhcp6": True}
+    leased = network({MAC: {"dhcp": {"ip": "10.0.0.5", "ipv6": IPV6}}})["ethernets"]["nic0"]
+    assert leased == match | {"dhcp4": True, "dhcp6": True}
+
+
+def test_ipv6_address_is_static_where_dhcp_is_not_answered() -> None:
+    addressed = {"ip": "10.0.0.5", "netmask": "255.255.255.0", "gateway": "10.0.0.1", "ipv6": IPV6}
+    assert network({MAC: {"dhcp": addressed, "disableDhcp": True}})["ethernets"]["nic0"] == {
+        "match": {"macaddress": MAC},
+        "addresses": ["10.0.0.5/24", "fd00::5/56"],
+        "routes": [{"to": "0.0.0.0/0", "via": "10.0.0.1"}],
+        "nameservers": {"addresses": ["fd00::53"]},
+    }
+    alone = network({MAC: {"dhcp": {"ipv6": IPV6}, "disableDhcp": True}})["ethernets"]["nic0"]
+    assert (alone["addresses"], "routes" in alone) == (["fd00::5/56"], False)
+
+
+def test_ec2_tree_sends_cloud_init_to_dhcpv6_by_the_list_of_addresses() -> None:
+    hardware = Hardware.model_validate({"spec": {"networkInterfaces": {MAC: {"dhcp": {"ipv6": IPV6}}}}})
+    tree = ec2_tree(facts_of("m1", links(hardware)), "", links(hardware), [], {}, [], {})
+    below = f"meta-data/network/interfaces/macs/{MAC}"
+    assert tree[f"{below}/ipv6s"] == b"fd00::5"
+    assert tree[below] == b"device-number\nipv6s\nmac\nvpc-id"
+    assert tree["meta-data/ipv6"] == b"fd00::5"

@@ -114,6 +114,7 @@ async def test_machines_heard_come_first_and_strangers_have_their_manifest(desk:
         "mac": "52:54:00:00:00:02",
         "registered": True,
         "ip": "10.0.0.2",
+        "ipv6": None,
         "name": "m2",
         "namespace": "default",
     }

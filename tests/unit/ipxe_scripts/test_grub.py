@@ -144,3 +144,11 @@ def test_reason_is_shown_line_by_line_whatever_is_in_it() -> None:
 @pytest.mark.parametrize("text", ["", "'", "a'b''c", '$x `y` \\ "z"', "; reboot"])
 def test_quoted_text_is_one_word(text: str) -> None:
     assert shlex.split(quoted(text)) == [text]
+
+
+def test_ipv6_address_stands_in_brackets() -> None:
+    text = text_of(hardware(), Origin("fd00::1", tftp=True))
+    assert [words[1] for words in lines_of(text, "linux")] == [
+        "(http,[fd00::1]:7080)/osie/lab/kernel",
+        "(tftp,[fd00::1])/osie/lab/kernel",
+    ]

@@ -451,3 +451,19 @@ def _compiles(machine: Hardware, settings: BootSettings) -> bool:
     except ScriptError:
         return False
     return True
+
+
+@pytest.mark.parametrize("tftp", [False, True])
+def test_ipv6_address_stands_in_brackets_wherever_it_has_a_port_or_is_in_a_url(tftp: bool) -> None:
+    settings = BootSettings(kernel_parameters=("a={{.IP}}", "b={{.Address}}"))
+    scripts, origin = Scripts(settings), Origin("fd00::1", tftp=tftp, others=(Origin("fd00::2", grpc_port=42114),))
+    machine = hardware(
+        networkInterfaces={MAC: {"dhcp": {"ip": "10.0.0.5", "vlanId": "7", "ipv6": {"address": "fd00::5"}}}}
+    )
+    text = scripts.compile(MAC, machine, origin).text + scripts.autoexec(MAC, origin)
+    bare = re.sub(r"\[fd00::[12]\](:\d+)?", "", text)
+    assert set(re.findall(r"\S*fd00::\S*", bare)) == {"a=fd00::5", "b=fd00::1"}
+    assert "grpc_authority=[fd00::1]:42113" in text
+    assert "--configurator ipv6" in text
+    assert "--configurator dhcp" not in text
+    assert "isset ${net${number}/ip6}" in text

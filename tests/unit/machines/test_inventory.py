@@ -286,3 +286,26 @@ def test_after_any_history_the_indexes_say_what_the_objects_say(steps: list[tupl
 
 def _who(machine: Machine | None) -> tuple[str, str] | None:
     return (machine.name, machine.mac) if machine is not None else None
+
+
+def test_machine_is_found_by_its_ipv6_address_in_its_one_spelling() -> None:
+    inventory = Inventory()
+    both = hardware("a", MAC)
+    both["spec"]["networkInterfaces"][MAC]["dhcp"]["ipv6"] = {"address": "fd00:0:0:0:0:0:0:5"}
+    inventory.apply(both)
+    machine = inventory.by_mac(MAC)
+    assert machine is not None
+    assert machine is inventory.by_ip("fd00::5") is inventory.by_ip("10.0.0.5")
+    assert machine.addresses == ("10.0.0.5", "fd00::5")
+    inventory.apply(hardware("a", MAC))
+    assert inventory.by_ip("fd00::5") is None
+
+
+def test_ipv6_address_claimed_twice_serves_neither(caplog: pytest.LogCaptureFixture) -> None:
+    inventory = Inventory()
+    for name, mac in (("a", MAC), ("b", OTHER_MAC)):
+        claim = {"spec": {"networkInterfaces": {mac: {"dhcp": {"ipv6": {"address": "fd00::5"}}}}}}
+        inventory.apply(claim | {"metadata": {"name": name, "namespace": "default"}})
+    assert inventory.by_ip("fd00::5") is None
+    assert len(inventory.claimants_of_ip("fd00::5")) == 2
+    assert "IP fd00::5 is claimed by several" in caplog.text

@@ -15,7 +15,7 @@ from edge.machines import MistakeWriter
 from ipxe.binaries import BootPath
 from tests.waiting import until
 from tink.api import mistakes
-from tink.api.mistakes import Site, hardware_mistakes, osie_mistakes
+from tink.api.mistakes import Reason, Site, hardware_mistakes, osie_mistakes
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
@@ -65,6 +65,14 @@ def test_each_mistake_is_named_with_its_field(obj: Raw, reason: str, said: str) 
     (found,) = hardware_mistakes(obj, site(), lambda _, name: osies.get(name))
     assert found.reason == reason
     assert said in str(found)
+
+
+def test_machine_with_an_ipv6_address_alone_is_no_mistake_but_for_the_servers_own() -> None:
+    alone = {"spec": {"networkInterfaces": {"m": {"dhcp": {"ipv6": {"address": "fd00:0::5"}}}}}}
+    assert hardware_mistakes(alone, site()) == []
+    (mistake,) = hardware_mistakes(alone, site(addresses=("10.0.0.1", "fd00::5")))
+    assert mistake.reason is Reason.SERVER_ADDRESS
+    assert mistake.field.endswith(".dhcp.ipv6.address")
 
 
 def test_what_works_is_no_mistake() -> None:

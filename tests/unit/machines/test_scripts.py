@@ -159,3 +159,12 @@ def test_each_sending_has_a_token_of_its_own_and_only_of_registered_machines() -
     assert "tinkerbell-token" not in edge.script(), "a script that shows a reason has no secret in it"
     assert len(made) == 3
     assert not [line for line in edge.lines() if "t0-" in str(line)]
+
+
+def test_journey_says_that_a_script_leads_into_a_vlan() -> None:
+    edge = rack()
+    edge.register()
+    edge.script()
+    edge.register(networkInterfaces={MAC: {"dhcp": {"ip": "10.0.0.1", "vlanId": "50"}}})
+    edge.script()
+    assert [event.detail.get("vlan") for event in edge.journey.events(MAC)] == [None, "50"]

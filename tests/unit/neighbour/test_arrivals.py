@@ -23,6 +23,13 @@ def frame(
     return bytes(12) + b"\x08\x00" + header + options + body
 
 
+def frame6(protocol: int, source: int, target: int, *, flags: int = 0x02) -> bytes:
+    header = struct.pack("!IHBB16s16s", 6 << 28, 20, protocol, 64, bytes(16), bytes(16))
+    ports = struct.pack("!HH", source, target)
+    body = ports + (bytes(4) if protocol == socket.IPPROTO_UDP else bytes(8) + bytes((0x50, flags)) + bytes(6))
+    return bytes(12) + b"\x86\xdd" + header + body
+
+
 def taken(packet: bytes) -> bool:
     """Classic BPF, as far as the filter uses it (linux/filter.h)."""
     instructions = list(struct.iter_unpack("=HBBI", program(HTTP, GRPC)))
@@ -56,6 +63,14 @@ UDP, TCP = socket.IPPROTO_UDP, socket.IPPROTO_TCP
     ("packet", "wanted"),
     [
         (frame(UDP, 2000, 69), True),
+        (frame6(UDP, 2000, 69), True),
+        (frame6(UDP, 69, 2000), False),
+        (frame6(UDP, 2000, HTTP), False),
+        (frame6(TCP, 2000, HTTP), True),
+        (frame6(TCP, GRPC, 2000, flags=0x12), True),
+        (frame6(TCP, 2000, HTTP, flags=0x10), False),
+        (frame6(TCP, 2000, 443), False),
+        (frame6(58, 2000, 69), False),
         (frame(UDP, 69, 2000), False),
         (frame(UDP, 2000, HTTP), False),
         (frame(UDP, 2000, 69, options=bytes(8)), True),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Network
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet6 import ICMPv6ND_RA
 
-from edge.neighbour.router_advertisement import is_router_solicitation, router_advertisement
+from edge.neighbour.router_advertisement import Advertised, is_router_solicitation, router_advertisement
 
 SOLICITATION = bytes((133, 0, 0, 0, 0, 0, 0, 0))
 WITH_LINK_ADDRESS = SOLICITATION + bytes.fromhex("0101525400123456")
@@ -47,3 +49,19 @@ def test_solicitations_that_the_rfc_calls_invalid_get_no_answer(packet: bytes, h
 def test_no_packet_raises(packet: bytes) -> None:
     is_router_solicitation(packet, 255)
     is_router_solicitation(SOLICITATION + packet, 255)
+
+
+def test_machines_are_sent_to_dhcpv6_and_told_what_is_on_the_link_and_nobody_makes_himself_an_address() -> None:
+    says = Advertised(
+        True, 0, (IPv6Network("fd00:77::/64"), IPv6Network("2001:db8::/56")), bytes.fromhex("525400123456")
+    )
+    advertisement = ICMPv6ND_RA(router_advertisement(says))
+    assert (advertisement.M, advertisement.O, advertisement.routerlifetime) == (1, 1, 0)
+    assert advertisement["ICMPv6NDOptSrcLLAddr"].lladdr == "52:54:00:12:34:56"
+    prefix = advertisement["ICMPv6NDOptPrefixInfo"]
+    assert (prefix.prefix, prefix.prefixlen, prefix.L, prefix.A) == ("fd00:77::", 64, 1, 0)
+    assert (prefix.payload.prefix, prefix.payload.prefixlen) == ("2001:db8::", 56)
+
+
+def test_stand_in_for_a_router_says_for_how_long() -> None:
+    assert ICMPv6ND_RA(router_advertisement(Advertised(lifetime=1800))).routerlifetime == 1800

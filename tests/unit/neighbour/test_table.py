@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edge.neighbour.table import hardware_address
+from edge.neighbour.table import changed_address, hardware_address, is_link_local, request
 
 ADDRESS = socket.inet_aton("10.0.0.5")
 MAC = bytes.fromhex("525400123456")
@@ -45,6 +45,18 @@ def error(code: int) -> bytes:
 
 def test_known_neighbour_is_given_as_a_mac() -> None:
     assert hardware_address(answer(), 3, ADDRESS) == "52:54:00:12:34:56"
+
+
+def test_neighbour_with_an_ipv6_address_is_asked_for_and_given_alike() -> None:
+    address = socket.inet_pton(socket.AF_INET6, "fd00::5")
+    known = answer(family=socket.AF_INET6, address=address)
+    assert hardware_address(known, 3, address) == "52:54:00:12:34:56"
+    assert hardware_address(known, 3, ADDRESS) is None
+    assert hardware_address(answer(), 3, address) is None
+    assert changed_address(known) == "fd00::5"
+    assert request(3, address, 7)[16] == socket.AF_INET6
+    assert is_link_local(socket.inet_pton(socket.AF_INET6, "febf::1"))
+    assert not is_link_local(socket.inet_pton(socket.AF_INET6, "fec0::1"))
 
 
 @pytest.mark.parametrize("state", [0, 0x01, 0x20, 0x40, 0x01 | 0x20])

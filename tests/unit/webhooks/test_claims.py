@@ -24,6 +24,16 @@ async def test_address_of_another_machine_is_refused_and_the_machine_and_its_fie
     ]
 
 
+def test_ipv6_address_is_claimed_in_its_one_spelling() -> None:
+    def claims(address: str) -> Any:
+        dhcp = {"ip": "10.0.0.1", "ipv6": {"address": address}}
+        return claims_of({"spec": {"networkInterfaces": {"m1": {"dhcp": dhcp}}}})
+
+    assert claims("fd00::1") == claims("fd00:0:0:0:0:0:0:1")
+    assert claims("fd00::1")[ClaimKind.IP, "fd00::1"] == "spec.networkInterfaces[m1].dhcp.ipv6.address"
+    assert set(claims("nonsense")) == {(ClaimKind.MAC, "m1"), (ClaimKind.IP, "10.0.0.1"), (ClaimKind.IP, "nonsense")}
+
+
 async def test_mac_in_capitals_of_an_older_object_is_the_same_mac(world: World) -> None:
     world.store(hardware("a", ("AA:BB", "")))
     assert said(await world.review("CREATE", hardware("b", ("aa:bb", ""))))

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import Hardware, Raw
 from tink.kube.objects import NamespacedName
+from tink.server.peer import spelled
 
 MAX_AGENT_ID = 320
 """Characters: a namespace, a slash and a name, and no more."""
@@ -51,7 +52,9 @@ class AgentDirectory:
             return  # the API's schema refuses these; whoever stored one nevertheless hears of it from the edge
         key = NamespacedName(hardware.metadata.namespace, hardware.metadata.name)
         interfaces = hardware.spec.network_interfaces
-        addresses = frozenset(i.dhcp.ip for i in interfaces.values() if i.dhcp is not None and i.dhcp.ip is not None)
+        reserved = [interface.dhcp for interface in interfaces.values() if interface.dhcp is not None]
+        addresses = frozenset(dhcp.ip for dhcp in reserved if dhcp.ip is not None)
+        addresses |= {spelled(dhcp.ipv6.address) for dhcp in reserved if dhcp.ipv6 is not None}
         given = hardware.metadata.annotations.get(AGENT_ID_ANNOTATION, "").strip()
         given = given if given.isascii() and len(given) <= MAX_AGENT_ID else ""
         identity = _Identity(key, tuple(mac.lower() for mac in interfaces), addresses, given)

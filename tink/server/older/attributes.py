@@ -50,10 +50,11 @@ def as_json(attributes: pb.AgentAttributes) -> str:
     found = {_NAMES.get(name, name): _bounded(value) for name, value in sorted(given.items())}
     found = {name: value for name, value in found.items() if value}
     text = orjson.dumps(found) if found else b""
+    left_out: list[str] = []
     while len(text) > MAX_BYTES:  # what takes most room is what there are many of
-        longest = max(found, key=lambda name: len(orjson.dumps(found[name])))
-        del found[longest]
-        text = orjson.dumps(found | {"leftOut": longest})
+        left_out.append(max(found, key=lambda name: len(orjson.dumps(found[name]))))
+        del found[left_out[-1]]
+        text = orjson.dumps(found | {"leftOut": ", ".join(left_out)})
     return text.decode()
 
 

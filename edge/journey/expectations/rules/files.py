@@ -72,6 +72,8 @@ def not_asked_for(story: Story, facts: Facts) -> Finding | None:
     boot = story.boot
     if not overdue(boot, facts):
         return None
+    if boot.at is Milestone.SCRIPT_SENT and (vlan := _goes_to(boot)):
+        return _silent_in_vlan(boot, facts, vlan)
     if boot.at is Milestone.SCRIPT_SENT and boot.detail.get("boots") == "osie":
         rule, what, before, step = "NoKernelRequest", "kernel", "script", Step.KERNEL
     elif boot.at is Milestone.KERNEL_SENT and boot.detail_of("boots") == "osie":
@@ -85,6 +87,30 @@ def not_asked_for(story: Story, facts: Facts) -> Finding | None:
         fact,
         (Cause("iPXE has stopped, or waits for somebody"), Cause(f"tcp/{facts.http_port} is blocked on the way")),
         ("its screen may say",),
+    )
+
+
+def _goes_to(boot: Boot) -> str:
+    """The VLAN that its only script leads to, for in there it gets one more; empty: none, or it is there."""
+    if boot.heard_of(Step.DHCP):
+        return ""
+    led = [event.detail["vlan"] for event in boot.events if event.step is Step.SCRIPT and "vlan" in event.detail]
+    return str(led[0]) if len(led) == 1 else ""
+
+
+def _silent_in_vlan(boot: Boot, facts: Facts, vlan: str) -> Finding:
+    """Its script has it ask for a lease in a VLAN before anything else, and no DISCOVER has come from there."""
+    waited = seconds(boot.since, facts.now)
+    return Finding(
+        "NoLeaseInVLAN",
+        Step.DHCP,
+        f"has got its script, which has it ask for a lease in VLAN {vlan}, and nothing was heard of it for {waited}",
+        (
+            Cause(f"the switch port does not carry VLAN {vlan} tagged"),
+            Cause(f"no DHCP relay leads here from VLAN {vlan}"),
+            Cause("another DHCP server answers there"),
+        ),
+        ("its screen may say; spec.networkInterfaces[].dhcp.vlanId of its Hardware",),
     )
 
 

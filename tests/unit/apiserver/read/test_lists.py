@@ -209,8 +209,9 @@ async def test_table_has_the_columns_of_the_definition(api: Client) -> None:
     answer = await api("GET", HARDWARE, accept=TABLE)
     table = answer.json
     assert table["kind"] == "Table"
-    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "OSIE", "BMC", "Conflict", "Age"]
-    assert table["rows"][0]["cells"][:3] == ["a", None, None]
+    names = ["Name", "OSIE", "BMC", "Boot", "Message", "Conflict", "Age"]
+    assert [column["name"] for column in table["columnDefinitions"]] == names
+    assert table["rows"][0]["cells"][:4] == ["a", None, None, None]
     assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
     whole = await api("GET", f"{HARDWARE}/a", accept=TABLE, includeObject="Object")
     assert whole.json["rows"][0]["object"]["kind"] == "Hardware"

@@ -209,6 +209,13 @@ FAULTS = [
         r"^has 10\.0\.0\.5 and the name of its boot program, but for [89] s no TFTP request for it came in: udp/69",
     ),
     Fault(
+        "udp/69 is dropped over IPv6",
+        lambda p: p.dhcp("advertise", "PXE ROM", "boot file x").dhcp("reply", "PXE ROM", "boot file x"),
+        "NoTFTPRequest",
+        r"but for 2[01] s no TFTP request for it came in: udp/69",
+        22,
+    ),
+    Fault(
         "udp/69 is dropped, firmware begins again",
         lambda p: p.rom().wait(5).dhcp("offer", "PXE ROM"),
         "NoTFTPRequest",
@@ -318,6 +325,20 @@ FAULTS = [
     Fault(
         "iPXE stops before the kernel",
         lambda p: p.to_ipxe().script(),
+        "NoKernelRequest",
+        r"asked for the kernel for 1\d s",
+        11,
+    ),
+    Fault(
+        "no lease in its VLAN",
+        lambda p: p.to_ipxe().script(vlan="50"),
+        "NoLeaseInVLAN",
+        r"^has got its script, which has it ask for a lease in VLAN 50, and nothing was heard of it for 1\d s",
+        11,
+    ),
+    Fault(
+        "iPXE stops in its VLAN",
+        lambda p: p.to_ipxe().script(vlan="50").ipxe().script(vlan="50"),
         "NoKernelRequest",
         r"asked for the kernel for 1\d s",
         11,

@@ -86,8 +86,8 @@ class Play:
         url = "script http://10.0.0.1:7080/ipxe/script/x/auto.ipxe"
         return self.wait(3).dhcp("offer", "iPXE", url).wait(1).dhcp("ack", "iPXE", url)
 
-    def script(self) -> Play:
-        return self.record(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab", client="iPXE/1", **OSIE)
+    def script(self, **detail: Value) -> Play:
+        return self.record(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab", client="iPXE/1", **OSIE, **detail)
 
     def file(self, step: Step, seconds: float = 2.0) -> Play:
         self.record(step, Outcome.INFO, f"{step} asked for", phase="begun", osie="default/lab")

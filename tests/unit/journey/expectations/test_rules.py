@@ -91,7 +91,16 @@ def boots_from_disk(play: Play) -> None:
     play.installed().wait(60).dhcp("offer", "operating system").dhcp("ack", "operating system").wait(300)
 
 
-HEALTHY = [ends_are_told_late, Play.to_agent, Play.installed, slow_switch, shim_and_grub, ipxe_in_rom, vlan,
+def over_ipv6(play: Play) -> None:
+    """EDK2 waits 10 s for a default router, and iPXE 15 s for a DHCPv4 server; neither is there."""
+    rom, script = "boot file tftp://[fd00::1]/snponly.efi", "script http://[fd00::1]:7080/ipxe/script/x/auto.ipxe"
+    play.dhcp("advertise", "firmware").dhcp("reply", "firmware").wait(2)
+    play.dhcp("advertise", "PXE ROM", rom).dhcp("reply", "PXE ROM", rom).wait(12.5).program().wait(2)
+    play.dhcp("advertise", "iPXE", script).dhcp("reply", "iPXE", script).wait(15.5).script().files().starts()
+    play.wait(20).dhcp("advertise", "operating system").dhcp("reply", "operating system").agent()
+
+
+HEALTHY = [over_ipv6, ends_are_told_late, Play.to_agent, Play.installed, slow_switch, shim_and_grub, ipxe_in_rom, vlan,
            size_is_asked_first, reboots_twice, last_action_reboots, installed_twice, boots_from_disk]  # fmt: skip
 
 

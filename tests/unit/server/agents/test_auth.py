@@ -76,6 +76,16 @@ def test_the_address_must_be_one_of_the_machine(directory: AgentDirectory) -> No
         by_address.admit("nobody", Credentials("192.0.2.1"))
 
 
+def test_the_address_may_be_the_machines_ipv6_address(directory: AgentDirectory) -> None:
+    six = machine("six", "52:54:00:00:00:06", ip=None)
+    six["spec"]["networkInterfaces"]["52:54:00:00:00:06"] = {"dhcp": {"ipv6": {"address": "fd00:0:0::6"}}}
+    directory.apply(six)
+    by_address = authorizer(directory, AgentAuth.ADDRESS)
+    assert by_address.admit("six", Credentials("fd00::6")) == ("d", "six")
+    with pytest.raises(ForeignAgentError):
+        by_address.admit("six", Credentials("fd00::7"))
+
+
 def test_service_that_masquerades_is_named_when_a_second_machine_comes_from_its_address(
     directory: AgentDirectory,
 ) -> None:

@@ -1,0 +1,18 @@
+"""The DHCPv6 server: what its door lets out. The way of a message is told in `edge.dhcp6.responder`.
+
+    sockets      port 547 on one interface: the only part that does I/O
+    responder    a message in, a reply or silence out
+    boot         which client asks, and what it boots
+    reservation  what a machine is told of its address and network
+    identity     whose message it is: the MAC
+    wire         messages, options, relays
+    reports      what operators hear
+
+Each uses those below it only.
+"""
+
+from edge.dhcp6.datagram import Received6, Reply6
+from edge.dhcp6.responder import Responder6, Settings6, server_duid
+from edge.dhcp6.sockets import Dhcp6Server, Dhcp6ServerError
+
+__all__ = ["Dhcp6Server", "Dhcp6ServerError", "Received6", "Reply6", "Responder6", "Settings6", "server_duid"]

@@ -1,0 +1,147 @@
+"""Which program asks, and what it is told to boot: RFC 5970, and UEFI 2.10 section 24.7 for HTTP Boot. Pure.
+
+PXE ROM    -> a boot program by TFTP, `tftp://[address]/name`
+HTTP Boot  -> the same by HTTP, and the class that says that the server can do that
+iPXE       -> the URL of the machine's script
+firmware   -> nothing: UEFI's own network stack takes an address for itself where routers say "managed"
+refused    -> iPXE its script, which shows why; a ROM a file that it will not get, so that it goes on
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from edge.dhcp6.wire import ENTERPRISE, Message6, Option, classes, option
+from edge.machines import Machine, NetbootPolicy
+from ipxe.binaries import BootBinaries, BootPath, NoBinaryError, architecture_name
+
+REFUSED_FILE: Final = "netboot-not-allowed"
+"""What a refused ROM asks for in vain, as over IPv4."""
+
+_BARE: Final = frozenset({Option.CLIENTID, Option.SERVERID, Option.IA_NA, Option.ORO, Option.ELAPSED_TIME})
+_HTTP_CLASS: Final = option(
+    Option.VENDOR_CLASS, ENTERPRISE.to_bytes(4, "big") + len(b"HTTPClient").to_bytes(2, "big") + b"HTTPClient"
+)
+
+
+class Stage(StrEnum):
+    """The part of the boot that a client belongs to, in the words of `edge.journey.steps`."""
+
+    FIRMWARE = "firmware"
+    PXE_ROM = "PXE ROM"
+    HTTP_ROM = "HTTP Boot ROM"
+    IPXE = "iPXE"
+    OPERATING_SYSTEM = "operating system"
+
+
+@dataclass(frozen=True, slots=True)
+class Client6:
+    """One DHCPv6 client: what all machines say alike that run the same program. `description` is for people."""
+
+    stage: Stage
+    architectures: tuple[int, ...]
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Boot6:
+    """What a client boots: options, encoded, and the same in words; `refusal` says why not what it wanted."""
+
+    options: bytes = b""
+    text: str = ""
+    refusal: str = ""
+
+    @property
+    def words(self) -> str:
+        """The same behind the name of the message that was sent: empty, or from a comma on."""
+        if self.refusal:
+            return f", {self.text}, because it may not netboot: {self.refusal}"
+        return f", {self.text}" if self.text else ""
+
+
+NOTHING: Final = Boot6()
+
+
+def identify(message: Message6) -> Client6:
+    """Who sent it."""
+    return _identify(
+        message.get(Option.VENDOR_CLASS) or b"",
+        message.get(Option.USER_CLASS) or b"",
+        message.get(Option.CLIENT_ARCH_TYPE) or b"",
+        message.requested == (Option.DNS_SERVERS,) and {code for code, _ in message.options} <= _BARE,
+    )
+
+
+@lru_cache(maxsize=256)  # a rack has a handful; a flood of invented ones evicts, never grows
+def _identify(vendor: bytes, user: bytes, architecture: bytes, bare: bool) -> Client6:
+    names = classes(vendor[4:])
+    architectures = tuple(
+        int.from_bytes(architecture[at : at + 2], "big") for at in range(0, len(architecture) // 2 * 2, 2)
+    )
+    if not architectures:
+        architectures = tuple(_named(name) for name in names if _named(name) >= 0)[:1]
+    platform = architecture_name(architectures[0]).removesuffix(" HTTP") if architectures else "unnamed architecture"
+    if any(each.startswith(b"iPXE") for each in classes(user)):  # it calls itself a PXEClient, too
+        return Client6(Stage.IPXE, architectures, f"iPXE ({platform})")
+    for name in names:
+        if name.startswith(b"HTTPClient"):
+            return Client6(Stage.HTTP_ROM, architectures, f"{platform} {Stage.HTTP_ROM}")
+        if name.startswith(b"PXEClient"):
+            return Client6(Stage.PXE_ROM, architectures, f"{platform} {Stage.PXE_ROM}")
+    if bare and not user:
+        # EDK2's Dhcp6Dxe for Ip6Config wants an address and name servers, and says nothing of itself; an operating
+        # system also asks for SOL_MAX_RT, as RFC 8415 section 18.2.1 wants it.
+        return Client6(Stage.FIRMWARE, (), "the firmware's network stack")
+    return Client6(Stage.OPERATING_SYSTEM, (), Stage.OPERATING_SYSTEM.value)
+
+
+def _named(name: bytes) -> int:
+    """The architecture in `PXEClient:Arch:00007:UNDI:003000` (PXE 2.1 section 2.2.2); -1: none."""
+    fields = name.split(b":", 3)
+    is_one = len(fields) > 2 and fields[1] == b"Arch" and len(fields[2]) == 5 and fields[2].isdigit()
+    return int(fields[2]) if is_one else -1
+
+
+class BootChoice6:
+    """Chooses. `address` is this edge's, in the one spelling of RFC 5952; `http_base_url` of its HTTP, without `/`."""
+
+    def __init__(self, policy: NetbootPolicy, binaries: BootBinaries, address: str, http_base_url: str) -> None:
+        self._policy = policy
+        self._binaries = binaries
+        self._tftp = f"tftp://[{address}]/"
+        self._http = http_base_url
+
+    def choose(self, machine: Machine, client: Client6) -> Boot6:
+        """What `client` boots on `machine`."""
+        if client.stage in (Stage.OPERATING_SYSTEM, Stage.FIRMWARE):
+            return NOTHING
+        refusal = self._policy.decide(machine).reason
+        if client.stage is Stage.IPXE:  # the end of the chain, so it can't loop; a refusal is its script's to show
+            url = f"{self._http}/ipxe/script/{machine.mac}/auto.ipxe"
+            return Boot6(_url(url), f"script {url}", refusal)
+        by_http = client.stage is Stage.HTTP_ROM
+        name = REFUSED_FILE
+        if not refusal:
+            try:
+                name = self._name(client.architectures, machine.boot_path, by_http)
+            except NoBinaryError as error:
+                refusal = str(error)
+        what = "a refusal at" if refusal else "boot file"
+        if by_http:
+            url = f"{self._http}/ipxe/binary/{machine.mac}/{name}"
+            # Without the class of its own the ROM takes the offer for one that can't boot it (EDK2 HttpBootDhcp6.c).
+            return Boot6(_HTTP_CLASS + _url(url), f"{what} {url}", refusal)
+        url = self._tftp + name
+        return Boot6(_url(url), f"{what} {url}", refusal)
+
+    def _name(self, architectures: tuple[int, ...], path: BootPath | None, by_http: bool) -> str:
+        """Raises NoBinaryError."""
+        return self._binaries.for_architectures(architectures, path, http=by_http).name
+
+
+def _url(url: str) -> bytes:
+    """Option 59: no zero at its end (RFC 5970 section 3.1)."""
+    return option(Option.BOOTFILE_URL, url.encode("ascii", "ignore"))

@@ -1,0 +1,105 @@
+"""What operators hear of DHCPv6: steps of a machine's journey, and log lines about what belongs to no machine. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from edge.dhcp6.boot import Boot6, Client6
+from edge.dhcp6.datagram import Received6
+from edge.dhcp6.wire import Message6, MessageType6, Option, Relay
+from edge.journey.events import Outcome, Recorder, Step, Value
+from edge.machines import Machine
+from tink.api.v1alpha2 import API_VERSION
+from tink.limits.once_per import OncePer, Tally, times
+
+log = logging.getLogger(__name__)
+
+_INTERVAL_SECONDS: Final = 60.0
+_MACHINES: Final = 600
+_PACKETS: Final = 20
+
+
+class Reports6:
+    """Tells the journey and the log, at a bounded rate."""
+
+    def __init__(self, record: Recorder, clock: Callable[[], float], prefix: str) -> None:
+        """`clock` gives seconds of any epoch; `prefix` is a network of ours, for manifests to copy."""
+        self._record = record
+        self._clock = clock
+        self._prefix = prefix
+        self._machine_once = OncePer(_INTERVAL_SECONDS, _MACHINES)
+        self._tally = Tally(_INTERVAL_SECONDS, _MACHINES)
+        self._stranger_once = OncePer(_INTERVAL_SECONDS, _MACHINES)
+        self._packet_once = OncePer(_INTERVAL_SECONDS, _PACKETS)
+
+    def sent(self, machine: Machine, kind: MessageType6, client: Client6, boot: Boot6, *, lease: bool) -> None:
+        """`kind` was sent to `client`; `lease`: with its address."""
+        facts: dict[str, Value] = {"client": client.description, "stage": client.stage.value}
+        if lease:
+            facts["dhcp"] = kind.name.lower()
+            facts["address"] = machine.ipv6 or ""
+        if boot.text:
+            facts["boot"] = boot.text
+        outcome = Outcome.REFUSED if boot.refusal else Outcome.OK
+        self._record(
+            machine.mac, Step.DHCP, outcome, f"DHCPv6 {kind.name} to {client.description}{boot.words}", **facts
+        )
+
+    def refused(self, machine: Machine, reason: str) -> None:
+        """Nothing was answered, and why: once a minute."""
+        self.once(machine.mac, Outcome.REFUSED, f"no DHCPv6 answer: {reason}", reason=reason)
+
+    def once(self, mac: str, outcome: Outcome, line: str, **detail: Value) -> None:
+        """Tell `line` about a machine, if it was not told in the last minute."""
+        if self._machine_once.due((mac, line), self._clock()):
+            self._record(mac, Step.DHCP, outcome, line, **detail)
+
+    def tallied(self, machine: Machine, key: str, outcome: Outcome, line: str, **detail: Value) -> None:
+        """The same of what anybody can bring about in a machine's name: with how often it was, besides."""
+        held_back = self._tally.due((machine.mac, key), self._clock())
+        if held_back is not None:
+            self._record(machine.mac, Step.DHCP, outcome, line + times(held_back), **detail)
+
+    def unregistered(self, mac: str, message: Message6, client: Client6, relays: tuple[Relay, ...]) -> None:
+        """Somebody without a Hardware: shown with a manifest to copy, once a minute."""
+        if not self._stranger_once.due(mac, self._clock()):
+            return
+        where = f" through relay {relays[0].link}" if relays else ""
+        line = f"seen, not registered: DHCPv6 {message.type.name} from {client.description}{where}"
+        detail: dict[str, Value] = {"client": client.description, "manifest": hardware_manifest(mac, self._prefix)}
+        duid = message.get(Option.CLIENTID) or b""
+        if duid[:2] == b"\0\4" and len(duid) == 18:
+            # iPXE and systems write it as it is; EDK2 in SMBIOS' order, which nothing tells from that.
+            uuid = UUID(bytes=duid[2:]) if client.architectures == () or "iPXE" in client.description else None
+            detail["uuid"] = str(uuid or UUID(bytes_le=duid[2:]))
+        self._record(mac, Step.SEEN, Outcome.INFO, line, **detail)
+
+    def ignored(self, received: Received6, why: str) -> None:
+        """A message makes no sense; who sent it may be anybody."""
+        if self._packet_once.due((received.source, why[:40]), self._clock()):
+            log.warning("a DHCPv6 message from %s port %d is ignored: %s", *received[:2], why)
+
+
+def hardware_manifest(mac: str, prefix: str) -> str:
+    """A Hardware manifest for `mac`, ready to be completed and given to `kubectl apply -f -`."""
+    name = "machine-" + mac.replace(":", "-")
+    return f"""\
+apiVersion: {API_VERSION}
+kind: Hardware
+metadata:
+  name: {name}
+spec:
+  networkInterfaces:
+    "{mac}":
+      dhcp:
+        hostname: {name}
+        # ipv6:
+        #   address: {prefix}50  # a free address of the machine's network; without it the machine gets no answer
+  # osie:
+  #   name: the OSIE to netboot
+  # storageDevices:
+  #   - /dev/sda
+"""

@@ -1,0 +1,293 @@
+"""The DHCPv6 server's decisions: a message in, a reply or silence out. Pure: no sockets, the clock is given.
+
+    bytes -> wire.parse: the client's message, and its relays -> may it be answered there (RFC 8415 section 16)?
+          -> identity: the MAC -> the inventory's machine -> reservation -> boot: may it, and what
+          -> by the message's type (section 18.3) -> back through the relays (section 19.3)
+
+A machine without a Hardware gets silence, for another DHCPv6 server may be its own. Nothing is remembered of clients:
+each answer is made of the Hardware alone, so several edges give the same one, and each can renew what another one gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address, IPv6Network
+from typing import Final
+
+from edge.dhcp6 import wire
+from edge.dhcp6.boot import NOTHING, BootChoice6, Client6, identify
+from edge.dhcp6.datagram import CLIENT_PORT, SERVER_PORT, Received6, Reply6
+from edge.dhcp6.identity import Neighbour6, mac_of
+from edge.dhcp6.reports import Reports6
+from edge.dhcp6.reservation import Reservation6, compile_reservation
+from edge.dhcp6.wire import Message6, MessageType6, Option, Relay, Status
+from edge.journey.events import Outcome, Recorder
+from edge.machines import Inventory, NetbootPolicy
+from ipxe.binaries import BootBinaries
+from tink.limits.allowance import Allowance
+from tink.limits.newest import Newest
+
+MAX_KEPT: Final = 16384
+"""Reservations that are kept compiled: some 1 kB each, made again in 0.1 ms."""
+ANSWERS, ANSWERS_IN_ALL = 1000, 20000
+"""A second, to one address and to all, but for relays of their machines' own network; a client asks every second."""
+
+_FROM_CLIENTS: Final = frozenset(
+    {
+        MessageType6.SOLICIT,
+        MessageType6.REQUEST,
+        MessageType6.CONFIRM,
+        MessageType6.RENEW,
+        MessageType6.REBIND,
+        MessageType6.RELEASE,
+        MessageType6.DECLINE,
+        MessageType6.INFORMATION_REQUEST,
+    }
+)
+_PREFERRED: Final = wire.option(Option.PREFERENCE, b"\xff")
+"""Section 21.8: whoever hears it waits for no other server. The machine is registered here, and EDK2 would wait 5 s."""
+_TO_ONE_SERVER: Final = frozenset(
+    {MessageType6.REQUEST, MessageType6.RENEW, MessageType6.RELEASE, MessageType6.DECLINE}
+)
+_TO_ALL_SERVERS: Final = frozenset({MessageType6.SOLICIT, MessageType6.CONFIRM, MessageType6.REBIND})
+_LEASES: Final = frozenset({MessageType6.SOLICIT, MessageType6.REQUEST, MessageType6.RENEW, MessageType6.REBIND})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings6:
+    """What the server says of itself: `address` is this edge's on the machines' network, `duid` the server's own.
+
+    `http_base_url` is like `http://[fd00::1]:7080`; `networks` are those of the interface (none: unknown).
+    """
+
+    address: IPv6Address
+    http_base_url: str
+    duid: bytes
+    networks: tuple[IPv6Network, ...] = ()
+
+
+def server_duid(mac: bytes) -> bytes:
+    """The server's own DUID: its link-layer address (RFC 8415 section 11.4), which lasts without being stored."""
+    return b"\x00\x03\x00\x01" + (mac or bytes(6))
+
+
+class Responder6:
+    """Answers DHCPv6 for the machines of an inventory. Whoever makes it subscribes `machine_changed` to that."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        settings: Settings6,
+        record: Recorder,
+        clock: Callable[[], float],
+        binaries: BootBinaries,
+        policy: NetbootPolicy,
+        neighbour: Neighbour6 = lambda _: None,
+    ) -> None:
+        """`clock` gives seconds of any epoch; `neighbour` asks the kernel who has a link-local address."""
+        self.settings = settings
+        self._inventory = inventory
+        self._clock = clock
+        self._neighbour = neighbour
+        prefix = next((str(each.network_address) for each in settings.networks), "2001:db8::")
+        self._reports = Reports6(record, clock, prefix)
+        self._choice = BootChoice6(policy, binaries, str(settings.address), settings.http_base_url)
+        self._server_id = wire.option(Option.SERVERID, settings.duid)
+        self._reservations: Newest[str, Reservation6] = Newest(MAX_KEPT)
+        self._answers = Allowance(ANSWERS, ANSWERS_IN_ALL)
+
+    def machine_changed(self, mac: str) -> None:
+        """A Hardware with this MAC has come, changed or gone: for the inventory, which calls it after each change."""
+        self._reservations.pop(mac, None)
+
+    def respond(self, packet: bytes, received: Received6) -> Reply6 | None:
+        """The answer to one UDP payload, or None for silence. Never raises on what a packet holds."""
+        try:
+            message, relays = wire.parse(packet)
+            if not self._is_answerable(message, relays, received):
+                return None
+            reservation = self._reservation(message, relays, received)
+            if reservation is None or not self._may_answer(reservation, relays, received):
+                return None
+            answer = self._answer(message, reservation, relays, received)
+        except wire.ParseError as error:
+            self._reports.ignored(received, str(error))
+            return None
+        if answer is None:
+            return None
+        payload = wire.relayed(answer, relays)
+        return Reply6(payload, received.source, SERVER_PORT if relays else CLIENT_PORT)
+
+    def _may_answer(self, reservation: Reservation6, relays: tuple[Relay, ...], received: Received6) -> bool:
+        """Within bounds; but a relay of the machine's own network may carry a whole site, as with `edge.dhcp`."""
+        is_own_relay = bool(relays) and received.source in reservation.network
+        return is_own_relay or self._answers.take(received.source, self._clock())
+
+    def _is_answerable(self, message: Message6, relays: tuple[Relay, ...], received: Received6) -> bool:
+        """RFC 8415 section 16, and who may have sent it: a client speaks from its link, a relay from a host's address.
+
+        Replies of servers, ours too, end here, whoever they were sent to.
+        """
+        kind, source = message.type, received.source
+        if kind not in _FROM_CLIENTS or source.is_multicast or source.is_unspecified or source.is_loopback:
+            return False
+        if not relays and not source.is_link_local:
+            return False
+        client, server = message.get(Option.CLIENTID), message.get(Option.SERVERID)
+        if kind in _TO_ALL_SERVERS and (server is not None or not client):
+            return False
+        if kind in _TO_ONE_SERVER and (server != self.settings.duid or not client):
+            return False
+        if kind is MessageType6.INFORMATION_REQUEST:
+            has_ia = any(message.get(code) is not None for code in (Option.IA_NA, Option.IA_TA, Option.IA_PD))
+            return not has_ia and server in (None, self.settings.duid)
+        # Section 18.4: what is for all servers and came to us alone is of somebody who looks for one.
+        return not (kind in _TO_ALL_SERVERS and received.to_us_alone and not relays)
+
+    def _reservation(self, message: Message6, relays: tuple[Relay, ...], received: Received6) -> Reservation6 | None:
+        """That of the machine whose message it is; None: it is nobody's, or there is none to be served."""
+        mac = mac_of(message, relays, received, self._neighbour)
+        if mac is None:
+            return None
+        machine = self._inventory.by_mac(mac)
+        if machine is None:
+            if not self._inventory.claimants(mac):
+                self._reports.unregistered(mac, message, identify(message), relays)
+            return None
+        reservation = self._reservations.get(mac)
+        if reservation is None:
+            reservation = self._compile(mac)
+        if reservation.unserved:
+            if not reservation.silent:
+                self._reports.refused(machine, reservation.unserved)
+            return None
+        return reservation
+
+    def _answer(
+        self, message: Message6, reservation: Reservation6, relays: tuple[Relay, ...], received: Received6
+    ) -> bytes | None:
+        """Raises ParseError."""
+        client = identify(message)
+        if received.to_us_alone and not relays:
+            return self._reply(message, wire.status(Status.USE_MULTICAST))  # section 18.4
+        match message.type:
+            case MessageType6.RELEASE:
+                return self._released(message)
+            case MessageType6.DECLINE:
+                return self._declined(message, reservation)
+            case MessageType6.CONFIRM:
+                return self._confirmed(message, reservation, relays)
+            case MessageType6.INFORMATION_REQUEST:
+                return self._informed(message, reservation, client)
+            case _:
+                return self._leased(message, reservation, client, relays)
+
+    def _compile(self, mac: str) -> Reservation6:
+        machine = self._inventory.by_mac(mac)
+        assert machine is not None  # noqa: S101 - for the type checker; the caller has looked
+        sole = machine.ipv6 is None or len(self._inventory.claimants_of_ip(machine.ipv6)) == 1
+        made = self._reservations[mac] = compile_reservation(machine, self.settings.address, is_sole=sole)
+        return made
+
+    # --- by the message's type ------------------------------------------------------------------------------------
+
+    def _leased(
+        self, message: Message6, reservation: Reservation6, client: Client6, relays: tuple[Relay, ...]
+    ) -> bytes | None:
+        """Sections 18.3.1, 18.3.2, 18.3.4 and 18.3.5: the address, for each identity association."""
+        asks = bool(message.get(Option.IA_NA))
+        if not self._is_on_link(reservation, relays):
+            reason = f"{reservation.ip} is in {reservation.network}, and the machine is on another network"
+            self._reports.refused(reservation.machine, reason)
+            if message.type is not MessageType6.REQUEST:
+                return None  # another server may know better
+            body = b"".join(
+                wire.option(Option.IA_NA, ia[:4] + bytes(8) + wire.status(Status.NOT_ON_LINK))
+                for ia in self._associations(message)
+            )
+            return self._reply(message, body)
+        at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
+        kind = MessageType6.ADVERTISE if message.type is MessageType6.SOLICIT and not at_once else MessageType6.REPLY
+        body = b"".join(self._ia_na(ia, reservation) for ia in self._associations(message)) + _not_had(message)
+        body += wire.option(Option.RAPID_COMMIT, b"") if at_once else b""
+        body += _PREFERRED if kind is MessageType6.ADVERTISE else b""
+        boot = self._choice.choose(reservation.machine, client)
+        body += reservation.told(message.requested) + boot.options
+        renews = message.type in (MessageType6.RENEW, MessageType6.REBIND)
+        self._reports.sent(reservation.machine, kind, client, NOTHING if renews else boot, lease=asks)
+        return self._reply(message, body, kind)
+
+    def _ia_na(self, association: bytes, reservation: Reservation6) -> bytes:
+        others = {ip for ip in wire.addresses_in(association) if ip != reservation.ip}
+        gone = b"".join(map(reservation.taken, sorted(others)))
+        return wire.option(Option.IA_NA, association[:4] + reservation.times + reservation.given + gone)
+
+    def _confirmed(self, message: Message6, reservation: Reservation6, relays: tuple[Relay, ...]) -> bytes | None:
+        """Section 18.3.3: whether what it has is right where it is now."""
+        has = [ip for ia in self._associations(message) for ip in wire.addresses_in(ia)]
+        if not has:
+            return None
+        right = self._is_on_link(reservation, relays) and all(ip == reservation.ip for ip in has)
+        return self._reply(message, wire.status(Status.SUCCESS if right else Status.NOT_ON_LINK))
+
+    def _informed(self, message: Message6, reservation: Reservation6, client: Client6) -> bytes:
+        """Section 18.3.6."""
+        boot = self._choice.choose(reservation.machine, client)
+        self._reports.sent(reservation.machine, MessageType6.REPLY, client, boot, lease=False)
+        return self._reply(message, reservation.told(message.requested) + boot.options)
+
+    def _released(self, message: Message6) -> bytes:
+        """Section 18.3.7. The address stays reserved; firmware gives it back before each of its next stages."""
+        return self._reply(message, wire.status(Status.SUCCESS))
+
+    def _declined(self, message: Message6, reservation: Reservation6) -> bytes:
+        """Section 18.3.8: the client found somebody else at the address. The operator has to find out who."""
+        if any(reservation.ip in wire.addresses_in(ia) for ia in self._associations(message)):
+            ip = str(reservation.ip)
+            line = f"DHCPv6 DECLINE of {ip}: the machine says that another host has it ('ip -6 neighbour show {ip}')"
+            self._reports.tallied(reservation.machine, "decline", Outcome.FAILED, line, address=ip)
+        return self._reply(message, wire.status(Status.SUCCESS))
+
+    # --- what they have in common ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def _associations(message: Message6) -> list[bytes]:
+        return [ia for ia in message.all(Option.IA_NA) if len(ia) >= 12][: wire.MAX_IAS]
+
+    def _is_on_link(self, reservation: Reservation6, relays: tuple[Relay, ...]) -> bool:
+        """Whether the machine is where its address is of use; yes where that is not known."""
+        links = [
+            relay.link for relay in reversed(relays) if not relay.link.is_unspecified and not _is_local(relay.link)
+        ]
+        if links:
+            return links[0] in reservation.network
+        return bool(relays) or _overlap(reservation.network, self.settings.networks)
+
+    def _reply(self, message: Message6, body: bytes, kind: MessageType6 = MessageType6.REPLY) -> bytes:
+        client = message.get(Option.CLIENTID)
+        head = (wire.option(Option.CLIENTID, client) if client else b"") + self._server_id
+        return wire.message(kind, message.transaction, head + body)
+
+
+def _is_local(address: IPv6Address) -> bool:
+    return address.is_link_local or address.is_loopback or address.is_multicast
+
+
+def _overlap(network: IPv6Network, ours: Sequence[IPv6Network]) -> bool:
+    return not ours or any(network.overlaps(each) for each in ours)
+
+
+def _not_had(message: Message6) -> bytes:
+    """Temporary addresses and prefixes, which no Hardware has: sections 18.3.2, 21.5 and 21.21."""
+    temporary = b"".join(
+        wire.option(Option.IA_TA, ia[:4] + wire.status(Status.NO_ADDRS_AVAIL))
+        for ia in message.all(Option.IA_TA)[: wire.MAX_IAS]
+        if len(ia) >= 4
+    )
+    prefixes = b"".join(
+        wire.option(Option.IA_PD, ia[:4] + bytes(8) + wire.status(Status.NO_PREFIX_AVAIL))
+        for ia in message.all(Option.IA_PD)[: wire.MAX_IAS]
+        if len(ia) >= 12
+    )
+    return temporary + prefixes

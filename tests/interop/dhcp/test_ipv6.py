@@ -1,0 +1,251 @@
+"""Real DHCPv6 clients, TFTP and router advertisements over IPv6, each side in a network namespace of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import IPv6Address, IPv6Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.callers import Callers
+from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
+from edge.dhcp6.wire import MessageType6
+from edge.machines import Inventory, NetbootPolicy
+from edge.neighbour.arrivals import Arrivals
+from edge.neighbour.resolution import LinkLocalResolution
+from edge.neighbour.router_advertisement import Advertised, RouterAdvertiser
+from edge.neighbour.table import NeighbourTable
+from edge.tftp import BootFiles, TftpServer
+from ipxe.binaries import BootBinaries
+from tests.interop.conftest import Network, in_namespace
+from tests.interop.dhcp.conftest import CLIENT_MAC
+from tests.unit.dhcp6.harness import ask, ia
+from tests.waiting import wait_until
+
+SERVER, CLIENT, NETWORK = "fd77:6::1", "fd77:6::50", IPv6Network("fd77:6::/64")
+CONTENT = bytes(range(256)) * 1000
+
+
+class _Closed:
+    """What is closed when the servers are stopped."""
+
+    def __init__(self, table: NeighbourTable) -> None:
+        self._table = table
+
+    async def stop(self) -> None:
+        self._table.close()
+
+
+class Lab6:
+    """What serves IPv6 in the server's namespace, for the machine in the client's."""
+
+    def __init__(self, network: Network, directory: Path) -> None:
+        self.network = network
+        self.directory = directory
+        self.single_port = False
+        self.inventory = Inventory()
+        (directory / "ipxe").mkdir()
+        (directory / "ipxe" / "snponly.efi").write_bytes(CONTENT)
+        self.binaries = BootBinaries(directory / "ipxe")
+        dhcp = {"ipv6": {"address": CLIENT, "nameservers": [SERVER]}, "leaseTimeSeconds": 4321}
+        metadata = {"name": "lab-1", "namespace": "default"}
+        self.hardware = {"metadata": metadata, "spec": {"networkInterfaces": {CLIENT_MAC: {"dhcp": dhcp}}}}
+        self.inventory.apply(self.hardware)
+        for namespace, interface in ((network.server, "srv0"), (network.client, "eth0")):
+            network.sysctl(namespace, f"net.ipv6.conf.{interface}.accept_dad", "0")
+            network.bounce(namespace, interface)
+        network.add_address(network.server, "srv0", f"{SERVER}/64")
+        for namespace in (network.server, network.client):
+            listed = ["ip", "-n", namespace, "-6", "address", "show", "scope", "link", "-tentative"]
+            wait_until(
+                lambda listed=listed: "fe80::" in subprocess.check_output(listed, text=True), "no link-local address"
+            )
+        self.script = directory / "script"
+        new, learned = (f'"{directory}/{name}.$reason"' for name in ("new", "learned"))
+        self.script.write_text(f"#!/bin/sh\nenv > {new} && mv {new} {learned}\n")
+        self.script.chmod(0o755)
+
+    async def start(self) -> list[Any]:
+        table = NeighbourTable(["srv0"])
+        callers = Callers(self.inventory, neighbours=table)
+        settings = Settings6(IPv6Address(SERVER), f"http://[{SERVER}]:7080", server_duid(b"\2tinke"), (NETWORK,))
+        record, policy = self.network.record, NetbootPolicy()
+        who = LinkLocalResolution("srv0", callers.neighbour, time.monotonic)
+        responder = Responder6(self.inventory, settings, record, time.monotonic, self.binaries, policy, who)
+        self.inventory.on_change(responder.machine_changed)
+        files = BootFiles(self.binaries, self.inventory, callers, policy, address=SERVER)
+        servers: list[Any] = [
+            Dhcp6Server(responder, "srv0"),
+            RouterAdvertiser("srv0", Advertised(True, 0, (NETWORK,), b"")),
+            TftpServer(files, record, host=SERVER, interface="srv0", single_port=self.single_port),
+        ]
+        for each in servers:
+            await each.start()
+        return [*servers, _Closed(table)]
+
+    def learned(self, event: str) -> dict[str, str]:
+        path = self.directory / f"learned.{event}"
+        wait_until(path.exists, f"the client never came to {event}", within=15)
+        return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+
+    @contextmanager
+    def client(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+        with (self.directory / "client.log").open("ab") as log:
+            process = subprocess.Popen(self.network.as_client(*command), stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+@pytest.fixture
+def lab(network: Network, tmp_path: Path) -> Lab6:
+    return Lab6(network, tmp_path)
+
+
+def test_dhclient_gets_its_reservation_and_releases_it(network: Network, lab: Lab6) -> None:
+    files = ["-lf", f"{lab.directory}/leases", "-pf", f"{lab.directory}/pid", "-sf", str(lab.script)]
+    with network.serving(lab.start):
+        with lab.client("dhclient", "-6", "-d", *files, "eth0"):
+            got = lab.learned("BOUND6")
+        assert (got["new_ip6_address"], got["new_dhcp6_name_servers"]) == (CLIENT, SERVER)
+        assert (got["new_max_life"], got["new_preferred_life"]) == ("4321", "4321")
+        network.run("dhclient", "-6", "-r", *files, "eth0", timeout=20)
+    assert [message.split(" to ")[0] for message in network.messages()][:2] == ["DHCPv6 ADVERTISE", "DHCPv6 REPLY"]
+
+
+def test_dhcpcd_obeys_the_advertisement_and_knows_the_link_by_it(network: Network, lab: Lab6) -> None:
+    configuration = lab.directory / "dhcpcd.conf"
+    configuration.write_text("duid\nnodev\nipv6only\nia_na\npersistent\noption dhcp6_name_servers\n")
+    # With no lease of an earlier day.
+    alone = "mount -t tmpfs none /var/lib/dhcpcd && exec dhcpcd --nobackground --config $0 --script $1 eth0"
+    command = ["unshare", "--mount", "sh", "-c", alone, str(configuration), str(lab.script)]
+    with network.serving(lab.start), lab.client(*command):
+        got = lab.learned("BOUND6")
+        routes = network.run("ip", "-6", "route").stdout
+    assert got["new_dhcp6_ia_na1_ia_addr1"] == CLIENT
+    assert str(NETWORK) in routes, "the prefix is on the link, as only the advertisement says"
+    assert "default" not in routes, "with a router lifetime of 0 we are nobody's router"
+
+
+def test_dhclient_behind_a_relay_gets_its_reservation(network: Network, lab: Lab6) -> None:
+    relay = network.another("relay")
+    network.remove_cable("srv0")
+    network.join(relay, "up0", "fd77:6::2/64", network.server, "srv0", f"{SERVER}/64")
+    network.join(relay, "down0", "fd77:7::1/64", network.client, "eth0", "fd77:7::99/64")
+    network.set_mac(network.client, "eth0", CLIENT_MAC)
+    for namespace, interface in ((network.server, "srv0"), (relay, "up0"), (relay, "down0"), (network.client, "eth0")):
+        network.sysctl(namespace, f"net.ipv6.conf.{interface}.keep_addr_on_down", "1")
+        network.sysctl(namespace, f"net.ipv6.conf.{interface}.accept_dad", "0")
+        network.bounce(namespace, interface)
+    time.sleep(1)
+    behind = {"ipv6": {"address": "fd77:7::50"}}
+    metadata = {"name": "lab-1", "namespace": "default"}
+    lab.inventory.apply({"metadata": metadata, "spec": {"networkInterfaces": {CLIENT_MAC: {"dhcp": behind}}}})
+    files = ["-lf", f"{lab.directory}/leases", "-pf", f"{lab.directory}/pid", "-sf", str(lab.script)]
+    forward = ["dhcrelay", "-6", "-d", "--no-pid", "-I", "-l", "down0", "-u", f"{SERVER}%up0"]
+    with network.serving(lab.start), (lab.directory / "relay.log").open("wb") as log:
+        process = subprocess.Popen(["ip", "netns", "exec", relay, *forward], stdout=log, stderr=log)
+        try:
+            with lab.client("dhclient", "-6", "-d", *files, "eth0"):
+                got = lab.learned("BOUND6")
+        finally:
+            process.terminate()
+            process.wait(10)
+    assert got["new_ip6_address"] == "fd77:7::50"
+
+
+def test_stranger_gets_no_answer_and_the_operator_a_manifest(network: Network, lab: Lab6) -> None:
+    lab.inventory.remove(lab.hardware)
+    files = ["-lf", f"{lab.directory}/leases", "-pf", f"{lab.directory}/pid", "-sf", str(lab.script)]
+    with network.serving(lab.start), lab.client("dhclient", "-6", "-d", *files, "eth0"):
+        wait_until(lambda: bool(network.events), "nobody was seen", within=10)
+    assert network.client_mac in str(network.events[0].detail["manifest"])
+
+
+def test_system_whose_link_local_address_tells_no_mac_is_known_when_it_asks_again(network: Network, lab: Lab6) -> None:
+    network.sysctl(network.client, "net.ipv6.conf.eth0.addr_gen_mode", "3")
+    network.bounce(network.client, "eth0")
+    time.sleep(0.5)
+    solicit = ask(MessageType6.SOLICIT, ia(), client=b"\0\2\0\0\xab\x11machine")
+
+    assert "ff:fe" not in network.run("ip", "-6", "address", "show", "dev", "eth0").stdout
+
+    def client() -> socket.socket:
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        sock.settimeout(1.2)
+        sock.bind(("::", 546))
+        return sock
+
+    with network.serving(lab.start), in_namespace(network.client, client) as sock:
+        to = ("ff02::1:2", 547, 0, in_namespace(network.client, lambda: socket.if_nametoindex("eth0")))
+        sock.sendto(solicit, to)
+        with pytest.raises(TimeoutError):
+            sock.recv(2000)
+        sock.sendto(solicit, to)
+        assert IPv6Address(CLIENT).packed in sock.recv(2000)
+
+
+@pytest.mark.parametrize("single_port", [False, True])
+def test_boot_program_comes_by_tftp_to_the_machine_at_its_address(
+    network: Network, lab: Lab6, single_port: bool
+) -> None:
+    lab.single_port = single_port
+    network.add_address(network.client, "eth0", f"{CLIENT}/64")
+    target = lab.directory / "got"
+    with network.serving(lab.start):
+        url = f"tftp://[{SERVER}]/snponly.efi"
+        done = network.run("curl", "-sS", "--max-time", "20", "-o", str(target), url, timeout=30)
+        assert done.returncode == 0, done.stderr
+        wait_until(lambda: any("sent snponly.efi" in each for each in network.messages()), network.messages)
+    assert target.read_bytes() == CONTENT
+
+
+def test_kernel_tells_who_is_at_an_ipv6_address_of_our_link(network: Network, lab: Lab6) -> None:
+    network.add_address(network.client, "eth0", f"{CLIENT}/64")
+    with in_namespace(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as sock:
+        sock.sendto(b"", (SERVER, 9))
+    time.sleep(0.2)
+
+    def told() -> None:
+        table = NeighbourTable(["srv0"])
+        try:
+            assert table.mac(CLIENT) == CLIENT_MAC
+            assert table.mac("fd77:6::51") is None
+            assert table.on_link(CLIENT)
+            assert table.on_link("fe80::1")
+            assert not table.on_link("2001:db8::1")
+        finally:
+            table.close()
+
+    in_namespace(network.server, told)
+
+
+def test_what_knocks_over_ipv6_is_seen_before_a_firewall_sees_it(network: Network, lab: Lab6) -> None:
+    network.add_address(network.client, "eth0", f"{CLIENT}/64")
+    udp, tcp = (
+        in_namespace(network.client, lambda kind=kind: socket.socket(socket.AF_INET6, kind))
+        for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM)
+    )
+
+    async def seen() -> tuple[dict[str, int], dict[str, int]]:
+        arrivals = Arrivals("srv0", 7080)
+        try:
+            udp.sendto(b"\0\1x\0octet\0", (SERVER, 69))
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.to_thread(tcp.connect, (SERVER, 7080))
+            await asyncio.sleep(0.2)
+            return arrivals.asked(CLIENT, 0), arrivals.asked("10.77.6.50", 0)
+        finally:
+            arrivals.close()
+
+    with udp, tcp:
+        assert in_namespace(network.server, lambda: asyncio.run(seen())) == ({"udp/69": 1, "tcp/7080": 1}, {})
