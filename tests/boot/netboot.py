@@ -41,6 +41,9 @@ _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 _SOL_PACKET, _PACKET_AUXDATA, _TP_STATUS_VLAN_VALID, _ETH_P_ALL = 263, 8, 0x10, 3
 
 MAC, ADDRESS, ADDRESS6 = "52:54:00:12:34:56", "172.31.77.10", "fd31:77::10"
+_ICOUNT = 5
+"""32 ns an instruction: UEFI computes while it waits, for offers of other DHCP servers and for answers that never come.
+By such a clock its four seconds are over after half a second, and what it asks again, it still asks again."""
 
 
 class Watched:
