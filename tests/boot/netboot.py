@@ -1,7 +1,7 @@
 """Switch on one machine in a rack of its own, with `tinkedge up` and one Hardware, and tell what happened.
 
     python tests/boot/netboot.py --firmware uefi --until 'script sent' [--spec JSON] [--beside-dnsmasq] [--vlan N]
-        [--osie DIR] [--memory MIB] [--ipv6] [-- UP-FLAGS]
+        [--osie DIR] [--memory MIB] [--ipv6] [--host-clock] [-- UP-FLAGS]
 
 A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
 or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
@@ -121,7 +121,7 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     await _ready(edge, network.host)
     firmware, memory = Firmware(arguments.firmware), arguments.memory
     # A kernel, and firmware that boots by IPv6, go by the host's clock.
-    icount = None if arguments.osie or arguments.ipv6 else _ICOUNT
+    icount = None if arguments.osie or arguments.ipv6 or arguments.host_clock else _ICOUNT
     more = {"memory_mib": memory, "ipv6": arguments.ipv6, "icount": icount}
     settings = MachineSettings(MAC, network.tap, firmware, processors=1, disk_mib=1, **more)
     machine = Machine(settings, directory)
@@ -232,6 +232,7 @@ async def main() -> None:
     parser.add_argument("--memory", type=int, default=512)
     parser.add_argument("--log", action="store_true")
     parser.add_argument("--ipv6", action="store_true")
+    parser.add_argument("--host-clock", action="store_true", help="as long as the edge waits, the firmware does, too")
     parser.add_argument("up", nargs="*")
     with tempfile.TemporaryDirectory(prefix="netboot-") as name:
         async with AsyncExitStack() as stack:
