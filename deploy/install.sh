@@ -58,6 +58,14 @@ made_for=$(cat "$wheels/python")
 "$python" -c "import sys; sys.exit('python%d.%d' % sys.version_info[:2] != '$made_for')" ||
   die "the wheels are for $made_for, which is not here ($("$python" --version)): make others with \`make wheels SUITE=...\`"
 
+pip_wheel() { # the pip that each environment would get a copy of, which takes longer than all of tinkedge; or nothing
+  "$python" -c '
+import ensurepip, itertools, pathlib, sysconfig
+places = sysconfig.get_config_var("WHEEL_PKG_DIR"), pathlib.Path(ensurepip.__file__).with_name("_bundled")
+wheels = itertools.chain.from_iterable(pathlib.Path(place).glob("pip-*.whl") for place in places if place)
+print(next(wheels, ""))'
+}
+
 before=''
 back() { # what was there before
   rm -rf --one-file-system -- "$prefix"
@@ -66,10 +74,14 @@ back() { # what was there before
 }
 trap back ERR
 if [ -f "$list" ]; then before=$prefix.before; rm -rf --one-file-system -- "$before"; mv "$prefix" "$before"; fi
-"$python" -m venv "$prefix"
+pip=$(pip_wheel)
+"$python" -m venv ${pip:+--without-pip} "$prefix"
 # Every file is compared with its hash before anything of it runs.
-"$prefix/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --require-hashes \
-  --find-links "$wheels" -r "$wheels/requirements.txt"
+PYTHONPATH=$pip "$prefix/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --require-hashes \
+  --no-compile --find-links "$wheels" -r "$wheels/requirements.txt"
+# Byte code, which services may not write here; of Kubernetes' client, a few of its thousand modules are ever loaded.
+"$prefix/bin/python" -m compileall -q -x '/kubernetes_asyncio/(client/(api|models)|dynamic|e2e_test|stream|utils|watch)/' \
+  "$prefix/lib" >/dev/null || true
 "$prefix/bin/tinkedge" --version >/dev/null
 trap - ERR
 [ -z "$before" ] || { list=$before/installed-files; remove_files; list=$prefix/installed-files; rm -rf --one-file-system -- "$before"; }

@@ -6,6 +6,9 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,6 +33,26 @@ gc.disable()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is marked `long` begins first: nobody waits for it at the end."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers of pytest-xdist do not tell that a test has begun, was prepared and cleared up, unless somebody asks for
+    its times: of ten thousand tests, that is most of what the process that collects the results has to do."""
+    if config.option.xmlpath is None and config.option.durations is None:
+        for worker in [plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "sendevent")]:
+            worker.sendevent = partial(_tell, worker.sendevent)
+
+
+def _tell(send: Callable[..., None], event: str, **said: Any) -> None:
+    if not _is_small_talk(event, **said):
+        send(event, **said)
+
+
+def _is_small_talk(event: str, **said: Any) -> bool:
+    if event != "testreport":
+        return event in ("logstart", "logfinish")
+    report = said["data"]
+    return report["when"] != "call" and report["outcome"] == "passed" and not report["sections"]
 
 
 def pytest_collection_finish() -> None:

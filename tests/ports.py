@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
+from pathlib import Path
+
+_LOWEST = 10_000
 
 
 def free_ports(count: int) -> list[int]:
-    """So many TCP ports of loopback that nobody has; all different."""
+    """So many TCP ports that nobody has; all different.
+
+    None of those that the kernel gives to clients: one of them might get it before the test does.
+    """
+    clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
     with contextlib.ExitStack() as open_meanwhile:
-        return [
-            open_meanwhile.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)
-        ]
+        while len(found) < count:
+            port = random.randrange(_LOWEST, max(clients, 2 * _LOWEST))
+            with contextlib.suppress(OSError):
+                open_meanwhile.enter_context(socket.create_server(("", port)))
+                found.append(port)
+    return found
 
 
 def free_port() -> int:

@@ -41,7 +41,7 @@ class Offer:
 
 def find(interface: str, seconds: float, random: Random) -> list[Offer]:
     """Ask on `interface`, and give what was offered within `seconds`, each server once. Raises DiagnoseError."""
-    scapy = extra.scapy()
+    scapy = extra.scapy_sockets()
     mac = bytes((random.randrange(256) & 0xFC | 0x02, *random.randbytes(5)))  # locally administered, one machine's
     xid = random.randbytes(4)
     found: dict[tuple[str, str], Offer] = {}

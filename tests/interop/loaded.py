@@ -8,8 +8,8 @@ over. This file is that one process, too, one for each process of pytest, which 
 
 Everything else is as when the command is typed: a process of its own, in the namespace as `ip netns exec` enters it,
 with this environment and these files, which ends as Python ends. That each role starts from nothing is proven by what
-starts the program itself: tests/boot, the packages, systemd (`test_systemd`) and chaos. So is what is counted of a
-process's memory and work: here others share its pages, and have done part of the work.
+starts the program itself: tests/boot, the packages, systemd (`test_systemd`). So is what is counted of a process's
+memory and work: here others share its pages, and have done part of the work.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import IO, Any, NoReturn
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_BIND, _MS_REC, _MS_SLAVE, _MNT_DETACH = 0x1000, 0x4000, 0x80000, 2
 _PR_SET_PDEATHSIG = 1
-_LOADED = ("serve.up", "serve.services", "agent", "users", "watch")
+_LOADED = ("serve.up", "serve.services", "agent", "doctor", "users", "watch")
 """In edge.commands: what is started again and again."""
 _MESSAGE_BYTES = 1 << 17
 
@@ -101,10 +101,21 @@ class Nursery:
         self._process.wait()
 
     def begin(
-        self, namespace: str, words: Sequence[str], out: IO[bytes], err: IO[bytes], env: Mapping[str, str]
+        self,
+        namespace: str,
+        words: Sequence[str],
+        out: IO[bytes],
+        err: IO[bytes],
+        env: Mapping[str, str],
+        directory: Path | None = None,
     ) -> Child:
-        """`tinkedge WORDS` in the network namespace; without one, in this process's."""
-        asked = {"words": list(words), "namespace": namespace, "env": dict(env), "directory": str(Path.cwd())}
+        """`tinkedge WORDS` in the network namespace and the working directory; without one, in this process's."""
+        asked = {
+            "words": list(words),
+            "namespace": namespace,
+            "env": dict(env),
+            "directory": str(directory or Path.cwd()),
+        }
         with self._lock:
             socket.send_fds(self._socket, [json.dumps(asked).encode()], [out.fileno(), err.fileno()])
             while "began" not in (told := self._told()):

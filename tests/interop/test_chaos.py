@@ -19,12 +19,11 @@ import ipaddress
 import os
 import random
 import secrets
-import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +31,7 @@ import pytest
 from cryptography import x509
 
 from tests.interop.authority import Authority
+from tests.interop.loaded import Child, nursery
 from tests.ports import free_ports
 from tests.waiting import until
 from tink.api.v1alpha2 import API_VERSION, Raw
@@ -57,10 +57,6 @@ PATIENCE = 50 + 0.5 * WORKFLOWS
 OUTAGE = 60.0
 """Seconds that the API may be away."""
 NAMESPACE = "default"
-ROOT = Path(__file__).resolve().parents[2]
-WITH_US = ["setpriv", "--pdeathsig", "KILL"]
-"""Nothing is left behind, however this test ends."""
-TINKEDGE = [sys.executable, "-m", "edge.cli"]
 ACTION_SECONDS = 0.15
 RUN = f'echo "{{{{ .Params.name }}}} %d" >> runs; sleep {ACTION_SECONDS}'
 
@@ -69,16 +65,19 @@ RUN = f'echo "{{{{ .Params.name }}}} %d" >> runs; sleep {ACTION_SECONDS}'
 
 
 class Victim:
-    """A process that is started again whenever it has ended, as by systemd; `begin` is called before each life."""
+    """A process that is started again whenever it has ended, as by systemd, in the directory that `begin` gives before
+    each life. It has everything loaded then (`loaded`): it ends with this test, however that does."""
 
-    def __init__(self, name: str, command: list[str], log: Path, begin: Callable[[], Path] = Path.cwd) -> None:
+    def __init__(
+        self, name: str, words: Callable[[Path], list[str]], log: Path, begin: Callable[[], Path] = Path.cwd
+    ) -> None:
         self.name = name
         self.kills = 0
         self.ended_by_itself: list[int] = []
-        self._command = command
+        self._words = words
         self._log = log
         self._begin = begin
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Child | None = None
         self._killed = False
         self._life_begins = 0
         self.down = 0.0
@@ -87,30 +86,22 @@ class Victim:
     async def run(self) -> None:
         """Live again and again, until cancelled."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TINKEDGE_")}
-        environment["PYTHONPATH"] = str(ROOT)
         try:
             while True:
                 with self._log.open("ab") as log:
                     self._killed = False
                     self._life_begins = log.tell()
-                    self._process = await asyncio.create_subprocess_exec(
-                        *WITH_US,
-                        *self._command,
-                        stdin=asyncio.subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        cwd=self._begin(),
-                        env=environment,
-                        start_new_session=True,
-                    )
-                code = await self._process.wait()
+                    here = self._begin()
+                    life = self._process = nursery().begin("", self._words(here), log, log, environment, here)
+                while (code := life.poll()) is None:
+                    await asyncio.sleep(0.05)
                 if not self._killed and not self._api_was_away:
                     self.ended_by_itself.append(code)
                 await asyncio.sleep(self.down if self._killed else 1.0)
         finally:
             self.kill()
             if self._process is not None:
-                await self._process.wait()
+                self._process.wait()
 
     @property
     def ready(self) -> bool:
@@ -128,11 +119,10 @@ class Victim:
 
     def kill(self) -> None:
         """kill -9, if it is alive."""
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None and self._process.poll() is None:
             self._killed = True
             self.kills += 1
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
+            self._process.kill()
 
     def tail(self, lines: int = 30) -> str:
         """The end of its log."""
@@ -241,6 +231,11 @@ class Plan:
     """Seconds after its creation; None: it stays."""
 
 
+def _in(words: list[str], here: Path) -> list[str]:
+    """With the state in this directory, which is another one after a loss of power."""
+    return [*words, "--state-dir", str(here / "state")]
+
+
 @dataclass
 class World:
     """Everything of one run. `rng` makes the choices."""
@@ -274,11 +269,10 @@ class World:
         for number in range(AGENTS):
             machine = Machine(self.directory / f"machine-{number}")
             self.machines.append(machine)
-            # The state directory is told from the working directory, which is another one after a loss of power.
-            command = ["sh", "-c", 'exec "$@" --state-dir "$PWD/state"', "agent", *TINKEDGE, "agent"]
-            command += ["--agent-id", mac(number), "--server", f"127.0.0.1:{proxy.port}", "--runtime", "process"]
-            command += ours(mac(number))
-            self._run("agent", Victim(f"agent-{number}", command, self._log(f"agent-{number}"), machine.here))
+            words = ["agent", "--agent-id", mac(number), "--server", f"127.0.0.1:{proxy.port}", "--runtime", "process"]
+            words += ours(mac(number))
+            agent = Victim(f"agent-{number}", partial(_in, words), self._log(f"agent-{number}"), machine.here)
+            self._run("agent", agent)
 
     def _guards(self) -> tuple[list[str], Callable[[str], list[str]]]:
         """The options by which servers know agents, and those of the agent of a MAC."""
@@ -296,7 +290,7 @@ class World:
 
     def _add(self, kind: str, *words: str) -> None:
         name = f"{kind}-{len(self.victims.get(kind, []))}"
-        self._run(kind, Victim(name, [*TINKEDGE, *words], self._log(name)))
+        self._run(kind, Victim(name, lambda _: [*words], self._log(name)))
 
     def _run(self, kind: str, victim: Victim) -> None:
         self.victims.setdefault(kind, []).append(victim)

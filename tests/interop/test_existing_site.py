@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl
+from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl
 from tests.interop.test_up import EXAMPLES, IN_MACHINE, MACHINE, Rack
 from tests.waiting import wait_until
 
@@ -67,7 +67,7 @@ def test_lines_of_a_machine_are_watched_and_kept_and_those_of_nobody_are_not(rac
     wait_until(lambda: "image2disk: wrote 2 GiB" in logged())
     assert "notice image2disk: wrote 1 GiB\n" in kept.read_text()
     assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    watching = rack.start(IN_EDGE, *TINKEDGE, "watch", "--logs", "--data-dir", data, MACHINE)
+    watching = rack.tinkedge(IN_EDGE, "watch", "--logs", "--data-dir", data, MACHINE)
     wait_until(lambda: "log       notice image2disk: wrote 1 GiB" in watching.out, lambda: watching.out + watching.err)
     watching.end()
     forged = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); "

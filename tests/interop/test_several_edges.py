@@ -103,14 +103,14 @@ def watched(site: Site, edge: int, *options: str) -> list[dict[str, Any]]:
 
 def each_edge_knows_all_machines_and_their_agents(site: Site) -> None:
     """The server runs apart from the edges."""
-    port, server = "42113", site.start(
-        *("outside", *TINKEDGE, "server", "--config=/dev/null", "--kubeconfig", site.kubeconfig, "--agent-auth=none"),
+    port, server = "42113", site.tinkedge(
+        *("outside", "server", "--config=/dev/null", "--kubeconfig", site.kubeconfig, "--agent-auth=none"),
         *("--interface", f"rack0={OUTSIDE}", "--reports-key", site.directory / "reports.key"),
         *site.find_each_other(),
     )  # fmt: skip
     wait_until(lambda: "ready: server" in server.err, lambda: server.err, within=60)
-    agent = site.start(
-        *("m1", *TINKEDGE, "agent", "--config=/dev/null", "--agent-id", mac_of(1), "--server", f"{OUTSIDE}:{port}"),
+    agent = site.tinkedge(
+        *("m1", "agent", "--config=/dev/null", "--agent-id", mac_of(1), "--server", f"{OUTSIDE}:{port}"),
         *("--runtime", "process", "--state-dir", site.directory / "agent", "--kernel-command-line", "/dev/null"),
     )
     machines = {mac_of(machine) for machine in site.machines}

@@ -136,8 +136,8 @@ def test_bad_hardware_is_refused_in_kubernetes_own_words_and_not_stored(serving:
 
 
 def test_definitions_applied_by_hand_are_those_that_are_there_and_nothing_is_warned_of(serving: Serving) -> None:
-    definitions = serving.rack.start(IN_EDGE, *TINKEDGE, "crds")
-    assert definitions.status() == 0
+    definitions = serving.rack.run(IN_EDGE, *TINKEDGE, "crds")
+    assert definitions.popen.returncode == 0
     file = serving.rack.directory / "crds.yaml"
     file.write_text(definitions.out)
     applied = serving.kubectl.run("apply", "-f", file)
@@ -160,11 +160,9 @@ def test_link_opens_the_page_of_the_whole_stack_in_a_client_without_the_token(se
 
 def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(serving: Serving) -> None:
     rack = serving.rack
-    watch = rack.start(IN_EDGE, *TINKEDGE, "watch", "--events", "-o", "json", "--data-dir", rack.directory / "data")
+    watch = rack.tinkedge(IN_EDGE, "watch", "--events", "-o", "json", "--data-dir", rack.directory / "data")
     # Dashes and capitals: as the label on the machine has it.
-    only = rack.start(
-        IN_EDGE, *TINKEDGE, "watch", "--data-dir", rack.directory / "data", STRANGER.upper().replace(":", "-")
-    )
+    only = rack.tinkedge(IN_EDGE, "watch", "--data-dir", rack.directory / "data", STRANGER.upper().replace(":", "-"))
     ask = ["busybox", "udhcpc", "-f", "-n", "-q", "-t", "2", "-T", "1", "-s", "/bin/true", "-i"]
     clients = [rack.start(IN_MACHINE, *ask, card) for card in ("eth0", "eth1")]
 
@@ -235,7 +233,7 @@ def test_sigterm_ends_up_within_10_s_with_nothing_left_and_the_next_start_has_al
     # Streams are open everywhere: of kubectl, of an agent and of an operator who has stopped reading.
     watch = kubectl.start("get", "workflow", "-w", "--no-headers")
     agent = rack.agent()
-    journey = rack.start(IN_EDGE, *TINKEDGE, "watch", "--events", "-o", "json", "--data-dir", rack.directory / "data")
+    journey = rack.tinkedge(IN_EDGE, "watch", "--events", "-o", "json", "--data-dir", rack.directory / "data")
     wait_until(
         lambda: "connected" in agent.err and '"agent"' in journey.out and "install" in watch.out, lambda: agent.err
     )
@@ -298,16 +296,16 @@ def test_bad_manifest_keeps_up_from_starting_and_its_file_is_named(rack: Rack) -
 def test_services_in_processes_of_their_own_run_a_workflow_together(rack: Rack) -> None:
     data_dir = rack.directory / "data"
     kubeconfig = data_dir / "kubeconfig"
-    api = rack.start(IN_EDGE, *TINKEDGE, "apiserver", "--data-dir", data_dir)
+    api = rack.tinkedge(IN_EDGE, "apiserver", "--data-dir", data_dir)
     wait_until(lambda: "ready: apiserver" in api.err, lambda: api.err)
     network = ["--interface", "rack0", "--public-ip", ADDRESS, "--kubeconfig", str(kubeconfig)]
     others = [
-        rack.start(IN_EDGE, *TINKEDGE, "controller", "--kubeconfig", kubeconfig),
-        rack.start(IN_EDGE, *TINKEDGE, "server", *network),
+        rack.tinkedge(IN_EDGE, "controller", "--kubeconfig", kubeconfig),
+        rack.tinkedge(IN_EDGE, "server", *network),
         # Every flag can come from the environment.
-        rack.start(
+        rack.tinkedge(
             IN_EDGE,
-            *(*TINKEDGE, "edge"),
+            "edge",
             TINKEDGE_INTERFACE="rack0",
             TINKEDGE_PUBLIC_IP=ADDRESS,
             TINKEDGE_KUBECONFIG=str(kubeconfig),

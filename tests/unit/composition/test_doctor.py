@@ -152,7 +152,7 @@ def test_address_that_this_host_has_not_is_told_apart_from_a_missing_privilege(
 def test_probe_without_the_extra_says_how_to_install_it_and_does_the_rest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(sys.modules, "scapy.all", None)
+    monkeypatch.setitem(sys.modules, "scapy.arch", None)
     monkeypatch.setitem(sys.modules, "tftpy", None)
     (tmp_path / "snponly.efi").touch()
     with socket.socket(type=socket.SOCK_DGRAM) as own:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 import pytest
 
 from edge.diagnose import listening
-from edge.diagnose.extra import MissingExtraError, scapy
+from edge.diagnose.extra import MissingExtraError, scapy, scapy_sockets
 from edge.diagnose.listening import Timed, in_order
 
 
@@ -55,7 +57,19 @@ async def test_source_that_fails_is_not_mistaken_for_one_that_ended() -> None:
         await anext(stream)
 
 
-def test_missing_extra_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "scapy.all", None)
+@pytest.mark.parametrize(("load", "module"), [(scapy, "scapy.all"), (scapy_sockets, "scapy.arch")])
+def test_missing_extra_is_named_with_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, load: Callable[[], object], module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r"scapy is not installed: .* 'tinkedge\[diagnose\]'"):
-        scapy()
+        load()
+
+
+def test_listening_loads_no_dissectors() -> None:
+    """They take four times as long as all the rest."""
+    script = (
+        "import sys; from edge.diagnose.extra import scapy_sockets; assert scapy_sockets().conf.L2listen is not None; "
+        "sys.exit('scapy.all' in sys.modules or 'scapy.layers.dhcp' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

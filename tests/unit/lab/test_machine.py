@@ -51,6 +51,8 @@ async def test_bios_machine_boots_its_blank_disk_first_and_then_the_card_with_it
     arguments = await called(qemu)
     assert machine.ended is None
     assert value(arguments, "-accel") == ["tcg"]
+    assert value(arguments, "-cpu") == ["max,-erms,-fsrm"], "an emulated one copies nothing byte by byte"
+    assert "-icount" not in arguments, "its clock is the host's"
     assert value(arguments, "-m") == ["512"]
     assert "pc,graphics=off" in value(arguments, "-machine")
     disk, card = (next(d for d in value(arguments, "-device") if kind in d) for kind in ("virtio-blk", "virtio-net"))
@@ -77,6 +79,7 @@ async def test_uefi_machine_has_no_ipxe_rom_and_variables_of_its_own(
     arguments = await called(qemu)
     await machine.power_off()
     assert value(arguments, "-accel") == ["kvm"]
+    assert value(arguments, "-cpu") == ["max"]
     assert "q35" in value(arguments, "-machine")
     assert any(
         device.startswith("virtio-net-pci") and device.endswith("romfile=") for device in value(arguments, "-device")
@@ -101,6 +104,14 @@ async def test_machine_with_secure_boot_trusts_microsofts_keys_and_guards_them(
     assert any("OVMF_CODE_4M.secboot.fd" in drive for drive in value(arguments, "-drive"))
     assert "name=opt/org.tianocore/IPv4PXESupport,string=n" in value(arguments, "-fw_cfg")
     assert (tmp_path / "variables.fd").read_text() == "Microsoft's keys"
+
+
+async def test_machine_by_whose_clock_each_instruction_takes_as_long(qemu: Path, tmp_path: Path) -> None:
+    machine = Machine(settings(icount=5), tmp_path)
+    await machine.power_on()
+    arguments = await called(qemu)
+    await machine.power_off()
+    assert value(arguments, "-icount") == ["shift=5"]
 
 
 async def test_missing_firmware_is_named_with_its_package(

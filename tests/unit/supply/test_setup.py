@@ -6,6 +6,7 @@ It runs in a directory of its own, with one package that a test has made; no ind
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import re
 import shutil
@@ -49,6 +50,22 @@ class Checkout:
         self.wheels.mkdir()
         self.wheel = self.publish("wanted", "")
         self.unlocked = self.publish("unlocked", "")
+        self.interpreter = self._with_pip_at_hand()
+
+    def _with_pip_at_hand(self) -> Path:
+        """A Python whose environments have the pip of this one: to copy it into each takes five seconds."""
+        program = self.directory / "bin" / "python"
+        program.parent.mkdir()
+        pip = self.directory / "at-hand"
+        pip.mkdir()
+        (pip / "pip").symlink_to(Path(importlib.import_module("pip").__path__[0]))
+        program.write_text(
+            f'#!/bin/sh\n[ "$1 $2" = "-m venv" ] || exec {sys.executable} "$@"\n'
+            f'{sys.executable} -m venv --without-pip "$3" &&\n'
+            f'echo {pip} >"$(echo "$3"/lib/python3.*)/site-packages/pip.pth"\n'
+        )
+        program.chmod(0o755)
+        return program
 
     def publish(self, name: str, text: str) -> Path:
         """What there is to be fetched."""
@@ -67,15 +84,16 @@ class Checkout:
             "".join((f"wanted==1 --hash=sha256:{digest}\n", *lines))
         )
 
-    def venv(self, what: str = "", python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    def venv(self, what: str = "", python: str = "") -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-        environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PYTHON": python}
+        environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
+        environment["PYTHON"] = python or str(self.interpreter)
         command = ["bash", str(self.directory / "deploy" / "setup.sh"), "venv", *what.split()]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     @property
     def python(self) -> Path:
-        return self.directory / f".venv-{Path(sys.executable).name}" / "bin" / "python"
+        return self.directory / ".venv-python" / "bin" / "python"
 
     def has(self, module: str) -> bool:
         return subprocess.run([self.python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0

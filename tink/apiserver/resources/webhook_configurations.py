@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from tink import cel
@@ -63,9 +64,10 @@ _MUTATING = _WEBHOOK | {"reinvocationPolicy": {**TEXT, "default": "Never"}}
 MUTATING = struct({"webhooks": keyed(struct(_MUTATING), "name")})
 
 
-def resources() -> list[Resource]:
-    """Give the two resources."""
-    return [_resource("Mutating", MUTATING), _resource("Validating", VALIDATING)]
+@cache
+def resources() -> tuple[Resource, ...]:
+    """Give the two resources, compiled once in a process."""
+    return _resource("Mutating", MUTATING), _resource("Validating", VALIDATING)
 
 
 def _resource(word: str, openapi: Raw) -> Resource:

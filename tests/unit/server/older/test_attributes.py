@@ -100,5 +100,6 @@ async def test_a_server_that_may_not_write_them_says_so_and_serves(
     await idles(agent, SAID)
     await until(lambda: "needs patch on hardware, deploy/rbac.yaml" in caplog.text)
     assert kept(rig) is None
+    hold(rig, 10.0)  # until the server has heard of the Workflow
     rig.workflow()
     assert (await agent.poll()).action_id == "a0"

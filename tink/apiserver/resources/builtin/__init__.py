@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from tink.apiserver.resources.builtin import events, rules
@@ -49,9 +50,10 @@ def _resource(
     )
 
 
-def resources() -> list[Resource]:
-    """Give the built-in resources, the core group first."""
-    return [
+@cache
+def resources() -> tuple[Resource, ...]:
+    """Give the built-in resources, the core group first, compiled once in a process."""
+    return (
         _resource(
             "namespaces",
             "Namespace",
@@ -149,4 +151,4 @@ def resources() -> list[Resource]:
             stored_group="",
             conversion=events.CONVERSION,
         ),
-    ]
+    )
