@@ -178,10 +178,11 @@ unpack_ipxe() { # on Debian 12 and 13, one of them is there
   own=$(system VERSION_CODENAME)
   for suite in bookworm trixie; do
     target=$venv/ipxe-$suite
-    [ ! -e "$target/snponly.efi" ] || continue
     if [ "$suite" = "$own" ] && [ -e "/$program" ]; then
-      ln -sfn "/${program%/*}" "$target"
-    else
+      [ -e "$target/snponly.efi" ] || ln -sfn "/${program%/*}" "$target"
+    elif [ "$suite" = trixie ]; then # all of it, for boot media; Debian 12's has links to /boot in it
+      [ -e "$target/ipxe.iso" ] || (unpack "$suite" ipxe "${program%/*}" "$target") || die "the tests of iPXE need Debian $suite's"
+    elif [ ! -e "$target/snponly.efi" ]; then
       (unpack "$suite" ipxe "$program" "$target/${program##*/}") || die "the tests of iPXE need Debian $suite's"
     fi
   done

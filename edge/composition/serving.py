@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -395,9 +395,16 @@ class Serving:
             fast_path=self._settings.edge.fast_path,
             depot=self._settings.data_dir,
             peers=self.peers,
+            ipxe_dir=self._settings.edge.ipxe_dir,
+            nearest=self._nearest,
         )
         self._exit.callback(app.close)
         return app
+
+    def _nearest(self, ip: str) -> str:
+        """The address of ours in the network of a machine's one; empty if none is."""
+        found = (state.address for state in self._networks.states if any(_is_in(ip, each) for each in state.networks))
+        return next(filter(None, found), "")
 
     # --- how a part is started ----------------------------------------------------------------------------------------
 
@@ -415,6 +422,13 @@ def _places(states: Iterable[NetworkState]) -> list[tuple[str, str]]:
         if network is not None:
             found.append((state.address, str(network)))
     return found
+
+
+def _is_in(ip: str, network: IPv4Network) -> bool:
+    try:
+        return IPv4Address(ip) in network
+    except ValueError:
+        return False
 
 
 def _reach(settings: StackSettings) -> Reach:

@@ -13,10 +13,14 @@ from enum import Enum, auto
 from urllib.parse import unquote
 
 from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
+from ipxe.medium_scripts import MediumKind
 from tink.mac import is_mac
 
 MAX_PATH = 1024
 """Characters of a path that is looked at."""
+
+
+_MEDIA = frozenset(f"{kind}.{suffix}" for kind in MediumKind for suffix in ("iso", "img"))
 
 
 class Place(Enum):
@@ -26,6 +30,7 @@ class Place(Enum):
     GRUB = auto()
     BINARY = auto()
     OSIE = auto()
+    MEDIUM = auto()
     SIGN = auto()
     EC2 = auto()
     IMDS_TOKEN = auto()
@@ -82,6 +87,8 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.GRUB, name="/".join(rest))
         case ["osie", name, ("kernel" | "initrd") as part]:
             return Route(Place.OSIE, name=part, who=name)
+        case ["iso", who, name] if name in _MEDIA:
+            return Route(Place.MEDIUM, name=name, who=spelled(who))
         case ["sign", ("starting" | "up") as name]:
             return Route(Place.SIGN, name=name)
         case ["nocloud", who, name] if name in NOCLOUD_FILES:

@@ -13,6 +13,7 @@ class Step(StrEnum):
     """Which part of the journey, in the order of a boot."""
 
     SEEN = "seen"  # an unregistered machine was heard
+    MEDIUM = "medium"  # the image of a CD or USB stick that it is to start from
     DHCP = "dhcp"
     TFTP = "tftp"
     BINARY = "binary"  # a boot program over HTTP

@@ -36,9 +36,19 @@ class Firmware(StrEnum):
         return self in (Firmware.UEFI_HTTP, Firmware.SECURE_HTTP)
 
 
+class Drive(StrEnum):
+    """What shows a boot medium to the machine."""
+
+    CDROM = "cdrom"
+    USB = "usb"
+
+
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """One virtual machine: its network card's MAC address and tap, memory in MiB, disk size in MiB."""
+    """One virtual machine: its network card's MAC address and tap, memory in MiB, disk size in MiB.
+
+    `medium` is the image that it starts from, in `drive`, instead of by its card; None: there is none.
+    """
 
     mac: str
     tap: str
@@ -47,6 +57,8 @@ class MachineSettings:
     memory_mib: int = 1024
     processors: int = 2
     disk_mib: int = 64
+    medium: Path | None = None
+    drive: Drive = Drive.CDROM
 
 
 # Cursor movements and colours that firmware sends to a serial terminal (ECMA-48), and other control characters.
@@ -113,10 +125,15 @@ class Machine:
             *("-device", "virtio-blk-pci,drive=disk,bootindex=1"),
             *("-netdev", f"tap,id=net,ifname={settings.tap},script=no,downscript=no"),
         ]
-        card = f"virtio-net-pci,netdev=net,mac={settings.mac},bootindex=2"
+        card = f"virtio-net-pci,netdev=net,mac={settings.mac}"
+        if settings.medium is None:
+            card += ",bootindex=2"
+        else:
+            command += _medium(settings.medium, settings.drive)
         if settings.firmware is Firmware.BIOS:
             # graphics=off makes SeaBIOS and iPXE speak on the serial console.
-            return [*command, "-machine", "pc,graphics=off", "-device", card]
+            rom = "" if settings.medium is None else ",romfile="  # which would ask for an address, in vain
+            return [*command, "-machine", "pc,graphics=off", "-device", f"{card}{rom}"]
         # Without an option ROM, OVMF's own clients boot the card: a first stage that is not iPXE. PXE comes before HTTP
         # Boot, which would be tried two minutes later.
         switched_off = ("IPv4PXESupport", "IPv6PXESupport") if settings.firmware.boots_by_http else ()
@@ -130,3 +147,11 @@ class Machine:
             *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={code}"),
             *("-drive", f"if=pflash,format=raw,unit=1,file={self._variables}"),
         ]
+
+
+def _medium(image: Path, drive: Drive) -> list[str | Path]:
+    """A boot medium, which comes second in the boot order."""
+    command: list[str | Path] = ["-drive", f"if=none,id=medium,format=raw,readonly=on,file={image}"]
+    if drive is Drive.CDROM:
+        return [*command, "-device", "virtio-scsi-pci", "-device", "scsi-cd,drive=medium,bootindex=2"]
+    return [*command, "-device", "qemu-xhci", "-device", "usb-storage,drive=medium,bootindex=2"]

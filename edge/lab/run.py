@@ -25,7 +25,7 @@ from edge.composition.admin_token import read, token_file
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
 from edge.lab.build import Builder, recipes
-from edge.lab.machine import Firmware, Machine, MachineSettings
+from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
 from edge.lab.progress import Progress
 from edge.lab.rack import Rack, RackNetwork
 from edge.lab.screen import Screen
@@ -58,6 +58,8 @@ class LabSettings:
     memory_mib: int = 1024
     patience: float = 120.0
     manifests: Path | None = None
+    medium: Drive | None = None
+    static: bool = False
 
 
 class Lab:
@@ -133,7 +135,8 @@ class Lab:
         for line in (await kubectl.run("apply", *self._manifests())).splitlines():
             self._done("kubectl", line)
 
-        machine = Machine(self._machine_settings(), directory)
+        medium = await self._medium(directory) if settings.medium is not None else None
+        machine = Machine(self._machine_settings(medium), directory)
         stack.push_async_callback(self._keep_screen, machine)
         stack.push_async_callback(machine.power_off)
         await machine.power_on()
@@ -226,7 +229,22 @@ class Lab:
         )
         return [argument for file in files for argument in ("-f", str(examples / file))]
 
-    def _machine_settings(self) -> MachineSettings:
+    async def _medium(self, directory: Path) -> Path:
+        """The machine's boot medium, fetched as a BMC does. Raises CommandError, LabError."""
+        address, data = self._network.address, directory / "data"
+        command: list[str | Path] = [sys.executable, "-m", "edge.cli", "iso", "--mac", MAC, "--url"]
+        command += ["--data-dir", data, "--public-ip", address, *(["--static"] if self._settings.static else [])]
+        url = (await run(command, timeout=30)).strip()
+        image = directory / "medium"
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            content = await response.read()
+            if response.status != 200:
+                raise LabError(f"the edge has no boot medium: {content.decode(errors='replace').strip()}")
+        image.write_bytes(content)
+        self._done("medium", f"fetched by its signed URL, {_megabytes(image)}")
+        return image
+
+    def _machine_settings(self, medium: Path | None) -> MachineSettings:
         settings = self._settings
         return MachineSettings(
             mac=MAC,
@@ -237,6 +255,8 @@ class Lab:
             # Emulated ones wait for each other at every step: two take nearly twice the processor time of one.
             processors=1 if settings.accel == "tcg" else 2,
             disk_mib=_FULL_DISK_MIB if settings.full else _TINY_DISK_MIB,
+            medium=medium,
+            drive=settings.medium or Drive.CDROM,
         )
 
     async def _keep_screen(self, machine: Machine) -> None:

@@ -22,9 +22,11 @@ from edge.journey.events import Outcome, Step
 from edge.machines import Machine, MachineScripts
 from ipxe.binaries import BootPath, is_optional
 from ipxe.grub import WHY, machine_of
+from ipxe.medium_scripts import MediumKind
 from ipxe.scripts import Origin
 from tink.mac import is_mac
 
+_MEDIA = {kind.value: kind for kind in MediumKind}
 _GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ class BootScripts:
     async def script(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /ipxe/script/[<mac>/]auto.ipxe; with `?failed`, why the kernel or initrd did not come.
 
-        A path without a MAC means the machine that asks.
+        A path without a MAC means the machine that asks. With `?medium=`, iPXE was started from such a boot medium.
         """
         mac, seen = route.who or caller.mac, caller.address
         if mac is None:
@@ -67,7 +69,9 @@ class BootScripts:
         if "failed" in request.query:
             # Never the boot script itself: it would ask again, and run in itself for ever.
             return _script(self._scripts.why(mac, self._failure(mac) or NO_FAILURE))
-        return _script(self._scripts.script(mac, Origin(local_address(request)), client=client_name(request)))
+        medium = _MEDIA.get(request.query.get("medium", ""))
+        origin = Origin(local_address(request), static=medium is MediumKind.STATIC)
+        return _script(self._scripts.script(mac, origin, client=client_name(request), medium=medium))
 
     async def grub(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /grub/grub.cfg: what GRUB asks for that came by UEFI HTTP Boot; by the caller's address, or the same with

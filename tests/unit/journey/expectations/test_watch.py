@@ -107,3 +107,16 @@ def test_what_an_action_prints_does_not_hide_where_the_boot_is() -> None:
     play.wait(5).dhcp("offer", "PXE ROM", "boot file snponly.efi").wait(1)
     assert play.found is not None
     assert play.found.rule == "Interrupted"
+
+
+def test_machine_that_starts_from_a_medium_without_dhcp_is_warned_about_nothing_and_each_start_is_a_boot() -> None:
+    play = Play()
+    for _ in range(2):
+        play.record(Step.MEDIUM, Outcome.OK, "boot medium static.iso is sent", medium="static").wait(3)
+        play.record(Step.SCRIPT, Outcome.OK, "script sent to its boot medium", medium="static", boots="osie")
+        play.files().starts().wait(20).record(Step.BOOT, Outcome.INFO, "the OSIE is up", phase="up").agent()
+        play.workflow("Running").action().wait(30).action_ends().workflow("Succeeded", Outcome.OK).wait(40)
+    assert play.warnings == []
+    story = read(MAC, play.journey.events(MAC))
+    assert [Milestone.WORKFLOW_ENDED in boot.reached for boot in story.boots] == [True, True]
+    assert all(Milestone.OFFERED not in boot.reached for boot in story.boots)
