@@ -61,6 +61,8 @@ def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any)
     """
     if given["static"] and medium is None:
         raise click.UsageError("--static is for a machine that starts from a medium: say --medium cdrom, or usb")
+    if given["full"] and medium == Drive.USB and firmware == Firmware.BIOS:
+        raise click.UsageError("a BIOS starts a USB stick and never the disk after it: say --medium cdrom with --full")
     drive = Drive(medium) if medium is not None else None
     settings = LabSettings(firmware=Firmware(firmware), cache=cache_dir or default_cache(), medium=drive, **given)
     sys.exit(asyncio.run(_run(settings)))

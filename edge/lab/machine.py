@@ -129,7 +129,9 @@ class Machine:
         if settings.medium is None:
             card += ",bootindex=2"
         else:
-            command += _medium(settings.medium, settings.drive)
+            # Of hard disks a BIOS starts the first one only, and a stick is one.
+            is_first = settings.drive is Drive.USB and settings.firmware is Firmware.BIOS
+            command += _medium(settings.medium, settings.drive, 0 if is_first else 2)
         if settings.firmware is Firmware.BIOS:
             # graphics=off makes SeaBIOS and iPXE speak on the serial console.
             rom = "" if settings.medium is None else ",romfile="  # which would ask for an address, in vain
@@ -149,9 +151,9 @@ class Machine:
         ]
 
 
-def _medium(image: Path, drive: Drive) -> list[str | Path]:
-    """A boot medium, which comes second in the boot order."""
+def _medium(image: Path, drive: Drive, place: int) -> list[str | Path]:
+    """A boot medium, and its place in the boot order."""
     command: list[str | Path] = ["-drive", f"if=none,id=medium,format=raw,readonly=on,file={image}"]
     if drive is Drive.CDROM:
-        return [*command, "-device", "virtio-scsi-pci", "-device", "scsi-cd,drive=medium,bootindex=2"]
-    return [*command, "-device", "qemu-xhci", "-device", "usb-storage,drive=medium,bootindex=2"]
+        return [*command, "-device", "virtio-scsi-pci", "-device", f"scsi-cd,drive=medium,bootindex={place}"]
+    return [*command, "-device", "qemu-xhci", "-device", f"usb-storage,drive=medium,bootindex={place}"]

@@ -1,12 +1,13 @@
 """Switch on one machine in a rack of its own, with `tinkedge up` and one Hardware, and tell what happened.
 
     python tests/boot/netboot.py --firmware uefi --until 'script sent' [--spec JSON] [--beside-dnsmasq] [--vlan N]
-        [-- UP-FLAGS]
+        [--medium cdrom|usb] [--static] [-- UP-FLAGS]
 
 A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
 or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
-match (null: none), `journey` and `screen`. The OSIE that the machine finds is a file that no machine can start: what is
-tried here ends with it.
+match (null: none), `journey` and `screen`, and `dhcp`: how many packets of DHCP the machine sent. With `--medium` it
+starts from the edge's boot medium, fetched as a BMC does. The OSIE that the machine finds is a file that no machine can
+start: what is tried here ends with it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ import aiohttp
 from edge.composition.admin_token import read, token_file
 from edge.journey.events import JourneyEvent
 from edge.journey.follow import follow
-from edge.lab.machine import Firmware, Machine, MachineSettings
+from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
 from edge.lab.rack import Rack, RackNetwork
 from edge.lab.shell import Daemon, run
 
@@ -111,6 +113,11 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     stack.push_async_callback(edge.stop)
     await _ready(edge, network.address)
     settings = MachineSettings(MAC, network.tap, Firmware(arguments.firmware), memory_mib=512, processors=1, disk_mib=1)
+    if arguments.medium:
+        image = directory / "medium"
+        await _fetch_medium(network.address, directory / "data", image, static=arguments.static)
+        settings = replace(settings, medium=image, drive=Drive(arguments.medium))
+    asked = _count_dhcp(network.tap, stack)
     machine = Machine(settings, directory)
     watched = Watched(arguments.until, directory / "data")
     stack.push_async_callback(machine.power_off)
@@ -129,10 +136,38 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
     report = {"seconds": watched.seconds, "journey": watched.journey, "screen": machine.last_lines(60)}
+    report["dhcp"] = asked[0]
     if arguments.log:
         report["log"] = log.read_text().splitlines()[-60:]
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
     return watched
+
+
+async def _fetch_medium(address: str, data_dir: Path, image: Path, *, static: bool) -> None:
+    command = [sys.executable, "-m", "edge.cli", "iso", "--mac", MAC, "--url", "--public-ip", address]
+    url = (await run([*command, "--data-dir", data_dir, *(["--static"] if static else [])])).strip()
+    async with aiohttp.ClientSession(raise_for_status=True) as session, session.get(url) as response:
+        image.write_bytes(await response.read())
+
+
+def _count_dhcp(tap: str, stack: AsyncExitStack) -> list[int]:
+    """How many frames the machine sends to UDP port 67, in a list that is kept up to date."""
+    heard = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)))
+    heard.setblocking(False)
+    heard.bind((tap, _ETH_P_ALL))
+    count = [0]
+
+    def take() -> None:
+        frame, sender = heard.recvfrom(128)
+        is_ipv4_udp = frame[12:14] == b"\x08\0" and frame[23] == socket.IPPROTO_UDP
+        header = 14 + (frame[14] & 0xF) * 4
+        if sender[2] != socket.PACKET_OUTGOING and is_ipv4_udp and frame[header + 2 : header + 4] == b"\0\x43":
+            count[0] += 1
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(heard, take)
+    stack.callback(loop.remove_reader, heard)
+    return count
 
 
 async def _start_dnsmasq(network: RackNetwork, directory: Path, stack: AsyncExitStack) -> None:
@@ -212,6 +247,8 @@ async def main() -> None:
     parser.add_argument("--linger", type=float, default=0)
     parser.add_argument("--spec", default="{}")
     parser.add_argument("--beside-dnsmasq", action="store_true")
+    parser.add_argument("--medium", choices=[drive.value for drive in Drive])
+    parser.add_argument("--static", action="store_true")
     parser.add_argument("--vlan", type=int, default=0)
     parser.add_argument("--log", action="store_true")
     parser.add_argument("up", nargs="*")

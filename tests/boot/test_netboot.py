@@ -33,6 +33,8 @@ class Report:
     seconds: float | None
     journey: list[str]
     screen: list[str]
+    dhcp: int
+    """How many packets of DHCP the machine sent."""
 
     def __str__(self) -> str:
         return "\n".join([*self.journey, *(f"  | {line}" for line in self.screen)])
@@ -64,6 +66,8 @@ def boot() -> Boot:
         spec: dict[str, Any] | None = None,
         beside: bool = False,
         vlan: int = 0,
+        medium: str = "",
+        static: bool = False,
         within: float = 50,
         healthy: bool = True,
     ) -> Report:
@@ -76,6 +80,8 @@ def boot() -> Boot:
             "--within",
             str(within),
             *(["--beside-dnsmasq"] if beside else []),
+            *(["--medium", medium] if medium else []),
+            *(["--static"] if static else []),
         ]
         command += ["--", *up]
         if ipxe is not None:
@@ -168,3 +174,27 @@ def test_new_ipxe_boots_inside_its_vlan_and_goes_there_once(boot: Boot) -> None:
     assert report.shows("Configuring [dhcp] (net0-50 52:54:00:12:34:56)... ok"), report
     # One script on the trunk, and one in the VLAN, where the DHCP server named it.
     assert sum("script sent" in line for line in report.journey) == 2, report
+
+
+def test_machine_without_any_dhcp_boots_from_its_medium(boot: Boot) -> None:
+    """In a VLAN it would be the same, but for one more command of the medium's script."""
+    report = boot("bios", "kernel ok", ipxe=NEW_IPXE, medium="cdrom", static=True)
+    assert report.steps() == ["medium ok", "script ok", "kernel ok"], report
+    assert report.dhcp == 0, report
+    assert report.shows("boot medium of 52:54:00:12:34:56 (default/m1)"), report
+
+
+@pytest.mark.soak
+def test_medium_of_an_old_ipxe_boots_bios_without_dhcp_and_uefi_with_it(boot: Boot) -> None:
+    assert boot("bios", "kernel ok", ipxe=OLD_IPXE, medium="usb", static=True).dhcp == 0
+    report = boot("uefi", "kernel ok", ipxe=OLD_IPXE, medium="usb", static=True)
+    assert report.dhcp > 0, "or docs/netboot.md is wrong about iPXE of 2019"
+    assert report.steps() == ["medium ok", "dhcp ok", "script ok", "kernel ok"], report
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("static", [True, False])
+def test_medium_boots_inside_the_vlan_of_its_machine(boot: Boot, static: bool) -> None:
+    report = boot("uefi", "kernel ok", ipxe=NEW_IPXE, spec=ON_VLAN, vlan=50, medium="cdrom", static=static)
+    assert (report.dhcp == 0) == static
+    assert report.shows("boots OSIE default/stub"), report
