@@ -41,7 +41,7 @@ declare -A sets=(
   # For its machines with UEFI.
   [uefi]="ovmf"
   # Real clients that the tests let speak to the servers.
-  [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp
+  [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp sbsigntool
           curl wget gpg gpg-agent gpgv sqv runc crun docker.io containerd podman netavark docker-registry skopeo umoci
           iproute2 iptables nftables procps kmod bzip2 xz-utils util-linux sqlite3 chromium-headless-shell
           keepalived"

@@ -326,6 +326,7 @@ class Scripts:
             initrd_url=f"{bases[0]}/initrd",
             why_url=why,
             sign_url="" if plan.origin.tftp else self._sign_url(plan.origin, "starting"),
+            failed_url="" if plan.origin.tftp else self._sign_url(plan.origin, "failed"),
         )
         return Script(text=text, what=f"OSIE {namespace}/{osie}", osie=(namespace, osie), logs=plan.logs)
 

@@ -19,7 +19,10 @@ from edge.lab.screen import Screen
 
 @click.command()
 @click.option(
-    "--firmware", type=click.Choice([f.value for f in Firmware]), default="bios", help="What starts the machine."
+    "--firmware",
+    type=click.Choice([f.value for f in Firmware if "own-keys" not in f]),
+    default="bios",
+    help="What starts the machine.",
 )
 @click.option("--full", is_flag=True, help="Install Debian, boot it from the disk and wait for its cloud-init.")
 @click.option("--accel", default="tcg", help="QEMU's accelerator. kvm may fail in firmware on a virtualised host.")

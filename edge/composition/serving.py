@@ -35,6 +35,7 @@ from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened
 from edge.machines import (
+    BootPaths,
     DhcpMode,
     Inventory,
     MachineScripts,
@@ -121,7 +122,15 @@ class Serving:
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
         metadata = _metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
         boot = _boot_settings(settings, metadata)
-        self._binaries = BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path)
+        self._binaries = BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path, dict(edge.boot_files))
+        self._boot_paths = BootPaths(
+            inventory,
+            journey.record,
+            edge.boot_path,
+            has_grub=self._binaries.has_grub,
+            changed=self._boot_path_changed,
+        )
+        boots.on_not_started(self._boot_paths.not_started)
         self._gone: frozenset[str] = frozenset()
         self._living: frozenset[str] = frozenset()
         self.peers = self._other_edges(metadata) if metadata is not None else None
@@ -354,7 +363,12 @@ class Serving:
             learn=self._callers.learn,
             relay_heard=self._relay_heard,
             fast_path=self._settings.edge.fast_path,
+            boot_path=self._boot_paths.of,
         )
+
+    def _boot_path_changed(self, mac: str) -> None:
+        for services in self._services.values():
+            services.machine_changed(mac)
 
     def _tftp_server(self, state: NetworkState) -> tuple[BootFiles, TftpServer]:
         edge = self._settings.edge

@@ -114,6 +114,7 @@ class MachineApp:
             Place.BINARY: boot.binary,
             Place.OSIE: self._osie.file,
             Place.MEDIUM: BootMedia(context, scripts, MediumTokens(metadata.keys), ipxe_dir, nearest).image,
+            Place.PARAMETERS: boot.parameters,
             Place.SIGN: Signs(context).sign,
             Place.EC2: service.ec2,
             Place.IMDS_TOKEN: service.session,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from urllib.parse import unquote
 
+from edge.machines import UKI
 from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
 from ipxe.medium_scripts import MediumKind
 from tink.mac import is_mac
@@ -32,6 +33,7 @@ class Place(Enum):
     OSIE = auto()
     MEDIUM = auto()
     SIGN = auto()
+    PARAMETERS = auto()
     EC2 = auto()
     IMDS_TOKEN = auto()
     LEGACY = auto()
@@ -85,14 +87,18 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.BINARY, name=name, who=spelled(who))
         case ["grub", *rest] if rest:
             return Route(Place.GRUB, name="/".join(rest))
+        case ["osie", name, "uki.efi"]:
+            return Route(Place.OSIE, name=UKI, who=name)
         case ["osie", name, ("kernel" | "initrd") as part]:
             return Route(Place.OSIE, name=part, who=name)
         case ["iso", who, name] if name in _MEDIA:
             return Route(Place.MEDIUM, name=name, who=spelled(who))
-        case ["sign", ("starting" | "up") as name]:
+        case ["sign", ("starting" | "failed" | "up") as name]:
             return Route(Place.SIGN, name=name)
         case ["nocloud", who, name] if name in NOCLOUD_FILES:
             return Route(Place.NOCLOUD, name=name, who=spelled(who))
+        case ["auto", "parameters"]:
+            return Route(Place.PARAMETERS)
         case ["files", name]:
             return Route(Place.FILE, name=name)
         case ["v2"]:

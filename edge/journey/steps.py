@@ -83,6 +83,8 @@ PROGRESS = "progress"
 """`phase` of a report in between."""
 STARTING = "starting"
 """`phase` of iPXE's last word before it starts the kernel."""
+NOT_STARTED = "failed"
+"""`phase` of iPXE's word that the kernel did not start."""
 UP = "up"
 """`phase` of the OSIE's first word."""
 
@@ -125,6 +127,9 @@ def milestone(step: Step, outcome: Outcome, detail: Mapping[str, Value]) -> Mile
         if state in _ENDS:
             return Milestone.WORKFLOW_ENDED
         return Milestone.WORKFLOW_RUNNING if state == "Running" else None
+    if step is Step.BINARY and "uki" in detail and outcome in (Outcome.OK, Outcome.INFO):
+        begun = detail.get("phase") == BEGUN
+        return Milestone.INITRD_BEGUN if begun else Milestone.INITRD_SENT if outcome is Outcome.OK else None
     if step is Step.ACTION and detail.get("state") == "Running":
         return Milestone.ACTION_BEGUN
     if outcome is Outcome.OK or (step is Step.ACTION and outcome is Outcome.FAILED):

@@ -25,15 +25,27 @@ class Firmware(StrEnum):
     SECURE = "uefi-secure"  # OVMF's PXE client with Secure Boot, which trusts Microsoft's keys as real machines do
     SECURE_HTTP = "uefi-secure-http"  # the same with its HTTP Boot client
 
+    OWN_KEYS = (
+        "uefi-own-keys"  # PXE with Secure Boot, which trusts the key that Debian's ovmf has for trying, and no other
+    )
+    OWN_KEYS_HTTP = "uefi-own-keys-http"  # the same with its HTTP Boot client
+
     @property
     def is_secure(self) -> bool:
         """Whether it runs only what is signed."""
-        return self in (Firmware.SECURE, Firmware.SECURE_HTTP)
+        return self.variables != "OVMF_VARS_4M.fd"
+
+    @property
+    def variables(self) -> str:
+        """The file with its variables: whom it trusts."""
+        kinds = {Firmware.SECURE: ".ms", Firmware.SECURE_HTTP: ".ms"}
+        kinds |= {Firmware.OWN_KEYS: ".snakeoil", Firmware.OWN_KEYS_HTTP: ".snakeoil"}
+        return f"OVMF_VARS_4M{kinds.get(self, '')}.fd"
 
     @property
     def boots_by_http(self) -> bool:
         """Whether it has an HTTP Boot client in the place of PXE."""
-        return self in (Firmware.UEFI_HTTP, Firmware.SECURE_HTTP)
+        return self in (Firmware.UEFI_HTTP, Firmware.SECURE_HTTP, Firmware.OWN_KEYS_HTTP)
 
 
 class Drive(StrEnum):
@@ -85,7 +97,7 @@ class Machine:
         await run(["truncate", "--size", f"{self.settings.disk_mib}M", self.disk])
         self.screen.touch()
         if self.settings.firmware is not Firmware.BIOS:
-            variables = _OVMF / f"OVMF_VARS_4M{'.ms' if self.settings.firmware.is_secure else ''}.fd"
+            variables = _OVMF / self.settings.firmware.variables
             if not variables.exists():
                 raise CommandError(f"{variables} is missing (Debian package ovmf)")
             shutil.copyfile(variables, self._variables)

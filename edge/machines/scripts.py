@@ -132,6 +132,17 @@ class MachineScripts:
     def _of(self, path: BootPath) -> Scripts | GrubScripts:
         return self._grub if path is BootPath.GRUB else self._scripts
 
+    def parameters(self, machine: Machine, origin: Origin) -> str:
+        """The words that the kernel of a machine gets by its script, for an OSIE whose command line can't have them.
+
+        Raises ScriptError.
+        """
+        osie = self._osie_of(machine)
+        raw = self._osie(*osie) if osie is not None else None
+        whole = self._with_others(origin, machine.mac)
+        words = self._grub.words(machine.mac, machine.hardware, whole, _parameters(raw))
+        return self._grub.with_tokens(machine.mac, words)
+
     def medium(self, mac: str, origin: Origin, kind: MediumKind) -> str:
         """What stands on a boot medium of the machine: the way to `script`. Raises ScriptError."""
         machine = self._inventory.by_mac(mac)
