@@ -1,7 +1,7 @@
 """Switch on one machine in a rack of its own, with `tinkedge up` and one Hardware, and tell what happened.
 
     python tests/boot/netboot.py --firmware uefi --until 'script sent' [--spec JSON] [--beside-dnsmasq] [--vlan N]
-        [--medium cdrom|usb] [--static] [-- UP-FLAGS]
+        [--medium cdrom|usb] [--static] [--kernel FILE] [--uki FILE] [-- UP-FLAGS]
 
 A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
 or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import struct
 import sys
@@ -80,12 +81,14 @@ class Watched:
             await asyncio.sleep(0.1)
 
 
-def manifests(directory: Path, spec: dict[str, Any], osie_dir: Path) -> None:
+def manifests(directory: Path, spec: dict[str, Any], osie_dir: Path, *, has_uki: bool) -> None:
     dhcp = {"ip": ADDRESS, "netmask": "255.255.255.0", "gateway": "172.31.77.1"}
     hardware = {"networkInterfaces": {MAC: {"dhcp": dhcp} | spec.pop("interface", {})}, "osie": {"name": "stub"}} | spec
     osie = {"kernelUrl": f"file://{osie_dir}/kernel", "initrdUrl": f"file://{osie_dir}/initrd"}
     for kind, name, content in (("Hardware", "m1", hardware), ("OSIE", "stub", osie)):
-        metadata = {"name": name, "namespace": "default"}
+        metadata: dict[str, Any] = {"name": name, "namespace": "default"}
+        if has_uki and kind == "OSIE":
+            metadata["annotations"] = {"tinkerbell.org/uki-url": f"file://{osie_dir}/uki.efi"}
         obj = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": kind, "metadata": metadata, "spec": content}
         (directory / f"{name}.json").write_text(json.dumps(obj))
 
@@ -100,7 +103,11 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     objects.mkdir()
     for part in ("kernel", "initrd"):
         (osie_dir / part).write_bytes(b"MZ no kernel" * 10000)
-    manifests(objects, json.loads(arguments.spec), osie_dir)
+    if arguments.kernel is not None:
+        shutil.copyfile(arguments.kernel, osie_dir / "kernel")
+    if arguments.uki is not None:
+        shutil.copyfile(arguments.uki, osie_dir / "uki.efi")
+    manifests(objects, json.loads(arguments.spec), osie_dir, has_uki=arguments.uki is not None)
     if arguments.vlan:
         await _start_trunk(network, arguments.vlan, stack)
     if arguments.beside_dnsmasq:
@@ -113,6 +120,8 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     stack.push_async_callback(edge.stop)
     await _ready(edge, network.address)
     settings = MachineSettings(MAC, network.tap, Firmware(arguments.firmware), memory_mib=512, processors=1, disk_mib=1)
+    if arguments.uki is not None:  # a whole OSIE
+        settings = replace(settings, memory_mib=1024)
     if arguments.medium:
         image = directory / "medium"
         await _fetch_medium(network.address, directory / "data", image, static=arguments.static)
@@ -249,6 +258,8 @@ async def main() -> None:
     parser.add_argument("--beside-dnsmasq", action="store_true")
     parser.add_argument("--medium", choices=[drive.value for drive in Drive])
     parser.add_argument("--static", action="store_true")
+    parser.add_argument("--kernel", type=Path)
+    parser.add_argument("--uki", type=Path)
     parser.add_argument("--vlan", type=int, default=0)
     parser.add_argument("--log", action="store_true")
     parser.add_argument("up", nargs="*")
