@@ -210,7 +210,6 @@ def test_medium_boots_inside_the_vlan_of_its_machine(boot: Boot, static: bool) -
 # --- Secure Boot with keys of the site's own --------------------------------------------------------------------------
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(270)
 def test_ipxe_that_the_site_has_signed_runs_and_a_kernel_that_it_has_not_is_refused_with_the_reason(
     boot: Boot, tmp_path: Path

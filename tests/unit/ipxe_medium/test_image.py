@@ -205,6 +205,15 @@ def test_no_damage_to_an_image_is_more_than_an_error(junk: bytes, at: int, times
     assert sum(map(len, found.values())) <= 64 * len(damaged)
 
 
+@pytest.mark.parametrize("name", ["autoexec.ipxe", "site-1.config", "lower.txt", "UPPER.TXT", "EFI/BOOT/x.efi"])
+def test_names_of_all_kinds_are_found_by_those_who_read_long_ones(name: str) -> None:
+    made = fat_module.write("X", {name: b"content", "EMPTY": b""})
+    assert {path.upper(): content for path, content in read_fat(made.content).items()} == {
+        name.upper(): b"content",
+        "EMPTY": b"",
+    }
+
+
 def test_files_that_do_not_fit_are_refused() -> None:
     with pytest.raises(fat_module.FatError, match="too large"):
         fat_module.write("X", {"A.EFI": bytes(9 << 20)})

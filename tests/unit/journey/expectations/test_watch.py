@@ -120,3 +120,26 @@ def test_machine_that_starts_from_a_medium_without_dhcp_is_warned_about_nothing_
     story = read(MAC, play.journey.events(MAC))
     assert [Milestone.WORKFLOW_ENDED in boot.reached for boot in story.boots] == [True, True]
     assert all(Milestone.OFFERED not in boot.reached for boot in story.boots)
+
+
+def by_uki(play: Play) -> Play:
+    play.dhcp("offer", "HTTP Boot ROM", "boot file uki.efi").wait(4).dhcp("ack", "HTTP Boot ROM", "boot file uki.efi")
+    play.record(
+        Step.BINARY, Outcome.INFO, "UKI of OSIE default/lab asked for", phase="begun", uki="yes", osie="default/lab"
+    )
+    return play.wait(20).record(
+        Step.BINARY, Outcome.OK, "UKI of OSIE default/lab sent", uki="yes", size_bytes=60_000_000
+    )
+
+
+def test_osie_in_one_program_is_kernel_and_initrd_and_warned_about_where_it_is_refused() -> None:
+    play = by_uki(Play()).osie(40).agent()
+    play.workflow("Running").action().wait(30).action_ends().workflow("Succeeded", Outcome.OK)
+    assert play.warnings == []
+    refused = by_uki(Play()).wait(100)
+    assert refused.warnings == ["ProgramSilent"]
+    assert refused.found is not None
+    assert refused.found.message.startswith("has got the UKI, and nothing was heard of it since")
+    assert "Secure Boot refuses it" in refused.found.message
+    again = by_uki(by_uki(Play()).wait(10))
+    assert "ProgramNotStarted" in again.warnings
