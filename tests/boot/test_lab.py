@@ -78,7 +78,7 @@ def test_machine_boots_from_its_medium_to_succeeded_without_dhcp_where_it_has_th
     ipxe = Path(sys.prefix) / "ipxe-trixie"
     outcome = lab("--firmware", firmware, "--medium", drive, *static, "--ipxe-dir", ipxe)
     assert outcome.status == 0, outcome.shown + outcome.error
-    assert in_order(("medium", "power", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
+    assert in_order(("power", "medium", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
     # The edge's DHCP server listens all the time.
     assert ("dhcp" in steps(outcome.shown)) == (how == "dhcp"), outcome.shown
     assert "warning" not in outcome.shown
