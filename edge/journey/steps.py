@@ -116,6 +116,11 @@ _BEGUN = {
 _ENDS = {"Succeeded", "Failed", "Canceled"}
 
 
+def is_uki(detail: Mapping[str, Value]) -> bool:
+    """Whether an event is about an OSIE that is one program: kernel and initrd at once."""
+    return "uki" in detail or str(detail.get("name", "")).startswith("UKI of ")
+
+
 def milestone(step: Step, outcome: Outcome, detail: Mapping[str, Value]) -> Milestone | None:
     """Which milestone the event with these facts is; None: none, or one that was missed."""
     if step is Step.DHCP:
@@ -127,7 +132,7 @@ def milestone(step: Step, outcome: Outcome, detail: Mapping[str, Value]) -> Mile
         if state in _ENDS:
             return Milestone.WORKFLOW_ENDED
         return Milestone.WORKFLOW_RUNNING if state == "Running" else None
-    if step is Step.BINARY and "uki" in detail and outcome in (Outcome.OK, Outcome.INFO):
+    if step in (Step.BINARY, Step.TFTP) and is_uki(detail) and outcome in (Outcome.OK, Outcome.INFO):
         begun = detail.get("phase") == BEGUN
         return Milestone.INITRD_BEGUN if begun else Milestone.INITRD_SENT if outcome is Outcome.OK else None
     if step is Step.ACTION and detail.get("state") == "Running":

@@ -236,7 +236,7 @@ class BootFiles:
         return self._artifact(mac, part, located, osie_files)
 
     async def _artifact(self, mac: str, part: str, located: Located, osie_files: OsieFiles) -> Opened:
-        label = f"{part} of OSIE {located.full_name}"
+        label = f"{'UKI' if part == UKI else part} of OSIE {located.full_name}"
         step = {"kernel": Step.KERNEL, "initrd": Step.INITRD}.get(part, Step.TFTP)
         try:
             artifact = await osie_files.open(located)

@@ -7,7 +7,7 @@ from edge.journey.expectations.finding import Cause, Finding
 from edge.journey.expectations.rules.knocks import has_just_knocked, insists, why_unheard
 from edge.journey.expectations.rules.words import address, overdue, seconds, times
 from edge.journey.expectations.story import Boot, Story
-from edge.journey.steps import PROGRESS, Milestone, Step
+from edge.journey.steps import PROGRESS, Milestone, Step, is_uki
 
 _SILENT, _NOT_STARTED = "ProgramSilent", "ProgramNotStarted"
 NOT_RUN = frozenset({_SILENT, _NOT_STARTED})
@@ -90,11 +90,11 @@ def not_started(story: Story, facts: Facts) -> Finding | None:
 
 def _has_program(boot: Boot) -> bool:
     """Whether what was heard last is that the firmware has what it is to run: a UKI is kernel and initrd at once."""
-    return boot.at is Milestone.PROGRAM_SENT or (boot.at is Milestone.INITRD_SENT and "uki" in boot.detail)
+    return boot.at is Milestone.PROGRAM_SENT or (boot.at is Milestone.INITRD_SENT and is_uki(boot.detail))
 
 
 def _name(boot: Boot) -> str:
-    return "the UKI" if "uki" in boot.detail else str(boot.detail.get("name", "its boot program"))
+    return "the UKI" if is_uki(boot.detail) else str(boot.detail.get("name", "its boot program"))
 
 
 def _unstarted() -> tuple[Cause, ...]:

@@ -143,3 +143,10 @@ def test_osie_in_one_program_is_kernel_and_initrd_and_warned_about_where_it_is_r
     assert "Secure Boot refuses it" in refused.found.message
     again = by_uki(by_uki(Play()).wait(10))
     assert "ProgramNotStarted" in again.warnings
+
+
+def test_the_same_by_tftp_is_no_boot_program_either() -> None:
+    play, name = Play().rom(), "UKI of OSIE default/lab"
+    play.record(Step.TFTP, Outcome.INFO, f"TFTP {name} asked for", phase="begun", name=name, file_bytes=60_000_000)
+    play.wait(55).record(Step.TFTP, Outcome.OK, f"TFTP sent {name}", name=name)
+    assert play.osie(60).agent().warnings == []
