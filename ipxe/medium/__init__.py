@@ -7,6 +7,6 @@ So no file is kept for a machine, every image has the same length, and any part 
 `ipxe.medium.iso9660` and `ipxe.medium.fat` are the two file systems, pure and no larger than what a medium needs.
 """
 
-from ipxe.medium.image import AREA_BYTES, Medium, MediumError, Written, make_medium
+from ipxe.medium.image import ALL_BOOTS, AREA_BYTES, Medium, MediumError, Written, make_medium
 
-__all__ = ["AREA_BYTES", "Medium", "MediumError", "Written", "make_medium"]
+__all__ = ["ALL_BOOTS", "AREA_BYTES", "Medium", "MediumError", "Written", "make_medium"]

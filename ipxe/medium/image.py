@@ -41,6 +41,8 @@ _EFI_PROGRAMS: Final = {
 }
 """Which files start there, best first: those with drivers of their own, for the firmware has used no network card."""
 _PROCESSORS: Final = {"EFI/BOOT/BOOTX64.EFI": "UEFI x86-64", "EFI/BOOT/BOOTAA64.EFI": "UEFI arm64"}
+ALL_BOOTS: Final = ("BIOS", *_PROCESSORS.values())
+"""What a medium can boot at most."""
 _AUTOEXEC = "autoexec.ipxe"
 
 _MAX_BYTES = 32 * 1024 * 1024
