@@ -41,7 +41,7 @@ declare -A sets=(
   # For its machines with UEFI.
   [uefi]="ovmf"
   # Real clients that the tests let speak to the servers.
-  [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp
+  [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp sbsigntool
           curl wget gpg gpg-agent gpgv sqv runc crun docker.io containerd podman netavark docker-registry skopeo umoci
           iproute2 iptables nftables procps kmod bzip2 xz-utils util-linux sqlite3 chromium-headless-shell
           keepalived"
@@ -178,10 +178,11 @@ unpack_ipxe() { # on Debian 12 and 13, one of them is there
   own=$(system VERSION_CODENAME)
   for suite in bookworm trixie; do
     target=$venv/ipxe-$suite
-    [ ! -e "$target/snponly.efi" ] || continue
     if [ "$suite" = "$own" ] && [ -e "/$program" ]; then
-      ln -sfn "/${program%/*}" "$target"
-    else
+      [ -e "$target/snponly.efi" ] || ln -sfn "/${program%/*}" "$target"
+    elif [ "$suite" = trixie ]; then # all of it, for boot media; Debian 12's has links to /boot in it
+      [ -e "$target/ipxe.iso" ] || (unpack "$suite" ipxe "${program%/*}" "$target") || die "the tests of iPXE need Debian $suite's"
+    elif [ ! -e "$target/snponly.efi" ]; then
       (unpack "$suite" ipxe "$program" "$target/${program##*/}") || die "the tests of iPXE need Debian $suite's"
     fi
   done

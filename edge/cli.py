@@ -35,6 +35,7 @@ COMMANDS = {
     "watch": ("watch", "The journey of machines, live."),
     "page": ("page", "A link to the web page of a running edge."),
     "metadata-url": ("metadata_url", "Signed URLs of a machine's metadata, for machines behind NAT."),
+    "iso": ("iso", "A machine's boot medium, for a CD, a USB stick or a BMC."),
     "backup": ("state.backup", "The data directory as one file, while everything runs."),
     "restore": ("state.restore", "A data directory from a backup."),
     "move": ("state.move", "All objects to another API: from the embedded one to a cluster, and back."),

@@ -30,7 +30,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -58,6 +58,10 @@ class BootPath(StrEnum):
     IPXE = "ipxe"
     GRUB = "grub"
     """A distribution's shim and GRUB, where the firmware can run them; iPXE on any other machine."""
+    AUTO = "auto"
+    """iPXE first, and the other one on a machine whose firmware did not run it (`edge.machines.boot_paths`)."""
+    UKI = "uki"
+    """The OSIE itself, as one program for UEFI that is signed as a whole; iPXE where the firmware is no UEFI."""
 
 
 class BinariesError(Exception):
@@ -103,6 +107,9 @@ _X86_64 = (
     *("snponly.efi", "snponly-x86_64.efi", "snp-x86_64.efi", "ipxe.efi", "ipxe-x86_64.efi", "ipxe-amd64.efi"),
 )
 _ARM64 = (*_shims("arm64"), *_efi("arm64"))
+
+KINDS: Final = {"bios": _BIOS, "x86_64": _X86_64, "arm64": _ARM64}
+"""Kinds of machine for which an operator can name a file of his own (one that his site has signed), by his name."""
 
 SMEE_NAMES: Final = {
     "undionly.kpxe": _BIOS,
@@ -229,10 +236,17 @@ def _flat_name(directory: str, name: str) -> str:
 class BootBinaries:
     """The boot programs of one directory, in memory. A file that is added or changed is seen after a restart."""
 
-    def __init__(self, directory: Path, shims: Path | None = None, usual_path: BootPath = BootPath.IPXE) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        shims: Path | None = None,
+        usual_path: BootPath = BootPath.IPXE,
+        named: Mapping[str, str] | None = None,
+    ) -> None:
         """Read every boot file of `directory`, and the shims and GRUBs of `shims` (None: of this host's packages).
 
-        `usual_path` is that of machines whose Hardware names none.
+        `usual_path` is that of machines whose Hardware names none. `named` are files of `directory` that come before
+        all others, by the kind of machine that gets them (KINDS).
 
         Raises:
             BinariesError: a directory or a file in it can't be read, or `directory` holds no boot file.
@@ -261,6 +275,10 @@ class BootBinaries:
             )
 
         self._files = {name: file for name, file in self._files.items() if self._is_complete(name)}
+        self._named = {KINDS[kind]: name for kind, name in (named or {}).items()}
+        for name in self._named.values():
+            if name not in self._files:
+                raise BinariesError(f"--boot-file: {directory} has no boot file {name}, or not what it starts next")
         self._read_shims(shims)
 
     def _read_shims(self, directory: Path | None) -> None:
@@ -296,6 +314,11 @@ class BootBinaries:
         """The names of all boot files, sorted."""
         return list(self._files)
 
+    @property
+    def has_grub(self) -> bool:
+        """Whether a shim and its GRUB are here."""
+        return any(shim in self._files and grub in self._files for shim, grub in GRUB_OF.items())
+
     def get(self, name: str) -> BootBinary | None:
         """The boot file of this name (no directory part), or what runs where Smee's of this name does; None if there is
         none."""
@@ -327,7 +350,7 @@ class BootBinaries:
             known = ARCHITECTURES.get(code)
             if known is None:
                 continue
-            for name in known.candidates:
+            for name in (*filter(None, (self._named.get(known.candidates),)), *known.candidates):
                 found = self._files.get(name)
                 if found is not None:
                     return found

@@ -77,6 +77,14 @@ class GrubScripts:
             raise ScriptError(f"Hardware {name}: spec.osie.name is not set: name the OSIE that the machine is to boot")
         return self._boot(self._scripts.fitting(plan, hardware), name, (hardware.metadata.namespace, osie))
 
+    def words(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> str:
+        """The words of the kernel's command line that this script would give it, for an OSIE that was started without:
+        `to_send` puts the tokens in. Raises ScriptError.
+        """
+        plan = replace(self._scripts.plan(mac, hardware, origin, osie_parameters), path=BootPath.GRUB)
+        plan = self._scripts.fitting(plan, hardware)
+        return " ".join(_words(self._scripts.command_lines(self._scripts.plans(plan))[0]))
+
     def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin, osie_parameters: str = "") -> Script:
         """The script of a machine that no Hardware describes, as `Scripts.unregistered`. Raises ScriptError."""
         plan = self._scripts.plan_of_unregistered(mac, osie, origin, osie_parameters)
@@ -84,7 +92,10 @@ class GrubScripts:
 
     def to_send(self, mac: str, script: Script) -> str:
         """The text of a script for the registered machine `mac` as it is now: with the tokens that it needs."""
-        text = script.text
+        return self.with_tokens(mac, script.text)
+
+    def with_tokens(self, mac: str, text: str) -> str:
+        """A text with the tokens of `mac` as it is now."""
         for setting, token in self._scripts.tokens().items():
             text = text.replace(f"${{{setting}}}", token(mac))
         return text

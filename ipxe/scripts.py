@@ -127,13 +127,15 @@ class BootSettings:
 class Origin:
     """Where the machine gets all that its script names: the `address` of ours that it reached, and how.
 
-    `tftp` is for an iPXE that was built without HTTP. `others` are where other edges have the same, should this one go
-    in the middle; each with the port of its HTTP, and of the gRPC server beside it (0: there is none). Of the edge
-    itself they are those of the settings.
+    `tftp` is for an iPXE that was built without HTTP. `static`: it has given itself the address of its Hardware, for
+    want of DHCP, and its OSIE is to do the same (`ipxe.medium_scripts`). `others` are where other edges have the same,
+    should this one go in the middle; each with the port of its HTTP, and of the gRPC server beside it (0: there is
+    none). Of the edge itself they are those of the settings.
     """
 
     address: str
     tftp: bool = False
+    static: bool = False
     http_port: int = 0
     grpc_port: int = 0
     others: tuple[Origin, ...] = ()
@@ -259,11 +261,11 @@ class Scripts:
         # An iPXE without one of the two protocols fails at once where it is asked for it, and takes the other.
         urls = []
         for each in (origin, *origin.others):
-            ways = [self._script_url(mac, each), f"tftp://{each.host}/{mac}/auto.ipxe"]
+            ways = [self.script_url(mac, each), f"tftp://{each.host}/{mac}/auto.ipxe"]
             urls += ways[::-1] if origin.tftp else ways
         return self._render("autoexec", mac=mac, urls=urls, ipv6=origin.is_ipv6)
 
-    def _script_url(self, mac: str, origin: Origin) -> str:
+    def script_url(self, mac: str, origin: Origin) -> str:
         """Where `mac` gets its script over HTTP."""
         return f"{self._http(origin)}/ipxe/script/{mac}/auto.ipxe"
 
@@ -299,6 +301,8 @@ class Scripts:
         known = known_of(mac, hardware, worker_id or mac, origin.address)
         parameters = self._shared_words(osie, osie_parameters, known)
         parameters += _kernel_params(hardware)
+        if origin.static and not any(word.startswith("ipam=") for word in parameters):
+            parameters.insert(0, _ipam(hardware, known))
         full_name = _for_screen(f"{hardware.metadata.namespace}/{hardware.metadata.name}")
         logs = self._settings.logs is LogsTo.ALL or (self._settings.logs is LogsTo.HOOKOS and is_hookos(parameters))
         return Plan(mac, full_name, origin, vlan or "", parameters, worker_id=worker_id, logs=logs)
@@ -320,7 +324,7 @@ class Scripts:
 
     def _boot(self, plan: Plan, namespace: str, osie: str) -> Script:
         origin, mac = plan.origin, plan.mac
-        over_http = f"{self._script_url(mac, origin)}?failed"
+        over_http = f"{self.script_url(mac, origin)}?failed"
         why = f"tftp://{origin.host}/{mac}/why.ipxe" if origin.tftp else over_http
         plans = self.plans(plan)
         bases = [self._osie_base(each, osie) for each in plans]
@@ -334,6 +338,7 @@ class Scripts:
             initrd_url=f"{bases[0]}/initrd",
             why_url=why,
             sign_url="" if plan.origin.tftp else self._sign_url(plan.origin, "starting"),
+            failed_url="" if plan.origin.tftp else self._sign_url(plan.origin, "failed"),
         )
         what = f"OSIE {namespace}/{osie}"
         return Script(text=text, what=what, osie=(namespace, osie), logs=plan.logs, vlan=plan.vlan)
@@ -360,7 +365,8 @@ class Scripts:
         """The same at another edge, which has all the others beside it."""
         rest = tuple(each for each in plan.origin.others if each != other)
         here = replace(plan.origin, grpc_port=plan.origin.grpc_port or self._settings.grpc_port, others=())
-        return replace(plan, origin=replace(other, tftp=plan.origin.tftp, others=(here, *rest)))
+        there = replace(other, tftp=plan.origin.tftp, static=plan.origin.static, others=(here, *rest))
+        return replace(plan, origin=there)
 
     def _length(self, plan: Plan) -> int:
         """Bytes of the longest of its kernel command lines, with the tokens that are put in."""
@@ -435,6 +441,14 @@ def _worker_id(hardware: Hardware) -> str:
         return agent_id(given)
     except ParametersError as error:
         raise _error(hardware, f"metadata.annotations[{AGENT_ID_ANNOTATION}]", str(error)) from error
+
+
+def _ipam(hardware: Hardware, known: dict[str, str | None]) -> str:
+    """The word by which an OSIE does without DHCP. Raises ScriptError."""
+    try:
+        return filled_in(["ipam={{.Ipam}}"], known)[0]
+    except ParametersError as error:
+        raise _error(hardware, "spec.networkInterfaces", f"has no address to do without DHCP: {error}") from error
 
 
 def _kernel_params(hardware: Hardware) -> list[str]:

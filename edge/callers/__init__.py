@@ -6,16 +6,18 @@ Spelling of addresses, and what proxies say of them: `addresses`. Tokens in path
 from edge.callers.addresses import FORWARDED, ForwardedError, Networks, dotted, inside
 from edge.callers.by_address import NEIGHBOUR_SECONDS, UNSEEN, Callers, Neighbours
 from edge.callers.by_request import TRUST_NOBODY, Caller, RequestCallers, TrustedNetworks
-from edge.callers.metadata_tokens import MetadataTokenError, MetadataTokens, token_keys
+from edge.callers.metadata_tokens import MEDIUM_PREFIX, MediumTokens, MetadataTokenError, MetadataTokens, token_keys
 
 __all__ = [
     "FORWARDED",
+    "MEDIUM_PREFIX",
     "NEIGHBOUR_SECONDS",
     "TRUST_NOBODY",
     "UNSEEN",
     "Caller",
     "Callers",
     "ForwardedError",
+    "MediumTokens",
     "MetadataTokenError",
     "MetadataTokens",
     "Neighbours",

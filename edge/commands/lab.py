@@ -12,14 +12,17 @@ from typing import Any
 import click
 
 from edge.lab.build import default_cache
-from edge.lab.machine import Firmware
+from edge.lab.machine import Drive, Firmware
 from edge.lab.run import Lab, LabError, LabSettings
 from edge.lab.screen import Screen
 
 
 @click.command()
 @click.option(
-    "--firmware", type=click.Choice([f.value for f in Firmware]), default="bios", help="What starts the machine."
+    "--firmware",
+    type=click.Choice([f.value for f in Firmware if "own-keys" not in f]),
+    default="bios",
+    help="What starts the machine.",
 )
 @click.option("--ipv6", is_flag=True, help="A rack without IPv4: DHCPv6, and all else over IPv6.")
 @click.option("--full", is_flag=True, help="Install Debian, boot it from the disk and wait for its cloud-init.")
@@ -39,6 +42,13 @@ from edge.lab.screen import Screen
     default=None,
     help="Shim and GRUB for the machine to boot by. With Secure Boot it does anyhow, by those of Debian's packages.",
 )
+@click.option(
+    "--medium",
+    type=click.Choice([drive.value for drive in Drive]),
+    default=None,
+    help="Start the machine from its boot medium, in such a drive. Default: from the network.",
+)
+@click.option("--static", is_flag=True, help="With --medium: do without DHCP.")
 @click.option("--wheel", type=click.Path(path_type=Path, exists=True), default=None, help="Wheel for the OSIE's agent.")
 @click.option(
     "--manifests",
@@ -46,14 +56,19 @@ from edge.lab.screen import Screen
     default=None,
     help="Apply these instead of the examples.",
 )
-def lab(firmware: str, cache_dir: Path | None, **given: Any) -> None:
+def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any) -> None:
     """An isolated virtual rack on this machine: boots a real QEMU machine through the whole path.
 
     Everything happens in a network namespace that is made for it and removed after it. Needs root and the Debian
     packages that `make run` installs. Exits with 0 if the Workflow succeeded (with --full: if the machine's cloud-init
     has reported too), else with 1 and the name of the last step that worked.
     """
-    settings = LabSettings(firmware=Firmware(firmware), cache=cache_dir or default_cache(), **given)
+    if given["static"] and medium is None:
+        raise click.UsageError("--static is for a machine that starts from a medium: say --medium cdrom, or usb")
+    if given["full"] and medium == Drive.USB and firmware == Firmware.BIOS:
+        raise click.UsageError("a BIOS starts a USB stick and never the disk after it: say --medium cdrom with --full")
+    drive = Drive(medium) if medium is not None else None
+    settings = LabSettings(firmware=Firmware(firmware), cache=cache_dir or default_cache(), medium=drive, **given)
     sys.exit(asyncio.run(_run(settings)))
 
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import click
 
-from edge.commands import options
+from edge.commands import one_machine
 from tink.mac import is_mac
 from tink.net.host_port import join_host_port
 
-_PATH = click.Path(path_type=Path)
 _CLOUD_INIT = """\
 # /etc/cloud/cloud.cfg.d/90_tinkedge.cfg: chmod 600, for whoever has these URLs has this machine's metadata.
 datasource_list: [NoCloud]
@@ -40,31 +39,19 @@ class Urls:
 
 @click.command("metadata-url")
 @click.argument("machine", metavar="HARDWARE|MAC")
-@click.option("-n", "--namespace", default="default", help="Of the Hardware.")
-@click.option(
-    "--public-ip", type=options.either, default=None, help="The address of the edge, as the machine reaches it."
-)
-@click.option(
-    "--interface",
-    type=options.interface,
-    metavar="NAME[=IP]",
-    multiple=True,
-    help="Or the edge's interface on this host: eth1, eth1=10.0.0.1. Repeatable. Default: of the default route.",
-)
-@click.option("--http-port", type=click.IntRange(1, 65535), default=7080, help="The port there.")
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path, readable=False), default=Path("/var/lib/tinkedge"), help="The edge's."
-)
-@click.option(
-    "--metadata-token-key", type=_PATH, default=None, help="The edge's key file. Default: DATA_DIR/metadata-token.key."
-)
+@one_machine.namespace
+@one_machine.public_ip
+@one_machine.interface
+@one_machine.http_port
+@one_machine.data_dir
+@one_machine.token_key
 @click.option(
     "--metadata-token-lifetime",
     type=click.FloatRange(0, 10 * 365 * 86_400),
     default=0.0,
     help="Seconds that the URLs are good for; 0: as long as the key is in the file.",
 )
-@click.option("--kubeconfig", type=_PATH, default=None, help="The API's. Default: DATA_DIR/kubeconfig.")
+@one_machine.kubeconfig
 @click.option(
     "-o",
     "--output",
@@ -88,22 +75,14 @@ def metadata_url(
 
     For the Hardware of this name, or the machine with this MAC. It takes the edge's key file, so run it on its host.
     """
-    from edge.callers import MetadataTokens, token_keys
-    from tink.files.key_file import KeyFileError
+    from edge.callers import MetadataTokens
 
     mac = machine.lower().replace("-", ":")
-    try:
-        tokens = MetadataTokens(token_keys(data_dir, metadata_token_key, create=False), metadata_token_lifetime)
-    except KeyFileError as error:
-        advice = (
-            "The edge makes it at its start: as root or its user, give the same --data-dir, or --metadata-token-key."
-        )
-        raise click.ClickException(f"{error}. {advice}") from error
-    bases = [f"http://{join_host_port(address, http_port)}" for address in _addresses(public_ip, interface)]
+    tokens = MetadataTokens(one_machine.keys(data_dir, metadata_token_key), metadata_token_lifetime)
+    bases = [f"http://{join_host_port(address, http_port)}" for address in one_machine.addresses(public_ip, interface)]
     if not is_mac(mac):
-        import asyncio
-
-        mac = asyncio.run(_mac(kubeconfig or data_dir / "kubeconfig", namespace, machine))
+        found = one_machine.hardware(kubeconfig or data_dir / "kubeconfig", namespace, machine)
+        mac = one_machine.first_mac(found, namespace, machine)
     token = tokens.mint(mac)
     urls = [Urls(f"{base}/machine/{token}", f"{base}/nocloud/{token}/", f"{base}/phone-home/{token}") for base in bases]
     if output == "json":
@@ -115,33 +94,3 @@ def metadata_url(
     else:
         for each in urls:
             click.echo(f"EC2:        {each.ec2}\nNoCloud:    {each.nocloud}\nphone home: {each.phone_home}")
-
-
-def _addresses(public_ip: str | None, interfaces: tuple[tuple[str, str], ...]) -> list[str]:
-    """Those of the edge, found as the edge finds them. Raises click.UsageError."""
-    from edge.composition.host import HostError, addresses_of
-
-    try:
-        return [public_ip] if public_ip is not None else addresses_of(interfaces, None)
-    except HostError as error:
-        raise click.UsageError(f"{error}; --public-ip says at which address machines reach the edge") from error
-
-
-async def _mac(kubeconfig: Path, namespace: str, name: str) -> str:
-    """A MAC of the Hardware, the first that it names. Raises click.ClickException."""
-    from tink.kube.client import ApiError, KubeClient, KubeConfigError, NotFoundError
-    from tink.kube.resources import HARDWARE
-
-    try:
-        async with await KubeClient.connect(kubeconfig) as client:
-            hardware = await client.get(HARDWARE, name, namespace)
-    except NotFoundError as error:
-        raise click.ClickException(f"there is no Hardware {namespace}/{name}; -n names another namespace") from error
-    except (ApiError, KubeConfigError) as error:
-        message = f"Hardware {namespace}/{name} can't be read: {error}. With its MAC, no API is needed."
-        raise click.ClickException(message) from error
-    macs = hardware.get("spec", {}).get("networkInterfaces") or {}
-    mac = next((mac for mac in macs if is_mac(mac)), None)
-    if mac is None:
-        raise click.ClickException(f"Hardware {namespace}/{name}: spec.networkInterfaces has no MAC address")
-    return str(mac)

@@ -31,6 +31,7 @@ from edge.composition.checks import (
     note,
 )
 from edge.composition.host import HostError, Network, default_interface, interface_address
+from ipxe.medium import ALL_BOOTS, MediumError, make_medium
 from tink.files.data_directory import disk_refuses, problems, user_name
 
 _CAPABILITIES = {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21}
@@ -154,6 +155,7 @@ def serving(
     )
     yield check_clock()
     yield _ipxe(ipxe_dir)
+    yield _media(ipxe_dir)
 
 
 def data_directory(directory: Path) -> Iterator[Finding]:
@@ -428,6 +430,20 @@ def _ipxe(directory: Path) -> Finding:
         f"{directory}: {', '.join(found) or 'neither undionly.kpxe nor snponly.efi'}",
         "apt-get install ipxe, or give another directory with --ipxe-dir",
     )
+
+
+def _media(directory: Path) -> Finding:
+    """What boot media of this host start; nobody need want any."""
+    name = "boot media"
+    try:
+        medium = make_medium(directory)
+    except MediumError as error:
+        return note(name, f"none can be made: {error}")
+    if medium.by_dhcp_only or len(medium.boots) < len(ALL_BOOTS):
+        return note(
+            name, medium.described, "an iPXE of 2022 or later in --ipxe-dir, such as Debian 13's package, has all"
+        )
+    return Finding(name, True, medium.described)
 
 
 def _readable(path: Path) -> bool:

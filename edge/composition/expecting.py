@@ -16,7 +16,7 @@ from uuid import UUID
 
 from edge.composition.arriving import Arriving
 from edge.composition.networks import HostNetworks
-from edge.journey.expectations import Expectations, Facts, Finding, Network, Registered, Story
+from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Network, Registered, Story
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
 from edge.machines import BootProblemWriter, Inventory, Machine, PendingWorkflows, Problem
@@ -77,6 +77,7 @@ class BootWatch:
         self._troubles: Newest[str, tuple[float, str]] = Newest(MAX_RELAYS)
         """Why answers don't reach a relay, and since when that is known."""
         self._api_away = api_away
+        self._not_started: Callable[[str], None] = lambda _mac: None
         self._arriving = Arriving(lambda: networks.states, *ports)
         inventory.on_change(self._machine_changed)
         self.expectations = Expectations(journey, self._facts, self._say, clock)
@@ -116,6 +117,10 @@ class BootWatch:
         """The relay at the address `relay` speaks for a link (both dotted) that is none of ours."""
         self._relays[link] = relay
 
+    def on_not_started(self, handler: Callable[[str], None]) -> None:
+        """Call `handler(mac)` when a machine's firmware has fetched its boot program and did not run it."""
+        self._not_started = handler
+
     def _machine_changed(self, mac: str) -> None:
         if mac in self._shown_on:
             self.expectations.look_at(mac)  # whose card it is, or that it is nobody's, may be another matter now
@@ -123,6 +128,8 @@ class BootWatch:
     def _say(self, mac: str, finding: Finding | None) -> None:
         problem = None
         if finding is not None:
+            if finding.rule in NOT_RUN:
+                self._not_started(mac)
             problem = Problem(finding.rule, finding.message, warning=finding.outcome is not Outcome.INFO)
         machine = self._inventory.by_mac(mac)
         if machine is not None and (problem is not None or self._journey.was_heard(mac)):

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -36,6 +36,7 @@ from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened
 from edge.machines import (
+    BootPaths,
     DhcpMode,
     Inventory,
     MachineScripts,
@@ -123,7 +124,15 @@ class Serving:
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
         metadata = _metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
         boot = _boot_settings(settings, metadata)
-        self._binaries = BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path)
+        self._binaries = BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path, dict(edge.boot_files))
+        self._boot_paths = BootPaths(
+            inventory,
+            journey.record,
+            edge.boot_path,
+            has_grub=self._binaries.has_grub,
+            changed=self._boot_path_changed,
+        )
+        boots.on_not_started(self._boot_paths.not_started)
         self._gone: frozenset[str] = frozenset()
         self._living: frozenset[str] = frozenset()
         self.peers = self._other_edges(metadata) if metadata is not None else None
@@ -362,6 +371,7 @@ class Serving:
             learn=self._callers.learn,
             relay_heard=self._relay_heard,
             fast_path=self._settings.edge.fast_path,
+            boot_path=self._boot_paths.of,
         )
 
     def _responder6(self, state: NetworkState) -> Responder6:
@@ -380,6 +390,10 @@ class Serving:
             self._policy,
             LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
         )
+
+    def _boot_path_changed(self, mac: str) -> None:
+        for services in self._services.values():
+            services.machine_changed(mac)
 
     def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles, TftpServer]:
         edge = self._settings.edge
@@ -420,9 +434,16 @@ class Serving:
             fast_path=self._settings.edge.fast_path,
             depot=self._settings.data_dir,
             peers=self.peers,
+            ipxe_dir=self._settings.edge.ipxe_dir,
+            nearest=self._nearest,
         )
         self._exit.callback(app.close)
         return app
+
+    def _nearest(self, ip: str) -> str:
+        """The address of ours in the network of a machine's one; empty if none is."""
+        found = (state.address for state in self._networks.states if any(_is_in(ip, each) for each in state.networks))
+        return next(filter(None, found), "")
 
     # --- how a part is started ----------------------------------------------------------------------------------------
 
@@ -440,6 +461,13 @@ def _places(states: Iterable[NetworkState]) -> list[tuple[str, str]]:
         if network is not None:
             found.append((state.address, str(network)))
     return found
+
+
+def _is_in(ip: str, network: IPv4Network) -> bool:
+    try:
+        return IPv4Address(ip) in network
+    except ValueError:
+        return False
 
 
 def _reach(settings: StackSettings) -> Reach:

@@ -65,6 +65,8 @@ class EdgeSettings:
     ipxe_dir: Path = Path("/usr/lib/ipxe")
     shim_dir: Path | None = None
     boot_path: BootPath = BootPath.IPXE
+    boot_files: tuple[tuple[str, str], ...] = ()
+    """A kind of machine (`ipxe.binaries.KINDS`) and the name of the file that it gets."""
     osie_dir: Path | None = None
     tftp_dir: Path | None = None
     tftp_single_port: bool = False

@@ -23,8 +23,8 @@ from edge.dhcp.reports import Reports
 from edge.dhcp.settings import DhcpSettings, SettingsError
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.journey.events import NoteTaker, Recorder
-from edge.machines import DhcpMode, Inventory, NetbootPolicy
-from ipxe.binaries import BootBinaries
+from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy
+from ipxe.binaries import BootBinaries, BootPath
 
 _INFINIBAND: Final = 32
 _FROM_CLIENTS: Final = {
@@ -62,13 +62,15 @@ class Responder:
         learn: Learn = lambda _mac, _ip: None,
         relay_heard: Callable[[str, str], None] = lambda _link, _relay: None,
         fast_path: bool = True,
+        boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
         """`clock` gives seconds, of any epoch; it spaces repeated events and log lines. Raises SettingsError.
 
         `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` may be shared with the
         responders of other networks (default: one of its own). `learn` is told in the proxy modes which address a
-        machine says it has; `relay_heard(link, relay)` once of each link that relays speak for, if it is none of ours.
-        Without `fast_path` every packet is answered in full, which changes nothing but the time.
+        machine says it has; `boot_path(machine)` is by which program it boots (None: by the usual one);
+        `relay_heard(link, relay)` once of each link that relays speak for, if it is none of ours. Without `fast_path`
+        every packet is answered in full, which changes nothing but the time.
         """
         if policy.mode is DhcpMode.OFF:
             raise SettingsError("DHCP: the mode is off, so there is nothing to answer")
@@ -76,7 +78,7 @@ class Responder:
         self._reports = Reports(record, take, clock)
         unregistered = Unregistered(record, clock, settings.server_ip)
         destinations = Destinations(self._reports, clock)
-        choice = BootChoice(policy, binaries, settings.tftp_ip, settings.http_base_url)
+        choice = BootChoice(policy, binaries, settings.tftp_ip, settings.http_base_url, boot_path)
         self.fast_path: FastPath | None = None
         """Answers what is plain, on port 67; None where everything is answered in full: in the proxy modes, too."""
         self.declined: Declined | None = None

@@ -1,7 +1,8 @@
 """The HTTP server of booting machines (port 7080): scripts, boot programs, kernels, initrds, metadata, health.
 
 In the order of a boot: `edge.http.boot.scripts` (script, boot program), `edge.http.boot.osie` (kernel, initrd),
-`edge.http.boot.signs` (what it says on the way),
+`edge.http.boot.signs` (what it says on the way), `edge.http.boot.media` (what it may be started from instead of by its
+network card),
 `edge.http.depot` (images and files of actions), then, when the installed system comes up, `edge.http.metadata.full`.
 `edge.http.routes` says which path is whose, `edge.http.transport.connections` what strangers may take. There are no
 directory listings and no redirects, and nothing here tells a machine about another one.
@@ -18,7 +19,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from edge.callers import Caller, Callers, ForwardedError, MetadataTokens, Networks, RequestCallers, dotted
+from edge.callers import Caller, Callers, ForwardedError, MediumTokens, MetadataTokens, Networks, RequestCallers, dotted
+from edge.http.boot.media import BootMedia
 from edge.http.boot.osie import OsieDownloads
 from edge.http.boot.scripts import BootScripts
 from edge.http.boot.signs import Signs
@@ -67,6 +69,8 @@ class MachineApp:
         fast_path: bool = True,
         depot: Path | None = None,
         peers: Peers | None = None,
+        ipxe_dir: Path = Path("/usr/lib/ipxe"),
+        nearest: Callable[[str], str] = lambda _ip: "",
     ) -> None:
         """The cache of `osie_files` must be started before, and stopped after. `inventory` is to call
         `machine_changed`, and `callers` `callers_changed`.
@@ -74,8 +78,9 @@ class MachineApp:
         `agent_ca` is what agents trust the gRPC server by (PEM). `default_osie` is the namespace and name of the OSIE
         that machines without a Hardware may have; `ready()` gives why the edge can't serve yet, or an empty string.
         `depot` is the directory that has `images` and `files`; None: neither is served. `peers`: the other edges, which
-        may ask here; None: nobody may. Without `fast_path` every request is answered in full, which changes nothing but
-        the time.
+        may ask here; None: nobody may. `ipxe_dir` has what boot media are made of, and `nearest(ip)` is the address of
+        ours in the network of a machine's one (empty: none is), which they name. Without `fast_path` every request is
+        answered in full, which changes nothing but the time.
         """
         tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
         self._context = context = Context(
@@ -108,6 +113,8 @@ class MachineApp:
             Place.GRUB: boot.grub,
             Place.BINARY: boot.binary,
             Place.OSIE: self._osie.file,
+            Place.MEDIUM: BootMedia(context, scripts, MediumTokens(metadata.keys), ipxe_dir, nearest).image,
+            Place.PARAMETERS: boot.parameters,
             Place.SIGN: Signs(context).sign,
             Place.EC2: service.ec2,
             Place.IMDS_TOKEN: service.session,

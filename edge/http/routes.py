@@ -12,11 +12,16 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from urllib.parse import unquote
 
+from edge.machines import UKI
 from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
+from ipxe.medium_scripts import MediumKind
 from tink.mac import is_mac
 
 MAX_PATH = 1024
 """Characters of a path that is looked at."""
+
+
+_MEDIA = frozenset(f"{kind}.{suffix}" for kind in MediumKind for suffix in ("iso", "img"))
 
 
 class Place(Enum):
@@ -26,7 +31,9 @@ class Place(Enum):
     GRUB = auto()
     BINARY = auto()
     OSIE = auto()
+    MEDIUM = auto()
     SIGN = auto()
+    PARAMETERS = auto()
     EC2 = auto()
     IMDS_TOKEN = auto()
     LEGACY = auto()
@@ -80,12 +87,18 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.BINARY, name=name, who=spelled(who))
         case ["grub", *rest] if rest:
             return Route(Place.GRUB, name="/".join(rest))
+        case ["osie", name, "uki.efi"]:
+            return Route(Place.OSIE, name=UKI, who=name)
         case ["osie", name, ("kernel" | "initrd") as part]:
             return Route(Place.OSIE, name=part, who=name)
-        case ["sign", ("starting" | "up") as name]:
+        case ["iso", who, name] if name in _MEDIA:
+            return Route(Place.MEDIUM, name=name, who=spelled(who))
+        case ["sign", ("starting" | "failed" | "up") as name]:
             return Route(Place.SIGN, name=name)
         case ["nocloud", who, name] if name in NOCLOUD_FILES:
             return Route(Place.NOCLOUD, name=name, who=spelled(who))
+        case ["auto", "parameters"]:
+            return Route(Place.PARAMETERS)
         case ["files", name]:
             return Route(Place.FILE, name=name)
         case ["v2"]:

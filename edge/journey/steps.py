@@ -13,6 +13,7 @@ class Step(StrEnum):
     """Which part of the journey, in the order of a boot."""
 
     SEEN = "seen"  # an unregistered machine was heard
+    MEDIUM = "medium"  # the image of a CD or USB stick that it is to start from
     DHCP = "dhcp"
     TFTP = "tftp"
     BINARY = "binary"  # a boot program over HTTP
@@ -82,6 +83,8 @@ PROGRESS = "progress"
 """`phase` of a report in between."""
 STARTING = "starting"
 """`phase` of iPXE's last word before it starts the kernel."""
+NOT_STARTED = "failed"
+"""`phase` of iPXE's word that the kernel did not start."""
 UP = "up"
 """`phase` of the OSIE's first word."""
 
@@ -122,6 +125,11 @@ _BEGUN = {
 _ENDS = {"Succeeded", "Failed", "Canceled"}
 
 
+def is_uki(detail: Mapping[str, Value]) -> bool:
+    """Whether an event is about an OSIE that is one program: kernel and initrd at once."""
+    return "uki" in detail or str(detail.get("name", "")).startswith("UKI of ")
+
+
 def milestone(step: Step, outcome: Outcome, detail: Mapping[str, Value]) -> Milestone | None:
     """Which milestone the event with these facts is; None: none, or one that was missed."""
     if step is Step.DHCP:
@@ -133,6 +141,9 @@ def milestone(step: Step, outcome: Outcome, detail: Mapping[str, Value]) -> Mile
         if state in _ENDS:
             return Milestone.WORKFLOW_ENDED
         return Milestone.WORKFLOW_RUNNING if state == "Running" else None
+    if step in (Step.BINARY, Step.TFTP) and is_uki(detail) and outcome in (Outcome.OK, Outcome.INFO):
+        begun = detail.get("phase") == BEGUN
+        return Milestone.INITRD_BEGUN if begun else Milestone.INITRD_SENT if outcome is Outcome.OK else None
     if step is Step.ACTION and detail.get("state") == "Running":
         return Milestone.ACTION_BEGUN
     if outcome is Outcome.OK or (step is Step.ACTION and outcome is Outcome.FAILED):

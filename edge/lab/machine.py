@@ -25,15 +25,34 @@ class Firmware(StrEnum):
     SECURE = "uefi-secure"  # OVMF's PXE client with Secure Boot, which trusts Microsoft's keys as real machines do
     SECURE_HTTP = "uefi-secure-http"  # the same with its HTTP Boot client
 
+    OWN_KEYS = (
+        "uefi-own-keys"  # PXE with Secure Boot, which trusts the key that Debian's ovmf has for trying, and no other
+    )
+    OWN_KEYS_HTTP = "uefi-own-keys-http"  # the same with its HTTP Boot client
+
     @property
     def is_secure(self) -> bool:
         """Whether it runs only what is signed."""
-        return self in (Firmware.SECURE, Firmware.SECURE_HTTP)
+        return self.variables != "OVMF_VARS_4M.fd"
+
+    @property
+    def variables(self) -> str:
+        """The file with its variables: whom it trusts."""
+        kinds = {Firmware.SECURE: ".ms", Firmware.SECURE_HTTP: ".ms"}
+        kinds |= {Firmware.OWN_KEYS: ".snakeoil", Firmware.OWN_KEYS_HTTP: ".snakeoil"}
+        return f"OVMF_VARS_4M{kinds.get(self, '')}.fd"
 
     @property
     def boots_by_http(self) -> bool:
         """Whether it has an HTTP Boot client in the place of PXE."""
-        return self in (Firmware.UEFI_HTTP, Firmware.SECURE_HTTP)
+        return self in (Firmware.UEFI_HTTP, Firmware.SECURE_HTTP, Firmware.OWN_KEYS_HTTP)
+
+
+class Drive(StrEnum):
+    """What shows a boot medium to the machine."""
+
+    CDROM = "cdrom"
+    USB = "usb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +60,7 @@ class MachineSettings:
     """One virtual machine: its network card's MAC address and tap, memory in MiB, disk size in MiB.
 
     `icount`: by its own clock, each instruction takes 2**icount ns (QEMU's `-icount shift`); None: as long as it takes.
+    `medium` is the image that it starts from, in `drive`, instead of by its card; None: there is none.
     """
 
     mac: str
@@ -53,6 +73,8 @@ class MachineSettings:
     icount: int | None = None
     ipv6: bool = False
     """Whether the firmware is to boot by IPv6: HTTP Boot after it has tried IPv4, PXE without."""
+    medium: Path | None = None
+    drive: Drive = Drive.CDROM
 
     @property
     def switched_off(self) -> tuple[str, ...]:
@@ -91,7 +113,7 @@ class Machine:
         await run(["truncate", "--size", f"{self.settings.disk_mib}M", self.disk])
         self.screen.touch()
         if self.settings.firmware is not Firmware.BIOS:
-            variables = _OVMF / f"OVMF_VARS_4M{'.ms' if self.settings.firmware.is_secure else ''}.fd"
+            variables = _OVMF / self.settings.firmware.variables
             if not variables.exists():
                 raise CommandError(f"{variables} is missing (Debian package ovmf)")
             shutil.copyfile(variables, self._variables)
@@ -132,10 +154,17 @@ class Machine:
             *("-device", "virtio-blk-pci,drive=disk,bootindex=1"),
             *("-netdev", f"tap,id=net,ifname={settings.tap},script=no,downscript=no"),
         ]
-        card = f"virtio-net-pci,netdev=net,mac={settings.mac},bootindex=2"
+        card = f"virtio-net-pci,netdev=net,mac={settings.mac}"
+        if settings.medium is None:
+            card += ",bootindex=2"
+        else:
+            # Of hard disks a BIOS starts the first one only, and a stick is one.
+            is_first = settings.drive is Drive.USB and settings.firmware is Firmware.BIOS
+            command += _medium(settings.medium, settings.drive, 0 if is_first else 2)
         if settings.firmware is Firmware.BIOS:
             # graphics=off makes SeaBIOS and iPXE speak on the serial console.
-            return [*command, "-machine", "pc,graphics=off", "-device", card]
+            rom = "" if settings.medium is None else ",romfile="  # which would ask for an address, in vain
+            return [*command, "-machine", "pc,graphics=off", "-device", f"{card}{rom}"]
         # Without an option ROM, OVMF's own clients boot the card: a first stage that is not iPXE. PXE comes before HTTP
         # Boot, which would be tried two minutes later.
         is_secure = settings.firmware.is_secure
@@ -152,3 +181,11 @@ class Machine:
             *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={code}"),
             *("-drive", f"if=pflash,format=raw,unit=1,file={self._variables}"),
         ]
+
+
+def _medium(image: Path, drive: Drive, place: int) -> list[str | Path]:
+    """A boot medium, and its place in the boot order."""
+    command: list[str | Path] = ["-drive", f"if=none,id=medium,format=raw,readonly=on,file={image}"]
+    if drive is Drive.CDROM:
+        return [*command, "-device", "virtio-scsi-pci", "-device", f"scsi-cd,drive=medium,bootindex={place}"]
+    return [*command, "-device", "qemu-xhci", "-device", f"usb-storage,drive=medium,bootindex={place}"]

@@ -25,7 +25,7 @@ from edge.composition.admin_token import read, token_file
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
 from edge.lab.build import Builder, recipes
-from edge.lab.machine import Firmware, Machine, MachineSettings
+from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
 from edge.lab.progress import Progress
 from edge.lab.rack import HTTP_PORT, IPV6, Rack, RackNetwork
 from edge.lab.screen import Screen
@@ -59,6 +59,8 @@ class LabSettings:
     manifests: Path | None = None
     ipv6: bool = False
     """Whether the rack has IPv6 alone."""
+    medium: Drive | None = None
+    static: bool = False
 
 
 class Lab:
@@ -135,7 +137,8 @@ class Lab:
         for line in (await kubectl.run("apply", *self._manifests())).splitlines():
             self._done("kubectl", line)
 
-        machine = Machine(self._machine_settings(), directory)
+        medium = await self._medium(directory) if settings.medium is not None else None
+        machine = Machine(self._machine_settings(medium), directory)
         stack.push_async_callback(self._keep_screen, machine)
         stack.push_async_callback(machine.power_off)
         await machine.power_on()
@@ -232,7 +235,22 @@ class Lab:
         )
         return [argument for file in files for argument in ("-f", str(examples / file))]
 
-    def _machine_settings(self) -> MachineSettings:
+    async def _medium(self, directory: Path) -> Path:
+        """The machine's boot medium, fetched as a BMC does. Raises CommandError, LabError."""
+        address, data = self._network.address, directory / "data"
+        command: list[str | Path] = [sys.executable, "-m", "edge.cli", "iso", "--mac", MAC, "--url"]
+        command += ["--data-dir", data, "--public-ip", address, *(["--static"] if self._settings.static else [])]
+        url = (await run(command, timeout=30)).strip()
+        image = directory / "medium"
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            content = await response.read()
+            if response.status != 200:
+                raise LabError(f"the edge has no boot medium: {content.decode(errors='replace').strip()}")
+        image.write_bytes(content)
+        self._done("medium", f"fetched by its signed URL, {_megabytes(image)}")
+        return image
+
+    def _machine_settings(self, medium: Path | None) -> MachineSettings:
         settings = self._settings
         return MachineSettings(
             mac=MAC,
@@ -244,6 +262,8 @@ class Lab:
             processors=1 if settings.accel == "tcg" else 2,
             disk_mib=_FULL_DISK_MIB if settings.full else _TINY_DISK_MIB,
             ipv6=settings.ipv6,
+            medium=medium,
+            drive=settings.medium or Drive.CDROM,
         )
 
     async def _keep_screen(self, machine: Machine) -> None:

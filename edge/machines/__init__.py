@@ -1,22 +1,26 @@
 """What a machine is, and what it may have.
 
 Which machines there are: `inventory`; whether one may netboot: `policy`, which asks `pending_workflows`. What is one's
-own: its script (`scripts`), the files of its OSIE (`osie_files`), its documents that stand in Secrets
-(`secret_documents`). What is shown on its Hardware: `conditions`, `mistakes`,
+own: its script (`scripts`), by which program it boots (`boot_paths`), the files of its OSIE (`osie_files`), its
+documents that stand in Secrets (`secret_documents`). What is shown on its Hardware: `conditions`, `mistakes`,
 `boot_problems`.
 """
 
+from edge.machines.boot_paths import BootPaths
 from edge.machines.boot_problems import BootProblemWriter, Problem
 from edge.machines.conditions import ConditionWriter
 from edge.machines.inventory import Inventory, Machine
 from edge.machines.mistakes import MistakeWriter
-from edge.machines.osie_files import Located, NoArtifactError, OsieFiles, OsieLookup
+from edge.machines.osie_files import UKI, UKI_FILE, Located, NoArtifactError, OsieFiles, OsieLookup
 from edge.machines.pending_workflows import PendingWorkflows
 from edge.machines.policy import DhcpMode, NetbootPolicy, NetbootWhen
 from edge.machines.scripts import MachineScripts
 from edge.machines.secret_documents import ReadSecret, SecretDocuments, no_api
 
 __all__ = [
+    "UKI",
+    "UKI_FILE",
+    "BootPaths",
     "BootProblemWriter",
     "ConditionWriter",
     "DhcpMode",

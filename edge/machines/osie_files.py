@@ -1,6 +1,7 @@
 """Which file is the kernel or initrd of an OSIE, and with which checksum: asked by HTTP and by TFTP alike.
 
-An OSIE object names two URLs; its annotations may name the SHA-256 of what must come from there. `OsieFiles` reads the
+An OSIE object names two URLs, and an annotation may name that of both in one (a unified kernel image, UKI); its
+annotations may name the SHA-256 of what must come from there. `OsieFiles` reads the
 object and hands the URL to `edge.artifacts.cache`, which fetches it and checks it.
 """
 
@@ -12,13 +13,26 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from edge.artifacts import Artifact, ArtifactCache, normalized
-from tink.api.annotations import INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION
+from tink.api.annotations import (
+    INITRD_SHA256_ANNOTATION,
+    KERNEL_SHA256_ANNOTATION,
+    UKI_SHA256_ANNOTATION,
+    UKI_URL_ANNOTATION,
+)
 from tink.api.v1alpha2 import OSIE, Raw
 
 OsieLookup = Callable[[str, str], Raw | None]
 """`osie(namespace, name)`: the OSIE object, or None."""
 
-_PARTS = {"kernel": ("kernelUrl", KERNEL_SHA256_ANNOTATION), "initrd": ("initrdUrl", INITRD_SHA256_ANNOTATION)}
+UKI = "uki"
+UKI_FILE = "uki.efi"
+"""The last part of its URL: UEFI HTTP Boot takes it by that name for what it is, too."""
+
+_PARTS = {
+    "kernel": ("kernelUrl", KERNEL_SHA256_ANNOTATION),
+    "initrd": ("initrdUrl", INITRD_SHA256_ANNOTATION),
+    UKI: (f"metadata.annotations[{UKI_URL_ANNOTATION}]", UKI_SHA256_ANNOTATION),
+}
 
 
 class NoArtifactError(Exception):
@@ -47,7 +61,7 @@ class OsieFiles:
         self._cache = cache
 
     def locate(self, namespace: str, name: str, part: str) -> Located:
-        """The `part` ("kernel" or "initrd") of an OSIE. Raises NoArtifactError."""
+        """The `part` ("kernel", "initrd" or UKI) of an OSIE. Raises NoArtifactError."""
         if not name.isprintable():  # it comes from a URL or a TFTP name, and errors go to screens
             raise NoArtifactError("no OSIE has a name with characters that can't be shown")
         full_name = f"{namespace}/{name}"
@@ -66,6 +80,10 @@ class OsieFiles:
         except ValueError as error:
             raise NoArtifactError(f"OSIE {full_name}: metadata.annotations[{annotation}]: {error}") from error
         url = osie.spec.kernel_url if part == "kernel" else osie.spec.initrd_url
+        if part == UKI:
+            url = osie.metadata.annotations.get(UKI_URL_ANNOTATION, "").strip()
+            if not url:
+                raise NoArtifactError(f"OSIE {full_name} has no UKI: {field} is not set")
         return Located(url, sha256, full_name, field)
 
     async def open(self, located: Located) -> Artifact:

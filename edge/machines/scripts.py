@@ -19,10 +19,14 @@ from edge.machines.osie_files import OsieLookup
 from edge.machines.policy import NetbootPolicy
 from ipxe.binaries import BootPath
 from ipxe.grub import GrubScripts
+from ipxe.medium import AREA_BYTES
+from ipxe.medium_scripts import MediumKind, MediumScripts
 from ipxe.scripts import Origin, Script, ScriptError, Scripts
 from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.limits.newest import Newest
+
+_KINDS = {MediumKind.BOOT: "with a lease", MediumKind.STATIC: "with the address of its Hardware"}
 
 MAX_KEPT = 4096
 """Machines whose scripts are kept: some 3 kB each."""
@@ -58,6 +62,7 @@ class MachineScripts:
         self._osie = osie
         self._scripts = scripts
         self._grub = GrubScripts(scripts)
+        self._media = MediumScripts(scripts)
         self._record = record
         self._default_osie = default_osie
         self._others = others
@@ -66,11 +71,19 @@ class MachineScripts:
         """Whether some machine was told to send its log lines here."""
 
     def script(
-        self, mac: str, origin: Origin, *, client: str, path: BootPath = BootPath.IPXE, recorded: bool = True
+        self,
+        mac: str,
+        origin: Origin,
+        *,
+        client: str,
+        path: BootPath = BootPath.IPXE,
+        medium: MediumKind | None = None,
+        recorded: bool = True,
     ) -> str:
         """What the machine `mac` runs. `client` is its program's name, for people; `path` says which program it is.
 
-        `recorded`: on its journey; not where nothing is sent (HEAD).
+        `medium`: which kind of boot medium that was started from; None: from none. `recorded`: on its journey; not
+        where nothing is sent (HEAD).
         """
         record: Recorder = self._record if recorded else _nowhere
         machine = self._inventory.by_mac(mac)
@@ -96,7 +109,9 @@ class MachineScripts:
         self.logs_wanted = self.logs_wanted or script.logs
         facts = {"boots": "osie", "osie": "/".join(script.osie)} if script.osie is not None else {"boots": "own"}
         facts |= {"vlan": script.vlan} if script.vlan else {}
-        record(mac, Step.SCRIPT, Outcome.OK, f"script sent: {script.what}", client=client, **facts)
+        by = "" if medium is None else f" to its boot medium, {_KINDS[medium]}"
+        facts |= {} if medium is None else {"medium": medium.value}
+        record(mac, Step.SCRIPT, Outcome.OK, f"script sent{by}: {script.what}", client=client, **facts)
         return script.text if machine is None else self._of(path).to_send(mac, script)
 
     def why(self, mac: str, reason: str, path: BootPath = BootPath.IPXE) -> str:
@@ -117,6 +132,26 @@ class MachineScripts:
 
     def _of(self, path: BootPath) -> Scripts | GrubScripts:
         return self._grub if path is BootPath.GRUB else self._scripts
+
+    def parameters(self, machine: Machine, origin: Origin) -> str:
+        """The words that the kernel of a machine gets by its script, for an OSIE whose command line can't have them.
+
+        Raises ScriptError.
+        """
+        osie = self._osie_of(machine)
+        raw = self._osie(*osie) if osie is not None else None
+        whole = self._with_others(origin, machine.mac)
+        words = self._grub.words(machine.mac, machine.hardware, whole, _parameters(raw))
+        return self._grub.with_tokens(machine.mac, words)
+
+    def medium(self, mac: str, origin: Origin, kind: MediumKind) -> str:
+        """What stands on a boot medium of the machine: the way to `script`. Raises ScriptError."""
+        machine = self._inventory.by_mac(mac)
+        hardware = machine.hardware if machine is not None else None
+        text = self._media.compile(mac, hardware, whole := self._with_others(origin, mac), kind)
+        if len(text.encode()) > AREA_BYTES and whole.others:
+            text = self._media.compile(mac, hardware, origin, kind)
+        return text
 
     def autoexec(self, mac: str, origin: Origin) -> str:
         """What a new iPXE runs before anything else: the way to `script`."""

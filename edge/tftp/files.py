@@ -4,6 +4,7 @@
     [<mac>/]autoexec.ipxe               what a new iPXE runs first
     [<mac>/]auto.ipxe                   the machine's script, for an iPXE that was built without HTTP
     [<mac>/]osie/<name>/kernel|initrd   what that script names, from the artifact cache
+    osie/<name>/uki.efi                 both in one, where firmware is told to start that
     [<mac>/]why.ipxe                    why one of them did not come
     [<mac or serial>/]...               the operator's own files, e.g. the firmware of Raspberry Pis
 
@@ -28,7 +29,17 @@ from pathlib import Path
 from edge.artifacts import ArtifactError, Source
 from edge.callers import Callers
 from edge.journey.events import Step
-from edge.machines import Inventory, Located, Machine, MachineScripts, NetbootPolicy, NoArtifactError, OsieFiles
+from edge.machines import (
+    UKI,
+    UKI_FILE,
+    Inventory,
+    Located,
+    Machine,
+    MachineScripts,
+    NetbootPolicy,
+    NoArtifactError,
+    OsieFiles,
+)
 from edge.neighbour.resolution import AddressResolution
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, shown_name
@@ -168,6 +179,8 @@ class BootFiles:
                 return self._script(asked, name, self._scripts)
             case ["grub", name] if self._scripts is not None and machine_of(name) is not None:
                 return self._operators_or_our_grub(asked, name, self._scripts)
+            case ["osie", name, file] if file == UKI_FILE and self._osie_files is not None:
+                return self._osie(asked, name, UKI, self._osie_files)
             case ["osie", name, ("kernel" | "initrd") as part] if self._osie_files is not None:
                 return self._osie(asked, name, part, self._osie_files)
         return None
@@ -223,8 +236,8 @@ class BootFiles:
         return self._artifact(mac, part, located, osie_files)
 
     async def _artifact(self, mac: str, part: str, located: Located, osie_files: OsieFiles) -> Opened:
-        label = f"{part} of OSIE {located.full_name}"
-        step = Step.KERNEL if part == "kernel" else Step.INITRD
+        label = f"{'UKI' if part == UKI else part} of OSIE {located.full_name}"
+        step = {"kernel": Step.KERNEL, "initrd": Step.INITRD}.get(part, Step.TFTP)
         try:
             artifact = await osie_files.open(located)
         except ArtifactError as error:

@@ -1,12 +1,14 @@
 """Switch on one machine in a rack of its own, with `tinkedge up` and one Hardware, and tell what happened.
 
     python tests/boot/netboot.py --firmware uefi --until 'script sent' [--spec JSON] [--beside-dnsmasq] [--vlan N]
-        [--osie DIR] [--memory MIB] [--ipv6] [--host-clock] [-- UP-FLAGS]
+        [--osie DIR] [--memory MIB] [--ipv6] [--host-clock] [--medium cdrom|usb] [--static] [--kernel FILE]
+        [--uki FILE] [-- UP-FLAGS]
 
 A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
 or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
-match (null: none), `journey` and `screen`. Without --osie, the OSIE that the machine finds is a file that no machine
-can start: what is tried here ends with it.
+match (null: none), `journey` and `screen`, and `dhcp`: how many packets of DHCP the machine sent. With `--medium` it
+starts from the edge's boot medium, fetched as a BMC does. Without --osie, the OSIE that the machine finds is a file
+that no machine can start: what is tried here ends with it.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import struct
 import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +36,7 @@ import aiohttp
 from edge.composition.admin_token import read, token_file
 from edge.journey.events import JourneyEvent
 from edge.journey.follow import follow
-from edge.lab.machine import Firmware, Machine, MachineSettings
+from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
 from edge.lab.rack import IPV6, Rack, RackNetwork
 from edge.lab.shell import Daemon, run
 
@@ -81,13 +85,15 @@ class Watched:
             await asyncio.sleep(0.1)
 
 
-def manifests(directory: Path, spec: dict[str, Any], osie_dir: Path, *, ipv6: bool) -> None:
+def manifests(directory: Path, spec: dict[str, Any], osie_dir: Path, *, ipv6: bool, has_uki: bool) -> None:
     dhcp: dict[str, Any] = {"ip": ADDRESS, "netmask": "255.255.255.0", "gateway": "172.31.77.1"}
     dhcp = {"ipv6": {"address": ADDRESS6}} if ipv6 else dhcp
     hardware = {"networkInterfaces": {MAC: {"dhcp": dhcp} | spec.pop("interface", {})}, "osie": {"name": "stub"}} | spec
     osie = {"kernelUrl": f"file://{osie_dir}/kernel", "initrdUrl": f"file://{osie_dir}/initrd"}
     for kind, name, content in (("Hardware", "m1", hardware), ("OSIE", "stub", osie)):
-        metadata = {"name": name, "namespace": "default"}
+        metadata: dict[str, Any] = {"name": name, "namespace": "default"}
+        if has_uki and kind == "OSIE":
+            metadata["annotations"] = {"tinkerbell.org/uki-url": f"file://{osie_dir}/uki.efi"}
         obj = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": kind, "metadata": metadata, "spec": content}
         (directory / f"{name}.json").write_text(json.dumps(obj))
 
@@ -103,7 +109,12 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
         osie_dir.mkdir()
         for part in ("kernel", "initrd"):
             (osie_dir / part).write_bytes(b"MZ no kernel" * 10000)
-    manifests(objects, json.loads(arguments.spec), osie_dir, ipv6=arguments.ipv6)
+    if arguments.kernel is not None:
+        shutil.copyfile(arguments.kernel, osie_dir / "kernel")
+    if arguments.uki is not None:
+        shutil.copyfile(arguments.uki, osie_dir / "uki.efi")
+    has_uki = arguments.uki is not None
+    manifests(objects, json.loads(arguments.spec), osie_dir, ipv6=arguments.ipv6, has_uki=has_uki)
     if arguments.vlan:
         await _start_trunk(network, arguments.vlan, stack)
     if arguments.beside_dnsmasq:
@@ -119,11 +130,16 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     edge = await Daemon.start("up", up, log)
     stack.push_async_callback(edge.stop)
     await _ready(edge, network.host)
-    firmware, memory = Firmware(arguments.firmware), arguments.memory
-    # A kernel, and firmware that boots by IPv6, go by the host's clock.
-    icount = None if arguments.osie or arguments.ipv6 or arguments.host_clock else _ICOUNT
-    more = {"memory_mib": memory, "ipv6": arguments.ipv6, "icount": icount}
-    settings = MachineSettings(MAC, network.tap, firmware, processors=1, disk_mib=1, **more)
+    memory = 1024 if arguments.uki else arguments.memory  # a whole OSIE
+    # A kernel, firmware that boots by IPv6 or from a medium, go by the host's clock.
+    by_host = arguments.osie or arguments.uki or arguments.medium or arguments.ipv6 or arguments.host_clock
+    more = {"memory_mib": memory, "ipv6": arguments.ipv6, "icount": None if by_host else _ICOUNT}
+    settings = MachineSettings(MAC, network.tap, Firmware(arguments.firmware), processors=1, disk_mib=1, **more)
+    if arguments.medium:
+        image = directory / "medium"
+        await _fetch_medium(network.address, directory / "data", image, static=arguments.static)
+        settings = replace(settings, medium=image, drive=Drive(arguments.medium))
+    asked = _count_dhcp(network.tap, stack)
     machine = Machine(settings, directory)
     watched = Watched(arguments.until, directory / "data")
     stack.push_async_callback(machine.power_off)
@@ -142,12 +158,40 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
     report = {"seconds": watched.seconds, "journey": watched.journey, "screen": machine.last_lines(60)}
+    report["dhcp"] = asked[0]
     if arguments.ipv6:
         report["ipv4_packets"] = rack.ipv4_packets()
     if arguments.log:
         report["log"] = log.read_text().splitlines()[-60:]
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
     return watched
+
+
+async def _fetch_medium(address: str, data_dir: Path, image: Path, *, static: bool) -> None:
+    command = [sys.executable, "-m", "edge.cli", "iso", "--mac", MAC, "--url", "--public-ip", address]
+    url = (await run([*command, "--data-dir", data_dir, *(["--static"] if static else [])])).strip()
+    async with aiohttp.ClientSession(raise_for_status=True) as session, session.get(url) as response:
+        image.write_bytes(await response.read())
+
+
+def _count_dhcp(tap: str, stack: AsyncExitStack) -> list[int]:
+    """How many frames the machine sends to UDP port 67, in a list that is kept up to date."""
+    heard = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)))
+    heard.setblocking(False)
+    heard.bind((tap, _ETH_P_ALL))
+    count = [0]
+
+    def take() -> None:
+        frame, sender = heard.recvfrom(128)
+        is_ipv4_udp = frame[12:14] == b"\x08\0" and frame[23] == socket.IPPROTO_UDP
+        header = 14 + (frame[14] & 0xF) * 4
+        if sender[2] != socket.PACKET_OUTGOING and is_ipv4_udp and frame[header + 2 : header + 4] == b"\0\x43":
+            count[0] += 1
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(heard, take)
+    stack.callback(loop.remove_reader, heard)
+    return count
 
 
 async def _start_dnsmasq(network: RackNetwork, directory: Path, stack: AsyncExitStack) -> None:
@@ -227,6 +271,10 @@ async def main() -> None:
     parser.add_argument("--linger", type=float, default=0)
     parser.add_argument("--spec", default="{}")
     parser.add_argument("--beside-dnsmasq", action="store_true")
+    parser.add_argument("--medium", choices=[drive.value for drive in Drive])
+    parser.add_argument("--static", action="store_true")
+    parser.add_argument("--kernel", type=Path)
+    parser.add_argument("--uki", type=Path)
     parser.add_argument("--vlan", type=int, default=0)
     parser.add_argument("--osie", type=Path)
     parser.add_argument("--memory", type=int, default=512)

@@ -79,6 +79,23 @@ def test_machine_with_secure_boot_boots_by_shim_and_grub_over_http_to_succeeded(
     assert "boot program grubx64.efi sent over HTTP" in outcome.shown
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("firmware", "drive", "how"), [("bios", "cdrom", "static"), ("uefi", "usb", "static"), ("uefi", "cdrom", "dhcp")]
+)
+def test_machine_boots_from_its_medium_to_succeeded_without_dhcp_where_it_has_the_address(
+    lab: Run, firmware: str, drive: str, how: str
+) -> None:
+    static = ["--static"] if how == "static" else []
+    ipxe = Path(sys.prefix) / "ipxe-trixie"
+    outcome = lab("--firmware", firmware, "--medium", drive, *static, "--ipxe-dir", ipxe)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(("power", "medium", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
+    # The edge's DHCP server listens all the time.
+    assert ("dhcp" in steps(outcome.shown)) == (how == "dhcp"), outcome.shown
+    assert "warning" not in outcome.shown
+
+
 @pytest.mark.timeout(880)  # below faulthandler_timeout
 def test_bios_machine_is_installed_boots_its_disk_and_its_cloud_init_gets_the_user_data(lab: Run) -> None:
     # What is on the disk boots without a word, which takes its time beside other tests.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from edge.lab.build import default_cache
+from tests.boot.signed import make_uki, sign
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
 
@@ -37,6 +38,8 @@ class Report:
     screen: list[str]
     ipv4_packets: int = 0
     """Of a network that has IPv6 alone: how many there were all the same, of IPv4 and ARP."""
+    dhcp: int = 0
+    """How many packets of DHCP the machine sent."""
 
     def __str__(self) -> str:
         return "\n".join([*self.journey, *(f"  | {line}" for line in self.screen)])
@@ -71,6 +74,10 @@ def boot() -> Boot:
         osie: Path | None = None,
         memory: int = 512,
         host_clock: bool = False,
+        medium: str = "",
+        static: bool = False,
+        kernel: Path | None = None,
+        uki: Path | None = None,
         within: float = 50,
         ipv6: bool = False,
         healthy: bool = True,
@@ -88,6 +95,10 @@ def boot() -> Boot:
             *("--memory", str(memory)),
             *(["--host-clock"] if host_clock else []),
             *(["--ipv6"] if ipv6 else []),
+            *(["--medium", medium] if medium else []),
+            *(["--static"] if static else []),
+            *(["--kernel", str(kernel)] if kernel is not None else []),
+            *(["--uki", str(uki)] if uki is not None else []),
         ]
         command += ["--", *up]
         if ipxe is not None:
@@ -235,3 +246,95 @@ def test_kernel_that_gets_nowhere_is_named(
     spec = {"kernelParams": [*parameters, "console=ttyS0"]}
     report = boot("bios", sentence, osie=osie, memory=memory, spec=spec, within=150, healthy=False)
     assert report.shows(screen), report
+
+
+def test_machine_without_any_dhcp_boots_from_its_medium(boot: Boot) -> None:
+    """In a VLAN it would be the same, but for one more command of the medium's script."""
+    report = boot("bios", "kernel ok", ipxe=NEW_IPXE, medium="cdrom", static=True)
+    assert report.steps() == ["medium ok", "script ok", "kernel ok"], report
+    assert report.dhcp == 0, report
+    assert report.shows("boot medium of 52:54:00:12:34:56 (default/m1)"), report
+
+
+@pytest.mark.soak
+def test_medium_of_an_old_ipxe_boots_bios_without_dhcp_and_uefi_with_it(boot: Boot) -> None:
+    assert boot("bios", "kernel ok", ipxe=OLD_IPXE, medium="usb", static=True).dhcp == 0
+    report = boot("uefi", "kernel ok", ipxe=OLD_IPXE, medium="usb", static=True)
+    assert report.dhcp > 0, "or docs/netboot.md is wrong about iPXE of 2019"
+    assert report.steps() == ["medium ok", "dhcp ok", "script ok", "kernel ok"], report
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("static", [True, False])
+def test_medium_boots_inside_the_vlan_of_its_machine(boot: Boot, static: bool) -> None:
+    report = boot("uefi", "kernel ok", ipxe=NEW_IPXE, spec=ON_VLAN, vlan=50, medium="cdrom", static=static)
+    assert (report.dhcp == 0) == static
+    assert report.shows("boots OSIE default/stub"), report
+
+
+# --- Secure Boot with keys of the site's own --------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(270)
+def test_ipxe_that_the_site_has_signed_runs_and_a_kernel_that_it_has_not_is_refused_with_the_reason(
+    boot: Boot, tmp_path: Path
+) -> None:
+    (tmp_path / "ipxe").mkdir()
+    (tmp_path / "ipxe" / "snponly.efi").write_bytes((NEW_IPXE / "snponly.efi").read_bytes())
+    sign(NEW_IPXE / "snponly.efi", tmp_path / "ipxe" / "site.efi")
+    up = ("--ipxe-dir", str(tmp_path / "ipxe"), "--boot-file", "x86_64=site.efi")
+    # A program for UEFI, in the place of a kernel.
+    report = boot("uefi-own-keys", "boot failed", *up, kernel=NEW_IPXE / "ipxe-amd64.efi", within=180)
+    assert report.steps()[-5:] == ["script ok", "kernel ok", "initrd ok", "boot info", "boot failed"], report
+    assert "Where Secure Boot is on, the kernel of the OSIE must be signed" in report.journey[-1]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_machine_that_refuses_ipxe_is_found_out_and_goes_on_by_shim_and_grub(boot: Boot) -> None:
+    secure = ("--boot-path", "auto", "--shim-dir", str(SHIMS / "shim-trixie"))
+    report = boot("uefi-secure", "script ok", *secure, ipxe=NEW_IPXE, within=300, healthy=False)
+    assert any("Secure Boot refuses it" in line for line in report.warnings()), report
+    assert any(
+        "boot path auto: iPXE was not started, so it is offered shim and GRUB" in line for line in report.journey
+    )
+    assert "tftp ok" in report.steps(), report
+
+
+@pytest.fixture(scope="session")
+def unsigned_uki(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The lab's OSIE, which knows nothing of the machine."""
+    osie = default_cache() / "osie"
+    assert (osie / "kernel").exists(), "make run"
+    words = "console=ttyS0,115200 no_timer_check"
+    return make_uki(osie / "kernel", osie / "initrd", words, tmp_path_factory.mktemp("uki") / "uki.efi")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_osie_as_one_signed_program_finds_out_by_itself_who_it_is_and_whom_to_ask(
+    boot: Boot, unsigned_uki: Path, tmp_path: Path
+) -> None:
+    uki = sign(unsigned_uki, tmp_path / "uki.efi")
+    report = boot("uefi-own-keys-http", "agent ok", "--boot-path", "uki", uki=uki, within=300)
+    assert report.steps()[:3] == ["dhcp ok", "binary info", "binary ok"] or report.steps()[:2] == [
+        "dhcp ok",
+        "binary ok",
+    ]
+    assert any("UKI of OSIE default/stub sent" in line for line in report.journey), report
+    assert any("the OSIE has asked for its parameters" in line for line in report.journey), report
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_unsigned_uki_is_refused_with_the_reason_on_the_journey(boot: Boot, unsigned_uki: Path) -> None:
+    report = boot(
+        "uefi-own-keys-http",
+        "warning: .*Secure Boot refuses it",
+        "--boot-path",
+        "uki",
+        uki=unsigned_uki,
+        within=300,
+        healthy=False,
+    )
+    assert any("has got the UKI" in line for line in report.warnings()), report

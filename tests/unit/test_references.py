@@ -42,6 +42,9 @@ ELSEWHERE = {
     "ipxe.binary",  # fields of a Hardware's
     "ipxe.inline",
     "ipxe.url",
+    "ipxe.efi",  # files of Debian's package ipxe, and in them
+    "ipxe.iso",
+    "ipxe.krn",
     "ipxe/shim",  # a repository
     "ipxeboot.tar.gz",
     "metaDataName",

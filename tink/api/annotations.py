@@ -34,7 +34,13 @@ KERNEL_PARAMETERS_ANNOTATION = "tinkerbell.org/kernel-parameters"
 """Of an OSIE: words for the command line of its kernel, for every machine that boots it."""
 
 BOOT_PATH_ANNOTATION = "tinkerbell.org/boot-path"
-"""Of a Hardware: `grub` or `ipxe`, the program by which its machine gets from its firmware to the kernel."""
+"""Of a Hardware: `ipxe`, `grub`, `auto` or `uki`, by which program its machine gets from its firmware to the kernel."""
+
+UKI_URL_ANNOTATION = "tinkerbell.org/uki-url"
+"""Of an OSIE: where its kernel, initrd and command line are as one program for UEFI (a unified kernel image)."""
+
+UKI_SHA256_ANNOTATION = "tinkerbell.org/uki-sha256"
+"""SHA-256 of that, in hex: what is fetched from there must have it to be served."""
 
 KERNEL_SHA256_ANNOTATION = "tinkerbell.org/kernel-sha256"
 """SHA-256 of an OSIE's kernel, in hex: what is fetched from `kernelUrl` must have it to be served."""

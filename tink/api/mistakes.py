@@ -14,11 +14,16 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network
 from typing import Any, Final
 
 from tink.api import user_data
-from tink.api.annotations import BOOT_PATH_ANNOTATION, INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION
+from tink.api.annotations import (
+    BOOT_PATH_ANNOTATION,
+    INITRD_SHA256_ANNOTATION,
+    KERNEL_SHA256_ANNOTATION,
+    UKI_SHA256_ANNOTATION,
+)
 from tink.api.v1alpha2 import as_mapping
 
-_CHECKSUMS: Final = (KERNEL_SHA256_ANNOTATION, INITRD_SHA256_ANNOTATION)
-_BOOT_PATHS: Final = ("ipxe", "grub")
+_CHECKSUMS: Final = (KERNEL_SHA256_ANNOTATION, INITRD_SHA256_ANNOTATION, UKI_SHA256_ANNOTATION)
+_BOOT_PATHS: Final = ("ipxe", "grub", "auto", "uki")
 _SHA256: Final = re.compile(r"\s*(sha256:)?[0-9a-fA-F]{64}\s*|\s*")
 
 
@@ -87,7 +92,7 @@ def hardware_mistakes(hardware: Any, site: Site, osie: Callable[[str, str], Any]
     if path is not None and str(path).strip() not in _BOOT_PATHS:
         where, message = (
             f"metadata.annotations[{BOOT_PATH_ANNOTATION}]",
-            f"is not {' or '.join(_BOOT_PATHS)}, and ignored",
+            f"is none of {', '.join(_BOOT_PATHS)}, and ignored",
         )
         found.append(Mistake(Reason.UNKNOWN_BOOT_PATH, where, message))
     reference = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("osie")).get("name")

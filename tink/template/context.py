@@ -92,6 +92,10 @@ _bool = _zero_or(False)
 _int = _zero_or(0)
 
 LOCAL_OBJECT_REFERENCE: Final = GoStruct("v1.LocalObjectReference", (("Name", "name", _string),))
+DHCP_V6: Final = GoStruct(
+    "v1alpha2.DHCPv6",
+    (("Address", "address", _string), ("PrefixLength", "prefixLength", _int), ("Nameservers", "nameservers", _strings)),
+)
 DHCP: Final = GoStruct(
     "v1alpha2.DHCP",
     (
@@ -99,6 +103,7 @@ DHCP: Final = GoStruct(
         ("Netmask", "netmask", _string),
         ("Gateway", "gateway", _string),
         ("Hostname", "hostname", _string),
+        ("IPv6", "ipv6", DHCP_V6),
         ("VLANID", "vlanId", _string),
         ("Nameservers", "nameservers", _strings),
         ("Timeservers", "timeservers", _strings),

@@ -227,7 +227,15 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             default=BootPath.IPXE.value,
             show_default=True,
             help="How UEFI machines get to their kernel whose Hardware does not say: by iPXE, or by a distribution's "
-            "shim and GRUB, which Secure Boot lets run.",
+            "shim and GRUB, which Secure Boot lets run. auto: by iPXE, and by the other one where the firmware did not "
+            "run it. uki: by their OSIE's unified kernel image.",
+        ),
+        click.option(
+            "--boot-file",
+            type=types.boot_file,
+            multiple=True,
+            help="The file of --ipxe-dir that machines of a kind get, such as x86_64=ipxe-signed.efi. Kinds are bios, "
+            "x86_64 and arm64. Repeatable. Default: by the names that Debian, iPXE and Tinkerbell give.",
         ),
         click.option(
             "--shim-dir",

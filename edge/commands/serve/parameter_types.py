@@ -9,6 +9,7 @@ from typing import Final
 from edge.callers import Networks
 from edge.commands.options import either, ipv4, parsed
 from ipxe import parameters
+from ipxe.binaries import KINDS
 from tink.kube.manifests import DEFAULT_NAMESPACE
 
 _LEAST_BYTES = 100_000  # no kernel is smaller
@@ -54,6 +55,15 @@ def edge_address(text: str) -> tuple[str, int]:
     if colon and not _is_port(port):
         raise ValueError(f"{text!r} must be like 10.1.0.3 or 10.1.0.3:7080")
     return ipv4.read(address), int(port or 0)
+
+
+@parsed("kind=file")
+def boot_file(text: str) -> tuple[str, str]:
+    """Which machines get which file: `x86_64=ipxe-signed.efi`."""
+    kind, equals, name = text.partition("=")
+    if kind not in KINDS or not equals or not name or "/" in name:
+        raise ValueError(f"{text!r} must be like x86_64=ipxe-signed.efi, of {', '.join(KINDS)}")
+    return kind, name
 
 
 @parsed("name")

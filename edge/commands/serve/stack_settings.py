@@ -124,7 +124,9 @@ def _server(services: frozenset[Service], given: dict[str, Any]) -> ServerSettin
 def _edge(given: dict[str, Any]) -> dict[str, Any]:
     own_port = given.get("http_port", DEFAULT_HTTP_PORT)
     options = {"cache_bytes": "cache_size", "insecure_registries": "insecure_registry", "imds_required": "imds_tokens"}
-    edge = _taken(EdgeSettings, given, allowed_upstreams="allow_upstream", peers="peer", **options)
+    edge = _taken(
+        EdgeSettings, given, allowed_upstreams="allow_upstream", peers="peer", boot_files="boot_file", **options
+    )
     edge |= {name: kind(edge[name]) for name, kind in _WORDS.items() if name in edge}
     edge |= {name: tuple(chain(*edge[name])) for name in ("allowed_upstreams", "kernel_parameters") if name in edge}
     if "imds_required" in edge:

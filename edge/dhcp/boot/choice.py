@@ -15,16 +15,17 @@ Leases, ProxyDHCP offers and PXE boot server replies (`edge.dhcp.replies`) carry
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from edge.dhcp.boot.client import Client, ClientKind
 from edge.dhcp.wire import options
 from edge.dhcp.wire.codec import NO_ADDRESS
-from edge.machines import Machine, NetbootPolicy
-from ipxe.binaries import BootBinaries, BootPath, NoBinaryError
+from edge.machines import UKI_FILE, Machine, NetbootPolicy
+from ipxe.binaries import BootBinaries, BootPath, NoBinaryError, architecture_name
 from tink.printable import printable
 
 RASPBERRY_PI_OUIS: Final = frozenset(
@@ -124,14 +125,24 @@ _NOT_ASKED: Final = Verdict(NO_BOOT)  # by an operating system
 class BootChoice:
     """Chooses what a client boots. `http_base_url` is that of the edge's HTTP server, without a slash at the end."""
 
-    def __init__(self, policy: NetbootPolicy, binaries: BootBinaries, tftp_ip: str, http_base_url: str) -> None:
+    def __init__(
+        self,
+        policy: NetbootPolicy,
+        binaries: BootBinaries,
+        tftp_ip: str,
+        http_base_url: str,
+        path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
+    ) -> None:
+        """`path(machine)` is by which program a machine is to boot; None: by the usual one."""
         self._policy = policy
+        self.path = path
         self._binaries = binaries
         self._tftp_ip = tftp_ip
         self._tftp = options.ipv4(tftp_ip)
         self._tftp_name = options.text(tftp_ip)
         host = urlsplit(http_base_url).hostname or ""
         self._http = options.ipv4(host) if options.is_ipv4(host) else NO_ADDRESS
+        self._base_url = http_base_url
         self._script_prefix = f"{http_base_url}/ipxe/script/"
         self._binary_prefix = f"{http_base_url}/ipxe/binary/"
         # One per architecture, whatever the number of machines; the rest for the machines that boot just now, for each
@@ -151,7 +162,9 @@ class BootChoice:
         reason = self._policy.decide(machine).reason
         if not reason:
             try:
-                path = machine.boot_path if machine is not None else None
+                path = self.path(machine) if machine is not None else None
+                if path is BootPath.UKI and machine is not None and is_uefi(client):
+                    return Verdict(self._uki(client, machine))
                 return Verdict(self.choose(client, mac, path, proxy=proxy))
             except NoBinaryError as error:
                 reason = str(error)
@@ -165,6 +178,8 @@ class BootChoice:
         """
         if client.kind is ClientKind.IPXE:
             return self._ipxe(client, mac, proxy=proxy)
+        if path is BootPath.UKI and is_uefi(client):
+            raise NoBinaryError("boot path uki: which file that is, the Hardware says")  # `verdict` asks it
         if client.kind is ClientKind.PXE_ROM:
             if is_raspberry_pi(client, mac):
                 return self._raspberry_pi
@@ -207,6 +222,19 @@ class BootChoice:
         # and without a boot menu it starts the file (have_pxe_menu).
         return _boot(server, url, f"script {url.decode()}", _PXE_CLASS if proxy else NO_PROXY_DHCP, b"")
 
+    def _uki(self, client: Client, machine: Machine) -> Boot:
+        """The OSIE as one program. Raises NoBinaryError."""
+        named = machine.hardware.spec.osie
+        if named is None or not named.name:
+            raise NoBinaryError("boot path uki: spec.osie.name is not set: name the OSIE that the machine is to boot")
+        path = f"osie/{quote(named.name, safe='')}/{UKI_FILE}"
+        if client.kind is ClientKind.HTTP_ROM:
+            url = options.text(f"{self._base_url}/{path}")
+            return _boot(self._http, url, f"boot file {url.decode()}", _HTTP_CLASS, b"\0")
+        boot = _boot(self._tftp, options.text(path), f"boot file {path}", _PXE_CLASS + _USE_THE_BOOT_FILE, b"\0")
+        server = options.option(options.TFTP_SERVER_NAME, self._tftp_name)
+        return replace(boot, sname=self._tftp_name, spare_options=server)
+
     def _compile_http_rom(self, mac: str, name: str, what: str) -> Boot:
         url = options.text(f"{self._binary_prefix}{mac}/{name}")
         # Without the class of its own the ROM takes the offer for one that can't boot it (HttpBootDhcp4.c).
@@ -245,6 +273,12 @@ def is_raspberry_pi(client: Client, mac: str) -> bool:
     if client.kind is not ClientKind.PXE_ROM:
         return False
     return client.architectures[:1] == (41,) or (client.architectures[:1] == (0,) and mac[:8] in RASPBERRY_PI_OUIS)
+
+
+def is_uefi(client: Client) -> bool:
+    """Whether a ROM runs programs for UEFI, by the first architecture that it names."""
+    is_rom = client.kind in (ClientKind.PXE_ROM, ClientKind.HTTP_ROM)
+    return is_rom and bool(client.architectures) and "UEFI" in architecture_name(client.architectures[0])
 
 
 def _boot(siaddr: bytes, file: bytes, text: str, leading: bytes, terminator: bytes) -> Boot:

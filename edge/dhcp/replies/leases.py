@@ -71,7 +71,7 @@ class Leases:
         self._heard_links: set[bytes] = set()
         self._here = settings.networks
         self._ipv6 = settings.ipv6
-        self._compiler = Compiler(settings.server_ip, policy, settings.networks)
+        self._compiler = Compiler(settings.server_ip, policy, settings.networks, choice.path)
         self._server_id = options.ipv4(settings.server_ip)
         self._peers: frozenset[bytes] = frozenset()
         self._gone: frozenset[bytes] = frozenset()

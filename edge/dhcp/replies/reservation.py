@@ -8,7 +8,7 @@ what is compiled per kind of client (`Network.plan`) is compiled once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Final, NamedTuple
@@ -130,7 +130,7 @@ class Reservation:
 
     `unserved` says in one line why the machine gets no answer at all; empty: it is served. `may_netboot` is what the
     policy says as long as no Workflow has a say in it. `hostname` is option 12 and `vlan` option 43 for iPXE, both
-    encoded and empty where there is none; `boot_path` is None where the Hardware names none. What the fast path needs
+    encoded and empty where there is none; `boot_path` is None for the usual one. What the fast path needs
     of the machine is here, for with 100,000 of them each object that is looked at is one that has to be fetched from
     memory.
     """
@@ -152,8 +152,15 @@ _NOWHERE = Network({}, b"", None)
 class Compiler:
     """Makes reservations for the machines of one server, and has them share what is equal."""
 
-    def __init__(self, server_ip: str, policy: NetbootPolicy, networks: Sequence[IPv4Network] = ()) -> None:
-        """`networks` are those of the interface; without any, every network may be its."""
+    def __init__(
+        self,
+        server_ip: str,
+        policy: NetbootPolicy,
+        networks: Sequence[IPv4Network] = (),
+        path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
+    ) -> None:
+        """`networks` are those of the interface; without any, every network may be its. `path` is `BootChoice.path`."""
+        self._path = path
         self._here = [(int(network.network_address), int(network.netmask)) for network in networks]
         self._server_ip = server_ip
         self._policy = policy
@@ -188,7 +195,7 @@ class Compiler:
             hostname=hostname,
             vlan=self._vlan(dhcp.vlan_id),
             network=self._network(dhcp, yiaddr, domain, where),
-            boot_path=machine.boot_path,
+            boot_path=self._path(machine),
         )
 
     def _network(self, dhcp: DHCP, yiaddr: bytes, domain: bytes, where: str) -> Network:

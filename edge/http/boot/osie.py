@@ -1,4 +1,5 @@
-"""Kernels and initrds: `/osie/<name>/{kernel,initrd}`, from the URLs that the OSIE object names, through the cache.
+"""Kernels and initrds: `/osie/<name>/{kernel,initrd}`, and both in one, `/osie/<name>/uki.efi`, from the URLs that the
+OSIE object names, through the cache.
 
 The machine is known by its address, and may ask for the OSIEs of its own namespace; where machines without a Hardware
 are served (auto-proxy), those may have the default OSIE and nothing else. Whatever goes wrong with the upstream is told
@@ -26,7 +27,7 @@ from edge.http.files.response_head import begun, break_off
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step, Value
 from edge.journey.steps import BEGUN, PROGRESS
-from edge.machines import Located, NoArtifactError
+from edge.machines import UKI, Located, NoArtifactError
 from tink.limits.newest import Newest
 
 FIRST_PROGRESS_SECONDS, PROGRESS_SECONDS = 0.5, 5.0
@@ -38,7 +39,7 @@ STALLED_SECONDS = 2.0
 MAX_FAILURES = 4096
 """How many machines' last failures are kept for their screens."""
 
-_STEP = {"kernel": Step.KERNEL, "initrd": Step.INITRD}
+_STEP = {"kernel": Step.KERNEL, "initrd": Step.INITRD, UKI: Step.BINARY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class _Wanted:
 
     @property
     def what(self) -> str:
-        return f"{self.part} of OSIE {self.located.full_name}"
+        return f"{'UKI' if self.part == UKI else self.part} of OSIE {self.located.full_name}"
 
     @property
     def host(self) -> str:
@@ -128,7 +129,8 @@ class OsieDownloads:
 
     def _say(self, mac: str, part: str, outcome: Outcome, message: str, **detail: Value) -> None:
         if mac:
-            self._context.record(mac, _STEP[part], outcome, message, **detail)
+            whole: dict[str, Value] = {"uki": "yes"} if part == UKI else {}
+            self._context.record(mac, _STEP[part], outcome, message, **whole, **detail)
 
     @asynccontextmanager
     async def _waiting(self, wanted: _Wanted, artifact: Artifact | None = None) -> AsyncIterator[None]:
@@ -163,7 +165,9 @@ class OsieDownloads:
     # --- the file ---
 
     async def _send(self, request: web.Request, wanted: _Wanted, artifact: Artifact) -> web.StreamResponse:
-        headers = {"Content-Type": "application/octet-stream", "ETag": f'"{artifact.version}"'}
+        # UEFI HTTP Boot tells by it what to do with the file (UEFI 2.10 section 24.7.3.5).
+        media_type = "application/efi" if wanted.part == UKI else "application/octet-stream"
+        headers = {"Content-Type": media_type, "ETag": f'"{artifact.version}"'}
         begin = await begun(request, headers, artifact.size)
         if isinstance(begin, web.StreamResponse):
             return begin

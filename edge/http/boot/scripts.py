@@ -22,9 +22,11 @@ from edge.journey.events import Outcome, Step
 from edge.machines import Machine, MachineScripts
 from ipxe.binaries import BootPath, is_optional
 from ipxe.grub import WHY, machine_of
-from ipxe.scripts import Origin
+from ipxe.medium_scripts import MediumKind
+from ipxe.scripts import Origin, ScriptError
 from tink.mac import is_mac
 
+_MEDIA = {kind.value: kind for kind in MediumKind}
 _GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ class BootScripts:
     async def script(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /ipxe/script/[<mac>/]auto.ipxe; with `?failed`, why the kernel or initrd did not come.
 
-        A path without a MAC means the machine that asks.
+        A path without a MAC means the machine that asks. With `?medium=`, iPXE was started from such a boot medium.
         """
         mac, seen = route.who or caller.mac, caller.address
         if mac is None:
@@ -67,7 +69,9 @@ class BootScripts:
         if "failed" in request.query:
             # Never the boot script itself: it would ask again, and run in itself for ever.
             return _script(self._scripts.why(mac, self._failure(mac) or NO_FAILURE))
-        return _script(self._scripts.script(mac, Origin(local_address(request)), client=client_name(request)))
+        medium = _MEDIA.get(request.query.get("medium", ""))
+        origin = Origin(local_address(request), static=medium is MediumKind.STATIC)
+        return _script(self._scripts.script(mac, origin, client=client_name(request), medium=medium))
 
     async def grub(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /grub/grub.cfg: what GRUB asks for that came by UEFI HTTP Boot; by the caller's address, or the same with
@@ -90,6 +94,27 @@ class BootScripts:
         origin, client = Origin(local_address(request)), client_name(request)
         is_sent = request.method == "GET"  # GRUB asks for the length first
         return _script(self._scripts.script(mac, origin, client=client, path=BootPath.GRUB, recorded=is_sent))
+
+    async def parameters(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
+        """GET /auto/parameters: the words of the machine's kernel command line, for an OSIE that was started without
+        them (a UKI, whose command line is signed), by the caller's address."""
+        context, machine = self._context, caller.machine
+        decision = context.policy.decide(machine)
+        if machine is None:
+            return context.refuse_caller(caller, "parameters", step=Step.SCRIPT)
+        if not decision.allowed:
+            if context.first("parameters", machine.mac, decision.reason):
+                message = f"no parameters: {decision.reason}"
+                context.record(machine.mac, Step.SCRIPT, Outcome.REFUSED, message)
+            return text(f"no netboot: {decision.reason}", status=403)
+        try:
+            words = self._scripts.parameters(machine, Origin(local_address(request)))
+        except ScriptError as error:
+            context.record(machine.mac, Step.SCRIPT, Outcome.FAILED, f"no parameters: {error}")
+            return text(str(error), status=404)
+        if request.method == "GET":
+            context.record(machine.mac, Step.BOOT, Outcome.INFO, "the OSIE has asked for its parameters", phase="asked")
+        return _script(f"{words}\n")
 
     async def binary(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /ipxe/binary/[<mac>/]<name>: a boot program, to a machine that may netboot."""

@@ -1,7 +1,8 @@
 """Signs of life from where a machine is on its own: `/sign/starting`, from iPXE, and `/sign/up`, from the OSIE.
 
 iPXE asks for the first right before it starts the kernel, and says which model it runs on; the OSIE asks for the second
-when it has its address. What lies between tells a kernel that never ran from one that found no network card. Nothing
+when it has its address. What lies between tells a kernel that never ran from one that found no network card. If
+the kernel does not start, and iPXE goes on, it asks for `/sign/failed`: under Secure Boot, mostly. Nothing
 depends on the answer, and neither waits for it for long.
 
 iPXE also says how much memory SMBIOS knows of: of the first two Memory Array Mapped Addresses (type 19) the eight bytes
@@ -23,7 +24,7 @@ from edge.callers import Caller
 from edge.http.context import Context, text
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step, Value
-from edge.journey.steps import STARTING, UP
+from edge.journey.steps import NOT_STARTED, STARTING, UP
 from tink.printable import printable
 
 _MOST = 80
@@ -33,7 +34,12 @@ _RANGE = re.compile(r"[0-9a-f]{16}")
 _SECONDS = re.compile(r"0x[0-9a-f]{1,16}|[0-9]{1,10}")
 _ELSEWHERE = 0xFFFFFFFF
 """An end that is too far for these fields."""
-_MESSAGES = {STARTING: "iPXE starts the kernel", UP: "the OSIE is up"}
+_MESSAGES = {
+    STARTING: "iPXE starts the kernel",
+    NOT_STARTED: "iPXE could not start the kernel: its screen says why. Where Secure Boot is on, the kernel of the "
+    "OSIE must be signed by a key that the firmware trusts",
+    UP: "the OSIE is up",
+}
 
 
 class Signs:
@@ -58,7 +64,8 @@ class Signs:
                 detail["memory_bytes"] = memory
             if _SECONDS.fullmatch(told := request.query.get("clock", "")):
                 detail["clock_ahead_seconds"] = round(int(told, 0 if told.startswith("0x") else 10) - self._clock())
-            self._context.record(caller.mac, Step.BOOT, Outcome.INFO, _MESSAGES[route.name], **detail)
+            outcome = Outcome.FAILED if route.name == NOT_STARTED else Outcome.INFO
+            self._context.record(caller.mac, Step.BOOT, outcome, _MESSAGES[route.name], **detail)
         return text("ok")
 
 

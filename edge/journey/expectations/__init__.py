@@ -10,11 +10,12 @@ All of that is pure, the time is an argument. `watch` is the one part with a mem
 from edge.journey.expectations.facts import Facts, Network, Registered
 from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.limits import Limits
-from edge.journey.expectations.rules import diagnose
+from edge.journey.expectations.rules import NOT_RUN, diagnose
 from edge.journey.expectations.story import Boot, Story, read
 from edge.journey.expectations.watch import Awaited, Expectations
 
 __all__ = [
+    "NOT_RUN",
     "Awaited",
     "Boot",
     "Expectations",

@@ -166,6 +166,8 @@ def _begins(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> bool:
         return at >= Milestone.PROGRAM_BEGUN or event.time - max(boot.latest, boot.again_at) > GAP_SECONDS
     if reached is Milestone.IPXE_OFFERED:  # of iPXE in the card's ROM, before which there is nothing
         return at >= Milestone.KERNEL_BEGUN or event.time - max(boot.latest, boot.again_at) > GAP_SECONDS
+    if reached is Milestone.SCRIPT_SENT and "medium" in event.detail:  # without DHCP, it is the first that is heard
+        return at >= Milestone.KERNEL_BEGUN or event.time - max(boot.latest, boot.again_at) > GAP_SECONDS
     # An installed system that comes up; a Linux that renews its lease while the agent works is no news.
     return reached is Milestone.OS_OFFERED and at >= Milestone.WORKFLOW_ENDED
 

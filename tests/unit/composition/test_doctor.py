@@ -17,6 +17,7 @@ from edge.composition import doctor
 from edge.composition.checks import Severity
 from edge.composition.doctor import Finding, Port
 from edge.composition.settings import Service
+from tests.unit.ipxe_medium import parts
 
 SETUP = Path(__file__).resolve().parents[3] / "deploy" / "setup.sh"
 
@@ -179,6 +180,18 @@ def test_missing_interface_and_boot_programs_are_found(tmp_path: Path, monkeypat
     assert not named(findings, "iPXE").ok
     (tmp_path / "snponly.efi").touch()
     assert named(list(doctor.serving(["lo"], tmp_path)), "iPXE").ok
+
+
+def test_what_boot_media_start_is_said_and_no_error(tmp_path: Path) -> None:
+    none = named(list(doctor.serving(["lo"], tmp_path)), "boot media")
+    assert (none.ok, none.how_bad) == (True, Severity.NOTE)
+    assert "install the package ipxe" in none.seen
+    parts.fill(tmp_path)
+    whole = named(list(doctor.serving(["lo"], tmp_path)), "boot media")
+    assert (whole.how_bad, whole.seen) == (Severity.OK, "0.1 MB, for BIOS, UEFI x86-64, UEFI arm64")
+    (tmp_path / "ipxe-amd64.efi").write_bytes(b"MZ of 2019")
+    old = named(list(doctor.serving(["lo"], tmp_path)), "boot media")
+    assert (old.how_bad, "UEFI x86-64 by DHCP only" in old.seen) == (Severity.NOTE, True)
 
 
 def test_names_of_services_are_those_of_disable() -> None:

@@ -31,7 +31,7 @@ class Site:
         writer = SimpleNamespace(found=self._found, found_of_another=self._found_of_another)
         problems = cast(BootProblemWriter, writer)
         networks = cast(HostNetworks, SimpleNamespace(states=()))
-        self._watch = BootWatch(
+        self.watch = BootWatch(
             self.journey,
             inventory,
             self.workflows,
@@ -51,7 +51,7 @@ class Site:
 
     def sweep(self) -> None:
         self.now += 1
-        list(self._watch.expectations.sweep())
+        list(self.watch.expectations.sweep())
 
     def starts_kernel(self, mac: str) -> None:
         self.journey.record(mac, Step.BOOT, Outcome.INFO, "iPXE starts the kernel", phase="starting", uuid=UUID)
@@ -127,3 +127,23 @@ def test_agent_without_a_workflow_hears_of_the_one_that_waits_for_a_machine_that
         site.sweep()
     (said,) = [event.message for event in site.journey.newest(MAC, 9) if event.step is Step.WORKFLOW]
     assert said.endswith(". Workflow d/w waits for Hardware d/b, which was never heard: is it meant for this one?")
+
+
+def test_firmware_that_does_not_run_its_boot_program_is_told_to_those_who_can_offer_another() -> None:
+    site, told = Site(), []
+    site.watch.on_not_started(told.append)
+
+    def dhcp(what: str) -> None:
+        site.journey.record(MAC, Step.DHCP, Outcome.OK, f"DHCP{what}", stage="PXE ROM", dhcp=what, boot="x.efi")
+
+    for _ in range(2):
+        dhcp("offer")
+        site.sweep()
+        dhcp("ack")
+        site.sweep()
+        site.journey.record(MAC, Step.TFTP, Outcome.OK, "TFTP sent x.efi", name="x.efi")
+        site.sweep()
+    dhcp("offer")
+    for _ in range(10):
+        site.sweep()
+    assert told == [MAC, MAC], "once for each time"

@@ -191,6 +191,8 @@ async def serving(
     idle_seconds: float = 0.6,
     fast_path: bool = True,
     depot: Path | None = None,
+    ipxe_dir: Path = Path("/nonexistent"),
+    nearest: Callable[[str], str] = lambda _ip: "",
     **metadata: Any,
 ) -> AsyncIterator[Rack]:
     """`idle_seconds`: after which a machine that takes nothing is given up; `metadata`: settings of the metadata
@@ -237,6 +239,8 @@ async def serving(
         sender=BodySender(threads=2, idle_seconds=idle_seconds),
         fast_path=fast_path,
         depot=depot,
+        ipxe_dir=ipxe_dir,
+        nearest=nearest,
     )
     inventory.on_change(scripts.machine_changed)
     inventory.on_change(app.machine_changed)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import aiohttp
 import pytest
 
 from edge.journey.events import Outcome, Step
@@ -271,3 +272,44 @@ async def test_what_grub_asks_for_and_does_without_is_no_event(rack: Rack, name:
     reply = await rack.ask(f"/grub/{name}")
     assert (reply.status, reply.body) == (200 if name.endswith(".lst") else 404, b"")
     assert rack.lines() == []
+
+
+async def test_osie_that_was_started_without_words_gets_those_of_its_machine_by_its_address(rack: Rack) -> None:
+    rack.register(kernelParams=["quiet"])
+    rack.register("m2", OTHER_MAC, OTHER_IP)
+    reply = await rack.ask("/auto/parameters")
+    assert (reply.status, reply.headers["Cache-Control"]) == (200, "no-store")
+    words = reply.text.split()
+    assert words[0] == "grpc_authority=127.0.0.1:42113"
+    assert {f"worker_id={MAC}", f"hw_addr={MAC}", "quiet"} < set(words)
+    assert "initrd=initrd" not in words
+    assert f"worker_id={OTHER_MAC}" in (await rack.ask("/auto/parameters", ip=OTHER_IP)).text
+    assert (await rack.ask("/auto/parameters", ip="127.0.0.9")).status == 404
+    assert [line[2] for line in rack.lines()] == ["the OSIE has asked for its parameters"]
+
+
+async def test_osie_of_a_machine_that_may_not_netboot_or_has_no_words_is_told_why(rack: Rack) -> None:
+    rack.register(interface={"disableNetboot": True})
+    refused = await rack.ask("/auto/parameters")
+    assert (refused.status, "disableNetboot is true" in refused.text) == (403, True)
+    rack.register(kernelParams=["x=${mac}"])
+    wrong = await rack.ask("/auto/parameters")
+    assert (wrong.status, "has a setting of iPXE in it" in wrong.text) == (404, True)
+    assert [line[:2] for line in rack.lines()] == [(Step.SCRIPT, Outcome.REFUSED), (Step.SCRIPT, Outcome.FAILED)]
+
+
+async def test_unified_kernel_image_is_sent_as_a_program_for_uefi(rack: Rack) -> None:
+    rack.register()
+    missing = await rack.ask("/osie/lab/uki.efi")
+    assert (missing.status, "tinkerbell.org/uki-url] is not set" in missing.text) == (404, True)
+    url = rack.osies["default", "lab"]["spec"]["kernelUrl"]
+    rack.osies["default", "lab"]["metadata"]["annotations"] = {"tinkerbell.org/uki-url": url}
+    reply = await rack.ask("/osie/lab/uki.efi")
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/efi")
+    assert reply.body == rack.upstream.content
+    last = rack.ends()[-1]
+    assert (last.step, last.outcome, last.detail["uki"]) == (Step.BINARY, Outcome.OK, "yes")
+    assert last.message.startswith("UKI of OSIE default/lab sent: 4.2 MB")
+    rack.osies["default", "lab"]["metadata"]["annotations"]["tinkerbell.org/uki-sha256"] = "0" * 64
+    with pytest.raises(aiohttp.ClientPayloadError):  # the end of what is wrong is withheld
+        await rack.ask("/osie/lab/uki.efi")

@@ -35,6 +35,14 @@ async def test_what_ipxe_says_before_the_kernel_is_on_the_journey(
     assert event.detail == {"phase": "starting", "model": "Maker Model", "uuid": "u", **memory}
 
 
+async def test_kernel_that_the_firmware_refuses_is_a_failure_on_the_journey(rack: Rack) -> None:
+    rack.register()
+    assert (await rack.ask("/sign/failed")).status == 200
+    (event,) = rack.journey.events(MAC)
+    assert (event.step, event.outcome, event.detail["phase"]) == (Step.BOOT, Outcome.FAILED, "failed")
+    assert "Where Secure Boot is on, the kernel of the OSIE must be signed" in event.message
+
+
 @pytest.mark.parametrize(
     ("clock", "ahead"), [("0", True), ("9999999999", True), ("0x5c3f1b00", True), ("", False), ("10h", False)]
 )

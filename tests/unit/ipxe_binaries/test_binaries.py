@@ -270,3 +270,19 @@ def test_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("ipxe.binaries._SIGNED", {})
     with pytest.raises(NoBinaryError, match="install shim-signed and grub-efi-amd64-signed"):
         directory_of(tmp_path, *DEBIAN).for_architectures([7], BootPath.GRUB)
+
+
+def test_file_that_the_operator_names_comes_first_for_its_kind_and_must_be_there(tmp_path: Path) -> None:
+    directory_of(tmp_path, "snponly.efi", "site.efi", "undionly.kpxe", "snponly-arm64.efi")
+    binaries = BootBinaries(tmp_path, named={"x86_64": "site.efi"})
+    offered = {code: binaries.for_architectures([code]).name for code in (0, 7, 9, 11, 16)}
+    assert offered == {0: "undionly.kpxe", 7: "site.efi", 9: "site.efi", 11: "snponly-arm64.efi", 16: "site.efi"}
+    with pytest.raises(BinariesError, match=r"--boot-file: .* has no boot file absent.efi"):
+        BootBinaries(tmp_path, named={"x86_64": "absent.efi"})
+
+
+@pytest.mark.parametrize("path", [BootPath.AUTO, BootPath.UKI])
+def test_other_paths_are_ipxe_for_those_who_choose_a_file_here(tmp_path: Path, path: BootPath) -> None:
+    binaries = directory_of(tmp_path, "snponly.efi", "shimx64.efi", "grubx64.efi")
+    assert binaries.for_architectures([7], path).name == "snponly.efi"
+    assert BootBinaries(tmp_path, usual_path=path).for_architectures([7]).name == "snponly.efi"

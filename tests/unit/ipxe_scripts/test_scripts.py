@@ -88,6 +88,7 @@ imgfetch --name sign http://10.0.0.1:7080/sign/starting\
 echo Starting the kernel
 boot ||
 echo FAILED: the kernel from http://10.0.0.1:7080/osie/lab/kernel could not be started
+imgfetch --name failed http://10.0.0.1:7080/sign/failed && imgfree failed ||
 goto give_up
 :anew
 # Not even the reason: the edge is gone. If there is another one, it answers DHCP.

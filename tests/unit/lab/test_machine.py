@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge.lab import machine as module
-from edge.lab.machine import Firmware, Machine, MachineSettings
+from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
 from edge.lab.shell import CommandError
 
 MAC = "52:54:00:12:34:56"
@@ -161,3 +161,27 @@ def test_long_screen_is_not_read_whole(tmp_path: Path) -> None:
     lines = machine.last_lines(10_000)
     assert lines[-1] == "last"
     assert len(lines) < 5000
+
+
+@pytest.mark.parametrize(
+    ("firmware", "drive", "device"),
+    [
+        (Firmware.BIOS, Drive.CDROM, "scsi-cd,drive=medium,bootindex=2"),
+        (Firmware.UEFI, Drive.USB, "usb-storage,drive=medium,bootindex=2"),
+        (Firmware.BIOS, Drive.USB, "usb-storage,drive=medium,bootindex=0"),
+    ],
+)
+async def test_machine_with_a_medium_starts_from_it_and_never_from_its_card(
+    qemu: Path, tmp_path: Path, firmware: Firmware, drive: Drive, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "OVMF_VARS_4M.fd").write_bytes(b"vars")
+    monkeypatch.setattr(module, "_OVMF", tmp_path)
+    machine = Machine(settings(firmware, medium=tmp_path / "medium.iso", drive=drive), tmp_path)
+    await machine.power_on()
+    arguments = await called(qemu)
+    await machine.power_off()
+    assert device in value(arguments, "-device")
+    assert f"if=none,id=medium,format=raw,readonly=on,file={tmp_path}/medium.iso" in value(arguments, "-drive")
+    (card,) = (each for each in value(arguments, "-device") if "virtio-net" in each)
+    assert "bootindex" not in card
+    assert card.endswith("romfile=")

@@ -56,7 +56,7 @@ def test_boot_paths_that_are_taken_are_those_that_there_are() -> None:
         (
             hardware(annotations={"tinkerbell.org/boot-path": "lilo"}),
             "UnknownBootPath",
-            "metadata.annotations[tinkerbell.org/boot-path]: is not ipxe or grub, and ignored",
+            "metadata.annotations[tinkerbell.org/boot-path]: is none of ipxe, grub, auto, uki, and ignored",
         ),
     ],
 )

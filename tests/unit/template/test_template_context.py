@@ -135,6 +135,7 @@ def test_endless_hardware_is_refused() -> None:
         (context.HARDWARE_SPEC, v1alpha2.HardwareSpec),
         (context.NETWORK_INTERFACE, v1alpha2.NetworkInterface),
         (context.DHCP, v1alpha2.DHCP),
+        (context.DHCP_V6, v1alpha2.DHCPv6),
         (context.IPXE, v1alpha2.IPXE),
         (context.INSTANCE, v1alpha2.Instance),
         (context.LOCAL_OBJECT_REFERENCE, v1alpha2.LocalObjectReference),

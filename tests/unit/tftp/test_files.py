@@ -395,6 +395,16 @@ async def test_kernel_and_initrd_come_from_the_cache(edge: Edge, name: str, url:
     assert bytes(file.content) == KERNEL
 
 
+async def test_unified_kernel_image_is_a_boot_program_of_the_osie(edge: Edge) -> None:
+    refused = await edge.refused("osie/lab/uki.efi")
+    assert "tinkerbell.org/uki-url] is not set" in refused.message
+    edge.osies["default", "lab"]["metadata"]["annotations"] = {"tinkerbell.org/uki-url": "http://u/uki"}
+    file = await edge.get("osie/lab/uki.efi")
+    assert isinstance(file, TftpFile)
+    assert (file.step, file.label, edge.cache.asked) == (Step.TFTP, "UKI of OSIE default/lab", ["http://u/uki"])
+    file.close()
+
+
 async def test_file_that_is_still_arriving_is_served_while_it_does(edge: Edge) -> None:
     edge.cache.put(bytes(9000))
     edge.cache.arrived.clear()

@@ -13,10 +13,11 @@ from typing import Final
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.rules import address, files, identity, loops, osie, program, work
+from edge.journey.expectations.rules.program import NOT_RUN
 from edge.journey.expectations.rules.work import SILENCE
 from edge.journey.expectations.story import Story
 
-__all__ = ["RULES", "SILENCE", "Rule", "diagnose"]
+__all__ = ["NOT_RUN", "RULES", "SILENCE", "Rule", "diagnose"]
 
 Rule = Callable[[Story, Facts], Finding | None]
 

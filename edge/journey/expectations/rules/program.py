@@ -6,9 +6,12 @@ from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
 from edge.journey.expectations.rules.knocks import has_just_knocked, insists, why_unheard
 from edge.journey.expectations.rules.words import address, overdue, seconds, times
-from edge.journey.expectations.story import Story
-from edge.journey.steps import PROGRESS, Milestone, Step
+from edge.journey.expectations.story import Boot, Story
+from edge.journey.steps import PROGRESS, Milestone, Step, is_uki
 
+_SILENT, _NOT_STARTED = "ProgramSilent", "ProgramNotStarted"
+NOT_RUN = frozenset({_SILENT, _NOT_STARTED})
+"""The findings by which a boot path that is to be found out changes (`edge.machines.boot_paths`)."""
 _HTTP_ROM = "HTTP Boot ROM"
 _FETCHES = (Step.TFTP, Step.BINARY, Step.SCRIPT, Step.KERNEL, Step.INITRD)
 
@@ -71,22 +74,27 @@ def not_started(story: Story, facts: Facts) -> Finding | None:
     """It has got its boot program, and nothing was heard of that."""
     boot = story.boot
     before = story.before
-    if boot.at is Milestone.PROGRAM_SENT and overdue(boot, facts):
-        name = boot.detail.get("name", "its boot program")
+    if _has_program(boot) and overdue(boot, facts):
+        name = _name(boot)
         fact = f"has got {name}, and nothing was heard of it since, for {seconds(boot.since, facts.now)}"
-        return Finding("ProgramSilent", Step.TFTP, fact, _unstarted(), ("its screen may say",))
-    if (
-        before is None
-        or before.at is not Milestone.PROGRAM_SENT
-        or boot.at not in (Milestone.OFFERED, Milestone.LEASED)
-    ):
+        return Finding(_SILENT, Step.TFTP, fact, _unstarted(), ("its screen may say",))
+    if before is None or not _has_program(before) or boot.at not in (Milestone.OFFERED, Milestone.LEASED):
         return None
     if boot.began - before.latest > facts.limit(Milestone.PROGRAM_SENT):
         return None
-    name = before.detail.get("name", "its boot program")
+    name = _name(before)
     waited = seconds(before.latest, boot.began)
     fact = f"has got {name}, and its firmware asked for an address again {waited} later: {name} did not get to run"
-    return Finding("ProgramNotStarted", Step.TFTP, fact, _unstarted(), ("its screen may say",))
+    return Finding(_NOT_STARTED, Step.TFTP, fact, _unstarted(), ("its screen may say",))
+
+
+def _has_program(boot: Boot) -> bool:
+    """Whether what was heard last is that the firmware has what it is to run: a UKI is kernel and initrd at once."""
+    return boot.at is Milestone.PROGRAM_SENT or (boot.at is Milestone.INITRD_SENT and is_uki(boot.detail))
+
+
+def _name(boot: Boot) -> str:
+    return "the UKI" if is_uki(boot.detail) else str(boot.detail.get("name", "its boot program"))
 
 
 def _unstarted() -> tuple[Cause, ...]:

@@ -107,3 +107,46 @@ def test_what_an_action_prints_does_not_hide_where_the_boot_is() -> None:
     play.wait(5).dhcp("offer", "PXE ROM", "boot file snponly.efi").wait(1)
     assert play.found is not None
     assert play.found.rule == "Interrupted"
+
+
+def test_machine_that_starts_from_a_medium_without_dhcp_is_warned_about_nothing_and_each_start_is_a_boot() -> None:
+    play = Play()
+    for _ in range(2):
+        play.record(Step.MEDIUM, Outcome.OK, "boot medium static.iso is sent", medium="static").wait(3)
+        play.record(Step.SCRIPT, Outcome.OK, "script sent to its boot medium", medium="static", boots="osie")
+        play.files().starts().wait(20).record(Step.BOOT, Outcome.INFO, "the OSIE is up", phase="up").agent()
+        play.workflow("Running").action().wait(30).action_ends().workflow("Succeeded", Outcome.OK).wait(40)
+    assert play.warnings == []
+    story = read(MAC, play.journey.events(MAC))
+    assert [Milestone.WORKFLOW_ENDED in boot.reached for boot in story.boots] == [True, True]
+    assert all(Milestone.OFFERED not in boot.reached for boot in story.boots)
+
+
+def by_uki(play: Play) -> Play:
+    play.dhcp("offer", "HTTP Boot ROM", "boot file uki.efi").wait(4).dhcp("ack", "HTTP Boot ROM", "boot file uki.efi")
+    play.record(
+        Step.BINARY, Outcome.INFO, "UKI of OSIE default/lab asked for", phase="begun", uki="yes", osie="default/lab"
+    )
+    return play.wait(20).record(
+        Step.BINARY, Outcome.OK, "UKI of OSIE default/lab sent", uki="yes", size_bytes=60_000_000
+    )
+
+
+def test_osie_in_one_program_is_kernel_and_initrd_and_warned_about_where_it_is_refused() -> None:
+    play = by_uki(Play()).osie(40).agent()
+    play.workflow("Running").action().wait(30).action_ends().workflow("Succeeded", Outcome.OK)
+    assert play.warnings == []
+    refused = by_uki(Play()).wait(100)
+    assert refused.warnings == ["ProgramSilent"]
+    assert refused.found is not None
+    assert refused.found.message.startswith("has got the UKI, and nothing was heard of it since")
+    assert "Secure Boot refuses it" in refused.found.message
+    again = by_uki(by_uki(Play()).wait(10))
+    assert "ProgramNotStarted" in again.warnings
+
+
+def test_the_same_by_tftp_is_no_boot_program_either() -> None:
+    play, name = Play().rom(), "UKI of OSIE default/lab"
+    play.record(Step.TFTP, Outcome.INFO, f"TFTP {name} asked for", phase="begun", name=name, file_bytes=60_000_000)
+    play.wait(55).record(Step.TFTP, Outcome.OK, f"TFTP sent {name}", name=name)
+    assert play.osie(60).agent().warnings == []

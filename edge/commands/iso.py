@@ -1,0 +1,133 @@
+"""`tinkedge iso`: a machine's boot medium as a file, or the signed URL at which its BMC gets the same from the edge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edge.commands import one_machine
+from tink.mac import is_mac
+from tink.net.host_port import join_host_port
+
+if TYPE_CHECKING:
+    from ipxe.medium_scripts import MediumKind
+
+
+@click.command("iso")
+@click.option(
+    "--hardware", "name", metavar="NAME", default="", help="The Hardware whose machine it is for. Or --mac alone."
+)
+@click.option(
+    "--mac", default="", help="The interface that the machine boots with. Default: the first of its Hardware."
+)
+@one_machine.namespace
+@click.option(
+    "--static",
+    is_flag=True,
+    help="For a machine without any DHCP: with the address that its Hardware has for this interface.",
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=None, help="The file. Default: NAME.iso."
+)
+@click.option("--url", is_flag=True, help="Print the signed URL at which a BMC gets it from the edge; no file is made.")
+@click.option("--usb", is_flag=True, help="With --url: for a BMC that shows a USB stick to its machine (.img).")
+@click.option(
+    "--lifetime",
+    type=click.FloatRange(0, 10 * 365 * 86_400),
+    default=0.0,
+    help="Seconds that the URL is good for; 0: as long as the key is in the file.",
+)
+@one_machine.public_ip
+@one_machine.interface
+@one_machine.http_port
+@one_machine.data_dir
+@one_machine.token_key
+@one_machine.kubeconfig
+@click.option("--ipxe-dir", type=click.Path(path_type=Path), default=Path("/usr/lib/ipxe"), help="What it is made of.")
+def iso(
+    name: str,
+    mac: str,
+    namespace: str,
+    static: bool,
+    output: Path | None,
+    url: bool,
+    usb: bool,
+    lifetime: float,
+    public_ip: str | None,
+    interface: tuple[tuple[str, str], ...],
+    http_port: int,
+    data_dir: Path,
+    metadata_token_key: Path | None,
+    kubeconfig: Path | None,
+    ipxe_dir: Path,
+) -> None:
+    """Make a boot medium of a machine: an image for a CD, a USB stick or a BMC's virtual media, for BIOS and UEFI.
+
+    iPXE starts from it and goes on with the script that the edge has for the machine. The same image is at
+    http://EDGE:7080/iso/MAC/boot.iso (static.iso, .img) for the machine itself, and at the URL that --url prints for
+    its BMC. Copy the file to a USB stick as it is.
+    """
+    from ipxe.medium_scripts import MediumKind
+
+    mac = mac.lower().replace("-", ":")
+    if mac and not is_mac(mac):
+        raise click.BadParameter(f"{mac} is no MAC address", param_hint="--mac")
+    if not mac and not name:
+        raise click.UsageError("say whose medium: --hardware NAME, or --mac MAC")
+    if usb and not url:
+        raise click.UsageError("--usb is for --url: a file is good for both")
+    found = one_machine.hardware(kubeconfig or data_dir / "kubeconfig", namespace, name) if name else None
+    if found is not None:
+        mac = _interface(found, mac, namespace, name)
+    kind = MediumKind.STATIC if static else MediumKind.BOOT
+    addresses = one_machine.addresses(public_ip, interface)
+    if url:
+        from edge.callers import MediumTokens
+
+        token = MediumTokens(one_machine.keys(data_dir, metadata_token_key), lifetime).mint(mac)
+        for address in addresses:
+            click.echo(f"http://{join_host_port(address, http_port)}/iso/{token}/{kind}.{'img' if usb else 'iso'}")
+        return
+    if static and found is None:
+        raise click.UsageError("--static needs --hardware NAME, which has the address")
+    _write(output or Path(f"{name or mac.replace(':', '-')}.iso"), ipxe_dir, mac, found, addresses, http_port, kind)
+
+
+def _interface(found: dict[str, Any], mac: str, namespace: str, name: str) -> str:
+    """The one that was asked for, or the first. Raises click.ClickException."""
+    if mac and mac not in (found.get("spec", {}).get("networkInterfaces") or {}):
+        raise click.ClickException(f"Hardware {namespace}/{name}: spec.networkInterfaces has no {mac}")
+    return mac or one_machine.first_mac(found, namespace, name)
+
+
+def _write(
+    file: Path,
+    ipxe_dir: Path,
+    mac: str,
+    found: dict[str, Any] | None,
+    addresses: list[str],
+    http_port: int,
+    kind: MediumKind,
+) -> None:
+    """Raises click.ClickException."""
+    from ipxe.medium import MediumError, make_medium
+    from ipxe.medium_scripts import MediumScripts
+    from ipxe.scripts import BootSettings, Origin, ScriptError, Scripts
+    from tink.api.v1alpha2 import Hardware
+
+    hardware = Hardware.model_validate(found) if found is not None else None
+    first, *others = (Origin(address, http_port=http_port) for address in addresses)
+    origin = Origin(first.address, http_port=http_port, others=tuple(others))
+    try:
+        medium = make_medium(ipxe_dir)
+        written = medium.written(MediumScripts(Scripts(BootSettings())).compile(mac, hardware, origin, kind))
+        with file.open("wb") as out:
+            for piece in written.pieces(0, written.size):
+                out.write(piece)
+    except (MediumError, ScriptError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror}") from error
+    click.echo(f"{file}: {medium.described}, boots {mac}")

@@ -1,0 +1,90 @@
+"""What commands about one machine have in common, that run on an edge's host: its keys, its addresses, its Hardware."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edge.commands import options
+from tink.mac import is_mac
+
+if TYPE_CHECKING:
+    from tink.files.key_file import KeyFile
+
+_PATH = click.Path(path_type=Path)
+
+namespace = click.option("-n", "--namespace", default="default", help="Of the Hardware.")
+public_ip = click.option(
+    "--public-ip", type=options.either, default=None, help="The address of the edge, as the machine reaches it."
+)
+interface = click.option(
+    "--interface",
+    type=options.interface,
+    metavar="NAME[=IP]",
+    multiple=True,
+    help="Or the edge's interface on this host: eth1, eth1=10.0.0.1. Repeatable. Default: of the default route.",
+)
+http_port = click.option("--http-port", type=click.IntRange(1, 65535), default=7080, help="The port there.")
+data_dir = click.option(
+    "--data-dir", type=click.Path(path_type=Path, readable=False), default=Path("/var/lib/tinkedge"), help="The edge's."
+)
+token_key = click.option(
+    "--metadata-token-key", type=_PATH, default=None, help="The edge's key file. Default: DATA_DIR/metadata-token.key."
+)
+kubeconfig = click.option("--kubeconfig", type=_PATH, default=None, help="The API's. Default: DATA_DIR/kubeconfig.")
+
+
+def keys(directory: Path, key: Path | None) -> KeyFile:
+    """The keys that sign tokens in URLs. Raises click.ClickException."""
+    from edge.callers import token_keys
+    from tink.files.key_file import KeyFileError
+
+    try:
+        return token_keys(directory, key, create=False)
+    except KeyFileError as error:
+        advice = (
+            "The edge makes it at its start: as root or its user, give the same --data-dir, or --metadata-token-key."
+        )
+        raise click.ClickException(f"{error}. {advice}") from error
+
+
+def addresses(given: str | None, interfaces: tuple[tuple[str, str], ...]) -> list[str]:
+    """Those of the edge, found as the edge finds them. Raises click.UsageError."""
+    from edge.composition.host import HostError, addresses_of
+
+    try:
+        return [given] if given is not None else addresses_of(interfaces, None)
+    except HostError as error:
+        raise click.UsageError(f"{error}; --public-ip says at which address machines reach the edge") from error
+
+
+def hardware(kubeconfig: Path, namespace: str, name: str) -> dict[str, Any]:
+    """The object, of the API. Raises click.ClickException."""
+    import asyncio
+
+    return asyncio.run(_hardware(kubeconfig, namespace, name))
+
+
+async def _hardware(kubeconfig: Path, namespace: str, name: str) -> dict[str, Any]:
+    from tink.kube.client import ApiError, KubeClient, KubeConfigError, NotFoundError
+    from tink.kube.resources import HARDWARE
+
+    try:
+        async with await KubeClient.connect(kubeconfig) as client:
+            return await client.get(HARDWARE, name, namespace)
+    except NotFoundError as error:
+        raise click.ClickException(f"there is no Hardware {namespace}/{name}; -n names another namespace") from error
+    except (ApiError, KubeConfigError) as error:
+        message = f"Hardware {namespace}/{name} can't be read: {error}. With its MAC, no API is needed."
+        raise click.ClickException(message) from error
+
+
+def first_mac(found: dict[str, Any], namespace: str, name: str) -> str:
+    """The first MAC that a Hardware names. Raises click.ClickException."""
+    macs = found.get("spec", {}).get("networkInterfaces") or {}
+    mac = next((mac for mac in macs if is_mac(mac)), None)
+    if mac is None:
+        raise click.ClickException(f"Hardware {namespace}/{name}: spec.networkInterfaces has no MAC address")
+    return str(mac)

@@ -1,0 +1,192 @@
+"""Boot media over HTTP: who gets one, that any part of it is right, and what the journey says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from edge.callers import MediumTokens, MetadataTokens
+from edge.journey.events import Outcome, Step
+from edge.machines import DhcpMode
+from tests.unit.http.conftest import IP, MAC, OTHER_IP, OTHER_MAC, Rack
+from tests.unit.ipxe_medium import parts
+
+BMC_IP = "127.0.0.9"
+STATIC = {"dhcp": {"ip": IP, "netmask": "255.0.0.0", "gateway": "127.0.0.1"}}
+
+
+@pytest.fixture
+async def media(tmp_path: Path, other_rack: Callable[..., AbstractAsyncContextManager[Rack]]) -> AsyncIterator[Rack]:
+    """An edge that has what media are made of, and a machine."""
+    async with other_rack(ipxe_dir=parts.fill(tmp_path / "ipxe")) as rack:
+        rack.register(interface=STATIC)
+        yield rack
+
+
+def signed(rack: Rack, mac: str = MAC, **settings: Any) -> str:
+    return f"/iso/{MediumTokens(rack.keys, **settings).mint(mac)}"
+
+
+async def test_machine_gets_its_own_medium_which_leads_to_its_script(media: Rack) -> None:
+    reply = await media.ask(f"/iso/{MAC}/boot.iso")
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/x-iso9660-image")
+    assert (
+        reply.body.count(f"chain --replace http://127.0.0.1:7080/ipxe/script/{MAC}/auto.ipxe?medium=boot".encode()) == 2
+    )
+    stick = await media.ask(f"/iso/{MAC.replace(':', '-')}/boot.img")
+    assert (stick.body, stick.headers["Content-Type"]) == (reply.body, "application/octet-stream")
+    static = await media.ask(f"/iso/{MAC}/static.iso")
+    assert static.body.count(b"set ${medium-port}/ip 127.0.0.5\n") == 2
+    assert len(static.body) == len(reply.body)
+    assert static.headers["ETag"] != reply.headers["ETag"]
+    assert media.lines()[0] == (Step.MEDIUM, Outcome.OK, "boot medium boot.iso of 129.0 kB is sent to the machine")
+
+
+async def test_bmc_gets_it_by_the_signed_url_and_the_journey_names_it_once(media: Rack) -> None:
+    for _ in range(3):
+        assert (await media.ask(f"{signed(media)}/static.iso", ip=BMC_IP)).status == 200
+    ((step, outcome, message),) = media.lines()
+    assert (step, outcome) == (Step.MEDIUM, Outcome.OK)
+    assert message == "boot medium static.iso of 129.0 kB is sent to 127.0.0.9, by its signed URL"
+    assert media.journey.events(MAC)[0].detail == {"medium": "static", "from": BMC_IP}
+
+
+async def test_others_get_none_and_the_attempt_is_shown(media: Rack) -> None:
+    media.register("m2", OTHER_MAC, OTHER_IP)
+    for _ in range(3):
+        reply = await media.ask(f"/iso/{MAC}/static.iso", ip=OTHER_IP, X_Forwarded_For=IP)
+        assert (reply.status, b"127.0.0.5" in reply.body) == (403, False)
+    assert (await media.ask(f"/iso/{MAC}/boot.iso", ip=BMC_IP)).status == 403
+    assert (await media.ask(f"/iso/{MAC}/boot.iso", ip=BMC_IP, method="HEAD")).status == 403
+    assert [line[:2] for line in media.lines()] == [(Step.MEDIUM, Outcome.REFUSED)] * 2
+    assert "from 127.0.0.6, which is not known to be this machine, without a signed URL" in media.lines()[0][2]
+
+
+async def test_only_a_good_token_of_media_opens_and_it_opens_nothing_else(media: Rack, tmp_path: Path) -> None:
+    ended = signed(media, lifetime=1, clock=lambda: 1000.0)
+    metadata = f"/iso/{MetadataTokens(media.keys).mint(MAC)}"
+    good = signed(media)
+    for path in (ended, metadata, good[:-1], good[:5] + "525400000002" + good[17:], "/iso/I1.x"):
+        reply = await media.ask(f"{path}/boot.iso", ip=BMC_IP)
+        assert (reply.status, reply.text[:30]) in ((403, "the token in this path is not "), (404, "not found\n")), path
+    assert "it ended at" in (await media.ask(f"{ended}/boot.iso", ip=BMC_IP)).text
+    for path in (f"/machine{good[4:]}/2009-04-04/meta-data/instance-id", f"/nocloud{good[4:]}/user-data"):
+        assert (await media.ask(path, ip=BMC_IP)).status in (403, 404)
+    assert (await media.ask(f"{good}/boot.iso", ip=BMC_IP)).status == 200
+    assert (await media.ask(f"{signed(media, OTHER_MAC)}/boot.iso", ip=BMC_IP)).status == 403
+
+
+@pytest.mark.parametrize("name", ["other.iso", "boot.iso.gz", "boot", "boot.exe", "static", "boot.iso/x"])
+async def test_there_is_nothing_under_other_names(media: Rack, name: str) -> None:
+    assert (await media.ask(f"/iso/{MAC}/{name}")).status == 404
+    assert (await media.ask(f"/iso/{MAC}/boot.iso", method="PUT")).status == 405
+    assert (await media.ask("/iso/someone/boot.iso")).status == 404
+
+
+async def test_head_ranges_and_conditions_are_those_of_a_file(media: Rack) -> None:
+    path = f"/iso/{MAC}/boot.iso"
+    whole = await media.ask(path)
+    size, etag = len(whole.body), whole.headers["ETag"]
+    head = await media.ask(path, method="HEAD")
+    assert (head.status, int(head.headers["Content-Length"]), head.headers["Accept-Ranges"]) == (200, size, "bytes")
+    assert head.headers["ETag"] == etag
+    part = await media.ask(path, Range="bytes=2048-4095", If_Range=etag)
+    assert (part.status, part.body) == (206, whole.body[2048:4096])
+    assert part.headers["Content-Range"] == f"bytes 2048-4095/{size}"
+    assert (await media.ask(path, Range=f"bytes={size}-")).status == 416
+    assert (await media.ask(path, If_None_Match=etag)).status == 304
+    media.register(interface=STATIC | {"dhcp": STATIC["dhcp"] | {"vlanId": "7"}})
+    assert (await media.ask(path, If_Match=etag)).status == 412, "another Hardware, another image"
+    changed = await media.ask(path, Range="bytes=2048-4095", If_Range=etag)
+    assert (changed.status, len(changed.body)) == (200, size)
+
+
+async def test_fifty_bmcs_read_what_they_like_and_get_it_byte_for_byte(media: Rack) -> None:
+    """Each has a machine of its own, and reads sectors and runs of them, as firmware makes a BMC do."""
+    images: dict[str, bytes] = {}
+    for number in range(50):
+        mac = f"52:54:00:00:01:{number:02x}"
+        media.register(f"rack-{number}", mac, f"127.0.1.{number + 1}", interface={})
+        images[mac] = (await media.ask(f"{signed(media, mac)}/boot.iso", ip=BMC_IP)).body
+    assert len(set(images.values())) == 50
+
+    async def bmc(number: int, mac: str, session: aiohttp.ClientSession) -> int:
+        chosen, image, read = random.Random(number), images[mac], 0
+        for _ in range(20):
+            start = chosen.randrange(len(image) // 2048) * 2048
+            end = min(len(image), start + 2048 * chosen.choice((1, 1, 4, 16, 64)))
+            headers = {"Range": f"bytes={start}-{end - 1}"}
+            async with session.get(f"{media.base}{signed(media, mac)}/boot.iso", headers=headers) as response:
+                assert response.status == 206
+                assert await response.read() == image[start:end]
+                read += end - start
+        return read
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(local_addr=(BMC_IP, 0), limit=50)) as session:
+        read = await asyncio.gather(*(bmc(n, mac, session) for n, mac in enumerate(images)))
+    assert all(read)
+
+
+async def test_static_medium_without_an_address_says_what_is_missing(media: Rack) -> None:
+    media.register()
+    reply = await media.ask(f"/iso/{MAC}/static.iso")
+    assert (reply.status, reply.text) == (
+        404,
+        f"Hardware default/m1: spec.networkInterfaces[{MAC}].dhcp needs ip and netmask, for a medium that does without "
+        "DHCP\n",
+    )
+    assert media.lines()[0][:2] == (Step.MEDIUM, Outcome.FAILED)
+
+
+async def test_host_that_can_make_none_says_what_to_install(
+    tmp_path: Path, other_rack: Callable[..., AbstractAsyncContextManager[Rack]]
+) -> None:
+    async with other_rack(ipxe_dir=tmp_path / "empty") as rack:
+        rack.register()
+        reply = await rack.ask(f"/iso/{MAC}/boot.iso")
+        assert reply.status == 503
+        assert "install the package ipxe" in reply.text
+        assert rack.lines()[0][:2] == (Step.MEDIUM, Outcome.FAILED)
+        parts.fill(tmp_path / "empty")
+        assert (await rack.ask(f"/iso/{MAC}/boot.iso")).status == 200, "mended without a restart"
+
+
+async def test_script_for_a_medium_says_so_and_gives_the_osie_its_address(media: Rack) -> None:
+    path = f"/ipxe/script/{MAC}/auto.ipxe"
+    assert " ipam=52-54-00-00-00-01::127.0.0.5:255.0.0.0:" in (await media.ask(f"{path}?medium=static")).text
+    assert " ipam=" not in (await media.ask(f"{path}?medium=boot")).text
+    assert " ipam=" not in (await media.ask(f"{path}?medium=other")).text
+    assert [line[2] for line in media.lines()] == [
+        "script sent to its boot medium, with the address of its Hardware: OSIE default/lab",
+        "script sent to its boot medium, with a lease: OSIE default/lab",
+        "script sent: OSIE default/lab",
+    ]
+
+
+async def test_medium_names_the_edges_address_in_the_machines_network(
+    tmp_path: Path, other_rack: Callable[..., AbstractAsyncContextManager[Rack]]
+) -> None:
+    ipxe_dir = parts.fill(tmp_path / "ipxe")
+    async with other_rack(ipxe_dir=ipxe_dir, nearest={IP: "10.0.0.1"}.__getitem__) as rack:
+        rack.register()
+        body = (await rack.ask(f"{signed(rack)}/boot.iso", ip=BMC_IP)).body
+        assert b"chain --replace http://10.0.0.1:7080/ipxe/" in body
+
+
+async def test_machine_that_nobody_registered_gets_one_where_such_machines_netboot(
+    tmp_path: Path, other_rack: Callable[..., AbstractAsyncContextManager[Rack]]
+) -> None:
+    ipxe_dir = parts.fill(tmp_path / "ipxe")
+    async with other_rack(ipxe_dir=ipxe_dir, mode=DhcpMode.AUTO_PROXY, default_osie=("default", "lab")) as rack:
+        rack.callers.learn(MAC, IP)
+        assert (await rack.ask(f"/iso/{MAC}/boot.iso")).status == 200
+        assert (await rack.ask(f"/iso/{OTHER_MAC}/boot.iso")).status == 403
+    async with other_rack(ipxe_dir=ipxe_dir) as rack:
+        assert (await rack.ask(f"/iso/{MAC}/boot.iso")).status == 403

@@ -1,0 +1,231 @@
+"""The image of boot media: what each firmware finds in it, and that any part of it is that of the whole."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipxe.medium import AREA_BYTES, Medium, MediumError, make_medium
+from ipxe.medium import fat as fat_module
+from ipxe.medium.iso9660 import SECTOR, IsoError, read_files
+from tests.unit.ipxe_medium import parts
+
+SCRIPT = "#!ipxe\necho the machine's own\n"
+
+
+@pytest.fixture
+def medium(tmp_path: Path) -> Medium:
+    return make_medium(parts.fill(tmp_path))
+
+
+def whole(medium: Medium, script: str = SCRIPT) -> bytes:
+    written = medium.written(script)
+    return b"".join(written.pieces(0, written.size))
+
+
+def read_fat(content: bytes) -> dict[str, bytes]:
+    """A FAT12 file system, read by the book: from the parameter block, along the table."""
+    sector, per_cluster, reserved, fats, entries, total = struct.unpack_from("<HBHBHH", content, 11)
+    (fat_sectors,) = struct.unpack_from("<H", content, 22)
+    assert content[510:512] == b"\x55\xaa"
+    assert total * sector == len(content)
+    table = content[reserved * sector :]
+    assert table[: fat_sectors * sector] == table[fat_sectors * sector : 2 * fat_sectors * sector]
+    root = (reserved + fats * fat_sectors) * sector
+    begins, size = root + entries * 32, sector * per_cluster
+
+    def chain(cluster: int) -> bytes:
+        found = b""
+        while 2 <= cluster < 0xFF8:
+            found += content[begins + (cluster - 2) * size : begins + (cluster - 1) * size]
+            (pair,) = struct.unpack_from("<H", table, cluster * 3 // 2)
+            cluster = pair >> 4 if cluster % 2 else pair & 0xFFF
+        return found
+
+    files: dict[str, bytes] = {}
+
+    def walk(directory: bytes, path: str) -> None:
+        long = ""
+        for at in range(0, len(directory), 32):
+            entry = directory[at : at + 32]
+            if entry[0] == 0:
+                break
+            if entry[11] == 0x0F:
+                long = (entry[1:11] + entry[14:26] + entry[28:32]).decode("utf-16-le").partition("\0")[0]
+                long_checksum = entry[13]
+                continue
+            if long:
+                total = 0
+                for byte in entry[:11]:
+                    total = ((total >> 1) | ((total & 1) << 7)) + byte & 0xFF
+                assert total == long_checksum
+            short = f"{entry[:8].decode().rstrip()}.{entry[8:11].decode().rstrip()}".rstrip(".")
+            cluster, length = struct.unpack_from("<HI", entry, 26)
+            if entry[11] & 0x10 and entry[:1] != b".":
+                walk(chain(cluster), f"{path}{short}/")
+            elif not entry[11] & 0x18:
+                files[path + (long or short)] = chain(cluster)[:length]
+            long = ""
+
+    walk(content[root:begins], "")
+    return files
+
+
+def test_each_firmware_finds_its_script_and_the_program_that_reads_it(medium: Medium) -> None:
+    image = whole(medium)
+    files = read_files(image)
+    area = files["SCRIPT.IPX"]
+    assert area.startswith(SCRIPT.encode() + b"####")
+    assert (len(area), area[-2:], area.count(b"\n")) == (AREA_BYTES, b"#\n", 3)
+    assert (files["IPXE.KRN"], files["LDLINUX.C32"]) == (parts.KERNEL, parts.LIBRARY)
+    assert b"KERNEL ipxe.krn" in files["ISOLINUX.CFG"]
+    efi = read_fat(files["EFI.IMG"])
+    assert efi == {"EFI/BOOT/BOOTX64.EFI": parts.X64, "EFI/BOOT/BOOTAA64.EFI": parts.ARM64, "autoexec.ipxe": area}
+    assert medium.boots == ("BIOS", "UEFI x86-64", "UEFI arm64")
+    assert medium.by_dhcp_only == ()
+
+
+def test_isolinux_is_told_where_it_is_and_what_it_sums_up_to(medium: Medium) -> None:
+    loader = read_files(whole(medium))["ISOLINUX.BIN"]
+    descriptor, sector, size, checksum = struct.unpack_from("<IIII", loader, 8)
+    assert (descriptor, size) == (16, len(parts.ISOLINUX))
+    assert medium.content[sector * SECTOR : sector * SECTOR + 8] == parts.ISOLINUX[:8]
+    words = struct.unpack(f"<{len(loader[64:]) // 4}I", loader[64 : 64 + len(loader[64:]) // 4 * 4])
+    tail = int.from_bytes(loader[64 + len(words) * 4 :], "little")
+    assert checksum == (sum(words) + tail) & 0xFFFFFFFF
+
+
+def test_boot_catalog_names_both_programs(medium: Medium) -> None:
+    image = whole(medium)
+    assert image[17 * SECTOR : 17 * SECTOR + 30] == b"\0CD001\1EL TORITO SPECIFICATION"
+    (catalog,) = struct.unpack_from("<I", image, 17 * SECTOR + 71)
+    catalog *= SECTOR
+    assert sum(struct.unpack_from("<16H", image, catalog)) & 0xFFFF == 0
+    assert (image[catalog + 1], image[catalog + 32], image[catalog + 64], image[catalog + 65]) == (0, 0x88, 0x91, 0xEF)
+    (bios,) = struct.unpack_from("<I", image, catalog + 40)
+    (efi,) = struct.unpack_from("<I", image, catalog + 104)
+    assert image[bios * SECTOR : bios * SECTOR + 8] == parts.ISOLINUX[:8]
+    assert image[efi * SECTOR + 3 : efi * SECTOR + 11] == b"MSWIN4.1"
+
+
+def test_as_a_disk_it_has_a_record_that_loads_isolinux_and_the_partition_of_uefi(medium: Medium) -> None:
+    image = whole(medium)
+    assert image[:0x1B0] == parts.RECORD[:0x1B0]
+    assert image[510:512] == b"\x55\xaa"
+    (loader,) = struct.unpack_from("<Q", image, 0x1B0)
+    assert image[loader * 512 : loader * 512 + 8] == parts.ISOLINUX[:8]
+    assert (image[0x1BE], image[0x1C2]) == (0x80, 0)
+    assert image[0x1D2] == 0xEF
+    first, sectors = struct.unpack_from("<II", image, 0x1D6)
+    assert set(read_fat(image[first * 512 : (first + sectors) * 512])) > {"autoexec.ipxe"}
+
+
+def test_image_differs_between_machines_in_the_areas_alone_and_is_the_same_each_time(
+    medium: Medium, tmp_path: Path
+) -> None:
+    one, other = whole(medium), whole(medium, "#!ipxe\nshell\n")
+    assert len(one) == len(other) == medium.size
+    outside = [at for at in range(0, medium.size, 64) if not any(a <= at < a + AREA_BYTES for a in medium.areas)]
+    assert all(one[at : at + 64] == other[at : at + 64] for at in outside)
+    assert whole(make_medium(tmp_path)) == one
+    assert medium.written(SCRIPT).etag != medium.written("#!ipxe\nshell\n").etag
+    assert medium.written(SCRIPT).etag == make_medium(tmp_path).written(SCRIPT).etag
+
+
+def test_any_part_is_that_of_the_whole(medium: Medium) -> None:
+    image, written, chosen = whole(medium), medium.written(SCRIPT), random.Random(1)
+    edges = [at + shift for area in medium.areas for at in (area, area + AREA_BYTES) for shift in (-1, 0, 1)]
+    points = [0, medium.size, *(at for at in edges if at <= medium.size)]
+    points += [chosen.randrange(medium.size) for _ in range(60)]
+    for start in points:
+        for end in points:
+            assert b"".join(written.pieces(start, end)) == image[start:end], (start, end)
+
+
+def test_script_that_has_no_room_is_refused_and_one_that_just_fits_is_whole(medium: Medium) -> None:
+    assert whole(medium, "#" * (AREA_BYTES - 1))
+    assert b"".join(medium.written("x" * (AREA_BYTES - 1) + "\n").pieces(0, medium.size)).count(b"x" * 4095) == 2
+    with pytest.raises(MediumError, match="its script has 4097 bytes, and 4096 have room"):
+        medium.written("#" * AREA_BYTES)
+
+
+@pytest.mark.parametrize(("bios", "efi", "boots"), [(True, False, ("BIOS",)), (False, True, ("UEFI x86-64",))])
+def test_directory_that_has_one_of_both_makes_media_that_boot_so(
+    tmp_path: Path, bios: bool, efi: bool, boots: tuple[str, ...]
+) -> None:
+    made = make_medium(parts.fill(tmp_path, bios=bios, efi=efi))
+    assert made.boots[:1] == boots
+    image = whole(made)
+    (catalog,) = struct.unpack_from("<I", image, 17 * SECTOR + 71)
+    assert image[catalog * SECTOR + 1] == (0 if bios else 0xEF)
+    assert len(made.areas) == 1
+    assert image[:8] == (parts.RECORD[:8] if bios else bytes(8))
+
+
+def test_empty_directory_is_named_with_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(MediumError, match=r"has none of ipxe.iso, ipxe-amd64.efi, ipxe-arm64.efi: install the pack"):
+        make_medium(tmp_path)
+    with pytest.raises(MediumError, match="has none of"):
+        make_medium(tmp_path / "absent")
+
+
+def test_package_image_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    parts.fill(tmp_path)
+    content = (tmp_path / "ipxe.iso").read_bytes()
+    (tmp_path / "ipxe.iso").write_bytes(content[:-5000])
+    with pytest.raises(MediumError, match=r"ipxe.iso: it is cut off"):
+        make_medium(tmp_path)
+
+
+def test_old_ipxe_for_uefi_is_known_to_take_no_script_and_own_kernel_for_bios_is_taken(tmp_path: Path) -> None:
+    parts.fill(tmp_path)
+    (tmp_path / "ipxe-amd64.efi").write_bytes(b"MZ of 2019")
+    (tmp_path / "ipxe.lkrn").write_bytes(b"own kernel")
+    made = make_medium(tmp_path)
+    assert made.by_dhcp_only == ("UEFI x86-64",)
+    assert "UEFI x86-64 by DHCP only" in made.described
+    assert read_files(whole(made))["IPXE.KRN"] == b"own kernel"
+
+
+@given(st.binary(max_size=200), st.integers(0, 3 * SECTOR), st.integers(0, 255))
+def test_no_damage_to_an_image_is_more_than_an_error(junk: bytes, at: int, times: int) -> None:
+    damaged = bytearray(_IMAGE)
+    place = 16 * SECTOR + at
+    damaged[place : place + len(junk)] = junk
+    damaged[21 * SECTOR + times] ^= 0xFF
+    try:
+        found = read_files(bytes(damaged))
+    except IsoError:
+        return
+    assert sum(map(len, found.values())) <= 64 * len(damaged)
+
+
+@pytest.mark.parametrize("name", ["autoexec.ipxe", "site-1.config", "lower.txt", "UPPER.TXT", "EFI/BOOT/x.efi"])
+def test_names_of_all_kinds_are_found_by_those_who_read_long_ones(name: str) -> None:
+    made = fat_module.write("X", {name: b"content", "EMPTY": b""})
+    assert {path.upper(): content for path, content in read_fat(made.content).items()} == {
+        name.upper(): b"content",
+        "EMPTY": b"",
+    }
+
+
+def test_files_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(fat_module.FatError, match="too large"):
+        fat_module.write("X", {"A.EFI": bytes(9 << 20)})
+    with pytest.raises(fat_module.FatError, match="more than 13 characters"):
+        fat_module.write("X", {"a-name-too-long.ipxe": b""})
+
+
+def _image() -> bytes:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        return (parts.fill(Path(name)) / "ipxe.iso").read_bytes()
+
+
+_IMAGE = _image()
