@@ -103,11 +103,11 @@ DHCP: Final = GoStruct(
         ("Netmask", "netmask", _string),
         ("Gateway", "gateway", _string),
         ("Hostname", "hostname", _string),
-        ("IPv6", "ipv6", DHCP_V6),
         ("VLANID", "vlanId", _string),
         ("Nameservers", "nameservers", _strings),
         ("Timeservers", "timeservers", _strings),
         ("LeaseTimeSeconds", "leaseTimeSeconds", _int),
+        ("IPv6", "ipv6", DHCP_V6),
     ),
 )
 NETWORK_INTERFACE: Final = GoStruct(
