@@ -11,8 +11,7 @@ from edge.dhcp6.boot import Boot6, Client6
 from edge.dhcp6.datagram import Received6
 from edge.dhcp6.wire import Message6, MessageType6, Option, Relay
 from edge.journey.events import Outcome, Recorder, Step, Value
-from edge.machines import Machine
-from tink.api.v1alpha2 import API_VERSION
+from edge.machines import Machine, hardware_manifest
 from tink.limits.once_per import OncePer, Tally, times
 
 log = logging.getLogger(__name__)
@@ -29,7 +28,8 @@ class Reports6:
         """`clock` gives seconds of any epoch; `prefix` is a network of ours, for manifests to copy."""
         self._record = record
         self._clock = clock
-        self._prefix = prefix
+        free = "a free address of the machine's network; without it the machine gets no answer"
+        self._address = ("ipv6:", f"  address: {prefix}50  # {free}")
         self._machine_once = OncePer(_INTERVAL_SECONDS, _MACHINES)
         self._tally = Tally(_INTERVAL_SECONDS, _MACHINES)
         self._stranger_once = OncePer(_INTERVAL_SECONDS, _MACHINES)
@@ -69,7 +69,7 @@ class Reports6:
             return
         where = f" through relay {relays[0].link}" if relays else ""
         line = f"seen, not registered: DHCPv6 {message.type.name} from {client.description}{where}"
-        detail: dict[str, Value] = {"client": client.description, "manifest": hardware_manifest(mac, self._prefix)}
+        detail: dict[str, Value] = {"client": client.description, "manifest": hardware_manifest(mac, self._address)}
         duid = message.get(Option.CLIENTID) or b""
         if duid[:2] == b"\0\4" and len(duid) == 18:
             # iPXE and systems write it as it is; EDK2 in SMBIOS' order, which nothing tells from that.
@@ -81,25 +81,3 @@ class Reports6:
         """A message makes no sense; who sent it may be anybody."""
         if self._packet_once.due((received.source, why[:40]), self._clock()):
             log.warning("a DHCPv6 message from %s port %d is ignored: %s", *received[:2], why)
-
-
-def hardware_manifest(mac: str, prefix: str) -> str:
-    """A Hardware manifest for `mac`, ready to be completed and given to `kubectl apply -f -`."""
-    name = "machine-" + mac.replace(":", "-")
-    return f"""\
-apiVersion: {API_VERSION}
-kind: Hardware
-metadata:
-  name: {name}
-spec:
-  networkInterfaces:
-    "{mac}":
-      dhcp:
-        hostname: {name}
-        # ipv6:
-        #   address: {prefix}50  # a free address of the machine's network; without it the machine gets no answer
-  # osie:
-  #   name: the OSIE to netboot
-  # storageDevices:
-  #   - /dev/sda
-"""

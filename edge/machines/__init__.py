@@ -3,13 +3,14 @@
 Which machines there are: `inventory`; whether one may netboot: `policy`, which asks `pending_workflows`. What is one's
 own: its script (`scripts`), by which program it boots (`boot_paths`), the files of its OSIE (`osie_files`), its
 documents that stand in Secrets (`secret_documents`). What is shown on its Hardware: `conditions`, `mistakes`,
-`boot_problems`.
+`boot_problems`. Of one that nobody has registered: `manifest`.
 """
 
 from edge.machines.boot_paths import BootPaths
 from edge.machines.boot_problems import BootProblemWriter, Problem
 from edge.machines.conditions import ConditionWriter
 from edge.machines.inventory import Inventory, Machine
+from edge.machines.manifest import hardware_manifest
 from edge.machines.mistakes import MistakeWriter
 from edge.machines.osie_files import UKI, UKI_FILE, Located, NoArtifactError, OsieFiles, OsieLookup
 from edge.machines.pending_workflows import PendingWorkflows
@@ -38,5 +39,6 @@ __all__ = [
     "Problem",
     "ReadSecret",
     "SecretDocuments",
+    "hardware_manifest",
     "no_api",
 ]

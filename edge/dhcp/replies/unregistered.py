@@ -13,7 +13,7 @@ from edge.dhcp.boot import Client
 from edge.dhcp.wire import options
 from edge.dhcp.wire.codec import Message, MessageType
 from edge.journey.events import Outcome, Recorder, Step
-from tink.api.v1alpha2 import API_VERSION
+from edge.machines import hardware_manifest
 from tink.limits.once_per import OncePer
 
 INTERVAL_SECONDS = 60.0
@@ -21,32 +21,14 @@ MACHINES_PER_INTERVAL = 600
 """A rack that is powered on is heard in full within its ROMs' four tries; a flood of invented MACs stops here."""
 
 
-def hardware_manifest(mac: str, server_ip: str) -> str:
-    """A Hardware manifest for `mac`, ready to be completed and given to `kubectl apply -f -`.
-
-    The address is left to the operator: it is commented out, so that applying it unread gives no machine a wrong one.
-    The MAC is quoted, because YAML 1.1 reads an unquoted one of digits as a number in base 60.
-    """
-    name = "machine-" + mac.replace(":", "-")
+def proposed(server_ip: str) -> tuple[str, ...]:
+    """The lines of an address that are free to be filled in, in the network of this server."""
     network = server_ip.rpartition(".")[0]
-    return f"""\
-apiVersion: {API_VERSION}
-kind: Hardware
-metadata:
-  name: {name}
-spec:
-  networkInterfaces:
-    "{mac}":
-      dhcp:
-        hostname: {name}
-        # ip: {network}.50  # a free address of the machine's network; without it the machine gets no answer
-        # netmask: 255.255.255.0
-        # gateway: {network}.1
-  # osie:
-  #   name: the OSIE to netboot
-  # storageDevices:
-  #   - /dev/sda
-"""
+    return (
+        f"ip: {network}.50  # a free address of the machine's network; without it the machine gets no answer",
+        "netmask: 255.255.255.0",
+        f"gateway: {network}.1",
+    )
 
 
 class Unregistered:
@@ -67,7 +49,7 @@ class Unregistered:
         text = f"seen, not registered: DHCP{message_type.name} from {client.description}{where}"
         if answer:
             text += f", told to boot: {answer}"
-        detail = {"client": client.description, "manifest": hardware_manifest(mac, self._server_ip)}
+        detail = {"client": client.description, "manifest": hardware_manifest(mac, proposed(self._server_ip))}
         if relay:
             detail["relay"] = relay
         uuid = message.options.get(options.CLIENT_UUID, b"")  # RFC 4578 section 2.3: a type, which is 0, and 16 bytes

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import yaml
 
-from edge.dhcp.replies.unregistered import hardware_manifest
+from edge.dhcp.replies.unregistered import proposed
+from edge.machines import hardware_manifest
 from tink.api.v1alpha2 import Hardware
 from tink.limits.once_per import OncePer
 
 
 def test_manifest_is_a_hardware_that_gives_nobody_an_address_until_it_is_completed() -> None:
     # Digits only: unquoted, YAML 1.1 would read it as a number.
-    text = hardware_manifest("52:54:00:12:34:56", "172.31.0.1")
+    text = hardware_manifest("52:54:00:12:34:56", proposed("172.31.0.1"))
     hardware = Hardware.model_validate(yaml.safe_load(text))
     assert hardware.metadata.name == "machine-52-54-00-12-34-56"
     interface = hardware.spec.network_interfaces["52:54:00:12:34:56"]
@@ -20,7 +21,11 @@ def test_manifest_is_a_hardware_that_gives_nobody_an_address_until_it_is_complet
 
 
 def test_completed_manifest_is_a_reservation() -> None:
-    text = hardware_manifest("52:54:00:12:34:56", "172.31.0.1").replace("# ip:", "ip:").replace("# netmask", "netmask")
+    text = (
+        hardware_manifest("52:54:00:12:34:56", proposed("172.31.0.1"))
+        .replace("# ip:", "ip:")
+        .replace("# netmask", "netmask")
+    )
     interface = Hardware.model_validate(yaml.safe_load(text)).spec.network_interfaces["52:54:00:12:34:56"]
     assert interface.dhcp is not None
     assert (interface.dhcp.ip, interface.dhcp.netmask) == ("172.31.0.50", "255.255.255.0")
