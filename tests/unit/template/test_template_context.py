@@ -57,7 +57,10 @@ def shown(text: str, hardware: dict[str, Any] = HARDWARE, params: dict[str, str]
         (f'{{{{(index .Hardware.NetworkInterfaces "{MAC}").DHCP.IP}}}}', "10.0.0.5"),
         ("{{range $mac, $nic := .Hardware.NetworkInterfaces}}{{$mac}} {{$nic.DHCP.VLANID}}{{end}}", f"{MAC} 100"),
         ("{{range .Hardware.NetworkInterfaces}}{{.DisableNetboot}}{{.DisableDHCP}}{{end}}", "truefalse"),
-        ("{{range .Hardware.NetworkInterfaces}}{{.DHCP}}{{end}}", "{10.0.0.5 255.255.255.0   100 [1.1.1.1] [] 86400 { 0 []}}"),
+        (
+            "{{range .Hardware.NetworkInterfaces}}{{.DHCP}}{{end}}",
+            "{10.0.0.5 255.255.255.0   100 [1.1.1.1] [] 86400 { 0 []}}",
+        ),
         ("{{.hardware.metadata.name}} {{.hardware.metadata.labels.role}}", "node-1 worker"),
         ("{{.hardware.osie.name}} {{.hardware.spec.osie.name}} {{index .hardware.disks 1}}", "hook hook /dev/sda"),
     ],
