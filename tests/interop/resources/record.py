@@ -58,6 +58,33 @@ def _short(value: Any) -> str:
     return text if len(text) < 90 else f"{text[:40]}... ({len(text)} characters)"
 
 
+def ipv6(at: str) -> Iterator[Case]:
+    """Of DHCPv6's reservation, below `at`."""
+    good = ["2001:db8::10", "fd00::1", "2001:db8:0:1:2:3:4:5", "fd00:1::2:0:3", "64:ff9b::1"]
+    bad = [
+        *("", "2001:DB8::10", "2001:db8::10/64", "fd00::1%eth0", "fd00:::1", "fd00::1::2", "1:2:3:4:5:6:7", "10.0.0.1"),
+        *("fe80::1", "ff02::1", "::1", "::ffff:a00:1", "fd00::00a1", "fd00::12345", "1:2:3:4:5:6:7:8:9"),
+    ]
+    yield from values(f"{at}.ipv6.address", lambda v: nic(ipv6={"address": v}), "Hardware", good, bad)
+
+    none = f"{at}.ipv6.address", f"{at}.ipv6.address"  # it is neither spelled so, nor anybody's
+    yield case("Hardware: no IPv6 address at all", "Hardware", nic(ipv6={"address": "::"}), *none)
+
+    def beside(**more: Any) -> Object:
+        return nic(ipv6={"address": "fd00::1"} | more)
+
+    lengths = [1, 64, 128], [0, 129, -1]
+    yield from values(f"{at}.ipv6.prefixLength", lambda v: beside(prefixLength=v), "Hardware", *lengths)
+    servers = ["fd00::2"], ["10.0.0.1", "ns1", "fe80::1", ""]
+    yield from values(f"{at}.ipv6.nameservers[0]", lambda v: beside(nameservers=[v]), "Hardware", *servers)
+    yield case("Hardware: IPv6 without an address", "Hardware", nic(ipv6={"prefixLength": 64}), f"{at}.ipv6.address")
+    first, second = ({"dhcp": {"ipv6": {"address": address}}} for address in ("fd00::1", "fd00::2"))
+    two = {"networkInterfaces": {MAC: first, OTHER: second}}
+    yield case("Hardware: two IPv6 addresses", "Hardware", two)
+    same = {"networkInterfaces": {MAC: first, OTHER: first}}
+    yield case("Hardware: the same IPv6 address twice", "Hardware", same, "spec.networkInterfaces")
+
+
 def hardware() -> Iterator[Case]:
     at = f"spec.networkInterfaces[{MAC}].dhcp"
     addresses_good = ["192.168.0.10", "10.0.0.1", "255.255.255.255", "127.0.0.1"]
@@ -94,6 +121,7 @@ def hardware() -> Iterator[Case]:
     yield from values(f"{at}.hostname", lambda v: nic(hostname=v), "Hardware", names_good, names_bad)
     vlans_bad = ["", "0", "4095", "4096", "01", "-1", "1,2", "1-5", "a", "10000", "99999999999"]
     yield from values(f"{at}.vlanId", lambda v: nic(vlanId=v), "Hardware", ["1", "100", "999", "4094"], vlans_bad)
+    yield from ipv6(at)
     for field in ("nameservers", "timeservers"):
         good, bad = (
             ["10.0.0.1", "ntp.example.org", "ns1", "1.pool"],
