@@ -122,9 +122,8 @@ def test_machine_is_told_what_is_wrong_with_its_upstream(edge: Edge, kind: str) 
         return [message for message in edge.journey(MACS["near"], "failed") if message.startswith(prefix)]
 
     wait_until(lambda: bool(said()), lambda: edge.journey(MACS["near"], "failed"))
-    if (
-        "no room for" in said()[-1] and "no room" not in HOSTILE[kind]
-    ):  # the others had the cache, on a slow machine; alone, it hears of its own upstream
+    # The others had the cache, on a slow machine: alone, it hears of its own upstream.
+    if "no room for" in said()[-1] and "no room" not in HOSTILE[kind]:
         before, machine = len(said()), fetch(edge, kind)
         wait_until(lambda: len(said()) > before, lambda: edge.journey(MACS["near"], "failed"))
         machine.end()
