@@ -5,6 +5,8 @@
     [<mac>/]auto.ipxe                   the machine's script, for an iPXE that was built without HTTP
     [<mac>/]osie/<name>/kernel|initrd   what that script names, from the artifact cache
     [<mac>/]why.ipxe                    why one of them did not come
+    [<mac>/]pxelinux.cfg/01-<mac>       what U-Boot boots, in one of the two ways that it knows
+    [<mac>/]boot.scr.uimg               and in the other
     [<mac or serial>/]...               the operator's own files, e.g. the firmware of Raspberry Pis
 
 The name comes from a network that anybody may be on, in the spelling of firmware of thirty years. It is taken apart
@@ -21,8 +23,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from edge.artifacts import ArtifactError, Source
@@ -33,9 +36,10 @@ from edge.neighbour.resolution import AddressResolution
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, shown_name
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
-from ipxe.binaries import BootBinaries, BootPath, is_optional
+from ipxe import uboot
+from ipxe.binaries import BootBinaries, is_optional
 from ipxe.grub import WHY, machine_of
-from ipxe.scripts import Origin
+from ipxe.scripts import Dialect, Origin
 from tink.limits.newest import Newest
 
 MAX_FAILURES = 4096
@@ -54,7 +58,7 @@ _EXPECTED_MISSES = re.compile(
 )
 
 _OF_ONE_MACHINE = re.compile(
-    r"(auto|why|autoexec)\.ipxe|(grub|why)\.cfg|osie|[0-9a-f]{2}[:.-]?[0-9a-f]{2}", re.IGNORECASE
+    r"(auto|why|autoexec)\.ipxe|(grub|why)\.cfg|boot\.scr|osie|[0-9a-f]{2}[:.-]?[0-9a-f]{2}", re.IGNORECASE
 )
 """What names of files have that are made for one machine, or may be in a directory of its own; others have it, too."""
 _MAC_SEGMENT = re.compile(r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")
@@ -167,7 +171,12 @@ class BootFiles:
             case ["auto.ipxe" | "why.ipxe" | "autoexec.ipxe" as name] if self._scripts is not None:
                 return self._script(asked, name, self._scripts)
             case ["grub", name] if self._scripts is not None and machine_of(name) is not None:
-                return self._operators_or_our_grub(asked, name, self._scripts)
+                return self._operators_or(asked, partial(self._grub, asked, name, self._scripts))
+            case [uboot.CONFIG_DIRECTORY, name] if self._scripts is not None and uboot.machine_of(name) is not None:
+                ours = partial(self._extlinux, asked, name, self._scripts)
+                return self._operators_or(asked, ours, uboot.CONFIG_DIRECTORY)
+            case [uboot.BOOT_SCRIPT] if self._scripts is not None:
+                return self._operators_or(asked, partial(self._boot_script, asked, self._scripts))
             case ["osie", name, ("kernel" | "initrd") as part] if self._osie_files is not None:
                 return self._osie(asked, name, part, self._osie_files)
         return None
@@ -183,16 +192,38 @@ class BootFiles:
             return _text(scripts.why(mac, self._failures.get(mac, NO_FAILURE)), name, mac)
         return _text(scripts.script(mac, self._origin, client="iPXE over TFTP"), name, mac)
 
-    def _operators_or_our_grub(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened | Awaitable[Opened]:
-        if self._extra is None:
-            return self._grub(asked, name, scripts)
+    def _operators_or(
+        self, asked: _Asked, ours: Callable[[], Opened], directory: str = ""
+    ) -> Opened | Awaitable[Opened]:
+        """The operator's file of this name, or what is made here; not the latter where he has that directory."""
+        extra = self._extra
+        if extra is None:
+            return ours()
 
         async def choose() -> Opened:
             found = self._of_operator(asked)
             found = await found if isinstance(found, Awaitable) else found
-            return self._grub(asked, name, scripts) if isinstance(found, Refusal) else found
+            if isinstance(found, TftpFile) or (directory and await asyncio.to_thread((extra / directory).is_dir)):
+                return found
+            return ours()
 
         return choose()
+
+    def _extlinux(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
+        """`pxelinux.cfg/01-<mac>`, to that machine."""
+        mac = self._caller(replace(asked, named=uboot.machine_of(name)))
+        if isinstance(mac, Refusal):
+            return mac
+        script = scripts.script(mac, self._origin, client="U-Boot", dialect=Dialect.EXTLINUX)
+        return _text(script, f"{uboot.CONFIG_DIRECTORY}/{name}", mac)
+
+    def _boot_script(self, asked: _Asked, scripts: MachineScripts) -> Opened:
+        """`boot.scr.uimg`, of the machine that asks."""
+        mac = self._caller(asked)
+        if isinstance(mac, Refusal):
+            return mac
+        script = scripts.script(mac, self._origin, client="U-Boot", dialect=Dialect.U_BOOT)
+        return TftpFile(uboot.script_image(script), uboot.BOOT_SCRIPT, mac, step=Step.SCRIPT)
 
     def _grub(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
         """`grub.cfg` by the caller's address, or the same with its own MAC behind it (`grub.cfg-01-<mac>`)."""
@@ -202,8 +233,8 @@ class BootFiles:
             return mac
         if name == WHY:
             failure = self._failures.get(mac)
-            return _text(scripts.why(mac, failure, BootPath.GRUB) if failure else scripts.not_started(mac), name, mac)
-        return _text(scripts.script(mac, self._origin, client="GRUB over TFTP", path=BootPath.GRUB), name, mac)
+            return _text(scripts.why(mac, failure, Dialect.GRUB) if failure else scripts.not_started(mac), name, mac)
+        return _text(scripts.script(mac, self._origin, client="GRUB over TFTP", dialect=Dialect.GRUB), name, mac)
 
     def _osie(self, asked: _Asked, name: str, part: str, osie_files: OsieFiles) -> Opened | Awaitable[Opened]:
         mac = self._caller(asked)

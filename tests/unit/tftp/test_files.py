@@ -292,9 +292,9 @@ async def test_names_of_nothing_are_not_found(edge: Edge, name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "pxelinux.cfg/default", "pxelinux.cfg/01-52-54-00-12-34-56", "/boot/pxelinux.cfg/C0A80001",
+        "pxelinux.cfg/default", "pxelinux.cfg/0A000032", "/boot/pxelinux.cfg/C0A80001", "boot.scr",
         "grub/grub.cfg-0A000001",
-        "grub.cfg-01-52-54-00-12-34-56", "boot.scr.uimg", f"{MAC}/pxelinux.cfg/default", "revocations_sku.efi",
+        "grub.cfg-01-52-54-00-12-34-56", f"{MAC}/pxelinux.cfg/default", "revocations_sku.efi",
         "revocations_sbat.efi", "shim_certificate_0.efi", "/grub/x86_64-efi/command.lst", "/grub/x86_64-efi/http.mod",
     ],
 )  # fmt: skip
@@ -348,6 +348,34 @@ async def test_operators_own_grub_cfg_is_served_instead_of_ours(edge: Edge) -> N
     (edge.extra / "grub" / "grub.cfg").write_text("set mine=1")
     assert await edge.text("grub/grub.cfg") == "set mine=1"
     assert (await edge.refused("grub/grub.cfg", LOCKED_IP)).code is ErrorCode.ACCESS_VIOLATION
+
+
+@pytest.mark.parametrize("name", ["", "/", f"{MAC}/"])
+async def test_u_boot_gets_what_it_boots_in_both_of_its_languages(edge: Edge, name: str) -> None:
+    config = await edge.text(f"{name}pxelinux.cfg/01-52-54-00-12-34-56")
+    assert f"worker_id={MAC} " in config
+    script = await edge.get(f"{name}boot.scr.uimg")
+    assert isinstance(script, TftpFile)
+    assert f"worker_id={MAC} ".encode() in bytes(script.content)
+    assert [event.message for event in edge.journey.events(MAC)] == ["script sent: OSIE default/lab"] * 2
+
+
+async def test_u_boot_is_given_no_other_machines_script(edge: Edge) -> None:
+    refusal = await edge.refused("pxelinux.cfg/01-52-54-00-12-34-56", OTHER_IP)
+    assert (refusal.code, refusal.mac, refusal.about) == (ErrorCode.ACCESS_VIOLATION, OTHER, MAC)
+    for name in ("pxelinux.cfg/01-52-54-00-12-34-56", "boot.scr.uimg"):
+        assert (await edge.refused(name, STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
+    assert "Hardware default/lab-2" in (await edge.refused("boot.scr.uimg", LOCKED_IP)).message
+
+
+async def test_site_with_pxelinux_goes_on_with_its_own_configuration(edge: Edge) -> None:
+    """Its `default` would never be reached if each machine found a file of its own."""
+    (edge.extra / "pxelinux.cfg").mkdir()
+    assert (await edge.refused("pxelinux.cfg/01-52-54-00-12-34-56")).expected
+    (edge.extra / "pxelinux.cfg" / "default").write_text("label mine")
+    assert await edge.text("pxelinux.cfg/default") == "label mine"
+    (edge.extra / "boot.scr.uimg").write_text("mine")
+    assert await edge.text("boot.scr.uimg") == "mine"
 
 
 async def test_grub_shows_why_its_kernel_did_not_come(edge: Edge) -> None:
