@@ -88,6 +88,8 @@ class Dialect(Enum):
     GRUB = auto()
     EXTLINUX = auto()  # `pxelinux.cfg/...`, as U-Boot reads it
     U_BOOT = auto()  # commands of U-Boot's shell
+    PI_CONFIG = auto()  # `config.txt` of a Raspberry Pi
+    PI_COMMAND_LINE = auto()  # and its `cmdline.txt`
 
 
 class LogsTo(Enum):

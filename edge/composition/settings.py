@@ -67,6 +67,7 @@ class EdgeSettings:
     boot_path: BootPath = BootPath.IPXE
     osie_dir: Path | None = None
     tftp_dir: Path | None = None
+    rpi_dir: Path | None = None
     tftp_single_port: bool = False
     cache_bytes: int | None = None
     allowed_upstreams: Networks = ()

@@ -17,7 +17,7 @@ _GROUPS: Final = {
         router-advertisements ipv6-router decline-quarantine
     """,
     "Netboot": """
-        netboot-when default-osie boot-path ipxe-dir shim-dir tftp-dir tftp-single-port insecure-registry
+        netboot-when default-osie boot-path ipxe-dir shim-dir tftp-dir rpi-dir tftp-single-port insecure-registry
         kernel-parameters syslog
     """,
     "Metadata": "imds-tokens metadata-nat metadata-tokens metadata-token-key metadata-token-lifetime",

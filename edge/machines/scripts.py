@@ -19,6 +19,7 @@ from edge.machines.osie_files import OsieLookup
 from edge.machines.policy import NetbootPolicy
 from ipxe.direct import DirectScripts
 from ipxe.grub import GrubScripts
+from ipxe.raspberry_pi import PiCommandLines, PiConfigs
 from ipxe.scripts import Dialect, Origin, Script, ScriptError, Scripts
 from ipxe.uboot import ExtlinuxScripts, UBootScripts
 from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
@@ -58,7 +59,10 @@ class MachineScripts:
         self._policy = policy
         self._osie = osie
         self._scripts = scripts
-        direct: tuple[type[DirectScripts], ...] = (GrubScripts, ExtlinuxScripts, UBootScripts)
+        direct: tuple[type[DirectScripts], ...] = (
+            *(GrubScripts, ExtlinuxScripts, UBootScripts),
+            *(PiConfigs, PiCommandLines),
+        )
         self._direct = {each.dialect: each(scripts) for each in direct}
         self._record = record
         self._default_osie = default_osie

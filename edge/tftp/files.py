@@ -7,7 +7,8 @@
     [<mac>/]why.ipxe                    why one of them did not come
     [<mac>/]pxelinux.cfg/01-<mac>       what U-Boot boots, in one of the two ways that it knows
     [<mac>/]boot.scr.uimg               and in the other
-    [<mac or serial>/]...               the operator's own files, e.g. the firmware of Raspberry Pis
+    [<mac or serial>/]config.txt        what the firmware of a Raspberry Pi boots, and beside it `cmdline.txt`
+    [<mac or serial>/]...               that firmware, and the operator's own files
 
 The name comes from a network that anybody may be on, in the spelling of firmware of thirty years. It is taken apart
 here. All but the operator's files are looked up in tables; those are looked up below one directory, and nothing leads
@@ -36,7 +37,7 @@ from edge.neighbour.resolution import AddressResolution
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, shown_name
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
-from ipxe import uboot
+from ipxe import raspberry_pi, uboot
 from ipxe.binaries import BootBinaries, is_optional
 from ipxe.grub import WHY, machine_of
 from ipxe.scripts import Dialect, Origin
@@ -51,7 +52,7 @@ _EXPECTED_MISSES = re.compile(
     r"autoexec\.ipxe"  # iPXE, beside the file it was loaded from, before anything else
     r"|(.*/)?pxelinux\.cfg/.*"  # PXELINUX and U-Boot, from their MAC to "default"
     r"|(.*/)?grub\.cfg(-.*)?"  # GRUB
-    r"|boot\.scr(\.uimg)?"  # U-Boot
+    r"|boot\.scr(\.uimg)?|[0-9a-f]{8}\.img"  # U-Boot; the second of its address, where it was told no boot file
     r"|(.*/)?grub/[a-z0-9_-]+/((command|fs|crypto|terminal)\.lst|[a-z0-9_]+\.mod)"  # GRUB, below its prefix
     r"|(.*/)?grub/(fonts|themes|locale)/.*",
     re.IGNORECASE,
@@ -62,7 +63,7 @@ _OF_ONE_MACHINE = re.compile(
 )
 """What names of files have that are made for one machine, or may be in a directory of its own; others have it, too."""
 _MAC_SEGMENT = re.compile(r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")
-_PI_SERIAL = re.compile(r"[0-9a-f]{8}|[0-9a-f]{16}")
+_MAX_PI_CONFIG_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,14 @@ class BootFiles:
         osie_files: OsieFiles | None = None,
         default_osie: tuple[str, str] | None = None,
         extra: Path | None = None,
+        pi_firmware: Path | None = None,
         resolution: AddressResolution | None = None,
     ) -> None:
         """`address` is ours on that network. Without `scripts`, `osie_files` or `extra` there are no such files.
 
         `default_osie`: namespace and name of the OSIE that machines without a Hardware may have. `extra`: the
-        operator's directory. `resolution`: where the neighbour table tells who asks, so that it can tell.
+        operator's directory; `pi_firmware`: that of the files that all Raspberry Pis boot. `resolution`: where the
+        neighbour table tells who asks, so that it can tell.
         """
         self._resolution = resolution
         self._binaries = binaries
@@ -114,6 +117,7 @@ class BootFiles:
         self._osie_files = osie_files
         self._default_osie = default_osie
         self._extra = extra
+        self._pi_firmware = pi_firmware
         self._snapshots = Snapshots()
         self._failures: Newest[str, str] = Newest(MAX_FAILURES)
 
@@ -161,13 +165,14 @@ class BootFiles:
             if binary is not None:
                 return TftpFile(binary.content, label=binary.name, mac=mac)
         asked = _Asked(request.client_ip, shown, segments, rest, named, at_address, mac)
-        return self._of_machine(asked) or self._of_operator(asked)
+        return self._of_machine(asked) or self._of_all(asked)
 
     # --- what is made for one machine -------------------------------------------------------------------------------
 
     def _of_machine(self, asked: _Asked) -> Opened | Awaitable[Opened] | None:
         """A script, kernel or initrd; None if the name is of another kind."""
-        match asked.rest:
+        # Whose serial number it is that a Raspberry Pi begins a name with, nobody knows.
+        match asked.rest[1:] if _is_of_pi(asked) else asked.rest:
             case ["auto.ipxe" | "why.ipxe" | "autoexec.ipxe" as name] if self._scripts is not None:
                 return self._script(asked, name, self._scripts)
             case ["grub", name] if self._scripts is not None and machine_of(name) is not None:
@@ -177,6 +182,8 @@ class BootFiles:
                 return self._operators_or(asked, ours, uboot.CONFIG_DIRECTORY)
             case [uboot.BOOT_SCRIPT] if self._scripts is not None:
                 return self._operators_or(asked, partial(self._boot_script, asked, self._scripts))
+            case [raspberry_pi.CONFIG | raspberry_pi.COMMAND_LINE as name] if self._scripts and self._pi_firmware:
+                return self._operators_or(asked, partial(self._of_pi, asked, name, self._scripts, self._pi_firmware))
             case ["osie", name, ("kernel" | "initrd") as part] if self._osie_files is not None:
                 return self._osie(asked, name, part, self._osie_files)
         return None
@@ -193,7 +200,7 @@ class BootFiles:
         return _text(scripts.script(mac, self._origin, client="iPXE over TFTP"), name, mac)
 
     def _operators_or(
-        self, asked: _Asked, ours: Callable[[], Opened], directory: str = ""
+        self, asked: _Asked, ours: Callable[[], Opened | Awaitable[Opened]], directory: str = ""
     ) -> Opened | Awaitable[Opened]:
         """The operator's file of this name, or what is made here; not the latter where he has that directory."""
         extra = self._extra
@@ -205,7 +212,8 @@ class BootFiles:
             found = await found if isinstance(found, Awaitable) else found
             if isinstance(found, TftpFile) or (directory and await asyncio.to_thread((extra / directory).is_dir)):
                 return found
-            return ours()
+            made = ours()
+            return await made if isinstance(made, Awaitable) else made
 
         return choose()
 
@@ -224,6 +232,24 @@ class BootFiles:
             return mac
         script = scripts.script(mac, self._origin, client="U-Boot", dialect=Dialect.U_BOOT)
         return TftpFile(uboot.script_image(script), uboot.BOOT_SCRIPT, mac, step=Step.SCRIPT)
+
+    async def _of_pi(self, asked: _Asked, name: str, scripts: MachineScripts, firmware: Path) -> Opened:
+        """`config.txt`, behind what the operator has in his for all, and `cmdline.txt`."""
+        mac = self._caller(asked)
+        if isinstance(mac, Refusal):
+            return mac
+        client = "Raspberry Pi"
+        if name == raspberry_pi.COMMAND_LINE:
+            dialect = Dialect.PI_COMMAND_LINE
+            return _text(scripts.script(mac, self._origin, client=client, dialect=dialect, recorded=False), name, mac)
+        try:
+            common = await asyncio.to_thread(_text_below, firmware, name)
+        except FileNotFoundError:
+            common = ""
+        except (OSError, ValueError) as error:
+            return Refusal(ErrorCode.UNDEFINED, f"--rpi-dir: {name}: {error}", mac)
+        script = scripts.script(mac, self._origin, client=client, dialect=Dialect.PI_CONFIG)
+        return _text(f"{common}\n{script}" if common else script, name, mac)
 
     def _grub(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
         """`grub.cfg` by the caller's address, or the same with its own MAC behind it (`grub.cfg-01-<mac>`)."""
@@ -301,23 +327,36 @@ class BootFiles:
 
     # --- the operator's files ---------------------------------------------------------------------------------------
 
+    def _of_all(self, asked: _Asked) -> Opened | Awaitable[Opened]:
+        """The operator's file of this name, or one that all Raspberry Pis boot."""
+        found, firmware = self._of_operator(asked), self._pi_firmware
+        if firmware is None or not asked.segments or not self._policy.decide(asked.at_address).allowed:
+            return found
+
+        async def look() -> Opened:
+            opened = await found if isinstance(found, Awaitable) else found
+            if isinstance(opened, TftpFile):
+                return opened
+            common = replace(asked, segments=asked.rest[1:] if _is_of_pi(asked) else asked.rest)
+            return await self._extra_file(firmware, common, opened, shared=False)
+
+        return look()
+
     def _of_operator(self, asked: _Asked) -> Opened | Awaitable[Opened]:
-        is_pi = len(asked.segments) > 1 and _PI_SERIAL.fullmatch(asked.segments[0].lower()) is not None
+        is_pi = _is_of_pi(asked)
         expected = bool(_EXPECTED_MISSES.fullmatch("/".join(asked.rest))) or is_optional("".join(asked.segments[-1:]))
         missing = Refusal(ErrorCode.NOT_FOUND, f"{asked.shown}: no such file", asked.mac, expected=expected)
         if not asked.segments:
             return missing
-        if self._extra is None:
-            if not is_pi:
-                return missing
-            return Refusal(
-                missing.code, f"{missing.message}; --tftp-dir names the firmware of Raspberry Pis", asked.mac
-            )
-        if not self._policy.decide(asked.at_address).allowed:
-            return missing
-        if is_pi:
+        has_firmware = self._extra is not None or self._pi_firmware is not None
+        if is_pi and not has_firmware:
+            message = f"{missing.message}; --rpi-dir names the firmware of Raspberry Pis"
+            return Refusal(missing.code, message, asked.mac)
+        if is_pi or (self._pi_firmware is not None and asked.named is not None):
             # A Pi asks for some twenty files, of which it needs six; which ones, is its own affair.
             missing = Refusal(missing.code, missing.message, asked.mac, expected=True)
+        if self._extra is None or not self._policy.decide(asked.at_address).allowed:
+            return missing
         # Whose serial number it is that a Raspberry Pi begins a name with, nobody knows; whose MAC it is, is known.
         if asked.named is not None and asked.named != self._callers.mac(asked.client_ip):
             asked = replace(asked, segments=asked.rest)
@@ -345,6 +384,20 @@ class BootFiles:
             os.close(fd)
         # The method of the snapshot keeps it, and with it the one copy for all, until the transfer has ended.
         return TftpFile(snapshot.content, label=shown_name("/".join(segments)), mac=asked.mac, close=snapshot.release)
+
+
+def _is_of_pi(asked: _Asked) -> bool:
+    """Whether the name begins with a directory that is named like the serial number of a Raspberry Pi."""
+    return len(asked.segments) > 1 and raspberry_pi.is_serial(asked.segments[0])
+
+
+def _text_below(root: Path, name: str) -> str:
+    """A short text of the operator's. Blocks. Raises OSError, ValueError."""
+    with os.fdopen(open_below(root, [name]), "rb") as file:
+        content = file.read(_MAX_PI_CONFIG_BYTES + 1)
+    if len(content) > _MAX_PI_CONFIG_BYTES:
+        raise ValueError(f"larger than {_MAX_PI_CONFIG_BYTES >> 10} KiB")
+    return content.decode("utf-8", "replace")
 
 
 def _explained(located: Located, error: Exception) -> str:

@@ -26,14 +26,10 @@ from edge.dhcp.boot.client import Client, ClientKind
 from edge.dhcp.wire import options
 from edge.dhcp.wire.codec import NO_ADDRESS
 from edge.machines import Machine, NetbootPolicy
+from ipxe import raspberry_pi
 from ipxe.binaries import BootBinaries, BootPath, NoBinaryError
 from ipxe.uboot import BOOT_SCRIPT
 from tink.printable import printable
-
-RASPBERRY_PI_OUIS: Final = frozenset(
-    {"b8:27:eb", "dc:a6:32", "e4:5f:01", "28:cd:c1", "d8:3a:dd", "2c:cf:67", "88:a2:9e"}
-)
-"""The address blocks of Raspberry Pi Ltd and the Foundation (IEEE MA-L)."""
 
 REFUSED_FILE: Final = "netboot-not-allowed"
 """The name at the end of the URL that a refused HTTP Boot ROM asks for in vain; Smee's, which operators know."""
@@ -261,7 +257,7 @@ def is_raspberry_pi(client: Client, mac: str) -> bool:
     """
     if client.kind is not ClientKind.PXE_ROM:
         return False
-    return client.architectures[:1] == (41,) or (client.architectures[:1] == (0,) and mac[:8] in RASPBERRY_PI_OUIS)
+    return client.architectures[:1] == (41,) or (client.architectures[:1] == (0,) and mac[:8] in raspberry_pi.OUIS)
 
 
 def _boot(siaddr: bytes, file: bytes, text: str, leading: bytes, terminator: bytes) -> Boot:
