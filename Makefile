@@ -57,6 +57,7 @@ test: venv
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh shim
+	@deploy/setup.sh u-boot
 	@deploy/setup.sh cloud-init
 	@deploy/setup.sh installed bookworm
 	@deploy/setup.sh installed $(SUITE)

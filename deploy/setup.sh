@@ -17,6 +17,8 @@
 #                              .venv/ipxe-bookworm or .venv/ipxe-trixie: the tests boot machines with an old and a new one
 #   setup.sh shim              unpack the shim and GRUB of Debian 12 and of 13 into .venv/shim-bookworm and .venv/shim-trixie:
 #                              the tests boot a machine with Secure Boot by both
+#   setup.sh u-boot            unpack Debian 12's U-Boot for QEMU's arm64 board into .venv/u-boot, and the QEMU that runs it
+#                              into .venv/bin: the tests boot a machine by it
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
 #   setup.sh kubectl [run]     use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
@@ -199,6 +201,14 @@ unpack_shim() { # two GRUBs: 2.06 loads by TFTP only, 2.12 by HTTP, too. Install
   done
 }
 
+unpack_uboot() { # with all of QEMU's that qemu-system-x86 needs as well
+  [ -e "$venv/u-boot/u-boot.bin" ] ||
+    (unpack bookworm u-boot-qemu usr/lib/u-boot/qemu_arm64 "$venv/u-boot") || die "the tests of U-Boot need Debian 12's"
+  [ -x "$venv/bin/qemu-system-aarch64" ] || command -v qemu-system-aarch64 >/dev/null ||
+    (unpack "$(system VERSION_CODENAME)" qemu-system-arm usr/bin/qemu-system-aarch64 "$venv/bin/qemu-system-aarch64") ||
+    die "the tests of U-Boot need qemu-system-aarch64"
+}
+
 unpack_tftpd() { # its package and atftpd's exclude each other
   [ -x "$venv/bin/in.tftpd" ] || [ -x /usr/sbin/in.tftpd ] || (unpack bookworm tftpd-hpa usr/sbin/in.tftpd "$venv/bin/in.tftpd") ||
     echo "setup: the benchmarks will do without tftpd-hpa" >&2
@@ -298,8 +308,9 @@ case ${1:-} in
   kubectl) unpack_kubectl "${2:-}" ;;
   ipxe) unpack_ipxe ;;
   shim) unpack_shim ;;
+  u-boot) unpack_uboot ;;
   tftpd) unpack_tftpd ;;
   cloud-init) make_cloud_init ;;
   installed) make_installed "${2:-}" ;;
-  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | shim | tftpd | cloud-init | installed [SUITE]" ;;
+  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | shim | u-boot | tftpd | cloud-init | installed [SUITE]" ;;
 esac

@@ -43,6 +43,42 @@ _SOL_PACKET, _PACKET_AUXDATA, _TP_STATUS_VLAN_VALID, _ETH_P_ALL = 263, 8, 0x10, 
 MAC, ADDRESS, ADDRESS6 = "52:54:00:12:34:56", "172.31.77.10", "fd31:77::10"
 
 
+UBOOT = "u-boot"
+"""Beside the lab's firmware: Debian's U-Boot on QEMU's arm64 board (`deploy/setup.sh u-boot`)."""
+
+# An arm64 kernel that writes its device tree, without NULs, to the serial port of QEMU's board `virt`, and switches it
+# off (Linux, Documentation/arch/arm64/booting.rst; DEN0022, SYSTEM_OFF).
+_BRANCH, _FLAGS, _ARM64_MAGIC = 0x14000010, 0xA, 0x644D5241
+_CODE = (
+    *(0xB9400401, 0x5AC00821),  # w1 = the size of the tree at x0, which is big-endian
+    0xD2A12002,  # x2 = the data register of the PL011
+    *(0x340000C1, 0x38401403, 0x51000421),  # for each byte of it
+    *(0x34FFFFA3, 0xB9000043, 0x17FFFFFB),  # to the port, if it is none of NUL
+    *(0x52B08000, 0x72800100, 0xD4000002, 0x14000000),
+)
+ARM64_KERNEL = struct.pack("<IIQQQQQQII", _BRANCH, 0, 0, 65536, _FLAGS, 0, 0, 0, _ARM64_MAGIC, 0)
+ARM64_KERNEL += struct.pack(f"<{len(_CODE)}I", *_CODE)
+
+
+class UBootMachine(Machine):
+    """An arm64 machine without a disk, whose firmware is U-Boot."""
+
+    async def power_on(self) -> None:
+        self.screen.touch()
+        self._process = await Daemon.start("machine", self._command(), self.screen.with_name("qemu.log"))
+
+    def _command(self) -> list[str | Path]:
+        beside = Path(sys.prefix) / "bin" / "qemu-system-aarch64"
+        return [
+            beside if beside.exists() else "qemu-system-aarch64",
+            *("-machine", "virt", "-cpu", "cortex-a57", "-m", str(self.settings.memory_mib), "-nodefaults"),
+            *("-display", "none", "-monitor", "none", "-bios", Path(sys.prefix) / "u-boot" / "u-boot.bin"),
+            *("-chardev", f"file,id=screen,path={self.screen}", "-serial", "chardev:screen"),
+            *("-netdev", f"tap,id=net,ifname={self.settings.tap},script=no,downscript=no"),
+            *("-device", f"virtio-net-device,netdev=net,mac={self.settings.mac}"),
+        ]
+
+
 class Watched:
     """What has been seen so far, and when it was what is waited for."""
 
@@ -100,6 +136,8 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
         osie_dir.mkdir()
         for part in ("kernel", "initrd"):
             (osie_dir / part).write_bytes(b"MZ no kernel" * 10000)
+        if arguments.firmware == UBOOT:
+            (osie_dir / "kernel").write_bytes(ARM64_KERNEL.ljust(1 << 20, b"\0"))
     manifests(objects, json.loads(arguments.spec), osie_dir, ipv6=arguments.ipv6)
     if arguments.vlan:
         await _start_trunk(network, arguments.vlan, stack)
@@ -116,10 +154,11 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     edge = await Daemon.start("up", up, log)
     stack.push_async_callback(edge.stop)
     await _ready(edge, network.host)
-    firmware, memory = Firmware(arguments.firmware), arguments.memory
+    is_uboot, memory = arguments.firmware == UBOOT, arguments.memory
+    firmware = Firmware.BIOS if is_uboot else Firmware(arguments.firmware)
     more = {"memory_mib": memory, "ipv6": arguments.ipv6}
     settings = MachineSettings(MAC, network.tap, firmware, processors=1, disk_mib=1, **more)
-    machine = Machine(settings, directory)
+    machine = (UBootMachine if is_uboot else Machine)(settings, directory)
     watched = Watched(arguments.until, directory / "data")
     stack.push_async_callback(machine.power_off)
     await machine.power_on()
@@ -216,7 +255,7 @@ async def _ready(edge: Daemon, address: str) -> None:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--firmware", choices=[firmware.value for firmware in Firmware], required=True)
+    parser.add_argument("--firmware", choices=[*map(str, Firmware), UBOOT], required=True)
     parser.add_argument("--until", required=True)
     parser.add_argument("--within", type=float, default=50)
     parser.add_argument("--linger", type=float, default=0)
