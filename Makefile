@@ -81,8 +81,9 @@ test-fresh: venv
 	python -m pytest tests/fresh
 
 soak: venv
-	@deploy/setup.sh packages lab uefi test bench
+	@deploy/setup.sh packages lab uefi arm64 test bench
 	@deploy/setup.sh kubectl
+	@deploy/setup.sh ipxe
 	@deploy/setup.sh shim
 	python -m pytest -m soak -o faulthandler_timeout=0
 	CHAOS_WORKFLOWS=$${CHAOS_WORKFLOWS:-1000} python -m pytest tests/interop/test_chaos.py -o faulthandler_timeout=0

@@ -14,7 +14,8 @@
 #   setup.sh lock [PACKAGE...] write deploy/requirements.txt anew from pyproject.toml: versions stay as they are where
 #                              they fit; PACKAGE gets its newest one, `all` all of them
 #   setup.sh ipxe              unpack the iPXE of Debian 12 and of 13 that this machine does not have, into
-#                              .venv/ipxe-bookworm or .venv/ipxe-trixie: the tests boot machines with an old and a new one
+#                              .venv/ipxe-bookworm or .venv/ipxe-trixie: the tests boot machines with an old and a new one;
+#                              and Debian 13's for arm64 into .venv/ipxe-arm64
 #   setup.sh shim              unpack the shim and GRUB of Debian 12 and of 13 into .venv/shim-bookworm and .venv/shim-trixie:
 #                              the tests boot a machine with Secure Boot by both
 #   setup.sh u-boot            unpack Debian 12's U-Boot for QEMU's arm64 board into .venv/u-boot, and the QEMU that runs it
@@ -42,6 +43,8 @@ declare -A sets=(
          busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs debian-archive-keyring"
   # For its machines with UEFI.
   [uefi]="ovmf"
+  # And with arm64.
+  [arm64]="qemu-system-arm qemu-efi-aarch64"
   # Real clients that the tests let speak to the servers.
   [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp
           curl wget gpg gpg-agent gpgv sqv runc crun docker.io containerd podman netavark docker-registry skopeo umoci
@@ -187,6 +190,8 @@ unpack_ipxe() { # on Debian 12 and 13, one of them is there
       (unpack "$suite" ipxe "$program" "$target/${program##*/}") || die "the tests of iPXE need Debian $suite's"
     fi
   done
+  [ -e "$venv/ipxe-arm64/ipxe-arm64.efi" ] ||
+    (unpack trixie ipxe usr/lib/ipxe/ipxe-arm64.efi "$venv/ipxe-arm64/ipxe-arm64.efi") || die "arm64 needs Debian 13's iPXE"
 }
 
 unpack_shim() { # two GRUBs: 2.06 loads by TFTP only, 2.12 by HTTP, too. Installed, they would write a boot loader

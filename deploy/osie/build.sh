@@ -78,25 +78,10 @@ suite=bookworm
 mirrors=$(debian_sources "$suite")
 [ -n "$mirrors" ] || die "apt knows no Debian $suite mirror: run apt-get update, and look at /etc/apt/sources.list*"
 
-if [ -n "$is_foreign" ]; then # an apt that knows that processor's packages: this host's need not
-  apt=$work/apt
-  mkdir -p "$apt"/{lists/partial,cache/archives/partial,empty}
-  : >"$apt/status"
-  echo "$mirrors" >"$apt/sources.list"
-  cat >"$apt/apt.conf" <<CONF
-APT::Architecture "$arch";
-APT::Architectures "$arch";
-Dir::Etc::sourcelist "$apt/sources.list";
-Dir::Etc::sourceparts "$apt/empty";
-Dir::State::lists "$apt/lists";
-Dir::State::status "$apt/status";
-Dir::Cache "$apt/cache";
-APT::Sandbox::User "root";
-Acquire::Languages "none";
-CONF
+if [ -n "$is_foreign" ]; then
   say "fetching the package lists of Debian $suite for $arch"
-  export APT_CONFIG=$apt/apt.conf
-  apt-get -q -q update >&2
+  APT_CONFIG=$(foreign_apt "$work/apt" "$arch" "$mirrors")
+  export APT_CONFIG
 fi
 
 kernel_image=$(kernel_image "$kernel_package")
