@@ -59,7 +59,8 @@ _EXPECTED_MISSES = re.compile(
 )
 
 _OF_ONE_MACHINE = re.compile(
-    r"(auto|why|autoexec)\.ipxe|(grub|why)\.cfg|boot\.scr|osie|[0-9a-f]{2}[:.-]?[0-9a-f]{2}", re.IGNORECASE
+    r"(auto|why|autoexec)\.ipxe|(grub|why)\.cfg|boot\.scr|(config|cmdline)\.txt|osie|[0-9a-f]{2}[:.-]?[0-9a-f]{2}",
+    re.IGNORECASE,
 )
 """What names of files have that are made for one machine, or may be in a directory of its own; others have it, too."""
 _MAC_SEGMENT = re.compile(r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")

@@ -143,6 +143,7 @@ def make_edge(path: Path, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any) -> 
         default_osie=default_osie,
         extra=how.get("extra", extra),
         pi_firmware=how.get("pi_firmware"),
+        resolution=how.get("resolution"),
     )
     inventory.on_change(scripts.machine_changed)
     inventory.on_change(files.machine_changed)
@@ -400,6 +401,31 @@ async def test_what_is_made_for_a_machine_is_served_to_no_other(edge: Edge, name
     answer = await edge.refused(f"{MAC}/{name}", client)
     assert answer.code is ErrorCode.ACCESS_VIOLATION
     assert edge.cache.asked == []
+
+
+class Nobody:
+    """In place of the resolution: the neighbour table does not know who asks, and nobody answers ARP."""
+
+    def is_due(self, _ip: str) -> bool:
+        return True
+
+    async def resolve(self, _ip: str) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "auto.ipxe", "why.ipxe", "grub/grub.cfg", "osie/lab/kernel", "boot.scr.uimg",
+        "pxelinux.cfg/01-52-54-00-12-34-56", "config.txt", "cmdline.txt", f"{PI}/cmdline.txt",
+    ],
+)  # fmt: skip
+async def test_what_is_made_for_a_machine_is_told_to_nobody_whose_mac_is_not_known(tmp_path: Path, name: str) -> None:
+    firmware = tmp_path / "rpi"
+    firmware.mkdir()
+    edge = make_edge(tmp_path, pi_firmware=firmware, resolution=Nobody())
+    assert "nobody answers ARP" in (await edge.refused(name)).message
+    assert await edge.text("snponly.efi") == "snponly"
 
 
 # --- kernels and initrds ---------------------------------------------------------------------------------------------
