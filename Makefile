@@ -62,6 +62,7 @@ test: venv
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh shim
+	@deploy/setup.sh u-boot
 	@deploy/setup.sh cloud-init
 	@deploy/setup.sh installed bookworm
 	@deploy/setup.sh installed $(SUITE)
@@ -85,7 +86,7 @@ test-fresh: venv
 	python -m pytest tests/fresh
 
 soak: venv
-	@deploy/setup.sh packages lab uefi test bench
+	@deploy/setup.sh packages lab uefi arm64 test bench
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh shim

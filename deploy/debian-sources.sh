@@ -28,3 +28,25 @@ lists_hook() {
   # shellcheck disable=SC2016  # $1 is the hook's
   printf 'mkdir -p "$1/var/lib/apt/lists/partial" && find "%s" -maxdepth 1 \( -name "*_InRelease" -o -name "*_Packages" \) -exec cp -t "$1/var/lib/apt/lists" {} +\n' "${lists%/}"
 }
+
+# foreign_apt DIR ARCH SOURCES: the path of an apt configuration (for APT_CONFIG) in DIR that knows the packages for this
+# processor and no other, with their lists fetched: this host's own apt need not know them.
+foreign_apt() {
+  local dir=$1 arch=$2
+  mkdir -p "$dir"/{lists/partial,cache/archives/partial,empty}
+  : >"$dir/status"
+  echo "$3" >"$dir/sources.list"
+  cat >"$dir/apt.conf" <<CONF
+APT::Architecture "$arch";
+APT::Architectures "$arch";
+Dir::Etc::sourcelist "$dir/sources.list";
+Dir::Etc::sourceparts "$dir/empty";
+Dir::State::lists "$dir/lists";
+Dir::State::status "$dir/status";
+Dir::Cache "$dir/cache";
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+CONF
+  APT_CONFIG=$dir/apt.conf apt-get -q -q update >&2
+  echo "$dir/apt.conf"
+}

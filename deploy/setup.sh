@@ -14,9 +14,12 @@
 #   setup.sh lock [PACKAGE...] write deploy/requirements.txt anew from pyproject.toml: versions stay as they are where
 #                              they fit; PACKAGE gets its newest one, `all` all of them
 #   setup.sh ipxe              unpack the iPXE of Debian 12 and of 13 that this machine does not have, into
-#                              .venv/ipxe-bookworm or .venv/ipxe-trixie: the tests boot machines with an old and a new one
+#                              .venv/ipxe-bookworm or .venv/ipxe-trixie: the tests boot machines with an old and a new one;
+#                              and Debian 13's for arm64 into .venv/ipxe-arm64
 #   setup.sh shim              unpack the shim and GRUB of Debian 12 and of 13 into .venv/shim-bookworm and .venv/shim-trixie:
 #                              the tests boot a machine with Secure Boot by both
+#   setup.sh u-boot            unpack Debian 12's U-Boot for QEMU's arm64 board into .venv/u-boot, and the QEMU that runs it
+#                              into .venv/bin: the tests boot a machine by it
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
 #   setup.sh kubectl [run]     use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
@@ -40,6 +43,8 @@ declare -A sets=(
          busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs debian-archive-keyring"
   # For its machines with UEFI.
   [uefi]="ovmf"
+  # And with arm64.
+  [arm64]="qemu-system-arm qemu-efi-aarch64"
   # Real clients that the tests let speak to the servers.
   [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp sbsigntool
           curl wget gpg gpg-agent gpgv sqv runc crun docker.io containerd podman netavark docker-registry skopeo umoci
@@ -186,6 +191,8 @@ unpack_ipxe() { # on Debian 12 and 13, one of them is there
       (unpack "$suite" ipxe "$program" "$target/${program##*/}") || die "the tests of iPXE need Debian $suite's"
     fi
   done
+  [ -e "$venv/ipxe-arm64/ipxe-arm64.efi" ] ||
+    (unpack trixie ipxe usr/lib/ipxe/ipxe-arm64.efi "$venv/ipxe-arm64/ipxe-arm64.efi") || die "arm64 needs Debian 13's iPXE"
 }
 
 unpack_shim() { # two GRUBs: 2.06 loads by TFTP only, 2.12 by HTTP, too. Installed, they would write a boot loader
@@ -198,6 +205,14 @@ unpack_shim() { # two GRUBs: 2.06 loads by TFTP only, 2.12 by HTTP, too. Install
       (unpack "$suite" grub-efi-amd64-signed usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed "$target/grubx64.efi") ||
       die "the tests of Secure Boot need Debian $suite's shim and GRUB"
   done
+}
+
+unpack_uboot() { # with all of QEMU's that qemu-system-x86 needs as well
+  [ -e "$venv/u-boot/u-boot.bin" ] ||
+    (unpack bookworm u-boot-qemu usr/lib/u-boot/qemu_arm64 "$venv/u-boot") || die "the tests of U-Boot need Debian 12's"
+  [ -x "$venv/bin/qemu-system-aarch64" ] || command -v qemu-system-aarch64 >/dev/null ||
+    (unpack "$(system VERSION_CODENAME)" qemu-system-arm usr/bin/qemu-system-aarch64 "$venv/bin/qemu-system-aarch64") ||
+    die "the tests of U-Boot need qemu-system-aarch64"
 }
 
 unpack_tftpd() { # its package and atftpd's exclude each other
@@ -299,8 +314,9 @@ case ${1:-} in
   kubectl) unpack_kubectl "${2:-}" ;;
   ipxe) unpack_ipxe ;;
   shim) unpack_shim ;;
+  u-boot) unpack_uboot ;;
   tftpd) unpack_tftpd ;;
   cloud-init) make_cloud_init ;;
   installed) make_installed "${2:-}" ;;
-  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | shim | tftpd | cloud-init | installed [SUITE]" ;;
+  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | shim | u-boot | tftpd | cloud-init | installed [SUITE]" ;;
 esac

@@ -34,7 +34,6 @@ from urllib.parse import quote
 from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
-from ipxe.binaries import BootPath
 from ipxe.parameters import (
     MAX_CHARACTERS,
     ParametersError,
@@ -80,6 +79,17 @@ MAX_SHOWN = 400
 
 class ScriptError(ValueError):
     """There is no script for this machine. The message names the Hardware or OSIE, the field and what to do."""
+
+
+class Dialect(Enum):
+    """In which language a script is written: which program reads it."""
+
+    IPXE = auto()
+    GRUB = auto()
+    EXTLINUX = auto()  # `pxelinux.cfg/...`, as U-Boot reads it
+    U_BOOT = auto()  # commands of U-Boot's shell
+    PI_CONFIG = auto()  # `config.txt` of a Raspberry Pi
+    PI_COMMAND_LINE = auto()  # and its `cmdline.txt`
 
 
 class LogsTo(Enum):
@@ -180,7 +190,7 @@ class Plan:
     """What the agent calls itself; empty: by the MAC."""
     logs: bool = False
     """Whether the machine is to send its log lines here."""
-    path: BootPath = BootPath.IPXE
+    dialect: Dialect = Dialect.IPXE
     """Which program loads the kernel."""
 
 
@@ -403,7 +413,7 @@ class Scripts:
         if registries:
             words.append(f"insecure_registries={','.join(registries)}")
         words.append(f"{SIGN_PARAMETER}={self._sign_url(plan.origin, 'up')}")
-        if plan.path is BootPath.IPXE:
+        if plan.dialect is Dialect.IPXE:
             words.append("initrd=initrd")
         words += [f"console={console}" for console in settings.consoles]
         return " ".join([*words, *plan.parameters])

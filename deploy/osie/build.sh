@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Build the OSIE: the kernel and the initrd that a machine netboots to be provisioned, with the agent inside.
 #
-#   build.sh --wheel FILE --python PYTHON --requirements FILE --cache DIR --out DIR [--kernel PACKAGE] [--debs DIR]
+#   build.sh --wheel FILE --python PYTHON --requirements FILE --cache DIR --out DIR [--arch amd64|arm64]
+#            [--kernel PACKAGE] [--debs DIR]
 #
 # It makes DIR/kernel and DIR/initrd from Debian packages (by the mirror that apt is configured with) and from the
 # project's wheel. The initrd is one cpio archive of three parts:
@@ -20,7 +21,8 @@ libraries=(click grpcio protobuf typing-extensions)
 # Debian packages that this recipe itself runs.
 tools=(mmdebstrap:mmdebstrap {mksquashfs,unsquashfs}:squashfs-tools cpio:cpio depmod:kmod dpkg-deb:dpkg busybox:busybox-static)
 
-kernel_package=linux-image-cloud-amd64
+arch=$(dpkg --print-architecture)
+kernel_package=''
 wheel='' python='' requirements='' cache='' out='' debs=''
 
 die() { echo "deploy/osie/build.sh: $*" >&2; exit 1; }
@@ -38,6 +40,7 @@ while [ $# -gt 0 ]; do
     --requirements) requirements=$2 ;;
     --cache) cache=$2 ;;
     --out) out=$2 ;;
+    --arch) arch=$2 ;;
     --kernel) kernel_package=$2 ;;
     --debs) debs=$2 ;; # where the kernel's package is kept
     *) die "unknown argument $1" ;;
@@ -47,6 +50,17 @@ done
 for name in wheel python requirements cache out; do
   [ -n "${!name}" ] || die "--$name is missing"
 done
+
+case $arch in
+  amd64) machine=x86_64 ;;
+  arm64) machine=aarch64 ;;
+  *) die "--arch $arch: neither amd64 nor arm64" ;;
+esac
+libraries_of=usr/lib/$machine-linux-gnu
+kernel_package=${kernel_package:-linux-image-cloud-$arch}
+# What is for another processor is unpacked and never run here.
+is_foreign=''
+[ "$arch" = "$(dpkg --print-architecture)" ] || is_foreign=yes
 
 missing=()
 for tool in "${tools[@]}"; do
@@ -64,6 +78,12 @@ suite=bookworm
 mirrors=$(debian_sources "$suite")
 [ -n "$mirrors" ] || die "apt knows no Debian $suite mirror: run apt-get update, and look at /etc/apt/sources.list*"
 
+if [ -n "$is_foreign" ]; then
+  say "fetching the package lists of Debian $suite for $arch"
+  APT_CONFIG=$(foreign_apt "$work/apt" "$arch" "$mirrors")
+  export APT_CONFIG
+fi
+
 kernel_image=$(kernel_image "$kernel_package")
 [ -n "$kernel_image" ] || die "--kernel $kernel_package: apt knows no such kernel package"
 
@@ -78,9 +98,9 @@ locked() { # PACKAGE...: what the requirements file says of them, version and ha
 }
 locked "${libraries[@]}" >"$work/requirements.txt"
 
-key=$({ sha256sum "$0" "$here"/files/* "$here"/../{kernel,debian-sources}.sh | cut -d' ' -f1; echo "$mirrors"; apt-cache policy "$kernel_image" | sed -n 3p
+key=$({ sha256sum "$0" "$here"/files/* "$here"/../{kernel,debian-sources}.sh | cut -d' ' -f1; echo "$mirrors" "$arch"; apt-cache policy "$kernel_image" | sed -n 3p
         echo "${packages[*]}"; cat "$work/requirements.txt"; } | sha256sum | cut -c1-16)
-base=$cache/base-$key
+base=$cache/base-$arch-$key
 
 unpack_kernel() { # into $kernel, for reading
   kernel=$(kernel_tree "$kernel_image" "${debs:-$work/debs}" "$work/trees")
@@ -92,14 +112,15 @@ unpack_debian() { # into $work/root
   local include
   include=$(IFS=,; echo "${packages[*]}")
   # The extract variant runs no maintainer scripts: it takes seconds, and nothing in this list needs them.
-  echo "$mirrors" | mmdebstrap --quiet --mode=root --variant=extract --include="$include" \
+  echo "$mirrors" | mmdebstrap --quiet --mode=root --variant=extract --include="$include" --architectures="$arch" \
+    ${is_foreign:+--skip=check/qemu} \
     --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --setup-hook="$(lists_hook)" \
     --aptopt='Acquire::Languages "none"' --aptopt='APT::Install-Recommends "false"' \
     "$suite" "$work/root" - >&2
   local r=$work/root
   rm -rf "$r"/usr/share/{doc,man,info,locale,lintian,bash-completion,perl5,zoneinfo,python3/debpython} \
-    "$r"/usr/lib/x86_64-linux-gnu/{gconv,perl-base} "$r"/var/lib/{apt,dpkg} "$r"/var/cache "$r"/var/log \
-    "$r"/usr/lib/x86_64-linux-gnu/{libsqlite3.so*,libdb-5.3.so,*.a} \
+    "$r/$libraries_of"/{gconv,perl-base} "$r"/var/lib/{apt,dpkg} "$r"/var/cache "$r"/var/log \
+    "$r/$libraries_of"/{libsqlite3.so*,libdb-5.3.so,*.a} \
     "$r"/usr/lib/python3.11/{test,idlelib,tkinter,turtledemo,lib2to3,ensurepip,distutils,pydoc_data}
   mkdir -p "$r"/{proc,sys,dev,run,tmp,root,mnt,etc,var/tmp}
   ln -sfn /run "$r/var/run"
@@ -110,7 +131,33 @@ unpack_debian() { # into $work/root
   echo 'root:x:0:' >"$r/etc/group"
   printf '127.0.0.1 localhost\n::1 localhost\n' >"$r/etc/hosts"
   ln -sfn /run/osie/resolv.conf "$r/etc/resolv.conf"
-  chroot "$r" /bin/busybox --install -s /bin 2>/dev/null
+  if [ -z "$is_foreign" ]; then
+    chroot "$r" /bin/busybox --install -s /bin 2>/dev/null
+  else
+    local applet
+    for applet in $(busybox --list); do
+      [ -e "$r/bin/$applet" ] || [ -L "$r/bin/$applet" ] || ln -s /bin/busybox "$r/bin/$applet"
+    done
+  fi
+}
+
+compile_in() { # ROOT STRIPPED [OPTION...] PATH...: by the Python that is in ROOT; of another processor, by this host's 3.11
+  local root=$1 stripped=$2 options=() compiler path paths=()
+  shift 2
+  while [[ $1 == -* ]]; do options+=("$1" "$2"); shift 2; done
+  if [ -z "$is_foreign" ]; then
+    for path in "$@"; do paths+=("$stripped/$path"); done
+    chroot "$root" /usr/bin/python3.11 -m compileall -q "${options[@]}" -s "$stripped/" -p / "${paths[@]}"
+    return
+  fi
+  for compiler in python3.11 "$python"; do
+    # Byte code depends on the version of Python and on nothing else.
+    [ "$("$compiler" -c 'import sys; print(sys.version_info[:2])' 2>/dev/null)" != "(3, 11)" ] || break
+    compiler=''
+  done
+  [ -n "$compiler" ] || { say "no Python 3.11 here to compile for $arch: it starts slower"; return; }
+  for path in "$@"; do paths+=("$root$stripped/$path"); done
+  "$compiler" -I -m compileall -q "${options[@]}" -s "$root$stripped/" -p / "${paths[@]}"
 }
 
 add_libraries() {
@@ -118,12 +165,12 @@ add_libraries() {
   local site=$work/root/usr/lib/python3/dist-packages
   mkdir -p "$site"
   "$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target "$site" \
-    --only-binary=:all: --python-version 3.11 --implementation cp --platform manylinux_2_28_x86_64 \
-    --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform any \
+    --only-binary=:all: --python-version 3.11 --implementation cp --platform "manylinux_2_28_$machine" \
+    --platform "manylinux2014_$machine" --platform "manylinux_2_17_$machine" --platform any \
     --require-hashes -r "$work/requirements.txt" >&2
   rm -rf "$site/bin"
   # Byte code is not written at boot (the root is new each time), and compiling under emulation costs seconds.
-  chroot "$work/root" /usr/bin/python3.11 -m compileall -q -j 0 /usr/lib/python3.11 /usr/lib/python3/dist-packages >/dev/null || true
+  compile_in "$work/root" "" -j 0 usr/lib/python3.11 usr/lib/python3/dist-packages >/dev/null || true
 }
 
 add_modules() {
@@ -150,7 +197,7 @@ add_modules() {
 make_early() { # the part that is in the cpio as it is
   local early=$work/early module
   mkdir -p "$early"/{bin,dev,proc,sys,run,root,lib/modules}
-  cp "$(command -v busybox)" "$early/bin/busybox"
+  if [ -n "$is_foreign" ]; then cp "$work/root/bin/busybox" "$early/bin/busybox"; else cp "$(command -v busybox)" "$early/bin/busybox"; fi
   install -m 0755 "$here/files/init" "$early/init"
   # Dependencies first, as modprobe itself would load them.
   : >"$early/lib/modules/order"
@@ -185,14 +232,14 @@ if [ ! -e "$base/complete" ]; then
   rm -rf "$base"
   mv "$work/base" "$base"
   # Older bases are of no use to this recipe any more.
-  find "$cache" -maxdepth 1 -name 'base-*' ! -name "base-$key" -exec rm -rf {} +
+  find "$cache" -maxdepth 1 -name "base-$arch-*" ! -name "base-$arch-$key" -exec rm -rf {} +
 fi
 
 # --- agent: the project's wheel -----------------------------------------------------------------------------------
 
 # The OSIE's own Python compiles it, in its own root: byte code of this host's Python is of no use to another version.
 unsquashfs -quiet -no-progress -d "$work/osie" "$base/base.squashfs" lib lib64 usr/bin/python3.11 usr/lib64 \
-  usr/lib/x86_64-linux-gnu usr/lib/python3.11 >&2
+  "$libraries_of" usr/lib/python3.11 >&2
 agent=$work/osie/agent
 modules=usr/lib/python3/dist-packages
 site=$agent/$modules
@@ -201,7 +248,7 @@ mkdir -p "$site" "$agent/usr/bin"
 "$python" -m zipfile -e "$wheel" "$site" >&2
 rm -rf "$site/edge/_deploy"
 compiled=(proto tink/{__init__.py,mac.py,waitdaemon.py,agent,limits} edge/{__init__.py,cli.py,commands,configuration})
-chroot "$work/osie" /usr/bin/python3.11 -m compileall -q -s /agent "${compiled[@]/#//agent/$modules/}"
+compile_in "$work/osie" /agent "${compiled[@]/#/$modules/}"
 cat >"$agent/usr/bin/tinkedge" <<'PY'
 #!/usr/bin/python3 -I
 from edge.cli import main

@@ -13,7 +13,10 @@ usual_rate=10                                    # MB/s, where the mirror was no
 
 prepare_run() { # OPTION...: those of `tinkedge lab`
   local wanted=(python lab) options="$*"
-  [[ $options != *uefi* ]] || wanted+=(uefi)
+  case $options in
+    *uefi-arm64*) wanted+=(arm64) ;;
+    *uefi*) wanted+=(uefi) ;;
+  esac
   is_tried || say_elsewhere
   announced=plan # by install_packages, when it knows what is to be downloaded
   beside=bring_python

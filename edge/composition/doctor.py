@@ -39,6 +39,7 @@ _CAPABILITIES = {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12, "CAP_NET_RAW":
 # Program -> the Debian package that has it. deploy/setup.sh installs the same packages.
 LAB_PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-system-aarch64": "qemu-system-arm",
     "ip": "iproute2",
     "docker-registry": "docker-registry",
     "skopeo": "skopeo",
@@ -57,6 +58,7 @@ LAB_PROGRAMS = {
 }
 LAB_FILES = {
     "ovmf": ("/usr/share/OVMF/OVMF_CODE_4M.fd",),
+    "qemu-efi-aarch64": ("/usr/share/AAVMF/AAVMF_CODE.fd",),
     "ipxe": ("/usr/lib/ipxe/snponly.efi",),
     "ipxe-qemu": ("/usr/lib/ipxe/qemu/pxe-virtio.rom", "/usr/share/qemu/pxe-virtio.rom"),  # Debian 12's, Debian 13's
     "systemd-boot-efi": ("/usr/lib/systemd/boot/efi/systemd-bootx64.efi",),
@@ -64,6 +66,8 @@ LAB_FILES = {
     "debian-archive-keyring": ("/usr/share/keyrings/debian-archive-keyring.gpg",),
 }
 """A file of each package, wherever it lies: one is enough."""
+ARM64_PACKAGES = {"qemu-system-arm", "qemu-efi-aarch64"}
+"""Those of them that only a machine with arm64 needs."""
 _LAB_DISK_MB = 4000
 _PROGRAM = ("tinkedge", "edge.cli")
 _ASKED = ("tftp", "http", "server")
@@ -202,12 +206,13 @@ def probe(interfaces: Sequence[str], ipxe_dir: Path, wanted: Sequence[Port] | No
         yield from _from_outside(network, PORTS if wanted is None else wanted)
 
 
-def lab(cache: Path, *, uefi: bool = True) -> Iterator[Finding]:
-    """What `tinkedge lab` needs besides; `uefi`: for its machines with UEFI, too."""
+def lab(cache: Path, *, uefi: bool = True, arm64: bool = False) -> Iterator[Finding]:
+    """What `tinkedge lab` needs besides; `uefi`: for its machines with UEFI, too, `arm64`: for those with that."""
     yield _capabilities("namespaces", ("CAP_SYS_ADMIN", "CAP_NET_ADMIN"))
     missing = {package for program, package in LAB_PROGRAMS.items() if shutil.which(program) is None}
     missing |= {package for package, paths in LAB_FILES.items() if not any(_readable(Path(path)) for path in paths)}
     missing -= set() if uefi else {"ovmf"}
+    missing -= set() if arm64 else ARM64_PACKAGES
     packages = " ".join(sorted(missing))
     yield Finding(
         "lab packages",

@@ -407,6 +407,7 @@ class Serving:
             osie_files=self._osie_files,
             default_osie=edge.default_osie,
             extra=edge.tftp_dir,
+            pi_firmware=edge.rpi_dir,
             resolution=AddressResolution(self._callers.is_hidden),
         )
         server = TftpServer(

@@ -69,6 +69,7 @@ class EdgeSettings:
     """A kind of machine (`ipxe.binaries.KINDS`) and the name of the file that it gets."""
     osie_dir: Path | None = None
     tftp_dir: Path | None = None
+    rpi_dir: Path | None = None
     tftp_single_port: bool = False
     cache_bytes: int | None = None
     allowed_upstreams: Networks = ()

@@ -17,8 +17,8 @@ _GROUPS: Final = {
         router-advertisements ipv6-router decline-quarantine
     """,
     "Netboot": """
-        netboot-when default-osie boot-path boot-file ipxe-dir shim-dir tftp-dir tftp-single-port insecure-registry
-        kernel-parameters syslog
+        netboot-when default-osie boot-path boot-file ipxe-dir shim-dir tftp-dir rpi-dir tftp-single-port
+        insecure-registry kernel-parameters syslog
     """,
     "Metadata": "imds-tokens metadata-nat metadata-tokens metadata-token-key metadata-token-lifetime",
     "Workflows and agents": """

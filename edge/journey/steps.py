@@ -93,6 +93,8 @@ _DHCP = {
     ("PXE ROM", "ack"): Milestone.LEASED,
     ("HTTP Boot ROM", "offer"): Milestone.OFFERED,
     ("HTTP Boot ROM", "ack"): Milestone.LEASED,
+    ("U-Boot", "offer"): Milestone.OFFERED,
+    ("U-Boot", "ack"): Milestone.LEASED,
     ("iPXE", "offer"): Milestone.IPXE_OFFERED,
     ("iPXE", "ack"): Milestone.IPXE_LEASED,
     ("operating system", "offer"): Milestone.OS_OFFERED,

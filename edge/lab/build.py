@@ -86,7 +86,10 @@ class Artifacts:
 class Builder:
     """Builds into `cache`; `say` is told, in one line, what takes long."""
 
-    def __init__(self, cache: Path, say: Say, wheel: Path | None = None) -> None:
+    def __init__(self, cache: Path, say: Say, wheel: Path | None = None, arch: str = "amd64") -> None:
+        """`arch`: of the machine, as Debian calls it."""
+        self._arch = arch
+        self._of_arch = "" if arch == "amd64" else f"-{arch}"
         self._cache = cache
         self._say = say
         self._wheel = wheel
@@ -128,7 +131,7 @@ class Builder:
         )
 
     async def _osie(self) -> Path:
-        out = self._cache / "osie"
+        out = self._cache / f"osie{self._of_arch}"
         requirements = self._deploy / "requirements.txt"
         sources = _files(self._deploy / "osie") | {requirements.name: requirements} | self._common()
         if self._wheel is not None:
@@ -144,7 +147,7 @@ class Builder:
                 [
                     *("bash", self._deploy / "osie" / "build.sh", "--wheel", wheel, "--python", sys.executable),
                     *("--requirements", requirements, "--cache", self._cache / "osie-build"),
-                    *("--debs", self._cache / "debs", "--out", out),
+                    *("--debs", self._cache / "debs", "--arch", self._arch, "--out", out),
                 ],
                 timeout=_BUILD_SECONDS,
                 env=environment,
@@ -208,11 +211,18 @@ class Builder:
         return out
 
     async def _actions(self) -> tuple[Path, str]:
-        out = self._cache / "actions"
-        digest = _digest(_files(self._deploy / "actions"))
+        out = self._cache / f"actions{self._of_arch}"
+        sources = _files(self._deploy / "actions")
+        sources |= self._common() if self._of_arch else {}
+        digest = _digest(sources)
 
-        async def build(_: Say) -> None:
-            await run(["bash", self._deploy / "actions" / "build.sh", out], timeout=_BUILD_SECONDS)
+        async def build(hear: Say) -> None:
+            command: list[str | Path] = ["bash", self._deploy / "actions" / "build.sh", out]
+            environment = None
+            if self._of_arch:
+                command.append(self._arch)
+                environment = await self._recipe(hear)
+            await run(command, timeout=_BUILD_SECONDS, env=environment, progress=hear)
 
         await self._once(out, digest, "actions", "their container images", build)
         return out, digest

@@ -24,11 +24,14 @@ class Firmware(StrEnum):
     UEFI_HTTP = "uefi-http"  # OVMF with its own HTTP Boot client
     SECURE = "uefi-secure"  # OVMF's PXE client with Secure Boot, which trusts Microsoft's keys as real machines do
     SECURE_HTTP = "uefi-secure-http"  # the same with its HTTP Boot client
-
-    OWN_KEYS = (
-        "uefi-own-keys"  # PXE with Secure Boot, which trusts the key that Debian's ovmf has for trying, and no other
-    )
+    OWN_KEYS = "uefi-own-keys"  # PXE with Secure Boot, which trusts nothing but the key of Debian's ovmf for trying
     OWN_KEYS_HTTP = "uefi-own-keys-http"  # the same with its HTTP Boot client
+    ARM64 = "uefi-arm64"  # EDK2 for arm64, on QEMU's board `virt`
+
+    @property
+    def arch(self) -> str:
+        """Debian's name of the processor's architecture."""
+        return "arm64" if self is Firmware.ARM64 else "amd64"
 
     @property
     def is_secure(self) -> bool:
@@ -93,6 +96,7 @@ _EMULATED = "max,-erms,-fsrm"
 _CONTROL = re.compile(r"\x1b\[[0-9;?=]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b.|[\x00-\x09\x0b-\x1f\x7f]")
 
 _OVMF = Path("/usr/share/OVMF")
+_AAVMF = Path("/usr/share/AAVMF")
 # Only code in System Management Mode may write the variables with the keys.
 _GUARDED_VARIABLES = ("-global", "driver=cfi.pflash01,property=secure,value=on", "-global", "ICH9-LPC.disable_s3=1")
 
@@ -113,9 +117,11 @@ class Machine:
         await run(["truncate", "--size", f"{self.settings.disk_mib}M", self.disk])
         self.screen.touch()
         if self.settings.firmware is not Firmware.BIOS:
-            variables = _OVMF / self.settings.firmware.variables
+            variables, package = _OVMF / self.settings.firmware.variables, "ovmf"
+            if self.settings.firmware is Firmware.ARM64:
+                variables, package = _AAVMF / "AAVMF_VARS.fd", "qemu-efi-aarch64"
             if not variables.exists():
-                raise CommandError(f"{variables} is missing (Debian package ovmf)")
+                raise CommandError(f"{variables} is missing (Debian package {package})")
             shutil.copyfile(variables, self._variables)
         self._process = await Daemon.start("machine", self._command(), self._log)
 
@@ -140,10 +146,11 @@ class Machine:
 
     def _command(self) -> list[str | Path]:
         settings = self.settings
+        is_arm64 = settings.firmware is Firmware.ARM64
         command: list[str | Path] = [
-            "qemu-system-x86_64",
+            "qemu-system-aarch64" if is_arm64 else "qemu-system-x86_64",
             *("-name", "tinkedge-lab", "-nodefaults", "-no-user-config"),
-            *("-accel", settings.accel, "-cpu", _EMULATED if settings.accel == "tcg" else "max"),
+            *("-accel", settings.accel, "-cpu", _EMULATED if settings.accel == "tcg" and not is_arm64 else "max"),
             *("-m", str(settings.memory_mib), "-smp", str(settings.processors)),
             *(() if settings.icount is None else ("-icount", f"shift={settings.icount}")),
             *("-display", "none", "-monitor", "none"),
@@ -165,6 +172,9 @@ class Machine:
             # graphics=off makes SeaBIOS and iPXE speak on the serial console.
             rom = "" if settings.medium is None else ",romfile="  # which would ask for an address, in vain
             return [*command, "-machine", "pc,graphics=off", "-device", f"{card}{rom}"]
+        if is_arm64:
+            code = _AAVMF / "AAVMF_CODE.fd"
+            return [*command, "-machine", "virt", "-device", f"{card},romfile=", *self._flash(code)]
         # Without an option ROM, OVMF's own clients boot the card: a first stage that is not iPXE. PXE comes before HTTP
         # Boot, which would be tried two minutes later.
         is_secure = settings.firmware.is_secure
@@ -178,6 +188,11 @@ class Machine:
             ),
             *("-machine", "q35,smm=on" if is_secure else "q35", "-device", f"{card},romfile="),
             *(_GUARDED_VARIABLES if is_secure else ()),
+            *self._flash(code),
+        ]
+
+    def _flash(self, code: Path) -> list[str | Path]:
+        return [
             *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={code}"),
             *("-drive", f"if=pflash,format=raw,unit=1,file={self._variables}"),
         ]

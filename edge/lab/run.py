@@ -97,6 +97,8 @@ class Lab:
 
     async def _run(self, stack: AsyncExitStack) -> None:
         settings = self._settings
+        if settings.firmware is Firmware.ARM64 and settings.full:
+            raise LabError("--full installs a Debian for x86-64, which no arm64 machine boots: leave one of them out")
         self._examine()
         settings.cache.mkdir(parents=True, exist_ok=True)
         self._lock(stack)
@@ -115,7 +117,12 @@ class Lab:
         # It starts while things are built, which waits for mirrors and disks.
         edge = await self._start_stack(directory)
         stack.push_async_callback(edge.stop)
-        builder = Builder(settings.cache, lambda what: self._screen.step("build", what, Outcome.INFO), settings.wheel)
+        builder = Builder(
+            settings.cache,
+            lambda what: self._screen.step("build", what, Outcome.INFO),
+            settings.wheel,
+            settings.firmware.arch,
+        )
         self._doing = builder.doing
         with rack.outside():
             artifacts = await builder.build(full=settings.full, ipv6=settings.ipv6)
@@ -165,7 +172,11 @@ class Lab:
         """Say all that is missing on this host at once, before anything is built."""
         problems = [
             finding
-            for finding in doctor.lab(self._settings.cache, uefi=self._settings.firmware is not Firmware.BIOS)
+            for finding in doctor.lab(
+                self._settings.cache,
+                uefi=self._settings.firmware not in (Firmware.BIOS, Firmware.ARM64),
+                arm64=self._settings.firmware is Firmware.ARM64,
+            )
             if not finding.ok
         ]
         if problems:
@@ -198,6 +209,8 @@ class Lab:
             # The depot is on the rack's own address.
             *("--allow-upstream", self._network.address),
         ]
+        if self._settings.firmware is Firmware.ARM64:  # whose serial port has another name
+            command += ["--kernel-parameters", "console=ttyAMA0"]
         if self._settings.ipxe_dir is not None:
             command += ["--ipxe-dir", self._settings.ipxe_dir]
         if self._settings.firmware.is_secure or self._settings.shim_dir is not None:

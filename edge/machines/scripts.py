@@ -17,11 +17,13 @@ from edge.journey.events import Outcome, Recorder, Step
 from edge.machines.inventory import Inventory, Machine
 from edge.machines.osie_files import OsieLookup
 from edge.machines.policy import NetbootPolicy
-from ipxe.binaries import BootPath
+from ipxe.direct import DirectScripts
 from ipxe.grub import GrubScripts
 from ipxe.medium import AREA_BYTES
 from ipxe.medium_scripts import MediumKind, MediumScripts
-from ipxe.scripts import Origin, Script, ScriptError, Scripts
+from ipxe.raspberry_pi import PiCommandLines, PiConfigs
+from ipxe.scripts import Dialect, Origin, Script, ScriptError, Scripts
+from ipxe.uboot import ExtlinuxScripts, UBootScripts
 from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.limits.newest import Newest
@@ -61,12 +63,16 @@ class MachineScripts:
         self._policy = policy
         self._osie = osie
         self._scripts = scripts
-        self._grub = GrubScripts(scripts)
         self._media = MediumScripts(scripts)
+        direct: tuple[type[DirectScripts], ...] = (
+            *(GrubScripts, ExtlinuxScripts, UBootScripts),
+            *(PiConfigs, PiCommandLines),
+        )
+        self._direct = {each.dialect: each(scripts) for each in direct}
         self._record = record
         self._default_osie = default_osie
         self._others = others
-        self._compiled: Newest[str, dict[tuple[Origin, BootPath], _Compiled]] = Newest(MAX_KEPT)
+        self._compiled: Newest[str, dict[tuple[Origin, Dialect], _Compiled]] = Newest(MAX_KEPT)
         self.logs_wanted = False
         """Whether some machine was told to send its log lines here."""
 
@@ -76,11 +82,11 @@ class MachineScripts:
         origin: Origin,
         *,
         client: str,
-        path: BootPath = BootPath.IPXE,
+        dialect: Dialect = Dialect.IPXE,
         medium: MediumKind | None = None,
         recorded: bool = True,
     ) -> str:
-        """What the machine `mac` runs. `client` is its program's name, for people; `path` says which program it is.
+        """What the machine `mac` runs. `client` is its program's name, for people; `dialect` says which program it is.
 
         `medium`: which kind of boot medium that was started from; None: from none. `recorded`: on its journey; not
         where nothing is sent (HEAD).
@@ -89,34 +95,34 @@ class MachineScripts:
         machine = self._inventory.by_mac(mac)
         decision = self._policy.decide(machine)
         if not decision.allowed:
-            return self._reason(record, mac, Outcome.REFUSED, decision.reason, client, path)
+            return self._reason(record, mac, Outcome.REFUSED, decision.reason, client, dialect)
         origin = self._with_others(origin, mac)
         osie = self._osie_of(machine)
         raw = self._osie(*osie) if osie is not None else None
         parameters = _parameters(raw)
         if machine is None:
-            compiled = self._default(mac, origin, parameters, path)
+            compiled = self._default(mac, origin, parameters, dialect)
         else:
-            compiled = self._compile(machine, origin, parameters, path)
+            compiled = self._compile(machine, origin, parameters, dialect)
         script = compiled.script
         if script is None:
             outcome = Outcome.REFUSED if machine is None else Outcome.FAILED
-            return self._reason(record, mac, outcome, compiled.problem, client, path)
+            return self._reason(record, mac, outcome, compiled.problem, client, dialect)
         if script.osie is not None and raw is None:
             who = f"Hardware {machine.name}" if machine is not None else "--default-osie"
             reason = f"OSIE {'/'.join(script.osie)}, which {who} names, does not exist"
-            return self._reason(record, mac, Outcome.FAILED, reason, client, path)
+            return self._reason(record, mac, Outcome.FAILED, reason, client, dialect)
         self.logs_wanted = self.logs_wanted or script.logs
         facts = {"boots": "osie", "osie": "/".join(script.osie)} if script.osie is not None else {"boots": "own"}
         facts |= {"vlan": script.vlan} if script.vlan else {}
         by = "" if medium is None else f" to its boot medium, {_KINDS[medium]}"
         facts |= {} if medium is None else {"medium": medium.value}
         record(mac, Step.SCRIPT, Outcome.OK, f"script sent{by}: {script.what}", client=client, **facts)
-        return script.text if machine is None else self._of(path).to_send(mac, script)
+        return script.text if machine is None else self._of(dialect).to_send(mac, script)
 
-    def why(self, mac: str, reason: str, path: BootPath = BootPath.IPXE) -> str:
+    def why(self, mac: str, reason: str, dialect: Dialect = Dialect.IPXE) -> str:
         """A script that shows `reason`; not recorded, for what it is about has been."""
-        return self._of(path).reason(mac, reason)
+        return self._of(dialect).reason(mac, reason)
 
     def not_started(self, mac: str) -> str:
         """What GRUB shows that was sent kernel and initrd and could not start them; recorded."""
@@ -128,10 +134,10 @@ class MachineScripts:
         self._record(
             mac, Step.BOOT, Outcome.FAILED, reason.replace("\n", " ").replace("stands above", "is on its screen")
         )
-        return self.why(mac, reason, BootPath.GRUB)
+        return self.why(mac, reason, Dialect.GRUB)
 
-    def _of(self, path: BootPath) -> Scripts | GrubScripts:
-        return self._grub if path is BootPath.GRUB else self._scripts
+    def _of(self, dialect: Dialect) -> Scripts | DirectScripts:
+        return self._direct.get(dialect, self._scripts)
 
     def parameters(self, machine: Machine, origin: Origin) -> str:
         """The words that the kernel of a machine gets by its script, for an OSIE whose command line can't have them.
@@ -141,8 +147,9 @@ class MachineScripts:
         osie = self._osie_of(machine)
         raw = self._osie(*osie) if osie is not None else None
         whole = self._with_others(origin, machine.mac)
-        words = self._grub.words(machine.mac, machine.hardware, whole, _parameters(raw))
-        return self._grub.with_tokens(machine.mac, words)
+        by_hand = self._direct[Dialect.GRUB]
+        words = by_hand.words(machine.mac, machine.hardware, whole, _parameters(raw))
+        return by_hand.with_tokens(machine.mac, words)
 
     def medium(self, mac: str, origin: Origin, kind: MediumKind) -> str:
         """What stands on a boot medium of the machine: the way to `script`. Raises ScriptError."""
@@ -165,10 +172,10 @@ class MachineScripts:
         others = self._others(origin.address, mac)
         return replace(origin, others=others) if others else origin
 
-    def _reason(self, record: Recorder, mac: str, outcome: Outcome, reason: str, client: str, path: BootPath) -> str:
+    def _reason(self, record: Recorder, mac: str, outcome: Outcome, reason: str, client: str, dialect: Dialect) -> str:
         first, _, _ = reason.partition("\n")
         record(mac, Step.SCRIPT, outcome, f"no boot: {first}", client=client, reason=first)
-        return self.why(mac, reason, path)
+        return self.why(mac, reason, dialect)
 
     def _osie_of(self, machine: Machine | None) -> tuple[str, str] | None:
         """Namespace and name of the OSIE that a machine boots, if it boots one."""
@@ -177,23 +184,23 @@ class MachineScripts:
         named = machine.hardware.spec.osie
         return (machine.namespace, named.name) if named is not None and named.name else None
 
-    def _compile(self, machine: Machine, origin: Origin, osie_parameters: str, path: BootPath) -> _Compiled:
+    def _compile(self, machine: Machine, origin: Origin, osie_parameters: str, dialect: Dialect) -> _Compiled:
         of_machine = self._compiled.setdefault(machine.mac, {})
-        compiled = of_machine.get((origin, path))
+        compiled = of_machine.get((origin, dialect))
         if compiled is None or compiled.osie_parameters != osie_parameters:
             try:
-                script = self._of(path).compile(machine.mac, machine.hardware, origin, osie_parameters)
+                script = self._of(dialect).compile(machine.mac, machine.hardware, origin, osie_parameters)
                 compiled = _Compiled(script, osie_parameters=osie_parameters)
             except ScriptError as error:
                 compiled = _Compiled(None, str(error), osie_parameters)
-            of_machine[origin, path] = compiled
+            of_machine[origin, dialect] = compiled
         return compiled
 
-    def _default(self, mac: str, origin: Origin, osie_parameters: str, path: BootPath) -> _Compiled:
+    def _default(self, mac: str, origin: Origin, osie_parameters: str, dialect: Dialect) -> _Compiled:
         """For a machine that is seen and not registered, where such machines may netboot."""
         if self._default_osie is not None:
             try:
-                return _Compiled(self._of(path).unregistered(mac, self._default_osie, origin, osie_parameters))
+                return _Compiled(self._of(dialect).unregistered(mac, self._default_osie, origin, osie_parameters))
             except ScriptError as error:
                 return _Compiled(None, str(error))
         return _Compiled(

@@ -6,7 +6,10 @@
     [<mac>/]osie/<name>/kernel|initrd   what that script names, from the artifact cache
     osie/<name>/uki.efi                 both in one, where firmware is told to start that
     [<mac>/]why.ipxe                    why one of them did not come
-    [<mac or serial>/]...               the operator's own files, e.g. the firmware of Raspberry Pis
+    [<mac>/]pxelinux.cfg/01-<mac>       what U-Boot boots, in one of the two ways that it knows
+    [<mac>/]boot.scr.uimg               and in the other
+    [<mac or serial>/]config.txt        what the firmware of a Raspberry Pi boots, and beside it `cmdline.txt`
+    [<mac or serial>/]...               that firmware, and the operator's own files
 
 The name comes from a network that anybody may be on, in the spelling of firmware of thirty years. It is taken apart
 here. All but the operator's files are looked up in tables; those are looked up below one directory, and nothing leads
@@ -22,8 +25,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from edge.artifacts import ArtifactError, Source
@@ -44,9 +48,10 @@ from edge.neighbour.resolution import AddressResolution
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, shown_name
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
-from ipxe.binaries import BootBinaries, BootPath, is_optional
+from ipxe import raspberry_pi, uboot
+from ipxe.binaries import BootBinaries, is_optional
 from ipxe.grub import WHY, machine_of
-from ipxe.scripts import Origin
+from ipxe.scripts import Dialect, Origin
 from tink.limits.newest import Newest
 
 MAX_FAILURES = 4096
@@ -58,18 +63,19 @@ _EXPECTED_MISSES = re.compile(
     r"autoexec\.ipxe"  # iPXE, beside the file it was loaded from, before anything else
     r"|(.*/)?pxelinux\.cfg/.*"  # PXELINUX and U-Boot, from their MAC to "default"
     r"|(.*/)?grub\.cfg(-.*)?"  # GRUB
-    r"|boot\.scr(\.uimg)?"  # U-Boot
+    r"|boot\.scr(\.uimg)?|[0-9a-f]{8}\.img"  # U-Boot; the second of its address, where it was told no boot file
     r"|(.*/)?grub/[a-z0-9_-]+/((command|fs|crypto|terminal)\.lst|[a-z0-9_]+\.mod)"  # GRUB, below its prefix
     r"|(.*/)?grub/(fonts|themes|locale)/.*",
     re.IGNORECASE,
 )
 
 _OF_ONE_MACHINE = re.compile(
-    r"(auto|why|autoexec)\.ipxe|(grub|why)\.cfg|osie|[0-9a-f]{2}[:.-]?[0-9a-f]{2}", re.IGNORECASE
+    r"(auto|why|autoexec)\.ipxe|(grub|why)\.cfg|boot\.scr|(config|cmdline)\.txt|osie|[0-9a-f]{2}[:.-]?[0-9a-f]{2}",
+    re.IGNORECASE,
 )
 """What names of files have that are made for one machine, or may be in a directory of its own; others have it, too."""
 _MAC_SEGMENT = re.compile(r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")
-_PI_SERIAL = re.compile(r"[0-9a-f]{8}|[0-9a-f]{16}")
+_MAX_PI_CONFIG_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +110,14 @@ class BootFiles:
         osie_files: OsieFiles | None = None,
         default_osie: tuple[str, str] | None = None,
         extra: Path | None = None,
+        pi_firmware: Path | None = None,
         resolution: AddressResolution | None = None,
     ) -> None:
         """`address` is ours on that network. Without `scripts`, `osie_files` or `extra` there are no such files.
 
         `default_osie`: namespace and name of the OSIE that machines without a Hardware may have. `extra`: the
-        operator's directory. `resolution`: where the neighbour table tells who asks, so that it can tell.
+        operator's directory; `pi_firmware`: that of the files that all Raspberry Pis boot. `resolution`: where the
+        neighbour table tells who asks, so that it can tell.
         """
         self._resolution = resolution
         self._binaries = binaries
@@ -121,6 +129,7 @@ class BootFiles:
         self._osie_files = osie_files
         self._default_osie = default_osie
         self._extra = extra
+        self._pi_firmware = pi_firmware
         self._snapshots = Snapshots()
         self._failures: Newest[str, str] = Newest(MAX_FAILURES)
 
@@ -168,19 +177,27 @@ class BootFiles:
             if binary is not None:
                 return TftpFile(binary.content, label=binary.name, mac=mac)
         asked = _Asked(request.client_ip, shown, segments, rest, named, at_address, mac)
-        return self._of_machine(asked) or self._of_operator(asked)
+        return self._of_machine(asked) or self._of_all(asked)
 
     # --- what is made for one machine -------------------------------------------------------------------------------
 
     def _of_machine(self, asked: _Asked) -> Opened | Awaitable[Opened] | None:
         """A script, kernel or initrd; None if the name is of another kind."""
-        match asked.rest:
+        # Whose serial number it is that a Raspberry Pi begins a name with, nobody knows.
+        match asked.rest[1:] if _is_of_pi(asked) else asked.rest:
             case ["auto.ipxe" | "why.ipxe" | "autoexec.ipxe" as name] if self._scripts is not None:
                 return self._script(asked, name, self._scripts)
             case ["grub", name] if self._scripts is not None and machine_of(name) is not None:
-                return self._operators_or_our_grub(asked, name, self._scripts)
+                return self._operators_or(asked, partial(self._grub, asked, name, self._scripts))
             case ["osie", name, file] if file == UKI_FILE and self._osie_files is not None:
                 return self._osie(asked, name, UKI, self._osie_files)
+            case [uboot.CONFIG_DIRECTORY, name] if self._scripts is not None and uboot.machine_of(name) is not None:
+                ours = partial(self._extlinux, asked, name, self._scripts)
+                return self._operators_or(asked, ours, uboot.CONFIG_DIRECTORY)
+            case [uboot.BOOT_SCRIPT] if self._scripts is not None:
+                return self._operators_or(asked, partial(self._boot_script, asked, self._scripts))
+            case [raspberry_pi.CONFIG | raspberry_pi.COMMAND_LINE as name] if self._scripts and self._pi_firmware:
+                return self._operators_or(asked, partial(self._of_pi, asked, name, self._scripts, self._pi_firmware))
             case ["osie", name, ("kernel" | "initrd") as part] if self._osie_files is not None:
                 return self._osie(asked, name, part, self._osie_files)
         return None
@@ -196,16 +213,57 @@ class BootFiles:
             return _text(scripts.why(mac, self._failures.get(mac, NO_FAILURE)), name, mac)
         return _text(scripts.script(mac, self._origin, client="iPXE over TFTP"), name, mac)
 
-    def _operators_or_our_grub(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened | Awaitable[Opened]:
-        if self._extra is None:
-            return self._grub(asked, name, scripts)
+    def _operators_or(
+        self, asked: _Asked, ours: Callable[[], Opened | Awaitable[Opened]], directory: str = ""
+    ) -> Opened | Awaitable[Opened]:
+        """The operator's file of this name, or what is made here; not the latter where he has that directory."""
+        extra = self._extra
+        if extra is None:
+            return ours()
 
         async def choose() -> Opened:
             found = self._of_operator(asked)
             found = await found if isinstance(found, Awaitable) else found
-            return self._grub(asked, name, scripts) if isinstance(found, Refusal) else found
+            if isinstance(found, TftpFile) or (directory and await asyncio.to_thread((extra / directory).is_dir)):
+                return found
+            made = ours()
+            return await made if isinstance(made, Awaitable) else made
 
         return choose()
+
+    def _extlinux(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
+        """`pxelinux.cfg/01-<mac>`, to that machine."""
+        mac = self._caller(replace(asked, named=uboot.machine_of(name)))
+        if isinstance(mac, Refusal):
+            return mac
+        script = scripts.script(mac, self._origin, client="U-Boot", dialect=Dialect.EXTLINUX)
+        return _text(script, f"{uboot.CONFIG_DIRECTORY}/{name}", mac)
+
+    def _boot_script(self, asked: _Asked, scripts: MachineScripts) -> Opened:
+        """`boot.scr.uimg`, of the machine that asks."""
+        mac = self._caller(asked)
+        if isinstance(mac, Refusal):
+            return mac
+        script = scripts.script(mac, self._origin, client="U-Boot", dialect=Dialect.U_BOOT)
+        return TftpFile(uboot.script_image(script), uboot.BOOT_SCRIPT, mac, step=Step.SCRIPT)
+
+    async def _of_pi(self, asked: _Asked, name: str, scripts: MachineScripts, firmware: Path) -> Opened:
+        """`config.txt`, behind what the operator has in his for all, and `cmdline.txt`."""
+        mac = self._caller(asked)
+        if isinstance(mac, Refusal):
+            return mac
+        client = "Raspberry Pi"
+        if name == raspberry_pi.COMMAND_LINE:
+            dialect = Dialect.PI_COMMAND_LINE
+            return _text(scripts.script(mac, self._origin, client=client, dialect=dialect, recorded=False), name, mac)
+        try:
+            common = await asyncio.to_thread(_text_below, firmware, name)
+        except FileNotFoundError:
+            common = ""
+        except (OSError, ValueError) as error:
+            return Refusal(ErrorCode.UNDEFINED, f"--rpi-dir: {name}: {error}", mac)
+        script = scripts.script(mac, self._origin, client=client, dialect=Dialect.PI_CONFIG)
+        return _text(f"{common}\n{script}" if common else script, name, mac)
 
     def _grub(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
         """`grub.cfg` by the caller's address, or the same with its own MAC behind it (`grub.cfg-01-<mac>`)."""
@@ -215,8 +273,8 @@ class BootFiles:
             return mac
         if name == WHY:
             failure = self._failures.get(mac)
-            return _text(scripts.why(mac, failure, BootPath.GRUB) if failure else scripts.not_started(mac), name, mac)
-        return _text(scripts.script(mac, self._origin, client="GRUB over TFTP", path=BootPath.GRUB), name, mac)
+            return _text(scripts.why(mac, failure, Dialect.GRUB) if failure else scripts.not_started(mac), name, mac)
+        return _text(scripts.script(mac, self._origin, client="GRUB over TFTP", dialect=Dialect.GRUB), name, mac)
 
     def _osie(self, asked: _Asked, name: str, part: str, osie_files: OsieFiles) -> Opened | Awaitable[Opened]:
         mac = self._caller(asked)
@@ -283,23 +341,36 @@ class BootFiles:
 
     # --- the operator's files ---------------------------------------------------------------------------------------
 
+    def _of_all(self, asked: _Asked) -> Opened | Awaitable[Opened]:
+        """The operator's file of this name, or one that all Raspberry Pis boot."""
+        found, firmware = self._of_operator(asked), self._pi_firmware
+        if firmware is None or not asked.segments or not self._policy.decide(asked.at_address).allowed:
+            return found
+
+        async def look() -> Opened:
+            opened = await found if isinstance(found, Awaitable) else found
+            if isinstance(opened, TftpFile):
+                return opened
+            common = replace(asked, segments=asked.rest[1:] if _is_of_pi(asked) else asked.rest)
+            return await self._extra_file(firmware, common, opened, shared=False)
+
+        return look()
+
     def _of_operator(self, asked: _Asked) -> Opened | Awaitable[Opened]:
-        is_pi = len(asked.segments) > 1 and _PI_SERIAL.fullmatch(asked.segments[0].lower()) is not None
+        is_pi = _is_of_pi(asked)
         expected = bool(_EXPECTED_MISSES.fullmatch("/".join(asked.rest))) or is_optional("".join(asked.segments[-1:]))
         missing = Refusal(ErrorCode.NOT_FOUND, f"{asked.shown}: no such file", asked.mac, expected=expected)
         if not asked.segments:
             return missing
-        if self._extra is None:
-            if not is_pi:
-                return missing
-            return Refusal(
-                missing.code, f"{missing.message}; --tftp-dir names the firmware of Raspberry Pis", asked.mac
-            )
-        if not self._policy.decide(asked.at_address).allowed:
-            return missing
-        if is_pi:
+        has_firmware = self._extra is not None or self._pi_firmware is not None
+        if is_pi and not has_firmware:
+            message = f"{missing.message}; --rpi-dir names the firmware of Raspberry Pis"
+            return Refusal(missing.code, message, asked.mac)
+        if is_pi or (self._pi_firmware is not None and asked.named is not None):
             # A Pi asks for some twenty files, of which it needs six; which ones, is its own affair.
             missing = Refusal(missing.code, missing.message, asked.mac, expected=True)
+        if self._extra is None or not self._policy.decide(asked.at_address).allowed:
+            return missing
         # Whose serial number it is that a Raspberry Pi begins a name with, nobody knows; whose MAC it is, is known.
         if asked.named is not None and asked.named != self._callers.mac(asked.client_ip):
             asked = replace(asked, segments=asked.rest)
@@ -327,6 +398,20 @@ class BootFiles:
             os.close(fd)
         # The method of the snapshot keeps it, and with it the one copy for all, until the transfer has ended.
         return TftpFile(snapshot.content, label=shown_name("/".join(segments)), mac=asked.mac, close=snapshot.release)
+
+
+def _is_of_pi(asked: _Asked) -> bool:
+    """Whether the name begins with a directory that is named like the serial number of a Raspberry Pi."""
+    return len(asked.segments) > 1 and raspberry_pi.is_serial(asked.segments[0])
+
+
+def _text_below(root: Path, name: str) -> str:
+    """A short text of the operator's. Blocks. Raises OSError, ValueError."""
+    with os.fdopen(open_below(root, [name]), "rb") as file:
+        content = file.read(_MAX_PI_CONFIG_BYTES + 1)
+    if len(content) > _MAX_PI_CONFIG_BYTES:
+        raise ValueError(f"larger than {_MAX_PI_CONFIG_BYTES >> 10} KiB")
+    return content.decode("utf-8", "replace")
 
 
 def _explained(located: Located, error: Exception) -> str:

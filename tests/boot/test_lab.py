@@ -71,6 +71,16 @@ def test_machine_with_secure_boot_gets_from_power_on_to_succeeded_without_a_pack
 
 @pytest.mark.soak
 @pytest.mark.timeout(880)
+def test_arm64_machine_boots_from_power_on_to_succeeded(lab: Run) -> None:
+    """Debian 13's iPXE, and an OSIE and actions that are made for it on this host."""
+    outcome = lab("--firmware", "uefi-arm64", "--ipxe-dir", Path(sys.prefix) / "ipxe-arm64", timeout=840)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(("power", "dhcp", "tftp", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
+    assert " ? " not in outcome.shown, "nothing is wrong with a boot like this"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(880)
 def test_machine_with_secure_boot_boots_by_shim_and_grub_over_http_to_succeeded(lab: Run) -> None:
     shims = Path(sys.prefix) / "shim-trixie"
     outcome = lab("--firmware", "uefi-secure-http", "--shim-dir", shims, "--patience", 300, timeout=840)

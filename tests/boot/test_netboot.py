@@ -160,6 +160,18 @@ def test_machine_with_secure_boot_gets_to_the_kernel_by_shim_and_grub_and_says_w
     assert report.shows("bad shim signature", "GRUB did not start what it was sent"), report
 
 
+def test_u_boot_gets_its_script_kernel_and_initrd_and_starts_the_kernel(boot: Boot) -> None:
+    """As Debian's comes: `dhcp`, `boot.scr.uimg`, and what that says. The kernel shows what it was started with."""
+    report = boot("u-boot", f"screen: .*worker_id={MAC}")
+    assert report.steps() == ["dhcp ok", "script ok", "kernel ok", "initrd ok"], report
+    assert report.shows("linux,initrd-start", "tinkedge_sign=http://172.31.77.1:7080/sign/up"), report
+
+
+def test_refused_u_boot_shows_why(boot: Boot) -> None:
+    report = boot("u-boot", "screen: .*TFTP error: .*disableNetboot", spec=REFUSED)
+    assert "script ok" not in report.steps(), report
+
+
 @pytest.mark.parametrize("firmware", ["bios", "uefi"])
 def test_machine_boots_through_a_proxy_beside_another_dhcp_server(boot: Boot, firmware: str) -> None:
     report = boot(firmware, "kernel ok", "--dhcp-mode", "proxy", beside=True)

@@ -30,6 +30,10 @@ ELSEWHERE = {
     "_SYSTEMD_UNIT",  # a field of systemd's journal
     "__word__",
     "authorizer",
+    "boot_script_dhcp",  # U-Boot's environment
+    "distro_bootcmd",
+    "localcmd",
+    "zImage",  # an image of Linux
     "cloudinit/sources/helpers/ec2.py",
     "config-linux.md",  # of the OCI's runtime-spec
     "config.md",

@@ -209,12 +209,8 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             default=None,
             help="What machines without a Hardware netboot in auto-proxy mode. Default: they are told how to register.",
         ),
-        click.option(
-            "--tftp-dir",
-            type=_DIRECTORY,
-            default=None,
-            help="More files to serve over TFTP, such as the firmware of Raspberry Pis.",
-        ),
+        click.option("--tftp-dir", type=_DIRECTORY, default=None, help="More files to serve over TFTP; they go first."),
+        click.option("--rpi-dir", type=_DIRECTORY, default=None, help="Firmware that Raspberry Pi 4 and 5 boot by."),
         click.option(
             "--tftp-single-port", is_flag=True, help="Send TFTP files from port 69, for firewalls and NAT in between."
         ),

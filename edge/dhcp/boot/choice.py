@@ -5,8 +5,10 @@
     PXE ROM       -> an iPXE binary for its architecture, or a shim that runs GRUB (`BootPath`), by TFTP
     HTTP Boot     -> the same, as a URL
     Raspberry Pi  -> its own firmware, by TFTP
+    U-Boot        -> its boot script, by TFTP, beside which it finds the rest
     iPXE          -> the URL of the machine's script: the end of the chain, so it can't loop
-    refused       -> iPXE its script, which shows why; a ROM what makes it go on to the next boot device soonest
+    refused       -> iPXE its script, which shows why; a ROM what makes it go on to the next boot device soonest;
+                     U-Boot the name of a file that it does not get, with the reason
 
 The same facts are said twice, in options 66 and 67 and in the header's `siaddr`, `sname` and `file`: shim and U-Boot
 read only the header, EDK2 prefers the options. A ProxyDHCP offer says the same as a lease, but to iPXE.
@@ -25,13 +27,10 @@ from edge.dhcp.boot.client import Client, ClientKind
 from edge.dhcp.wire import options
 from edge.dhcp.wire.codec import NO_ADDRESS
 from edge.machines import UKI_FILE, Machine, NetbootPolicy
+from ipxe import raspberry_pi
 from ipxe.binaries import BootBinaries, BootPath, NoBinaryError, architecture_name
+from ipxe.uboot import BOOT_SCRIPT
 from tink.printable import printable
-
-RASPBERRY_PI_OUIS: Final = frozenset(
-    {"b8:27:eb", "dc:a6:32", "e4:5f:01", "28:cd:c1", "d8:3a:dd", "2c:cf:67", "88:a2:9e"}
-)
-"""The address blocks of Raspberry Pi Ltd and the Foundation (IEEE MA-L)."""
 
 REFUSED_FILE: Final = "netboot-not-allowed"
 """The name at the end of the URL that a refused HTTP Boot ROM asks for in vain; Smee's, which operators know."""
@@ -151,6 +150,7 @@ class BootChoice:
         self._http_rom = lru_cache(maxsize=MAX_KEPT)(self._compile_http_rom)
         self._script = lru_cache(maxsize=MAX_KEPT)(self._compile_script)
         self._raspberry_pi = self._compile_raspberry_pi()
+        self._u_boot = self._compile_u_boot()
 
     def verdict(self, machine: Machine | None, mac: str, client: Client, *, proxy: bool = False) -> Verdict:
         """What `client` boots on the machine with this MAC; `machine` is None where it has no Hardware.
@@ -187,7 +187,7 @@ class BootChoice:
         if client.kind is ClientKind.HTTP_ROM:
             name = self._binaries.for_architectures(client.architectures, path, http=True).name
             return self._http_rom(mac, name, "boot file")
-        return NO_BOOT
+        return self._u_boot if client.kind is ClientKind.U_BOOT else NO_BOOT
 
     def _refuse(self, client: Client, mac: str, reason: str, *, proxy: bool) -> Boot:
         """What a client is told that gets nothing to boot, so that its machine goes on to the next boot device.
@@ -197,6 +197,7 @@ class BootChoice:
         - A PXE ROM gets a boot menu with the one item "local boot" (PXE 2.1 section 2.1), whose prompt is the reason.
         - An HTTP Boot ROM has no such thing; it gets a URL where this edge answers 403, which it shows.
         - iPXE gets its script, which will show the reason.
+        - U-Boot asks by TFTP as it would if it might boot, and shows the error's text, which is the reason.
         """
         if client.kind is ClientKind.IPXE:
             return self._ipxe(client, mac, proxy=proxy)
@@ -204,7 +205,7 @@ class BootChoice:
             return _local_boot(reason)
         if client.kind is ClientKind.HTTP_ROM:
             return self._http_rom(mac, REFUSED_FILE, "a refusal at")
-        return NO_BOOT
+        return self._u_boot if client.kind is ClientKind.U_BOOT else NO_BOOT
 
     # --- by kind of client ------------------------------------------------------------------------------------------
 
@@ -264,6 +265,18 @@ class BootChoice:
             shared=True,
         )
 
+    def _compile_u_boot(self) -> Boot:
+        # It loads the file that is named here when it asks for its address, whatever it is to boot: of none it makes
+        # up a name from its address, and a boot program would be loaded in vain. In which directory the file is, there
+        # it looks for `pxelinux.cfg`. `siaddr` and `file` are what all builds read (net/bootp.c).
+        boot = _boot(self._tftp, options.text(BOOT_SCRIPT), f"boot script {BOOT_SCRIPT}", b"", b"")
+        return replace(
+            boot,
+            sname=self._tftp_name,
+            spare_options=options.option(options.TFTP_SERVER_NAME, self._tftp_name),
+            shared=True,
+        )
+
 
 def is_raspberry_pi(client: Client, mac: str) -> bool:
     """Whether a PXE ROM is a Raspberry Pi's own.
@@ -272,7 +285,7 @@ def is_raspberry_pi(client: Client, mac: str) -> bool:
     """
     if client.kind is not ClientKind.PXE_ROM:
         return False
-    return client.architectures[:1] == (41,) or (client.architectures[:1] == (0,) and mac[:8] in RASPBERRY_PI_OUIS)
+    return client.architectures[:1] == (41,) or (client.architectures[:1] == (0,) and mac[:8] in raspberry_pi.OUIS)
 
 
 def is_uefi(client: Client) -> bool:

@@ -1,7 +1,7 @@
 """Who is asking: told from a DHCP message, for one machine is several DHCP clients during a boot.
 
-The firmware's PXE ROM or UEFI HTTP Boot comes first, then iPXE, then the kernel or the operating system, all with the
-same MAC. What each of them may be told differs (`edge.dhcp.boot.choice`), so this is asked first.
+The firmware's PXE ROM, UEFI HTTP Boot or U-Boot comes first, then iPXE, then the kernel or the operating system, all
+with the same MAC. What each of them may be told differs (`edge.dhcp.boot.choice`), so this is asked first.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from edge.dhcp.wire.codec import Message
 from ipxe.binaries import architecture_name
 
 _IPXE_CLASSES = frozenset({b"iPXE", b"Tinkerbell"})  # the second is the iPXE that Smee embeds
+_UBOOT_CLASS = b"U-Boot"  # U-Boot.armv8 and the like, if its user has given it no other (CONFIG_BOOTP_VCI_STRING)
+_UBOOT_ARCHITECTURES = range(21, 29)  # that U-Boot names, also with a class of its user's own
 _NO_FEATURE = 64  # the first code of option 175 that is none (iPXE include/ipxe/features.h)
 
 
@@ -24,6 +26,7 @@ class ClientKind(Enum):
     OPERATING_SYSTEM = "operating system"
     PXE_ROM = "PXE ROM"
     HTTP_ROM = "HTTP Boot ROM"  # UEFI 2.10 section 24.7
+    U_BOOT = "U-Boot"
     IPXE = "iPXE"
 
 
@@ -39,6 +42,14 @@ class Client:
     architectures: tuple[int, ...]
     description: str
     features: frozenset[int] = frozenset()
+
+    @property
+    def hears_proxies(self) -> bool:
+        """Whether it takes what to boot from another server than its address.
+
+        U-Boot takes the first offer that comes for a lease, and one without an address would be none (net/bootp.c).
+        """
+        return self.kind not in (ClientKind.OPERATING_SYSTEM, ClientKind.U_BOOT)
 
     def lacks(self, feature: int) -> bool:
         """Whether it lists its features (iPXE does), and `feature` is not among them."""
@@ -68,6 +79,8 @@ def _identify(vendor_class: bytes, user_class: bytes, architecture: bytes, ipxe:
         kind, description = ClientKind.HTTP_ROM, f"{platform} {ClientKind.HTTP_ROM.value}"
     elif vendor_class.startswith(b"PXEClient"):
         kind, description = ClientKind.PXE_ROM, f"{platform} {ClientKind.PXE_ROM.value}"
+    elif vendor_class.startswith(_UBOOT_CLASS) or (architectures and architectures[0] in _UBOOT_ARCHITECTURES):
+        kind, description = ClientKind.U_BOOT, f"{ClientKind.U_BOOT.value} ({platform})"
     else:
         kind, description = ClientKind.OPERATING_SYSTEM, ClientKind.OPERATING_SYSTEM.value
     return Client(kind, architectures, description, _features(ipxe))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge.dhcp.boot import BootChoice, ClientKind, identify
+from edge.dhcp.boot import BootChoice, identify
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, NO_SOURCE, PXE_PORT, SERVER_PORT, Received, Reply
 from edge.dhcp.replies.assembly import TooSmallError, assemble
 from edge.dhcp.replies.boot_server import boot_server_reply
@@ -77,7 +77,7 @@ class Proxy:
 
     def _discover(self, machine: Machine | None, mac: str, message: Message) -> Reply | None:
         client, agent = identify(message), relay_agent_of(message)
-        if client.kind is ClientKind.OPERATING_SYSTEM:
+        if not client.hears_proxies:
             return None
         if agent.giaddr and not self._destinations.relay(agent.giaddr, None):
             return None
@@ -112,7 +112,7 @@ class Proxy:
     def _boot_server(self, machine: Machine | None, mac: str, message: Message, received: Received) -> Reply | None:
         client = identify(message)
         server_id = message.options.get(options.SERVER_IDENTIFIER, self._server_id)
-        if client.kind is ClientKind.OPERATING_SYSTEM or server_id != self._server_id:
+        if not client.hears_proxies or server_id != self._server_id:
             return None
         if (machine is not None and machine.disable_dhcp) or not self._destinations.client(received.source):
             return None
@@ -148,6 +148,6 @@ class Proxy:
             self._reports.refused(mac, _NO_ANSWER, f"MAC {mac} is claimed by several Hardware: {names}")
             return False
         client = identify(message)
-        if not self._unknown_clients and client.kind is not ClientKind.OPERATING_SYSTEM:
+        if not self._unknown_clients and client.hears_proxies:
             self._unregistered.heard(mac, message_type, message, client)
         return self._unknown_clients

@@ -20,10 +20,10 @@ from edge.http.files.response_head import requested
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine, MachineScripts
-from ipxe.binaries import BootPath, is_optional
+from ipxe.binaries import is_optional
 from ipxe.grub import WHY, machine_of
 from ipxe.medium_scripts import MediumKind
-from ipxe.scripts import Origin, ScriptError
+from ipxe.scripts import Dialect, Origin, ScriptError
 from tink.mac import is_mac
 
 _MEDIA = {kind.value: kind for kind in MediumKind}
@@ -86,14 +86,14 @@ class BootScripts:
         if named and named != mac:
             return text("this script is served to its own machine only", status=403)
         if context.inventory.by_mac(mac) is None and not context.policy.decide(None).allowed:
-            return _script(self._scripts.why(mac, context.policy.decide(None).reason, BootPath.GRUB))
+            return _script(self._scripts.why(mac, context.policy.decide(None).reason, Dialect.GRUB))
         if route.name == WHY:
             if failure := self._failure(mac):
-                return _script(self._scripts.why(mac, failure, BootPath.GRUB))
+                return _script(self._scripts.why(mac, failure, Dialect.GRUB))
             return _script(self._scripts.not_started(mac) if request.method == "GET" else "")
         origin, client = Origin(local_address(request)), client_name(request)
         is_sent = request.method == "GET"  # GRUB asks for the length first
-        return _script(self._scripts.script(mac, origin, client=client, path=BootPath.GRUB, recorded=is_sent))
+        return _script(self._scripts.script(mac, origin, client=client, dialect=Dialect.GRUB, recorded=is_sent))
 
     async def parameters(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
         """GET /auto/parameters: the words of the machine's kernel command line, for an OSIE that was started without

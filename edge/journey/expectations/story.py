@@ -188,6 +188,8 @@ def _counted(boot: Boot, reached: Milestone | None) -> Milestone | None:
     at = boot.at
     if reached is None or at is None:
         return reached
+    if reached is Milestone.KERNEL_SENT and reached not in boot.reached and Milestone.INITRD_SENT in boot.reached:
+        return Milestone.INITRD_SENT  # U-Boot until 2023 fetches the initrd first: it has both
     if reached in (Milestone.OS_OFFERED, Milestone.OS_LEASED, Milestone.OSIE_UP) and at > Milestone.OSIE_UP:
         return None
     if reached is Milestone.AGENT_CONNECTED and at > Milestone.AGENT_CONNECTED:

@@ -33,12 +33,14 @@ def named(findings: list[Finding], name: str) -> Finding:
 
 
 def test_every_package_that_doctor_names_is_installed_by_make_run() -> None:
-    assert set(doctor.LAB_PROGRAMS.values()) | set(doctor.LAB_FILES) <= package_set("lab") | package_set("uefi")
+    wanted = set(doctor.LAB_PROGRAMS.values()) | set(doctor.LAB_FILES)
+    assert wanted <= package_set("lab") | package_set("uefi") | package_set("arm64")
+    assert package_set("arm64") == doctor.ARM64_PACKAGES
 
 
 def test_every_package_that_make_run_installs_is_looked_for() -> None:
     # seabios has no file of its own that only the lab needs: it comes with QEMU.
-    assert (package_set("lab") | package_set("uefi")) - {"seabios"} == {
+    assert (package_set("lab") | package_set("uefi") | package_set("arm64")) - {"seabios"} == {
         *doctor.LAB_PROGRAMS.values(),
         *doctor.LAB_FILES,
     }
@@ -60,8 +62,11 @@ def test_missing_packages_are_named_in_one_command(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PATH", str(tmp_path))
     finding = named(list(doctor.lab(tmp_path)), "lab packages")
     assert not finding.ok
-    wanted = " ".join(sorted(set(doctor.LAB_PROGRAMS.values())))
-    assert wanted in finding.remedy or set(wanted.split()) <= set(finding.remedy.split())
+    wanted = set(doctor.LAB_PROGRAMS.values()) - doctor.ARM64_PACKAGES
+    assert wanted <= set(finding.remedy.split())
+    assert not doctor.ARM64_PACKAGES & set(finding.remedy.split())
+    with_arm64 = named(list(doctor.lab(tmp_path, arm64=True)), "lab packages")
+    assert "qemu-system-arm" in with_arm64.remedy
     assert "apt-get install" in finding.remedy
 
 

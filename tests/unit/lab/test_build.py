@@ -78,6 +78,20 @@ async def test_second_lab_builds_nothing(lab: Lab) -> None:
     assert (await lab.build(full=True)).image.name == "debian-cloud.raw.zst"
 
 
+async def test_machine_of_another_architecture_has_an_osie_and_actions_of_its_own(lab: Lab) -> None:
+    (lab.deploy / "osie" / "build.sh").write_text(f'echo "$*" >>{lab.log}; mkdir -p "${{@: -1}}"')
+    (lab.deploy / "actions" / "build.sh").write_text(f'echo "$*" >>{lab.log}; mkdir -p "$1"')
+    await lab.build()
+    artifacts = await Builder(lab.cache, lab.said.append, lab.wheel, "arm64").build(full=False)
+    assert artifacts.initrd == lab.cache / "osie-arm64" / "initrd"
+    assert artifacts.actions == lab.cache / "actions-arm64"
+    assert artifacts.actions_digest != (await lab.build()).actions_digest, "a registry is filled with the other"
+    ran = lab.log.read_text()
+    assert f"--arch arm64 --out {lab.cache}/osie-arm64" in ran
+    assert f"--arch amd64 --out {lab.cache}/osie\n" in ran
+    assert f"{lab.cache}/actions-arm64 arm64" in ran
+
+
 @pytest.mark.parametrize(
     ("changed", "rebuilt"),
     [

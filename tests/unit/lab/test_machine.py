@@ -114,9 +114,28 @@ async def test_machine_by_whose_clock_each_instruction_takes_as_long(qemu: Path,
     assert value(arguments, "-icount") == ["shift=5"]
 
 
+async def test_arm64_machine_is_another_qemu_with_firmware_and_disk_of_its_own(
+    qemu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "AAVMF_VARS.fd").write_text("factory settings")
+    monkeypatch.setattr(module, "_AAVMF", tmp_path)
+    machine = Machine(settings(Firmware.ARM64), tmp_path)
+    command = machine._command()
+    assert command[0] == "qemu-system-aarch64"
+    arguments = list(map(str, command))
+    assert value(arguments, "-machine") == ["virt"]
+    assert value(arguments, "-cpu") == ["max"]  # EDK2 without a source of random numbers has no network boot
+    assert any(f"readonly=on,file={tmp_path}/AAVMF_CODE.fd" in drive for drive in value(arguments, "-drive"))
+    assert any("drive=disk,bootindex=1" in device for device in value(arguments, "-device"))
+    assert {one.arch for one in Firmware if one is not Firmware.ARM64} == {"amd64"}
+
+
 async def test_missing_firmware_is_named_with_its_package(
     qemu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "_AAVMF", tmp_path)
+    with pytest.raises(CommandError, match=r"AAVMF_VARS\.fd is missing \(Debian package qemu-efi-aarch64\)"):
+        await Machine(settings(Firmware.ARM64), tmp_path).power_on()
     monkeypatch.setattr(module, "_OVMF", tmp_path)
     with pytest.raises(CommandError, match=r"OVMF_VARS_4M\.fd is missing \(Debian package ovmf\)"):
         await Machine(settings(Firmware.UEFI), tmp_path).power_on()

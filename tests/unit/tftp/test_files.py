@@ -142,6 +142,8 @@ def make_edge(path: Path, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any) -> 
         osie_files=OsieFiles(lambda namespace, name: osies.get((namespace, name)), cache),  # type: ignore[arg-type]
         default_osie=default_osie,
         extra=how.get("extra", extra),
+        pi_firmware=how.get("pi_firmware"),
+        resolution=how.get("resolution"),
     )
     inventory.on_change(scripts.machine_changed)
     inventory.on_change(files.machine_changed)
@@ -292,9 +294,10 @@ async def test_names_of_nothing_are_not_found(edge: Edge, name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "pxelinux.cfg/default", "pxelinux.cfg/01-52-54-00-12-34-56", "/boot/pxelinux.cfg/C0A80001",
+        "pxelinux.cfg/default", "pxelinux.cfg/0A000032", "/boot/pxelinux.cfg/C0A80001", "boot.scr",
+        "0A000032.img",
         "grub/grub.cfg-0A000001",
-        "grub.cfg-01-52-54-00-12-34-56", "boot.scr.uimg", f"{MAC}/pxelinux.cfg/default", "revocations_sku.efi",
+        "grub.cfg-01-52-54-00-12-34-56", f"{MAC}/pxelinux.cfg/default", "revocations_sku.efi",
         "revocations_sbat.efi", "shim_certificate_0.efi", "/grub/x86_64-efi/command.lst", "/grub/x86_64-efi/http.mod",
     ],
 )  # fmt: skip
@@ -350,6 +353,34 @@ async def test_operators_own_grub_cfg_is_served_instead_of_ours(edge: Edge) -> N
     assert (await edge.refused("grub/grub.cfg", LOCKED_IP)).code is ErrorCode.ACCESS_VIOLATION
 
 
+@pytest.mark.parametrize("name", ["", "/", f"{MAC}/"])
+async def test_u_boot_gets_what_it_boots_in_both_of_its_languages(edge: Edge, name: str) -> None:
+    config = await edge.text(f"{name}pxelinux.cfg/01-52-54-00-12-34-56")
+    assert f"worker_id={MAC} " in config
+    script = await edge.get(f"{name}boot.scr.uimg")
+    assert isinstance(script, TftpFile)
+    assert f"worker_id={MAC} ".encode() in bytes(script.content)
+    assert [event.message for event in edge.journey.events(MAC)] == ["script sent: OSIE default/lab"] * 2
+
+
+async def test_u_boot_is_given_no_other_machines_script(edge: Edge) -> None:
+    refusal = await edge.refused("pxelinux.cfg/01-52-54-00-12-34-56", OTHER_IP)
+    assert (refusal.code, refusal.mac, refusal.about) == (ErrorCode.ACCESS_VIOLATION, OTHER, MAC)
+    for name in ("pxelinux.cfg/01-52-54-00-12-34-56", "boot.scr.uimg"):
+        assert (await edge.refused(name, STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
+    assert "Hardware default/lab-2" in (await edge.refused("boot.scr.uimg", LOCKED_IP)).message
+
+
+async def test_site_with_pxelinux_goes_on_with_its_own_configuration(edge: Edge) -> None:
+    """Its `default` would never be reached if each machine found a file of its own."""
+    (edge.extra / "pxelinux.cfg").mkdir()
+    assert (await edge.refused("pxelinux.cfg/01-52-54-00-12-34-56")).expected
+    (edge.extra / "pxelinux.cfg" / "default").write_text("label mine")
+    assert await edge.text("pxelinux.cfg/default") == "label mine"
+    (edge.extra / "boot.scr.uimg").write_text("mine")
+    assert await edge.text("boot.scr.uimg") == "mine"
+
+
 async def test_grub_shows_why_its_kernel_did_not_come(edge: Edge) -> None:
     edge.cache.error = NotFoundError("http://u/k", "404 from the upstream")
     await edge.refused("osie/lab/kernel")
@@ -370,6 +401,31 @@ async def test_what_is_made_for_a_machine_is_served_to_no_other(edge: Edge, name
     answer = await edge.refused(f"{MAC}/{name}", client)
     assert answer.code is ErrorCode.ACCESS_VIOLATION
     assert edge.cache.asked == []
+
+
+class Nobody:
+    """In place of the resolution: the neighbour table does not know who asks, and nobody answers ARP."""
+
+    def is_due(self, _ip: str) -> bool:
+        return True
+
+    async def resolve(self, _ip: str) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "auto.ipxe", "why.ipxe", "grub/grub.cfg", "osie/lab/kernel", "boot.scr.uimg",
+        "pxelinux.cfg/01-52-54-00-12-34-56", "config.txt", "cmdline.txt", f"{PI}/cmdline.txt",
+    ],
+)  # fmt: skip
+async def test_what_is_made_for_a_machine_is_told_to_nobody_whose_mac_is_not_known(tmp_path: Path, name: str) -> None:
+    firmware = tmp_path / "rpi"
+    firmware.mkdir()
+    edge = make_edge(tmp_path, pi_firmware=firmware, resolution=Nobody())
+    assert "nobody answers ARP" in (await edge.refused(name)).message
+    assert await edge.text("snponly.efi") == "snponly"
 
 
 # --- kernels and initrds ---------------------------------------------------------------------------------------------
@@ -505,7 +561,97 @@ async def test_raspberry_pi_gets_the_common_firmware_or_its_own(edge: Edge) -> N
 async def test_raspberry_pi_is_told_where_its_firmware_would_be(tmp_path: Path) -> None:
     edge = make_edge(tmp_path, extra=None)
     answer = await edge.refused(f"{PI}/start4.elf")
-    assert (answer.expected, "--tftp-dir" in answer.message) == (False, True)
+    assert (answer.expected, "--rpi-dir" in answer.message) == (False, True)
+
+
+@pytest.fixture
+def pi(tmp_path: Path) -> Edge:
+    """An edge with the firmware of Raspberry Pis, and no other files of the operator's."""
+    firmware = tmp_path / "rpi"
+    (firmware / "overlays").mkdir(parents=True)
+    (firmware / "start4.elf").write_text("start4")
+    (firmware / "overlays" / "vc4.dtbo").write_text("overlay")
+    (firmware / "config.txt").write_text("[pi4]\nkernel=theirs\n")
+    (firmware / "out").symlink_to(tmp_path)
+    return make_edge(tmp_path, extra=None, pi_firmware=firmware)
+
+
+PREFIXES = pytest.mark.parametrize("prefix", ["", f"{PI}/", "10000000" + PI + "/", "52-54-00-12-34-56/"])
+
+
+@PREFIXES
+async def test_raspberry_pi_gets_firmware_settings_and_its_osie_below_any_prefix(pi: Edge, prefix: str) -> None:
+    assert await pi.text(f"{prefix}start4.elf") == "start4"
+    assert await pi.text(f"{prefix}overlays/vc4.dtbo") == "overlay"
+    config = await pi.text(f"{prefix}config.txt")
+    # Behind the operator's own lines, and for any model: what comes last counts.
+    assert config.splitlines()[:3] == ["[pi4]", "kernel=theirs", ""]
+    assert config.splitlines()[3:] == [
+        "[all]",
+        f"# tinkedge: default/lab-1 ({MAC}) boots OSIE default/lab",
+        "arm_64bit=1",
+        "kernel=osie/lab/kernel",
+        "initramfs osie/lab/initrd followkernel",
+        "cmdline=cmdline.txt",
+    ]
+    line = await pi.text(f"{prefix}cmdline.txt")
+    assert line.startswith("grpc_authority=10.0.0.1:42113 ")
+    assert f" worker_id={MAC} " in line
+    assert line.count("\n") == 1
+    for part, url in (("kernel", "http://u/k"), ("initrd", "http://u/i")):
+        file = await pi.get(f"{prefix}osie/lab/{part}")
+        assert isinstance(file, TftpFile)
+        file.close()
+        assert pi.cache.asked[-1] == url
+    said = [event.message for event in pi.journey.events(MAC)]
+    assert said == ["script sent: OSIE default/lab"]
+
+
+@PREFIXES
+async def test_what_a_raspberry_pi_asks_for_in_vain_is_no_failure(pi: Edge, prefix: str) -> None:
+    for name in ("pieeprom.sig", "recover4.elf", "armstub8-gic.bin", "out/secret", "overlays"):
+        answer = await pi.refused(f"{prefix}{name}")
+        assert (answer.code, answer.expected or not prefix) == (ErrorCode.NOT_FOUND, True)
+
+
+async def test_raspberry_pi_gets_nothing_of_another_nor_a_stranger_anything(pi: Edge) -> None:
+    for name in (f"{PI}/config.txt", f"{PI}/cmdline.txt", f"{PI}/start4.elf", "start4.elf", f"{PI}/osie/lab/kernel"):
+        assert isinstance(await pi.get(name, STRANGER_IP), Refusal)
+        assert (await pi.refused(name, LOCKED_IP)).code is ErrorCode.ACCESS_VIOLATION
+    answer = await pi.refused("52-54-00-12-34-56/config.txt", OTHER_IP)
+    assert (answer.code, answer.about) == (ErrorCode.ACCESS_VIOLATION, MAC)
+    assert "boots OSIE default/lab" in await pi.text(f"{PI}/config.txt", OTHER_IP)
+    assert f"({OTHER})" in await pi.text(f"{PI}/config.txt", OTHER_IP)  # its own: a serial number says nothing
+
+
+async def test_raspberry_pi_that_can_not_boot_is_told_no_kernel_and_its_journey_why(pi: Edge) -> None:
+    del pi.osies["default", "lab"]
+    config = await pi.text(f"{PI}/config.txt")
+    assert config.splitlines()[-1] == "kernel=netboot-not-allowed"
+    assert "# OSIE default/lab, which Hardware lab-1 names, does not exist" in config
+    assert await pi.text(f"{PI}/cmdline.txt") == "\n"
+    assert (await pi.refused(f"{PI}/netboot-not-allowed")).code is ErrorCode.NOT_FOUND
+    assert [event.outcome for event in pi.journey.events(MAC)] == [Outcome.FAILED]
+
+
+async def test_operators_own_files_go_before_those_of_all_raspberry_pis(tmp_path: Path) -> None:
+    firmware = tmp_path / "rpi"
+    firmware.mkdir()
+    (firmware / "start4.elf").write_text("common")
+    (firmware / "config.txt").write_bytes(bytes(70_000))
+    edge = make_edge(tmp_path, pi_firmware=firmware)
+    assert "larger than 64 KiB" in (await edge.refused(f"{PI}/config.txt")).message
+    (edge.extra / PI).mkdir()
+    (edge.extra / PI / "config.txt").write_text("mine")
+    assert await edge.text(f"{PI}/config.txt") == "mine"
+    assert await edge.text(f"{PI}/start4.elf") == "common"
+    (edge.extra / "start4.elf").write_text("newer")
+    (edge.extra / PI / "start4.elf").write_text("own")
+    assert await edge.text(f"{PI}/start4.elf") == "own"
+
+
+async def test_without_firmware_no_settings_of_raspberry_pis_are_made(edge: Edge) -> None:
+    assert (await edge.refused(f"{PI}/config.txt")).code is ErrorCode.NOT_FOUND
 
 
 async def test_stranger_gets_none_of_the_operators_files(edge: Edge) -> None:

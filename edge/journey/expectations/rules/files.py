@@ -12,6 +12,8 @@ from edge.journey.steps import PROGRESS, Milestone, Outcome, Step
 WAITED_SECONDS = 4.0
 """An upstream that sends nothing for so long, stalls."""
 _UNDER_WAY = {Milestone.KERNEL_BEGUN: Step.KERNEL, Milestone.INITRD_BEGUN: Step.INITRD}
+_BY_TFTP = ("U-Boot", "Raspberry Pi")
+"""Programs that fetch all by TFTP."""
 
 
 def upstream_stalls(story: Story, _facts: Facts) -> Finding | None:
@@ -81,11 +83,15 @@ def not_asked_for(story: Story, facts: Facts) -> Finding | None:
     else:
         return None
     fact = f"has got its {before}, but asked for the {what} for {seconds(boot.since, facts.now)} not once"
+    client = str(boot.detail_of("client"))
+    by_tftp = client.startswith(_BY_TFTP)
+    program = client.partition(" (")[0] if by_tftp else "iPXE"
+    port = "udp/69" if by_tftp else f"tcp/{facts.http_port}"
     return Finding(
         rule,
         step,
         fact,
-        (Cause("iPXE has stopped, or waits for somebody"), Cause(f"tcp/{facts.http_port} is blocked on the way")),
+        (Cause(f"{program} has stopped, or waits for somebody"), Cause(f"{port} is blocked on the way")),
         ("its screen may say",),
     )
 

@@ -100,7 +100,24 @@ def over_ipv6(play: Play) -> None:
     play.wait(20).dhcp("advertise", "operating system").dhcp("reply", "operating system").agent()
 
 
-HEALTHY = [over_ipv6, ends_are_told_late, Play.to_agent, Play.installed, slow_switch, shim_and_grub, ipxe_in_rom, vlan,
+def u_boot(play: Play) -> None:
+    """It asks for an address for each way that it tries; in one it fetches the initrd first."""
+    script = "boot script boot.scr.uimg"
+    play.dhcp("offer", "U-Boot", script).dhcp("ack", "U-Boot", script).script().wait(1)
+    play.dhcp("offer", "U-Boot", script).dhcp("ack", "U-Boot", script).script().script().wait(1)
+    play.file(Step.INITRD).file(Step.KERNEL, 7).osie().agent()
+
+
+def raspberry_pi(play: Play) -> None:
+    """Its settings come first, and once more when the firmware runs."""
+    play.dhcp("offer", "PXE ROM", "Raspberry Pi firmware by TFTP").wait(1)
+    play.dhcp("ack", "PXE ROM", "Raspberry Pi firmware by TFTP").script().program("start4.elf")
+    play.program("fixup4.dat").script().program("bcm2711-rpi-4-b.dtb").program("cmdline.txt")
+    play.file(Step.KERNEL, 8).file(Step.INITRD, 15).osie(30).agent()
+
+
+HEALTHY = [u_boot, raspberry_pi,
+           over_ipv6, ends_are_told_late, Play.to_agent, Play.installed, slow_switch, shim_and_grub, ipxe_in_rom, vlan,
            size_is_asked_first, reboots_twice, last_action_reboots, installed_twice, boots_from_disk]  # fmt: skip
 
 
@@ -109,6 +126,17 @@ def test_healthy_boot_has_no_warning(boot: Callable[[Play], object]) -> None:
     play = Play()
     boot(play)
     assert play.warnings == [], [finding.message for _, finding in play.said]
+
+
+def test_u_boot_that_stops_is_named_with_its_own_port() -> None:
+    play = Play()
+    script = "boot script boot.scr.uimg"
+    play.dhcp("offer", "U-Boot", script).dhcp("ack", "U-Boot", script)
+    play.record(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab", client="U-Boot", boots="osie").wait(60)
+    assert play.warnings == ["NoKernelRequest"]
+    assert play.found is not None
+    assert "U-Boot has stopped" in play.found.message
+    assert "udp/69" in play.found.message
 
 
 def test_port_from_which_something_was_asked_is_not_said_to_be_blocked() -> None:

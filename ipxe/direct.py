@@ -1,0 +1,115 @@
+"""What the scripts have in common of programs that load a kernel themselves and are no iPXE: GRUB, U-Boot, and the
+firmware of Raspberry Pis (`ipxe.grub`, `ipxe.uboot`, `ipxe.raspberry_pi`).
+
+All are made of the same facts as the iPXE script (`Scripts.plan`), and what is wrong with these is said in the same
+words. `spec.ipxe` and settings of iPXE (`${mac}`) have no meaning here and are refused, but for the tokens, which are
+put in at each sending.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import ClassVar
+
+from ipxe.scripts import (
+    MAX_SHOWN,
+    METADATA_SETTING,
+    TOKEN_SETTING,
+    Dialect,
+    Origin,
+    Plan,
+    Script,
+    ScriptError,
+    Scripts,
+)
+from tink.api.v1alpha2 import Hardware
+from tink.printable import printable
+
+
+class DirectScripts(ABC):
+    """Renders the scripts of one such program, with the settings and the facts of `scripts`."""
+
+    program: ClassVar[str]
+    """Its name, for people."""
+    dialect: ClassVar[Dialect]
+    forbidden: ClassVar[str] = ""
+    """Characters that no word of its kernel's command line may have: it would take them for more than themselves."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    def compile(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> Script:
+        """The script for the interface `mac` of `hardware`, as `Scripts.compile`. Raises ScriptError."""
+        name = f"{hardware.metadata.namespace}/{hardware.metadata.name}"
+        ipxe = hardware.spec.ipxe
+        if ipxe is not None and (ipxe.inline or ipxe.url):
+            field = "inline" if ipxe.inline else "url"
+            raise ScriptError(
+                f"Hardware {name}: spec.ipxe.{field} is for iPXE, and this machine boots by {self.program}: remove it, "
+                "or have it boot by iPXE"
+            )
+        plan = replace(self._scripts.plan(mac, hardware, origin, osie_parameters), dialect=self.dialect)
+        osie = hardware.spec.osie.name if hardware.spec.osie is not None else ""
+        if not osie:
+            raise ScriptError(f"Hardware {name}: spec.osie.name is not set: name the OSIE that the machine is to boot")
+        return self._boot(self._scripts.fitting(plan, hardware), name, (hardware.metadata.namespace, osie))
+
+    def words(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> str:
+        """The words of the kernel's command line that this script would give it, for an OSIE that was started without:
+        `with_tokens` puts the tokens in. Raises ScriptError.
+        """
+        plan = replace(self._scripts.plan(mac, hardware, origin, osie_parameters), dialect=self.dialect)
+        plan = self._scripts.fitting(plan, hardware)
+        return " ".join(self._words(self._scripts.command_lines(self._scripts.plans(plan))[0]))
+
+    def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin, osie_parameters: str = "") -> Script:
+        """The script of a machine that no Hardware describes, as `Scripts.unregistered`. Raises ScriptError."""
+        plan = self._scripts.plan_of_unregistered(mac, osie, origin, osie_parameters)
+        return self._boot(replace(plan, dialect=self.dialect), plan.who, osie)
+
+    def to_send(self, mac: str, script: Script) -> str:
+        """The text of a script for the registered machine `mac` as it is now: with the tokens that it needs."""
+        return self.with_tokens(mac, script.text)
+
+    def with_tokens(self, mac: str, text: str) -> str:
+        """A text with the tokens of `mac` as it is now."""
+        for setting, token in self._scripts.tokens().items():
+            text = text.replace(f"${{{setting}}}", token(mac))
+        return text
+
+    @abstractmethod
+    def reason(self, mac: str, reason: str) -> str:
+        """A script that shows why `mac` is not booted, and has it go on to the next boot device."""
+
+    @abstractmethod
+    def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script: ...
+
+    def _words(self, line: str) -> list[str]:
+        """The words of a kernel's command line. Raises ScriptError where one means something else to the program."""
+        tokens = tuple(f"${{{setting}}}" for setting in (TOKEN_SETTING, METADATA_SETTING))
+        words = line.split(" ")
+        for word in words:
+            rest = word
+            for token in tokens:
+                rest = rest.replace(token, "")
+            if "${" in rest:
+                raise ScriptError(
+                    f"the kernel parameter {word} has a setting of iPXE in it, and this machine boots by "
+                    f"{self.program}: write {{{{.MAC}}}} and its like instead, which work with both"
+                )
+            found = next((character for character in self.forbidden if character in rest), None)
+            if found is not None:
+                raise ScriptError(
+                    f"the kernel parameter {word} has the character {found} in it, which means something else to "
+                    f"{self.program}, by which this machine boots"
+                )
+        return words
+
+    def _render(self, template: str, **values: object) -> str:
+        return self._scripts.environment.get_template(template).render(values)
+
+
+def shown(text: str) -> str:
+    """`text` for a screen: one line, without control characters."""
+    return printable(text[:MAX_SHOWN], " ")
