@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from edge.composition.expecting import BootWatch
+import pytest
+
+from edge.composition.expecting import BootWatch, rest_after
 from edge.composition.networks import HostNetworks
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
@@ -147,3 +149,7 @@ def test_firmware_that_does_not_run_its_boot_program_is_told_to_those_who_can_of
     for _ in range(10):
         site.sweep()
     assert told == [MAC, MAC], "once for each time"
+
+
+def test_sweep_takes_a_fiftieth_of_a_processor_and_is_not_put_off_for_long() -> None:
+    assert [rest_after(spent) for spent in (0.0, 0.02, 0.05, 1.0)] == pytest.approx([1.0, 1.0, 2.45, 4.0])
