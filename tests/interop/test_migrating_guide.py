@@ -10,6 +10,7 @@ services of systemd, the scaling of the old deployments) is done by what it come
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,6 +114,7 @@ class Site(Namespaces):
         self.bin.mkdir()
         (self.bin / "tinkedge").write_text(f'#!/bin/sh\nexec {" ".join(TINKEDGE)} "$@"\n')
         (self.bin / "tinkedge").chmod(0o755)
+        (self.bin / "kubectl").symlink_to(str(shutil.which("kubectl")))
         self.services: dict[str, Process] = {}
         self.exports: list[str] = []
         self.old_stack: list[Process] = []

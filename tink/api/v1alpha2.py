@@ -42,7 +42,7 @@ _HOSTNAME_PATTERN = (
     r"^(([a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9\-]*[a-zA-Z0-9])\.)*([A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9\-]*[A-Za-z0-9])$"
 )
 _VLAN_PATTERN = r"^([1-9][0-9]{0,2}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-4])$"
-_DEVICE_PATTERN = r"^(/[^/ ]+)+$"
+_DEVICE_PATTERN = r"^(/[^/ ]+)+/?$"
 _URL_PATTERN = r"^(https?|file)://.+$"
 _HTTP_URL_PATTERN = r"^https?://.+$"
 TIME: JsonDict = {"format": "date-time"}

@@ -82,7 +82,7 @@ class Bundle:
             (parts / name).write_bytes(secrets.token_bytes(1 << 20))
         digest = hashlib.sha256((parts / "disk.raw").read_bytes()).hexdigest()
         (parts / "objects/first.yaml").write_text(OBJECTS.replace("DIGEST", digest))
-        build = ["sh", str(ROOT / "deploy/actions/build.sh"), str(self.directory / "actions")]
+        build = ["bash", str(ROOT / "deploy/actions/build.sh"), str(self.directory / "actions")]
         subprocess.run(build, check=True, capture_output=True)
 
     def tinkedge(self, *words: str) -> str:

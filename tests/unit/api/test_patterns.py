@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tink.api import patterns
+from tink.api.v1alpha2 import HardwareSpec
 
 PATTERNS = {name: value for name, value in vars(patterns).items() if name.isupper() and isinstance(value, str)}
 PATTERNS = {name: value for name, value in PATTERNS.items() if not name.startswith("_")}
@@ -58,3 +59,21 @@ def test_what_is_no_ipv6_address_or_spelled_otherwise_is_refused(text: str) -> N
 def test_address_that_is_of_no_host_beyond_its_link_is_refused(text: str) -> None:
     assert patterns.compiled(patterns.NO_UNICAST_IPV6).search(text)
     assert not patterns.compiled(patterns.NO_UNICAST_IPV6).search("fd00::1")
+
+
+FIELDS = {
+    "DEVICE_PATH": lambda text: {"storageDevices": [text]},
+    "HTTP_URL": lambda text: {"ipxe": {"url": text}},
+    **{
+        name: lambda text, field=field: {"networkInterfaces": {"52:54:00:12:34:56": {"dhcp": {field: text}}}}
+        for name, field in (("IPV4", "ip"), ("NETMASK", "netmask"), ("HOSTNAME", "hostname"))
+    },
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@given(data=st.data())
+def test_what_the_api_takes_can_be_read(name: str, data: st.DataObject) -> None:
+    """Objects that are stored are not for us to refuse."""
+    text = data.draw(st.from_regex(patterns.compiled(PATTERNS[name])))
+    HardwareSpec.model_validate(FIELDS[name](text))
