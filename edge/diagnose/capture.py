@@ -53,7 +53,7 @@ class Capture:
 
     def start(self) -> None:
         """Begin. Raises DiagnoseError."""
-        scapy = extra.scapy_sockets()
+        scapy = extra.scapy()
         try:
             self._sniff(scapy, selection.conversation_of(self._mac), self._hear)
             if self._path is not None:

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 import yaml
 
-from tests.ports import free_port
+from tests.ports import free_port, listens
 
 DESCRIPTORS = 512
 
@@ -30,6 +30,7 @@ def api(tmp_path: Path) -> Iterator[dict[str, Any]]:
     def few() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
 
+    port = free_port()
     command = [
         sys.executable,
         "-m",
@@ -38,16 +39,16 @@ def api(tmp_path: Path) -> Iterator[dict[str, Any]]:
         "--data-dir",
         str(tmp_path / "data"),
         "--api-port",
-        str(free_port()),
+        str(port),
     ]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=few)
     try:
         kubeconfig = tmp_path / "data" / "kubeconfig"
         deadline = time.monotonic() + 60
-        while not kubeconfig.exists():
+        while not (kubeconfig.exists() and listens(port)):
             assert process.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < deadline, "no API within a minute"
+            assert time.monotonic() < deadline, f"no API within a minute: {(tmp_path / 'log').read_text()}"
             time.sleep(0.05)
         yield yaml.safe_load(kubeconfig.read_text())
     finally:
