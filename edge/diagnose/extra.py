@@ -22,7 +22,6 @@ _SOCKETS: Final = {
     "scapy.layers.l2": ("Ether",),
     "scapy.packet": ("Raw",),
     "scapy.sendrecv": ("AsyncSniffer", "sendp"),
-    "scapy.utils": ("PcapWriter",),
 }
 """Modules and what is used of them."""
 
@@ -44,7 +43,7 @@ def scapy() -> Any:
 
 
 def scapy_sockets() -> Any:
-    """What of scapy listens, sends and keeps frames as they are, by its names in `scapy.all`; a quarter of the time.
+    """What of scapy listens and sends, by its names in `scapy.all`; a quarter of the time.
 
     Raises MissingExtraError if the extra is not installed.
     """

@@ -147,9 +147,9 @@ class MachineScripts:
         osie = self._osie_of(machine)
         raw = self._osie(*osie) if osie is not None else None
         whole = self._with_others(origin, machine.mac)
-        by_hand = self._direct[Dialect.GRUB]
-        words = by_hand.words(machine.mac, machine.hardware, whole, _parameters(raw))
-        return by_hand.with_tokens(machine.mac, words)
+        scripts = self._direct[Dialect.GRUB]
+        words = scripts.words(machine.mac, machine.hardware, whole, _parameters(raw))
+        return scripts.with_tokens(machine.mac, words)
 
     def medium(self, mac: str, origin: Origin, kind: MediumKind) -> str:
         """What stands on a boot medium of the machine: the way to `script`. Raises ScriptError."""
