@@ -225,7 +225,8 @@ def test_options_of_the_capture_are_explained_where_they_are_misused(options: li
 
 
 def test_capture_without_the_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scapy.arch", None)
+    for module in ("scapy.all", "scapy.arch"):
+        monkeypatch.setitem(sys.modules, module, None)
     result = CliRunner().invoke(main, ["watch", MAC, "--capture", "--interface", "lo"])
     assert result.exit_code == 1
     assert "pip install 'tinkedge[diagnose]'" in result.stderr
