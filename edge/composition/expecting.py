@@ -14,8 +14,7 @@ from ipaddress import IPv4Network
 from typing import Final
 from uuid import UUID
 
-from edge.composition.arriving import Arriving
-from edge.composition.networks import HostNetworks
+from edge.composition.networks import Arriving, HostNetworks
 from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Network, Registered, Story
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from edge.composition.network_services import tcp_advice
+from edge.composition.networks import tcp_advice
 from edge.composition.settings import Service, StackSettings
 from edge.composition.tasks import StackError
 from tink.api.mistakes import Site

@@ -25,8 +25,7 @@ from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
 from edge.composition import admin_token
 from edge.composition.expecting import BootWatch
 from edge.composition.host import NetworkState
-from edge.composition.network_services import NetworkServices, Sites
-from edge.composition.networks import HostNetworks
+from edge.composition.networks import HostNetworks, NetworkServices, Sites
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
 from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder

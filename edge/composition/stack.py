@@ -22,13 +22,11 @@ from pathlib import Path
 from edge.callers import UNSEEN, Callers, Neighbours
 from edge.checkpoint import checkpoint_metrics
 from edge.composition import hooks
-from edge.composition.agents import AgentsAddresses, at_networks
 from edge.composition.expecting import BootWatch
 from edge.composition.hooks import HOOKS
 from edge.composition.host import NetworkState
 from edge.composition.manifests import ManifestApplier, Manifests
-from edge.composition.network_services import tcp_advice
-from edge.composition.networks import HostNetworks
+from edge.composition.networks import AgentsAddresses, HostNetworks, at_networks, tcp_advice
 from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, may_wait, secret_reader
 from edge.composition.readiness import ApiContact, Readiness
 from edge.composition.serving import Serving

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import orjson
 
-from edge.page.time_slice import LoopLoad, TimeSlice
+from edge.page.time_slice import LOOK_SECONDS, LoopLoad, TimeSlice
 
 MAX_STREAMS: Final = 32
 """Pages that are live at one time; others are shown as they were when they were loaded."""
@@ -80,7 +80,7 @@ class Live:
             sent, spent, others = self._elapsed(), 0.0, LoopLoad()
             while not ended.is_set() and may_go_on():
                 busy = others.is_high(spent)
-                turns = TimeSlice(busy=busy, elapsed=self._spent)
+                turns = TimeSlice(busy=busy, elapsed=self._spent, look_seconds=LOOK_SECONDS)
                 news = await source.news(turns)
                 spent, rest = turns.spent, BUSY_REST if busy else REST
                 if news:

@@ -122,9 +122,6 @@ class Rack:
             for mac in [mac for mac in shown if mac in self._waiting]:
                 self._look(mac)
                 del self._waiting[mac]
-            if working.is_busy:
-                for mac in [mac for mac in self._waiting if self._is_urgent(mac)]:
-                    self._waiting.move_to_end(mac, last=False)
             await self._look_at_waiting(working)
             if len(self._strangers) > self._most_strangers:
                 self._waiting |= dict.fromkeys(self._strangers)
@@ -161,8 +158,14 @@ class Rack:
         return failed or (awaited is not None and awaited.finding is not None)
 
     async def _look_at_waiting(self, turns: TimeSlice) -> None:
-        """In the order in which they came; each is made once, whatever has happened to it meanwhile."""
+        """In the order in which they came; each is made once, whatever has happened to it meanwhile. From when others
+        have much to do, those in trouble first."""
+        by_urgency = False
         while self._waiting:
+            if turns.is_busy and not by_urgency:
+                by_urgency = True
+                for mac in [mac for mac in self._waiting if self._is_urgent(mac)]:
+                    self._waiting.move_to_end(mac, last=False)
             for mac in _taken(self._waiting, _PORTION):
                 self._look(mac)
             if turns.may_wait:

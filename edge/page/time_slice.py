@@ -13,17 +13,30 @@ BUSY_SECONDS: Final = 0.005
 """What may wait is put off after so much work, where others have much to do."""
 BUSY_SHARE: Final = 0.6
 """So much of a processor that others take is much."""
+LOOK_SECONDS: Final = 0.02
+"""After so much work it is looked whether others have much to do by now: they may have begun a moment ago."""
+PAUSE_SECONDS: Final = 0.003
+"""So long: they have the event loop for themselves meanwhile."""
 
 
 class TimeSlice:
     """One piece of work: how long it took (`spent`), in seconds of the processor."""
 
-    def __init__(self, *, busy: bool = False, elapsed: Callable[[], float] = time.thread_time) -> None:
-        """`busy`: others have much to do. `elapsed` gives seconds, of any epoch."""
+    def __init__(
+        self,
+        *,
+        busy: bool = False,
+        elapsed: Callable[[], float] = time.thread_time,
+        look_seconds: float | None = None,
+    ) -> None:
+        """`busy`: others have much to do. `look_seconds`: whether they have is looked at after so much work each time;
+        None: never. `elapsed` gives seconds, of any epoch."""
         self._elapsed = elapsed
         self._began = elapsed()
         self._spent = 0.0
         self.is_busy = busy
+        self._look_seconds = look_seconds
+        self._looked = 0.0
 
     @property
     def spent(self) -> float:
@@ -41,7 +54,13 @@ class TimeSlice:
         if now - self._began < TURN_SECONDS:
             return
         self.leave()
-        await asyncio.sleep(0)
+        if self._look_seconds is not None and self._spent - self._looked >= self._look_seconds and not self.is_busy:
+            self._looked = self._spent
+            others = LoopLoad(elapsed=self._elapsed)
+            await asyncio.sleep(PAUSE_SECONDS)
+            self.is_busy = others.is_high(0.0)
+        else:
+            await asyncio.sleep(0)
         self.go_on()
 
     def leave(self) -> None:

@@ -22,8 +22,8 @@ from aiohttp import web
 
 from edge.artifacts import ArtifactCache, Source
 from edge.callers import Callers, token_keys
-from edge.composition.heap import settle
 from edge.composition.logs import set_up
+from edge.composition.process import settle
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.http import MachineApp, MetadataSettings, machine_runner
 from edge.journey.expectations import Expectations, Facts, Story

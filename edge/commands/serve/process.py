@@ -22,9 +22,8 @@ from edge.commands.serve.agreement import Place, disagreements
 from edge.commands.serve.settings_in_use import begin
 from edge.commands.serve.stack_settings import settings
 from edge.commands.serve.surroundings import obstacles
-from edge.composition.heap import settle
 from edge.composition.logs import set_up
-from edge.composition.network_services import ServingError
+from edge.composition.networks import ServingError
 from edge.composition.process import (
     HealthError,
     HealthServer,
@@ -34,6 +33,7 @@ from edge.composition.process import (
     Step,
     Watchdog,
     report,
+    settle,
     starting,
     status_line,
 )

@@ -1,10 +1,12 @@
 """The life of a process that serves: what it tells the service manager, and how it is told to read files again.
 
 `notify` speaks sd_notify(3)'s protocol, `watchdog` says that the process lives while it does, `status` is the line that
-`systemctl status` shows, `reload` is what SIGHUP does, `health` answers probes.
+`systemctl status` shows, `reload` is what SIGHUP does, `health` answers probes, `heap` settles the memory of very many
+machines.
 """
 
 from edge.composition.process.health import HealthError, HealthServer, OperatorAddresses
+from edge.composition.process.heap import settle
 from edge.composition.process.notify import Notifier
 from edge.composition.process.reload import Reload, Step
 from edge.composition.process.status import report, status_line
@@ -19,6 +21,7 @@ __all__ = [
     "Step",
     "Watchdog",
     "report",
+    "settle",
     "starting",
     "status_line",
 ]

@@ -12,8 +12,8 @@ from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 
 from edge.composition import host as edge_host
-from edge.composition.network_services import NetworkServices
-from edge.composition.networks import HostNetworks
+from edge.composition.networks.follow import HostNetworks
+from edge.composition.networks.services import NetworkServices
 from edge.dhcp import DhcpServer
 from tests.interop.conftest import Network, Wire
 from tests.interop.dhcp.conftest import DhcpLab

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from edge.composition import agents
-from edge.composition.agents import AgentsAddresses
+from edge.composition.networks import agents
+from edge.composition.networks.agents import AgentsAddresses
 from tests.waiting import until
 
 VIP = "192.0.2.250"

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from edge.composition.expecting import BootWatch, rest_after
-from edge.composition.networks import HostNetworks
+from edge.composition.networks.follow import HostNetworks
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import BootProblemWriter, Inventory, PendingWorkflows, Problem

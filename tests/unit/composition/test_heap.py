@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.composition import heap
+from edge.composition.process import heap
 
 _MAPS = """\
 5581a0000000-5581a0001000 r--p 00000000 fd:00 12345                      /usr/bin/python3
@@ -26,7 +26,7 @@ _MAPS = """\
 _PROGRAM = """
 import sys
 from pathlib import Path
-from edge.composition import heap
+from edge.composition.process import heap
 heap._POLICY = Path(sys.argv[1])
 def huge():
     return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHuge"))

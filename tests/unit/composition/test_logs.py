@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from edge.composition import logs
-from edge.composition.journal import JournalWriter
-from edge.composition.logs import StreamWriter, set_up
+from edge.composition.logs import set_up, writer
+from edge.composition.logs.journal import JournalWriter
+from edge.composition.logs.writer import StreamWriter
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 
@@ -289,7 +289,7 @@ def test_reader_of_standard_error_that_has_stopped_holds_nobody_up_and_fills_no_
 
 
 def test_errors_wait_for_a_blocked_standard_error_once_and_not_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_ERROR_SECONDS", 0.5)
+    monkeypatch.setattr(writer, "_ERROR_SECONDS", 0.5)
     pipe = Pipe()
     pipe.log.info("x" * 200_000)
     start = time.monotonic()

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from edge.composition.host import Network, NetworkState
-from edge.composition.logs import StreamWriter, set_up
+from edge.composition.logs import set_up
+from edge.composition.logs.writer import StreamWriter
 from edge.composition.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Watchdog, report
 from edge.composition.process.status import status_line
 from edge.composition.readiness import Readiness

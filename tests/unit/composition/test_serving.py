@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from edge.callers import Callers
 from edge.composition.expecting import BootWatch
 from edge.composition.host import Network
-from edge.composition.networks import HostNetworks
+from edge.composition.networks.follow import HostNetworks
 from edge.composition.readiness import Readiness
 from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, EdgeSettings, StackSettings

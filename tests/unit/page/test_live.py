@@ -207,6 +207,38 @@ def test_others_are_busy_when_they_take_most_of_a_processor() -> None:
     assert not others.is_high(0.0)
 
 
+async def test_others_who_begin_to_be_busy_while_it_is_worked_are_noticed_and_what_may_wait_is_put_off() -> None:
+    site = PageSite(T0)
+    macs = [site.hardware(f"m{number}", number) for number in range(1, 1001)]
+    await site.rack.update()
+    for mac in macs:
+        site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", stage="PXE ROM", dhcp="offer")
+    site.journey.record(macs[-1], Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
+    site.sweep()
+    ended = False
+
+    async def work() -> None:
+        while not ended:
+            hash(tuple(range(10_000)))
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(work())
+    await site.rack.update(TimeSlice(look_seconds=0.0))
+    ended = True
+    await working
+    done = [mac for mac in macs if Row._make(site.rack.rows[mac]).kind is not Kind.SILENT]
+    assert macs[-1] in done
+    assert len(done) < 1000
+
+
+async def test_idle_event_loop_is_found_idle_however_often_it_is_looked() -> None:
+    turns = TimeSlice(look_seconds=0.0)
+    for _ in range(5):
+        hash(tuple(range(300_000)))
+        await turns.rest()
+    assert not turns.is_busy
+
+
 async def test_where_others_are_busy_what_is_shown_and_who_is_in_trouble_comes_first() -> None:
     site = PageSite(T0)
     macs = [site.hardware(f"m{number}", number) for number in range(1, 1001)]

@@ -17,7 +17,8 @@ from typing import Any, Final, TextIO
 
 import orjson
 
-from edge.composition.logs import PRIORITIES, StreamWriter, lines_of
+from edge.composition.logs.formats import PRIORITIES, lines_of
+from edge.composition.logs.writer import StreamWriter
 
 SOCKET: Final = Path("/run/systemd/journal/socket")
 

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from edge.composition.host import IsOwn, NetworkState
-from edge.composition.networks import Follower
+from edge.composition.networks.follow import Follower
 from edge.neighbour.links import LinkChanges
 from edge.neighbour.route import is_own
 from tink.net.host_port import join_host_port
@@ -28,7 +28,7 @@ _RETRY_SECONDS: Final = 1.0
 
 
 def at_networks(server: WorkflowServer, states: Collection[NetworkState], port: int) -> Follower:
-    """What has the gRPC server listen at the address of each network, as `edge.composition.networks` has it.
+    """What has the gRPC server listen at the address of each network, as `edge.composition.networks.follow` has it.
 
     An address that has gone is kept until there is another: it may come back, and its connections with it.
     """

@@ -1,0 +1,19 @@
+"""The networks that face machines, followed while this host's interfaces change (`follow`), and what each is served:
+DHCP, TFTP, syslog, router advertisements and HTTP (`services`), and the gRPC server's addresses (`agents`).
+"""
+
+from edge.composition.networks.agents import AgentsAddresses, at_networks
+from edge.composition.networks.arriving import Arriving
+from edge.composition.networks.follow import HostNetworks
+from edge.composition.networks.services import NetworkServices, ServingError, Sites, tcp_advice
+
+__all__ = [
+    "AgentsAddresses",
+    "Arriving",
+    "HostNetworks",
+    "NetworkServices",
+    "ServingError",
+    "Sites",
+    "at_networks",
+    "tcp_advice",
+]
