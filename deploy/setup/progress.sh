@@ -18,9 +18,11 @@ watched() { # WHAT LOG DETAIL COMMAND...: run COMMAND, its output to the file LO
 }
 
 tick() { # until it is killed, or the script that started it is gone
-  local what=$1 log=$2 detail=$3 began=$SECONDS pause=3 line
+  local what=$1 log=$2 detail=$3 began=$SECONDS pause=3 line silence
   [ ! -t 2 ] || pause=1
-  while sleep "$pause" && kill -0 $$ 2>/dev/null; do
+  exec {silence}<> <(:)
+  # Not sleep(1), which would outlive this one, and hold what standard error is open for until then.
+  while { read -rt "$pause" -u "$silence" || [ $? -gt 128 ]; } && kill -0 $$ 2>/dev/null; do
     line="setup: $what, $((SECONDS - began)) s: $("$detail" "$log")"
     if [ -t 2 ]; then printf '\r\033[K%s' "${line:0:100}" >&2; else printf '%s\n' "$line" >&2; fi
   done

@@ -64,7 +64,8 @@ bring_python() { # its packages and kubectl, while Debian's packages are install
 
 bring() { # NAME COMMAND: in the background; how it has ended is in a file
   (
-    trap 'echo $? >"$bringing/'"$1"'.status"' EXIT
+    # Renamed, for who finds the file reads it at once.
+    trap 'echo $? >"$bringing/'"$1"'.ended" && mv "$bringing/'"$1"'.ended" "$bringing/'"$1"'.status"' EXIT
     ("$2" run) # whose traps are its own
   ) >"$bringing/$1" 2>&1 &
   brought[$1]=$!

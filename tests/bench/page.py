@@ -144,9 +144,9 @@ async def _full(machines: int, rounds: int = 12) -> list[Round]:
             samples = {}
             for pages in (number % 2, 1 - number % 2):
                 async with _browsers(url, ["/live"] * pages):
-                    await asyncio.sleep(1.5)  # until it has what there is
-                    await _work(load, 1.0)  # as if it had gone on for long
-                    samples[pages] = {"work": await _work(load, 2.5)}
+                    await asyncio.sleep(1.2)  # until it has what there is
+                    await _work(load, 0.5)  # as if it had gone on for long
+                    samples[pages] = {"work": await _work(load, 2.0)}
                 site.rack.close()  # as if nobody had looked for long
             found.append(Round(samples[1], samples[0]))
     gc.unfreeze()
