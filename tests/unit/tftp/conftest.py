@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import uvloop
 
 from edge.tftp.blocks import NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed
-from edge.tftp.transfer import Burst, ReadTransfer
+from edge.tftp.transfer import Burst, Ending, ReadTransfer
+from tests.unit.tftp.boot_files import Edge, make_edge
 from tests.unit.tftp.loopback import udp
 
 REQUEST_BYTES = 40
@@ -123,3 +125,25 @@ class Sparing(Client):
 
 
 CLIENTS: Sequence[type[Client]] = (Edk2, Sparing)
+
+
+def ending(transfer: ReadTransfer) -> Ending | None:
+    return transfer.ended.ending if transfer.ended is not None else None
+
+
+def waits(transfer: ReadTransfer, now: float) -> list[float]:
+    """The seconds between repetitions to a client that has fallen silent, until it is given up."""
+    found = []
+    while transfer.ended is None:
+        found.append(round(transfer.deadline - now, 3))
+        now = transfer.deadline
+        transfer.expire(now)
+    return found
+
+
+@pytest.fixture
+async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
+    edge = make_edge(tmp_path)
+    yield edge
+    for artifact in edge.cache.opened:
+        artifact.close()

@@ -1,0 +1,198 @@
+"""The operator's own files over TFTP: firmware of Raspberry Pis, links, files that change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.journey.events import Outcome
+from edge.tftp import mapped
+from edge.tftp.packets import ErrorCode
+from edge.tftp.source import Refusal, TftpFile
+from tests.unit.tftp.boot_files import (
+    LOCKED_IP,
+    MAC,
+    OTHER,
+    OTHER_IP,
+    PI,
+    STRANGER_IP,
+    Edge,
+    make_edge,
+)
+
+
+async def test_raspberry_pi_gets_the_common_firmware_or_its_own(edge: Edge) -> None:
+    (edge.extra / "start4.elf").write_bytes(b"common")
+    (edge.extra / "overlays").mkdir()
+    (edge.extra / "overlays" / "a.dtbo").write_bytes(b"overlay")
+    assert await edge.text(f"{PI}/start4.elf") == "common"
+    assert await edge.text("dc-a6-32-00-00-01/start4.elf") == "common"
+    assert await edge.text(f"{PI}/overlays/a.dtbo") == "overlay"
+    (edge.extra / PI).mkdir()
+    (edge.extra / PI / "start4.elf").write_bytes(b"own")
+    assert await edge.text(f"{PI}/start4.elf") == "own"
+    assert (await edge.refused(f"{PI}/overlays/a.dtbo")).expected
+
+
+async def test_raspberry_pi_is_told_where_its_firmware_would_be(tmp_path: Path) -> None:
+    edge = make_edge(tmp_path, extra=None)
+    answer = await edge.refused(f"{PI}/start4.elf")
+    assert (answer.expected, "--rpi-dir" in answer.message) == (False, True)
+
+
+@pytest.fixture
+def pi(tmp_path: Path) -> Edge:
+    """An edge with the firmware of Raspberry Pis, and no other files of the operator's."""
+    firmware = tmp_path / "rpi"
+    (firmware / "overlays").mkdir(parents=True)
+    (firmware / "start4.elf").write_text("start4")
+    (firmware / "overlays" / "vc4.dtbo").write_text("overlay")
+    (firmware / "config.txt").write_text("[pi4]\nkernel=theirs\n")
+    (firmware / "out").symlink_to(tmp_path)
+    return make_edge(tmp_path, extra=None, pi_firmware=firmware)
+
+
+PREFIXES = pytest.mark.parametrize("prefix", ["", f"{PI}/", "10000000" + PI + "/", "52-54-00-12-34-56/"])
+
+
+@PREFIXES
+async def test_raspberry_pi_gets_firmware_settings_and_its_osie_below_any_prefix(pi: Edge, prefix: str) -> None:
+    assert await pi.text(f"{prefix}start4.elf") == "start4"
+    assert await pi.text(f"{prefix}overlays/vc4.dtbo") == "overlay"
+    config = await pi.text(f"{prefix}config.txt")
+    # Behind the operator's own lines, and for any model: what comes last counts.
+    assert config.splitlines()[:3] == ["[pi4]", "kernel=theirs", ""]
+    assert config.splitlines()[3:] == [
+        "[all]",
+        f"# tinkedge: default/lab-1 ({MAC}) boots OSIE default/lab",
+        "arm_64bit=1",
+        "kernel=osie/lab/kernel",
+        "initramfs osie/lab/initrd followkernel",
+        "cmdline=cmdline.txt",
+    ]
+    line = await pi.text(f"{prefix}cmdline.txt")
+    assert line.startswith("grpc_authority=10.0.0.1:42113 ")
+    assert f" worker_id={MAC} " in line
+    assert line.count("\n") == 1
+    for part, url in (("kernel", "http://u/k"), ("initrd", "http://u/i")):
+        file = await pi.get(f"{prefix}osie/lab/{part}")
+        assert isinstance(file, TftpFile)
+        file.close()
+        assert pi.cache.asked[-1] == url
+    said = [event.message for event in pi.journey.events(MAC)]
+    assert said == ["script sent: OSIE default/lab"]
+
+
+@PREFIXES
+async def test_what_a_raspberry_pi_asks_for_in_vain_is_no_failure(pi: Edge, prefix: str) -> None:
+    for name in ("pieeprom.sig", "recover4.elf", "armstub8-gic.bin", "out/secret", "overlays"):
+        answer = await pi.refused(f"{prefix}{name}")
+        assert (answer.code, answer.expected or not prefix) == (ErrorCode.NOT_FOUND, True)
+
+
+async def test_raspberry_pi_gets_nothing_of_another_nor_a_stranger_anything(pi: Edge) -> None:
+    for name in (f"{PI}/config.txt", f"{PI}/cmdline.txt", f"{PI}/start4.elf", "start4.elf", f"{PI}/osie/lab/kernel"):
+        assert isinstance(await pi.get(name, STRANGER_IP), Refusal)
+        assert (await pi.refused(name, LOCKED_IP)).code is ErrorCode.ACCESS_VIOLATION
+    answer = await pi.refused("52-54-00-12-34-56/config.txt", OTHER_IP)
+    assert (answer.code, answer.about) == (ErrorCode.ACCESS_VIOLATION, MAC)
+    assert "boots OSIE default/lab" in await pi.text(f"{PI}/config.txt", OTHER_IP)
+    assert f"({OTHER})" in await pi.text(f"{PI}/config.txt", OTHER_IP)  # its own: a serial number says nothing
+
+
+async def test_raspberry_pi_that_can_not_boot_is_told_no_kernel_and_its_journey_why(pi: Edge) -> None:
+    del pi.osies["default", "lab"]
+    config = await pi.text(f"{PI}/config.txt")
+    assert config.splitlines()[-1] == "kernel=netboot-not-allowed"
+    assert "# OSIE default/lab, which Hardware lab-1 names, does not exist" in config
+    assert await pi.text(f"{PI}/cmdline.txt") == "\n"
+    assert (await pi.refused(f"{PI}/netboot-not-allowed")).code is ErrorCode.NOT_FOUND
+    assert [event.outcome for event in pi.journey.events(MAC)] == [Outcome.FAILED]
+
+
+async def test_operators_own_files_go_before_those_of_all_raspberry_pis(tmp_path: Path) -> None:
+    firmware = tmp_path / "rpi"
+    firmware.mkdir()
+    (firmware / "start4.elf").write_text("common")
+    (firmware / "config.txt").write_bytes(bytes(70_000))
+    edge = make_edge(tmp_path, pi_firmware=firmware)
+    assert "larger than 64 KiB" in (await edge.refused(f"{PI}/config.txt")).message
+    (edge.extra / PI).mkdir()
+    (edge.extra / PI / "config.txt").write_text("mine")
+    assert await edge.text(f"{PI}/config.txt") == "mine"
+    assert await edge.text(f"{PI}/start4.elf") == "common"
+    (edge.extra / "start4.elf").write_text("newer")
+    (edge.extra / PI / "start4.elf").write_text("own")
+    assert await edge.text(f"{PI}/start4.elf") == "own"
+
+
+async def test_without_firmware_no_settings_of_raspberry_pis_are_made(edge: Edge) -> None:
+    assert (await edge.refused(f"{PI}/config.txt")).code is ErrorCode.NOT_FOUND
+
+
+async def test_stranger_gets_none_of_the_operators_files(edge: Edge) -> None:
+    (edge.extra / "config.txt").write_bytes(b"x")
+    assert (await edge.refused("config.txt", STRANGER_IP)).code is ErrorCode.NOT_FOUND
+
+
+async def test_links_may_lead_around_inside_but_never_out(edge: Edge, tmp_path: Path) -> None:
+    (edge.extra / "v1").mkdir()
+    (edge.extra / "v1" / "start4.elf").write_bytes(b"inside")
+    (edge.extra / PI).symlink_to("v1")
+    (edge.extra / "out").symlink_to(tmp_path)
+    (edge.extra / "file").symlink_to(tmp_path / "secret")
+    (edge.extra / "up").symlink_to("../secret")
+    (edge.extra / "self").symlink_to("self")
+    (edge.extra / "whole").symlink_to(".")
+    assert await edge.text(f"{PI}/start4.elf") == "inside"
+    assert await edge.text("whole/whole/v1/start4.elf") == "inside"
+    for name in ("out/secret", "file", "up", "self", "out/tftp/../secret", "whole"):
+        assert isinstance(await edge.get(name), Refusal)
+
+
+async def test_only_regular_files_are_opened(edge: Edge) -> None:
+    os.mkfifo(edge.extra / "pipe")
+    (edge.extra / "directory").mkdir()
+    for name in ("pipe", "directory", "directory/", "pipe/x"):
+        assert (await asyncio.wait_for(edge.refused(name), 20)).code is ErrorCode.NOT_FOUND
+
+
+async def test_directory_that_is_swapped_for_a_link_out_leads_nowhere(
+    edge: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (edge.extra / "d").mkdir()
+    (edge.extra / "d" / "secret").write_bytes(b"mine")
+    real = os.path.realpath
+
+    def swapped(path: Any, **how: Any) -> str:
+        found = real(path, **how)
+        if found.endswith("/d/secret"):
+            (edge.extra / "d").rename(edge.extra / "e")
+            (edge.extra / "d").symlink_to(tmp_path)
+        return found
+
+    monkeypatch.setattr(os.path, "realpath", swapped)
+    assert isinstance(await edge.get("d/secret"), Refusal)
+
+
+async def test_file_may_change_between_two_transfers_and_during_one(edge: Edge) -> None:
+    path = edge.extra / "config.txt"
+    path.write_bytes(b"old" * 10000)
+    old = await edge.get("config.txt")
+    path.write_bytes(b"new")
+    assert isinstance(old, TftpFile)
+    assert bytes(old.content) == b"old" * 10000
+    assert await edge.text("config.txt") == "new"
+    path.write_bytes(b"")
+    assert await edge.text("config.txt") == ""
+
+
+async def test_file_that_is_too_large_for_memory_is_refused(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped, "MAX_SNAPSHOT_BYTES", 1 << 20)
+    with (edge.extra / "big").open("wb") as file:
+        file.truncate((1 << 20) + 1)
+    assert "larger than 1 MiB" in (await edge.refused("big")).message
