@@ -11,7 +11,7 @@ import pytest
 
 from tests.api import serving
 from tests.interop.conftest import Kubectl, Program
-from tests.interop.test_privileges import Gate, Grant, Upstream
+from tests.interop.privileges import Gate, Grant, Upstream
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.convert.metal3 import ConversionSettings

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from tests.api import serving
+from tests.interop.privileges import Gate, Grant, Upstream
 from tests.interop.rack import Process, tinkedge
-from tests.interop.test_privileges import Gate, Grant, Upstream
 from tests.waiting import until
 from tink.api.crds import generate
 from tink.api.metal3.crds import generate as generate_metal3

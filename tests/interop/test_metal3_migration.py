@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from edge.cli import main
 from tests.interop.host_site import HARDWARE, NEW, ROLES, Site, empty_site, gate, host, inspected, site
+from tests.interop.privileges import Grant
 from tests.interop.rack import TINKEDGE, clean_environment
-from tests.interop.test_privileges import Grant
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.convert.metal3.conversion_data import ANNOTATION

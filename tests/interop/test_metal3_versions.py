@@ -28,8 +28,8 @@ from tests.interop.host_site import (
     kubectl_there,
     site,
 )
+from tests.interop.privileges import grants
 from tests.interop.rack import tinkedge
-from tests.interop.test_privileges import grants
 from tests.ports import free_port
 from tests.waiting import until
 from tink.api.metal3.crds import generate
