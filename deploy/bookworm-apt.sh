@@ -16,19 +16,6 @@ if apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(COMPONENT)' 'Created-B
 . "$(dirname "$0")/debian-sources.sh"
 sources=$(debian_sources "$suite")
 [ -n "$sources" ] || { echo "bookworm-apt.sh: apt knows no Debian mirror: name one that has $suite in /etc/apt/sources.list.d" >&2; exit 1; }
-mkdir -p "$1"/{lists/partial,cache/archives/partial,empty}
-dir=$(cd "$1" && pwd)
-: >"$dir/status"
-echo "$sources" >"$dir/sources.list"
-cat >"$dir/apt.conf" <<CONF
-Dir::Etc::sourcelist "$dir/sources.list";
-Dir::Etc::sourceparts "$dir/empty";
-Dir::State::lists "$dir/lists";
-Dir::State::status "$dir/status";
-Dir::Cache "$dir/cache";
-APT::Sandbox::User "root";
-Acquire::Languages "none";
-CONF
+mkdir -p "$1"
 echo "osie: fetching the package lists of Debian 12" >&2
-APT_CONFIG=$dir/apt.conf apt-get -q update >&2
-echo "$dir/apt.conf"
+foreign_apt "$(cd "$1" && pwd)" "$(dpkg --print-architecture)" "$sources"
