@@ -4,6 +4,7 @@ signatures                who speaks: HMAC with the key that all edges of a site
 messages, membership      what is said; which edges there are, and who decides about what (pure, as claims is)
 claims                    who fetches what nobody has
 calls, caches             asking others; files from their caches
+upstream_edge             the one that fetches for this one, and what this one fetches for others
 leases                    how edges of a cluster find each other
 publisher, receiver       what machines do, sent to all edges and taken from them; server: by one that is no edge
 site                      all of that, put together; `edge.http.peers` is where others ask

@@ -1,4 +1,4 @@
-"""image2disk, the action's own code: an image from nginx on loopback onto a loop device, against `dd` from a local file.
+"""image2disk, the action's own code: an image from nginx on loopback onto a loop device, beside `dd` of a local file.
 
 dd has neither a network nor a checksum to compute: it is the floor, not a rival. Both end with the data flushed.
 """
