@@ -10,17 +10,20 @@ publisher, receiver       what machines do, sent to all edges and taken from the
 site                      all of that, put together; `edge.http.peers` is where others ask
 """
 
+from edge.peers.calls import CallError
 from edge.peers.leases import EdgeLeases
 from edge.peers.messages import MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MessageError
 from edge.peers.metrics import event_batch_metrics, peer_metrics
 from edge.peers.server import ServerReports
 from edge.peers.signatures import HEADER, Refusal, Request, StrangerError, VerifiedRequest
 from edge.peers.site import Peers
+from edge.peers.upstream_edge import probe
 
 __all__ = [
     "HEADER",
     "MAX_BATCH_BYTES",
     "MAX_MESSAGE_BYTES",
+    "CallError",
     "EdgeLeases",
     "MessageError",
     "Peers",
@@ -31,4 +34,5 @@ __all__ = [
     "VerifiedRequest",
     "event_batch_metrics",
     "peer_metrics",
+    "probe",
 ]

@@ -4,8 +4,8 @@
                                                       the OSIE says it is, which it fetches once for all who ask
     it is away, can't, or would ask this edge        from the origin, at once
 
-Unlike the other edges of a site it is a parent (RFC 2187 section 2): told a URL, it fetches. `DOWNSTREAM` edges that
-have the key may ask that of an edge with `--downstream-edges`, and its own bounds hold for what they ask.
+Unlike the other edges of a site it is a parent (RFC 2187 section 2): told a URL, it fetches. Edges that have the
+key may ask that of one with `--downstream-edges`, and its own bounds hold for what they ask.
 
 No loops: each edge says which edges it fetches through, itself first (as BGP's AS_PATH, RFC 4271 section 9.1.2). One
 that finds itself there goes to the origin, and none fetches for an edge that it fetches through. What is asked in the
@@ -25,6 +25,8 @@ from edge.artifacts import ArtifactCache, ArtifactError, Copy, Offer, PeerCaches
 from edge.peers.calls import CallError, Calls
 from edge.peers.counts import Counts
 from edge.peers.messages import MAX_CHAIN, Chain, FetchQuery, FetchReply, HeldCopy, MessageError
+from edge.peers.signatures import Signatures
+from tink.files.key_file import KeyFile
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +146,19 @@ class UpstreamEdge:
         now = self._clock()
         self._distrusted = {name: until for name, until in self._distrusted.items() if until > now}
         self._distrusted[key] = now + DISTRUST_SECONDS
+
+
+async def probe(authority: str, keys: KeyFile, now: Callable[[], float]) -> None:
+    """Whether the edge at `authority` would fetch for one with these keys. Raises CallError, KeyFileError.
+
+    `now` gives Unix seconds.
+    """
+    calls = Calls(Signatures(keys, now))
+    await calls.start()
+    try:
+        await calls.chain(authority)
+    finally:
+        await calls.stop()
 
 
 # --- its own side -----------------------------------------------------------------------------------------------------

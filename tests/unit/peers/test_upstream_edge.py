@@ -3,13 +3,15 @@ circle."""
 
 import asyncio
 import hashlib
+import time
 
 import pytest
 
 from edge.artifacts import ArtifactError, Source
-from edge.peers import upstream_edge
+from edge.peers import CallError, probe, upstream_edge
 from tests.unit.peers.conftest import whole
 from tests.waiting import until
+from tink.files.key_file import KeyFile
 
 
 def sha256(content):
@@ -154,3 +156,13 @@ async def test_center_fetches_neither_its_own_files_nor_from_where_it_must_not(m
     reply = await calls.fetch(where, upstream_edge.FetchQuery(url="http://169.254.169.254/x"), 1.0)
     assert reply.held is None
     assert "from which nothing is fetched" in reply.trouble
+
+
+async def test_doctor_hears_of_an_upstream_edge_that_fetches_for_it_and_of_one_that_does_not(make_sites, tmp_path):
+    center, _branch = await make_sites({1: 0, 2: 1})
+    await probe(center.authority, KeyFile(tmp_path / "key2", "key"), time.time)
+    other = tmp_path / "other"
+    other.write_text("z" * 64)
+    other.chmod(0o600)
+    with pytest.raises(CallError, match="not signed with a key of this edge"):
+        await probe(center.authority, KeyFile(other, "key"), time.time)
