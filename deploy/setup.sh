@@ -40,7 +40,7 @@ declare -A sets=(
   [python]="python3 python3-venv ca-certificates"
   # To run `tinkedge lab`: the machine, its firmware and boot programs, the registry, and what builds OSIE and images.
   [lab]="qemu-system-x86 ipxe ipxe-qemu seabios iproute2 docker-registry skopeo umoci mmdebstrap squashfs-tools cpio kmod
-         busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs debian-archive-keyring"
+         busybox-static zstd python3 syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs debian-archive-keyring"
   # For its machines with UEFI.
   [uefi]="ovmf"
   # And with arm64.
@@ -49,7 +49,7 @@ declare -A sets=(
   [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp sbsigntool
           curl wget gpg gpg-agent gpgv sqv runc crun docker.io containerd podman netavark docker-registry skopeo umoci
           iproute2 iptables nftables procps kmod bzip2 xz-utils util-linux sqlite3 chromium-headless-shell
-          keepalived"
+          keepalived qemu-utils"
   # The Kubernetes of `make test-cluster`, beside those: networks of pods.
   [cluster]="containerd containernetworking-plugins"
   # The peers of the benchmarks.

@@ -33,6 +33,7 @@ class Source(StrEnum):
     STALE = "stale cache"
     UPSTREAM = "upstream"
     PEER = "another edge"
+    UPSTREAM_EDGE = "upstream edge"
     FILE = "file"
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from edge.commands import options
+from edge.commands.serve import parameter_types as types
 from edge.composition import doctor as examine
 from edge.composition.checks import (
     Finding,
@@ -25,6 +26,7 @@ from edge.composition.checks import (
     note,
     osie_names,
     running_edge,
+    upstream_edge,
 )
 from edge.lab.build import default_cache, in_checkout
 
@@ -85,6 +87,10 @@ _WITHOUT_A_PORT: Final = ("controller", "webhooks")
     help="As for `tinkedge up`.",
 )
 @click.option(
+    "--upstream-edge", type=types.upstream_edge, default=None, help="As for `tinkedge up`: whether it answers this one."
+)
+@click.option("--metadata-token-key", type=_PATH, default=None, help="As for `tinkedge up`: what that is signed with.")
+@click.option(
     "--disable",
     type=click.Choice([*dict.fromkeys(port.name for port in examine.PORTS), *_WITHOUT_A_PORT]),
     multiple=True,
@@ -134,6 +140,7 @@ def doctor(
             api_users(data_dir, datetime.now(UTC)),
             check_backups(),
             running_edge(data_dir, given["admin_address"], given["admin_port"]),
+            upstream_edge(_authority(given), given["metadata_token_key"]),
             _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
         ),
         "the network": examine.probe(networks, ipxe_dir, ports) if probe else iter([_NOT_PROBED]),
@@ -142,6 +149,13 @@ def doctor(
         groups["tinkedge lab"] = examine.lab(given["cache_dir"] or default_cache())
     worst = _as_json(groups) if as_json else _as_text(groups)
     sys.exit(EXIT_STATUS[worst])
+
+
+def _authority(given: dict[str, Any]) -> str:
+    if given["upstream_edge"] is None:
+        return ""
+    address, port = given["upstream_edge"]
+    return f"{address}:{port or given['http_port']}"
 
 
 _NOT_PROBED = note("other DHCP servers", "not looked for", "--probe asks the network (root, and the extra `diagnose`)")

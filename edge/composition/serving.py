@@ -318,7 +318,7 @@ class Serving:
     def _other_edges(self, metadata: MetadataSettings) -> Peers | None:
         """None, if this one is to be alone."""
         settings, edge = self._settings, self._settings.edge
-        if not edge.peers and not edge.peer_group and edge.reports_key is None:
+        if not (edge.peers or edge.peer_group or edge.reports_key or edge.upstream_edge or edge.downstream_edges):
             return None
         dhcp = Service.DHCP in settings.services and edge.dhcp_mode is DhcpMode.RESERVATION
         return Peers(
@@ -331,6 +331,8 @@ class Serving:
             announce=self._journey.announce,
             journey=self._journey,
             kept=self._kept,
+            upstream=edge.upstream_edge,
+            downstream=edge.downstream_edges,
             reports=KeyFile(edge.reports_key, "reports key") if edge.reports_key is not None else None,
         )
 

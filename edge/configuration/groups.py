@@ -13,8 +13,8 @@ REST: Final = "Other options"
 _GROUPS: Final = {
     "First of all": "interface public-ip data-dir kubeconfig manifests dhcp-mode osie-dir disable log-level config",
     "Network": """
-        http-port peer peer-group reports-key legacy-ports known-by-address trusted-proxies ipv6 public-ipv6
-        router-advertisements ipv6-router decline-quarantine
+        http-port peer peer-group reports-key upstream-edge downstream-edges legacy-ports
+        known-by-address trusted-proxies ipv6 public-ipv6 router-advertisements ipv6-router decline-quarantine
     """,
     "Netboot": """
         netboot-when default-osie boot-path boot-file ipxe-dir shim-dir tftp-dir rpi-dir tftp-single-port

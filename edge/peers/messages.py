@@ -3,6 +3,8 @@
 POST /peers/hello                       who are you, and where are you     Edge      -> Edge
 POST /peers/ask                         have you this file              CacheQuery -> CacheReply
 POST /peers/happened                    this was seen of machines here        EventBatch -> BatchReceipt
+POST /peers/chain                       through whom do you fetch           Chain      -> Chain
+POST /peers/fetch                       get this file, and I from you       FetchQuery -> FetchReply
 GET  /peers/artifacts/KEY/VERSION       its bytes, with `Range`, and a signed SHA-256 behind them
 """
 
@@ -17,12 +19,17 @@ MAX_MESSAGE_BYTES: Final = 16 << 10
 MAX_BATCH_BYTES: Final = 256 << 10
 """Of a message that tells what happened."""
 MAX_BATCH_EVENTS: Final = 1000
+MAX_CHAIN: Final = 8
+"""Edges that fetch through one another."""
+MAX_URL: Final = 8192
 MAX_PLACES: Final = 64
 """Networks of one edge."""
 
 HELLO: Final = "/peers/hello"
 ASK: Final = "/peers/ask"
 HAPPENED: Final = "/peers/happened"
+CHAIN: Final = "/peers/chain"
+FETCH: Final = "/peers/fetch"
 ARTIFACTS: Final = "/peers/artifacts"
 
 
@@ -115,6 +122,29 @@ class CacheReply(_Message):
     held: HeldCopy | None = None
     fetching: bool = False
     claimed: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""
+
+
+Edges = Annotated[tuple[EdgeId, ...], Field(max_length=MAX_CHAIN, strict=False)]
+
+
+class Chain(_Message):
+    """The edges that one fetches through, itself first; who asks says nothing of itself."""
+
+    edges: Edges = ()
+
+
+class FetchQuery(_Message):
+    """Get the artifact of `url`, with the SHA-256 `pin` if the OSIE has one."""
+
+    url: Annotated[str, Field(min_length=8, max_length=MAX_URL)]
+    pin: Pin = ""
+
+
+class FetchReply(_Message):
+    """`held`: it is there, or on its way; None: why not, for people."""
+
+    held: HeldCopy | None = None
+    trouble: Annotated[str, Field(max_length=200)] = ""
 
 
 class EventBatch(_Message):

@@ -59,7 +59,8 @@ def disagreements(services: Services, options: Options) -> Iterator[Finding]:
 
 
 def _peers(options: Options) -> Iterator[Finding]:
-    given = [key for key in ("peer", "peer-group") if options.get(key.replace("-", "_"))]
+    names = ("peer", "peer-group", "upstream-edge", "downstream-edges")
+    given = [key for key in names if options.get(key.replace("-", "_"))]
     if given and "metadata_token_key" not in options:
         if options.get("reports_key") is None:
             yield Finding(

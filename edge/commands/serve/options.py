@@ -129,6 +129,21 @@ _PEERS = (
         "--lease-namespace. Default: none are looked for.",
     ),
 )
+_UPSTREAM_EDGE = (
+    click.option(
+        "--upstream-edge",
+        type=types.upstream_edge,
+        default=None,
+        help="http://ADDRESS[:PORT] of an edge at another site: kernels and initrds are fetched through it, once for "
+        "both sites, and from their origins while it is away. It needs --downstream-edges, and both the same "
+        "--metadata-token-key.",
+    ),
+    click.option(
+        "--downstream-edges",
+        is_flag=True,
+        help="Fetch kernels and initrds for edges of other sites that name this one as --upstream-edge.",
+    ),
+)
 _REPORTS_KEY = click.option(
     "--reports-key",
     type=_PATH,
@@ -282,6 +297,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "--http-port", type=_PORT, default=DEFAULT_HTTP_PORT, help="Port of scripts, kernels and metadata."
         ),
         *_PEERS,
+        *_UPSTREAM_EDGE,
         _REPORTS_KEY,
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."

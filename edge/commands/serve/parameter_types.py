@@ -57,6 +57,16 @@ def edge_address(text: str) -> tuple[str, int]:
     return ipv4.read(address), int(port or 0)
 
 
+@parsed("url")
+def upstream_edge(text: str) -> tuple[str, int]:
+    """An edge of another site, `http://10.1.0.3:7080`, as `edge_address` has it: what is asked there is signed for an
+    address, so names and https are not taken."""
+    plain = text.removeprefix("http://").removesuffix("/")
+    if "://" in plain or "/" in plain:
+        raise ValueError(f"{text!r} must be like http://10.1.0.3:7080: an address, without a path, not https")
+    return edge_address.read(plain)
+
+
 @parsed("kind=file")
 def boot_file(text: str) -> tuple[str, str]:
     """Which machines get which file: `x86_64=ipxe-signed.efi`."""

@@ -142,6 +142,32 @@ async def make_site(tmp_path: Path) -> AsyncIterator[MakeSite]:
         return edges
 
     yield make
+    await _stopped(edges)
+
+
+@pytest.fixture
+async def make_sites(tmp_path: Path) -> AsyncIterator[MakeSite]:
+    """`make_sites({1: 2, 2: 0})`: edges of a site each, by the number of the one that it fetches through (0: none)."""
+    edges: list[Edge] = []
+
+    async def make(through: dict[int, int], downstream: bool = True, keys: dict[int, str] | None = None) -> list[Edge]:
+        (port,) = free_ports(1)
+        for number, other in through.items():
+            upstream = f"127.0.7.{other}:{port}" if other else ""
+            key = (keys or {}).get(number, KEY)
+            more = {"upstream": upstream, "downstream": downstream}
+            edges.append(await _edge(tmp_path, number, port, [], key, **more))
+        for _ in edges:
+            for edge in edges:
+                if edge.peers.upstream is not None:
+                    await edge.peers.upstream.look()
+        return edges
+
+    yield make
+    await _stopped(edges)
+
+
+async def _stopped(edges: list[Edge]) -> None:
     for edge in edges:
         edge.sender.close()
         await edge.runner.cleanup()
@@ -149,7 +175,7 @@ async def make_site(tmp_path: Path) -> AsyncIterator[MakeSite]:
         await edge.peers.stop()
 
 
-async def _edge(directory: Path, number: int, port: int, authorities: list[str], key: str) -> Edge:
+async def _edge(directory: Path, number: int, port: int, authorities: list[str], key: str, **more: Any) -> Edge:
     address = f"127.0.7.{number}"
     file = directory / f"key{number}"
     file.write_text(f"{key}\n")
@@ -167,6 +193,7 @@ async def _edge(directory: Path, number: int, port: int, authorities: list[str],
         announce=lambda notice: notices.append(notice.message),
         journey=journey,
         reports=KeyFile(reports, "key"),
+        **more,
     )
     peers.place([(address, "127.0.7.0/24")])
     cache = ArtifactCache(
