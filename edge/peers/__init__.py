@@ -6,6 +6,7 @@ claims                    who fetches what nobody has
 calls, caches             asking others; files from their caches
 leases                    how edges of a cluster find each other
 publisher, receiver       what machines do, sent to all edges and taken from them; server: by one that is no edge
+told                      who there is, in a process that is told of it
 site                      all of that, put together; `edge.http.peers` is where others ask
 """
 
@@ -15,6 +16,7 @@ from edge.peers.metrics import event_batch_metrics, peer_metrics
 from edge.peers.server import ServerReports
 from edge.peers.signatures import HEADER, Refusal, Request, StrangerError, VerifiedRequest
 from edge.peers.site import Peers
+from edge.peers.told import ToldEdges
 
 __all__ = [
     "HEADER",
@@ -27,6 +29,7 @@ __all__ = [
     "Request",
     "ServerReports",
     "StrangerError",
+    "ToldEdges",
     "VerifiedRequest",
     "event_batch_metrics",
     "peer_metrics",
