@@ -53,8 +53,8 @@ _METADATA = frozenset({Place.EC2, Place.IMDS_TOKEN, Place.LEGACY, Place.NOCLOUD,
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What was said of machines and of strangers, and why the last file of a machine did not come, by MAC (None: whoever
-    needs that keeps it)."""
+    """What was said of machines and of strangers, and why the last file of a machine did not come, by MAC (None: it is
+    kept where it is needed)."""
 
     said: OncePer = field(default_factory=lambda: OncePer(SAY_AGAIN_SECONDS, MAX_SAID))
     refusals: OncePer = field(default_factory=lambda: OncePer(SAY_AGAIN_SECONDS, MAX_REFUSALS))

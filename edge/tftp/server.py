@@ -143,11 +143,11 @@ class TftpServer:
         sock, self._given = self._given, None
         if sock is None:
             sock = server_sockets(self._host, self.port, self._interface)[0]
+            log.info("TFTP on %s port %d", self._interface or self._host, sock.getsockname()[1])
         self.port = sock.getsockname()[1]
         what = f"TFTP on port {self.port}"
         self._listener = Listener(sock, what, _receive, self._arrived, per_turn=_REQUESTS_PER_TURN)
         self._listener.start()
-        log.info("TFTP on %s port %d", self._interface or self._host, self.port)
 
     def move_to_interface(self) -> bool:
         """The interface was removed and made anew: go on there, with the transfers that are under way.
