@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from ipaddress import IPv4Address, IPv4Network
 
 from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
-from edge.composition.settings import Service, StackSettings, Syslog
+from edge.composition.settings import StackSettings, Syslog
 from edge.http import MachineApp, Memory, MetadataSettings
 from edge.journey.events import Recorder
 from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles, OsieLookup, ReadSecret
@@ -157,10 +157,8 @@ def boot_binaries(settings: StackSettings) -> BootBinaries:
     return BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path, dict(edge.boot_files))
 
 
-def metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> MetadataSettings | None:
-    """How metadata is served; None: HTTP is not. Raises KeyFileError."""
-    if Service.HTTP not in settings.services:
-        return None
+def metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> MetadataSettings:
+    """How metadata is served. Raises KeyFileError."""
     edge = settings.edge
     return MetadataSettings(
         keys=token_keys(settings.data_dir, edge.metadata_token_key, create=True),

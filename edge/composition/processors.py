@@ -11,8 +11,8 @@ from edge.composition.settings import EDGE, Service
 
 SMALL: Final = 4
 """Fewer processors than that are kept busy by one process, and the programs beside it."""
-MOST: Final = 8
-"""Workers that an edge is given by itself; more than a 25 Gbit/s network can use."""
+MOST: Final = 4
+"""Workers that an edge is given by itself: each has a copy of what is known of all machines."""
 
 
 def default_workers(services: frozenset[Service], count: int | None = None) -> int:

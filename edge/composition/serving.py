@@ -119,7 +119,7 @@ class Serving:
         edge, wanted = settings.edge, settings.services
         self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, workflows.has_pending, workflows.why_none)
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
-        metadata = metadata_settings(settings, read_secret)
+        metadata = metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
         self._binaries = boot_binaries(settings)
         self._boot_paths = BootPaths(
             inventory,

@@ -368,7 +368,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             default=None,
             help="Processes that serve machines over HTTP (scripts, files, metadata) and TFTP; DHCP, downloads from "
             "upstreams and all else stay in one more. 1: it does everything. Default: for tinkedge edge with 4 "
-            "processors or more, one for each but one, up to 8; else 1.",
+            "processors or more, one for each but one, up to 4; else 1.",
         ),
     ),
     "fast path": (

@@ -25,6 +25,7 @@ from aiohttp import web
 from edge.callers import Callers
 from edge.composition.machine_services import MachineServices, boot_binaries, metadata_settings, nearest_of
 from edge.composition.neighbours import callers_of
+from edge.composition.settings import Service
 from edge.composition.workers.borrowing import BorrowedArtifacts, BorrowedSecrets
 from edge.composition.workers.channel import Channel
 from edge.composition.workers.messages import (
@@ -120,7 +121,7 @@ class ServingWorker:
             osie=lambda namespace, name: self._osies.get(NamespacedName(namespace, name)),
             binaries=boot_binaries(settings),
             artifacts=self._artifacts,
-            metadata=metadata_settings(settings, self._secrets),
+            metadata=metadata_settings(settings, self._secrets) if Service.HTTP in settings.services else None,
             record=self.record,
             ready=lambda: self._ready,
             nearest=lambda ip: nearest_of(ip, self._networks),
