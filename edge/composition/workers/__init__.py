@@ -12,8 +12,9 @@ measures      what the kernel says of a worker
 
 from edge.composition.workers.inbox import Inbox
 from edge.composition.workers.listening import WorkerSite, WorkerTftp
+from edge.composition.workers.measures import cpu_seconds
 from edge.composition.workers.messages import Edges, Networks
 from edge.composition.workers.pool import Pool, WorkersError
 from edge.composition.workers.worker import Sources
 
-__all__ = ["Edges", "Inbox", "Networks", "Pool", "Sources", "WorkerSite", "WorkerTftp", "WorkersError"]
+__all__ = ["Edges", "Inbox", "Networks", "Pool", "Sources", "WorkerSite", "WorkerTftp", "WorkersError", "cpu_seconds"]
