@@ -19,13 +19,14 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 
-from edge.callers import UNSEEN, Callers, Neighbours
+from edge.callers import Callers
 from edge.checkpoint import checkpoint_metrics
 from edge.composition import hooks
 from edge.composition.expecting import BootWatch
 from edge.composition.hooks import HOOKS
 from edge.composition.host import NetworkState
 from edge.composition.manifests import ManifestApplier, Manifests
+from edge.composition.neighbours import callers_of
 from edge.composition.networks import AgentsAddresses, HostNetworks, at_networks, tcp_advice
 from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, may_wait, secret_reader
 from edge.composition.readiness import ApiContact, Readiness
@@ -36,8 +37,7 @@ from edge.journey.agents import AgentJourney
 from edge.journey.archive import Archive
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
-from edge.machines import BootProblemWriter, ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
-from edge.neighbour.table import NeighbourTable, neighbour_changes
+from edge.machines import BootProblemWriter, ConditionWriter, Inventory, MistakeWriter, PendingWorkflows
 from edge.peers import EdgeLeases, Peers, ServerReports, event_batch_metrics
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
@@ -64,6 +64,9 @@ log = logging.getLogger(__name__)
 
 _WRITERS = frozenset({Service.CONTROLLER, Service.SERVER}) | HOOKS
 """What has nothing to do while the API is away; the edge has."""
+
+_SERVED = (HARDWARE, OSIE, WORKFLOW)
+"""What those who serve machines know of."""
 
 _STARTING = "starting"
 _RESTORE_SECONDS = 3.0
@@ -94,6 +97,7 @@ class Stack:
         self._archive: Archive | None = None
         self._controllers: dict[str, Controller] = {}
         self._kept: Kept | None = None
+        self._serving: Serving | None = None
         self._contact = ApiContact(
             lambda: self._informers.values(),
             self.journey.announce,
@@ -125,6 +129,7 @@ class Stack:
         if self._not_ready == _STARTING and denied:
             return f"{_STARTING}: {denied}"
         reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else "", denied]
+        reasons += [self._serving.workers_problem] if self._serving is not None else []
         if services & _WRITERS and not services & EDGE:
             reasons += [self._contact.problem, self._contact.not_listed]
         return next(filter(None, reasons), "")
@@ -132,7 +137,8 @@ class Stack:
     @property
     def readiness(self) -> Readiness:
         """The same, with what operators are told beside it."""
-        notes = self._contact.note, self._leadership(), self._fixed.note if self._fixed is not None else ""
+        notes = [self._contact.note, self._leadership(), self._fixed.note if self._fixed is not None else ""]
+        notes += [self._serving.workers_note] if self._serving is not None else []
         return Readiness(self.not_ready, tuple(filter(None, notes)))
 
     def _leadership(self) -> str:
@@ -223,7 +229,7 @@ class Stack:
         settings = self._settings
         serving, mistakes, conditions = None, None, ConditionWriter(client)
         boots, problems = None, None
-        callers = self._callers()
+        callers = callers_of(settings, self.inventory, self._exit)
         networks = self._networks = HostNetworks(self._settings.networks, self.journey.announce)
         self._exit.callback(networks.close)
         if wanted & EDGE:
@@ -246,7 +252,7 @@ class Stack:
                 (settings.edge.http_port, settings.grpc_port),
                 api_away=lambda: self._contact.problem,
             )
-            serving = Serving(
+            serving = self._serving = Serving(
                 self._settings,
                 self._exit,
                 networks=networks,
@@ -263,6 +269,7 @@ class Stack:
                 read_secret=secret_reader(client, kept),
                 boots=boots,
                 workflow=lambda namespace, name: self._workflow_of(informers[WORKFLOW], namespace, name),
+                informers={resource.plural: informers[resource] for resource in _SERVED if resource in informers},
                 kept=lambda happened: self._archive.keep(happened) if self._archive is not None else None,
             )
         if Service.CONTROLLER in wanted:
@@ -460,25 +467,6 @@ class Stack:
         self.metrics.register(webhooks.metrics)
         await hooks.start(webhooks, self._settings)
         self._spawn(webhooks.run(), "webhooks")
-
-    def _callers(self) -> Callers:
-        """Who calls, and who is on our links. Raises OSError where only the kernel can tell, and does not."""
-        edge = self._settings.edge
-        neighbours: Neighbours = UNSEEN
-        if self._settings.services & (EDGE | {Service.SERVER}):
-            try:
-                neighbours = table = NeighbourTable([network.interface for network in self._settings.networks])
-                self._exit.callback(table.close)
-            except OSError as error:
-                if edge.dhcp_mode is not DhcpMode.RESERVATION:
-                    raise
-                log.warning(
-                    "the kernel does not tell of its neighbours: machines are known by address alone: %s", error
-                )
-        callers = Callers(self.inventory, edge.dhcp_mode, neighbours, by_address=edge.known_by_address)
-        if neighbours is not UNSEEN:
-            self._exit.callback(neighbour_changes(callers.changed).close)
-        return callers
 
     async def _start_server(
         self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers, networks: HostNetworks

@@ -12,7 +12,7 @@ from edge.machines.conditions import ConditionWriter
 from edge.machines.inventory import Inventory, Machine
 from edge.machines.manifest import hardware_manifest
 from edge.machines.mistakes import MistakeWriter
-from edge.machines.osie_files import UKI, UKI_FILE, Located, NoArtifactError, OsieFiles, OsieLookup
+from edge.machines.osie_files import UKI, UKI_FILE, Artifacts, Located, NoArtifactError, OsieFiles, OsieLookup
 from edge.machines.pending_workflows import PendingWorkflows
 from edge.machines.policy import DhcpMode, NetbootPolicy, NetbootWhen
 from edge.machines.scripts import MachineScripts
@@ -21,6 +21,7 @@ from edge.machines.secret_documents import ReadSecret, SecretDocuments, no_api
 __all__ = [
     "UKI",
     "UKI_FILE",
+    "Artifacts",
     "BootPaths",
     "BootProblemWriter",
     "ConditionWriter",

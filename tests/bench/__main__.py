@@ -34,6 +34,7 @@ from tests.bench import (
     sites,
     templates,
     tftp,
+    workers,
     workflows,
 )
 from tests.bench.bed import BenchError, cores
@@ -53,6 +54,7 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "older": older_agents.run,
     "page": page.run,
     "sites": sites.run,
+    "workers": workers.run,
     "fleet": fleet.run,
 }
 LIMIT_SECONDS = 2400

@@ -40,6 +40,7 @@ from edge.composition.process import (
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.composition.stack import Stack
 from edge.composition.tasks import StackError
+from edge.composition.workers import WorkersError
 from edge.configuration import place
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.dhcp6 import Dhcp6ServerError
@@ -76,6 +77,7 @@ _EXPECTED = (
     TftpServerError,
     TlsError,
     TracesError,
+    WorkersError,
     OSError,
 )
 """The parts' own errors: they say what is wrong and what to do, so a trace would only hide that."""

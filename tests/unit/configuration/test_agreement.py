@@ -120,7 +120,12 @@ def test_ports_that_do_not_meet_are_no_mistake(role: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("role", "words"),
-    [("up", "--agent-token-key k"), ("edge", "--checkpoint-key k"), ("up", "--checkpoint-secrets")],
+    [
+        ("up", "--agent-token-key k"),
+        ("edge", "--checkpoint-key k"),
+        ("up", "--checkpoint-secrets"),
+        ("edge", "--workers 2 --disable http --disable tftp"),
+    ],
 )
 def test_what_nobody_uses_is_a_warning(role: str, words: str) -> None:
     (finding,) = found(role, *words.split())
