@@ -62,7 +62,7 @@ class MistakeWriter(StatusWriter):
         self._relayed: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
         self._said: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
         self._seen_networks: tuple[object, ...] = ()
-        hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone)
+        hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone, can_wait=True)
         if osies is not None:
             osies.add_event_handler(lambda new, old: self._osie_changed(new, old), lambda old: self._osie_changed(old))
 
