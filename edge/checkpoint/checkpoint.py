@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -64,7 +65,6 @@ class _Part:
     keys: Keys | None
     looked_up_by: LookedUpBy | None
     backoff: Backoff = field(default_factory=lambda: Backoff(_SHORTEST_SECONDS, 300.0))
-    changes: int = 0
     changed: float | None = None
     not_before: float = 0.0
     size: int = 0
@@ -74,12 +74,6 @@ class _Part:
     def note(self, now: float) -> None:
         if self.changed is None:
             self.changed = now
-
-    def look(self, now: float) -> None:
-        """Take note of a change, if there was any."""
-        if self.changes != self.informer.changes:
-            self.changes = self.informer.changes
-            self.note(now)
 
     def due(self, now: float) -> bool:
         changed = self.changed
@@ -114,6 +108,11 @@ class Checkpoint:
             for kind, (informer, keys) in informers.items()
         }
         self._noted = 0.0
+        for part in self._parts.values():
+            part.informer.add_change_listener(partial(self._changed, part))
+
+    def _changed(self, part: _Part) -> None:
+        part.note(self._monotonic())
 
     # --- at a start ---------------------------------------------------------------------------------------------------
 
@@ -185,7 +184,6 @@ class Checkpoint:
         """Write what is due."""
         now = self._monotonic()
         for kind, part in self._parts.items():
-            part.look(now)
             if part.due(now):
                 await self._write(kind, part)
         if now >= self._noted + _STILL_SO_SECONDS:
@@ -196,7 +194,6 @@ class Checkpoint:
     async def close(self) -> None:
         """Write what has changed since, at a clean end."""
         for kind, part in self._parts.items():
-            part.look(self._monotonic())
             if part.changed is not None and part.informer.has_synced:
                 await self._write(kind, part)
         self._note_still_so(self._still_so())

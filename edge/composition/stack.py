@@ -67,6 +67,8 @@ _WRITERS = frozenset({Service.CONTROLLER, Service.SERVER}) | HOOKS
 """What has nothing to do while the API is away; the edge has."""
 
 _STARTING = "starting"
+_FEW = 1000
+"""So many Hardware at most are all read before machines are heard; of more, each when its machine asks, or later."""
 _RESTORE_SECONDS = 3.0
 """So long at most the start waits for what machines did before; that goes on while they are served."""
 
@@ -287,6 +289,8 @@ class Stack:
                 await self._tell_edges(client, informers[HARDWARE])
         await self._restore_journeys()
         await self._follow_api(client, informers, manifests)
+        if HARDWARE in informers and informers[HARDWARE].untold <= _FEW:
+            informers[HARDWARE].tell_all()
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
             await serving.start()

@@ -99,7 +99,8 @@ class Inventory:
         self._informer = informer
 
     def __len__(self) -> int:
-        return len(self._by_mac)
+        """How many machines there are; of Hardware that are not read yet, each counts as one."""
+        return len(self._by_mac) + (self._informer.untold if self._informer is not None else 0)
 
     def on_change(self, handler: ChangeHandler) -> None:
         """Call `handler(mac)` after every change of what `by_mac(mac)` answers, or `by_ip` for its address."""

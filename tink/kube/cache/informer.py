@@ -45,6 +45,8 @@ AWAY_SECONDS = 15.0
 
 _LISTING_SECONDS = 0.05
 """How often it is looked whether a list has come to its end."""
+_PATIENCE_SECONDS = 10.0
+"""For how long at most."""
 
 START_JITTER_SECONDS = 2.0
 """What replicas in pods wait at most before they ask for their first lists: many may start in the same moment."""
@@ -102,8 +104,7 @@ class Informer:
         self._waiting_on_delete: list[DeleteHandler] = []
         self._asked: deque[NamespacedName] = deque()
         self._is_telling = False
-        self.changes = 0
-        """How many there were, up to now."""
+        self._listeners: list[Callable[[], object]] = []
 
     def _known(self, namespace: str | None) -> Iterable[NamespacedName]:
         keys = self._store.keys()
@@ -140,6 +141,15 @@ class Informer:
                 if not can_wait or NamespacedName.of(obj) not in self._untold:
                     self._notify(on_change, obj, None)
 
+    def add_change_listener(self, listener: Callable[[], object]) -> None:
+        """Call `listener()` for each change from now on: it need not know of what, and hears even of what is not read
+        yet."""
+        self._listeners.append(listener)
+
+    def _changes(self) -> None:
+        for listener in self._listeners:
+            listener()
+
     # --- who can wait ---------------------------------------------------------------------------------------------
 
     def defer(self, values: Values) -> None:
@@ -153,6 +163,10 @@ class Informer:
         """Of how many objects handlers that can wait have not heard."""
         return len(self._untold)
 
+    def told(self) -> list[NamespacedName]:
+        """Of which they have heard."""
+        return [key for key in self._store.keys() if key not in self._untold]
+
     def tell(self, value: str) -> None:
         """Have handlers that can wait hear of all objects that are looked for by `value`: before they are looked for.
 
@@ -163,6 +177,11 @@ class Informer:
     def tell_of(self, key: NamespacedName) -> None:
         """The same of one object."""
         if key in self._untold:
+            self._tell((key,))
+
+    def tell_all(self) -> None:
+        """The same of all, at once."""
+        while (key := self._untold.next()) is not None:
             self._tell((key,))
 
     def _tell(self, keys: Sequence[NamespacedName]) -> None:
@@ -184,10 +203,11 @@ class Informer:
         """Tell handlers that can wait of what they have not heard of, in turns of the event loop no longer than that.
         Returns when the collection has been listed and they have heard of all; from then on they wait no more.
 
-        What others need of the processor for a list that still comes goes first, unless the API is away.
+        The processor is left to a list that still comes, for some seconds, unless the API is away.
         """
+        patience = time.monotonic() + _PATIENCE_SECONDS
         while not self.has_synced or self._untold:
-            if self._untold and (self.has_synced or self.failing_for):
+            if self._untold and (self.has_synced or self.failing_for or time.monotonic() > patience):
                 until = time.perf_counter() + turn_seconds
                 while time.perf_counter() < until and (key := self._untold.next()) is not None:
                     self._tell((key,))
@@ -224,7 +244,7 @@ class Informer:
             return
         self._restored = True
         if self._values is not None and not self._on_change and self._store.adopt(key, packed, packer.dictionary):
-            self.changes += 1
+            self._changes()
             self._untold.add(key, values)
         else:
             self._changed(packer.decompress(packed))
@@ -283,7 +303,7 @@ class Informer:
                 old = None
             elif before.get("resourceVersion") == now.get("resourceVersion") and (self._is_current or old == obj):
                 return
-        self.changes += 1
+        self._changes()
         self._store.put(key, obj)
         for handler in self._on_change:
             self._notify(handler, obj, old)
@@ -298,7 +318,7 @@ class Informer:
         known = self._store.get(key)
         if known is None:
             return
-        self.changes += 1
+        self._changes()
         self._store.delete(key)
         waiting = () if self._untold.discard(key) else self._waiting_on_delete
         for handler in (*self._on_delete, *waiting):
