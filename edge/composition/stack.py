@@ -29,6 +29,7 @@ from edge.composition.manifests import ManifestApplier, Manifests
 from edge.composition.neighbours import callers_of
 from edge.composition.networks import AgentsAddresses, HostNetworks, at_networks, tcp_advice
 from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, may_wait, secret_reader
+from edge.composition.process import read_up
 from edge.composition.readiness import ApiContact, Readiness
 from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, Service, StackSettings
@@ -69,6 +70,8 @@ _SERVED = (HARDWARE, OSIE, WORKFLOW)
 """What those who serve machines know of."""
 
 _STARTING = "starting"
+_FEW = 1000
+"""So many Hardware at most are all read before machines are heard; of more, each when its machine asks, or later."""
 _RESTORE_SECONDS = 3.0
 """So long at most the start waits for what machines did before; that goes on while they are served."""
 
@@ -223,7 +226,7 @@ class Stack:
             resource: self._informer(client, resource) for resource, users in needed.items() if users & wanted
         }
         forget(self._settings)
-        kept = self._kept = Kept(self._settings, client, informers, self._pending) if keeps(self._settings) else None
+        kept = self._kept = self._keeping(client, informers)
         self.metrics.register(InformerMetrics(informers.values()))
         self.metrics.register(ControllerMetrics(self._controllers))
         settings = self._settings
@@ -293,6 +296,8 @@ class Stack:
                 await self._tell_edges(client, informers[HARDWARE])
         await self._restore_journeys()
         await self._follow_api(client, informers, manifests)
+        if HARDWARE in informers and informers[HARDWARE].untold <= _FEW:
+            informers[HARDWARE].tell_all()
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
             await serving.start()
@@ -302,6 +307,7 @@ class Stack:
         if serving is not None and mistakes is not None:
             await serving.start_for_operators()
             self._spawn(serving.run(), "edge")
+            self._spawn(self._catch_up(informers[HARDWARE]), "Hardware that are read later", ends=True)
             self._follow_peers(serving.peers, client)
             self.metrics.register(Scraped(self._contact.metrics))
             self.metrics.register(Scraped(partial(checkpoint_metrics, kept.checkpoint if kept is not None else None)))
@@ -421,6 +427,16 @@ class Stack:
         await self._start_webhooks(client, informers)
         await self._applier.apply_and_wait(manifests, informers)
 
+    def _keeping(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> Kept | None:
+        if not keeps(self._settings):
+            return None
+        return Kept(self._settings, client, informers, self._pending, self.inventory)
+
+    async def _catch_up(self, hardware: Informer) -> None:
+        """Read what no machine has asked for yet."""
+        await hardware.catch_up()
+        await read_up()
+
     def _keep(self) -> None:
         """Write down what is known, from now on: this data directory is nobody else's."""
         kept = self._kept
@@ -448,8 +464,8 @@ class Stack:
     def _follow(self, hardware: Informer, workflows: Informer, conditions: ConditionWriter) -> None:
         """Let everything at the edge that depends on them hear of Hardware and Workflows."""
         self._exit.callback(self.journey.flush)
-        hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
-        hardware.add_event_handler(conditions.apply, conditions.remove)
+        self.inventory.follow(hardware)
+        hardware.add_event_handler(conditions.apply, conditions.remove, can_wait=True)
         journey = WorkflowJourney(self.journey, self.inventory, others=bool(self._settings.hardware_selector))
         workflows.add_event_handler(journey.on_change, journey.on_delete)
         workflows.add_event_handler(self._pending.apply, self._pending.remove)

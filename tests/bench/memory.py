@@ -46,7 +46,7 @@ def run(directory: Path, objects: int = OBJECTS) -> list[Row]:
 
 def _ours(home: Path, objects: int) -> Sample:
     state = home / "state"
-    home.mkdir()
+    home.mkdir(mode=0o700)
     (home / "ipxe").mkdir()
     (home / "ipxe" / "snponly.efi").write_bytes(b"MZ" + bytes(1000))
     with ExitStack() as stack:
