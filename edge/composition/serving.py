@@ -28,7 +28,8 @@ from edge.composition.host import NetworkState
 from edge.composition.networks import HostNetworks, NetworkServices, Sites
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
-from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
+from edge.conflict import IPV6, Changed, Quarantine
+from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
 from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, has_ended, machine_runner
 from edge.journey.events import Notice
@@ -121,6 +122,7 @@ class Serving:
         edge, wanted = settings.edge, settings.services
         self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, workflows.has_pending, workflows.why_none)
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
+        self._quarantine6 = Quarantine(time.time, edge.decline_quarantine, declined, IPV6)
         metadata = _metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
         boot = _boot_settings(settings, metadata)
         self._binaries = BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path, dict(edge.boot_files))
@@ -270,6 +272,7 @@ class Serving:
             while True:
                 await asyncio.sleep(_TICK_SECONDS)
                 self._quarantine.expire()
+                self._quarantine6.expire()
                 if self._scripts.logs_wanted and not self._logs_begun:
                     await self._receive_logs_of_hookos()
 
@@ -388,6 +391,7 @@ class Serving:
             self._binaries,
             self._policy,
             LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
+            self._quarantine6,
         )
 
     def _boot_path_changed(self, mac: str) -> None:
