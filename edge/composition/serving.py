@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -461,9 +461,11 @@ def _places(states: Iterable[NetworkState]) -> list[tuple[str, str]]:
     """The addresses that machines are told, each with its network."""
     found = []
     for state in states:
-        network = next((each for each in state.networks if state.address and IPv4Address(state.address) in each), None)
-        if network is not None:
-            found.append((state.address, str(network)))
+        for address in state.addresses:
+            networks = state.networks6 if ":" in address else state.networks
+            network = next((each for each in networks if ip_address(address) in each), None)
+            if network is not None:
+                found.append((address, str(network)))
     return found
 
 
