@@ -113,7 +113,7 @@ class Edge(_Message):
     @property
     def addresses(self) -> tuple[str, ...]:
         """Those of all its places, of IPv4 first."""
-        return tuple(place.address for place in (*self.places, *self.places6))
+        return (*(place.address for place in self.places), *(place.address for place in self.places6))
 
     @property
     def authorities(self) -> tuple[str, ...]:
