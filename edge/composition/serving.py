@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv6Address, ip_address
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -31,7 +31,8 @@ from edge.composition.networks import HostNetworks, MakeSite, NetworkServices, S
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
 from edge.composition.workers import Edges, Inbox, Networks, Pool, Sources, WorkerSite, WorkerTftp
-from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
+from edge.conflict import IPV6, Changed, Quarantine
+from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
 from edge.http import AdminApp, MetadataSettings, Runner, admin_runner, has_ended, machine_runner
 from edge.journey.events import Notice
@@ -119,6 +120,7 @@ class Serving:
         edge, wanted = settings.edge, settings.services
         self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, workflows.has_pending, workflows.why_none)
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
+        self._quarantine6 = Quarantine(time.time, edge.decline_quarantine, declined, IPV6)
         metadata = metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
         self._binaries = boot_binaries(settings)
         self._boot_paths = BootPaths(
@@ -314,6 +316,7 @@ class Serving:
             while True:
                 await asyncio.sleep(_TICK_SECONDS)
                 self._quarantine.expire()
+                self._quarantine6.expire()
                 self._tell_workers()
                 if self._machines.scripts.logs_wanted and not self._logs_begun:
                     await self._receive_logs_of_hookos()
@@ -464,6 +467,7 @@ class Serving:
             self._binaries,
             self._policy,
             LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
+            self._quarantine6,
         )
 
     def _boot_path_changed(self, mac: str) -> None:
@@ -487,9 +491,11 @@ def _places(states: Iterable[NetworkState]) -> list[tuple[str, str]]:
     """The addresses that machines are told, each with its network."""
     found = []
     for state in states:
-        network = next((each for each in state.networks if state.address and IPv4Address(state.address) in each), None)
-        if network is not None:
-            found.append((state.address, str(network)))
+        for address in state.addresses:
+            networks = state.networks6 if ":" in address else state.networks
+            network = next((each for each in networks if ip_address(address) in each), None)
+            if network is not None:
+                found.append((address, str(network)))
     return found
 
 

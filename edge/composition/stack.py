@@ -364,7 +364,7 @@ class Stack:
                 namespace=self._settings.lease_namespace or pod_namespace(),
                 group=group,
                 identity=peers.own.id,
-                own=lambda: [f"{place.address}:{peers.own.http_port}" for place in peers.own.places],
+                own=lambda: list(peers.own.authorities),
                 found=peers.found,
             )
             self._spawn(leases.run(), "Leases of edges")

@@ -15,6 +15,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from tink.net.host_port import join_host_port
+
 MAX_MESSAGE_BYTES: Final = 16 << 10
 MAX_BATCH_BYTES: Final = 256 << 10
 """Of a message that tells what happened."""
@@ -45,12 +47,25 @@ def _network(value: str) -> str:
     return str(ipaddress.IPv4Network(value))
 
 
+def _host6(value: str) -> str:
+    address = ipaddress.IPv6Address(value)
+    if address.scope_id is not None:
+        raise ValueError("a zone is of one host alone")
+    return str(address)
+
+
+def _network6(value: str) -> str:
+    return str(ipaddress.IPv6Network(value))
+
+
 Key = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Pin = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 EdgeId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Address = Annotated[str, Field(max_length=15), AfterValidator(_host)]
 Network = Annotated[str, Field(max_length=18), AfterValidator(_network)]
+Address6 = Annotated[str, Field(max_length=39), AfterValidator(_host6)]
+Network6 = Annotated[str, Field(max_length=43), AfterValidator(_network6)]
 
 
 class _Message(BaseModel):
@@ -83,6 +98,13 @@ class Place(_Message):
     network: Network
 
 
+class Place6(_Message):
+    """The same of IPv6: in a field of its own, for edges of older versions take no such address in `places`."""
+
+    address: Address6
+    network: Network6
+
+
 class Edge(_Message):
     """An edge of the site. `server_port` is that of the gRPC server at the same addresses; 0: agents are sent
     elsewhere. `dhcp`: it answers DHCP for the same machines.
@@ -90,9 +112,20 @@ class Edge(_Message):
 
     id: EdgeId
     places: Annotated[tuple[Place, ...], Field(max_length=MAX_PLACES, strict=False)]
+    places6: Annotated[tuple[Place6, ...], Field(max_length=MAX_PLACES, strict=False)] = ()
     http_port: Port
     server_port: Port = 0
     dhcp: bool = True
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Those of all its places, of IPv4 first."""
+        return (*(place.address for place in self.places), *(place.address for place in self.places6))
+
+    @property
+    def authorities(self) -> tuple[str, ...]:
+        """The same with the port of its HTTP, as they stand in URLs."""
+        return tuple(join_host_port(address, self.http_port) for address in self.addresses)
 
 
 class CacheQuery(_Message):

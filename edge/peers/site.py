@@ -23,7 +23,17 @@ from edge.peers.calls import CallError, Calls, RefusedError
 from edge.peers.claims import Claims
 from edge.peers.counts import Counts
 from edge.peers.membership import Alternative, Change, Membership, Peer
-from edge.peers.messages import BatchReceipt, CacheQuery, Chain, Edge, EventBatch, FetchQuery, MessageError, Place
+from edge.peers.messages import (
+    BatchReceipt,
+    CacheQuery,
+    Chain,
+    Edge,
+    EventBatch,
+    FetchQuery,
+    MessageError,
+    Place,
+    Place6,
+)
 from edge.peers.publisher import EventPublisher
 from edge.peers.receiver import EventReceiver, Publisher
 from edge.peers.signatures import Refusal, Request, Signatures, StrangerError, VerifiedRequest
@@ -65,11 +75,11 @@ class Peers:
         now: Callable[[], float] = time.time,
     ) -> None:
         """`keys` sign. The ports are this edge's, `server_port` 0 where agents are sent elsewhere; `dhcp`: it answers
-        DHCP. `named` are `address:port` of other edges. `changed` and `announce` hear when one comes or goes.
-        What happens to machines is told to the others and heard from them, if there is a `journey`; `kept` hears of
-        what they have told. `reports` are the keys of servers that run apart, which tell what agents do, and no more.
-        `upstream` is `address:port` of the edge that files are fetched through (empty: none is); `downstream`: files
-        are fetched for other edges. `clock` gives monotonic seconds, `now` Unix seconds.
+        DHCP. `named` are `address:port` of other edges, IPv6 in brackets. `changed` and `announce` hear when one comes
+        or goes. What happens to machines is told to the others and heard from them, if there is a `journey`; `kept`
+        hears of what they have told. `reports` are the keys of servers that run apart, which tell what agents do, and
+        no more. `upstream` is `address:port` of the edge that files are fetched through (empty: none is);
+        `downstream`: files are fetched for other edges. `clock` gives monotonic seconds, `now` Unix seconds.
         """
         self.counts = Counts()
         self.signatures = Signatures(keys, now)
@@ -104,9 +114,14 @@ class Peers:
     # --- what this edge is ---
 
     def place(self, places: Iterable[tuple[str, str]]) -> None:
-        """This edge is at these addresses now, each with its network (CIDR)."""
-        found = tuple(Place(address=address, network=network) for address, network in places)
-        self.own = self.own.model_copy(update={"places": found})
+        """This edge is at these addresses now, of both families, each with its network (CIDR)."""
+        found, found6 = [], []
+        for address, network in places:
+            if ":" in address:
+                found6.append(Place6(address=address, network=network))
+            else:
+                found.append(Place(address=address, network=network))
+        self.own = self.own.model_copy(update={"places": tuple(found), "places6": tuple(found6)})
 
     def share(self, cache: ArtifactCache) -> None:
         """Others may have what is in there."""
@@ -134,7 +149,7 @@ class Peers:
         return self._receiver.publishers if self._receiver is not None else []
 
     def _name(self) -> str:
-        return self.own.places[0].address if self.own.places else self.own.id[:8]
+        return self.own.addresses[0] if self.own.addresses else self.own.id[:8]
 
     def _receivers(self) -> list[str]:
         return [peer.authority for peer in self.living]
@@ -170,8 +185,8 @@ class Peers:
 
     async def look(self) -> None:
         """Say hello once to everybody, and tell what has changed."""
-        own = {f"{place.address}:{self.own.http_port}" for place in self.own.places}
-        authorities = sorted((self._named | self._found | self._membership.authorities) - own)[:MAX_AUTHORITIES]
+        there = self._named | self._found | self._membership.authorities
+        authorities = sorted(there.difference(self.own.authorities))[:MAX_AUTHORITIES]
         await asyncio.gather(*map(self._hello, authorities))
         self._tell()
 
@@ -195,7 +210,7 @@ class Peers:
         self._changed(*self._membership.addresses)
 
     def _say(self, change: Change) -> None:
-        where = ", ".join(place.address for place in change.edge.places) or change.edge.id[:8]
+        where = ", ".join(change.edge.addresses) or change.edge.id[:8]
         if change.living:
             line = f"the edge at {where} is there: it shares its cache, and machines can go on with it"
         else:

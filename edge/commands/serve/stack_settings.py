@@ -24,6 +24,7 @@ from edge.composition.settings import (
 from edge.machines import DhcpMode, NetbootWhen
 from ipxe.binaries import BootPath
 from tink.controller import ControllerSettings
+from tink.net.host_port import join_host_port
 from tink.server import AgentAuth, OlderAgentAuth, ServerSettings, TlsFiles, TokenSettings
 from tink.webhooks import WebhookSettings
 
@@ -135,8 +136,8 @@ def _edge(given: dict[str, Any]) -> dict[str, Any]:
     if "imds_required" in edge:
         edge["imds_required"] = edge["imds_required"] == "required"
     if "peers" in edge:
-        edge["peers"] = tuple(f"{address}:{port or own_port}" for address, port in edge["peers"])
+        edge["peers"] = tuple(join_host_port(address, port or own_port) for address, port in edge["peers"])
     if edge.get("upstream_edge") is not None:
         address, port = edge["upstream_edge"]
-        edge["upstream_edge"] = f"{address}:{port or own_port}"
+        edge["upstream_edge"] = join_host_port(address, port or own_port)
     return edge
