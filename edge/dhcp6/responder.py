@@ -222,7 +222,7 @@ class Responder6:
             return self._reply(message, self._refused(message, Status.NO_ADDRS_AVAIL))
         at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
         kind = MessageType6.ADVERTISE if message.type is MessageType6.SOLICIT and not at_once else MessageType6.REPLY
-        body = b"".join(self._ia_na(ia, reservation) for ia in self._associations(message)) + _not_had(message)
+        body = b"".join([self._ia_na(ia, reservation) for ia in self._associations(message)]) + _not_had(message)
         body += wire.option(Option.RAPID_COMMIT, b"") if at_once else b""
         body += _PREFERRED if kind is MessageType6.ADVERTISE else b""
         boot = self._choice.choose(reservation.machine, client)
@@ -238,7 +238,7 @@ class Responder6:
         return b"".join(wire.option(Option.IA_NA, ia[:4] + status) for ia in self._associations(message))
 
     def _ia_na(self, association: bytes, reservation: Reservation6) -> bytes:
-        others = {ip for ip in wire.addresses_in(association) if ip != reservation.ip}
+        others = {ip for ip in wire.addresses_in(association) if ip != reservation.ip} if len(association) > 12 else ()
         gone = b"".join(map(reservation.taken, sorted(others)))
         return wire.option(Option.IA_NA, association[:4] + reservation.times + reservation.given + gone)
 
@@ -317,6 +317,8 @@ def _overlap(network: IPv6Network, ours: Sequence[IPv6Network]) -> bool:
 
 def _not_had(message: Message6) -> bytes:
     """Temporary addresses and prefixes, which no Hardware has: sections 18.3.2, 21.5 and 21.21."""
+    if not (message.get(Option.IA_TA) or message.get(Option.IA_PD)):
+        return b""
     temporary = b"".join(
         wire.option(Option.IA_TA, ia[:4] + wire.status(Status.NO_ADDRS_AVAIL))
         for ia in message.all(Option.IA_TA)[: wire.MAX_IAS]

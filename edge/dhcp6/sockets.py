@@ -7,6 +7,7 @@ import errno
 import logging
 import socket
 import struct
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 _TICK_SECONDS: Final = 1.0
 _RECEIVE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 _PACKET_INFO: Final = struct.Struct("=16si")
+_MULTICAST: Final = 0xFF
+"""The first byte of a group's address: RFC 4291 section 2.7."""
 
 _Arrived = tuple[bytes, Received6]
 
@@ -90,7 +93,7 @@ class Dhcp6Server:
             return
         scope = self._scope if reply.address.is_link_local else 0
         try:
-            sock.sendto(reply.payload, (str(reply.address), reply.port, 0, scope))
+            sock.sendto(reply.payload, (_text(reply.address), reply.port, 0, scope))
         except OSError as error:
             # A full send buffer, a relay without a route, an interface that went down: the client asks again.
             if self._once.due((error.errno, reply.address), asyncio.get_running_loop().time()):
@@ -103,7 +106,17 @@ def _receive(sock: socket.socket) -> _Arrived:
         level == socket.IPPROTO_IPV6
         and kind == socket.IPV6_PKTINFO
         and len(value) >= _PACKET_INFO.size
-        and not IPv6Address(_PACKET_INFO.unpack_from(value)[0]).is_multicast
+        and value[0] != _MULTICAST
         for level, kind, value in ancillary
     )
-    return packet, Received6(IPv6Address(source[0].partition("%")[0]), source[1], alone)
+    return packet, Received6(_address(source[0]), source[1], alone)
+
+
+_text = lru_cache(maxsize=1024)(str)
+"""An address as text, made once for each."""
+
+
+@lru_cache(maxsize=1024)
+def _address(text: str) -> IPv6Address:
+    """What the kernel says of a source, made once for each."""
+    return IPv6Address(text.partition("%")[0])
