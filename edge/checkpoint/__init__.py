@@ -8,4 +8,13 @@ from edge.checkpoint.checkpoint import DIRECTORY, HARDWARE, Checkpoint, checkpoi
 from edge.checkpoint.file import LookedUpBy
 from edge.checkpoint.secrets import KEY_FILE, KeptSecrets
 
-__all__ = ["DIRECTORY", "HARDWARE", "KEY_FILE", "Checkpoint", "KeptSecrets", "LookedUpBy", "checkpoint_metrics", "discard"]
+__all__ = [
+    "DIRECTORY",
+    "HARDWARE",
+    "KEY_FILE",
+    "Checkpoint",
+    "KeptSecrets",
+    "LookedUpBy",
+    "checkpoint_metrics",
+    "discard",
+]

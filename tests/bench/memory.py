@@ -2,8 +2,9 @@
 
 Ours is `tinkedge edge` as it is run: DHCP, TFTP, HTTP and the admin pages, with everything that it keeps of the
 Hardware of the embedded API, which is another process. Kea keeps its reservations in memory, from its configuration
-file; what else ours has of a machine (user data, OSIE, kernel parameters) Kea has no place for. Kea is looked at when it
-serves, ours when it has read all Hardware, behind the start. Then each is started once more: ours has its checkpoint.
+file; what else ours has of a machine (user data, OSIE, kernel parameters) Kea has no place for. Kea is looked at when
+it serves, ours when it has read all Hardware, behind the start. Then each is started once more: ours has its
+checkpoint.
 """
 
 from __future__ import annotations
