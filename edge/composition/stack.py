@@ -18,6 +18,7 @@ import time
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge.callers import Callers
 from edge.checkpoint import checkpoint_metrics
@@ -44,7 +45,6 @@ from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
-from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
 from tink.files.key_file import KeyFile
@@ -60,6 +60,9 @@ from tink.metrics.process import process_registry
 from tink.net.host_port import join_host_port
 from tink.server import WorkflowServer
 from tink.workflow import ended
+
+if TYPE_CHECKING:
+    from tink.apiserver import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -200,13 +203,18 @@ class Stack:
         await self._start_services(client, rest)
 
     async def _start_api(self) -> Path:
+        from tink.apiserver import ApiServer, ApiServerError  # what edges and their restarts need not wait for
+
         api = self._api = ApiServer(
             self._settings.data_dir,
             port=self._settings.api_port,
             addresses=self._settings.api_addresses,
             names=self._settings.api_names,
         )
-        await api.start()
+        try:
+            await api.start()
+        except ApiServerError as error:
+            raise StackError(str(error)) from error
         self.metrics.register(api.metrics())
         self._exit.push_async_callback(api.stop)
         log.info("embedded API on %s, kubeconfig %s", api.url, api.kubeconfig)

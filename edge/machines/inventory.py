@@ -59,6 +59,10 @@ class Machine:
         """Those that it has reserved."""
         return tuple(address for address in (self.ip, self.ipv6) if address is not None)
 
+    def is_of(self, packed: bytes) -> bool:
+        """Whether it was read from these very bytes."""
+        return self._packed is packed
+
     @property
     def hardware(self) -> Hardware:
         """The whole Hardware. It may have to be read first (50 us): for compiling answers, not for each packet."""
@@ -144,7 +148,7 @@ class Inventory:
     def looked_up_by(self, key: NamespacedName, packed: bytes) -> list[str] | None:
         """By what the machines of a Hardware, packed as that, are looked for (`looked_up_by`), if that is at hand."""
         machines = self._by_object.get(key, ())
-        if not machines or machines[0]._packed is not packed:
+        if not machines or not machines[0].is_of(packed):
             return None
         return [value for machine in machines for value in (machine.mac, *machine.addresses)]
 

@@ -48,7 +48,6 @@ from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.telemetry import TracesError
 from edge.tftp import TftpServerError
 from ipxe.binaries import BinariesError
-from tink.apiserver import ApiServerError
 from tink.files.data_directory import DataDirectoryError
 from tink.files.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
@@ -61,7 +60,6 @@ log = logging.getLogger(__name__)
 _EXPECTED = (
     StackError,
     ApiError,
-    ApiServerError,
     BinariesError,
     DataDirectoryError,
     Dhcp6ServerError,

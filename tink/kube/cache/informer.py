@@ -165,7 +165,8 @@ class Informer:
 
     def told(self) -> list[NamespacedName]:
         """Of which they have heard."""
-        return [key for key in self._store.keys() if key not in self._untold]
+        keys = self._store.keys()
+        return [key for key in keys if key not in self._untold]
 
     def tell(self, value: str) -> None:
         """Have handlers that can wait hear of all objects that are looked for by `value`: before they are looked for.
