@@ -21,7 +21,7 @@ from tests.interop.site.site import Site, address_of
 SECONDS = 5.0
 AT_ONCE = 8
 SUBJECTS = {
-    "metadata": ("/2009-04-04/meta-data/hostname", "a document on a connection of its own"),
+    "metadata": ("/2009-04-04/meta-data/instance-id", "a document on a connection of its own"),
     "http": ("/osie/lab/initrd", "an initrd of 1.5 MB"),
     "tftp": ("undionly.kpxe", "a boot program of 77 kB, window 16"),
 }
@@ -115,7 +115,7 @@ def _measured(site: Site, kind: str, path: str) -> tuple[float, float]:
     """Processor time of a request in seconds: of all processes of the edge, and of the busiest one."""
     before = _times(site)
     load = site.run("m1", sys.executable, "-c", _LOAD, kind, address_of(1), path, str(SECONDS), str(AT_ONCE))
-    if load.popen.returncode != 0:
+    if load.popen.returncode != 0 or load.err:
         raise BenchError(f"{kind}: {load.err[-2000:]}")
     count = int(load.out)
     spent = [after - before[pid] for pid, after in _times(site).items() if pid in before]

@@ -209,3 +209,17 @@ def test_a_worker_that_keeps_dying_is_named(site: WorkersSite) -> None:
         within=30,
         every=0.2,
     )
+
+
+def test_edges_with_workers_know_each_other_and_share_what_they_have(tmp_path: Path) -> None:
+    with WorkersSite(tmp_path, edges=2, machines=2) as site:
+        for edge in site.edges:
+            site.up(edge, "--workers", "2", *site.find_each_other())
+        for edge in site.edges:
+            site.is_ready(edge)
+            site.knows(edge, 1)
+        # Scripts that workers make name the other edge.
+        wait_until(lambda: all(boot.ok for boot in site.booted(site.machines)), site.said, within=60)
+        script = site.get(1, f"/ipxe/script/{mac_of(1)}/auto.ipxe")
+        assert address_of(2).encode() in script, script
+        assert site.fetched("initrd") == [200], "one edge has it from the upstream, the other one from there"

@@ -52,6 +52,19 @@ async def test_messages_come_in_order_each_with_its_own_files(sides: tuple[Side,
             os.close(fd)
 
 
+async def test_files_of_one_message_keep_their_order(sides: tuple[Side, Side], tmp_path: Path) -> None:
+    main, worker = sides
+    opened = []
+    for name in ("first", "second"):
+        (tmp_path / name).write_text(name)
+        opened.append(os.open(tmp_path / name, os.O_RDONLY))
+    main.channel.send(Ping(1), opened)
+    ((_, files),) = await worker.has(1)
+    assert [os.pread(fd, 100, 0) for fd in files] == [b"first", b"second"]
+    for fd in (*opened, *files):
+        os.close(fd)
+
+
 async def test_what_the_other_side_does_not_take_waits_and_blocks_nobody(sides: tuple[Side, Side]) -> None:
     main, worker = sides
     asyncio.get_running_loop().remove_reader(worker.channel._sock)
