@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from edge.commands import options
-from edge.commands.serve import parameter_types as types
+from edge.commands.serve import upstream_address
 from edge.composition import doctor as examine
 from edge.composition.checks import (
     Finding,
@@ -87,7 +87,7 @@ _WITHOUT_A_PORT: Final = ("controller", "webhooks")
     help="As for `tinkedge up`.",
 )
 @click.option(
-    "--upstream-edge", type=types.upstream_edge, default=None, help="As for `tinkedge up`: whether it answers this one."
+    "--upstream-edge", type=upstream_address, default=None, help="As for `tinkedge up`: whether it answers this one."
 )
 @click.option("--metadata-token-key", type=_PATH, default=None, help="As for `tinkedge up`: what that is signed with.")
 @click.option(
