@@ -42,7 +42,7 @@ declare -A sets=(
   [python]="python3 python3-venv ca-certificates"
   # To run `tinkedge lab`: the machine, its firmware and boot programs, the registry, and what builds OSIE and images.
   [lab]="qemu-system-x86 ipxe ipxe-qemu seabios iproute2 docker-registry skopeo umoci mmdebstrap squashfs-tools cpio kmod
-         busybox-static zstd python3 syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs debian-archive-keyring"
+         busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs debian-archive-keyring"
   # For its machines with UEFI.
   [uefi]="ovmf"
   # And with arm64.

@@ -14,7 +14,6 @@ from typing import Any, Final
 import click
 
 from edge.commands import options
-from edge.commands.serve import parameter_types as types
 from edge.composition import doctor as examine
 from edge.composition.checks import (
     Finding,
@@ -86,9 +85,7 @@ _WITHOUT_A_PORT: Final = ("controller", "webhooks")
     default="reservation",
     help="As for `tinkedge up`.",
 )
-@click.option(
-    "--upstream-edge", type=types.upstream_edge, default=None, help="As for `tinkedge up`: whether it answers this one."
-)
+@click.option("--upstream-edge", default="", help="As for `tinkedge up`: whether it answers this one.")
 @click.option("--metadata-token-key", type=_PATH, default=None, help="As for `tinkedge up`: what that is signed with.")
 @click.option(
     "--disable",
@@ -152,9 +149,14 @@ def doctor(
 
 
 def _authority(given: dict[str, Any]) -> str:
-    if given["upstream_edge"] is None:
+    if not given["upstream_edge"]:
         return ""
-    address, port = given["upstream_edge"]
+    from edge.commands.serve import upstream_address  # loads what serves
+
+    try:
+        address, port = upstream_address.read(given["upstream_edge"])
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--upstream-edge") from None
     return f"{address}:{port or given['http_port']}"
 
 

@@ -1,4 +1,4 @@
-"""qcow2, read from its first byte to its last, as it comes over the network (QEMU's docs/interop/qcow2).
+"""qcow2, read from its first byte to its last, as it comes over the network (QEMU's "Qcow2 Image File Format").
 
     header -> L1 table: where the L2 tables are -> L2 tables: which cluster of the file is which of the disk
 

@@ -137,7 +137,7 @@ def _edge(given: dict[str, Any]) -> dict[str, Any]:
         edge["imds_required"] = edge["imds_required"] == "required"
     if "peers" in edge:
         edge["peers"] = tuple(join_host_port(address, port or own_port) for address, port in edge["peers"])
-    if edge.get("upstream_edge") is not None:
-        address, port = edge["upstream_edge"]
+    if (upstream := edge.pop("upstream_edge", None)) is not None:
+        address, port = upstream
         edge["upstream_edge"] = join_host_port(address, port or own_port)
     return edge

@@ -44,8 +44,8 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
             self.server.breaks -= 1
             content = self.translate_path(self.path)
             self.send_response(200)
-            self.send_header("Content-Length", str(os.stat(content).st_size))
-            self.send_header("Last-Modified", self.date_time_string(os.stat(content).st_mtime))
+            self.send_header("Content-Length", str(Path(content).stat().st_size))
+            self.send_header("Last-Modified", self.date_time_string(Path(content).stat().st_mtime))
             self.end_headers()
             self.wfile.write(Path(content).read_bytes()[:1_234_567])
             return
