@@ -388,6 +388,7 @@ class Serving:
             self._binaries,
             self._policy,
             LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
+            self._boot_paths.of,
         )
 
     def _boot_path_changed(self, mac: str) -> None:

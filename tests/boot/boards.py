@@ -64,7 +64,9 @@ class BoardMachine(Machine):
     Without commands it boots by itself, and nothing is typed.
     """
 
-    def __init__(self, board: Board, settings: MachineSettings, directory: Path, commands: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, board: Board, settings: MachineSettings, directory: Path, commands: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(settings, directory)
         self._board = board
         self._directory = directory
