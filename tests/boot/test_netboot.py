@@ -195,7 +195,7 @@ RISCV64_KERNEL = Path(sys.prefix) / "kernel-riscv64" / "vmlinux"
 @pytest.mark.soak
 @pytest.mark.parametrize("firmware", ["uefi-riscv64", "u-boot-riscv64"])
 def test_riscv64_machine_gets_from_power_on_to_its_kernel(boot: Boot, firmware: str) -> None:
-    """There is no OSIE for it: the kernel finds no init."""
+    """There is no OSIE for it: the kernel can't mount a root file system."""
     spec = {"kernelParams": ["earlycon=sbi", "console=ttyS0"]}
     more = {"memory": 1024, "kernel": RISCV64_KERNEL, "spec": spec, "host_clock": True, "within": 90}
     # The board has no clock that the machine could be right by.
