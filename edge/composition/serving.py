@@ -468,6 +468,7 @@ class Serving:
             self._policy,
             LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
             self._quarantine6,
+            boot_path=self._boot_paths.of,
         )
 
     def _boot_path_changed(self, mac: str) -> None:

@@ -25,8 +25,8 @@ from edge.dhcp6.reports import Reports6
 from edge.dhcp6.reservation import Reservation6, compile_reservation
 from edge.dhcp6.wire import Message6, MessageType6, Option, Relay, Status
 from edge.journey.events import Recorder
-from edge.machines import Inventory, NetbootPolicy
-from ipxe.binaries import BootBinaries
+from edge.machines import Inventory, Machine, NetbootPolicy
+from ipxe.binaries import BootBinaries, BootPath
 from tink.limits.allowance import Allowance
 from tink.limits.newest import Newest
 from tink.mac import octets
@@ -88,10 +88,12 @@ class Responder6:
         policy: NetbootPolicy,
         neighbour: Neighbour6 = lambda _: None,
         quarantine: Quarantine | None = None,
+        boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
         """`clock` gives seconds of any epoch; `neighbour` asks the kernel who has a link-local address.
 
         `quarantine`, of IPv6, may be shared with the responders of other networks (default: one of its own).
+        `boot_path` says by which program a machine boots (None: by the usual one).
         """
         self.settings = settings
         self._inventory = inventory
@@ -99,7 +101,7 @@ class Responder6:
         self._neighbour = neighbour
         prefix = next((str(each.network_address) for each in settings.networks), "2001:db8::")
         self._reports = Reports6(record, clock, prefix)
-        self._choice = BootChoice6(policy, binaries, str(settings.address), settings.http_base_url)
+        self._choice = BootChoice6(policy, binaries, str(settings.address), settings.http_base_url, boot_path)
         self._server_id = wire.option(Option.SERVERID, settings.duid)
         self._reservations: Newest[str, Reservation6] = Newest(MAX_KEPT)
         self._answers = Allowance(ANSWERS, ANSWERS_IN_ALL)

@@ -64,7 +64,9 @@ class BoardMachine(Machine):
     Without commands it boots by itself, and nothing is typed.
     """
 
-    def __init__(self, board: Board, settings: MachineSettings, directory: Path, commands: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, board: Board, settings: MachineSettings, directory: Path, commands: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(settings, directory)
         self._board = board
         self._directory = directory
@@ -122,8 +124,8 @@ class BoardMachine(Machine):
             *("-cpu", "rv64" if self._board.is_riscv64 else "cortex-a57", "-display", "none", "-monitor", "none"),
             *("-chardev", f"socket,id=screen,path={self._console},server=on,wait=on,logfile={self.screen}"),
             *("-serial", "chardev:screen"),
-            # EDK2's network does without no source of random numbers, and wants it before the card. With a bootindex
-            # on the card, this one of 2025 connects no driver to it.
+            # No bootindex on the card: with one, EDK2 of 2025 for riscv64 was seen to make no network boot option, with
+            # the source of random numbers before or behind it. Whether that source is needed here was not tried.
             *("-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng"),
             *("-netdev", f"tap,id=net,ifname={self.settings.tap},script=no,downscript=no"),
             *("-device", f"virtio-net-pci,netdev=net,mac={self.settings.mac},romfile="),
