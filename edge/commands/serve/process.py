@@ -40,7 +40,6 @@ from edge.composition.process import (
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.composition.stack import Stack
 from edge.composition.tasks import StackError
-from edge.composition.workers import WorkersError
 from edge.configuration import place
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.dhcp6 import Dhcp6ServerError
@@ -48,6 +47,7 @@ from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.telemetry import TracesError
 from edge.tftp import TftpServerError
 from ipxe.binaries import BinariesError
+from tink.apiserver import ApiServerError
 from tink.files.data_directory import DataDirectoryError
 from tink.files.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
@@ -60,6 +60,7 @@ log = logging.getLogger(__name__)
 _EXPECTED = (
     StackError,
     ApiError,
+    ApiServerError,
     BinariesError,
     DataDirectoryError,
     Dhcp6ServerError,
@@ -75,7 +76,6 @@ _EXPECTED = (
     TftpServerError,
     TlsError,
     TracesError,
-    WorkersError,
     OSError,
 )
 """The parts' own errors: they say what is wrong and what to do, so a trace would only hide that."""

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from edge.conflict import Quarantine
-from edge.dhcp import DhcpSettings, Responder
+from edge.dhcp import DhcpSettings, Quarantine, Responder
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries
