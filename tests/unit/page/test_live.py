@@ -208,7 +208,8 @@ def test_others_are_busy_when_they_take_most_of_a_processor() -> None:
     assert not others.is_high(0.0)
 
 
-async def test_others_who_begin_to_be_busy_while_it_is_worked_are_noticed_and_what_may_wait_is_put_off() -> None:
+async def all_booting() -> tuple[PageSite, list[str]]:
+    """Rows of a thousand machines that have booted since they were made; the last one has failed."""
     site = PageSite(T0)
     macs = [site.hardware(f"m{number}", number) for number in range(1, 1001)]
     await site.rack.update()
@@ -216,6 +217,11 @@ async def test_others_who_begin_to_be_busy_while_it_is_worked_are_noticed_and_wh
         site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", stage="PXE ROM", dhcp="offer")
     site.journey.record(macs[-1], Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
     site.sweep()
+    return site, macs
+
+
+async def test_others_who_begin_to_be_busy_while_it_is_worked_are_noticed_and_what_may_wait_is_put_off() -> None:
+    site, macs = await all_booting()
     # By this clock, all of the time in which it pauses is others'.
     await site.rack.update(TimeSlice(look_seconds=0.0, elapsed=time.perf_counter))
     done = [mac for mac in macs if Row._make(site.rack.rows[mac]).kind is not Kind.SILENT]
@@ -232,13 +238,7 @@ async def test_idle_event_loop_is_found_idle_however_often_it_is_looked() -> Non
 
 
 async def test_where_others_are_busy_what_is_shown_and_who_is_in_trouble_comes_first() -> None:
-    site = PageSite(T0)
-    macs = [site.hardware(f"m{number}", number) for number in range(1, 1001)]
-    await site.rack.update()
-    for mac in macs:
-        site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", stage="PXE ROM", dhcp="offer")
-    site.journey.record(macs[-1], Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
-    site.sweep()
+    site, macs = await all_booting()
     times = iter(range(10_000))
     busy = TimeSlice(busy=True, elapsed=lambda: float(next(times)))
     await site.rack.update(busy, [macs[-2]])
