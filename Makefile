@@ -90,6 +90,8 @@ soak: venv
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh shim
+	@deploy/setup.sh u-boot
+	@deploy/setup.sh riscv64
 	python -m pytest -m soak -o faulthandler_timeout=0
 	CHAOS_WORKFLOWS=$${CHAOS_WORKFLOWS:-1000} python -m pytest tests/interop/test_chaos.py -o faulthandler_timeout=0
 

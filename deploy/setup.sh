@@ -18,8 +18,10 @@
 #                              and Debian 13's for arm64 into .venv/ipxe-arm64
 #   setup.sh shim              unpack the shim and GRUB of Debian 12 and of 13 into .venv/shim-bookworm and .venv/shim-trixie:
 #                              the tests boot a machine with Secure Boot by both
-#   setup.sh u-boot            unpack Debian 12's U-Boot for QEMU's arm64 board into .venv/u-boot, and the QEMU that runs it
-#                              into .venv/bin: the tests boot a machine by it
+#   setup.sh u-boot            unpack the U-Boot of Debian 12 and of 13 for QEMU's arm64 board into .venv/u-boot and
+#                              .venv/u-boot-trixie, and the QEMU that runs it into .venv/bin: the tests boot a machine by it
+#   setup.sh riscv64           unpack what the soak tests boot a machine of RISC-V by: Debian 13's EDK2, U-Boot and kernel into
+#                              .venv/edk2-riscv64, .venv/u-boot-riscv64 and .venv/kernel-riscv64, and QEMU into .venv/bin
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
 #   setup.sh kubectl [run]     use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
@@ -49,11 +51,11 @@ declare -A sets=(
   [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp sbsigntool
           curl wget gpg gpg-agent gpgv sqv runc crun docker.io containerd podman netavark docker-registry skopeo umoci
           iproute2 iptables nftables procps kmod bzip2 xz-utils util-linux sqlite3 chromium-headless-shell
-          keepalived"
+          keepalived qemu-utils"
   # The Kubernetes of `make test-cluster`, beside those: networks of pods.
   [cluster]="containerd containernetworking-plugins"
   # The peers of the benchmarks.
-  [bench]="nginx-light atftpd atftp dnsmasq-base kea-dhcp4-server etcd-server curl iproute2 iptables gcc libc6-dev"
+  [bench]="nginx-light atftpd atftp dnsmasq-base kea-dhcp4-server kea-dhcp6-server kea-admin etcd-server curl iproute2 iptables gcc libc6-dev"
 )
 
 die() { echo "setup: $*" >&2; exit 1; }
@@ -184,7 +186,8 @@ unpack_ipxe() { # on Debian 12 and 13, one of them is there
   for suite in bookworm trixie; do
     target=$venv/ipxe-$suite
     if [ "$suite" = "$own" ] && [ -e "/$program" ]; then
-      [ -e "$target/snponly.efi" ] || ln -sfn "/${program%/*}" "$target"
+      # One that was unpacked before the package came has no parts for boot media.
+      [ -L "$target" ] || { rm -rf "$target" && ln -s "/${program%/*}" "$target"; }
     elif [ "$suite" = trixie ]; then # all of it, for boot media; Debian 12's has links to /boot in it
       [ -e "$target/ipxe.iso" ] || (unpack "$suite" ipxe "${program%/*}" "$target") || die "the tests of iPXE need Debian $suite's"
     elif [ ! -e "$target/snponly.efi" ]; then
@@ -210,9 +213,26 @@ unpack_shim() { # two GRUBs: 2.06 loads by TFTP only, 2.12 by HTTP, too. Install
 unpack_uboot() { # with all of QEMU's that qemu-system-x86 needs as well
   [ -e "$venv/u-boot/u-boot.bin" ] ||
     (unpack bookworm u-boot-qemu usr/lib/u-boot/qemu_arm64 "$venv/u-boot") || die "the tests of U-Boot need Debian 12's"
+  [ -e "$venv/u-boot-trixie/u-boot.bin" ] ||
+    (unpack trixie u-boot-qemu usr/lib/u-boot/qemu_arm64 "$venv/u-boot-trixie") || die "the tests of U-Boot need Debian 13's"
   [ -x "$venv/bin/qemu-system-aarch64" ] || command -v qemu-system-aarch64 >/dev/null ||
     (unpack "$(system VERSION_CODENAME)" qemu-system-arm usr/bin/qemu-system-aarch64 "$venv/bin/qemu-system-aarch64") ||
     die "the tests of U-Boot need qemu-system-aarch64"
+}
+
+unpack_riscv64() {
+  local package=qemu-system-misc own
+  own=$(system VERSION_CODENAME)
+  [ "$own" = bookworm ] || package=qemu-system-riscv
+  { [ -e "$venv/edk2-riscv64/RISCV_VIRT_CODE.fd" ] ||
+    (unpack trixie qemu-efi-riscv64 usr/share/qemu-efi-riscv64 "$venv/edk2-riscv64"); } &&
+    { [ -e "$venv/u-boot-riscv64/u-boot.bin" ] ||
+      (unpack trixie u-boot-qemu usr/lib/u-boot/qemu-riscv64_smode "$venv/u-boot-riscv64"); } &&
+    { [ -e "$venv/kernel-riscv64/vmlinux" ] ||
+      (unpack trixie linux-image-riscv64 'boot/vmlinux-*' "$venv/kernel-riscv64/vmlinux" riscv64); } &&
+    { [ -x "$venv/bin/qemu-system-riscv64" ] || command -v qemu-system-riscv64 >/dev/null ||
+      (unpack "$own" "$package" usr/bin/qemu-system-riscv64 "$venv/bin/qemu-system-riscv64"); } ||
+    die "the tests of RISC-V need Debian 13's firmware and kernel, and QEMU"
 }
 
 unpack_tftpd() { # its package and atftpd's exclude each other
@@ -272,10 +292,15 @@ make_cloud_init() { # a root file system without cloud-init, and its releases, e
   done
 }
 
-fetch_package() { cd "$work" && apt-get -q update && apt-get -q download "$1"; }
+fetch_package() { # PACKAGE, or the newest kernel where it is but the name for that
+  local package=$1
+  cd "$work" && apt-get -q update || return 1
+  package=$(apt-cache depends "$1" | awk -v name="$1" '/Depends: linux-image-[0-9]/ {name = $2} END {print name}')
+  apt-get -q download "$package"
+}
 
-unpack() { # SUITE PACKAGE PATH TARGET: a file or directory of another Debian's package, without installing it
-  local suite=$1 package=$2 path=$3 target=$4 mirror
+unpack() { # SUITE PACKAGE PATH TARGET [ARCH]: a file or directory of another Debian's package, without installing it
+  local suite=$1 package=$2 path=$3 target=$4 arch=${5:-} mirror
   work=$(mktemp -d) # not local: the trap runs after this function
   trap 'rm -rf "$work"' EXIT
   echo "setup: unpacking $package of Debian $suite into $target" >&2
@@ -294,12 +319,14 @@ Dir::Cache "$work/cache";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 EOF
+  [ -z "$arch" ] || printf 'APT::Architecture "%s";\nAPT::Architectures {"%s";};\n' "$arch" "$arch" >>"$work/apt.conf"
   # Of what is not released yet, lists are good for a week; a mirror that stands still has them longer, and signed, too.
   [ "$suite" != forky ] || echo 'Acquire::Check-Valid-Until "false";' >>"$work/apt.conf"
   (export APT_CONFIG="$work/apt.conf" && watched "fetching $package" "$work/log" apt_detail fetch_package "$package") ||
     { tail -n 5 "$work/log" >&2; die "$package of Debian $suite could not be fetched; please provide it yourself"; }
-  dpkg-deb -x "$work/$package"_*.deb "$work/unpacked"
-  rm -rf "$target" && cp -rL "$work/unpacked/$path" "$target"
+  dpkg-deb -x "$work"/*.deb "$work/unpacked"
+  # shellcheck disable=SC2086  # a kernel's name has its version in it
+  rm -rf "$target" && cp -rL "$work/unpacked"/$path "$target"
   rm -rf "$work"
 }
 
@@ -315,8 +342,9 @@ case ${1:-} in
   ipxe) unpack_ipxe ;;
   shim) unpack_shim ;;
   u-boot) unpack_uboot ;;
+  riscv64) unpack_riscv64 ;;
   tftpd) unpack_tftpd ;;
   cloud-init) make_cloud_init ;;
   installed) make_installed "${2:-}" ;;
-  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | shim | u-boot | tftpd | cloud-init | installed [SUITE]" ;;
+  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | shim | u-boot | riscv64 | tftpd | cloud-init | installed [SUITE]" ;;
 esac

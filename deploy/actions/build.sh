@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds the example action images as OCI layouts, one per image, from programs that this Debian system has:
-# busybox-static, zstd and coreutils. No network, no daemon, no base image.
+# busybox-static, zstd and Python. No network, no daemon, no base image.
 #
 #   build.sh OUT_DIR [ARCH]    makes OUT_DIR/{image2disk,inspect,reboot,writefile}, each with the tag 1
 #
 # For another processor (ARCH arm64 or amd64) the same programs are those of Debian's packages for it, by mmdebstrap and
 # this host's mirror; none of them is run here.
-# Needs: umoci, busybox-static, zstd (Debian packages of these names). push.sh brings the result to a registry.
+# Needs: umoci, busybox-static, zstd, python3 (Debian packages of these names). push.sh brings the result to a registry.
 set -euo pipefail
 
 [ $# -ge 1 ] && [ $# -le 2 ] || { echo "usage: $0 OUT_DIR [ARCH]" >&2; exit 2; }
@@ -20,8 +20,11 @@ case $arch in
 esac
 here=$(cd "$(dirname "$0")" && pwd)
 for program in umoci busybox zstd ldd; do
-    command -v "$program" >/dev/null || { echo "$0: $program is not installed (apt-get install umoci busybox-static zstd)" >&2; exit 1; }
+    command -v "$program" >/dev/null || { echo "$0: $program is not installed (apt-get install umoci busybox-static zstd python3)" >&2; exit 1; }
 done
+# Debian's own, whatever else is first in PATH: its files are where those of its packages are.
+python=/usr/bin/python3
+[ -x "$python" ] || { echo "$0: $python is not there (apt-get install python3)" >&2; exit 1; }
 busybox=$(command -v busybox)
 # `busybox` without -static is a dynamic program, which would find no libraries in the image.
 ! ldd "$busybox" >/dev/null 2>&1 || { echo "$0: $busybox is not static; install busybox-static" >&2; exit 1; }
@@ -39,7 +42,7 @@ if [ "$arch" != "$own" ]; then
     mirrors=$(debian_sources "$suite")
     [ -n "$mirrors" ] || { echo "$0: apt knows no Debian $suite mirror" >&2; exit 1; }
     foreign=$work/foreign
-    echo "$mirrors" | mmdebstrap --quiet --mode=root --variant=extract --include=busybox-static,zstd,coreutils \
+    echo "$mirrors" | mmdebstrap --quiet --mode=root --variant=extract --include=busybox-static,zstd,python3 \
         --architectures="$arch" --skip=check/qemu --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
         --aptopt='Acquire::Languages "none"' --aptopt='APT::Install-Recommends "false"' "$suite" "$foreign" - >&2
     busybox=$foreign/usr/bin/busybox
@@ -64,13 +67,23 @@ add_program() {
         add_foreign_program "$@"
         return
     fi
-    program=$(command -v "$2")
+    program=$(PATH=/usr/bin:$PATH command -v "$2")
     rm -f "$root_of_image/bin/$2"
     cp -L "$program" "$root_of_image/bin/$2"
-    ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
-        mkdir -p "$root_of_image$(dirname "$library")"
-        cp -L "$library" "$root_of_image$library"
+    add_libraries "$root_of_image" "$program"
+}
+
+add_libraries() {
+    root_of_image=$1
+    shift
+    ldd "$@" | sed -n 's/^\t\(.* => \)\{0,1\}\(\/[^ ]*\) (.*/\2/p' | sort -u | while read -r library; do
+        add_library "$root_of_image" "$library"
     done
+}
+
+add_library() {
+    mkdir -p "$1$(dirname "$2")"
+    cp -L "$2" "$1$2"
 }
 
 # The same of another processor's: ldd would run it. All libraries that came with these few packages are taken.
@@ -79,11 +92,50 @@ add_foreign_program() {
     cp -L "$foreign/usr/bin/$2" "$1/bin/$2"
     mkdir -p "$1/$(dirname "$loader")" "$1/lib/$machine-linux-gnu"
     cp -L "$foreign/$loader" "$1/$loader"
-    for library in c m z lzma lz4 zstd gcc_s stdc++; do
-        for file in "$foreign/usr/lib/$machine-linux-gnu/lib$library".so.[0-9]; do
+    for library in c m z lzma lz4 zstd gcc_s stdc++ bz2 crypto expat ssl; do
+        for file in "$foreign/usr/lib/$machine-linux-gnu/lib$library".so.[0-9] \
+            "$foreign/usr/lib/$machine-linux-gnu/lib$library".so.[0-9].[0-9]; do
             [ ! -e "$file" ] || cp -L "$file" "$1/lib/$machine-linux-gnu/"
         done
     done
+}
+
+# Python, and of its library what image2disk needs: 54 MB would be on their way to each machine otherwise.
+modules='collections email encodings http importlib json re urllib'
+extensions='_bz2 _contextvars _hashlib _json _lzma _queue _ssl _typing mmap'
+add_python() {
+    root_of_image=$1 of=''
+    [ "$arch" = "$own" ] || of=$foreign
+    add_program "$root_of_image" python3
+    library=$(cd "$of/usr/lib" && echo python3.[0-9]*)
+    to=$root_of_image/usr/lib/$library
+    mkdir -p "$to/lib-dynload"
+    for module in $modules; do
+        [ ! -d "$of/usr/lib/$library/$module" ] || cp -rL "$of/usr/lib/$library/$module" "$to/"
+    done
+    cp -L "$of/usr/lib/$library"/*.py "$to/"
+    for extension in $extensions; do
+        for file in "$of/usr/lib/$library/lib-dynload/$extension".*.so; do
+            [ ! -e "$file" ] || cp -L "$file" "$to/lib-dynload/"
+        done
+    done
+    if [ "$arch" = "$own" ]; then
+        add_libraries "$root_of_image" "$to/lib-dynload"/*.so
+        # glibc loads it when a thread ends, and ends the process where it can't.
+        add_library "$root_of_image" "$(ldconfig -p | sed -n 's/.*libgcc_s\.so\.1.* => //p' | head -n 1)"
+    fi
+    rm -rf "$to"/*/__pycache__ "$to"/*/*/__pycache__
+    # Of what has none of this host's authorities no https is read without IMG_SHA256.
+    mkdir -p "$root_of_image/usr/lib/ssl"
+    [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$root_of_image/usr/lib/ssl/cert.pem"
+    mkdir -p "$to/image2disk"
+    cp "$here"/image2disk/*.py "$to/image2disk/"
+    # Compiled here, once; of another version's Python that can't be done.
+    if [ "$library" = "$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" ]; then
+        "$python" -I -m compileall -q --invalidation-mode unchecked-hash -s "$root_of_image" "$to"
+    fi
+    printf '#!/bin/sh\nexec /bin/python3 -I -m image2disk\n' > "$root_of_image/bin/image2disk"
+    chmod 0755 "$root_of_image/bin/image2disk"
 }
 
 build() {
@@ -91,12 +143,11 @@ build() {
     layout=$out/$name
     rm -rf "$layout" "${work:?}/${name:?}"
     cp -a "$root" "$work/$name"
-    install -m 0755 "$here/$name/$name.sh" "$work/$name/bin/$name"
     if [ "$name" = image2disk ]; then
         add_program "$work/$name" zstd
-        # busybox' own tee copies 1 KiB at a time: half a minute more for an image of 100 MB on a slow machine.
-        # Scripts call this one by its path.
-        add_program "$work/$name" tee
+        add_python "$work/$name"
+    else
+        install -m 0755 "$here/$name/$name.sh" "$work/$name/bin/$name"
     fi
     umoci init --layout "$layout"
     umoci new --image "$layout:1"

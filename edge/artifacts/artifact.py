@@ -7,10 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from edge.artifacts.fetch.download import Download
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +30,25 @@ class Source(StrEnum):
     STALE = "stale cache"
     UPSTREAM = "upstream"
     PEER = "another edge"
+    UPSTREAM_EDGE = "upstream edge"
     FILE = "file"
 
 
 def _nothing() -> None:
     """For artifacts of which nobody keeps count."""
+
+
+class Filling(Protocol):
+    """What fills a file: `edge.artifacts.fetch.download`, or what is known of it in another process."""
+
+    def progress(self) -> Progress:
+        """How far it is now."""
+
+    async def filled(self, offset: int) -> int:
+        """Bytes that can be read, as soon as they are more than `offset`. Raises ArtifactError."""
+
+    async def whole_sha256(self) -> str:
+        """Wait for the end, and give the checksum. Raises ArtifactError."""
 
 
 class Artifact:
@@ -54,7 +65,7 @@ class Artifact:
         size: int,
         version: str,
         source: Source,
-        download: Download | None,
+        download: Filling | None,
         *,
         sha256: str = "",
         released: Callable[[], None] = _nothing,

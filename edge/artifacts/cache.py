@@ -50,7 +50,7 @@ from edge.artifacts.fetch.upstream import Timeouts, Upstream
 from edge.artifacts.local import identity, open_file
 from edge.artifacts.metrics import Counts
 from edge.artifacts.storage.room import Allocator
-from edge.artifacts.storage.store import Store, Stored
+from edge.artifacts.storage.store import Store, Stored, key_of
 from tink.limits.once_per import OncePer
 from tink.net.outbound import Reach
 
@@ -212,6 +212,10 @@ class ArtifactCache:
         copy = Copy(stored.version, stored.size, stored.etag, stored.last_modified, fresh, stored.sha256)
         return copy, flight is not None
 
+    def held_of(self, url: str, pin: str) -> Copy | None:
+        """The copy of `url` that others may have from here now."""
+        return self.held(key_of(url, pin), pin)[0]
+
     async def open_held(self, key: str, pin: str, version: str) -> Artifact | None:
         """The copy that `held` has named; None if it has gone. The caller closes it. Raises ArtifactError."""
         flight = self._flight(key)
@@ -229,7 +233,7 @@ class ArtifactCache:
         """Whether its upstream sends, and others may read what comes."""
         download = flight.download
         began = flight.answered.done() and download is not None and not download.ended
-        return began and download is not None and download.source is Source.UPSTREAM
+        return began and download is not None and download.source in (Source.UPSTREAM, Source.UPSTREAM_EDGE)
 
     def _stored(self, key: str, pin: str) -> Stored | None:
         return self._store.with_sha256(pin) if pin else self._store.with_key(key)

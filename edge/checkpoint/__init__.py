@@ -5,6 +5,16 @@ encrypted.
 """
 
 from edge.checkpoint.checkpoint import DIRECTORY, HARDWARE, Checkpoint, checkpoint_metrics, discard
+from edge.checkpoint.file import LookedUpBy
 from edge.checkpoint.secrets import KEY_FILE, KeptSecrets
 
-__all__ = ["DIRECTORY", "HARDWARE", "KEY_FILE", "Checkpoint", "KeptSecrets", "checkpoint_metrics", "discard"]
+__all__ = [
+    "DIRECTORY",
+    "HARDWARE",
+    "KEY_FILE",
+    "Checkpoint",
+    "KeptSecrets",
+    "LookedUpBy",
+    "checkpoint_metrics",
+    "discard",
+]

@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from prometheus_client.core import Metric
 
 from edge.checkpoint import file as checkpoint_file
-from edge.checkpoint.file import AbsentError, CheckpointError, Head
+from edge.checkpoint.file import AbsentError, CheckpointError, Head, LookedUpBy
 from tink.files import private_files
 from tink.kube.cache import Informer, Packed
 from tink.kube.objects import NamespacedName
@@ -45,7 +48,7 @@ _BYTES_PER_SECOND: Final = 100_000
 """What is written of one kind on average, at most; with pauses that are no shorter than above."""
 _STILL_SO_SECONDS: Final = 15.0
 """How often it is noted that what is in the files is still so."""
-_AT_ONCE: Final = 25
+_AT_ONCE: Final = 100
 """Objects that are restored in one turn of the event loop."""
 _SPARE_BYTES: Final = 64 << 20
 """What a writing leaves free on the disk."""
@@ -60,6 +63,7 @@ class _Part:
     informer: Informer
     path: Path
     keys: Keys | None
+    looked_up_by: LookedUpBy | None
     backoff: Backoff = field(default_factory=lambda: Backoff(_SHORTEST_SECONDS, 300.0))
     changed: float | None = None
     not_before: float = 0.0
@@ -74,7 +78,7 @@ class _Part:
     def due(self, now: float) -> bool:
         changed = self.changed
         settled = changed is not None and now >= max(changed + _SETTLE_SECONDS, self.not_before)
-        return settled and self.informer.has_synced
+        return settled and self.informer.has_synced and not self.informer.untold
 
 
 class Checkpoint:
@@ -87,8 +91,10 @@ class Checkpoint:
         informers: Mapping[str, tuple[Informer, Keys | None]],
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        looked_up_by: Mapping[str, LookedUpBy] | None = None,
     ) -> None:
-        """`informers` by kind, each with what says which of its objects are worth keeping (None: all).
+        """`informers` by kind, each with what says which of its objects are worth keeping (None: all); `looked_up_by`
+        says by kind by what objects are looked for.
 
         `cluster` is what the API's cluster is known by; `clock` gives Unix seconds.
         """
@@ -96,27 +102,41 @@ class Checkpoint:
         self._cluster = cluster
         self._clock = clock
         self._monotonic = monotonic
+        found = looked_up_by or {}
         self._parts = {
-            kind: _Part(informer, self._directory / kind, keys) for kind, (informer, keys) in informers.items()
+            kind: _Part(informer, self._directory / kind, keys, found.get(kind))
+            for kind, (informer, keys) in informers.items()
         }
         self._noted = 0.0
         for part in self._parts.values():
-            self._follow(part)
+            part.informer.add_change_listener(partial(self._changed, part))
 
-    def _follow(self, part: _Part) -> None:
-        part.informer.add_event_handler(
-            lambda _new, _old: part.note(self._monotonic()), lambda _old: part.note(self._monotonic())
-        )
+    def _changed(self, part: _Part) -> None:
+        part.note(self._monotonic())
 
     # --- at a start ---------------------------------------------------------------------------------------------------
 
     @property
     def exists(self) -> bool:
         """Whether there may be something to serve from."""
+        return self.age < math.inf
+
+    @property
+    def age(self) -> float:
+        """For how many seconds it has not been known whether it is still so; infinite: there is nothing."""
         try:
-            return (self._directory / HARDWARE).is_file()
+            found = (self._directory / HARDWARE).lstat()
         except OSError:  # a disk that is broken has nothing
-            return False
+            return math.inf
+        return self._clock() - found.st_mtime if stat.S_ISREG(found.st_mode) else math.inf
+
+    @property
+    def size(self) -> int:
+        """Bytes of Hardware that there may be to serve from."""
+        try:
+            return (self._directory / HARDWARE).lstat().st_size
+        except OSError:
+            return 0
 
     async def restore(self) -> float | None:
         """Have the informers know what they knew, if they don't follow the API yet: since when that is, in Unix
@@ -141,8 +161,8 @@ class Checkpoint:
             )
             part.restored = True
             try:
-                for number, obj in enumerate(content.objects()):
-                    part.informer.restore(obj)
+                for number, (key, packed, looked_up_by) in enumerate(content.entries()):
+                    part.informer.restore(key, packed, content.packer, looked_up_by)
                     if number % _AT_ONCE == 0:
                         await asyncio.sleep(0)
             except CheckpointError as error:
@@ -200,7 +220,9 @@ class Checkpoint:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         if shutil.disk_usage(self._directory).free < part.size + _SPARE_BYTES:
             raise OSError(0, f"less than {_SPARE_BYTES >> 20} MiB would be free on the disk")
-        return checkpoint_file.write(part.path, head, packed)
+        if part.looked_up_by is None:
+            return checkpoint_file.write(part.path, head, packed)
+        return checkpoint_file.write(part.path, head, packed, part.looked_up_by)
 
     def _failed(self, kind: str, part: _Part, error: OSError) -> None:
         part.note(self._monotonic())

@@ -1,9 +1,14 @@
 """One file of a checkpoint: objects of one kind, as an informer knew them at a time.
 
-    tinkedge-checkpoint/1\\n
+    tinkedge-checkpoint/2\\n
     {"kind": "hardware", "known": 1795446000.0, "cluster": ["ca:..."], "objects": 3}\\n      JSON, one line
-    dictionary, then each object: 4 bytes of length (network order), then raw deflate     `tink.kube.cache.compression`
+    dictionary, then blocks of objects, each two records: 4 bytes of length (network order), then
+        [["default", "m1", 290, ["52:54:00:00:00:01", "10.0.0.1"]], ...]                  JSON: which objects, how many
+                                                          bytes of the second record each has, by what it is looked for
+        raw deflate of one after the other                                                `tink.kube.cache.compression`
     SHA-256 of all that stands before
+
+So a machine can be found before any object has been read.
 
 It is written beside its place and moved there whole (0600). Its time is moved forward (utime(2)) while what is in it is
 still so: that says until when it is known to be right, without writing it again.
@@ -18,12 +23,11 @@ import hashlib
 import os
 import stat
 import struct
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import orjson
 
@@ -31,13 +35,16 @@ from tink.api.v1alpha2 import Raw
 from tink.files import private_files
 from tink.files.data_directory import user_name
 from tink.kube.cache import ObjectCompressor, Packed
+from tink.kube.objects import NamespacedName
 
 MAX_BYTES: Final = 1 << 30
 """Of a file that is written, or read."""
 _MAGIC: Final = b"tinkedge-checkpoint/"
-_VERSION: Final = b"1"
+_VERSION: Final = b"2"
 _MAX_LINE: Final = 64 << 10
-_MAX_OBJECT: Final = 16 << 20
+_MAX_RECORD: Final = MAX_BYTES
+_BLOCK: Final = 500
+"""Objects of a block."""
 _LENGTH: Final = struct.Struct("!I")
 _DIGEST_BYTES: Final = 32
 _PIECE: Final = 1 << 20
@@ -62,21 +69,55 @@ class Head:
     objects: int
 
 
-def write(path: Path, head: Head, packed: Packed) -> int:
+@dataclass(frozen=True, slots=True)
+class LookedUpBy:
+    """By what objects are looked for: `known` gives it of one that is compressed as that, if it is at hand; `read` of
+    any other. Both are called in a thread."""
+
+    known: Callable[[NamespacedName, bytes], Iterable[str] | None]
+    read: Callable[[Raw], Iterable[str]]
+
+    def of(self, key: NamespacedName, obj: bytes | Raw, packer: ObjectCompressor) -> list[str]:
+        """All of an object as it is kept; `packer` can read it."""
+        if not isinstance(obj, bytes):
+            return list(self.read(obj))
+        found = self.known(key, obj)
+        return list(found if found is not None else self.read(packer.decompress(obj)))
+
+
+_BY_NOTHING: Final = LookedUpBy(lambda _key, _packed: (), lambda _obj: ())
+
+
+def write(path: Path, head: Head, packed: Packed, looked_up_by: LookedUpBy = _BY_NOTHING) -> int:
     """Replace the file; gives its bytes. In a thread: it takes a while. Raises OSError."""
     with private_files.stream(path) as file:
         out = _Out(file)
         described = {"kind": head.kind, "known": head.known, "cluster": sorted(head.cluster), "objects": head.objects}
         out.write(_MAGIC + _VERSION + b"\n" + orjson.dumps(described) + b"\n")
         compressor = ObjectCompressor(packed.dictionary)
-        if not compressor.dictionary and packed.objects:
-            compressor.compress(_raw(packed.objects[0]))
+        objects = list(packed.objects.items())
+        if not compressor.dictionary and objects:
+            compressor.compress(_raw(objects[0][1]))
         out.record(compressor.dictionary)
-        for obj in packed.objects:
-            out.record(obj if isinstance(obj, bytes) else compressor.compress(obj))
+        for start in range(0, len(objects), _BLOCK):
+            entries, block = [], bytearray()
+            for key, obj in objects[start : start + _BLOCK]:
+                content = obj if isinstance(obj, bytes) else compressor.compress(obj)
+                entries.append((*key, len(content), looked_up_by.of(key, obj, compressor)))
+                block += content
+            out.record(orjson.dumps(entries))
+            out.record(block)
         size = out.end()
     os.utime(path, (head.known, head.known))
     return size
+
+
+class Entry(NamedTuple):
+    """An object, as `Content.packer` has made it, and by what it is looked for."""
+
+    key: NamespacedName
+    packed: bytes
+    looked_up_by: list[str]
 
 
 class Content:
@@ -87,23 +128,27 @@ class Content:
         self._path = path
         self._end = end
         self.head = head
+        self.packer = ObjectCompressor()
+        """What reads its objects: from the first of its `entries` on."""
 
-    def objects(self) -> Iterator[Raw]:
-        """One after the other. Raises CheckpointError, OSError."""
+    def entries(self) -> Iterator[Entry]:
+        """One after the other; the objects themselves are not looked at. Raises CheckpointError, OSError."""
         try:
-            compressor = ObjectCompressor(self._record())
+            self.packer = ObjectCompressor(self._record())
             while self._file.tell() < self._end:
-                obj = compressor.decompress(self._record())
-                if not isinstance(obj, dict) or not isinstance(obj["metadata"]["name"], str):
-                    raise TypeError("no object")
-                yield obj
-        except (zlib.error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+                described, block, at = orjson.loads(self._record()), self._record(), 0
+                for namespace, name, size, looked_up_by in described:
+                    yield Entry(NamespacedName(namespace, name), block[at : at + size], looked_up_by)
+                    at += size
+                if at != len(block):
+                    raise ValueError("objects are missing")
+        except (orjson.JSONDecodeError, TypeError, ValueError) as error:
             raise _ignored(self._path, f"is damaged ({error})") from error
 
     def _record(self) -> bytes:
         (length,) = _LENGTH.unpack(_exactly(self._file, _LENGTH.size))
-        if length > _MAX_OBJECT:
-            raise ValueError("an object is too large")
+        if length > _MAX_RECORD:
+            raise ValueError("a record is too large")
         return _exactly(self._file, length)
 
 
@@ -197,11 +242,11 @@ class _Out:
         self._waiting = bytearray()
         self._written = 0
 
-    def record(self, content: bytes) -> None:
+    def record(self, content: bytes | bytearray) -> None:
         self.write(_LENGTH.pack(len(content)))
         self.write(content)
 
-    def write(self, content: bytes) -> None:
+    def write(self, content: bytes | bytearray) -> None:
         self._waiting += content
         if len(self._waiting) >= _PIECE:
             self._flush()

@@ -25,6 +25,7 @@ from edge.composition.checks import (
     note,
     osie_names,
     running_edge,
+    upstream_edge,
 )
 from edge.lab.build import default_cache, in_checkout
 
@@ -84,6 +85,8 @@ _WITHOUT_A_PORT: Final = ("controller", "webhooks")
     default="reservation",
     help="As for `tinkedge up`.",
 )
+@click.option("--upstream-edge", default="", help="As for `tinkedge up`: whether it answers this one.")
+@click.option("--metadata-token-key", type=_PATH, default=None, help="As for `tinkedge up`: what that is signed with.")
 @click.option(
     "--disable",
     type=click.Choice([*dict.fromkeys(port.name for port in examine.PORTS), *_WITHOUT_A_PORT]),
@@ -134,6 +137,7 @@ def doctor(
             api_users(data_dir, datetime.now(UTC)),
             check_backups(),
             running_edge(data_dir, given["admin_address"], given["admin_port"]),
+            upstream_edge(_authority(given), given["metadata_token_key"]),
             _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
         ),
         "the network": examine.probe(networks, ipxe_dir, ports) if probe else iter([_NOT_PROBED]),
@@ -142,6 +146,18 @@ def doctor(
         groups["tinkedge lab"] = examine.lab(given["cache_dir"] or default_cache())
     worst = _as_json(groups) if as_json else _as_text(groups)
     sys.exit(EXIT_STATUS[worst])
+
+
+def _authority(given: dict[str, Any]) -> str:
+    if not given["upstream_edge"]:
+        return ""
+    from edge.commands.serve import upstream_address  # loads what serves
+
+    try:
+        address, port = upstream_address.read(given["upstream_edge"])
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--upstream-edge") from None
+    return f"{address}:{port or given['http_port']}"
 
 
 _NOT_PROBED = note("other DHCP servers", "not looked for", "--probe asks the network (root, and the extra `diagnose`)")

@@ -205,6 +205,7 @@ class BootWatch:
             workflow_message=self._workflows.message(machine.namespace, machine.name) if machine is not None else "",
             unheard_workflow=self._unheard_workflow(machine) if story.boot.at is Milestone.AGENT_CONNECTED else None,
             no_workflow=self._workflows.why_none(machine.namespace, machine.name) if machine is not None else "",
+            done=self._workflows.why_done(machine.namespace, machine.name) if machine is not None else "",
             arrived=self._arriving.asked(ip, since) if ip else None,
             answered=self._arriving.answered(ip, since) if ip else {},
             strayed=self._arriving.strayed(ip, since) if ip else {},

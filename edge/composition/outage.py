@@ -5,6 +5,9 @@ it answers, and does not list    -> the start fails: definitions are missing, or
 it does not, and it is an edge   -> what an earlier run knew is taken from the checkpoint, and served
 it does not, and it is no edge   -> controllers and servers start, and are not ready, as when it goes later on
 it does not, and nothing is kept -> the start fails, for each machine would be told that it is unknown
+
+An edge with very many machines that is restarted does not wait for the list of all: what it knew a moment ago is served
+at once, and corrected when the list is there.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from typing import Final
 
 from edge.checkpoint import DIRECTORY as CHECKPOINT
 from edge.checkpoint import HARDWARE as HARDWARE_KIND
-from edge.checkpoint import KEY_FILE, Checkpoint, KeptSecrets, discard
+from edge.checkpoint import KEY_FILE, Checkpoint, KeptSecrets, LookedUpBy, discard
 from edge.composition.settings import Service, StackSettings
-from edge.machines import PendingWorkflows, ReadSecret
+from edge.machines import Inventory, PendingWorkflows, ReadSecret, looked_up_by
 from tink.files.key_file import KeyFile
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
@@ -33,6 +36,10 @@ SYNC_SECONDS: Final = 30.0
 SHORT_SECONDS: Final = 5.0
 """The same, where it can be gone on without the API. One that is restarted is back in less."""
 _STEP_SECONDS: Final = 1.0
+RECENT_SECONDS: Final = 120.0
+"""For how long what was known is served at a restart without waiting for the API."""
+LARGE_BYTES: Final = 1 << 20
+"""From how many bytes of Hardware on that is worth it: some three thousand. Fewer are listed in no time."""
 
 
 class NotListedError(Exception):
@@ -46,10 +53,15 @@ async def followed(
     *,
     alone: bool,
 ) -> bool:
-    """Have them follow the API, and wait until all is known. False: it is away, and the start goes on without it.
+    """Have them follow the API, and wait until all is known. False: it is away, or there is no need to wait for it, and
+    the start goes on without it.
 
     `run()` runs the informers; `alone`: the start can go on though nothing is known. Raises NotListedError.
     """
+    if kept is not None and kept.is_recent and await kept.restore():
+        run()
+        log.info("served from what was known before the restart, until the Kubernetes API has listed what it has now")
+        return False
     following = run()
     if await _listed(informers, without_api=kept.checkpoint.exists if kept is not None else alone):
         return True
@@ -103,6 +115,7 @@ class Kept:
         client: KubeClient,
         informers: Mapping[ResourceType, Informer],
         workflows: PendingWorkflows,
+        inventory: Inventory,
     ) -> None:
         """Before the informers run. Raises KeyFileError."""
         kinds = {
@@ -114,6 +127,7 @@ class Kept:
             settings.data_dir,
             _known_by(client, settings),
             {kind: (informers[resource], keys) for kind, (resource, keys) in kinds.items() if resource in informers},
+            looked_up_by={HARDWARE_KIND: LookedUpBy(inventory.looked_up_by, looked_up_by)},
         )
         self.secrets = _secrets(settings, client, informers[HARDWARE]) if settings.edge.checkpoint_secrets else None
         self._informers = tuple(informers.values())
@@ -125,6 +139,12 @@ class Kept:
         if self._known is not None and all(informer.has_synced for informer in self._informers):
             self._known = None
         return self._known
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether it is of a moment ago, and so much that to list it anew takes long."""
+        checkpoint = self.checkpoint
+        return abs(checkpoint.age) < RECENT_SECONDS and checkpoint.size >= LARGE_BYTES
 
     async def restore(self) -> bool:
         """Take it; whether there was anything to serve from."""
@@ -171,7 +191,7 @@ def _secrets(settings: StackSettings, client: KubeClient, hardware: Informer) ->
         KeyFile(given or settings.data_dir / KEY_FILE, "checkpoint key", create=given is None),
         lambda namespace, name: client.get(SECRET, name, namespace),
         _known_by(client, settings),
-        synced=lambda: hardware.has_synced,
+        synced=lambda: hardware.has_synced and not hardware.untold,
     )
-    hardware.add_event_handler(kept.apply, kept.remove)
+    hardware.add_event_handler(kept.apply, kept.remove, can_wait=True)
     return kept

@@ -62,10 +62,10 @@ class ApiContact:
     @property
     def away_since(self) -> float | None:
         """In Unix seconds; None: it is there, or has been away for less than a restart of it takes."""
-        restored = self._restored()
-        if restored is not None:
-            return restored
         longest = max((informer.failing_for for informer in self._informers()), default=0.0)
+        restored = self._restored()
+        if restored is not None and longest:
+            return restored
         return self._clock() - longest if longest > AWAY_SECONDS else None
 
     @property
@@ -83,7 +83,8 @@ class ApiContact:
     @property
     def known_at(self) -> float:
         """The Unix second of which it is what is served: now, as long as the API can be followed."""
-        since = self.away_since
+        restored = self._restored()
+        since = restored if restored is not None else self.away_since
         return self._clock() if since is None else since
 
     @property

@@ -11,26 +11,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, suppress
 from functools import partial
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv6Address, ip_address
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from edge.artifacts import ArtifactCache, cache_metrics
-from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
+from edge.callers import Callers
 from edge.composition import admin_token
 from edge.composition.expecting import BootWatch
 from edge.composition.host import NetworkState
-from edge.composition.networks import HostNetworks, NetworkServices, Sites
+from edge.composition.machine_services import MachineServices, boot_binaries, metadata_settings, nearest_of
+from edge.composition.networks import HostNetworks, MakeSite, NetworkServices, Sites, Tftp, sites_of
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
-from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
+from edge.composition.workers import Edges, Inbox, Networks, Pool, Sources, WorkerSite, WorkerTftp
+from edge.conflict import IPV6, Changed, Quarantine
+from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
-from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, has_ended, machine_runner
+from edge.http import AdminApp, MetadataSettings, Runner, admin_runner, has_ended, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened
@@ -38,34 +42,28 @@ from edge.machines import (
     BootPaths,
     DhcpMode,
     Inventory,
-    MachineScripts,
     NetbootPolicy,
-    OsieFiles,
     OsieLookup,
     PendingWorkflows,
     ReadSecret,
 )
-from edge.neighbour.resolution import AddressResolution, LinkLocalResolution
+from edge.neighbour.resolution import LinkLocalResolution
 from edge.neighbour.route import is_own
 from edge.page import Access, EdgeStatus, Health, Keys, Machines, Other, Pages, Rack, Site, Templates, WorkflowLookup
 from edge.peers import Peers, peer_metrics
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
-from edge.tftp import BootFiles, TftpServer
-from ipxe.binaries import BootBinaries
+from edge.tftp import BootFiles
 from ipxe.parameters import is_hookos
-from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
+from ipxe.scripts import Origin
 from tink.files.key_file import KeyFile
+from tink.kube.cache import Informer
 from tink.metrics.families import Scraped
 from tink.net.host_port import join_host_port
 from tink.net.outbound import Reach
-from tink.server import TokenKeys, authority_of
 
 log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
-
-
-_LOGS = {Syslog.AUTO: LogsTo.HOOKOS, Syslog.ON: LogsTo.ALL, Syslog.OFF: LogsTo.NOBODY}
 
 
 class Serving:
@@ -93,6 +91,7 @@ class Serving:
         read_secret: ReadSecret,
         boots: BootWatch,
         workflow: WorkflowLookup,
+        informers: Mapping[str, Informer] | None = None,
         kept: Callable[[Happened], None] = lambda _: None,
     ) -> None:
         """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
@@ -101,7 +100,7 @@ class Serving:
         `readiness()` says whether machines can be served, `notices()` what was announced of the edge and is still so
         (but for the networks'); `metrics` is given what is counted here; `read_secret` asks the Kubernetes API;
         `boots` knows what is awaited of each machine; `workflow(namespace, name)` gives the Workflow of a Hardware;
-        `kept` hears of what other edges and servers have seen.
+        `kept` hears of what other edges and servers have seen; `informers` feed workers, by plural of their objects.
 
         Raises BinariesError, SettingsError, KeyFileError.
         """
@@ -121,9 +120,9 @@ class Serving:
         edge, wanted = settings.edge, settings.services
         self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, workflows.has_pending, workflows.why_none)
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
-        metadata = _metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
-        boot = _boot_settings(settings, metadata)
-        self._binaries = BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path, dict(edge.boot_files))
+        self._quarantine6 = Quarantine(time.time, edge.decline_quarantine, declined, IPV6)
+        metadata = metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
+        self._binaries = boot_binaries(settings)
         self._boot_paths = BootPaths(
             inventory,
             journey.record,
@@ -135,21 +134,32 @@ class Serving:
         self._gone: frozenset[str] = frozenset()
         self._living: frozenset[str] = frozenset()
         self.peers = self._other_edges(metadata) if metadata is not None else None
-        self._scripts = MachineScripts(
-            inventory, self._policy, osie, Scripts(boot), journey.record, edge.default_osie, self._others
-        )
         self._cache = self._artifact_cache() if wanted & {Service.HTTP, Service.TFTP} else None
-        self._app: MachineApp | None = None
+        self._runner: Runner | None = None
+        self._taken: set[asyncio.Task[None]] = set()
         self._sites: list[Sites] = []
         self._log_files = settings.data_dir / "machine-logs"
         self._logs = MachineLogs(self._mac_at, journey.record, LogFiles(self._log_files), time.monotonic, time.time)
         self._logs_begun = edge.syslog is not Syslog.AUTO
         """Whether there is no more to be waited for."""
-        self._osie_files = OsieFiles(osie, self._cache) if self._cache is not None else None
         if self.peers is not None and self._cache is not None:
             self.peers.share(self._cache)
-        if self._osie_files is not None and metadata is not None:
-            self._app = self._machine_app(self._osie_files, metadata, boot.tls_ca)
+        self._machines = MachineServices(
+            settings,
+            exit_stack,
+            inventory=inventory,
+            callers=callers,
+            policy=self._policy,
+            osie=osie,
+            binaries=self._binaries,
+            artifacts=self._cache,
+            metadata=metadata,
+            record=journey.record,
+            ready=lambda: self._readiness().problem,
+            nearest=lambda ip: nearest_of(ip, ((state.address, state.networks) for state in self._networks.states)),
+            others=self._others,
+            peers=self.peers,
+        )
         gives_dhcp = Service.DHCP in wanted and edge.dhcp_mode is not DhcpMode.OFF
         # Of a second DHCPv6 server there is no use beside another one: nothing like ProxyDHCP is known there.
         gives_dhcp6 = gives_dhcp and edge.dhcp_mode is DhcpMode.RESERVATION and settings.networks[0].ipv6
@@ -164,19 +174,42 @@ class Serving:
             )
             for state in networks.states
         }
+        self._pool: Pool | None = None
+        if edge.workers > 1 and wanted & {Service.HTTP, Service.TFTP}:
+            self._pool = self._workers(Sources(informers or {}, self._cache, read_secret))
         self._subscribe()
+
+    def _workers(self, sources: Sources) -> Pool:
+        def logs_wanted() -> None:
+            self._machines.scripts.logs_wanted = True
+
+        return Pool(
+            self._settings,
+            sources,
+            Inbox(self._journey.record, logs_wanted, self._take_over),
+            ready=lambda: self._readiness().problem,
+            learnt=self._callers.learnt,
+            announce=self._journey.announce,
+        )
+
+    @property
+    def workers_problem(self) -> str:
+        """Why no machine is served over HTTP and TFTP; empty: they are."""
+        return self._pool.problem if self._pool is not None else ""
+
+    @property
+    def workers_note(self) -> str:
+        """What is to be known of the workers; empty: they are well."""
+        return self._pool.note if self._pool is not None else ""
 
     def _subscribe(self) -> None:
         """All who keep what they made of a machine hear of its changes.
 
         Before the inventory is filled, so that a reservation is compiled while its Hardware is at hand.
         """
-        self._inventory.on_change(self._scripts.machine_changed)
+        self._machines.subscribe()
         for services in self._services.values():
             self._inventory.on_change(services.machine_changed)
-        if self._app is not None:
-            self._inventory.on_change(self._app.machine_changed)
-            self._callers.on_change(self._app.callers_changed)
 
     async def start(self) -> None:
         """Start what is one for all networks. Raises each part's own error."""
@@ -190,11 +223,18 @@ class Serving:
             await self.peers.start()
             self._exit.push_async_callback(self.peers.stop)
             metrics.register(Scraped(partial(peer_metrics, self.peers)))
-        if self._app is not None:
-            runner = machine_runner(self._app)
-            self._sites = [await self._listener(runner, edge.http_port, "HTTP", "--http-port")]
-            self._sites += [Sites(runner, port, "HTTP", "--legacy-ports") for port in edge.legacy_ports]
+        if self._machines.app is not None:
+            runner = self._runner = machine_runner(self._machines.app)
+            make_site = await self._set_up(runner)
+            if self._pool is not None:
+                make_site = partial(WorkerSite, self._pool)
+            ports = (edge.http_port, "--http-port"), *((port, "--legacy-ports") for port in edge.legacy_ports)
+            self._sites = [Sites(make_site, port, "HTTP", flag) for port, flag in ports]
             await self._start_syslog(edge.syslog)
+        if self._pool is not None:
+            self._exit.push_async_callback(self._pool.stop)
+            await self._pool.start()
+            metrics.register(Scraped(self._pool.metrics))
         for services in self._services.values():
             self._exit.push_async_callback(services.stop)
 
@@ -215,7 +255,8 @@ class Serving:
                 notices=self._notices,
                 pages=self._pages(tokens),
             )
-            sites = await self._listener(admin_runner(app), edge.admin_port, "admin HTTP", "--admin-port")
+            make_site = await self._set_up(admin_runner(app))
+            sites = Sites(make_site, edge.admin_port, "admin HTTP", "--admin-port")
             await sites.follow("", edge.admin_address)
 
     def _pages(self, keys: Keys) -> Site:
@@ -244,6 +285,7 @@ class Serving:
 
         Raises each part's own error.
         """
+        self._tell_workers()
         for sites in self._sites:
             for address in state.addresses:
                 await sites.follow(state.interface, address)
@@ -251,12 +293,14 @@ class Serving:
         self._tell_of_peers()
         if self.peers is not None:
             self.peers.place(_places(self._networks.states))
+            self._tell_workers()
 
     def peers_changed(self, living: frozenset[str], gone: frozenset[str]) -> None:
         """Other edges have come or gone (`edge.peers`)."""
         self._living, self._gone = living, gone
-        self._scripts.peers_changed()
+        self._machines.scripts.peers_changed()
         self._tell_of_peers()
+        self._tell_workers()
 
     def _tell_of_peers(self) -> None:
         for interface, services in self._services.items():
@@ -267,11 +311,44 @@ class Serving:
         """What has to be done now and then, until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._logs.run())
+            if self._pool is not None:
+                tasks.create_task(self._pool.run())
             while True:
                 await asyncio.sleep(_TICK_SECONDS)
                 self._quarantine.expire()
-                if self._scripts.logs_wanted and not self._logs_begun:
+                self._quarantine6.expire()
+                self._tell_workers()
+                if self._machines.scripts.logs_wanted and not self._logs_begun:
                     await self._receive_logs_of_hookos()
+
+    # --- workers ---------------------------------------------------------------------------------------------------
+
+    def _tell_workers(self) -> None:
+        """What they need to know of networks and of other edges, if that is news."""
+        if self._pool is None:
+            return
+        states = self._networks.states
+        self._pool.tell(Networks([(state.address, [str(each) for each in state.networks]) for state in states]))
+        if self.peers is not None:
+            self._pool.tell(Edges(*self.peers.known()))
+
+    def _learn(self, mac: str, ip: str) -> None:
+        """DHCP says where a machine is."""
+        self._callers.learn(mac, ip)
+        if self._pool is not None and not self._callers.gives_addresses:
+            self._pool.learned(mac, ip)
+
+    def _take_over(self, sock: socket.socket, received: bytes) -> None:
+        """Another edge has reached a worker."""
+
+        async def go_on() -> None:
+            if self._runner is not None:
+                with suppress(OSError):
+                    await self._runner.bounded.take_over(sock, received)
+
+        task = asyncio.create_task(go_on())
+        self._taken.add(task)
+        task.add_done_callback(self._taken.discard)
 
     # --- what machines log ---------------------------------------------------------------------------------------
 
@@ -318,7 +395,7 @@ class Serving:
     def _other_edges(self, metadata: MetadataSettings) -> Peers | None:
         """None, if this one is to be alone."""
         settings, edge = self._settings, self._settings.edge
-        if not edge.peers and not edge.peer_group and edge.reports_key is None:
+        if not (edge.peers or edge.peer_group or edge.reports_key or edge.upstream_edge or edge.downstream_edges):
             return None
         dhcp = Service.DHCP in settings.services and edge.dhcp_mode is DhcpMode.RESERVATION
         return Peers(
@@ -331,6 +408,8 @@ class Serving:
             announce=self._journey.announce,
             journey=self._journey,
             kept=self._kept,
+            upstream=edge.upstream_edge,
+            downstream=edge.downstream_edges,
             reports=KeyFile(edge.reports_key, "reports key") if edge.reports_key is not None else None,
         )
 
@@ -367,7 +446,7 @@ class Serving:
             self._policy,
             take=self._journey.note,
             quarantine=self._quarantine,
-            learn=self._callers.learn,
+            learn=self._learn,
             relay_heard=self._relay_heard,
             fast_path=self._settings.edge.fast_path,
             boot_path=self._boot_paths.of,
@@ -388,86 +467,37 @@ class Serving:
             self._binaries,
             self._policy,
             LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
+            self._quarantine6,
+            boot_path=self._boot_paths.of,
         )
 
     def _boot_path_changed(self, mac: str) -> None:
         for services in self._services.values():
             services.machine_changed(mac)
 
-    def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles, TftpServer]:
-        edge = self._settings.edge
-        files = BootFiles(
-            self._binaries,
-            self._inventory,
-            self._callers,
-            self._policy,
-            address=address,
-            scripts=self._scripts,
-            osie_files=self._osie_files,
-            default_osie=edge.default_osie,
-            extra=edge.tftp_dir,
-            pi_firmware=edge.rpi_dir,
-            resolution=AddressResolution(self._callers.is_hidden),
-        )
-        server = TftpServer(
-            files,
-            self._journey.record,
-            host=address,
-            interface=state.interface,
-            single_port=edge.tftp_single_port,
-        )
-        return files, server
-
-    def _machine_app(self, osie_files: OsieFiles, metadata: MetadataSettings, agent_ca: bytes) -> MachineApp:
-        app = MachineApp(
-            inventory=self._inventory,
-            callers=self._callers,
-            policy=self._policy,
-            scripts=self._scripts,
-            osie_files=osie_files,
-            binaries=self._binaries,
-            record=self._journey.record,
-            metadata=metadata,
-            agent_ca=agent_ca,
-            default_osie=self._settings.edge.default_osie,
-            ready=lambda: self._readiness().problem,
-            fast_path=self._settings.edge.fast_path,
-            depot=self._settings.data_dir,
-            peers=self.peers,
-            ipxe_dir=self._settings.edge.ipxe_dir,
-            nearest=self._nearest,
-        )
-        self._exit.callback(app.close)
-        return app
-
-    def _nearest(self, ip: str) -> str:
-        """The address of ours in the network of a machine's one; empty if none is."""
-        found = (state.address for state in self._networks.states if any(_is_in(ip, each) for each in state.networks))
-        return next(filter(None, found), "")
+    def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles | None, Tftp]:
+        if self._pool is not None:
+            return None, WorkerTftp(self._pool, state.interface, address)
+        return self._machines.tftp_server(state.interface, address)
 
     # --- how a part is started ----------------------------------------------------------------------------------------
 
-    async def _listener(self, runner: web.BaseRunner, port: int, what: str, flag: str) -> Sites:
+    async def _set_up(self, runner: web.BaseRunner) -> MakeSite:
         await runner.setup()
         self._exit.push_async_callback(runner.cleanup)
-        return Sites(runner, port, what, flag)
+        return sites_of(runner)
 
 
 def _places(states: Iterable[NetworkState]) -> list[tuple[str, str]]:
     """The addresses that machines are told, each with its network."""
     found = []
     for state in states:
-        network = next((each for each in state.networks if state.address and IPv4Address(state.address) in each), None)
-        if network is not None:
-            found.append((state.address, str(network)))
+        for address in state.addresses:
+            networks = state.networks6 if ":" in address else state.networks
+            network = next((each for each in networks if ip_address(address) in each), None)
+            if network is not None:
+                found.append((address, str(network)))
     return found
-
-
-def _is_in(ip: str, network: IPv4Network) -> bool:
-    try:
-        return IPv4Address(ip) in network
-    except ValueError:
-        return False
 
 
 def _reach(settings: StackSettings) -> Reach:
@@ -475,36 +505,3 @@ def _reach(settings: StackSettings) -> Reach:
     edge = settings.edge
     own_ports = frozenset({edge.http_port, *edge.legacy_ports, edge.admin_port, settings.grpc_port, settings.api_port})
     return Reach(edge.allowed_upstreams, is_own, own_ports)
-
-
-def _metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> MetadataSettings:
-    """How metadata is served. Raises KeyFileError."""
-    edge = settings.edge
-    return MetadataSettings(
-        keys=token_keys(settings.data_dir, edge.metadata_token_key, create=True),
-        read_secret=read_secret,
-        trusted=TrustedNetworks(proxies=edge.trusted_proxies, nat=edge.metadata_nat),
-        token_lifetime=edge.metadata_token_lifetime,
-        imds_required=edge.imds_required,
-    )
-
-
-def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -> BootSettings:
-    """What all machines are told. Raises TlsError, KeyFileError."""
-    edge, server = settings.edge, settings.server
-    tokens = MetadataTokens(metadata.keys, metadata.token_lifetime) if metadata is not None else None
-    authority = authority_of(server.tls, server.tls_ca)
-    keys = TokenKeys(server.tokens) if server.tokens is not None else None
-    return BootSettings(
-        http_port=edge.http_port,
-        grpc_port=settings.grpc_port,
-        grpc_authority=edge.grpc_authority,
-        tinkerbell_tls=bool(authority),
-        tls_ca=authority,
-        token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
-        metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
-        insecure_registries=edge.insecure_registries,
-        own_registry=(settings.data_dir / "images/index.json").exists(),
-        kernel_parameters=edge.kernel_parameters,
-        logs=_LOGS[edge.syslog],
-    )

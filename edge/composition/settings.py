@@ -54,6 +54,8 @@ class EdgeSettings:
     `default_osie` is a namespace and a name; `cache_bytes` None: what the disk has room for; `allowed_upstreams` are
     networks that OSIEs may name though they are special or this host's; `decline_quarantine` is in seconds; `peers` are
     `address:port` of other edges of the site, and those with Leases of `peer_group` are found (empty: no others are);
+    `upstream_edge` is `address:port` of another site's, through which files are fetched (empty: from their origins),
+    and with `downstream_edges` others may fetch through this one;
     `grpc_authority` empty: the address of ours that the machine reached, and `grpc_port`; `metadata_token_lifetime` in
     seconds, 0: for ever. Without `fast_path`, DHCP and metadata are answered in full.
     """
@@ -94,9 +96,13 @@ class EdgeSettings:
     imds_required: bool = False
     peers: tuple[str, ...] = ()
     peer_group: str = ""
+    upstream_edge: str = ""
+    downstream_edges: bool = False
     reports_key: Path | None = None
     """What servers that run apart sign with; None: none is heard, and one tells nobody."""
     fast_path: bool = True
+    workers: int = 1
+    """Processes that serve machines over HTTP and TFTP; 1: the main process does."""
     otlp_endpoint: str = ""
     """The OpenTelemetry collector that gets a trace of each boot; empty: none."""
     checkpoint: bool = True

@@ -18,16 +18,19 @@ import time
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from edge.callers import UNSEEN, Callers, Neighbours
+from edge.callers import Callers
 from edge.checkpoint import checkpoint_metrics
 from edge.composition import hooks
 from edge.composition.expecting import BootWatch
 from edge.composition.hooks import HOOKS
 from edge.composition.host import NetworkState
 from edge.composition.manifests import ManifestApplier, Manifests
+from edge.composition.neighbours import callers_of
 from edge.composition.networks import AgentsAddresses, HostNetworks, at_networks, tcp_advice
 from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, may_wait, secret_reader
+from edge.composition.process import read_up
 from edge.composition.readiness import ApiContact, Readiness
 from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, Service, StackSettings
@@ -36,14 +39,12 @@ from edge.journey.agents import AgentJourney
 from edge.journey.archive import Archive
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
-from edge.machines import BootProblemWriter, ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
-from edge.neighbour.table import NeighbourTable, neighbour_changes
+from edge.machines import BootProblemWriter, ConditionWriter, Inventory, MistakeWriter, PendingWorkflows
 from edge.peers import EdgeLeases, Peers, ServerReports, event_batch_metrics
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
-from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
 from tink.files.key_file import KeyFile
@@ -60,12 +61,20 @@ from tink.net.host_port import join_host_port
 from tink.server import WorkflowServer
 from tink.workflow import ended
 
+if TYPE_CHECKING:
+    from tink.apiserver import ApiServer
+
 log = logging.getLogger(__name__)
 
 _WRITERS = frozenset({Service.CONTROLLER, Service.SERVER}) | HOOKS
 """What has nothing to do while the API is away; the edge has."""
 
+_SERVED = (HARDWARE, OSIE, WORKFLOW)
+"""What those who serve machines know of."""
+
 _STARTING = "starting"
+_FEW = 1000
+"""So many Hardware at most are all read before machines are heard; of more, each when its machine asks, or later."""
 _RESTORE_SECONDS = 3.0
 """So long at most the start waits for what machines did before; that goes on while they are served."""
 
@@ -94,6 +103,7 @@ class Stack:
         self._archive: Archive | None = None
         self._controllers: dict[str, Controller] = {}
         self._kept: Kept | None = None
+        self._serving: Serving | None = None
         self._contact = ApiContact(
             lambda: self._informers.values(),
             self.journey.announce,
@@ -125,6 +135,7 @@ class Stack:
         if self._not_ready == _STARTING and denied:
             return f"{_STARTING}: {denied}"
         reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else "", denied]
+        reasons += [self._serving.workers_problem] if self._serving is not None else []
         if services & _WRITERS and not services & EDGE:
             reasons += [self._contact.problem, self._contact.not_listed]
         return next(filter(None, reasons), "")
@@ -132,7 +143,8 @@ class Stack:
     @property
     def readiness(self) -> Readiness:
         """The same, with what operators are told beside it."""
-        notes = self._contact.note, self._leadership(), self._fixed.note if self._fixed is not None else ""
+        notes = [self._contact.note, self._leadership(), self._fixed.note if self._fixed is not None else ""]
+        notes += [self._serving.workers_note] if self._serving is not None else []
         return Readiness(self.not_ready, tuple(filter(None, notes)))
 
     def _leadership(self) -> str:
@@ -191,13 +203,18 @@ class Stack:
         await self._start_services(client, rest)
 
     async def _start_api(self) -> Path:
+        from tink.apiserver import ApiServer, ApiServerError  # what edges and their restarts need not wait for
+
         api = self._api = ApiServer(
             self._settings.data_dir,
             port=self._settings.api_port,
             addresses=self._settings.api_addresses,
             names=self._settings.api_names,
         )
-        await api.start()
+        try:
+            await api.start()
+        except ApiServerError as error:
+            raise StackError(str(error)) from error
         self.metrics.register(api.metrics())
         self._exit.push_async_callback(api.stop)
         log.info("embedded API on %s, kubeconfig %s", api.url, api.kubeconfig)
@@ -217,13 +234,13 @@ class Stack:
             resource: self._informer(client, resource) for resource, users in needed.items() if users & wanted
         }
         forget(self._settings)
-        kept = self._kept = Kept(self._settings, client, informers, self._pending) if keeps(self._settings) else None
+        kept = self._kept = self._keeping(client, informers)
         self.metrics.register(InformerMetrics(informers.values()))
         self.metrics.register(ControllerMetrics(self._controllers))
         settings = self._settings
         serving, mistakes, conditions = None, None, ConditionWriter(client)
         boots, problems = None, None
-        callers = self._callers()
+        callers = callers_of(settings, self.inventory, self._exit)
         networks = self._networks = HostNetworks(self._settings.networks, self.journey.announce)
         self._exit.callback(networks.close)
         if wanted & EDGE:
@@ -246,7 +263,7 @@ class Stack:
                 (settings.edge.http_port, settings.grpc_port),
                 api_away=lambda: self._contact.problem,
             )
-            serving = Serving(
+            serving = self._serving = Serving(
                 self._settings,
                 self._exit,
                 networks=networks,
@@ -263,6 +280,7 @@ class Stack:
                 read_secret=secret_reader(client, kept),
                 boots=boots,
                 workflow=lambda namespace, name: self._workflow_of(informers[WORKFLOW], namespace, name),
+                informers={resource.plural: informers[resource] for resource in _SERVED if resource in informers},
                 kept=lambda happened: self._archive.keep(happened) if self._archive is not None else None,
             )
         if Service.CONTROLLER in wanted:
@@ -286,6 +304,8 @@ class Stack:
                 await self._tell_edges(client, informers[HARDWARE])
         await self._restore_journeys()
         await self._follow_api(client, informers, manifests)
+        if HARDWARE in informers and informers[HARDWARE].untold <= _FEW:
+            informers[HARDWARE].tell_all()
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
             await serving.start()
@@ -295,6 +315,7 @@ class Stack:
         if serving is not None and mistakes is not None:
             await serving.start_for_operators()
             self._spawn(serving.run(), "edge")
+            self._spawn(self._catch_up(informers[HARDWARE]), "Hardware that are read later", ends=True)
             self._follow_peers(serving.peers, client)
             self.metrics.register(Scraped(self._contact.metrics))
             self.metrics.register(Scraped(partial(checkpoint_metrics, kept.checkpoint if kept is not None else None)))
@@ -351,7 +372,7 @@ class Stack:
                 namespace=self._settings.lease_namespace or pod_namespace(),
                 group=group,
                 identity=peers.own.id,
-                own=lambda: [f"{place.address}:{peers.own.http_port}" for place in peers.own.places],
+                own=lambda: list(peers.own.authorities),
                 found=peers.found,
             )
             self._spawn(leases.run(), "Leases of edges")
@@ -414,6 +435,16 @@ class Stack:
         await self._start_webhooks(client, informers)
         await self._applier.apply_and_wait(manifests, informers)
 
+    def _keeping(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> Kept | None:
+        if not keeps(self._settings):
+            return None
+        return Kept(self._settings, client, informers, self._pending, self.inventory)
+
+    async def _catch_up(self, hardware: Informer) -> None:
+        """Read what no machine has asked for yet."""
+        await hardware.catch_up()
+        await read_up()
+
     def _keep(self) -> None:
         """Write down what is known, from now on: this data directory is nobody else's."""
         kept = self._kept
@@ -441,8 +472,8 @@ class Stack:
     def _follow(self, hardware: Informer, workflows: Informer, conditions: ConditionWriter) -> None:
         """Let everything at the edge that depends on them hear of Hardware and Workflows."""
         self._exit.callback(self.journey.flush)
-        hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
-        hardware.add_event_handler(conditions.apply, conditions.remove)
+        self.inventory.follow(hardware)
+        hardware.add_event_handler(conditions.apply, conditions.remove, can_wait=True)
         journey = WorkflowJourney(self.journey, self.inventory, others=bool(self._settings.hardware_selector))
         workflows.add_event_handler(journey.on_change, journey.on_delete)
         workflows.add_event_handler(self._pending.apply, self._pending.remove)
@@ -460,25 +491,6 @@ class Stack:
         self.metrics.register(webhooks.metrics)
         await hooks.start(webhooks, self._settings)
         self._spawn(webhooks.run(), "webhooks")
-
-    def _callers(self) -> Callers:
-        """Who calls, and who is on our links. Raises OSError where only the kernel can tell, and does not."""
-        edge = self._settings.edge
-        neighbours: Neighbours = UNSEEN
-        if self._settings.services & (EDGE | {Service.SERVER}):
-            try:
-                neighbours = table = NeighbourTable([network.interface for network in self._settings.networks])
-                self._exit.callback(table.close)
-            except OSError as error:
-                if edge.dhcp_mode is not DhcpMode.RESERVATION:
-                    raise
-                log.warning(
-                    "the kernel does not tell of its neighbours: machines are known by address alone: %s", error
-                )
-        callers = Callers(self.inventory, edge.dhcp_mode, neighbours, by_address=edge.known_by_address)
-        if neighbours is not UNSEEN:
-            self._exit.callback(neighbour_changes(callers.changed).close)
-        return callers
 
     async def _start_server(
         self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers, networks: HostNetworks

@@ -13,8 +13,8 @@ REST: Final = "Other options"
 _GROUPS: Final = {
     "First of all": "interface public-ip data-dir kubeconfig manifests dhcp-mode osie-dir disable log-level config",
     "Network": """
-        http-port peer peer-group reports-key legacy-ports known-by-address trusted-proxies ipv6 public-ipv6
-        router-advertisements ipv6-router decline-quarantine
+        http-port peer peer-group reports-key upstream-edge downstream-edges legacy-ports
+        known-by-address trusted-proxies ipv6 public-ipv6 router-advertisements ipv6-router decline-quarantine
     """,
     "Netboot": """
         netboot-when default-osie boot-path boot-file ipxe-dir shim-dir tftp-dir rpi-dir tftp-single-port
@@ -35,7 +35,7 @@ _GROUPS: Final = {
     "Storage and cache": "cache-size allow-upstream checkpoint checkpoint-secrets checkpoint-key",
     "Operators": "admin-address admin-port admin-token-file metrics-address health-address otlp-endpoint",
     "Logging": "log-format",
-    "Advanced": "fast-path",
+    "Advanced": "workers fast-path",
     "The agent": """
         agent-id server kernel-command-line runtime docker-host state-dir docker-registry
         registry-username registry-password tls tls-roots tls-cert tls-key token after-workflow

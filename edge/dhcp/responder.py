@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from edge.conflict import Declined, Quarantine
 from edge.dhcp.boot import BootChoice
-from edge.dhcp.conflict import Declined, Quarantine
 from edge.dhcp.datagram import SERVER_PORT, Received, Reply
 from edge.dhcp.fast_path import FastPath
 from edge.dhcp.replies import Destinations, Learn, Leases, Proxy, Unregistered

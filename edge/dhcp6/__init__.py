@@ -1,11 +1,13 @@
 """The DHCPv6 server: what its door lets out. The way of a message is told in `edge.dhcp6.responder`.
 
-    sockets      port 547 on one interface: the only part that does I/O
+    sockets      port 547 on one interface
+    prober       who has an address that a machine declined; these two do I/O, and nothing below them
     responder    a message in, a reply or silence out
     boot         which client asks, and what it boots
     reservation  what a machine is told of its address and network
     identity     whose message it is: the MAC
     wire         messages, options, relays
+    solicitation neighbour discovery
     reports      what operators hear
 
 Each uses those below it only.

@@ -2,6 +2,7 @@
 
 PXE ROM    -> a boot program by TFTP, `tftp://[address]/name`
 HTTP Boot  -> the same by HTTP, and the class that says that the server can do that
+boot path uki -> either of them the OSIE itself, as one program
 iPXE       -> the URL of the machine's script
 firmware   -> nothing: UEFI's own network stack takes an address for itself where routers say "managed"
 refused    -> iPXE its script, which shows why; a ROM a file that it will not get, so that it goes on
@@ -9,13 +10,15 @@ refused    -> iPXE its script, which shows why; a ROM a file that it will not ge
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
+from urllib.parse import quote
 
 from edge.dhcp6.wire import ENTERPRISE, Message6, Option, classes, option
-from edge.machines import Machine, NetbootPolicy
+from edge.machines import UKI_FILE, Machine, NetbootPolicy
 from ipxe.binaries import BootBinaries, BootPath, NoBinaryError, architecture_name
 
 REFUSED_FILE: Final = "netboot-not-allowed"
@@ -106,11 +109,20 @@ def _named(name: bytes) -> int:
 
 
 class BootChoice6:
-    """Chooses. `address` is this edge's, in the one spelling of RFC 5952; `http_base_url` of its HTTP, without `/`."""
+    """Chooses. `address` is this edge's, in the one spelling of RFC 5952; `http_base_url` of its HTTP, without `/`;
+    `path` says by which program a machine boots (None: by the usual one)."""
 
-    def __init__(self, policy: NetbootPolicy, binaries: BootBinaries, address: str, http_base_url: str) -> None:
+    def __init__(
+        self,
+        policy: NetbootPolicy,
+        binaries: BootBinaries,
+        address: str,
+        http_base_url: str,
+        path: Callable[[Machine], BootPath | None],
+    ) -> None:
         self._policy = policy
         self._binaries = binaries
+        self._path = path
         self._tftp = f"tftp://[{address}]/"
         self._http = http_base_url
 
@@ -123,23 +135,33 @@ class BootChoice6:
             url = f"{self._http}/ipxe/script/{machine.mac}/auto.ipxe"
             return Boot6(_url(url), f"script {url}", refusal)
         by_http = client.stage is Stage.HTTP_ROM
-        name = REFUSED_FILE
+        prefix = f"{self._http}/ipxe/binary/{machine.mac}/" if by_http else self._tftp
+        file = prefix + REFUSED_FILE
         if not refusal:
             try:
-                name = self._name(client.architectures, machine.boot_path, by_http)
+                file = self._file(machine, client, prefix)
             except NoBinaryError as error:
                 refusal = str(error)
-        what = "a refusal at" if refusal else "boot file"
-        if by_http:
-            url = f"{self._http}/ipxe/binary/{machine.mac}/{name}"
-            # Without the class of its own the ROM takes the offer for one that can't boot it (EDK2 HttpBootDhcp6.c).
-            return Boot6(_HTTP_CLASS + _url(url), f"{what} {url}", refusal)
-        url = self._tftp + name
-        return Boot6(_url(url), f"{what} {url}", refusal)
+        # Without the class of its own the ROM takes the offer for one that can't boot it (EDK2 HttpBootDhcp6.c).
+        leading = _HTTP_CLASS if by_http else b""
+        return Boot6(leading + _url(file), f"{'a refusal at' if refusal else 'boot file'} {file}", refusal)
 
-    def _name(self, architectures: tuple[int, ...], path: BootPath | None, by_http: bool) -> str:
-        """Raises NoBinaryError."""
-        return self._binaries.for_architectures(architectures, path, http=by_http).name
+    def _file(self, machine: Machine, client: Client6, prefix: str) -> str:
+        """The URL of its boot program, which begins with `prefix` if that is none of the machine's own.
+
+        Raises:
+            NoBinaryError: there is none for it.
+        """
+        path, by_http = self._path(machine), client.stage is Stage.HTTP_ROM
+        if path is BootPath.UKI and client.architectures and "UEFI" in architecture_name(client.architectures[0]):
+            named = machine.hardware.spec.osie
+            if named is None or not named.name:
+                raise NoBinaryError(
+                    "boot path uki: spec.osie.name is not set: name the OSIE that the machine is to boot"
+                )
+            base = f"{self._http}/" if by_http else self._tftp
+            return f"{base}osie/{quote(named.name, safe='')}/{UKI_FILE}"
+        return prefix + self._binaries.for_architectures(client.architectures, path, http=by_http).name
 
 
 def _url(url: str) -> bytes:

@@ -57,11 +57,11 @@ class Reports6:
         if self._machine_once.due((mac, line), self._clock()):
             self._record(mac, Step.DHCP, outcome, line, **detail)
 
-    def tallied(self, machine: Machine, key: str, outcome: Outcome, line: str, **detail: Value) -> None:
+    def tallied(self, mac: str, key: str, line: str, **detail: Value) -> None:
         """The same of what anybody can bring about in a machine's name: with how often it was, besides."""
-        held_back = self._tally.due((machine.mac, key), self._clock())
+        held_back = self._tally.due((mac, key), self._clock())
         if held_back is not None:
-            self._record(machine.mac, Step.DHCP, outcome, line + times(held_back), **detail)
+            self._record(mac, Step.DHCP, Outcome.INFO, line + times(held_back), **detail)
 
     def unregistered(self, mac: str, message: Message6, client: Client6, relays: tuple[Relay, ...]) -> None:
         """Somebody without a Hardware: shown with a manifest to copy, once a minute."""

@@ -4,8 +4,9 @@
           -> identity: the MAC -> the inventory's machine -> reservation -> boot: may it, and what
           -> by the message's type (section 18.3) -> back through the relays (section 19.3)
 
-A machine without a Hardware gets silence, for another DHCPv6 server may be its own. Nothing is remembered of clients:
-each answer is made of the Hardware alone, so several edges give the same one, and each can renew what another one gave.
+A machine without a Hardware gets silence, for another DHCPv6 server may be its own. Nothing is remembered of clients
+but that they declined an address (`edge.conflict`): each answer is made of the Hardware alone, so several edges give
+the same one, and each can renew what another one gave.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
 from typing import Final
 
+from edge.conflict import IPV6, Declined, Quarantine
 from edge.dhcp6 import wire
 from edge.dhcp6.boot import NOTHING, BootChoice6, Client6, identify
 from edge.dhcp6.datagram import CLIENT_PORT, SERVER_PORT, Received6, Reply6
@@ -22,11 +24,12 @@ from edge.dhcp6.identity import Neighbour6, mac_of
 from edge.dhcp6.reports import Reports6
 from edge.dhcp6.reservation import Reservation6, compile_reservation
 from edge.dhcp6.wire import Message6, MessageType6, Option, Relay, Status
-from edge.journey.events import Outcome, Recorder
-from edge.machines import Inventory, NetbootPolicy
-from ipxe.binaries import BootBinaries
+from edge.journey.events import Recorder
+from edge.machines import Inventory, Machine, NetbootPolicy
+from ipxe.binaries import BootBinaries, BootPath
 from tink.limits.allowance import Allowance
 from tink.limits.newest import Newest
+from tink.mac import octets
 
 MAX_KEPT: Final = 16384
 """Reservations that are kept compiled: some 1 kB each, made again in 0.1 ms."""
@@ -84,22 +87,32 @@ class Responder6:
         binaries: BootBinaries,
         policy: NetbootPolicy,
         neighbour: Neighbour6 = lambda _: None,
+        quarantine: Quarantine | None = None,
+        boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
-        """`clock` gives seconds of any epoch; `neighbour` asks the kernel who has a link-local address."""
+        """`clock` gives seconds of any epoch; `neighbour` asks the kernel who has a link-local address.
+
+        `quarantine`, of IPv6, may be shared with the responders of other networks (default: one of its own).
+        `boot_path` says by which program a machine boots (None: by the usual one).
+        """
         self.settings = settings
         self._inventory = inventory
         self._clock = clock
         self._neighbour = neighbour
         prefix = next((str(each.network_address) for each in settings.networks), "2001:db8::")
         self._reports = Reports6(record, clock, prefix)
-        self._choice = BootChoice6(policy, binaries, str(settings.address), settings.http_base_url)
+        self._choice = BootChoice6(policy, binaries, str(settings.address), settings.http_base_url, boot_path)
         self._server_id = wire.option(Option.SERVERID, settings.duid)
         self._reservations: Newest[str, Reservation6] = Newest(MAX_KEPT)
         self._answers = Allowance(ANSWERS, ANSWERS_IN_ALL)
+        self._quarantine = quarantine if quarantine is not None else Quarantine(clock, family=IPV6)
+        self.declined: Final = Declined(inventory, self._quarantine, self._reports, clock)
+        """What machines declined, to be looked into by neighbour discovery."""
 
     def machine_changed(self, mac: str) -> None:
         """A Hardware with this MAC has come, changed or gone: for the inventory, which calls it after each change."""
         self._reservations.pop(mac, None)
+        self._quarantine.follow(mac, self._inventory.by_mac(mac))
 
     def respond(self, packet: bytes, received: Received6) -> Reply6 | None:
         """The answer to one UDP payload, or None for silence. Never raises on what a packet holds."""
@@ -138,7 +151,7 @@ class Responder6:
         if kind in _TO_ALL_SERVERS and (server is not None or not client):
             return False
         if kind in _TO_ONE_SERVER and (server != self.settings.duid or not client):
-            return False
+            return kind is MessageType6.DECLINE and bool(server and client) and not relays and not received.to_us_alone
         if kind is MessageType6.INFORMATION_REQUEST:
             has_ia = any(message.get(code) is not None for code in (Option.IA_NA, Option.IA_TA, Option.IA_PD))
             return not has_ia and server in (None, self.settings.duid)
@@ -175,7 +188,7 @@ class Responder6:
             case MessageType6.RELEASE:
                 return self._released(message)
             case MessageType6.DECLINE:
-                return self._declined(message, reservation)
+                return self._declined(message, reservation, relays, received)
             case MessageType6.CONFIRM:
                 return self._confirmed(message, reservation, relays)
             case MessageType6.INFORMATION_REQUEST:
@@ -197,29 +210,37 @@ class Responder6:
     ) -> bytes | None:
         """Sections 18.3.1, 18.3.2, 18.3.4 and 18.3.5: the address, for each identity association."""
         asks = bool(message.get(Option.IA_NA))
+        renews = message.type in (MessageType6.RENEW, MessageType6.REBIND)
         if not self._is_on_link(reservation, relays):
             reason = f"{reservation.ip} is in {reservation.network}, and the machine is on another network"
             self._reports.refused(reservation.machine, reason)
             if message.type is not MessageType6.REQUEST:
                 return None  # another server may know better
-            body = b"".join(
-                wire.option(Option.IA_NA, ia[:4] + bytes(8) + wire.status(Status.NOT_ON_LINK))
-                for ia in self._associations(message)
-            )
-            return self._reply(message, body)
+            return self._reply(message, self._refused(message, Status.NOT_ON_LINK))
+        if asks and not renews and (reason := self._quarantine.refusal(reservation.machine)):
+            self._reports.refused(reservation.machine, reason)
+            if message.type is not MessageType6.REQUEST:
+                return None  # as where it is on another network
+            return self._reply(message, self._refused(message, Status.NO_ADDRS_AVAIL))
         at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
         kind = MessageType6.ADVERTISE if message.type is MessageType6.SOLICIT and not at_once else MessageType6.REPLY
-        body = b"".join(self._ia_na(ia, reservation) for ia in self._associations(message)) + _not_had(message)
+        body = b"".join([self._ia_na(ia, reservation) for ia in self._associations(message)]) + _not_had(message)
         body += wire.option(Option.RAPID_COMMIT, b"") if at_once else b""
         body += _PREFERRED if kind is MessageType6.ADVERTISE else b""
         boot = self._choice.choose(reservation.machine, client)
         body += reservation.told(message.requested) + boot.options
-        renews = message.type in (MessageType6.RENEW, MessageType6.REBIND)
+        if asks and not renews and kind is MessageType6.REPLY:
+            self.declined.acknowledged.lately.add(octets(reservation.machine.mac))
         self._reports.sent(reservation.machine, kind, client, NOTHING if renews else boot, lease=asks)
         return self._reply(message, body, kind)
 
+    def _refused(self, message: Message6, why: Status) -> bytes:
+        """No address for any of its identity associations."""
+        status = bytes(8) + wire.status(why)
+        return b"".join(wire.option(Option.IA_NA, ia[:4] + status) for ia in self._associations(message))
+
     def _ia_na(self, association: bytes, reservation: Reservation6) -> bytes:
-        others = {ip for ip in wire.addresses_in(association) if ip != reservation.ip}
+        others = {ip for ip in wire.addresses_in(association) if ip != reservation.ip} if len(association) > 12 else ()
         gone = b"".join(map(reservation.taken, sorted(others)))
         return wire.option(Option.IA_NA, association[:4] + reservation.times + reservation.given + gone)
 
@@ -241,12 +262,26 @@ class Responder6:
         """Section 18.3.7. The address stays reserved; firmware gives it back before each of its next stages."""
         return self._reply(message, wire.status(Status.SUCCESS))
 
-    def _declined(self, message: Message6, reservation: Reservation6) -> bytes:
-        """Section 18.3.8: the client found somebody else at the address. The operator has to find out who."""
-        if any(reservation.ip in wire.addresses_in(ia) for ia in self._associations(message)):
-            ip = str(reservation.ip)
-            line = f"DHCPv6 DECLINE of {ip}: the machine says that another host has it ('ip -6 neighbour show {ip}')"
-            self._reports.tallied(reservation.machine, "decline", Outcome.FAILED, line, address=ip)
+    def _declined(
+        self, message: Message6, reservation: Reservation6, relays: tuple[Relay, ...], received: Received6
+    ) -> bytes | None:
+        """Section 18.3.8: the client found somebody else at the address. That is looked into before anybody loses it.
+
+        It is listened to only of the address that we gave the machine, and only from where the machine can be: on its
+        link, or through a relay that names the machine's network. On the link every edge hears it, and gives the same
+        address: each looks for itself, and the one that is named answers.
+        """
+        machine, ip = reservation.machine, reservation.ip
+        if any(ip in wire.addresses_in(ia) for ia in self._associations(message)):
+            link = _link_of(relays)
+            if not self._is_on_link(reservation, relays) or (relays and link is None):
+                where = f"its relay {received.source}" if relays else "the link that it came from"
+                why = f"{where} is not of this machine's network"
+                self.declined.disbelieved(machine, str(received.source), why)
+            else:
+                self.declined.heard(machine, ip.packed, str(received.source), relayed=bool(relays))
+        if message.get(Option.SERVERID) != self.settings.duid:
+            return None
         return self._reply(message, wire.status(Status.SUCCESS))
 
     # --- what they have in common ---------------------------------------------------------------------------------
@@ -257,17 +292,21 @@ class Responder6:
 
     def _is_on_link(self, reservation: Reservation6, relays: tuple[Relay, ...]) -> bool:
         """Whether the machine is where its address is of use; yes where that is not known."""
-        links = [
-            relay.link for relay in reversed(relays) if not relay.link.is_unspecified and not _is_local(relay.link)
-        ]
-        if links:
-            return links[0] in reservation.network
+        link = _link_of(relays)
+        if link is not None:
+            return link in reservation.network
         return bool(relays) or _overlap(reservation.network, self.settings.networks)
 
     def _reply(self, message: Message6, body: bytes, kind: MessageType6 = MessageType6.REPLY) -> bytes:
         client = message.get(Option.CLIENTID)
         head = (wire.option(Option.CLIENTID, client) if client else b"") + self._server_id
         return wire.message(kind, message.transaction, head + body)
+
+
+def _link_of(relays: tuple[Relay, ...]) -> IPv6Address | None:
+    """The link's address, as the relay nearest to the client says it (RFC 8415 section 19.1.1); None: none does."""
+    links = (relay.link for relay in reversed(relays))
+    return next((link for link in links if not link.is_unspecified and not _is_local(link)), None)
 
 
 def _is_local(address: IPv6Address) -> bool:
@@ -280,6 +319,8 @@ def _overlap(network: IPv6Network, ours: Sequence[IPv6Network]) -> bool:
 
 def _not_had(message: Message6) -> bytes:
     """Temporary addresses and prefixes, which no Hardware has: sections 18.3.2, 21.5 and 21.21."""
+    if not (message.get(Option.IA_TA) or message.get(Option.IA_PD)):
+        return b""
     temporary = b"".join(
         wire.option(Option.IA_TA, ia[:4] + wire.status(Status.NO_ADDRS_AVAIL))
         for ia in message.all(Option.IA_TA)[: wire.MAX_IAS]

@@ -7,10 +7,12 @@ import errno
 import logging
 import socket
 import struct
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final
 
 from edge.dhcp6.datagram import ALL_RELAYS_AND_SERVERS, ALL_SERVERS, SERVER_PORT, Received6
+from edge.dhcp6.prober import NeighbourProber
 from edge.dhcp6.responder import Responder6
 from edge.dhcp6.wire import MAX_MESSAGE_BYTES
 from edge.listener import Listener, advice, enlarge_buffer, udp_socket
@@ -18,8 +20,11 @@ from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 
+_TICK_SECONDS: Final = 1.0
 _RECEIVE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 _PACKET_INFO: Final = struct.Struct("=16si")
+_MULTICAST: Final = 0xFF
+"""The first byte of a group's address: RFC 4291 section 2.7."""
 
 _Arrived = tuple[bytes, Received6]
 
@@ -36,6 +41,8 @@ class Dhcp6Server:
         self._interface = interface
         self._scope = 0
         self._listener: Listener[_Arrived] | None = None
+        self._prober: NeighbourProber | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._once = OncePer(10.0, 20)
 
     async def start(self) -> None:
@@ -52,13 +59,26 @@ class Dhcp6Server:
             raise Dhcp6ServerError(advice(problem, error, port=SERVER_PORT, without="without --ipv6")) from error
         self._listener = Listener(sock, what, _receive, self._answer)
         self._listener.start()
+        self._prober = NeighbourProber(self._interface, self._responder.declined)
+        self._prober.start()
+        self._tick()
         log.info("DHCPv6 on %s as %s, port %d", self._interface, self._responder.settings.address, SERVER_PORT)
 
     async def stop(self) -> None:
         """Close the socket. Clients that wait for an answer ask again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._prober is not None:
+            self._prober.stop()
+            self._prober = None
         if self._listener is not None:
             self._listener.stop()
             self._listener = None
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+        self._responder.declined.pass_time()
 
     def _prepare(self, sock: socket.socket) -> None:
         enlarge_buffer(sock, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
@@ -73,7 +93,7 @@ class Dhcp6Server:
             return
         scope = self._scope if reply.address.is_link_local else 0
         try:
-            sock.sendto(reply.payload, (str(reply.address), reply.port, 0, scope))
+            sock.sendto(reply.payload, (_text(reply.address), reply.port, 0, scope))
         except OSError as error:
             # A full send buffer, a relay without a route, an interface that went down: the client asks again.
             if self._once.due((error.errno, reply.address), asyncio.get_running_loop().time()):
@@ -86,7 +106,17 @@ def _receive(sock: socket.socket) -> _Arrived:
         level == socket.IPPROTO_IPV6
         and kind == socket.IPV6_PKTINFO
         and len(value) >= _PACKET_INFO.size
-        and not IPv6Address(_PACKET_INFO.unpack_from(value)[0]).is_multicast
+        and value[0] != _MULTICAST
         for level, kind, value in ancillary
     )
-    return packet, Received6(IPv6Address(source[0].partition("%")[0]), source[1], alone)
+    return packet, Received6(_address(source[0]), source[1], alone)
+
+
+_text = lru_cache(maxsize=1024)(str)
+"""An address as text, made once for each."""
+
+
+@lru_cache(maxsize=1024)
+def _address(text: str) -> IPv6Address:
+    """What the kernel says of a source, made once for each."""
+    return IPv6Address(text.partition("%")[0])

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final
 
@@ -20,6 +21,8 @@ MAX_IAS: Final = 8
 """Identity associations that one message is answered for: a client has one or two."""
 
 INFINITY: Final = 0xFFFFFFFF
+_OPTION: Final = struct.Struct("!HH")
+
 ENTERPRISE: Final = 343
 """Intel's number, which UEFI writes into option 16 (UEFI 2.10 section 24.7.3, EDK2 HttpBootDhcp6.c)."""
 
@@ -95,7 +98,10 @@ class Message6:
 
     def get(self, code: int) -> bytes | None:
         """The first option of this code."""
-        return next((value for each, value in self.options if each == code), None)
+        for each, value in self.options:
+            if each == code:
+                return value
+        return None
 
     def all(self, code: int) -> list[bytes]:
         """All options of this code."""
@@ -142,25 +148,31 @@ def parse(packet: bytes) -> tuple[Message6, tuple[Relay, ...]]:
 def _relay(packet: bytes) -> tuple[Relay, bytes]:
     if len(packet) < 34:
         raise ParseError("a relay's message is cut off")
-    found = tuple(options(packet[34:]))
-    inner = next((value for code, value in found if code == Option.RELAY_MSG), None)
+    found: dict[int, bytes] = {}
+    for code, value in options(packet[34:]):
+        found.setdefault(code, value)  # the first counts
+    inner = found.get(Option.RELAY_MSG)
     if inner is None:
         raise ParseError("a relay's message has nothing in it")
-    interface_id = next((value for code, value in found if code == Option.INTERFACE_ID), None)
-    link_layer = next((value for code, value in found if code == Option.CLIENT_LINKLAYER_ADDR), b"")
-    link, peer = IPv6Address(packet[2:18]), IPv6Address(packet[18:34])
-    return Relay(packet[1], link, peer, interface_id, link_layer), inner
+    interface_id, link_layer = found.get(Option.INTERFACE_ID), found.get(Option.CLIENT_LINKLAYER_ADDR, b"")
+    return Relay(packet[1], address_of(packet[2:18]), address_of(packet[18:34]), interface_id, link_layer), inner
+
+
+@lru_cache(maxsize=1024)  # a site has some dozens of relays; a flood of invented ones evicts, never grows
+def address_of(packed: bytes) -> IPv6Address:
+    """The address of these sixteen bytes, made once."""
+    return IPv6Address(packed)
 
 
 def options(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The options of a message or within an option. Raises ParseError."""
-    at = 0
-    while at < len(data):
-        if at + 4 > len(data):
+    at, end = 0, len(data)
+    while at < end:
+        if at + 4 > end:
             raise ParseError("an option is cut off")
-        code, length = struct.unpack_from("!HH", data, at)
+        code, length = _OPTION.unpack_from(data, at)
         at += 4
-        if at + length > len(data):
+        if at + length > end:
             raise ParseError(f"option {code} is cut off")
         yield code, data[at : at + length]
         at += length
@@ -168,7 +180,7 @@ def options(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def option(code: int, value: bytes) -> bytes:
     """One option, encoded. `value` has at most 65535 bytes."""
-    return struct.pack("!HH", code, len(value)) + value
+    return _OPTION.pack(code, len(value)) + value
 
 
 def status(code: Status, message: str = "") -> bytes:

@@ -33,7 +33,10 @@ from tink.net.host_port import join_host_port
 log = logging.getLogger(__name__)
 
 BODY_SECONDS = 5.0
-_POSTED = {"hello": MAX_MESSAGE_BYTES, "ask": MAX_MESSAGE_BYTES, "happened": MAX_BATCH_BYTES}
+_POSTED = {
+    **dict.fromkeys(("hello", "ask", "chain", "fetch"), MAX_MESSAGE_BYTES),
+    "happened": MAX_BATCH_BYTES,
+}
 """What may be posted, and how many bytes."""
 
 
@@ -59,7 +62,7 @@ class PeerRequests:
             if route.name == "happened" and posted:
                 return await self._told(body, header, signed)
             asked = self._peers.check(header, signed)
-            return self._message(route.name, body, asked) if posted else await self._file(request, route, asked)
+            return await self._message(route.name, body, asked) if posted else await self._file(request, route, asked)
         except StrangerError as error:
             status = 503 if error.refusal is Refusal.FULL else 403
             return self._context.refuse(
@@ -87,8 +90,16 @@ class PeerRequests:
         headers = {HEADER: signatures.sign_response(asked, 200, content)}
         return web.Response(body=content, content_type="application/json", headers=headers)
 
-    def _message(self, name: str, body: bytes, asked: VerifiedRequest) -> web.Response:
-        content = self._peers.hello(body) if name == "hello" else self._peers.ask(body, asked)
+    async def _message(self, name: str, body: bytes, asked: VerifiedRequest) -> web.Response:
+        match name:
+            case "hello":
+                content = self._peers.hello(body)
+            case "chain":
+                content = self._peers.chain(body)
+            case "fetch":
+                content = await self._peers.fetch(body, asked)
+            case _:
+                content = self._peers.ask(body, asked)
         headers = {HEADER: self._peers.signatures.sign_response(asked, 200, content)}
         return web.Response(body=content, content_type="application/json", headers=headers)
 

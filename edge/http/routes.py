@@ -105,7 +105,7 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.REGISTRY)
         case ["v2", *repository, ("manifests" | "blobs") as kind, name] if repository:
             return Route(Place.REGISTRY, name=f"{kind}/{name}", who="/".join(repository))
-        case ["peers", ("hello" | "ask" | "happened") as name]:
+        case ["peers", ("hello" | "ask" | "happened" | "chain" | "fetch") as name]:
             return Route(Place.PEER, name=name)
         case ["peers", "artifacts", key, version]:
             return Route(Place.PEER, name=version, who=key)

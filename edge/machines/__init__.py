@@ -9,10 +9,10 @@ documents that stand in Secrets (`secret_documents`). What is shown on its Hardw
 from edge.machines.boot_paths import BootPaths
 from edge.machines.boot_problems import BootProblemWriter, Problem
 from edge.machines.conditions import ConditionWriter
-from edge.machines.inventory import Inventory, Machine
+from edge.machines.inventory import Inventory, Machine, looked_up_by
 from edge.machines.manifest import hardware_manifest
 from edge.machines.mistakes import MistakeWriter
-from edge.machines.osie_files import UKI, UKI_FILE, Located, NoArtifactError, OsieFiles, OsieLookup
+from edge.machines.osie_files import UKI, UKI_FILE, Artifacts, Located, NoArtifactError, OsieFiles, OsieLookup
 from edge.machines.pending_workflows import PendingWorkflows
 from edge.machines.policy import DhcpMode, NetbootPolicy, NetbootWhen
 from edge.machines.scripts import MachineScripts
@@ -21,6 +21,7 @@ from edge.machines.secret_documents import ReadSecret, SecretDocuments, no_api
 __all__ = [
     "UKI",
     "UKI_FILE",
+    "Artifacts",
     "BootPaths",
     "BootProblemWriter",
     "ConditionWriter",
@@ -40,5 +41,6 @@ __all__ = [
     "ReadSecret",
     "SecretDocuments",
     "hardware_manifest",
+    "looked_up_by",
     "no_api",
 ]

@@ -1,6 +1,6 @@
 """Shows on a Hardware that its machine declined its address: the condition `AddressConflict` of the status.
 
-DHCP's quarantine (`edge.dhcp.conflict`) says what has begun and ended; `ConditionWriter` compares that with what the
+DHCP's quarantine (`edge.conflict`) says what has begun and ended; `ConditionWriter` compares that with what the
 API has, and patches the status where they differ. DHCP never waits for it: what is to be looked at waits in a queue, at
 most once for each Hardware, and what is written is what is true when its turn comes.
 
@@ -70,8 +70,8 @@ class ConditionWriter(StatusWriter):
         """`clock` gives seconds since the epoch."""
         super().__init__(client, ADDRESS_CONFLICT, retry_first=retry_first, retry_longest=retry_longest)
         self._clock = clock
-        self._declined: dict[NamespacedName, dict[str, _Declined]] = {}
-        """What this process knows of, by Hardware and MAC."""
+        self._declined: dict[NamespacedName, dict[tuple[str, str], _Declined]] = {}
+        """What this process knows of, by Hardware, MAC and address: a machine may have one of IPv4 and one of IPv6."""
         self._written: dict[NamespacedName, str] = {}
         """The messages of the conditions that this process has set and not ended."""
         self._dropped_once = OncePer(60.0, 1)
@@ -83,7 +83,7 @@ class ConditionWriter(StatusWriter):
         if until is not None:
             self.conflict(machine, address, until)
         else:
-            self.cleared(machine)
+            self.cleared(machine, address)
 
     def conflict(self, machine: Machine, address: str, until: float) -> None:
         """The machine has declined `address`, which is not offered until `until` (epoch)."""
@@ -92,14 +92,14 @@ class ConditionWriter(StatusWriter):
             if self._dropped_once.due("", self._clock()):
                 log.warning("more than %d Hardware have address conflicts: not all show it", MAX_CONFLICTS)
             return
-        self._declined.setdefault(key, {})[machine.mac] = _Declined(machine.mac, address, until)
+        self._declined.setdefault(key, {})[machine.mac, address] = _Declined(machine.mac, address, until)
         self._queue.add(key)
 
-    def cleared(self, machine: Machine) -> None:
-        """The quarantine of the machine's address has ended."""
+    def cleared(self, machine: Machine, address: str) -> None:
+        """The quarantine of the machine's `address` has ended."""
         key = NamespacedName(machine.namespace, machine.name)
         declined = self._declined.get(key)
-        if declined is None or declined.pop(machine.mac, None) is None:
+        if declined is None or declined.pop((machine.mac, address), None) is None:
             return
         if not declined:
             del self._declined[key]

@@ -4,23 +4,25 @@ Fed by an informer of Hardware objects (`tink.kube`), one event at a time; read 
 the metadata service. A look-up is a dictionary access, whatever the number of machines.
 
 A site may have 100,000 of them. What every packet needs of a machine is at hand; its Hardware is kept packed, and read
-when somebody compiles an answer from it.
+when somebody compiles an answer from it. At a start a machine that asks is read before those that have not asked yet
+(`follow`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address
+from ipaddress import AddressValueError, IPv6Address
 
 import orjson
 from pydantic import ValidationError
 
 from ipxe.binaries import BootPath
 from tink.api.annotations import BOOT_PATH_ANNOTATION
-from tink.api.v1alpha2 import Hardware, NetworkInterface, Raw
-from tink.kube.cache import ObjectCompressor
+from tink.api.v1alpha2 import Hardware, NetworkInterface, Raw, as_mapping
+from tink.kube.cache import Informer, ObjectCompressor
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest
 from tink.mac import is_mac
@@ -57,6 +59,10 @@ class Machine:
         """Those that it has reserved."""
         return tuple(address for address in (self.ip, self.ipv6) if address is not None)
 
+    def is_of(self, packed: bytes) -> bool:
+        """Whether it was read from these very bytes."""
+        return self._packed is packed
+
     @property
     def hardware(self) -> Hardware:
         """The whole Hardware. It may have to be read first (50 us): for compiling answers, not for each packet."""
@@ -87,9 +93,18 @@ class Inventory:
         self._handlers: list[ChangeHandler] = []
         self._compressor = compressor or ObjectCompressor()
         self._at_hand: Newest[bytes, Hardware] = Newest(_AT_HAND)
+        self._informer: Informer | None = None
+
+    def follow(self, informer: Informer) -> None:
+        """Be fed by `informer` of Hardware, whose compressor this has: as one who can wait. What is looked for is read
+        first."""
+        informer.add_event_handler(lambda new, _: self.apply(new), self.remove, can_wait=True)
+        informer.defer(looked_up_by)
+        self._informer = informer
 
     def __len__(self) -> int:
-        return len(self._by_mac)
+        """How many machines there are; of Hardware that are not read yet, each counts as one."""
+        return len(self._by_mac) + (self._informer.untold if self._informer is not None else 0)
 
     def on_change(self, handler: ChangeHandler) -> None:
         """Call `handler(mac)` after every change of what `by_mac(mac)` answers, or `by_ip` for its address."""
@@ -97,30 +112,48 @@ class Inventory:
 
     def by_mac(self, mac: str) -> Machine | None:
         """The machine with this MAC (lower case, colons); None if none has it, or more than one claims it."""
+        if self._informer is not None and self._informer.untold:
+            self._informer.tell(mac)
         found = self._by_mac.get(mac)
         return found if isinstance(found, Machine) else None
 
     def claimants(self, mac: str) -> tuple[Machine, ...]:
         """All machines whose Hardware claims this MAC: more than one is an operator's mistake."""
+        if self._informer is not None and self._informer.untold:
+            self._informer.tell(mac)
         return _all(self._by_mac, mac)
 
     def by_ip(self, ip: str) -> Machine | None:
         """The machine with this reserved address, dotted or as RFC 5952 spells it; None if none has it, or several
         claim it.
         """
+        if self._informer is not None and self._informer.untold:
+            self._informer.tell(ip)
         found = self._by_ip.get(ip)
         return found if isinstance(found, Machine) else None
 
     def claimants_of_ip(self, ip: str) -> tuple[Machine, ...]:
         """All machines whose Hardware reserves this address: more than one is an operator's mistake."""
+        if self._informer is not None and self._informer.untold:
+            self._informer.tell(ip)
         return _all(self._by_ip, ip)
 
     def by_name(self, name: str, namespace: str = "default") -> tuple[Machine, ...]:
         """All network interfaces of a Hardware, in the order of the object; empty if there is none of that name."""
-        return self._by_object.get(NamespacedName(namespace, name), ())
+        key = NamespacedName(namespace, name)
+        if self._informer is not None and self._informer.untold:
+            self._informer.tell_of(key)
+        return self._by_object.get(key, ())
+
+    def looked_up_by(self, key: NamespacedName, packed: bytes) -> list[str] | None:
+        """By what the machines of a Hardware, packed as that, are looked for (`looked_up_by`), if that is at hand."""
+        machines = self._by_object.get(key, ())
+        if not machines or not machines[0].is_of(packed):
+            return None
+        return [value for machine in machines for value in (machine.mac, *machine.addresses)]
 
     def machines(self) -> list[Machine]:
-        """Every machine, interface by interface."""
+        """Every machine that has been read, interface by interface. Soon after a start some have not."""
         return [machine for machines in self._by_object.values() for machine in machines]
 
     def apply(self, obj: Raw) -> None:
@@ -207,6 +240,21 @@ class Inventory:
             hardware = Hardware.model_validate(_served(self._compressor.decompress(packed)))
             self._at_hand[packed] = hardware
         return hardware
+
+
+def looked_up_by(obj: Raw) -> list[str]:
+    """By what the machines of a Hardware are looked for: MACs and addresses."""
+    values: list[str] = []
+    interfaces = as_mapping(as_mapping(obj.get("spec")).get("networkInterfaces"))
+    for mac, interface in interfaces.items():
+        values.append(mac)
+        dhcp = as_mapping(interface).get("dhcp")
+        if isinstance(dhcp, dict):
+            values.append(str(dhcp.get("ip", "")))
+            if ipv6 := as_mapping(dhcp.get("ipv6")).get("address"):
+                with suppress(AddressValueError):  # who reads it says so
+                    values.append(str(IPv6Address(str(ipv6))))
+    return values
 
 
 def _served(obj: Raw) -> Raw:

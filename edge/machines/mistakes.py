@@ -10,8 +10,10 @@ believed by all edges, after their restarts, too. What another edge says of its 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -36,6 +38,8 @@ MAX_SHOWN = 4096
 """Hardware that show this at a time, of the API's whole; of more there is a log line only."""
 MAX_RELAYED = 1024
 SETTLE_SECONDS = 1.0
+_TURN_SECONDS = 0.002
+"""How long Hardware are looked at between two turns of the event loop."""
 _made = partial(condition, MISCONFIGURED)
 _KNOWN = re.compile(r"(\d+\.\d+\.\d+\.\d+/\d+) is (?:reached through a relay|a network of )")
 
@@ -62,7 +66,10 @@ class MistakeWriter(StatusWriter):
         self._relayed: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
         self._said: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
         self._seen_networks: tuple[object, ...] = ()
-        hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone)
+        self._behind: dict[NamespacedName, None] = {}
+        """What is to be looked at again."""
+        self._is_behind = asyncio.Event()
+        hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone, can_wait=True)
         if osies is not None:
             osies.add_event_handler(lambda new, old: self._osie_changed(new, old), lambda old: self._osie_changed(old))
 
@@ -95,8 +102,31 @@ class MistakeWriter(StatusWriter):
         self._look_at_all()
 
     def _look_at_all(self) -> None:
-        for obj in self._hardware.list():
-            self._look_at(obj)
+        """In short turns: there may be very many, and DHCP is served meanwhile. Those that were not heard of yet are
+        looked at when they are."""
+        self._behind |= dict.fromkeys(self._hardware.told())
+        self._is_behind.set()
+
+    async def run(self) -> None:
+        """Look at what is to be looked at again, and write, for ever."""
+        looking = asyncio.ensure_future(self._look_again())
+        try:
+            await super().run()
+        finally:
+            looking.cancel()
+
+    async def _look_again(self) -> None:
+        while True:
+            await self._is_behind.wait()
+            self._is_behind.clear()
+            until = time.perf_counter() + _TURN_SECONDS
+            while self._behind:
+                key, _ = self._behind.popitem()
+                if (obj := self._hardware.get(*key)) is not None:
+                    self._look_at(obj)
+                if time.perf_counter() >= until:
+                    await asyncio.sleep(0)
+                    until = time.perf_counter() + _TURN_SECONDS
 
     def _look_at(self, obj: Raw) -> None:
         current = condition_of(obj, MISCONFIGURED)

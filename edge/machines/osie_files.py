@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from pydantic import ValidationError
 
-from edge.artifacts import Artifact, ArtifactCache, normalized
+from edge.artifacts import Artifact, normalized
 from tink.api.annotations import (
     INITRD_SHA256_ANNOTATION,
     KERNEL_SHA256_ANNOTATION,
@@ -53,10 +54,17 @@ class Located:
     field: str
 
 
+class Artifacts(Protocol):
+    """`edge.artifacts.ArtifactCache`, or one of another process."""
+
+    async def open(self, url: str, *, sha256: str = "") -> Artifact:
+        """Get hold of an artifact. Raises ArtifactError."""
+
+
 class OsieFiles:
     """Kernels and initrds by OSIE."""
 
-    def __init__(self, osie: OsieLookup, cache: ArtifactCache) -> None:
+    def __init__(self, osie: OsieLookup, cache: Artifacts) -> None:
         self._osie = osie
         self._cache = cache
 

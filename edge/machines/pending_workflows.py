@@ -89,6 +89,12 @@ class PendingWorkflows:
         was = "was" if ended.state is WorkflowState.CANCELED else "has"
         return f"Workflow {namespace}/{ended.workflow} {was} {ended.state}: create another"
 
+    def why_done(self, namespace: str, name: str) -> str:
+        """The same where that is as it should be: the last one has succeeded, and no other has come; else empty."""
+        hardware = NamespacedName(namespace, name)
+        ended = self._last(hardware) if hardware not in self._open and hardware not in self._held else None
+        return self.why_none(*hardware) if ended is not None and ended.state is WorkflowState.SUCCEEDED else ""
+
     @property
     def names(self) -> Collection[NamespacedName]:
         """All Workflows that have not ended, those that somebody holds among them."""

@@ -166,7 +166,7 @@ class EdgeStatus:
             fetched_bytes=counts.fetched_bytes,
             failures=sum(counts.failures.values()),
             from_cache=counts.opened[Source.CACHE] + counts.opened[Source.STALE],
-            from_upstream=counts.opened[Source.UPSTREAM] + counts.opened[Source.PEER],
+            from_upstream=sum(counts.opened[one] for one in (Source.UPSTREAM, Source.PEER, Source.UPSTREAM_EDGE)),
             downloads=tuple(
                 Download(
                     without_secrets(each.url),

@@ -45,7 +45,7 @@ class Caches:
 
     # --- asking ---
 
-    async def find(self, key: str, pin: str, avoided: Collection[str]) -> Offer | None:
+    async def find(self, key: str, _url: str, pin: str, avoided: Collection[str]) -> Offer | None:
         """See `edge.artifacts.PeerCaches`."""
         clock = self._membership.clock
         deadline = clock() + PATIENCE_SECONDS

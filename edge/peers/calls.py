@@ -12,13 +12,18 @@ from edge.artifacts import Offer, PeerError, PeerResponse, Timeouts
 from edge.peers.messages import (
     ARTIFACTS,
     ASK,
+    CHAIN,
+    FETCH,
     HAPPENED,
     HELLO,
     MAX_MESSAGE_BYTES,
     BatchReceipt,
     CacheQuery,
     CacheReply,
+    Chain,
     Edge,
+    FetchQuery,
+    FetchReply,
     MessageError,
 )
 from edge.peers.signatures import HEADER, Request, Signatures
@@ -76,6 +81,14 @@ class Calls:
         """Has it a file? Raises CallError."""
         return await self._post(authority, ASK, question.encoded(), CacheReply.read)
 
+    async def chain(self, authority: str) -> Chain:
+        """Through whom does it fetch? Raises CallError."""
+        return await self._post(authority, CHAIN, Chain().encoded(), Chain.read)
+
+    async def fetch(self, authority: str, question: FetchQuery, seconds: float) -> FetchReply:
+        """Let it get a file, within `seconds`. Raises CallError."""
+        return await self._post(authority, FETCH, question.encoded(), FetchReply.read, seconds + CALL_SECONDS)
+
     async def publish(self, authority: str, batch: bytes) -> BatchReceipt:
         """This has happened (`EventBatch`, encoded). Raises CallError."""
         return await self._post(authority, HAPPENED, batch, BatchReceipt.read)
@@ -114,9 +127,11 @@ class Calls:
                 lambda sha256, signature: self._signatures.is_digest(nonce, sha256, signature),
             )
 
-    async def _post(self, authority: str, target: str, body: bytes, read: Callable[[bytes], T]) -> T:
+    async def _post(
+        self, authority: str, target: str, body: bytes, read: Callable[[bytes], T], seconds: float = CALL_SECONDS
+    ) -> T:
         header, nonce = self._signatures.request(Request("POST", authority, target, body))
-        limits = aiohttp.ClientTimeout(total=CALL_SECONDS, sock_connect=CONNECT_SECONDS)
+        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
         headers = {HEADER: header, "Content-Type": "application/json"}
         try:
             async with self._open().post(

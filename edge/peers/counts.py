@@ -16,6 +16,9 @@ class Counts:
     hits: int = 0
     misses: int = 0
     damaged: int = 0
+    parent_hits: int = 0
+    parent_misses: int = 0
+    """Files that the upstream edge was asked for, and had or could not get."""
     served: int = 0
     served_bytes: int = 0
     sent: int = 0

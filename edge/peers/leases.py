@@ -38,7 +38,7 @@ DURATION_SECONDS: Final = 40
 ABANDONED_SECONDS: Final = 86_400.0
 MAX_LEASES: Final = 500
 MAX_ADDRESSES: Final = 64
-_AUTHORITY = re.compile(r"([0-9.]{7,15}):([0-9]{1,5})")
+_AUTHORITY = re.compile(r"(?:([0-9.]{7,15})|\[([0-9a-f:.]{2,39})\]):([0-9]{1,5})")
 
 
 class EdgeLeases:
@@ -144,7 +144,8 @@ class EdgeLeases:
 
 def lease_name(authority: str) -> str:
     """That of the edge at this `address:port`."""
-    return f"tinkedge-edge-{authority.partition(':')[0].replace('.', '-')}"
+    address = ipaddress.ip_address(authority.rpartition(":")[0].strip("[]"))
+    return f"tinkedge-edge-{address.exploded.replace('.', '-').replace(':', '-')}"
 
 
 def addresses(lease: Raw) -> set[str]:
@@ -155,12 +156,12 @@ def addresses(lease: Raw) -> set[str]:
 
 
 def is_authority(word: str) -> bool:
-    """Whether it is an IPv4 address and a port, `10.1.0.2:7080`."""
+    """Whether it is an address and a port, `10.1.0.2:7080` or `[fd00::2]:7080`."""
     match = _AUTHORITY.fullmatch(word)
-    if match is None or not 0 < int(match[2]) < 65536:
+    if match is None or not 0 < int(match[3]) < 65536:
         return False
     try:
-        ipaddress.IPv4Address(match[1])
+        ipaddress.ip_address(match[1] or match[2])
     except ValueError:
         return False
     return True

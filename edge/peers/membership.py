@@ -14,10 +14,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import ip_address, ip_network
 from typing import Final
 
-from edge.peers.messages import Edge
+from edge.peers.messages import Edge, Place, Place6
 
 LIVING_SECONDS: Final = 3.5
 REMEMBERED_SECONDS: Final = 600.0
@@ -126,7 +126,7 @@ class Membership:
             if known.authority:
                 found.add(known.authority)
             elif known.edge.http_port:
-                found |= {f"{place.address}:{known.edge.http_port}" for place in known.edge.places}
+                found.update(known.edge.authorities)
         return found
 
     def lives(self, name: str) -> bool:
@@ -154,7 +154,8 @@ class Membership:
         """Where the machine `key`, which has reached this edge, `own`, at `address`, can go on with another one.
 
         That is an address of the same network, or one of an edge that has no network with this one in common, so that
-        there are routers in between anyway. Machines begin with different ones.
+        there are routers in between anyway; always one of the family that the machine has come by. Machines begin with
+        different ones.
         """
         found = []
         for peer in sorted(self.living, key=lambda peer: _weight(peer.id, key), reverse=True):
@@ -177,13 +178,14 @@ class Membership:
 
 
 def _address(edge: Edge, own: Edge, address: str) -> str:
-    here = {IPv4Network(place.network) for place in own.places if place.address == address}
-    for place in edge.places:
-        if place.address != address and any(IPv4Address(place.address) in network for network in here):
+    ours: tuple[Place | Place6, ...] = own.places6 if ":" in address else own.places
+    theirs: tuple[Place | Place6, ...] = edge.places6 if ":" in address else edge.places
+    here = {ip_network(place.network) for place in ours if place.address == address}
+    for place in theirs:
+        if place.address != address and any(ip_address(place.address) in network for network in here):
             return place.address
-    theirs = {place.network for place in edge.places}
-    is_routed = bool(here) and theirs.isdisjoint(place.network for place in own.places)
-    return edge.places[0].address if is_routed and edge.places else ""
+    is_routed = bool(here) and {place.network for place in theirs}.isdisjoint(place.network for place in ours)
+    return theirs[0].address if is_routed and theirs else ""
 
 
 def _weight(name: str, key: str) -> bytes:

@@ -3,6 +3,8 @@
 POST /peers/hello                       who are you, and where are you     Edge      -> Edge
 POST /peers/ask                         have you this file              CacheQuery -> CacheReply
 POST /peers/happened                    this was seen of machines here        EventBatch -> BatchReceipt
+POST /peers/chain                       through whom do you fetch           Chain      -> Chain
+POST /peers/fetch                       get this file, and I from you       FetchQuery -> FetchReply
 GET  /peers/artifacts/KEY/VERSION       its bytes, with `Range`, and a signed SHA-256 behind them
 """
 
@@ -13,16 +15,23 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from tink.net.host_port import join_host_port
+
 MAX_MESSAGE_BYTES: Final = 16 << 10
 MAX_BATCH_BYTES: Final = 256 << 10
 """Of a message that tells what happened."""
 MAX_BATCH_EVENTS: Final = 1000
+MAX_CHAIN: Final = 8
+"""Edges that fetch through one another."""
+MAX_URL: Final = 8192
 MAX_PLACES: Final = 64
 """Networks of one edge."""
 
 HELLO: Final = "/peers/hello"
 ASK: Final = "/peers/ask"
 HAPPENED: Final = "/peers/happened"
+CHAIN: Final = "/peers/chain"
+FETCH: Final = "/peers/fetch"
 ARTIFACTS: Final = "/peers/artifacts"
 
 
@@ -38,12 +47,25 @@ def _network(value: str) -> str:
     return str(ipaddress.IPv4Network(value))
 
 
+def _host6(value: str) -> str:
+    address = ipaddress.IPv6Address(value)
+    if address.scope_id is not None:
+        raise ValueError("a zone is of one host alone")
+    return str(address)
+
+
+def _network6(value: str) -> str:
+    return str(ipaddress.IPv6Network(value))
+
+
 Key = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Pin = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 EdgeId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Address = Annotated[str, Field(max_length=15), AfterValidator(_host)]
 Network = Annotated[str, Field(max_length=18), AfterValidator(_network)]
+Address6 = Annotated[str, Field(max_length=39), AfterValidator(_host6)]
+Network6 = Annotated[str, Field(max_length=43), AfterValidator(_network6)]
 
 
 class _Message(BaseModel):
@@ -76,6 +98,13 @@ class Place(_Message):
     network: Network
 
 
+class Place6(_Message):
+    """The same of IPv6: in a field of its own, for edges of older versions take no such address in `places`."""
+
+    address: Address6
+    network: Network6
+
+
 class Edge(_Message):
     """An edge of the site. `server_port` is that of the gRPC server at the same addresses; 0: agents are sent
     elsewhere. `dhcp`: it answers DHCP for the same machines.
@@ -83,9 +112,20 @@ class Edge(_Message):
 
     id: EdgeId
     places: Annotated[tuple[Place, ...], Field(max_length=MAX_PLACES, strict=False)]
+    places6: Annotated[tuple[Place6, ...], Field(max_length=MAX_PLACES, strict=False)] = ()
     http_port: Port
     server_port: Port = 0
     dhcp: bool = True
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Those of all its places, of IPv4 first."""
+        return (*(place.address for place in self.places), *(place.address for place in self.places6))
+
+    @property
+    def authorities(self) -> tuple[str, ...]:
+        """The same with the port of its HTTP, as they stand in URLs."""
+        return tuple(join_host_port(address, self.http_port) for address in self.addresses)
 
 
 class CacheQuery(_Message):
@@ -115,6 +155,29 @@ class CacheReply(_Message):
     held: HeldCopy | None = None
     fetching: bool = False
     claimed: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""
+
+
+Edges = Annotated[tuple[EdgeId, ...], Field(max_length=MAX_CHAIN, strict=False)]
+
+
+class Chain(_Message):
+    """The edges that one fetches through, itself first; who asks says nothing of itself."""
+
+    edges: Edges = ()
+
+
+class FetchQuery(_Message):
+    """Get the artifact of `url`, with the SHA-256 `pin` if the OSIE has one."""
+
+    url: Annotated[str, Field(min_length=8, max_length=MAX_URL)]
+    pin: Pin = ""
+
+
+class FetchReply(_Message):
+    """`held`: it is there, or on its way; None: why not, for people."""
+
+    held: HeldCopy | None = None
+    trouble: Annotated[str, Field(max_length=200)] = ""
 
 
 class EventBatch(_Message):

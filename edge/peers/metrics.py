@@ -28,6 +28,12 @@ def peer_metrics(peers: Peers) -> Iterator[Metric]:
     text = "Files that other edges were asked for, by whether one had them."
     lookups = {("hit",): counts.hits, ("miss",): counts.misses, ("damaged",): counts.damaged}
     yield counter("tinkedge_peer_lookups", text, ["result"], lookups)
+    if peers.upstream is not None:
+        text = "Whether files are fetched through the upstream edge: 0 while it is away or leads in a circle."
+        yield gauge("tinkedge_upstream_edge_used", text, [], {(): int(peers.upstream.is_used)})
+        text = "Files that the upstream edge was asked for, by whether it had them or could get them."
+        lookups = {("hit",): counts.parent_hits, ("miss",): counts.parent_misses}
+        yield counter("tinkedge_upstream_edge_lookups", text, ["result"], lookups)
     yield counter("tinkedge_peer_served", "Files that other edges were sent.", [], {(): counts.served})
     text = "Bytes of files that other edges were sent."
     yield counter("tinkedge_peer_served_bytes", text, [], {(): counts.served_bytes})

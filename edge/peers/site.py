@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from edge.artifacts import Artifact, ArtifactCache
+from edge.artifacts import Artifact, ArtifactCache, PeerCaches
 from edge.journey.events import Notice, Outcome
 from edge.journey.history import EDGE, SERVER
 from edge.journey.recorder import Journey
@@ -23,10 +23,21 @@ from edge.peers.calls import CallError, Calls, RefusedError
 from edge.peers.claims import Claims
 from edge.peers.counts import Counts
 from edge.peers.membership import Alternative, Change, Membership, Peer
-from edge.peers.messages import BatchReceipt, CacheQuery, Edge, EventBatch, MessageError, Place
+from edge.peers.messages import (
+    BatchReceipt,
+    CacheQuery,
+    Chain,
+    Edge,
+    EventBatch,
+    FetchQuery,
+    MessageError,
+    Place,
+    Place6,
+)
 from edge.peers.publisher import EventPublisher
 from edge.peers.receiver import EventReceiver, Publisher
 from edge.peers.signatures import Refusal, Request, Signatures, StrangerError, VerifiedRequest
+from edge.peers.upstream_edge import UpstreamEdge, chain_of, fetched
 from tink.files.key_file import KeyFile
 from tink.limits.once_per import OncePer
 
@@ -58,14 +69,17 @@ class Peers:
         journey: Journey | None = None,
         kept: Callable[[Happened], None] = lambda _: None,
         reports: KeyFile | None = None,
+        upstream: str = "",
+        downstream: bool = False,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`keys` sign. The ports are this edge's, `server_port` 0 where agents are sent elsewhere; `dhcp`: it answers
-        DHCP. `named` are `address:port` of other edges. `changed` and `announce` hear when one comes or goes.
-        What happens to machines is told to the others and heard from them, if there is a `journey`; `kept` hears of
-        what they have told. `reports` are the keys of servers that run apart, which tell what agents do, and no more.
-        `clock` gives monotonic seconds, `now` Unix seconds.
+        DHCP. `named` are `address:port` of other edges, IPv6 in brackets. `changed` and `announce` hear when one comes
+        or goes. What happens to machines is told to the others and heard from them, if there is a `journey`; `kept`
+        hears of what they have told. `reports` are the keys of servers that run apart, which tell what agents do, and
+        no more. `upstream` is `address:port` of the edge that files are fetched through (empty: none is);
+        `downstream`: files are fetched for other edges. `clock` gives monotonic seconds, `now` Unix seconds.
         """
         self.counts = Counts()
         self.signatures = Signatures(keys, now)
@@ -75,7 +89,13 @@ class Peers:
         self._membership = Membership(self.own.id, clock)
         self._claims = Claims(clock, self._membership.lives)
         self._calls = Calls(self.signatures)
-        self.caches = Caches(self._membership, self._claims, self._calls, self.counts)
+        self.caches: PeerCaches = Caches(self._membership, self._claims, self._calls, self.counts)
+        self.upstream: UpstreamEdge | None = None
+        if upstream:
+            self.caches = self.upstream = UpstreamEdge(
+                upstream, self.own.id, self._calls, self.caches, self.counts, clock=clock, announce=self._say_upstream
+            )
+        self._downstream = downstream
         self._named = frozenset(named)
         self._found: frozenset[str] = frozenset()
         self._changed = changed
@@ -94,9 +114,14 @@ class Peers:
     # --- what this edge is ---
 
     def place(self, places: Iterable[tuple[str, str]]) -> None:
-        """This edge is at these addresses now, each with its network (CIDR)."""
-        found = tuple(Place(address=address, network=network) for address, network in places)
-        self.own = self.own.model_copy(update={"places": found})
+        """This edge is at these addresses now, of both families, each with its network (CIDR)."""
+        found, found6 = [], []
+        for address, network in places:
+            if ":" in address:
+                found6.append(Place6(address=address, network=network))
+            else:
+                found.append(Place(address=address, network=network))
+        self.own = self.own.model_copy(update={"places": tuple(found), "places6": tuple(found6)})
 
     def share(self, cache: ArtifactCache) -> None:
         """Others may have what is in there."""
@@ -113,13 +138,18 @@ class Peers:
         """The others that answer."""
         return self._membership.living
 
+    def known(self) -> tuple[str, list[tuple[str, str]]]:
+        """This edge and those that live, with where they are asked: for `edge.peers.told`."""
+        others = [(peer.edge.encoded().decode(), peer.authority) for peer in self.living]
+        return self.own.encoded().decode(), others
+
     @property
     def publishers(self) -> list[Publisher]:
         """The edges and servers that have told what machines do, a moment ago."""
         return self._receiver.publishers if self._receiver is not None else []
 
     def _name(self) -> str:
-        return self.own.places[0].address if self.own.places else self.own.id[:8]
+        return self.own.addresses[0] if self.own.addresses else self.own.id[:8]
 
     def _receivers(self) -> list[str]:
         return [peer.authority for peer in self.living]
@@ -142,6 +172,8 @@ class Peers:
         """Say hello again and again, and tell what machines do, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look_again_and_again())
+            if self.upstream is not None:
+                tasks.create_task(self.upstream.run())
             if self._publisher is not None:
                 tasks.create_task(self._publisher.run())
 
@@ -153,8 +185,8 @@ class Peers:
 
     async def look(self) -> None:
         """Say hello once to everybody, and tell what has changed."""
-        own = {f"{place.address}:{self.own.http_port}" for place in self.own.places}
-        authorities = sorted((self._named | self._found | self._membership.authorities) - own)[:MAX_AUTHORITIES]
+        there = self._named | self._found | self._membership.authorities
+        authorities = sorted(there.difference(self.own.authorities))[:MAX_AUTHORITIES]
         await asyncio.gather(*map(self._hello, authorities))
         self._tell()
 
@@ -178,7 +210,7 @@ class Peers:
         self._changed(*self._membership.addresses)
 
     def _say(self, change: Change) -> None:
-        where = ", ".join(place.address for place in change.edge.places) or change.edge.id[:8]
+        where = ", ".join(change.edge.addresses) or change.edge.id[:8]
         if change.living:
             line = f"the edge at {where} is there: it shares its cache, and machines can go on with it"
         else:
@@ -186,6 +218,11 @@ class Peers:
         log.log(logging.INFO if change.living else logging.WARNING, "%s", line)
         outcome = Outcome.OK if change.living else Outcome.FAILED
         self._announce(Notice(self._now(), outcome, line, {"edge": where}))
+
+    def _say_upstream(self, well: bool, line: str) -> None:
+        log.log(logging.INFO if well else logging.WARNING, "%s", line)
+        where = self.upstream.authority if self.upstream is not None else ""
+        self._announce(Notice(self._now(), Outcome.OK if well else Outcome.FAILED, line, {"edge": where}))
 
     # --- what others ask ---
 
@@ -219,6 +256,24 @@ class Peers:
     def ask(self, content: bytes, asked: VerifiedRequest) -> bytes:
         """The answer to ASK. Raises MessageError."""
         return reply(CacheQuery.read(content), asked.edge, self._cache, self._claims).encoded()
+
+    def chain(self, content: bytes) -> bytes:
+        """The answer to CHAIN. Raises MessageError."""
+        Chain.read(content)
+        self._fetches_for_others()
+        return chain_of(self.upstream, self.own.id).encoded()
+
+    async def fetch(self, content: bytes, asked: VerifiedRequest) -> bytes:
+        """The answer to FETCH. Raises MessageError."""
+        question = FetchQuery.read(content)
+        cache = self._fetches_for_others()
+        chain = chain_of(self.upstream, self.own.id).edges
+        return (await fetched(question, asked.edge, chain, cache, self._clock)).encoded()
+
+    def _fetches_for_others(self) -> ArtifactCache:
+        if not self._downstream or self._cache is None:
+            raise MessageError("this edge has no --downstream-edges")
+        return self._cache
 
     async def happened(self, content: bytes, signatures: Signatures) -> bytes:
         """The answer to HAPPENED, signed with `signatures`. Raises MessageError."""

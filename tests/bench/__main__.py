@@ -23,8 +23,10 @@ from tests.bench import (
     api,
     convert,
     dhcp,
+    dhcp6,
     fleet,
     http_files,
+    image2disk,
     kubernetes,
     memory,
     metadata,
@@ -33,6 +35,7 @@ from tests.bench import (
     sites,
     templates,
     tftp,
+    workers,
     workflows,
 )
 from tests.bench.bed import BenchError, cores
@@ -43,14 +46,17 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "metadata": metadata.run,
     "tftp": tftp.run,
     "dhcp": dhcp.run,
+    "dhcp6": dhcp6.run,
     "memory": memory.run,
     "templates": templates.run,
     "convert": convert.run,
+    "image2disk": image2disk.run,
     "api": api.run,
     "workflows": workflows.run,
     "older": older_agents.run,
     "page": page.run,
     "sites": sites.run,
+    "workers": workers.run,
     "fleet": fleet.run,
 }
 LIMIT_SECONDS = 2400

@@ -16,12 +16,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from ipaddress import IPv6Address
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 SERVER_IP = "10.67.0.1"
 NETWORK, NETMASK = "10.64.0.0/12", "255.240.0.0"
+SERVER_IP6, CLIENT_IP6, NETWORK6 = "fd67::1", "fd67::2", "fd67::/64"
 _CROWD = ("10.64.0.0/12", "10.67.0.0/17", "10.67.128.0/17")
 """NETWORK, and more narrowly than the cable's own route all that would go by that."""
 HTTP_PORT = 7080
@@ -52,6 +54,11 @@ def installed(program: str) -> str | None:
 def machine_ip(number: int) -> str:
     """The address of the machine numbered from 0; the first CLIENTS of them are the client's. All are in NETWORK."""
     return f"10.{67 + number // 50_000}.{number // 200 % 250}.{2 + number % 200}"
+
+
+def machine_ip6(number: int) -> str:
+    """Its IPv6 address, in NETWORK6."""
+    return f"fd67::1:{number >> 16:x}:{number & 0xFFFF:x}"
 
 
 def python(module: str, **arguments: Any) -> list[str]:
@@ -153,6 +160,11 @@ class Cable:
         for namespace in (self._server, self._client):
             subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
 
+    def ipv6(self) -> None:
+        """From now on both ends have an IPv6 address, SERVER_IP6 and CLIENT_IP6."""
+        for namespace, name, address in ((self._server, "srv0", SERVER_IP6), (self._client, "eth0", CLIENT_IP6)):
+            _ip("-n", namespace, "addr", "add", f"{address}/64", "dev", name, "nodad")
+
     def crowd(self, mac: str) -> None:
         """From now on the client has all addresses of NETWORK (`machine_ip` of any number).
 
@@ -207,13 +219,14 @@ def _ip(*words: str) -> None:
 
 
 def _listens(pid: int, protocol: str, port: int) -> bool:
-    """Whether somebody in the process's namespace has the port open."""
+    """Whether somebody in the process's namespace has the port open; `protocol` is tcp, udp or udp6."""
     try:
         lines = Path(f"/proc/{pid}/net/{protocol}").read_text().splitlines()[1:]
     except OSError:
         return False
     # Before nsenter has entered, these are the sockets of the host: tell by the address of ours.
-    addresses = {f"{address}:{port:04X}" for address in (_hex(SERVER_IP), _hex("127.0.0.1"), "00000000")}
+    own = ("0" * 32, _hex6(SERVER_IP6)) if protocol == "udp6" else (_hex(SERVER_IP), _hex("127.0.0.1"), "00000000")
+    addresses = {f"{address}:{port:04X}" for address in own}
     return _entered(pid) and any(line.split()[1] in addresses and _open(line, protocol) for line in lines)
 
 
@@ -223,6 +236,11 @@ def _entered(pid: int) -> bool:
 
 def _open(line: str, protocol: str) -> bool:
     return line.split()[3] == ("0A" if protocol == "tcp" else "07")  # LISTEN, or unconnected UDP
+
+
+def _hex6(address: str) -> str:
+    packed = IPv6Address(address).packed
+    return "".join(packed[at : at + 4][::-1].hex() for at in range(0, 16, 4)).upper()
 
 
 def _hex(address: str) -> str:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from ipaddress import ip_network
+from ipaddress import IPv6Address, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from edge.callers import Callers, token_keys
 from edge.composition.logs import set_up
 from edge.composition.process import settle
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
+from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
 from edge.http import MachineApp, MetadataSettings, machine_runner
 from edge.journey.expectations import Expectations, Facts, Story
 from edge.journey.recorder import Journey
@@ -34,7 +35,7 @@ from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
-from tests.bench.bed import CLIENTS, HTTP_PORT, NETMASK, SERVER_IP, machine_ip
+from tests.bench.bed import CLIENTS, HTTP_PORT, NETMASK, NETWORK6, SERVER_IP, SERVER_IP6, machine_ip, machine_ip6
 from tink.apiserver import ApiServer
 from tink.net.outbound import Reach
 
@@ -181,6 +182,28 @@ async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, 
     exit_stack.push_async_callback(server.stop)
 
 
+async def dhcp6(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, count: int) -> None:
+    """The DHCPv6 server, with reservations for the first `count` machines."""
+    settings = Settings6(
+        IPv6Address(SERVER_IP6),
+        f"http://[{SERVER_IP6}]:{HTTP_PORT}",
+        server_duid(b"\2bench"),
+        (IPv6Network(NETWORK6),),
+    )
+    known, binaries = Inventory(), _binaries(directory)
+    responder = Responder6(known, settings, journey.record, time.monotonic, binaries, NetbootPolicy())
+    known.on_change(responder.machine_changed)
+    for number in range(count):
+        found = machine(number)
+        ipv6 = {"address": machine_ip6(number), "nameservers": [SERVER_IP6]}
+        found["spec"]["networkInterfaces"][mac(number)]["dhcp"]["ipv6"] = ipv6
+        known.apply(found)
+    settle(huge_pages=True)
+    server = Dhcp6Server(responder, "srv0")
+    await server.start()
+    exit_stack.push_async_callback(server.stop)
+
+
 async def tftp_and_dhcp(
     exit_stack: AsyncExitStack, journey: Journey, *, directory: str, clients: int, first: int, count: int
 ) -> None:
@@ -236,6 +259,7 @@ def main(arguments: dict[str, Any]) -> None:
         "metadata": metadata,
         "tftp": tftp,
         "dhcp": dhcp,
+        "dhcp6": dhcp6,
         "tftp_and_dhcp": tftp_and_dhcp,
         "api": api,
     }

@@ -2,7 +2,7 @@
 
     python tests/boot/netboot.py --firmware uefi --until 'script sent' [--spec JSON] [--beside-dnsmasq] [--vlan N]
         [--osie DIR] [--memory MIB] [--ipv6] [--host-clock] [--medium cdrom|usb] [--static] [--kernel FILE]
-        [--uki FILE] [-- UP-FLAGS]
+        [--uki FILE] [--type COMMAND] [-- UP-FLAGS]
 
 A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
 or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
@@ -39,6 +39,7 @@ from edge.journey.follow import follow
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
 from edge.lab.rack import IPV6, Rack, RackNetwork
 from edge.lab.shell import Daemon, run
+from tests.boot.boards import ARM64_KERNEL, Board, BoardMachine
 
 # linux/if_tun.h, if_packet.h, if_ether.h
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
@@ -48,42 +49,6 @@ MAC, ADDRESS, ADDRESS6 = "52:54:00:12:34:56", "172.31.77.10", "fd31:77::10"
 _ICOUNT = 5
 """32 ns an instruction: UEFI computes while it waits, for offers of other DHCP servers and for answers that never come.
 By such a clock its four seconds are over after half a second, and what it asks again, it still asks again."""
-
-
-UBOOT = "u-boot"
-"""Beside the lab's firmware: Debian's U-Boot on QEMU's arm64 board (`deploy/setup.sh u-boot`)."""
-
-# An arm64 kernel that writes its device tree, without NULs, to the serial port of QEMU's board `virt`, and switches it
-# off (Linux, Documentation/arch/arm64/booting.rst; DEN0022, SYSTEM_OFF).
-_BRANCH, _FLAGS, _ARM64_MAGIC = 0x14000010, 0xA, 0x644D5241
-_CODE = (
-    *(0xB9400401, 0x5AC00821),  # w1 = the size of the tree at x0, which is big-endian
-    0xD2A12002,  # x2 = the data register of the PL011
-    *(0x340000C1, 0x38401403, 0x51000421),  # for each byte of it
-    *(0x34FFFFA3, 0xB9000043, 0x17FFFFFB),  # to the port, if it is none of NUL
-    *(0x52B08000, 0x72800100, 0xD4000002, 0x14000000),
-)
-ARM64_KERNEL = struct.pack("<IIQQQQQQII", _BRANCH, 0, 0, 65536, _FLAGS, 0, 0, 0, _ARM64_MAGIC, 0)
-ARM64_KERNEL += struct.pack(f"<{len(_CODE)}I", *_CODE)
-
-
-class UBootMachine(Machine):
-    """An arm64 machine without a disk, whose firmware is U-Boot."""
-
-    async def power_on(self) -> None:
-        self.screen.touch()
-        self._process = await Daemon.start("machine", self._command(), self.screen.with_name("qemu.log"))
-
-    def _command(self) -> list[str | Path]:
-        beside = Path(sys.prefix) / "bin" / "qemu-system-aarch64"
-        return [
-            beside if beside.exists() else "qemu-system-aarch64",
-            *("-machine", "virt", "-cpu", "cortex-a57", "-m", str(self.settings.memory_mib), "-nodefaults"),
-            *("-display", "none", "-monitor", "none", "-bios", Path(sys.prefix) / "u-boot" / "u-boot.bin"),
-            *("-chardev", f"file,id=screen,path={self.screen}", "-serial", "chardev:screen"),
-            *("-netdev", f"tap,id=net,ifname={self.settings.tap},script=no,downscript=no"),
-            *("-device", f"virtio-net-device,netdev=net,mac={self.settings.mac}"),
-        ]
 
 
 class Watched:
@@ -136,6 +101,7 @@ def manifests(directory: Path, spec: dict[str, Any], osie_dir: Path, *, ipv6: bo
 
 async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncExitStack) -> Watched:
     network = IPV6 if arguments.ipv6 else RackNetwork()
+    board = Board(arguments.firmware) if arguments.firmware in set(Board) else None
     rack = Rack(network)
     stack.push_async_callback(rack.down)
     await rack.up()
@@ -145,7 +111,7 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
         osie_dir.mkdir()
         for part in ("kernel", "initrd"):
             (osie_dir / part).write_bytes(b"MZ no kernel" * 10000)
-        if arguments.firmware == UBOOT:
+        if board in (Board.U_BOOT, Board.U_BOOT_NEW):
             (osie_dir / "kernel").write_bytes(ARM64_KERNEL.ljust(1 << 20, b"\0"))
     if arguments.kernel is not None:
         shutil.copyfile(arguments.kernel, osie_dir / "kernel")
@@ -168,8 +134,8 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     edge = await Daemon.start("up", up, log)
     stack.push_async_callback(edge.stop)
     await _ready(edge, network.host)
-    is_uboot, memory = arguments.firmware == UBOOT, 1024 if arguments.uki else arguments.memory  # a UKI: a whole OSIE
-    firmware = Firmware.BIOS if is_uboot else Firmware(arguments.firmware)
+    memory = 1024 if arguments.uki else arguments.memory  # a UKI: a whole OSIE
+    firmware = Firmware.BIOS if board else Firmware(arguments.firmware)
     # A kernel, firmware that boots by IPv6 or from a medium, go by the host's clock.
     by_host = arguments.osie or arguments.uki or arguments.medium or arguments.ipv6 or arguments.host_clock
     more = {"memory_mib": memory, "ipv6": arguments.ipv6, "icount": None if by_host else _ICOUNT}
@@ -179,7 +145,7 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
         await _fetch_medium(network.address, directory / "data", image, static=arguments.static)
         settings = replace(settings, medium=image, drive=Drive(arguments.medium))
     asked = _count_dhcp(network.tap, stack)
-    machine = (UBootMachine if is_uboot else Machine)(settings, directory)
+    machine = BoardMachine(board, settings, directory, tuple(arguments.type)) if board else Machine(settings, directory)
     watched = Watched(arguments.until, directory / "data")
     stack.push_async_callback(machine.power_off)
     await machine.power_on()
@@ -304,7 +270,8 @@ async def _ready(edge: Daemon, address: str) -> None:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--firmware", choices=[*map(str, Firmware), UBOOT], required=True)
+    parser.add_argument("--firmware", choices=[*map(str, Firmware), *map(str, Board)], required=True)
+    parser.add_argument("--type", action="append", default=[], help="a command for U-Boot's console, repeatable")
     parser.add_argument("--until", required=True)
     parser.add_argument("--within", type=float, default=50)
     parser.add_argument("--linger", type=float, default=0)

@@ -91,7 +91,8 @@ def test_machine_with_secure_boot_boots_by_shim_and_grub_over_http_to_succeeded(
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("firmware", "drive", "how"), [("bios", "cdrom", "static"), ("uefi", "usb", "static"), ("uefi", "cdrom", "dhcp")]
+    ("firmware", "drive", "how"),
+    [("bios", "cdrom", "static"), ("bios", "usb", "static"), ("uefi", "usb", "static"), ("uefi", "cdrom", "dhcp")],
 )
 def test_machine_boots_from_its_medium_to_succeeded_without_dhcp_where_it_has_the_address(
     lab: Run, firmware: str, drive: str, how: str

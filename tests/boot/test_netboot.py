@@ -81,6 +81,7 @@ def boot() -> Boot:
         within: float = 50,
         ipv6: bool = False,
         healthy: bool = True,
+        typed: tuple[str, ...] = (),
     ) -> Report:
         command = [sys.executable, PROGRAM, "--firmware", firmware, "--until", until]
         command += [
@@ -99,6 +100,7 @@ def boot() -> Boot:
             *(["--static"] if static else []),
             *(["--kernel", str(kernel)] if kernel is not None else []),
             *(["--uki", str(uki)] if uki is not None else []),
+            *(word for line in typed for word in ("--type", line)),
         ]
         command += ["--", *up]
         if ipxe is not None:
@@ -170,6 +172,35 @@ def test_u_boot_gets_its_script_kernel_and_initrd_and_starts_the_kernel(boot: Bo
 def test_refused_u_boot_shows_why(boot: Boot) -> None:
     report = boot("u-boot", "screen: .*TFTP error: .*disableNetboot", spec=REFUSED)
     assert "script ok" not in report.steps(), report
+
+
+@pytest.mark.soak
+def test_new_u_boot_boots_by_its_script_once_it_knows_the_name(boot: Boot) -> None:
+    typed = ("setenv boot_script_dhcp boot.scr.uimg", "bootflow scan -b")
+    report = boot("u-boot-new", f"screen: .*worker_id={MAC}", typed=typed, host_clock=True)
+    assert report.steps() == ["dhcp ok", "script ok", "kernel ok", "initrd ok"], report
+
+
+@pytest.mark.soak
+def test_new_u_boot_fetches_the_kernel_by_http_where_it_is_told_the_port(boot: Boot) -> None:
+    typed = ("dhcp", "setenv httpdstp 7080", "wget ${kernel_addr_r} 172.31.77.1:/osie/stub/kernel")
+    report = boot("u-boot-new", "kernel of OSIE default/stub sent: .*file", typed=typed, host_clock=True)
+    assert report.steps() == ["dhcp ok", "script ok", "kernel ok"], report
+
+
+RISCV64_KERNEL = Path(sys.prefix) / "kernel-riscv64" / "vmlinux"
+"""Debian 13's (`deploy/setup.sh riscv64`)."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("firmware", ["uefi-riscv64", "u-boot-riscv64"])
+def test_riscv64_machine_gets_from_power_on_to_its_kernel(boot: Boot, firmware: str) -> None:
+    """There is no OSIE for it: the kernel can't mount a root file system."""
+    spec = {"kernelParams": ["earlycon=sbi", "console=ttyS0"]}
+    more = {"memory": 1024, "kernel": RISCV64_KERNEL, "spec": spec, "host_clock": True, "within": 90}
+    # The board has no clock that the machine could be right by.
+    report = boot(firmware, "screen: .*Unable to mount root fs", ipxe=NEW_IPXE, healthy=False, **more)
+    assert [step for step in report.steps() if step.endswith("ok")][-3:] == ["script ok", "kernel ok", "initrd ok"]
 
 
 @pytest.mark.parametrize("firmware", ["bios", "uefi"])

@@ -199,7 +199,7 @@ class Flight:
             raise UpstreamTimeoutError(self.url, f"not there within {self._services.timeouts.total:g} s")
         await self._hashed()
         self.stale, peers = False, self._services.peers
-        offer = await peers.find(self.key, self.pin, self._avoided) if peers is not None else None
+        offer = await peers.find(self.key, self.url, self.pin, self._avoided) if peers is not None else None
         if offer is not None and offer.copy.fresh > 0 and self._is_usable(offer):
             self.fresh = offer.copy.fresh
             return await self._accept(offer)
@@ -283,7 +283,7 @@ class Flight:
             self._drop_download()  # nobody has read of it, and all comes again
         download = await self._begin(answer) if self.download is None else self.download
         self._offer, self._signed_sha256 = offer or self._offer, ""
-        download.source = Source.PEER if offer is not None else Source.UPSTREAM
+        download.source = _source(offer)
         if offer is not None:
             download.withhold()
         if not self.answered.done():
@@ -491,6 +491,12 @@ class Flight:
     async def _checkpoint_done(self) -> None:
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
+
+
+def _source(offer: Offer | None) -> Source:
+    if offer is None:
+        return Source.UPSTREAM
+    return Source.UPSTREAM_EDGE if offer.is_parent else Source.PEER
 
 
 def _is_same(stored: Stored, copy: Copy) -> bool:

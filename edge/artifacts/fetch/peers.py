@@ -2,7 +2,8 @@
 
 `edge.peers` finds the edges and speaks with them; what it has to offer here is `PeerCaches`. A peer is asked for what
 it has and never made to fetch anything (RFC 9111 section 5.2.1.7, `only-if-cached`; RFC 2187 calls it a sibling), so no
-question goes in a circle: what it has is whole, or comes to it from the upstream itself at this moment.
+question goes in a circle: what it has is whole, or comes to it from the upstream itself at this moment. The one edge
+that fetches for this one, a parent, is `edge.peers.upstream_edge`.
 
 The body that a peer sends ends with a trailer of `TRAILER_BYTES`: its signature of the SHA-256 of the whole file.
 """
@@ -51,11 +52,13 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The copy of the edge `peer`, which is shown as `address` to people."""
+    """The copy of the edge `peer`, which is shown as `address` to people. `is_parent`: that edge fetches what it has
+    not (`--upstream-edge`), so it may be sending while it receives."""
 
     peer: str
     address: str
     copy: Copy
+    is_parent: bool = False
 
 
 class PeerResponse(UpstreamResponse):
@@ -105,8 +108,9 @@ class PeerResponse(UpstreamResponse):
 class PeerCaches(Protocol):
     """The other edges."""
 
-    async def find(self, key: str, pin: str, avoided: Collection[str]) -> Offer | None:
-        """The best copy of the artifact `key` that a peer has, or with the checksum `pin`, but for the peers `avoided`.
+    async def find(self, key: str, url: str, pin: str, avoided: Collection[str]) -> Offer | None:
+        """The best copy of the artifact `key`, which is that of `url`, or of one with the checksum `pin`, that a peer
+        has, but for the peers `avoided`.
 
         None, or a copy that is not fresh: this edge is the one to ask the upstream. It may take a while to say so,
         where another one is about to have it.

@@ -59,7 +59,8 @@ def disagreements(services: Services, options: Options) -> Iterator[Finding]:
 
 
 def _peers(options: Options) -> Iterator[Finding]:
-    given = [key for key in ("peer", "peer-group") if options.get(key.replace("-", "_"))]
+    names = ("peer", "peer-group", "upstream-edge", "downstream-edges")
+    given = [key for key in names if options.get(key.replace("-", "_"))]
     if given and "metadata_token_key" not in options:
         if options.get("reports_key") is None:
             yield Finding(
@@ -242,6 +243,9 @@ def _modes(services: Services, options: Options) -> Iterator[Finding]:
         )
     if options.get("tftp_single_port") and Service.TFTP not in services:
         yield Finding(("tftp-single-port",), "TFTP is disabled here", "leave it out", is_error=False)
+    if (options.get("workers") or 1) > 1 and not services & {Service.HTTP, Service.TFTP}:
+        message = "workers serve machines over HTTP and TFTP, and both are disabled here"
+        yield Finding(("workers",), message, "leave it out", is_error=False)
     if options.get("checkpoint_secrets") and not options.get("checkpoint", True):
         yield Finding(
             ("checkpoint-secrets", "checkpoint"),

@@ -129,6 +129,21 @@ _PEERS = (
         "--lease-namespace. Default: none are looked for.",
     ),
 )
+_UPSTREAM_EDGE = (
+    click.option(
+        "--upstream-edge",
+        type=types.upstream_edge,
+        default=None,
+        help="http://ADDRESS[:PORT] of an edge at another site: kernels and initrds are fetched through it, once for "
+        "both sites, and from their origins while it is away. It needs --downstream-edges, and both the same "
+        "--metadata-token-key.",
+    ),
+    click.option(
+        "--downstream-edges",
+        is_flag=True,
+        help="Fetch kernels and initrds for edges of other sites that name this one as --upstream-edge.",
+    ),
+)
 _REPORTS_KEY = click.option(
     "--reports-key",
     type=_PATH,
@@ -282,6 +297,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "--http-port", type=_PORT, default=DEFAULT_HTTP_PORT, help="Port of scripts, kernels and metadata."
         ),
         *_PEERS,
+        *_UPSTREAM_EDGE,
         _REPORTS_KEY,
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
@@ -359,6 +375,16 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             default="optional",
             help="Whether metadata is for requests with a session token only (IMDSv2: PUT /latest/api/token). Signed "
             "URLs need none.",
+        ),
+    ),
+    "workers": (
+        click.option(
+            "--workers",
+            type=click.IntRange(1, 64),
+            default=None,
+            help="Processes that serve machines over HTTP (scripts, files, metadata) and TFTP; DHCP, downloads from "
+            "upstreams and all else stay in one more. 1: it does everything. Default: for tinkedge edge with 4 "
+            "processors or more, one for each but one, up to 4; else 1.",
         ),
     ),
     "fast path": (
@@ -484,6 +510,8 @@ def serving(*groups: Service | str) -> Callable[[Command], Command]:
             options = [*_NETWORK, *options]
         if {Service.DHCP, Service.HTTP} & set(groups):
             options = [*options, *_OPTIONS["fast path"]]
+        if {Service.HTTP, Service.TFTP} & set(groups):
+            options = [*options, *_OPTIONS["workers"]]
         if {Service.HTTP, Service.SERVER, Service.CONTROLLER} & set(groups):
             options = [*options, namespaces]
         if ({Service.HTTP, Service.SERVER} & set(groups)) and Service.CONTROLLER not in groups:

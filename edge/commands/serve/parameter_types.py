@@ -48,13 +48,28 @@ def ip_or_all(text: str) -> str:
     return text if text in ("0.0.0.0", "::") else either.read(text)  # noqa: S104 - compared
 
 
-@parsed("ipv4[:port]")
+@parsed("ip[:port]")
 def edge_address(text: str) -> tuple[str, int]:
-    """Where another edge is, `10.1.0.3` or `10.1.0.3:7080`: the port is 0 where none is given, this edge's own then."""
-    address, colon, port = text.partition(":")
-    if colon and not _is_port(port):
-        raise ValueError(f"{text!r} must be like 10.1.0.3 or 10.1.0.3:7080")
-    return ipv4.read(address), int(port or 0)
+    """Where another edge is, `10.1.0.3`, `10.1.0.3:7080`, `fd00::3` or `[fd00::3]:7080`: the port is 0 where none is
+    given, this edge's own then.
+    """
+    if text.count(":") > 1 and not text.startswith("["):
+        return either.read(text), 0
+    match = re.fullmatch(r"(?:\[([^]]*)\]|([^:]*))(?::(.*))?", text, re.DOTALL)
+    if match is None or (match[3] is not None and not _is_port(match[3])):
+        raise ValueError(f"{text!r} must be like 10.1.0.3, 10.1.0.3:7080, fd00::3 or [fd00::3]:7080")
+    port = int(match[3] or 0)
+    return (either.read(match[1]) if match[2] is None else ipv4.read(match[2])), port
+
+
+@parsed("url")
+def upstream_edge(text: str) -> tuple[str, int]:
+    """An edge of another site, `http://10.1.0.3:7080`, as `edge_address` has it: what is asked there is signed for an
+    address, so names and https are not taken."""
+    plain = text.removeprefix("http://").removesuffix("/")
+    if "://" in plain or "/" in plain:
+        raise ValueError(f"{text!r} must be like http://10.1.0.3:7080: an address, without a path, not https")
+    return edge_address.read(plain)
 
 
 @parsed("kind=file")

@@ -40,6 +40,7 @@ from edge.composition.process import (
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.composition.stack import Stack
 from edge.composition.tasks import StackError
+from edge.composition.workers import WorkersError
 from edge.configuration import place
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.dhcp6 import Dhcp6ServerError
@@ -47,7 +48,6 @@ from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.telemetry import TracesError
 from edge.tftp import TftpServerError
 from ipxe.binaries import BinariesError
-from tink.apiserver import ApiServerError
 from tink.files.data_directory import DataDirectoryError
 from tink.files.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
@@ -60,7 +60,6 @@ log = logging.getLogger(__name__)
 _EXPECTED = (
     StackError,
     ApiError,
-    ApiServerError,
     BinariesError,
     DataDirectoryError,
     Dhcp6ServerError,
@@ -76,6 +75,7 @@ _EXPECTED = (
     TftpServerError,
     TlsError,
     TracesError,
+    WorkersError,
     OSError,
 )
 """The parts' own errors: they say what is wrong and what to do, so a trace would only hide that."""

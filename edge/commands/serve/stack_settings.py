@@ -11,6 +11,7 @@ import click
 
 from edge.commands.serve.agreement import Place, disagreements
 from edge.composition.host import HostError, Network, default_interface
+from edge.composition.processors import default_workers
 from edge.composition.settings import (
     DEFAULT_HTTP_PORT,
     EDGE,
@@ -23,6 +24,7 @@ from edge.composition.settings import (
 from edge.machines import DhcpMode, NetbootWhen
 from ipxe.binaries import BootPath
 from tink.controller import ControllerSettings
+from tink.net.host_port import join_host_port
 from tink.server import AgentAuth, OlderAgentAuth, ServerSettings, TlsFiles, TokenSettings
 from tink.webhooks import WebhookSettings
 
@@ -45,6 +47,8 @@ def settings(services: frozenset[Service], options: dict[str, Any], place: Place
     interfaces, public_ip = given.pop("interface", ()), given.pop("public_ip", None)
     ipv6 = given.pop("ipv6", False), given.pop("public_ipv6", None) or ""
     networks = _networks(interfaces, public_ip, *ipv6) if services & (EDGE | {Service.SERVER}) else (LOOPBACK,)
+    if given.get("workers", 1) is None:
+        given["workers"] = default_workers(services)
     edge = _edge(given)
     controller = _taken(ControllerSettings, given, history_limit="workflow_history_limit")
     controller["action_timeout"] = controller.get("action_timeout") or None
@@ -132,5 +136,8 @@ def _edge(given: dict[str, Any]) -> dict[str, Any]:
     if "imds_required" in edge:
         edge["imds_required"] = edge["imds_required"] == "required"
     if "peers" in edge:
-        edge["peers"] = tuple(f"{address}:{port or own_port}" for address, port in edge["peers"])
+        edge["peers"] = tuple(join_host_port(address, port or own_port) for address, port in edge["peers"])
+    if (upstream := edge.pop("upstream_edge", None)) is not None:
+        address, port = upstream
+        edge["upstream_edge"] = join_host_port(address, port or own_port)
     return edge

@@ -11,6 +11,7 @@ from edge.composition.checks.links import check_links
 from edge.composition.checks.names import osie_names
 from edge.composition.checks.running import running_edge
 from edge.composition.checks.space import check_space
+from edge.composition.checks.upstream import upstream_edge
 
 __all__ = [
     "Finding",
@@ -28,4 +29,5 @@ __all__ = [
     "note",
     "osie_names",
     "running_edge",
+    "upstream_edge",
 ]

@@ -26,7 +26,8 @@ def running_edge(data_dir: Path, address: str = "127.0.0.1", port: int = 7081) -
         yield note(name, f"none answers at {address} port {port} ({why})")
         return
     if status == 200:
-        yield Finding(name, True, "ready")
+        notes = text.strip().removeprefix("ok").removeprefix(": ")
+        yield Finding(name, True, f"ready; {notes}" if notes else "ready")
     else:
         text = text.strip().removeprefix("not ready: ")
         yield Finding(name, False, f"not ready: {text}", "mend that: it goes on by itself then; its log says more")

@@ -5,15 +5,26 @@ DHCP, TFTP, syslog, router advertisements and HTTP (`services`), and the gRPC se
 from edge.composition.networks.agents import AgentsAddresses, at_networks
 from edge.composition.networks.arriving import Arriving
 from edge.composition.networks.follow import HostNetworks
-from edge.composition.networks.services import NetworkServices, ServingError, Sites, tcp_advice
+from edge.composition.networks.services import (
+    MakeSite,
+    NetworkServices,
+    ServingError,
+    Sites,
+    Tftp,
+    sites_of,
+    tcp_advice,
+)
 
 __all__ = [
     "AgentsAddresses",
     "Arriving",
     "HostNetworks",
+    "MakeSite",
     "NetworkServices",
     "ServingError",
     "Sites",
+    "Tftp",
     "at_networks",
+    "sites_of",
     "tcp_advice",
 ]

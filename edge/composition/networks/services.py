@@ -21,7 +21,7 @@ from edge.dhcp import DhcpServer, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6
 from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, Advertised, RouterAdvertiser
 from edge.syslog import SyslogServer, SyslogServerError
-from edge.tftp import BootFiles, TftpServer
+from edge.tftp import BootFiles
 from tink.net.host_port import join_host_port
 
 log = logging.getLogger(__name__)
@@ -35,8 +35,27 @@ class ServingError(Exception):
 
 MakeResponder = Callable[[NetworkState], Responder]
 MakeResponder6 = Callable[[NetworkState], Responder6]
-MakeTftp = Callable[[NetworkState, str], tuple[BootFiles, TftpServer]]
-"""At this address."""
+
+
+class Tftp(Protocol):
+    """A TFTP server, or what has workers be one."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    def move_to_interface(self) -> bool: ...
+
+
+class Site(Protocol):
+    """Where an HTTP server listens, as with `web.TCPSite`. `start` raises OSError."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+MakeTftp = Callable[[NetworkState, str], tuple[BootFiles | None, Tftp]]
+"""At this address; without files where they are another process's."""
+MakeSite = Callable[[str, int], Site]
+"""At this address and port."""
 MakeSyslog = Callable[[NetworkState, str], SyslogServer]
 """At this address."""
 
@@ -97,8 +116,8 @@ class NetworkServices:
         self._dhcp: _Slot[DhcpServer] = _Slot()
         self._dhcp6: _Slot[Dhcp6Server] = _Slot()
         self._responder6: Responder6 | None = None
-        self._tftp: _Slot[TftpServer] = _Slot()
-        self._tftp6: _Slot[TftpServer] = _Slot()
+        self._tftp: _Slot[Tftp] = _Slot()
+        self._tftp6: _Slot[Tftp] = _Slot()
         self._syslog: _Slot[SyslogServer] = _Slot()
         self._syslog6: _Slot[SyslogServer] = _Slot()
         self._advertiser: _Slot[RouterAdvertiser] = _Slot()
@@ -175,12 +194,13 @@ class NetworkServices:
         self._responder6 = responder
         return Dhcp6Server(responder, state.interface)
 
-    def _tftp_server(self, family: str, files: BootFiles, server: TftpServer) -> TftpServer:
-        self._files[family] = files
+    def _tftp_server(self, family: str, files: BootFiles | None, server: Tftp) -> Tftp:
+        if files is not None:
+            self._files[family] = files
         return server
 
     @staticmethod
-    def _move_tftp(slot: _Slot[TftpServer], address: str, state: NetworkState) -> bool:
+    def _move_tftp(slot: _Slot[Tftp], address: str, state: NetworkState) -> bool:
         """Whether it goes on, with its transfers, on an interface of the same name that was made anew."""
         bound_to = (address, state.index)
         if slot.service is None or slot.bound_to[0] != address or slot.bound_to == bound_to:
@@ -193,14 +213,14 @@ class NetworkServices:
 class Sites:
     """Where one HTTP server listens: at each network's addresses; where one has gone, there until it has another."""
 
-    def __init__(self, runner: web.BaseRunner, port: int, what: str, flag: str) -> None:
+    def __init__(self, make_site: MakeSite, port: int, what: str, flag: str) -> None:
         """`what` it is and the `flag` of its port, for log lines and errors."""
-        self._runner = runner
+        self._make_site = make_site
         self._port = port
         self._what = what
         self._flag = flag
         self._wanted: dict[tuple[str, bool], str] = {}
-        self._open: dict[str, web.TCPSite] = {}
+        self._open: dict[str, Site] = {}
 
     async def follow(self, interface: str, address: str) -> None:
         """Listen at this address for the network of `interface`; empty: as before. Raises ServingError."""
@@ -212,8 +232,8 @@ class Sites:
         for gone in self._open.keys() - set(self._wanted.values()):
             await self._open.pop(gone).stop()  # connections go on, if the address does
 
-    async def _listen(self, address: str) -> web.TCPSite:
-        site = web.TCPSite(self._runner, address, self._port, backlog=_BACKLOG, reuse_address=True)
+    async def _listen(self, address: str) -> Site:
+        site = self._make_site(address, self._port)
         try:
             await site.start()
         except OSError as error:
@@ -222,6 +242,11 @@ class Sites:
             raise ServingError(f"{where}: {tcp_advice(error, self._port, self._flag)}") from error
         log.info("%s on %s", self._what, join_host_port(address, self._port))
         return site
+
+
+def sites_of(runner: web.BaseRunner) -> MakeSite:
+    """Of a server in this process."""
+    return lambda address, port: web.TCPSite(runner, address, port, backlog=_BACKLOG, reuse_address=True)
 
 
 def tcp_advice(error: OSError, port: int, flag: str) -> str:

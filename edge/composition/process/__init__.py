@@ -6,7 +6,7 @@ machines.
 """
 
 from edge.composition.process.health import HealthError, HealthServer, OperatorAddresses
-from edge.composition.process.heap import settle
+from edge.composition.process.heap import read_up, settle
 from edge.composition.process.notify import Notifier
 from edge.composition.process.reload import Reload, Step
 from edge.composition.process.status import report, status_line
@@ -20,6 +20,7 @@ __all__ = [
     "Reload",
     "Step",
     "Watchdog",
+    "read_up",
     "report",
     "settle",
     "starting",

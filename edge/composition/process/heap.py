@@ -7,6 +7,7 @@ garbage collector would look at each object again and again (0.7 s each time).
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import logging
@@ -40,6 +41,14 @@ def settle(*, huge_pages: bool) -> None:
     _give_back()
     if huge_pages:
         _collapse()
+
+
+async def read_up() -> None:
+    """Call in the event loop when more has become known that will stay, while machines are served: no machine waits for
+    what this takes, which is why garbage is not looked for before."""
+    gc.freeze()
+    await asyncio.to_thread(_give_back)
+    await asyncio.to_thread(_collapse)
 
 
 def _collapse() -> None:

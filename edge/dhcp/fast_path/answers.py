@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from edge.conflict import Acknowledged, Quarantine
 from edge.dhcp.boot import NO_BOOT, Boot, BootChoice, ClientKind, Verdict, identify
-from edge.dhcp.conflict import Acknowledged, Quarantine
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, SERVER_PORT, Reply
 from edge.dhcp.fast_path.layout import Layout, layout_of
 from edge.dhcp.replies import Destinations, Network, Reservation, size_limit

@@ -20,8 +20,8 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from edge.conflict import Declined, Quarantine
 from edge.dhcp.boot import BootChoice, Client, ClientKind, Verdict, identify
-from edge.dhcp.conflict import Declined, Quarantine
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, NO_SOURCE, PXE_PORT, SERVER_PORT, Received, Reply
 from edge.dhcp.replies.assembly import TooSmallError, assemble, echo_client_identifier, first_options
 from edge.dhcp.replies.boot_server import boot_server_reply
@@ -362,15 +362,10 @@ class Leases:
         return not reservation.unserved
 
     def _is_quarantined(self, reservation: Reservation) -> bool:
-        machine = reservation.machine
-        if not self._quarantine.holds(machine.mac):
-            return False
-        reason = (
-            f"{machine.ip} is in quarantine, because another host was found there (DHCPDECLINE). "
-            "Find that host and stop it, or change the Hardware's dhcp.ip"
-        )
-        self._reports.refused(machine.mac, _NO_ANSWER, reason)
-        return True
+        reason = self._quarantine.refusal(reservation.machine)
+        if reason:
+            self._reports.refused(reservation.machine.mac, _NO_ANSWER, reason)
+        return bool(reason)
 
     def _has_chosen_another(self, reservation: Reservation, server_id: bytes) -> None:
         if len(server_id) != 4 or server_id in self._peers or reservation.unserved:

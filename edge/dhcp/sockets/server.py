@@ -15,7 +15,7 @@ import logging
 from edge.dhcp.datagram import PXE_PORT, SERVER_PORT
 from edge.dhcp.responder import Responder
 from edge.dhcp.sockets.port import DhcpServerError, Port
-from edge.dhcp.sockets.prober import Prober
+from edge.dhcp.sockets.prober import ArpProber
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class DhcpServer:
         self._interface = interface
         self._address = responder.settings.server_ip
         self._ports: list[Port] = []
-        self._prober: Prober | None = None
+        self._prober: ArpProber | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -55,7 +55,7 @@ class DhcpServer:
             self._close()
             raise
         if self._responder.declined is not None:
-            self._prober = Prober(self._interface, self._responder.declined)
+            self._prober = ArpProber(self._interface, self._responder.declined)
             self._prober.start()
 
     def _close(self) -> None:

@@ -7,7 +7,9 @@ and routers that answer ARP for others ("proxy ARP") leave it alone. Pure; `edge
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
+
+from edge.conflict import Claim
 
 ETHERTYPE: Final = 0x0806
 LARGEST_BYTES: Final = 64
@@ -16,13 +18,6 @@ LARGEST_BYTES: Final = 64
 _FRAME = struct.Struct("!6s6sHHHBBH6s4s6s4s")
 _ETHERNET, _IPV4, _REQUEST = 1, 0x0800, 1
 _EVERYBODY = b"\xff" * 6
-
-
-class Claim(NamedTuple):
-    """Somebody says that an IPv4 address (four bytes) is at a hardware address (six)."""
-
-    address: bytes
-    hardware: bytes
 
 
 def probe(hardware: bytes, address: bytes) -> bytes:

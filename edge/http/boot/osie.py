@@ -63,10 +63,11 @@ class _Wanted:
 class OsieDownloads:
     """The handler of both files."""
 
-    def __init__(self, context: Context, sender: BodySender) -> None:
+    def __init__(self, context: Context, sender: BodySender, failures: Newest[str, str] | None = None) -> None:
+        """`failures`: by MAC, why the last file did not come; None: nobody else knows."""
         self._context = context
         self._sender = sender
-        self._failures: Newest[str, str] = Newest(MAX_FAILURES)
+        self._failures: Newest[str, str] = Newest(MAX_FAILURES) if failures is None else failures
 
     def failure(self, mac: str) -> str:
         """Why the file that this machine asked for last did not come; empty if it did."""

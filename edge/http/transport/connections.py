@@ -16,6 +16,7 @@ import asyncio
 import logging
 import re
 import resource
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -26,7 +27,7 @@ from yarl import URL
 
 from edge.callers import Networks, dotted, inside
 from edge.http.context import text
-from edge.http.transport.fast_path import FastPathConnection, KnownHeads, ResponseLookup
+from edge.http.transport.fast_path import FastPathConnection, HandedOnConnection, HandOn, KnownHeads, ResponseLookup
 from tink.limits.once_per import OncePer
 from tink.printable import printable
 
@@ -79,9 +80,15 @@ class BoundedServer(web.Server):
     """aiohttp's server of one `handler`, with `Limits`, and the fast path in front of it."""
 
     def __init__(
-        self, handler: Handler, limits: Limits, clock: Callable[[], float], responses: ResponseLookup = _nothing
+        self,
+        handler: Handler,
+        limits: Limits,
+        clock: Callable[[], float],
+        responses: ResponseLookup = _nothing,
+        hand_on: HandOn | None = None,
     ) -> None:
-        """`clock` gives monotonic seconds; `responses(address)` what needs no aiohttp. Needs a running loop."""
+        """`clock` gives monotonic seconds; `responses(address)` what needs no aiohttp; `hand_on` takes connections of
+        other edges (None: they are served here). Needs a running loop."""
         super().__init__(self._handle, request_factory=self._request)  # type: ignore[arg-type]  # Request, not its base
         self._respond = handler
         self._limits = limits
@@ -94,6 +101,7 @@ class BoundedServer(web.Server):
             "max_headers": limits.headers,
         }
         self.responses = responses
+        self.hand_on = hand_on
         self.heads = KnownHeads(self._running, self._heads)
         self._open: dict[FastPathConnection, None] = {}
         # Both in this order: the one that has been idle for longest first.
@@ -105,6 +113,10 @@ class BoundedServer(web.Server):
     def __call__(self) -> FastPathConnection:  # type: ignore[override]  # the fast path's at first
         """The protocol of a new connection."""
         return FastPathConnection(self)
+
+    async def take_over(self, sock: socket.socket, received: bytes) -> None:
+        """Go on with a connection that began in another process, and has sent this. Raises OSError."""
+        await self._running.connect_accepted_socket(lambda: HandedOnConnection(self, received), sock)
 
     def handler(self, connection: FastPathConnection) -> asyncio.Protocol:
         """aiohttp's protocol, for what is left of a connection."""
@@ -251,6 +263,7 @@ class Runner(web.ServerRunner):
     def __init__(self, server: BoundedServer, close: Callable[[], None]) -> None:
         super().__init__(server, shutdown_timeout=0.5)
         self._close = close
+        self.bounded = server
 
     async def shutdown(self) -> None:
         self._close()

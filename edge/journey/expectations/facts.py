@@ -65,8 +65,9 @@ class Facts:
     seconds. `claimants` are all Hardware with this MAC, if they are several. `near` is a Hardware and its MAC that
     differs from this one in one digit; `same_uuid` a Hardware and its MAC that said the same UUID. `workflow` is
     NAMESPACE/NAME of its Workflow that has not ended, if there is one, and `workflow_message` what it says of itself;
-    `no_workflow` is why there is none, and
-    `unheard_workflow` the one Workflow that waits for a Hardware that was never heard, and that Hardware.
+    `no_workflow` is why there is none;
+    `done` the same of a machine whose last Workflow has succeeded, so that it is to boot its disk (empty: it is not);
+    `unheard_workflow` is the one Workflow that waits for a Hardware that was never heard, and that Hardware.
     `arrived` is how often the machine knocked at which port of ours (`udp/69`, `tcp/7080`) while that was looked at;
     None: nobody has looked. `answered` is how often this host answered that, as far as it is TCP's; `strayed` is by
     which other interface of this host the same came in, by port, where none came by the one that machines are served
@@ -85,6 +86,7 @@ class Facts:
     workflow: str = ""
     workflow_message: str = ""
     no_workflow: str = "there is no Workflow for it"
+    done: str = ""
     unheard_workflow: tuple[str, str] | None = None
     arrived: Mapping[str, int] | None = None
     answered: Mapping[str, int] = field(default_factory=dict)

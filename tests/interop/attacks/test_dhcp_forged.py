@@ -18,7 +18,7 @@ from scapy.layers.dhcp import BOOTP, DHCP
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
-from edge.dhcp import Quarantine
+from edge.conflict import Quarantine
 from edge.dhcp.replies.destinations import CLIENT_ANSWERS, RELAY_ANSWERS
 from edge.journey.events import Outcome
 from tests.interop.conftest import Network, in_namespace

@@ -16,7 +16,7 @@ import pytest
 
 from edge.callers import Callers
 from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
-from edge.dhcp6.wire import MessageType6
+from edge.dhcp6.wire import MessageType6, Option, option
 from edge.machines import Inventory, NetbootPolicy
 from edge.neighbour.arrivals import Arrivals
 from edge.neighbour.resolution import LinkLocalResolution
@@ -120,6 +120,42 @@ def test_dhclient_gets_its_reservation_and_releases_it(network: Network, lab: La
         assert (got["new_max_life"], got["new_preferred_life"]) == ("4321", "4321")
         network.run("dhclient", "-6", "-r", *files, "eth0", timeout=20)
     assert [message.split(" to ")[0] for message in network.messages()][:2] == ["DHCPv6 ADVERTISE", "DHCPv6 REPLY"]
+
+
+def test_address_that_another_host_has_is_declined_and_not_offered_again(network: Network, lab: Lab6) -> None:
+    squatter, other = "02:00:00:00:00:99", network.another("other")
+    network.run("ip", "link", "add", "link", "eth0", "name", "other0", "address", squatter, "type", "macvlan")
+    subprocess.run(["ip", "-n", network.client, "link", "set", "other0", "netns", other], check=True)
+    network.sysctl(other, "net.ipv6.conf.other0.accept_dad", "0")
+    subprocess.run(["ip", "-n", other, "link", "set", "other0", "up"], check=True)
+    network.add_address(other, "other0", f"{CLIENT}/64")
+    decline = ask(MessageType6.DECLINE, option(Option.SERVERID, server_duid(b"\2tinke")), ia(CLIENT))
+
+    def client() -> socket.socket:
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        sock.settimeout(5)
+        sock.bind(("::", 546))
+        return sock
+
+    with network.serving(lab.start), in_namespace(network.client, client) as sock:
+        to = ("ff02::1:2", 547, 0, in_namespace(network.client, lambda: socket.if_nametoindex("eth0")))
+        sock.sendto(decline, to)
+        assert sock.recv(2000)[0] == MessageType6.REPLY
+        found = f"DHCPv6 DECLINE: another host, {squatter}, already uses {CLIENT}"
+        wait_until(lambda: any(found in each for each in network.messages()), network.messages)
+        sock.sendto(ask(MessageType6.SOLICIT, ia()), to)
+        wait_until(lambda: any("is in quarantine" in each for each in network.messages()), network.messages)
+
+
+def test_declined_address_that_nobody_has_is_offered_as_before(network: Network, lab: Lab6) -> None:
+    decline = ask(MessageType6.DECLINE, option(Option.SERVERID, server_duid(b"\2tinke")), ia(CLIENT))
+    with (
+        network.serving(lab.start),
+        in_namespace(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as sock,
+    ):
+        sock.sendto(decline, ("ff02::1:2", 547, 0, in_namespace(network.client, lambda: socket.if_nametoindex("eth0"))))
+        line = f"DHCPv6 DECLINE of {CLIENT}, but nobody answers neighbour discovery there"
+        wait_until(lambda: any(line in each for each in network.messages()), network.messages)
 
 
 def test_dhcpcd_obeys_the_advertisement_and_knows_the_link_by_it(network: Network, lab: Lab6) -> None:

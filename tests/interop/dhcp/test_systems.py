@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
-from edge.dhcp import Quarantine
+from edge.conflict import Quarantine
 from edge.journey.events import Outcome
 from edge.machines import Machine
 from tests.interop.conftest import Network, Wire

@@ -74,7 +74,7 @@ def written(data_dir: Path, kind: str = "hardware") -> list[str]:
     if not path.exists():
         return []
     with checkpoint_file.opened(path, kind, CLUSTER) as content:
-        return [each["metadata"]["name"] for each in content.objects()]
+        return [entry.key.name for entry in content.entries()]
 
 
 async def test_nothing_is_written_before_all_is_listed(process: Process, data_dir: Path) -> None:
@@ -206,7 +206,7 @@ async def test_disk_that_refuses_ends_nothing(
     await until(lambda: "can't be written: Read-only file system" in caplog.text)
     assert not running.done()
     running.cancel()
-    monkeypatch.setattr(Path, "is_file", refuse)
+    monkeypatch.setattr(Path, "lstat", refuse)
     assert not process.checkpoint.exists
 
 

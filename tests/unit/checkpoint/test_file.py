@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from edge.checkpoint import file
-from edge.checkpoint.file import AbsentError, CheckpointError, Head
+from edge.checkpoint.file import AbsentError, CheckpointError, Head, LookedUpBy
 from tink.kube.cache import ObjectCompressor, Packed
+from tink.kube.objects import NamespacedName
 
 CLUSTER = frozenset({"ca:1"})
 
@@ -23,13 +24,18 @@ def machine(number: int) -> dict[str, Any]:
 def packed(count: int) -> Packed:
     """Half of them compressed, as an informer has them, half as they are."""
     compressor = ObjectCompressor()
-    objects = [compressor.compress(machine(n)) if n % 2 == 0 else machine(n) for n in range(count)]
+    objects = {key(n): compressor.compress(machine(n)) if n % 2 == 0 else machine(n) for n in range(count)}
     return Packed(compressor.dictionary, objects)
+
+
+def key(number: int) -> NamespacedName:
+    return NamespacedName("default", f"m{number}")
 
 
 def read(path: Path, kind: str = "hardware", cluster: frozenset[str] = CLUSTER) -> tuple[Head, list[Any]]:
     with file.opened(path, kind, cluster) as content:
-        return content.head, list(content.objects())
+        entries = list(content.entries())
+        return content.head, [content.packer.decompress(entry.packed) for entry in entries]
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "hardware"
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 500])
+@pytest.mark.parametrize("count", [0, 1, 2, 500, 1201])
 def test_what_was_known_comes_back(tmp_path: Path, count: int) -> None:
     size = file.write(tmp_path / "f", Head("hardware", 1000.0, CLUSTER, count), packed(count))
     head, objects = read(tmp_path / "f")
@@ -49,8 +55,18 @@ def test_what_was_known_comes_back(tmp_path: Path, count: int) -> None:
 
 
 def test_objects_that_were_never_compressed_come_back(tmp_path: Path) -> None:
-    file.write(tmp_path / "f", Head("hardware", 1.0, CLUSTER, 1), Packed(b"", [machine(7)]))
+    file.write(tmp_path / "f", Head("hardware", 1.0, CLUSTER, 1), Packed(b"", {key(7): machine(7)}))
     assert read(tmp_path / "f")[1] == [machine(7)]
+
+
+def test_each_is_found_by_what_it_is_looked_for_before_it_is_read(tmp_path: Path) -> None:
+    """Also what changed since its machines were read, of which nothing is at hand."""
+    at_hand = {key(0): ["at hand"]}
+    looked_up_by = LookedUpBy(lambda each, _packed: at_hand.get(each), lambda obj: [obj["metadata"]["uid"]])
+    file.write(tmp_path / "f", Head("hardware", 1.0, CLUSTER, 3), packed(3), looked_up_by)
+    with file.opened(tmp_path / "f", "hardware", CLUSTER) as content:
+        found = [(entry.key, entry.looked_up_by) for entry in content.entries()]
+    assert found == [(key(0), ["at hand"]), (key(1), ["u1"]), (key(2), ["u2"])]
 
 
 def test_what_is_still_so_later_is_known_of_later(path: Path) -> None:
@@ -83,7 +99,7 @@ def test_file_with_something_behind_it_is_ignored(path: Path) -> None:
 
 
 def foreign(path: Path) -> None:
-    path.write_bytes(b"tinkedge-checkpoint/2\n{}\n")
+    path.write_bytes(b"tinkedge-checkpoint/3\n{}\n")
 
 
 def linked(path: Path) -> None:
@@ -104,7 +120,7 @@ def directory(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (foreign, "is of another release (format 2, this one has 1)"),
+        (foreign, "is of another release (format 3, this one has 2)"),
         (linked, "can't be read: Too many levels of symbolic links"),
         (pipe, "is no plain file"),
         (directory, "is no plain file"),

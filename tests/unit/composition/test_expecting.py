@@ -131,6 +131,41 @@ def test_agent_without_a_workflow_hears_of_the_one_that_waits_for_a_machine_that
     assert said.endswith(". Workflow d/w waits for Hardware d/b, which was never heard: is it meant for this one?")
 
 
+def is_refused(site: Site, reason: str) -> None:
+    line = f"DHCPOFFER to UEFI x86-64 PXE ROM, local boot, because it may not netboot: {reason}"
+    site.journey.record(MAC, Step.DHCP, Outcome.REFUSED, line, stage="PXE ROM", dhcp="offer")
+    site.sweep()
+
+
+def ended_workflow(state: str) -> dict[str, Any]:
+    spec = {"hardwareRef": {"name": "a"}, "templateRef": {"name": "t"}}
+    status = {"state": state, "lastTransitioned": "2026-11-21T12:00:00Z"}
+    return {"kind": "Workflow", "metadata": {"name": "w", "namespace": "d"}, "spec": spec, "status": status}
+
+
+def test_machine_that_is_told_to_boot_the_disk_that_its_workflow_has_written_has_no_problem() -> None:
+    site = Site()
+    site.workflows.apply(ended_workflow("Succeeded"))
+    is_refused(site, site.workflows.why_none("d", "a"))
+    assert site.shown.get("d/a", ("", ""))[1] == ""
+    assert not site.watch.shown(MAC)["finding"]
+
+
+@pytest.mark.parametrize("state", ["Failed", "Canceled"])
+def test_machine_that_is_not_let_in_after_a_workflow_that_has_not_succeeded_is_shown(state: str) -> None:
+    site = Site()
+    site.workflows.apply(ended_workflow(state))
+    is_refused(site, site.workflows.why_none("d", "a"))
+    assert site.shown == {"d/a": (MAC, "DhcpRefused")}
+
+
+def test_what_else_refuses_a_machine_whose_workflow_has_succeeded_is_shown() -> None:
+    site = Site()
+    site.workflows.apply(ended_workflow("Succeeded"))
+    is_refused(site, "Hardware d/a: spec.networkInterfaces[x].disableNetboot is true")
+    assert site.shown == {"d/a": (MAC, "DhcpRefused")}
+
+
 def test_firmware_that_does_not_run_its_boot_program_is_told_to_those_who_can_offer_another() -> None:
     site, told = Site(), []
     site.watch.on_not_started(told.append)

@@ -56,6 +56,8 @@ tinkedge_peer_events_total tinkedge_peer_event_batch_failures_total
 tinkedge_network_ready tinkedge_peer_living tinkedge_peer_lookups_total tinkedge_peer_refused_total
 tinkedge_peer_served_bytes_total tinkedge_peer_served_total
 tinkedge_ready tinkedge_sent_bytes_total tinkedge_syslog_lines_total
+tinkedge_worker_cpu_seconds_total tinkedge_worker_dropped_events_total tinkedge_worker_resident_memory_bytes
+tinkedge_worker_restarts_total tinkedge_worker_up
 tinkedge_workflow_transitions_total tinkedge_workflows
 workqueue_adds_total workqueue_depth workqueue_longest_running_processor_seconds workqueue_queue_duration_seconds
 workqueue_retries_total workqueue_unfinished_work_seconds workqueue_work_duration_seconds
@@ -70,10 +72,14 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     boot_programs.mkdir()
     (boot_programs / "snponly.efi").write_bytes(b"MZ")
 
-    def stack(*services: Service, **settings: Any) -> Stack:
+    def stack(*services: Service, workers: int = 1, **settings: Any) -> Stack:
         ports = {"http_port": free_port(), "admin_port": free_port()}
         edge = EdgeSettings(
-            ipxe_dir=boot_programs, peers=("127.0.0.99:7080",), otlp_endpoint="http://127.0.0.1:9", **ports
+            ipxe_dir=boot_programs,
+            peers=("127.0.0.99:7080",),
+            otlp_endpoint="http://127.0.0.1:9",
+            workers=workers,
+            **ports,
         )
         given = {"data_dir": tmp_path / "data", "edge": edge, "grpc_port": free_port(), "api_port": free_port()}
         made.append(Stack(StackSettings(frozenset(services), **{**given, **settings})))
@@ -117,7 +123,7 @@ async def with_a_workflow(stack: Stack) -> AsyncIterator[KubeClient]:
 
 
 async def test_every_metric_keeps_its_name_and_is_in_the_paper(make: Make) -> None:
-    stack = make(*(set(Service) - {Service.DHCP, Service.TFTP, Service.CONVERSION}), leader_elect=True)
+    stack = make(*(set(Service) - {Service.DHCP, Service.TFTP, Service.CONVERSION}), workers=2, leader_elect=True)
     await stack.start()
     async with with_a_workflow(stack):
         pass

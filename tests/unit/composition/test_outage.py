@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.ports import free_port
 from tests.waiting import until
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
+from tink.kube.cache.reflector import Reflector
 from tink.kube.client import KubeClient
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, WORKFLOW
@@ -153,6 +155,56 @@ async def test_edge_serves_what_it_knew_says_so_and_follows_when_the_api_is_back
     await until(lambda: sorted(machine.mac for machine in one.inventory.machines()) == [mac(1), mac(3)])
     await until(lambda: one.readiness.text == "ok")
     await until(lambda: any("answers again" in line for line in caplog.messages))
+
+
+async def test_restart_of_a_large_edge_serves_what_it_knew_and_is_right_when_the_api_has_listed(
+    make: Make, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for no list, and reads a machine when it asks."""
+    monkeypatch.setattr(outage, "LARGE_BYTES", 1)
+    monkeypatch.setattr(stack, "_FEW", 0)
+    await known(make)
+    async with await api.client() as client:
+        await client.delete(HARDWARE, "m2", "default")
+        await client.create(HARDWARE, hardware(3))
+    listing, asked = asyncio.Event(), Reflector.run
+
+    async def late(reflector: Reflector) -> None:
+        await listing.wait()
+        await asked(reflector)
+
+    monkeypatch.setattr(Reflector, "run", late)
+    one = make(Service.HTTP, Service.ADMIN)
+    await one.start()
+    informer = one._informers[HARDWARE]
+    assert (informer.untold, informer.has_synced) == (1, False), "m1 has a Workflow"
+    assert (await fetch(one, f"/ipxe/script/{mac(1)}/auto.ipxe", "127.0.1.1"))[0] == 200
+    assert one.readiness.text == "ok", "nothing is wrong with the API"
+    assert one.inventory.by_mac(mac(2)) is not None
+    assert informer.untold == 0
+    listing.set()
+    await until(lambda: sorted(machine.mac for machine in one.inventory.machines()) == [mac(1), mac(3)])
+
+
+async def test_what_is_not_of_a_moment_ago_or_soon_listed_anew_is_not_served_at_a_restart(
+    make: Make, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await known(make)
+    async with await api.client() as client:
+        await client.delete(HARDWARE, "m2", "default")
+    small = make(Service.HTTP)
+    await small.start()
+    assert len(small.inventory) == 1
+    monkeypatch.setattr(outage, "LARGE_BYTES", 1)
+    await small.stop()
+    async with await api.client() as client:
+        await client.delete(HARDWARE, "m1", "default")
+    file = small._settings.data_dir / "checkpoint" / "hardware"
+    old = file.stat().st_mtime - outage.RECENT_SECONDS - 10
+    monkeypatch.setattr(outage.Checkpoint, "age", property(lambda _: time.time() - old))
+    late = make(Service.HTTP)
+    await late.start()
+    assert len(late.inventory) == 0
 
 
 async def test_what_went_while_the_edge_was_down_is_gone_when_the_api_is_back(make: Make, api: Api) -> None:

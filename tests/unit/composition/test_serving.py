@@ -89,15 +89,15 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
 
 async def test_everything_hears_of_a_changed_hardware(make: Make, inventory: Inventory) -> None:
     serving = make()
-    assert serving._app is not None
+    assert serving._machines.app is not None
     for word in ("before", "after"):
         inventory.apply(hardware(word))
-        responses = serving._app.responses(IP)
+        responses = serving._machines.app.responses(IP)
         assert responses is not None
         assert responses.get(b"/latest/user-data").body == word.encode()  # type: ignore[union-attr]
-        assert word in serving._scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
+        assert word in serving._machines.scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
     inventory.remove(hardware("after"))
-    assert serving._app.responses(IP) is None
+    assert serving._machines.app.responses(IP) is None
 
 
 async def test_machines_are_told_of_other_edges_as_these_come_and_go(make: Make, inventory: Inventory) -> None:
@@ -112,7 +112,7 @@ async def test_machines_are_told_of_other_edges_as_these_come_and_go(make: Make,
     services.responder.peers_changed = lambda *peers: told.append(peers)  # type: ignore[method-assign]
 
     def script() -> str:
-        return serving._scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
+        return serving._machines.scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
 
     assert "127.0.0.99" not in script()
     other = {"id": "f" * 32, "places": [{"address": "127.0.0.99", "network": "127.0.0.0/8"}], "http_port": 7080}
@@ -136,5 +136,5 @@ async def test_edge_that_is_to_be_alone_asks_nobody(make: Make) -> None:
 async def test_without_the_fast_path_no_response_is_prepared(make: Make, inventory: Inventory) -> None:
     serving = make(fast_path=False)
     inventory.apply(hardware("w"))
-    assert serving._app is not None
-    assert serving._app.responses(IP) is None
+    assert serving._machines.app is not None
+    assert serving._machines.app.responses(IP) is None

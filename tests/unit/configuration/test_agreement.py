@@ -64,6 +64,8 @@ def test_defaults_fit_together(role: str) -> None:
         ("server", "--peer 10.0.0.2", ("peer", "reports-key"), "a key for that"),
         ("edge", "--peer 10.0.0.2", ("peer", "metadata-token-key"), "would make its own"),
         ("up", "--peer-group rack", ("peer-group", "metadata-token-key"), "would make its own"),
+        ("edge", "--upstream-edge http://10.0.0.2", ("upstream-edge", "metadata-token-key"), "would make its own"),
+        ("up", "--downstream-edges", ("downstream-edges", "metadata-token-key"), "would make its own"),
         ("edge", "--checkpoint-secrets --no-checkpoint", ("checkpoint-secrets", "checkpoint"), "that is not kept"),
         ("server", "--grpc-address 0.0.0.0 --grpc-address 10.0.0.9", ("grpc-address",), "leave the others out"),
         ("up", "--interface lo --grpc-address 0.0.0.0 --http-port 42113", ("grpc-port", "http-port"), "port 42113"),
@@ -118,7 +120,12 @@ def test_ports_that_do_not_meet_are_no_mistake(role: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("role", "words"),
-    [("up", "--agent-token-key k"), ("edge", "--checkpoint-key k"), ("up", "--checkpoint-secrets")],
+    [
+        ("up", "--agent-token-key k"),
+        ("edge", "--checkpoint-key k"),
+        ("up", "--checkpoint-secrets"),
+        ("edge", "--workers 2 --disable http --disable tftp"),
+    ],
 )
 def test_what_nobody_uses_is_a_warning(role: str, words: str) -> None:
     (finding,) = found(role, *words.split())

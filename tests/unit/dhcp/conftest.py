@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp import DhcpSettings, Quarantine, Responder
+from edge.conflict import Quarantine
+from edge.dhcp import DhcpSettings, Responder
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge.dhcp import Quarantine, Received, Reply, Responder
+from edge.conflict import Claim, Quarantine
+from edge.dhcp import Received, Reply, Responder
 from edge.dhcp.wire import MessageType, codec, options
-from edge.dhcp.wire.arp import Claim
 from edge.journey.events import JourneyEvent
 from edge.machines import Inventory
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
+from edge.conflict import IPV6, Claim, Quarantine
 from edge.dhcp6 import Received6, Reply6, Responder6, Settings6, server_duid, wire
 from edge.dhcp6.wire import Message6, MessageType6, Option, option
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.machines import DhcpMode, Inventory, NetbootPolicy, NetbootWhen
+from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries
 
 MAC = "52:54:00:fa:00:2a"
@@ -67,6 +68,8 @@ class Edge6:
     events: list[JourneyEvent]
     now: float = 1000.0
     neighbours: dict[str, str] = field(default_factory=dict)
+    quarantined: list[tuple[str, str, float | None]] = field(default_factory=list)
+    """MAC, address and end of each quarantine that began (or, None, ended)."""
 
     def send(self, packet: bytes, source: IPv6Address = LINK_LOCAL, *, alone: bool = False) -> Reply6 | None:
         return self.responder.respond(packet, Received6(source, 546, alone))
@@ -75,6 +78,17 @@ class Edge6:
         reply = self.send(packet, source, alone=alone)
         assert reply is not None, "no answer"
         return wire.parse(reply.payload)[0]
+
+    def look(self, *hosts: str) -> int:
+        """Look who has the addresses that were declined: hosts with these MACs say that they do. Gives the probes."""
+        declined, probes = self.responder.declined, 0
+        while (wait := declined.wait) is not None:
+            self.now += wait
+            for address in declined.step():
+                probes += 1
+                for mac in hosts:
+                    declined.claimed(Claim(address, bytes.fromhex(mac.replace(":", ""))))
+        return probes
 
     def lines(self) -> list[str]:
         return [f"{event.step} {event.outcome}: {event.message}" for event in self.events]
@@ -88,7 +102,9 @@ def make(
     *objects: dict[str, Any],
     networks: tuple[IPv6Network, ...] = (),
     has_pending: Callable[[str, str], bool] | None = None,
+    looks: bool = True,
 ) -> Edge6:
+    """`looks`: neighbour discovery can tell who has an address."""
     inventory, events = Inventory(), []
     when = NetbootWhen.WORKFLOW if has_pending is not None else NetbootWhen.ALLOWED
     policy = NetbootPolicy(DhcpMode.RESERVATION, when, has_pending or (lambda _namespace, _name: True))
@@ -98,10 +114,23 @@ def make(
 
     settings = Settings6(IPv6Address("fd00:77::1"), "http://[fd00:77::1]:7080", DUID, networks)
     edge = Edge6.__new__(Edge6)
+
+    def changed(machine: Machine, address: str, until: float | None) -> None:
+        edge.quarantined.append((machine.mac, address, until))
+
     responder = Responder6(
-        inventory, settings, record, lambda: edge.now, binaries, policy, lambda ip: edge.neighbours.get(ip)
+        inventory,
+        settings,
+        record,
+        lambda: edge.now,
+        binaries,
+        policy,
+        lambda ip: edge.neighbours.get(ip),
+        Quarantine(lambda: edge.now, changed=changed, family=IPV6),
     )
     edge.__init__(inventory, responder, events)  # type: ignore[misc]
+    if looks:
+        responder.declined.wake = lambda: None
     inventory.on_change(responder.machine_changed)
     for each in objects:
         inventory.apply(each)

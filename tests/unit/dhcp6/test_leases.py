@@ -104,14 +104,6 @@ def test_release_changes_nothing_and_is_confirmed(edge: Edge6) -> None:
     assert addresses(edge.answer(EDK2_HTTP_SOLICIT)) == LEASE
 
 
-def test_declined_address_is_shown_to_the_operator(edge: Edge6) -> None:
-    edge.answer(ask(M.DECLINE, SERVER_ID, ia(ADDRESS)))
-    edge.answer(ask(M.DECLINE, SERVER_ID, ia("fd00:77::99")))
-    (line,) = edge.lines()
-    assert "DECLINE of fd00:77::50" in line
-    assert " failed: " in line
-
-
 def test_temporary_addresses_and_prefixes_are_not_had(edge: Edge6) -> None:
     answer = edge.answer(ask(M.SOLICIT, ia(), option(Option.IA_TA, b"temp"), option(Option.IA_PD, b"pref" + bytes(8))))
     temporary, prefix = answer.get(Option.IA_TA), answer.get(Option.IA_PD)

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from edge.commands.serve import serving, settings
-from edge.composition.serving import _boot_settings
+from edge.composition.machine_services import _boot_settings
 from edge.composition.settings import EDGE, Service, StackSettings
 from tink.server import AgentAuth
 

@@ -172,6 +172,10 @@ def test_other_edges_are_at_the_port_of_this_one_unless_said_otherwise(
     settings = served["settings"]
     assert settings.edge.peers == ("10.0.0.2:8080", "10.0.0.3:7080")
     assert (settings.edge.peer_group, settings.lease_namespace) == ("rack-7", "ns")
+    run(*words, "--peer", "fd00:77:0::2", "--peer", "[fd00:77::3]:7080", "--peer", "[fd00:77::4]")
+    assert served["settings"].edge.peers == ("[fd00:77::2]:8080", "[fd00:77::3]:7080", "[fd00:77::4]:8080")
+    for peer in ("[fd00::2", "[fd00::2]7080", "[fd00::2]:", "[edge]:7080", "::", "[::]:7080"):
+        assert "Invalid value for '--peer'" in run(*words, "--peer", peer).output
     for peer in ("edge.example", "10.0.0.2:", "10.0.0.2:0", "10.0.0.2:65536", "0.0.0.0", "10.0.0.2:7080:1"):
         assert "Invalid value for '--peer'" in run(*words, "--peer", peer).output
     assert "is no value of a label" in run(*words, "--peer-group", "rack 7").output

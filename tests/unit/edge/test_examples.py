@@ -79,7 +79,8 @@ def test_a_workflow_renders_with_actions_that_there_are(name: str) -> None:
     assert [action["image"].rsplit("/", 1)[1] for action in actions] == ["image2disk:1", "writefile:1", "reboot:1"]
     for action in actions:
         script = action["image"].rsplit("/", 1)[1].removesuffix(":1")
-        text = (DEPLOY / "actions" / script / f"{script}.sh").read_text()
+        sources = (DEPLOY / "actions" / script).glob("*.*")
+        text = "".join(source.read_text() for source in sources if source.suffix in (".sh", ".py"))
         # Busybox' sh says nothing of a setting that is misspelt: it has no effect.
         assert [variable for variable in action.get("env", {}) if not re.search(rf"\b{variable}\b", text)] == []
     disk = only(EXAMPLES / name, "Hardware")["spec"]["storageDevices"][0]

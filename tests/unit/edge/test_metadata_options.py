@@ -10,7 +10,7 @@ import click
 import pytest
 
 from edge.commands.serve import serving, settings
-from edge.composition.serving import _boot_settings, _metadata_settings
+from edge.composition.machine_services import _boot_settings, metadata_settings
 from edge.composition.settings import EDGE, Service, StackSettings
 from tink.api.v1alpha2 import Raw
 from tink.files.key_file import KeyFileError
@@ -37,7 +37,7 @@ def told(*words: str) -> StackSettings:
 
 def test_nobody_is_believed_and_no_token_handed_out_unless_told(tmp_path: Path) -> None:
     made = told("--data-dir", str(tmp_path))
-    metadata = _metadata_settings(made, read)
+    metadata = metadata_settings(made, read)
     assert (metadata.trusted.proxies, metadata.trusted.nat) == ((), ())
     assert (metadata.token_lifetime, metadata.imds_required) == (0, False)
     assert _boot_settings(made, metadata).metadata_token is None
@@ -55,7 +55,7 @@ def test_what_is_told_is_done(tmp_path: Path) -> None:
     ]
     words += ["--imds-tokens", "required", "--metadata-tokens", "--metadata-token-lifetime", "60"]
     made = told(*words)
-    metadata = _metadata_settings(made, read)
+    metadata = metadata_settings(made, read)
     assert [str(each) for each in metadata.trusted.proxies] == ["10.0.0.1/32", "2001:db8::/32"]
     assert [str(each) for each in metadata.trusted.nat] == ["10.9.0.0/16"]
     assert metadata.imds_required
@@ -74,9 +74,9 @@ def test_network_that_is_none_is_refused_at_the_start(flag: str, value: str) -> 
 def test_edges_that_share_a_key_file_do_not_make_it(tmp_path: Path) -> None:
     made = told("--data-dir", str(tmp_path), "--metadata-token-key", str(tmp_path / "shared"))
     with pytest.raises(KeyFileError, match="shared"):
-        _metadata_settings(made, read)
+        metadata_settings(made, read)
     (tmp_path / "shared").write_text("a" * 64)
-    _metadata_settings(made, read)
+    metadata_settings(made, read)
     assert [each.name for each in tmp_path.iterdir()] == ["shared"]
 
 

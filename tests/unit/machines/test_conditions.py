@@ -244,7 +244,7 @@ async def test_condition_of_another_edge_that_is_not_over_is_left_alone(
     async with edge(api, clock) as writer:
         writer.conflict(machine(), "10.0.0.5", clock.now)
         await settled()
-        writer.cleared(machine())
+        writer.cleared(machine(), "10.0.0.5")
         await settled()
         assert api.patches == []
         assert api.condition()["message"] == SAYS
@@ -278,7 +278,7 @@ async def test_edges_that_see_the_same_conflict_write_it_once_and_end_it_once(ap
         assert len(written) <= 2, "one of them may have lost a race"
         clock.now = NOW + 600
         for writer in (one, two):
-            writer.cleared(machine())
+            writer.cleared(machine(), "10.0.0.5")
         await until(lambda: api.condition()["status"] == "False")
         await settled()
         assert api.condition()["status"] == "False"
@@ -322,22 +322,34 @@ async def test_condition_set_by_hand_is_left_alone(api: Api, clock: Clock, caplo
     assert caplog.records == []
 
 
+async def test_addresses_of_both_families_of_one_interface_have_one_condition(api: Api, clock: Clock) -> None:
+    async with edge(api, clock) as writer:
+        writer.changed(machine(), "10.0.0.5", NOW + 600)
+        writer.changed(machine(), "fd00:77::50", NOW + 700)
+        await until(lambda: "fd00:77::50 is used by another host" in api.condition().get("message", ""))
+        assert "10.0.0.5 is used by another host" in api.condition()["message"]
+        writer.changed(machine(), "fd00:77::50", None)
+        await until(lambda: api.condition()["message"] == SAYS)
+        writer.changed(machine(), "10.0.0.5", None)
+        await until(lambda: api.condition()["status"] == "False")
+
+
 async def test_two_interfaces_of_one_machine_have_one_condition_until_both_are_well(api: Api, clock: Clock) -> None:
     async with edge(api, clock) as writer:
         writer.conflict(machine(mac=MAC), "10.0.0.5", NOW + 600)
         writer.conflict(machine(mac=OTHER), "10.0.0.6", NOW + 700)
         await until(lambda: "10.0.0.6" in api.condition().get("message", ""))
         assert "10.0.0.5" in api.condition()["message"]
-        writer.cleared(machine(mac=OTHER))
+        writer.cleared(machine(mac=OTHER), "10.0.0.6")
         await until(lambda: api.condition()["message"] == SAYS)
         assert api.condition()["status"] == "True"
-        writer.cleared(machine(mac=MAC))
+        writer.cleared(machine(mac=MAC), "10.0.0.5")
         await until(lambda: api.condition()["status"] == "False")
 
 
 async def test_clearing_what_was_never_in_conflict_asks_nobody(api: Api, clock: Clock) -> None:
     async with edge(api, clock) as writer:
-        writer.cleared(machine())
+        writer.cleared(machine(), "10.0.0.5")
         await settled()
         assert not writer._queue._dirty
     assert api.patches == []

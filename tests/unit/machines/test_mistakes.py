@@ -19,6 +19,7 @@ from tink.api.mistakes import Reason, Site, hardware_mistakes, osie_mistakes
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
+from tink.kube.objects import NamespacedName
 
 MAC = "52:54:00:12:34:56"
 HERE = IPv4Network("10.0.0.0/24")
@@ -97,7 +98,9 @@ class Api:
         self.handlers: list[tuple[Callable[..., object], Callable[..., object]]] = []
         self.patches: list[Raw] = []
 
-    def add_event_handler(self, changed: Callable[..., object], deleted: Callable[..., object]) -> None:
+    def add_event_handler(
+        self, changed: Callable[..., object], deleted: Callable[..., object], *, can_wait: bool = False
+    ) -> None:
         self.handlers.append((changed, deleted))
 
     def get(self, namespace: str, name: str) -> Raw | None:
@@ -105,6 +108,9 @@ class Api:
 
     def list(self) -> Iterator[Raw]:
         return iter([*self.objects.values()])
+
+    def told(self) -> list[NamespacedName]:
+        return [NamespacedName(*key) for key in self.objects]
 
     def put(self, obj: Raw) -> None:
         obj = copy.deepcopy(obj)

@@ -27,6 +27,7 @@ from edge.peers import Peers
 from tests.ports import free_ports
 from tests.waiting import until
 from tink.files.key_file import KeyFile
+from tink.net.host_port import join_host_port
 from tink.net.outbound import Reach
 
 KEY, REPORTS_KEY = "k" * 64, "r" * 64
@@ -86,7 +87,7 @@ class Edge:
 
     @property
     def authority(self) -> str:
-        return f"{self.address}:{self.port}"
+        return join_host_port(self.address, self.port)
 
     async def read(self, url: str, sha256: str = "") -> bytes:
         """All of it, and until it is kept."""
@@ -128,20 +129,50 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 @pytest.fixture
 async def make_site(tmp_path: Path) -> AsyncIterator[MakeSite]:
-    """`make_site(3)`: edges that know each other. `keys` of each, if not the same for all."""
+    """`make_site(3)`: edges that know each other. `keys` of each, if not the same for all; `ipv6`: without IPv4."""
     edges: list[Edge] = []
 
-    async def make(count: int, keys: list[str] | None = None) -> list[Edge]:
-        (port,) = free_ports(1)
-        authorities = [f"127.0.7.{number}:{port}" for number in range(1, count + 1)]
-        for number in range(1, count + 1):
+    async def make(count: int, keys: list[str] | None = None, *, ipv6: bool = False) -> list[Edge]:
+        if ipv6:  # a host has one address of loopback there
+            places = [("::1", port) for port in free_ports(count)]
+        else:
+            (port,) = free_ports(1)
+            places = [(f"127.0.7.{number}", port) for number in range(1, count + 1)]
+        authorities = [join_host_port(*place) for place in places]
+        for number, place in enumerate(places, 1):
             key = (keys or [KEY] * count)[number - 1]
-            edges.append(await _edge(tmp_path, number, port, authorities, key))
+            edges.append(await _edge(tmp_path, number, *place, authorities, key))
         for edge in edges:
             await edge.peers.look()
         return edges
 
     yield make
+    await _stopped(edges)
+
+
+@pytest.fixture
+async def make_sites(tmp_path: Path) -> AsyncIterator[MakeSite]:
+    """`make_sites({1: 2, 2: 0})`: edges of a site each, by the number of the one that it fetches through (0: none)."""
+    edges: list[Edge] = []
+
+    async def make(through: dict[int, int], downstream: bool = True, keys: dict[int, str] | None = None) -> list[Edge]:
+        (port,) = free_ports(1)
+        for number, other in through.items():
+            upstream = f"127.0.7.{other}:{port}" if other else ""
+            key = (keys or {}).get(number, KEY)
+            more = {"upstream": upstream, "downstream": downstream}
+            edges.append(await _edge(tmp_path, number, f"127.0.7.{number}", port, [], key, **more))
+        for _ in edges:
+            for edge in edges:
+                if edge.peers.upstream is not None:
+                    await edge.peers.upstream.look()
+        return edges
+
+    yield make
+    await _stopped(edges)
+
+
+async def _stopped(edges: list[Edge]) -> None:
     for edge in edges:
         edge.sender.close()
         await edge.runner.cleanup()
@@ -149,8 +180,9 @@ async def make_site(tmp_path: Path) -> AsyncIterator[MakeSite]:
         await edge.peers.stop()
 
 
-async def _edge(directory: Path, number: int, port: int, authorities: list[str], key: str) -> Edge:
-    address = f"127.0.7.{number}"
+async def _edge(
+    directory: Path, number: int, address: str, port: int, authorities: list[str], key: str, **more: Any
+) -> Edge:
     file = directory / f"key{number}"
     file.write_text(f"{key}\n")
     file.chmod(0o600)
@@ -167,8 +199,9 @@ async def _edge(directory: Path, number: int, port: int, authorities: list[str],
         announce=lambda notice: notices.append(notice.message),
         journey=journey,
         reports=KeyFile(reports, "key"),
+        **more,
     )
-    peers.place([(address, "127.0.7.0/24")])
+    peers.place([(address, "::1/128" if ":" in address else "127.0.7.0/24")])
     cache = ArtifactCache(
         directory / f"cache{number}",
         clock=lambda: time.monotonic() + times[0],

@@ -42,8 +42,8 @@ class ObjectCompressor:
     def compress(self, obj: Raw) -> bytes:
         """The bytes of `obj`, which must not be changed any more.
 
-        The same bytes again for the object that came last: whoever keeps a copy and whoever hears of the change share
-        one.
+        The same bytes again for the object that came last, or was read: whoever keeps a copy and whoever hears of the
+        change share one.
         """
         if self._last is not None and self._last[0] is obj:
             return self._last[1]
@@ -58,4 +58,9 @@ class ObjectCompressor:
     def decompress(self, compressed: bytes) -> Raw:
         """A new copy of what was compressed."""
         obj: Raw = orjson.loads(zlib.decompressobj(_WINDOW, zdict=self.dictionary).decompress(compressed))
+        self.remember(obj, compressed)
         return obj
+
+    def remember(self, obj: Raw, compressed: bytes) -> None:
+        """The object that is compressed next may be this one, which is kept as that already."""
+        self._last = obj, compressed

@@ -38,7 +38,7 @@ class Packed:
     """Objects as they are kept: compressed with `dictionary`, or, of late, as they are. Nobody changes any of it."""
 
     dictionary: bytes
-    objects: list[bytes | Raw]
+    objects: dict[NamespacedName, bytes | Raw]
 
 
 class Store:
@@ -71,6 +71,8 @@ class Store:
                 return self._archived(key)
             obj = self._compressor.decompress(compressed)
             self._keep(key, obj)
+        elif compressed := self._objects[key]:
+            self._compressor.remember(obj, compressed)
         return obj
 
     def keys(self) -> Iterator[NamespacedName]:
@@ -92,7 +94,7 @@ class Store:
         those that are history."""
         kept = self._objects
         wanted = kept if keys is None else [key for key in keys if key in kept]
-        return Packed(self._compressor.dictionary, [kept[key] or self._recent[key] for key in wanted])
+        return Packed(self._compressor.dictionary, {key: kept[key] or self._recent[key] for key in wanted})
 
     def put(self, key: NamespacedName, obj: Raw) -> None:
         """Add an object, or put it in the place of what it was."""
@@ -100,6 +102,16 @@ class Store:
             return
         self._objects[key] = self._compressor.compress(obj) if self._compress_at_once else b""
         self._keep(key, obj)
+
+    def adopt(self, key: NamespacedName, packed: bytes, dictionary: bytes) -> bool:
+        """Add an object that is not there, as another store of this kind had it, if this one can read that; whether it
+        can."""
+        if not self._compressor.dictionary:
+            self._compressor.dictionary = dictionary
+        if not packed or self._compressor.dictionary != dictionary or self._format is not None:
+            return False
+        self._objects[key] = packed
+        return True
 
     def delete(self, key: NamespacedName) -> None:
         """Take an object out that is there."""

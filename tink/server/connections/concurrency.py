@@ -148,8 +148,12 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         read = handler.request_deserializer or (lambda raw: raw)
 
         async def argument(raw: AsyncIterator[bytes], context: Context) -> Any:
-            messages = self._messages(raw, read, context)
-            return messages if handler.request_streaming else await _only(messages, context)
+            if handler.request_streaming:
+                return self._messages(raw, read, context)
+            message = await self._first(raw, context)
+            if message is None:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a call without a message")
+            return await _message(message, read, context)
 
         async def answer(raw: AsyncIterator[bytes], context: Context) -> Any:
             with self.counts.counted(method, context):
@@ -181,27 +185,32 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         self, raw: AsyncIterator[bytes], read: Callable[[bytes], Any], context: Context
     ) -> AsyncIterator[Any]:
         """What comes in, parsed; ends the call where that can't be, where nothing comes, and where it is too much."""
-        peer, first = context.peer(), True
-        while True:
-            try:
-                async with asyncio.timeout(_FIRST_MESSAGE_SECONDS if first else None):
-                    message = await anext(raw)
-            except StopAsyncIteration:
-                return
-            except TimeoutError:
-                why = f"no message came within {_FIRST_MESSAGE_SECONDS:g} s"
-                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
-            why = self._guard.heard(peer, len(message), first=first)
-            if why:
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"this connection is ended: {why}")
-            first = False
+        message = await self._first(raw, context)
+        if message is None:
+            return
+        yield await _message(message, read, context)
+        peer = context.peer()
+        async for message in raw:
+            await self._heard(peer, message, context, first=False)
             yield await _message(message, read, context)
 
-
-async def _only(messages: AsyncIterator[Any], context: Context) -> Any:
-    async for message in messages:
+    async def _first(self, raw: AsyncIterator[bytes], context: Context) -> bytes | None:
+        """The first message of a call as it came, None of one that has none; ends the call as `_messages` does."""
+        try:
+            async with asyncio.timeout(_FIRST_MESSAGE_SECONDS):
+                message = await anext(raw)
+        except StopAsyncIteration:
+            return None
+        except TimeoutError:
+            why = f"no message came within {_FIRST_MESSAGE_SECONDS:g} s"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
+        await self._heard(context.peer(), message, context, first=True)
         return message
-    return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a call without a message")
+
+    async def _heard(self, peer: str, message: bytes, context: Context, *, first: bool) -> None:
+        why = self._guard.heard(peer, len(message), first=first)
+        if why:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"this connection is ended: {why}")
 
 
 async def _message(raw: bytes, read: Callable[[bytes], Any], context: Context) -> Any:

@@ -1,8 +1,9 @@
 """Ends the connections that may not stay: looks for them, asks `accounts`, and says so.
 
 Looking costs system calls for each connection, so it is done when there is something to be seen: new connections when
-the kernel has counted some, bytes when this process is busy, for nobody floods one that is not; all of it every few
-seconds at least. However many there are, it takes a few percent of the time.
+the kernel has counted some and this process has other descriptors than before, for the kernel counts those of the whole
+host, or when one has made a call; bytes when this process is busy, for nobody floods one that is not; all of it every
+few seconds at least. However many there are, it takes a few percent of the time.
 
 Memory that an attack has had is given back to the system when the attack is over.
 """
@@ -19,7 +20,7 @@ from typing import Final
 from tink.limits.once_per import OncePer
 from tink.net.blocks import Block
 from tink.server.connections.accounts import Connections, Eviction, Limits
-from tink.server.connections.sockets import Peer, Sockets, opened
+from tink.server.connections.sockets import Peer, Sockets, descriptors, opened
 from tink.server.peer import peer_of
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ _EVERY_SECONDS, _EVERY_SECONDS_WHEN_BUSY = 0.1, 0.02
 _AT_LEAST_EVERY_SECONDS: Final = 5.0
 _SETTLES_SECONDS: Final = 1.0
 """Seconds after the last new connection for which to look: gRPC takes a moment to accept one."""
+_TURNOVER_SECONDS: Final = 1.0
+"""How often to look nevertheless while the host has new connections: one of ours may have taken another's place."""
 _BUSY: Final = 0.25
 _SHARE: Final = 0.05
 """Of the time, for looking; and the share of a core that makes a process busy."""
@@ -49,6 +52,9 @@ class Guard:
         self._kept_away = 0
         self._opened = -1
         self._moved = 0.0
+        self._descriptors = -1
+        self._called = False
+        """Whether a connection has made a call that was not found before."""
         self._listed = -_AT_LEAST_EVERY_SECONDS
         self._measured = -_AT_LEAST_EVERY_SECONDS
         self._used = time.process_time()
@@ -62,7 +68,9 @@ class Guard:
 
     def begun(self, peer: str, *, busy: bool) -> str:
         """A call has begun: why it is not to be served, empty if it is. `busy`: only agents have it open for long."""
-        return self._at_once(self.connections.begun(Peer(*peer_of(peer)), self._clock(), busy=busy))
+        caller = Peer(*peer_of(peer))
+        self._called = self._called or caller not in self.connections
+        return self._at_once(self.connections.begun(caller, self._clock(), busy=busy))
 
     def heard(self, peer: str, size: int, *, first: bool) -> str:
         """A message has come in: why its call is to be ended, empty if it is not."""
@@ -129,7 +137,13 @@ class Guard:
         count = opened()
         if count != self._opened or count < 0:
             self._opened, self._moved = count, now
-        return now - self._moved <= _SETTLES_SECONDS
+        if now - self._moved > _SETTLES_SECONDS:
+            return False
+        here = descriptors()
+        if self._called or here < 0 or here != self._descriptors or now - self._listed >= _TURNOVER_SECONDS:
+            self._called, self._descriptors = False, here
+            return True
+        return False
 
     def _is_busy(self) -> bool:
         used, now = time.process_time(), self._clock()

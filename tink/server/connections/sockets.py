@@ -189,6 +189,14 @@ def opened() -> int:
         return -1
 
 
+def descriptors() -> int:
+    """How many descriptors this process has open; -1 where the kernel does not say (before Linux 6.2)."""
+    try:
+        return os.stat(_DESCRIPTORS).st_size or -1  # noqa: PTH116 - many times a second
+    except OSError:
+        return -1
+
+
 # --- the filter -------------------------------------------------------------------------------------------------------
 
 _NETWORK_HEADER: Final = -0x100000  # SKF_NET_OFF in linux/filter.h: where loads are counted from the IP header

@@ -59,13 +59,18 @@ def user_data_dropped(story: Story, _facts: Facts) -> Finding | None:
     return Finding("UserDataInvalid", Step.METADATA, last.message, reported=True)
 
 
-def last_refusal(story: Story, _facts: Facts) -> Finding | None:
-    """What policy said no to last, which is as somebody wants it; and agents that are not believed, which is not."""
+def last_refusal(story: Story, facts: Facts) -> Finding | None:
+    """What policy said no to last, which is as somebody wants it; and agents that are not believed, which is not.
+
+    A machine that passes by the network after its Workflow has succeeded is told to boot its disk: nothing is wrong.
+    """
     event = _last(story.boot, Outcome.REFUSED)
     if event is None:
         return None
     if event.step is Step.AGENT:
         return Finding("AgentRefused", event.step, event.message, reported=True)
+    if facts.done and event.message.endswith(facts.done):
+        return None
     return Finding(f"{event.step.capitalize()}Refused", event.step, event.message, outcome=Outcome.INFO, reported=True)
 
 

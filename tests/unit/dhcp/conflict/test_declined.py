@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.l2 import ARP, Ether
 
-from edge.dhcp.conflict import declined
-from edge.dhcp.conflict.declined import MAX_PROBED, PROBES, UNSEEN_SECONDS
+from edge.conflict import declined
+from edge.conflict.declined import MAX_PROBED, PROBES, UNSEEN_SECONDS
 from edge.dhcp.wire import MessageType, arp
 from edge.journey.events import Outcome
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp import Quarantine
-from edge.dhcp.conflict.quarantine import MAX_ADDRESSES
+from edge.conflict import Quarantine
+from edge.conflict.quarantine import MAX_ADDRESSES
 from edge.dhcp.wire import MessageType
 from edge.journey.events import Outcome
 from edge.machines import Inventory

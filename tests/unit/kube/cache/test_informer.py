@@ -30,13 +30,18 @@ def event(kind: str, obj: Raw) -> Raw:
     return {"type": kind, "object": obj}
 
 
+def restore(informer: Informer, obj: Raw, packer: ObjectCompressor | None = None) -> None:
+    packer = packer or ObjectCompressor()
+    informer.restore(NamespacedName.of(obj), packer.compress(obj), packer, [str(obj.get("spec"))])
+
+
 class Ear:
     """What the handlers heard, in one line each."""
 
-    def __init__(self, informer: Informer) -> None:
+    def __init__(self, informer: Informer, *, can_wait: bool = False) -> None:
         self.heard: list[str] = []
         self._arrived = asyncio.Event()
-        informer.add_event_handler(self._change, self._delete)
+        informer.add_event_handler(self._change, self._delete, can_wait=can_wait)
 
     def _change(self, new: Raw, old: Raw | None) -> None:
         before = old["metadata"]["resourceVersion"] if old is not None else "-"
@@ -433,7 +438,7 @@ async def test_what_was_restored_is_replaced_by_what_the_api_has(
     api.lists = [listed(5, obj("same", 3), obj("other", 4))]
     informer = Informer(client, WORKFLOW, backoff=lambda: Backoff(0.001, 0.01))
     for each in (obj("same", 3), obj("other", 2), obj("gone", 1)):
-        informer.restore(each)
+        restore(informer, each)
     assert not informer.has_synced
     assert len(informer) == 3
     ear = Ear(informer)
@@ -455,21 +460,21 @@ async def test_what_the_api_has_said_already_is_not_undone_by_what_is_restored(
     async with running(client) as (informer, ear):
         await ear.until(1)
         await informer.wait_for_cache_sync()
-        informer.restore(obj("a", 3))
-        informer.restore(obj("gone", 2))
+        restore(informer, obj("a", 3))
+        restore(informer, obj("gone", 2))
         assert ear.heard == ["a ->8"]
     two = Informer(client, WORKFLOW, ["one", "two"])
     two._reflectors[0].synced.set()
     for namespace in ("one", "two", "three"):
         restored = obj("a", 3)
         restored["metadata"]["namespace"] = namespace
-        two.restore(restored)
+        restore(two, restored)
     assert [each["metadata"]["namespace"] for each in two.list()] == ["two"]
     partly = Informer(client, WORKFLOW)
     partly._changed(obj("a", 8))  # of the first page
     ear = Ear(partly)
-    partly.restore(obj("a", 3))
-    partly.restore(obj("b", 2))
+    restore(partly, obj("a", 3))
+    restore(partly, obj("b", 2))
     assert ear.heard == ["a ->8", "b ->2"]
 
 
@@ -477,9 +482,115 @@ async def test_packed_objects_are_those_that_are_asked_for(client: KubeClient, o
     for compressor in (None, ObjectCompressor()):
         informer = Informer(client, WORKFLOW, compressor=compressor)
         for name in ("a", "b"):
-            informer.restore(obj(name, 1))
+            restore(informer, obj(name, 1))
         key = NamespacedName.of(obj("b", 1))
         packed = informer.packed([key, key._replace(name="absent")])
-        [one] = packed.objects
+        [one] = packed.objects.values()
         assert (ObjectCompressor(packed.dictionary).decompress(one) if isinstance(one, bytes) else one) == obj("b", 1)
         assert len(informer.packed().objects) == 2
+
+
+class Deferred:
+    """An informer whose one ear can wait and looks for objects by their spec, and whose other can't."""
+
+    def __init__(self, client: KubeClient, *, hasty: bool = True) -> None:
+        self.informer = Informer(client, WORKFLOW, compressor=ObjectCompressor())
+        self.ear = Ear(self.informer, can_wait=True)
+        self.informer.defer(lambda obj: [str(obj["spec"])])
+        self.hasty = Ear(self.informer) if hasty else None
+
+    def synced(self) -> None:
+        self.informer._reflectors[0].synced.set()
+
+
+async def test_who_can_wait_hears_of_what_is_looked_for_first_and_in_the_end_of_all(
+    client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    one = Deferred(client)
+    for name, spec in (("a", 1), ("b", 2), ("c", 2), ("d", 3)):
+        one.informer._changed(obj(name, 4, spec=spec))
+    assert one.hasty is not None
+    assert one.hasty.heard == ["a ->4", "b ->4", "c ->4", "d ->4"]
+    assert (one.ear.heard, one.informer.untold) == ([], 4)
+    one.informer.tell("2")
+    assert one.ear.heard == ["b ->4", "c ->4"], "rivals are told of together"
+    assert [key.name for key in one.informer.told()] == ["b", "c"]
+    one.informer.tell("2")
+    one.informer.tell_of(NamespacedName.of(obj("d", 4)))
+    assert one.ear.heard[2:] == ["d ->4"]
+    one.synced()
+    await one.informer.catch_up()
+    assert one.ear.heard[3:] == ["a ->4"]
+    one.informer._changed(obj("e", 5, spec=9))
+    assert one.ear.heard[4:] == ["e ->5"], "nobody waits any more"
+
+
+async def test_what_changes_or_goes_before_it_was_told_of_was_never_otherwise(
+    client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    one = Deferred(client)
+    one.informer._changed(obj("a", 4, spec=1))
+    one.informer._changed(obj("gone", 5, spec=1))
+    one.informer._changed(obj("a", 6, spec=2))
+    one.informer._gone(NamespacedName.of(obj("gone", 5)), None)
+    one.informer.tell("2")
+    one.informer.tell("1")
+    assert one.ear.heard == ["a ->6"]
+    one.informer._changed(obj("a", 7, spec=3))
+    one.informer._gone(NamespacedName.of(obj("a", 7)), None)
+    assert one.ear.heard == ["a ->6", "a 6>7", "a gone"]
+
+
+async def test_what_is_looked_for_while_something_is_told_of_comes_behind_it(
+    client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    """However long a chain of objects is that name each other."""
+    one = Deferred(client, hasty=False)
+    depth: list[int] = []
+
+    def looks(new: Raw, _old: Raw | None) -> None:
+        depth.append(1)
+        one.informer.tell(str(new["spec"] + 1))
+        assert sum(depth) == 1
+        depth.pop()
+
+    one.informer.add_event_handler(looks, can_wait=True)
+    for number in range(3000):
+        one.informer._changed(obj(f"o{number}", 1, spec=number))
+    one.informer.tell("0")
+    assert (len(one.ear.heard), one.informer.untold) == (3000, 0)
+
+
+async def test_restored_object_is_read_when_it_is_looked_for_and_told_of_once_if_it_is_still_so(
+    client: KubeClient, obj: Callable[..., Raw], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, packer = Deferred(client, hasty=False), ObjectCompressor()
+    for name, spec in (("a", 1), ("b", 2), ("c", 3)):
+        restore(one.informer, obj(name, 4, spec=spec), packer)
+    reading: list[bytes] = []
+    decompress = ObjectCompressor.decompress
+    monkeypatch.setattr(ObjectCompressor, "decompress", lambda *given: reading.append(given[1]) or decompress(*given))
+    assert (len(one.informer), one.informer.untold, reading) == (3, 3, [])
+    one.informer.tell("2")
+    assert (one.ear.heard, len(reading)) == (["b ->4"], 1)
+    for name, spec in (("a", 1), ("b", 2), ("c", 7)):  # what the API lists: c is another one under the same version
+        one.informer._changed(obj(name, 4, spec=spec))
+    assert one.ear.heard == ["b ->4"]
+    one.synced()
+    await one.informer.catch_up()
+    assert sorted(one.ear.heard) == ["a ->4", "b ->4", "c ->4"]
+    assert (one.informer.get("d", "c") or {})["spec"] == 7
+
+
+async def test_those_restored_are_told_of_while_the_api_is_away(client: KubeClient, obj: Callable[..., Raw]) -> None:
+    one = Deferred(client, hasty=False)
+    restore(one.informer, obj("a", 4, spec=1))
+    catching = asyncio.create_task(one.informer.catch_up())
+    try:
+        one.informer._reflectors[0]._failing = True
+        assert await one.ear.until(1) == ["a ->4"]
+        assert not catching.done()
+        one.synced()
+        await catching
+    finally:
+        catching.cancel()

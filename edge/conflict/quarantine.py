@@ -1,10 +1,10 @@
 """Addresses that were declined: given to nobody for a while. Pure; the clock is given.
 
-A client that finds another host at the address it was given says so (DHCPDECLINE, RFC 2131 section 4.3.3) and asks
-anew. `edge.dhcp.conflict.declined` has looked whether that is so. Offering the same address again at once would make
-the client go round in a circle, so it is offered no more until the time is over or the operator gives the machine
-another address. A machine that has the address and renews its lease is answered as ever. Who is told of it (`changed`)
-shows it on the Hardware.
+A client that finds another host at the address it was given says so (DHCPDECLINE, RFC 2131 section 4.3.3; Decline,
+RFC 8415 section 18.2.8) and asks anew. `edge.conflict.declined` has looked whether that is so. Offering it again would
+make the client go round in a circle, so it is offered no more until the time is over or the operator gives the
+machine another address. A machine that has the address and renews its lease is answered as ever. Who is told of it
+(`changed`) shows it on the Hardware.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, KeysView
 from dataclasses import dataclass
 from typing import Final
 
+from edge.conflict.family import IPV4, Family
 from edge.machines import Machine
 
 DEFAULT_SECONDS: Final = 600.0
@@ -31,18 +32,20 @@ class _Declined:
 
 
 class Quarantine:
-    """Which machines' addresses are not to be given out. One may be shared by the responders of several networks."""
+    """Which machines' addresses of one family are not to be given out. Responders of several networks may share it."""
 
     def __init__(
         self,
         clock: Callable[[], float],
         seconds: float = DEFAULT_SECONDS,
         changed: Changed = lambda _machine, _address, _until: None,
+        family: Family = IPV4,
     ) -> None:
         """`clock` gives seconds, of the epoch if `until` is to be shown to people. With 0 `seconds` there is none."""
         self._clock = clock
         self._changed = changed
         self.seconds = seconds
+        self.family = family
         self._declined: dict[str, _Declined] = {}  # by MAC, in the order of their beginnings
         self.macs: KeysView[str] = self._declined.keys()
         """The machines whose addresses are in quarantine; some may be over."""
@@ -50,17 +53,28 @@ class Quarantine:
     def begin(self, machine: Machine, seconds: float | None = None) -> None:
         """Another host has the address that the machine's Hardware reserves. `seconds`: less than usual."""
         seconds = self.seconds if seconds is None else min(seconds, self.seconds)
-        if machine.ip is None or seconds <= 0:
+        ip = self.family.address(machine)
+        if ip is None or seconds <= 0:
             return
         self.expire()
         old = self._declined.pop(machine.mac, None)
         if old is None and len(self._declined) >= MAX_ADDRESSES:
             self._end(next(iter(self._declined)))
         until = self._clock() + seconds
-        if old is not None and old.address == machine.ip:
+        if old is not None and old.address == ip:
             until = max(until, old.until)  # what is known for certain is not cut short by what is not
-        self._declined[machine.mac] = _Declined(machine, machine.ip, until)
-        self._changed(machine, machine.ip, until)
+        self._declined[machine.mac] = _Declined(machine, ip, until)
+        self._changed(machine, ip, until)
+
+    def refusal(self, machine: Machine) -> str:
+        """Why the machine is not given its address now; empty: it may be."""
+        if not self.holds(machine.mac):
+            return ""
+        family = self.family
+        return (
+            f"{family.address(machine)} is in quarantine, because another host was found there ({family.message}). "
+            f"Find that host and stop it, or change the Hardware's {family.field}"
+        )
 
     def holds(self, mac: str) -> bool:
         """Whether the address of the machine with this MAC is in quarantine now."""
@@ -75,7 +89,7 @@ class Quarantine:
     def follow(self, mac: str, machine: Machine | None) -> None:
         """The Hardware has changed: `machine` is what `mac` stands for now. With another address, all is well."""
         declined = self._declined.get(mac)
-        if declined is not None and (machine is None or machine.ip != declined.address):
+        if declined is not None and (machine is None or self.family.address(machine) != declined.address):
             self._end(mac)
 
     def expire(self) -> None:

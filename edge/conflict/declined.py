@@ -1,16 +1,18 @@
-"""What becomes of a DHCPDECLINE: a machine says that another host has its address. Pure; the clock is given.
+"""What becomes of a DHCPDECLINE or a Decline of DHCPv6: a machine says that another host has its address. Pure; the
+clock is given.
 
-Anybody can say so in its name. So nobody's word is taken where ARP can tell (RFC 5227):
+Anybody can say so in its name. So nobody's word is taken where ARP (RFC 5227) or neighbour discovery (RFC
+4861) can tell:
 
-    DHCPDECLINE -> on our link: who answers an ARP probe for the address?
+    DHCPDECLINE -> on our link: who answers a probe for the address?
                      another host               -> quarantine
                      the machine itself, nobody -> nothing; the machine goes on to be served
-                -> through a relay, or on an interface without ARP, where nobody can probe:
+                -> through a relay, or on an interface that is no Ethernet, where nobody can probe:
                      we gave the machine its address a moment ago   -> a short quarantine
                      otherwise                                      -> nothing
 
-`edge.dhcp.sockets.prober` sends the ARP probes and hands in what is heard; without one nobody can probe. It is asked by
-`wake` to call `step`, and `wait` says when again.
+`edge.conflict.prober` sends the probes and hands in what is heard; without one nobody can probe. It is asked by `wake`
+to call `step`, and `wait` says when again.
 """
 
 from __future__ import annotations
@@ -18,13 +20,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
-from edge.dhcp.conflict.quarantine import Quarantine
-from edge.dhcp.reports import Reports
-from edge.dhcp.wire import options
-from edge.dhcp.wire.arp import Claim
-from edge.journey.events import Outcome
+from edge.conflict.family import text
+from edge.conflict.quarantine import Quarantine
+from edge.journey.events import Outcome, Value
 from edge.machines import Inventory, Machine
 from tink.limits.once_per import Tally, times
 from tink.mac import octets
@@ -42,6 +42,23 @@ UNSEEN_SECONDS: Final = 60.0
 """The longest quarantine where nobody can probe."""
 ACKNOWLEDGED_SECONDS: Final = 60.0
 """So long ago, or up to twice as long, an address was given whose DHCPDECLINE counts where nobody can probe."""
+
+
+class Claim(NamedTuple):
+    """Somebody says that an IP address (four or sixteen bytes) is at a hardware address (six)."""
+
+    address: bytes
+    hardware: bytes
+
+
+class Told(Protocol):
+    """Who tells operators, each once a minute."""
+
+    def once(self, mac: str, outcome: Outcome, line: str, **detail: Value) -> None:
+        """`line` about the machine with this MAC."""
+
+    def tallied(self, mac: str, key: str, line: str, **detail: Value) -> None:
+        """`line` of those with this key, and how many there were besides."""
 
 
 class Acknowledged:
@@ -78,9 +95,7 @@ class _Probing:
 class Declined:
     """Judges DHCPDECLINEs of one network."""
 
-    def __init__(
-        self, inventory: Inventory, quarantine: Quarantine, reports: Reports, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, inventory: Inventory, quarantine: Quarantine, reports: Told, clock: Callable[[], float]) -> None:
         """`clock` gives seconds of any epoch."""
         self.acknowledged = Acknowledged()
         self.wake: Callable[[], None] | None = None
@@ -89,6 +104,7 @@ class Declined:
         """Set by who can probe: whether the address is of its link, whoever passed the packet on."""
         self._inventory = inventory
         self._quarantine = quarantine
+        self.family: Final = quarantine.family
         self._reports = reports
         self._clock = clock
         self._probing: dict[bytes, _Probing] = {}  # by address
@@ -104,8 +120,8 @@ class Declined:
             held_back = self._full.due("", self._clock())
             if held_back is not None:
                 log.warning(
-                    "DHCPDECLINEs of more than %d addresses at once: that of %s by %s is not looked into%s",
-                    MAX_PROBED, options.dotted(address), machine.mac, times(held_back),
+                    "%ss of more than %d addresses at once: that of %s by %s is not looked into%s",
+                    self.family.message, MAX_PROBED, text(address), machine.mac, times(held_back),
                 )  # fmt: skip
         else:
             self._probing[address] = _Probing(machine, source, due=self._clock())
@@ -113,7 +129,8 @@ class Declined:
 
     def disbelieved(self, machine: Machine, source: str, why: str) -> None:
         """A DHCPDECLINE in the machine's name came by a way that the machine can't take."""
-        self._reports.tallied(machine.mac, f"DHCPDECLINE {why}", f"a DHCPDECLINE from {source} is not believed: {why}")
+        what = self.family.message
+        self._reports.tallied(machine.mac, f"{what} {why}", f"a {what} from {source} is not believed: {why}")
 
     def pass_time(self) -> None:
         """To be called every few seconds."""
@@ -143,7 +160,7 @@ class Declined:
         return probes
 
     def claimed(self, claim: Claim) -> None:
-        """Somebody on the link said in ARP that an address is theirs."""
+        """Somebody on the link said that an address is theirs."""
         probing = self._probing.get(claim.address)
         if probing is None:
             return
@@ -151,13 +168,13 @@ class Declined:
             probing.own = True  # another host may have it, too
             return
         del self._probing[claim.address]
-        self._conflict(probing.machine, f"another host, {claim.hardware.hex(':')}, already uses {probing.machine.ip}")
+        self._conflict(probing.machine, f"another host, {claim.hardware.hex(':')}, already uses {self._ip(probing)}")
 
     def is_ours(self, address: bytes) -> None:
         """The address turns out to be one of this host's own, for which no probe is answered."""
         probing = self._probing.pop(address, None)
         if probing is not None:
-            self._conflict(probing.machine, f"this host itself uses {probing.machine.ip}")
+            self._conflict(probing.machine, f"this host itself uses {self._ip(probing)}")
 
     def probe_failed(self, address: bytes) -> None:
         """The probe could not be sent."""
@@ -175,22 +192,26 @@ class Declined:
             other is not None and (other.namespace, other.name) == (machine.namespace, machine.name)
         )
 
+    def _ip(self, probing: _Probing) -> str:
+        return self.family.address(probing.machine) or ""
+
     def _nobody(self, probing: _Probing) -> None:
-        machine = probing.machine
+        machine, ip = probing.machine, self._ip(probing)
         who = "only the machine itself answers" if probing.own else "nobody answers"
-        line = f"DHCPDECLINE of {machine.ip}, but {who} ARP there: it is offered as before"
-        self._reports.tallied(machine.mac, line, line, address=machine.ip or "")
+        line = f"{self.family.message} of {ip}, but {who} {self.family.protocol} there: it is offered as before"
+        self._reports.tallied(machine.mac, line, line, address=ip)
 
     def _unseen(self, machine: Machine, source: str) -> None:
         if octets(machine.mac) not in self.acknowledged:
             self.disbelieved(machine, source, "this server has given the machine no address in the last minute")
             return
-        what = f"another host already uses {machine.ip}, says a packet from {source}, where nobody can look by ARP"
+        ip, protocol = self.family.address(machine), self.family.protocol
+        what = f"another host already uses {ip}, says a packet from {source}, where nobody can look by {protocol}"
         self._conflict(machine, what, UNSEEN_SECONDS)
 
     def _conflict(self, machine: Machine, what: str, most_seconds: float = float("inf")) -> None:
-        seconds = min(self._quarantine.seconds, most_seconds)
+        family, seconds = self.family, min(self._quarantine.seconds, most_seconds)
         self._quarantine.begin(machine, seconds)
         pause = f"; it is not offered for {seconds:.0f} s" if seconds > 0 else ""
-        text = f"DHCPDECLINE: {what}{pause}. Find that host and stop it, or change the Hardware's dhcp.ip"
-        self._reports.once(machine.mac, Outcome.FAILED, text, address=machine.ip or "")
+        line = f"{family.message}: {what}{pause}. Find that host and stop it, or change the Hardware's {family.field}"
+        self._reports.once(machine.mac, Outcome.FAILED, line, address=family.address(machine) or "")

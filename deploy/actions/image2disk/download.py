@@ -1,0 +1,202 @@
+"""The bytes of an image, in order and each once, however often the connection breaks.
+
+    the first answer                  its ETag, Last-Modified and length say which file it is
+    broken off                        the rest of that very file is asked for (Range, If-Range; RFC 9110 section 13.1.5)
+    206, of the same file             goes on where it broke
+    200: the server has no ranges, or
+    nothing tells the file apart      all comes again: what was there is compared, by its SHA-256, and passed over
+    another ETag, length or beginning ChangedError: nothing of the new file is given out after bytes of the old one
+
+Pauses between attempts grow; so many attempts without a new byte are the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from image2disk.errors import ActionError
+from image2disk.web import AnswerError, UntrustedError, Web, said
+
+READ_BYTES: Final = 1 << 20
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
+_CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
+_STRONG: Final = re.compile(r'"[^"]*"')
+_SURE_AFTER: Final = timedelta(seconds=60)
+"""Of a file that was changed less than this before it was sent, Last-Modified may be that of two versions (RFC 9110
+section 8.8.2.2)."""
+
+
+class ChangedError(Exception):
+    """The server has another file by now; the message says how that is known."""
+
+
+class _BrokenError(Exception):
+    """The connection; the message says how."""
+
+
+class Download:
+    """One file. `received` bytes of `size` (None: not said) are there; `sha256` is that of the received ones."""
+
+    def __init__(
+        self,
+        web: Web,
+        url: str,
+        *,
+        retries: int,
+        is_proved: bool,
+        authorization: Callable[[AnswerError | None], str] = lambda _: "",
+        say: Callable[[str], None] = print,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`is_proved`: a checksum will be compared at the end, so ranges may be asked for without any validator.
+
+        `authorization(refusal)` gives the header's value; `refusal` is what the server has said to the one before.
+        """
+        self._web = web
+        self._url = url
+        self._retries = retries
+        self._is_proved = is_proved
+        self._authorization = authorization
+        self._say = say
+        self._sleep = sleep
+        self._etag = self._modified = self._validator = ""
+        self._is_described = False
+        self._ranges = True
+        self.sha256 = hashlib.sha256()
+        self.received = 0
+        self.size: int | None = None
+
+    def chunks(self) -> Iterator[bytes]:
+        """All of it. Raises ChangedError, ActionError (DownloadFailed)."""
+        vain, best = 0, -1
+        while True:
+            try:
+                for chunk in self._attempt():
+                    self.sha256.update(chunk)
+                    self.received += len(chunk)
+                    yield chunk
+            except (_BrokenError, AnswerError) as error:
+                if isinstance(error, AnswerError) and not error.may_pass:
+                    raise self._failed(str(error)) from None
+                vain = 0 if self.received > best >= 0 else vain
+                best = self.received
+                if vain >= self._retries:
+                    raise self._failed(f"{error}; {self.received} bytes were there") from None
+                pause = min(FIRST_PAUSE_SECONDS * 2**vain, LONGEST_PAUSE_SECONDS)
+                vain += 1
+                self._say(f"{error}; goes on from byte {self.received} in {pause:g} s ({vain} of {self._retries})")
+                self._sleep(pause)
+            except UntrustedError as error:
+                raise self._failed(f"{error}; give IMG_SHA256, which says what is right") from None
+            else:
+                return
+
+    def _failed(self, why: str) -> ActionError:
+        return ActionError("DownloadFailed", f"{self._url}: {why}")
+
+    def _attempt(self) -> Iterator[bytes]:
+        headers = {}
+        if self.received and self._ranges and (self._validator or self._is_proved):
+            headers["Range"] = f"bytes={self.received}-"
+            if self._validator:
+                headers["If-Range"] = self._validator
+        try:
+            response = self._ask(headers)
+        except AnswerError as error:
+            if error.status == 416 and headers:
+                self._ranges = False  # shorter by now, or no ranges: the whole of it will tell
+                raise _BrokenError("the server refuses to go on there (416)") from None
+            raise
+        with response:
+            start = self._start(response, bool(headers))
+            left = response.length  # as the head says; None: not said
+            body = self._body(response, left)
+            yield from body if start else self._beyond(body)
+
+    def _ask(self, headers: dict[str, str]) -> http.client.HTTPResponse:
+        try:
+            return self._web.get(self._url, headers, self._authorization(None))
+        except AnswerError as error:
+            if error.status != 401:
+                raise
+            return self._web.get(self._url, headers, self._authorization(error))
+
+    def _start(self, response: http.client.HTTPResponse, is_range: bool) -> int:
+        """At which byte the body starts, of a file that is surely the same one."""
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            raise self._failed(f"comes with Content-Encoding {encoding[:40]}, though identity was asked for")
+        etag, modified = response.headers.get("ETag", ""), response.headers.get("Last-Modified", "")
+        start, size = 0, response.length
+        if response.status == 206:
+            span = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+            if not is_range or span is None or int(span[1]) != self.received or int(span[2]) + 1 != int(span[3]):
+                self._ranges = False
+                raise _BrokenError("the server sends another part than was asked for")
+            start, size = self.received, int(span[3])
+        if self._is_described:
+            self._compare(etag, modified, size)
+            self.size = size if self.size is None else self.size
+            return start
+        self._is_described = True
+        self._etag, self._modified, self.size = etag, modified, size
+        self._validator = _validator(etag, modified, response.headers.get("Date", ""))
+        return start
+
+    def _compare(self, etag: str, modified: str, size: int | None) -> None:
+        if None not in (size, self.size) and size != self.size:
+            raise ChangedError(f"it has {size} bytes now, not {self.size}")
+        if etag != self._etag:
+            raise ChangedError(f"its ETag is {etag[:80] or 'none'} now, not {self._etag[:80] or 'none'}")
+        if not etag and modified != self._modified:
+            raise ChangedError(f"it was modified {modified[:40]}, not {self._modified[:40]}")
+
+    def _body(self, response: http.client.HTTPResponse, length: int | None) -> Iterator[bytes]:
+        left = length
+        while left is None or left:
+            try:
+                chunk = response.read1(READ_BYTES if left is None else min(left, READ_BYTES))
+            except (OSError, http.client.HTTPException) as error:
+                raise _BrokenError(f"the connection broke: {said(error)}") from None
+            if not chunk:
+                break
+            if left is not None:
+                left -= len(chunk)
+            yield chunk
+        if left:
+            raise _BrokenError(f"the connection ended {left} bytes early")
+
+    def _beyond(self, body: Iterator[bytes]) -> Iterator[bytes]:
+        """What comes after all that is there already, which must come again as it was."""
+        ahead, again = self.received, hashlib.sha256()
+        if ahead:
+            self._say(f"the server sends all again: the first {ahead} bytes are compared and passed over")
+        for chunk in body:
+            known = chunk[:ahead]
+            ahead -= len(known)
+            again.update(known)
+            if known and not ahead and again.digest() != self.sha256.digest():
+                raise ChangedError(f"its first {self.received} bytes are others now")
+            if len(chunk) > len(known):
+                yield chunk[len(known) :]
+        if ahead:
+            raise ChangedError(f"it ends {ahead} bytes before where the connection broke")
+
+
+def _validator(etag: str, modified: str, date: str) -> str:
+    """What may go into If-Range (RFC 9110 sections 8.8.1, 8.8.2.2, 13.1.5); empty if nothing may."""
+    if etag:
+        return etag if _STRONG.fullmatch(etag) else ""
+    try:
+        sure = parsedate_to_datetime(date) - parsedate_to_datetime(modified) >= _SURE_AFTER
+    except (TypeError, ValueError):
+        return ""
+    return modified if sure else ""

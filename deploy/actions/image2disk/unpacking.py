@@ -1,0 +1,163 @@
+"""Compressed bytes in, the image's out: as they come, in bounded memory, however many streams stand in a row."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import lzma
+import subprocess
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Final, Protocol
+
+from image2disk.errors import ActionError
+
+MOST_BYTES: Final = 4 << 20
+"""That come out at a time."""
+MOST_WORDS: Final = 4096
+XZ_MEMORY_BYTES: Final = 256 << 20
+"""`xz -9` needs 65 MiB."""
+MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
+"""How each begins."""
+
+
+class _Decompressor(Protocol):
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    @property
+    def needs_input(self) -> bool: ...
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+class _Gzip:
+    """zlib's, with the manners of the other two."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+
+
+_MAKERS: Final[dict[str, Callable[[], _Decompressor]]] = {
+    "gzip": _Gzip,
+    "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES),
+    "bzip2": bz2.BZ2Decompressor,
+}
+
+
+def unpacked(chunks: Iterator[bytes], kind: str, url: str) -> Iterator[bytes]:
+    """`kind` is gzip, zstd, xz or bzip2. Raises ActionError (DecompressFailed), and what `chunks` raises."""
+    if kind == "zstd":
+        yield from _by_zstd(chunks, url)
+        return
+    try:
+        yield from _in_process(chunks, _MAKERS[kind])
+    except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError) as error:
+        raise _failed(url, str(error)) from None
+
+
+def kind_of(beginning: bytes) -> str:
+    """How a file that begins so is compressed; empty if it is not."""
+    return next((kind for magic, kind in MAGIC.items() if beginning.startswith(magic)), "")
+
+
+def _in_process(chunks: Iterator[bytes], make: Callable[[], _Decompressor]) -> Iterator[bytes]:
+    inner: _Decompressor | None = None
+    began = False
+    for chunk in chunks:
+        left = chunk
+        while left or (inner is not None and not inner.needs_input):
+            if inner is None:
+                # Streams may stand in a row, with zeros in between and at the end (RFC 1952; xz, too).
+                left = left.lstrip(b"\0") if began else left
+                if not left:
+                    break
+                inner, began = make(), True
+            out = inner.decompress(left, MOST_BYTES)
+            left = b""
+            if out:
+                yield out
+            if inner.eof:
+                left, inner = inner.unused_data, None
+    if inner is not None:
+        raise EOFError("it ends in the middle")
+
+
+def _by_zstd(chunks: Iterator[bytes], url: str) -> Iterator[bytes]:
+    """By the program: Python has it since 3.14 only."""
+    command = ["zstd", "-dcq"]
+    with tempfile.TemporaryFile() as words:
+        zstd = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, bufsize=0)
+        feeder = _Feeder(chunks, zstd)
+        feeder.start()
+        try:
+            while zstd.stdout is not None and (out := zstd.stdout.read(MOST_BYTES)):
+                yield out
+            feeder.join()
+            status = zstd.wait()
+        finally:
+            zstd.kill()
+            zstd.wait()
+        if feeder.trouble is not None:
+            raise feeder.trouble
+        if status != 0:
+            words.seek(0)
+            lines = words.read(MOST_WORDS).decode("utf-8", "replace").strip().splitlines() or [f"status {status}"]
+            raise _failed(url, lines[-1][:200])
+
+
+class _Feeder(threading.Thread):
+    """Gives a program what it reads. `trouble` is what `chunks` raised, once the thread has ended."""
+
+    def __init__(self, chunks: Iterator[bytes], program: subprocess.Popen[bytes]) -> None:
+        super().__init__(daemon=True)
+        self._chunks = chunks
+        self._program = program
+        self.trouble: BaseException | None = None
+
+    def run(self) -> None:
+        """Until the chunks or the program end."""
+        stdin = self._program.stdin
+        if stdin is None:
+            return
+        with contextlib.suppress(BrokenPipeError):  # the program says itself why it has ended
+            try:
+                self._feed(stdin)
+            finally:
+                stdin.close()
+
+    def _feed(self, stdin: IO[bytes]) -> None:
+        try:
+            for chunk in self._chunks:
+                view = memoryview(chunk)
+                while view:
+                    view = view[stdin.write(view) :]
+        except BrokenPipeError:
+            raise
+        except BaseException as error:  # raised by whoever reads
+            self.trouble = error
+            self._program.kill()
+
+
+def _failed(url: str, why: str) -> ActionError:
+    return ActionError("DecompressFailed", f"{url}: not what its name says, or damaged: {why}")

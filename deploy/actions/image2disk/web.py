@@ -1,0 +1,77 @@
+"""One HTTP request, and what may go wrong with it: for the image and for registries."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Final
+
+SILENCE_SECONDS: Final = 60.0
+"""A server that says nothing for so long is as good as gone."""
+RETRIED: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
+"""What a server answers that may answer otherwise in a moment (RFC 9110 section 15; RFC 6585 section 4)."""
+_AGENT: Final = "tinkedge-image2disk"
+
+
+class AnswerError(Exception):
+    """No answer that can be used. `status` is 0 if there was none; `challenge` is WWW-Authenticate."""
+
+    def __init__(self, message: str, status: int = 0, challenge: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.challenge = challenge
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it makes sense to ask again."""
+        return self.status == 0 or self.status in RETRIED
+
+
+class UntrustedError(Exception):
+    """The server's certificate is not one of an authority that the image knows."""
+
+
+class Web:
+    """`check_certificates`: of https; not needed where a checksum says which bytes are right."""
+
+    def __init__(self, *, check_certificates: bool) -> None:
+        context = ssl.create_default_context()
+        if not check_certificates:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+
+    def get(self, url: str, headers: Mapping[str, str], authorization: str = "") -> http.client.HTTPResponse:
+        """Status 200 or 206; redirects are followed, without `authorization`. Raises AnswerError, UntrustedError."""
+        try:
+            request = urllib.request.Request(  # noqa: S310 - http and https alone, by the settings
+                url, headers={"User-Agent": _AGENT, "Accept-Encoding": "identity", **headers}
+            )
+            if authorization:
+                request.add_unredirected_header("Authorization", authorization)
+            response = self._opener.open(request, timeout=SILENCE_SECONDS)
+        except urllib.error.HTTPError as error:
+            with error:
+                challenge = error.headers.get("WWW-Authenticate", "")
+                raise AnswerError(f"{error.code} {error.reason}"[:200], error.code, challenge) from None
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                raise UntrustedError(f"its certificate: {error.reason.verify_message}") from None
+            raise AnswerError(said(error.reason)) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise AnswerError(said(error)) from None
+        if not isinstance(response, http.client.HTTPResponse):
+            raise AnswerError("redirects to what is neither http nor https", 400)
+        return response
+
+
+def said(error: BaseException | str) -> str:
+    """What went wrong, in few words."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error) or type(error).__name__)[:200]

@@ -1,0 +1,190 @@
+"""What machines are served by HTTP and TFTP, put together for the one process that does it, or for each of several.
+
+    inventory, policy, callers -> scripts, files of OSIEs -> HTTP application; TFTP server of each address
+
+`edge.composition.serving` has one of these; so has each worker (`edge.composition.workers`), which gets what it needs
+to know, and its sockets, from the main process.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from ipaddress import IPv4Address, IPv4Network
+
+from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
+from edge.composition.settings import StackSettings, Syslog
+from edge.http import MachineApp, Memory, MetadataSettings
+from edge.journey.events import Recorder
+from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles, OsieLookup, ReadSecret
+from edge.neighbour.resolution import AddressResolution
+from edge.peers import Peers
+from edge.tftp import BootFiles, TftpServer
+from ipxe.binaries import BootBinaries
+from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
+from tink.limits.newest import Newest
+from tink.limits.once_per import OncePer
+from tink.server import TokenKeys, authority_of
+
+Others = Callable[[str, str], tuple[Origin, ...]]
+"""`others(address, mac)`: where a machine that has reached this edge at `address` can go on with another one."""
+
+_LOGS = {Syslog.AUTO: LogsTo.HOOKOS, Syslog.ON: LogsTo.ALL, Syslog.OFF: LogsTo.NOBODY}
+
+
+class MachineServices:
+    """Scripts, files, HTTP application and TFTP servers. `machine_changed` and `callers_changed` are to be called."""
+
+    def __init__(
+        self,
+        settings: StackSettings,
+        exit_stack: AsyncExitStack,
+        *,
+        inventory: Inventory,
+        callers: Callers,
+        policy: NetbootPolicy,
+        osie: OsieLookup,
+        binaries: BootBinaries,
+        artifacts: Artifacts | None,
+        metadata: MetadataSettings | None,
+        record: Recorder,
+        ready: Callable[[], str],
+        nearest: Callable[[str], str],
+        others: Others,
+        peers: Peers | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        """`metadata` None: nothing is served over HTTP. `ready()`: why machines can't be served, `nearest(ip)` the
+        address of ours in the network of a machine's one; either empty: none. `memory`: see MachineApp.
+
+        Raises TlsError, KeyFileError.
+        """
+        self._settings = settings
+        self._inventory = inventory
+        self._callers = callers
+        self._policy = policy
+        self._binaries = binaries
+        self._record = record
+        boot = _boot_settings(settings, metadata)
+        edge = settings.edge
+        self.scripts = MachineScripts(inventory, policy, osie, Scripts(boot), record, edge.default_osie, others)
+        self._osie_files = OsieFiles(osie, artifacts) if artifacts is not None else None
+        self.app: MachineApp | None = None
+        if self._osie_files is not None and metadata is not None:
+            self.app = MachineApp(
+                inventory=inventory,
+                callers=callers,
+                policy=policy,
+                scripts=self.scripts,
+                osie_files=self._osie_files,
+                binaries=binaries,
+                record=record,
+                metadata=metadata,
+                agent_ca=boot.tls_ca,
+                default_osie=edge.default_osie,
+                ready=ready,
+                fast_path=edge.fast_path,
+                depot=settings.data_dir,
+                peers=peers,
+                ipxe_dir=edge.ipxe_dir,
+                nearest=nearest,
+                memory=memory,
+            )
+            exit_stack.callback(self.app.close)
+
+    def subscribe(self) -> None:
+        """Hear of changes, before there are any."""
+        self._inventory.on_change(self.scripts.machine_changed)
+        if self.app is not None:
+            self._inventory.on_change(self.app.machine_changed)
+            self._callers.on_change(self.app.callers_changed)
+
+    def tftp_server(
+        self,
+        interface: str,
+        address: str,
+        *,
+        sock: socket.socket | None = None,
+        processes: int = 1,
+        failures: Newest[str, str] | None = None,
+        begun: OncePer | None = None,
+    ) -> tuple[BootFiles, TftpServer]:
+        """For one address of ours, with the `sock` that is open there (None: with one of its own). See TftpServer and
+        BootFiles for the rest; the inventory is to call the latter's `machine_changed`."""
+        edge = self._settings.edge
+        files = BootFiles(
+            self._binaries,
+            self._inventory,
+            self._callers,
+            self._policy,
+            address=address,
+            scripts=self.scripts,
+            osie_files=self._osie_files,
+            default_osie=edge.default_osie,
+            extra=edge.tftp_dir,
+            pi_firmware=edge.rpi_dir,
+            resolution=AddressResolution(self._callers.is_hidden),
+            failures=failures,
+        )
+        server = TftpServer(
+            files,
+            self._record,
+            host=address,
+            interface=interface,
+            single_port=edge.tftp_single_port,
+            sock=sock,
+            processes=processes,
+            begun=begun,
+        )
+        return files, server
+
+
+def nearest_of(ip: str, places: Iterable[tuple[str, Iterable[IPv4Network]]]) -> str:
+    """Which of our addresses, each with the networks of its interface, is in the network of `ip`; empty: none is."""
+    try:
+        machine = IPv4Address(ip)
+    except ValueError:
+        return ""
+    found = (address for address, networks in places if any(machine in network for network in networks))
+    return next(filter(None, found), "")
+
+
+def boot_binaries(settings: StackSettings) -> BootBinaries:
+    """The boot programs. Raises BinariesError."""
+    edge = settings.edge
+    return BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path, dict(edge.boot_files))
+
+
+def metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> MetadataSettings:
+    """How metadata is served. Raises KeyFileError."""
+    edge = settings.edge
+    return MetadataSettings(
+        keys=token_keys(settings.data_dir, edge.metadata_token_key, create=True),
+        read_secret=read_secret,
+        trusted=TrustedNetworks(proxies=edge.trusted_proxies, nat=edge.metadata_nat),
+        token_lifetime=edge.metadata_token_lifetime,
+        imds_required=edge.imds_required,
+    )
+
+
+def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -> BootSettings:
+    """What all machines are told. Raises TlsError, KeyFileError."""
+    edge, server = settings.edge, settings.server
+    tokens = MetadataTokens(metadata.keys, metadata.token_lifetime) if metadata is not None else None
+    authority = authority_of(server.tls, server.tls_ca)
+    keys = TokenKeys(server.tokens) if server.tokens is not None else None
+    return BootSettings(
+        http_port=edge.http_port,
+        grpc_port=settings.grpc_port,
+        grpc_authority=edge.grpc_authority,
+        tinkerbell_tls=bool(authority),
+        tls_ca=authority,
+        token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
+        metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
+        insecure_registries=edge.insecure_registries,
+        own_registry=(settings.data_dir / "images/index.json").exists(),
+        kernel_parameters=edge.kernel_parameters,
+        logs=_LOGS[edge.syslog],
+    )

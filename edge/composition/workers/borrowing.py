@@ -1,0 +1,181 @@
+"""Artifacts and Secrets in a worker: the main process has the cache and the API, and hands over what it is asked for.
+
+An artifact comes as an open file. If it is still being downloaded, the main process tells how far it is; so the
+upstream is asked once, whichever workers want the file, and what a worker leaves behind is closed by the main process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import edge.artifacts as artifacts
+from edge.artifacts import Artifact, ArtifactError, Progress, Source, StorageError
+from edge.composition.workers.messages import (
+    ArtifactFailed,
+    ArtifactFilled,
+    ArtifactOpened,
+    CloseArtifact,
+    Message,
+    OpenArtifact,
+    ReadSecret,
+    SecretRead,
+)
+from tink.api.v1alpha2 import Raw
+from tink.kube.client import ApiError, UnreachableError, api_error
+
+_ERRORS = {
+    name: kind for name, kind in vars(artifacts).items() if isinstance(kind, type) and issubclass(kind, ArtifactError)
+}
+
+
+class _Filling:
+    """A download of the main process, as far as it has told."""
+
+    def __init__(self, url: str, size: int) -> None:
+        self._url = url
+        self._size = size
+        self._filled = 0
+        self._sha256: str | None = None
+        self._failure: ArtifactError | None = None
+        self._news = asyncio.Event()
+
+    def told(self, filled: int, sha256: str) -> None:
+        self._filled = filled
+        if filled >= self._size:
+            self._sha256 = sha256
+        self._tell()
+
+    def failed(self, failure: ArtifactError) -> None:
+        self._failure = failure
+        self._tell()
+
+    def progress(self) -> Progress:
+        return Progress(self._url, self._filled, self._size, 1)
+
+    async def filled(self, offset: int) -> int:
+        while self._filled <= offset and self._filled < self._size:
+            if self._failure is not None:
+                raise self._failure.again()
+            await self._news.wait()
+        return self._filled
+
+    async def whole_sha256(self) -> str:
+        while self._sha256 is None:
+            if self._failure is not None:
+                raise self._failure.again()
+            await self._news.wait()
+        return self._sha256
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+class BorrowedArtifacts:
+    """The cache of the main process. Belongs to one event loop."""
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        self._send = send
+        self._numbers = count(1)
+        self._asked: dict[int, tuple[str, asyncio.Future[Artifact]]] = {}
+        self._filling: dict[int, _Filling] = {}
+
+    async def open(self, url: str, *, sha256: str = "") -> Artifact:
+        """As `edge.artifacts.ArtifactCache.open`. Raises ArtifactError."""
+        number = next(self._numbers)
+        answer: asyncio.Future[Artifact] = asyncio.get_running_loop().create_future()
+        self._asked[number] = url, answer
+        self._send(OpenArtifact(number, url, sha256))
+        try:
+            return await answer
+        except BaseException:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                answer.result().close()
+            else:
+                self._send(CloseArtifact(number))
+            raise
+        finally:
+            self._asked.pop(number, None)
+
+    def opened(self, message: ArtifactOpened, fd: int) -> None:
+        """The answer has come, with the file."""
+        url, answer = self._asked.pop(message.number, ("", None))
+        filling = None
+        if message.filled < message.size:
+            filling = self._filling[message.number] = _Filling(url, message.size)
+            filling.told(message.filled, "")
+
+        def released() -> None:
+            self._filling.pop(message.number, None)
+            self._send(CloseArtifact(message.number))
+
+        artifact = Artifact(
+            url,
+            fd,
+            message.size,
+            message.version,
+            Source(message.source),
+            filling,
+            sha256=message.sha256,
+            released=released,
+        )
+        if answer is None or answer.done():
+            artifact.close()
+        else:
+            answer.set_result(artifact)
+
+    def filled(self, message: ArtifactFilled) -> None:
+        """A download has come further."""
+        filling = self._filling.get(message.number)
+        if filling is not None:
+            filling.told(message.filled, message.sha256)
+
+    def failed(self, message: ArtifactFailed) -> None:
+        """There is none, or no more of it."""
+        failure = _ERRORS.get(message.error, StorageError)(message.url, message.reason)
+        _, answer = self._asked.pop(message.number, ("", None))
+        filling = self._filling.get(message.number)
+        if answer is not None and not answer.done():
+            answer.set_exception(failure)
+        elif filling is not None:
+            filling.failed(failure)
+
+
+class BorrowedSecrets:
+    """The Kubernetes API of the main process, as far as Secrets go: a `edge.machines.ReadSecret`."""
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        self._send = send
+        self._numbers = count(1)
+        self._asked: dict[int, asyncio.Future[Raw]] = {}
+
+    async def __call__(self, namespace: str, name: str) -> Raw:
+        """The Secret. Raises ApiError."""
+        number = next(self._numbers)
+        answer: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        self._send(ReadSecret(number, namespace, name))
+        try:
+            return await answer
+        finally:
+            self._asked.pop(number, None)
+
+    def read(self, message: SecretRead) -> None:
+        """The answer has come."""
+        answer = self._asked.pop(message.number, None)
+        if answer is None or answer.done():
+            return
+        if message.secret is not None:
+            answer.set_result(message.secret)
+        else:
+            answer.set_exception(_api_error(message))
+
+
+def _api_error(message: SecretRead) -> ApiError:
+    if not message.status:
+        return UnreachableError(message.message)
+    body: dict[str, Any] = {"reason": message.reason, "message": message.message}
+    return api_error(message.status, body)

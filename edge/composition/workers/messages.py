@@ -1,0 +1,290 @@
+"""What the main process and its workers say to each other: frozen dataclasses of plain values, as JSON with their name.
+
+    main -> worker    Object, Networks, Edges, Ready, Learned, Said, Failure      what there is to know
+                      Listen, Move, Unlisten                                      where to serve (with the socket)
+                      ArtifactOpened, ArtifactFilled, ArtifactFailed, SecretRead  answers
+                      Reread, Ping
+    worker -> main    Event, LogLine, LogsWanted, Said, Failure                   what was seen
+                      OpenArtifact, CloseArtifact, ReadSecret                     questions
+                      Connection                                                  one that another edge has made
+                      Up, Pong
+
+Both sides are of one program, so a message is not looked at beyond its shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final, get_args
+
+import orjson
+
+
+class MessageError(ValueError):
+    """What came is no message; says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object of the Kubernetes API as it is now (`removed`: as it was last). `kind` is its plural."""
+
+    kind: str
+    content: dict[str, Any]
+    removed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """This host's addresses that machines reach, each with the networks of its interface (CIDR)."""
+
+    places: list[tuple[str, list[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The edge itself, and the living others with their authorities: `edge.peers.messages.Edge` as JSON."""
+
+    own: str
+    others: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Why machines can't be served now; empty: they can."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What DHCP said of a machine's address (`edge.callers.Callers.learn`)."""
+
+    mac: str
+    ip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One worker has said this, which the others need not say again for a while; `of` names the set of keys."""
+
+    of: str
+    key: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a machine's file did not come, by HTTP or TFTP (`of`); empty: it did."""
+
+    of: str
+    mac: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Serve on the socket that comes with this: `protocol` is http or tftp. `place` names it."""
+
+    place: int
+    protocol: str
+    interface: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The interface of this place was made anew: go on there."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unlisten:
+    """Serve there no more."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenArtifact:
+    """`ArtifactCache.open`, please."""
+
+    number: int
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactOpened:
+    """Here is its file. `filled`: up to where it can be read; less than `size`: the rest is told by ArtifactFilled."""
+
+    number: int
+    size: int
+    version: str
+    source: str
+    sha256: str
+    filled: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFilled:
+    """It can be read up to here now; `sha256` is that of the whole, when that is there."""
+
+    number: int
+    filled: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFailed:
+    """It can't be had, or not all of it: an error of `edge.artifacts` by the name of its class."""
+
+    number: int
+    error: str
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseArtifact:
+    """It is needed no more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSecret:
+    """A Secret that a Hardware names, please."""
+
+    number: int
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRead:
+    """Here it is, or what the API said (`status` 0: it did not answer)."""
+
+    number: int
+    secret: dict[str, Any] | None
+    status: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What `edge.journey.events.Recorder` is called with; `at` is CLOCK_MONOTONIC, which all processes share."""
+
+    at: float
+    mac: str
+    step: str
+    outcome: str
+    message: str
+    detail: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of a worker's log."""
+
+    logger: str
+    level: int
+    text: str
+    fields: dict[str, Any]
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogsWanted:
+    """A machine was told to send its log lines here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A connection that begins as another edge's does, with what it has sent (Latin-1); its socket comes along."""
+
+    received: str
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """The worker has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """SIGHUP: read keys and certificates again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Are you there, and have you done what was said before?"""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Yes. `dropped`: events and lines that found no room since the start."""
+
+    number: int
+    dropped: int
+
+
+Message = (
+    Object
+    | Networks
+    | Edges
+    | Ready
+    | Learned
+    | Said
+    | Failure
+    | Listen
+    | Move
+    | Unlisten
+    | OpenArtifact
+    | ArtifactOpened
+    | ArtifactFilled
+    | ArtifactFailed
+    | CloseArtifact
+    | ReadSecret
+    | SecretRead
+    | Event
+    | LogLine
+    | LogsWanted
+    | Connection
+    | Up
+    | Reread
+    | Ping
+    | Pong
+)
+
+_KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Message)}
+
+
+def encoded(message: Message) -> bytes:
+    """As it is sent."""
+    values = [type(message).__name__, *(getattr(message, each.name) for each in fields(message))]
+    try:
+        return orjson.dumps(values, default=str)
+    except TypeError:  # half a character (PEP 383), of a name that a stranger made up
+        return orjson.dumps(_whole(values), default=str)
+
+
+def decoded(content: bytes) -> Message:
+    """What was sent. Raises MessageError."""
+    try:
+        name, *values = orjson.loads(content)
+        message: Message = _KINDS[name](*values)
+    except (ValueError, TypeError, KeyError) as error:
+        raise MessageError(f"{content[:80]!r} is no message: {error}") from None
+    return message
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_whole(key): _whole(each) for key, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,109 @@
+"""Looks who has an address on the link of one interface: the shell of `edge.conflict.declined`, for both families.
+
+A socket is open while there is something to look at and no longer, so that a busy network's ARP, say, costs nothing
+otherwise. Without the privilege for it, or where the interface is no Ethernet, nobody can look, and `declined` is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from abc import ABC, abstractmethod
+from ipaddress import ip_address
+
+from edge.conflict.declined import Claim, Declined
+from edge.listener import Listener
+from edge.neighbour.route import RouteKind, route_to
+
+log = logging.getLogger(__name__)
+
+
+class Prober(ABC):
+    """Belongs to the event loop that it is made in."""
+
+    def __init__(self, interface: str, declined: Declined) -> None:
+        self._interface = interface
+        self._declined = declined
+        self._what = f"{declined.family.protocol} on {interface}"
+        self._loop = asyncio.get_running_loop()
+        self._listener: Listener[Claim | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @abstractmethod
+    def _open(self) -> socket.socket:
+        """A socket that does not block. Raises OSError."""
+
+    @abstractmethod
+    def _send(self, sock: socket.socket, address: bytes) -> None:
+        """Ask who has `address`. Raises OSError."""
+
+    @abstractmethod
+    def _receive(self, sock: socket.socket) -> Claim | None:
+        """What was said; None: it claims nothing. Raises OSError, BlockingIOError where nothing was."""
+
+    def start(self) -> None:
+        """Look from now on, where that is possible at all."""
+        try:
+            self._open().close()
+        except OSError as error:
+            log.warning("%s: nobody can look who has a declined address: %s", self._what, error.strerror)
+            return
+        self._declined.is_on_link = _is_on_link
+        self._declined.wake = self._soon
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._declined.wake = None
+        self._rest()
+
+    def _soon(self) -> None:
+        self._at(self._loop.time())
+
+    def _at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._step)
+
+    def _step(self) -> None:
+        self._timer = None
+        for address in self._declined.step():
+            self._probe(address)
+        wait = self._declined.wait
+        if wait is not None:
+            self._at(self._loop.time() + wait)
+        else:
+            self._rest()
+
+    def _probe(self, address: bytes) -> None:
+        try:
+            if route_to(ip_address(address)).kind is RouteKind.OWN:
+                self._declined.is_ours(address)
+                return
+            if self._listener is None:
+                self._listener = Listener(self._open(), self._what, self._receive, self._heard)
+                self._listener.start()
+            self._send(self._listener.socket, address)
+        except OSError as error:
+            # The interface is down or gone: without it, the machine's word is all there is.
+            log.info("%s: %s can't be looked for: %s", self._what, ip_address(address), error.strerror)
+            self._declined.probe_failed(address)
+
+    def _heard(self, _sock: socket.socket, claim: Claim | None) -> None:
+        if claim is not None:
+            self._declined.claimed(claim)
+
+    def _rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._listener is not None:
+            self._listener.stop()
+            self._listener = None
+
+
+def _is_on_link(address: bytes) -> bool:
+    try:
+        return route_to(ip_address(address)).kind is RouteKind.LINK
+    except OSError:
+        return False

@@ -1,0 +1,201 @@
+"""The edge of another site that this one fetches kernels and initrds through (`--upstream-edge`), and its side of it.
+
+    a file is wanted that no edge of this site has -> the upstream edge is asked for it: from its cache, or from where
+                                                      the OSIE says it is, which it fetches once for all who ask
+    it is away, can't, or would ask this edge        from the origin, at once
+
+Unlike the other edges of a site it is a parent (RFC 2187 section 2): told a URL, it fetches. Edges that have the
+key may ask that of one with `--downstream-edges`, and its own bounds hold for what they ask.
+
+No loops: each edge says which edges it fetches through, itself first (as BGP's AS_PATH, RFC 4271 section 9.1.2). One
+that finds itself there goes to the origin, and none fetches for an edge that it fetches through. What is asked in the
+moment before that is known waits `PATIENCE_SECONDS`, and then goes to the origin, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict
+from typing import Final
+
+from edge.artifacts import ArtifactCache, ArtifactError, Copy, Offer, PeerCaches, PeerError, PeerResponse
+from edge.peers.calls import CallError, Calls
+from edge.peers.counts import Counts
+from edge.peers.messages import MAX_CHAIN, Chain, FetchQuery, FetchReply, HeldCopy, MessageError
+from edge.peers.signatures import Signatures
+from tink.files.key_file import KeyFile
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 5.0
+"""How often it is asked whether it is there."""
+PATIENCE_SECONDS: Final = 10.0
+"""How long it may take until the first bytes of a file are at the upstream edge; then the origin is asked."""
+DISTRUST_SECONDS: Final = 600.0
+_PARENT: Final = "upstream edge"
+"""Its name among those of peers, which are hexadecimal."""
+_PAUSE_SECONDS: Final = 0.1
+
+
+class UpstreamEdge:
+    """Asks the edge at `authority` (`address:port`); `siblings` are this site's own, and asked first."""
+
+    def __init__(
+        self,
+        authority: str,
+        own: str,
+        calls: Calls,
+        siblings: PeerCaches,
+        counts: Counts,
+        *,
+        clock: Callable[[], float],
+        announce: Callable[[bool, str], None],
+    ) -> None:
+        """`own` is this edge's name. `announce(well, line)` hears when it comes, goes, or would lead in a circle."""
+        self.authority = authority
+        self._own = own
+        self._calls = calls
+        self._siblings = siblings
+        self._counts = counts
+        self._clock = clock
+        self._announce = announce
+        self._beyond: tuple[str, ...] = ()
+        self._trouble: str | None = "it has not been asked yet"
+        self._distrusted: dict[str, float] = {}
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The edges that this one fetches through, itself first."""
+        return (self._own, *self._beyond)[:MAX_CHAIN]
+
+    @property
+    def is_used(self) -> bool:
+        """Whether files are fetched through it at the moment."""
+        return self._trouble is None
+
+    # --- whether it is there ---
+
+    async def run(self) -> None:
+        """Ask again and again, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Ask once."""
+        trouble: str | None = None
+        try:
+            self._beyond = (await self._calls.chain(self.authority)).edges
+        except CallError as error:
+            trouble = str(error)
+        else:
+            if self._own in self._beyond:
+                trouble = "it fetches through this edge itself: one of them must not have --upstream-edge"
+        self._set(trouble)
+
+    def _set(self, trouble: str | None) -> None:
+        before, self._trouble = self._trouble, trouble
+        if trouble == before:
+            return
+        if trouble is None:
+            self._announce(True, f"the upstream edge at {self.authority} is there: files are fetched through it")
+        else:
+            line = f"the upstream edge at {self.authority} is not used, files come from their origins: {trouble}"
+            self._announce(False, line)
+
+    # --- `edge.artifacts.PeerCaches` ---
+
+    async def find(self, key: str, url: str, pin: str, avoided: Collection[str]) -> Offer | None:
+        """A copy of this site; else the upstream edge's, which may have to fetch it first."""
+        offer = await self._siblings.find(key, url, pin, avoided)
+        if (offer is not None and offer.copy.fresh > 0) or not self.is_used or _PARENT in avoided:
+            return offer
+        if self._clock() < self._distrusted.get(key, 0.0):
+            return offer
+        query = FetchQuery(url=url, pin=pin)
+        try:
+            reply = await self._calls.fetch(self.authority, query, PATIENCE_SECONDS)
+        except CallError as error:
+            self._set(str(error))
+            return offer
+        if reply.held is None:
+            log.info("the upstream edge at %s can't fetch a file: %s", self.authority, reply.trouble or "not yet")
+            self._counts.parent_misses += 1
+            return offer
+        self._counts.parent_hits += 1
+        address = self.authority.partition(":")[0]
+        return Offer(_PARENT, address, Copy(**reply.held.model_dump()), is_parent=True)
+
+    def get(self, offer: Offer, url: str, key: str, pin: str, offset: int) -> AbstractAsyncContextManager[PeerResponse]:
+        """Its bytes, or those of a sibling. Raises PeerError."""
+        if not offer.is_parent:
+            return self._siblings.get(offer, url, key, pin, offset)
+        if not self.is_used:
+            raise PeerError(url, f"the upstream edge {offer.address} is gone", offer.peer)
+        return self._calls.get(self.authority, offer, url, key, pin, offset)
+
+    def distrust(self, offer: Offer, key: str) -> None:
+        """What came was not what it said: for a while, that file comes from its origin."""
+        if not offer.is_parent:
+            self._siblings.distrust(offer, key)
+            return
+        self._counts.damaged += 1
+        now = self._clock()
+        self._distrusted = {name: until for name, until in self._distrusted.items() if until > now}
+        self._distrusted[key] = now + DISTRUST_SECONDS
+
+
+async def probe(authority: str, keys: KeyFile, now: Callable[[], float]) -> None:
+    """Whether the edge at `authority` would fetch for one with these keys. Raises CallError, KeyFileError.
+
+    `now` gives Unix seconds.
+    """
+    calls = Calls(Signatures(keys, now))
+    await calls.start()
+    try:
+        await calls.chain(authority)
+    finally:
+        await calls.stop()
+
+
+# --- its own side -----------------------------------------------------------------------------------------------------
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+async def fetched(
+    question: FetchQuery,
+    asked_by: str,
+    own_chain: Collection[str],
+    cache: ArtifactCache,
+    clock: Callable[[], float],
+    sleep: Sleep = asyncio.sleep,
+) -> FetchReply:
+    """What an edge that fetches through `own_chain` answers the edge `asked_by`: the file is here, or on its way.
+
+    Raises MessageError for what no edge may ask.
+    """
+    if not question.url.startswith(("http://", "https://")):
+        raise MessageError("url: only http and https are fetched for other edges")
+    if asked_by in own_chain:
+        return FetchReply(trouble="that edge is one which this one fetches through itself")
+    deadline = clock() + PATIENCE_SECONDS
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with await cache.open(question.url, sha256=question.pin):
+                while (copy := cache.held_of(question.url, question.pin)) is None and clock() < deadline:
+                    await sleep(_PAUSE_SECONDS)  # it comes from another edge here, and is whole in a moment
+    except ArtifactError as error:
+        return FetchReply(trouble=error.reason[:200])
+    except TimeoutError:
+        return FetchReply(trouble=f"no answer from its origin within {PATIENCE_SECONDS:g} s")
+    return FetchReply(held=HeldCopy.model_validate(asdict(copy)) if copy is not None else None)
+
+
+def chain_of(upstream: UpstreamEdge | None, own: str) -> Chain:
+    """What this edge says of itself."""
+    edges: Sequence[str] = upstream.chain if upstream is not None else (own,)
+    return Chain(edges=tuple(edges))

@@ -1,0 +1,225 @@
+"""An edge with two workers, as real processes: machines boot, a worker is killed, and only its clients notice.
+
+The machines are `tests.interop.site.machine`; HTTP and TFTP of the edge are served by its workers alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.conftest import enter_namespace
+from tests.interop.site.machine import Boot, Machine
+from tests.interop.site.site import Site, address_of, file_bytes, mac_of
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+EDGE = address_of(1)
+
+
+class WorkersSite(Site):
+    """One edge with two workers, and what there is to see of it."""
+
+    def begin(self, *options: str) -> None:
+        self.up(1, "--workers", "2", *options)
+        self.is_ready(1)
+
+    @property
+    def main(self) -> int:
+        return int(Path(f"/proc/{self.workers[0]}/stat").read_text().rpartition(")")[2].split()[1])
+
+    @property
+    def workers(self) -> list[int]:
+        found = []
+        for pid in self.inside("edge1"):
+            with contextlib.suppress(OSError):
+                if b"edge.composition.workers" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        return sorted(found)
+
+    @property
+    def second(self) -> int:
+        """The process of worker 2: of those that died once more, the youngest."""
+        return max(
+            self.workers, key=lambda pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        )
+
+    def journey(self, machine: int) -> list[dict[str, Any]]:
+        token = (self.directory / "data1" / "admin-token").read_text().strip()
+        url = f"http://127.0.0.1:7081/api/v1/machines/{mac_of(machine)}/events"
+        events: list[dict[str, Any]] = json.loads(
+            self.run("edge1", "curl", "-sf", "-H", f"Authorization: Bearer {token}", url).out
+        )
+        return events
+
+    def booted(self, machines: Iterator[int] | range) -> list[Boot]:
+        def boot(number: int) -> Boot:
+            machine = Machine(self, number)
+            machine.enter()
+            return machine.boot()
+
+        with ThreadPoolExecutor(len(self.machines)) as pool:
+            return list(pool.map(boot, machines))
+
+    def get(self, machine: int, path: str, *, method: str = "GET") -> bytes:
+        """What a machine is answered, all of it; on a connection of its own."""
+        with self.connection(machine) as sock:
+            return fetched(sock, path, method)
+
+    @contextlib.contextmanager
+    def connection(self, machine: int) -> Iterator[socket.socket]:
+        def connect() -> socket.socket:
+            enter_namespace(self.namespaces[f"m{machine}"])
+            return socket.create_connection((EDGE, 7080), 20)
+
+        with ThreadPoolExecutor(1) as thread:
+            sock = thread.submit(connect).result()
+        with sock:
+            yield sock
+
+
+def fetched(sock: socket.socket, path: str, method: str = "GET") -> bytes:
+    sock.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    received = b""
+    while more := sock.recv(1 << 20):
+        received += more
+    return received
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[WorkersSite]:
+    with WorkersSite(tmp_path, edges=1, machines=4) as site:
+        yield site
+
+
+def steps(journey: list[dict[str, Any]]) -> list[str]:
+    return [event["step"] for event in journey]
+
+
+def test_machines_boot_from_workers_and_their_journeys_are_whole(site: WorkersSite) -> None:
+    site.begin()
+    assert len(site.workers) == 2
+    boots = site.booted(site.machines)
+    assert all(boot.ok and not boot.restarts for boot in boots), (boots, site.said())
+    for machine in site.machines:
+        seen = site.journey(machine)
+        order = [step for step in steps(seen) if step in ("tftp", "script", "kernel", "initrd")]
+        assert [step for at, step in enumerate(order) if step not in order[:at]] == [
+            "tftp",
+            "script",
+            "kernel",
+            "initrd",
+        ]
+        sent = {event["step"] for event in seen if event["detail"].get("size_bytes")}
+        assert {"kernel", "initrd", "tftp"} <= sent, seen
+    assert site.fetched("kernel") == [200], "one download for all workers"
+    assert site.metric(1, "tinkedge_worker_up") == 2
+    size = len(file_bytes("initrd")) * len(boots)
+    assert site.metric(1, "tinkedge_journey_sent_bytes_total") >= size or site.said()
+
+
+def test_a_worker_that_is_killed_is_replaced_and_only_its_downloads_break(site: WorkersSite) -> None:
+    site.begin()
+    assert all(boot.ok for boot in site.booted(range(1, 2))), site.said()
+    doomed, other = site.workers
+    path = "/osie/lab/initrd"
+    with contextlib.ExitStack() as stack:
+        # Enough for both workers to have some: which one a connection gets is the kernel's to say.
+        downloads = [stack.enter_context(site.connection(1)) for _ in range(16)]
+        for sock in downloads:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            sock.recv(1)
+        os.kill(doomed, signal.SIGKILL)
+        # Nobody is refused meanwhile.
+        fresh = [site.get(1, path).partition(b"\r\n\r\n")[2] for _ in range(16)]
+        assert all(content == file_bytes("initrd") for content in fresh), site.said()
+        whole = broken = 0
+        for sock in downloads:
+            received = b""
+            try:
+                while more := sock.recv(1 << 20):
+                    received += more
+            except ConnectionResetError:
+                pass
+            if received.endswith(file_bytes("initrd")[-1000:]):
+                whole += 1
+            else:
+                broken += 1
+    assert whole > 0, "the other worker's go on"
+    assert broken > 0, "the test has killed the one that served somebody"
+    wait_until(lambda: site.metric(1, "tinkedge_worker_up") == 2, site.said, within=30, every=0.2)
+    assert other in site.workers
+    assert doomed not in site.workers
+    assert len(site.workers) == 2
+    assert site.metric(1, "tinkedge_worker_restarts_total") == 1
+    assert "worker" in site.said()
+    assert all(boot.ok and not boot.restarts for boot in site.booted(range(1, 5))), site.said()
+
+
+def test_a_changed_hardware_is_served_at_once_by_all_workers(site: WorkersSite) -> None:
+    site.begin()
+    assert all(boot.ok for boot in site.booted(range(1, 2))), site.said()
+    patch = {"spec": {"instance": {"userdata": "#cloud-config\n# changed\n"}}}
+    site.kubectl("patch", "hardware", "m1", "--type=merge", "-p", json.dumps(patch))
+    began = time.monotonic()
+    wait_until(lambda: b"# changed" in site.get(1, "/2009-04-04/user-data"), site.said, within=5, every=0.05)
+    assert time.monotonic() - began < 2
+    answers = [site.get(1, "/2009-04-04/user-data") for _ in range(32)]
+    assert all(b"# changed" in answer for answer in answers), "each worker knows it"
+    said = [event for event in site.journey(1) if event["step"] == "metadata" and "user-data" in event["message"]]
+    assert len(said) == 1, "as one process says it: once in a while"
+
+
+def test_workers_end_with_the_main_process_however_that_ends(site: WorkersSite) -> None:
+    site.begin()
+    main, workers = site.main, site.workers
+    os.kill(main, signal.SIGKILL)
+    wait_until(lambda: not any(Path(f"/proc/{pid}/stat").exists() for pid in workers), site.said, within=10)
+
+
+def test_a_stop_ends_all_and_says_nothing_of_dead_workers(site: WorkersSite) -> None:
+    site.begin()
+    os.kill(site.main, signal.SIGTERM)
+    assert site.processes[1].status() == 0
+    wait_until(lambda: not site.workers, site.said, within=10)
+    assert "ended" not in site.processes[1].err
+
+
+def test_a_worker_that_keeps_dying_is_named(site: WorkersSite) -> None:
+    site.begin()
+    for _ in range(3):
+        wait_until(lambda: site.metric(1, "tinkedge_worker_up") == 2, site.said, within=30, every=0.1)
+        os.kill(site.second, signal.SIGKILL)
+        wait_until(lambda: site.metric(1, "tinkedge_worker_up") == 1, site.said, within=30, every=0.02)
+    wait_until(
+        lambda: "times within" in site.run("edge1", "curl", "-s", "http://127.0.0.1:7081/readyz").out,
+        site.said,
+        within=30,
+        every=0.2,
+    )
+
+
+def test_edges_with_workers_know_each_other_and_share_what_they_have(tmp_path: Path) -> None:
+    with WorkersSite(tmp_path, edges=2, machines=2) as site:
+        for edge in site.edges:
+            site.up(edge, "--workers", "2", *site.find_each_other())
+        for edge in site.edges:
+            site.is_ready(edge)
+            site.knows(edge, 1)
+        # Scripts that workers make name the other edge.
+        wait_until(lambda: all(boot.ok for boot in site.booted(site.machines)), site.said, within=60)
+        script = site.get(1, f"/ipxe/script/{mac_of(1)}/auto.ipxe")
+        assert address_of(2).encode() in script, script
+        assert site.fetched("initrd") == [200], "one edge has it from the upstream, the other one from there"

@@ -1,0 +1,35 @@
+"""How many workers an edge is given by itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edge.composition.processors import default_workers, processors
+from edge.composition.settings import EDGE, Service
+
+
+@pytest.mark.parametrize(("count", "workers"), [(1, 1), (2, 1), (3, 1), (4, 3), (5, 4), (64, 4)])
+def test_small_machines_have_one_process_and_large_ones_a_few_workers(count: int, workers: int) -> None:
+    assert default_workers(EDGE, count) == workers
+
+
+def test_where_all_runs_in_one_process_it_stays_one() -> None:
+    assert default_workers(frozenset(Service), 64) == 1
+
+
+def test_limits_of_control_groups_count(tmp_path: Path) -> None:
+    own = tmp_path / "cgroup"
+    own.write_text("0::/pods/edge\n")
+    group = tmp_path / "fs" / "pods" / "edge"
+    group.mkdir(parents=True)
+    here = len(os.sched_getaffinity(0))
+    assert processors(tmp_path / "fs", own) == here
+    (group / "cpu.max").write_text("max 100000\n")
+    (group.parent / "cpu.max").write_text("100000 100000\n")
+    assert processors(tmp_path / "fs", own) == 1
+    (group.parent / "cpu.max").write_text("50000 100000\n")
+    assert processors(tmp_path / "fs", own) == 1, "never none"
+    assert processors(tmp_path / "fs", tmp_path / "nothing") == here

@@ -1,0 +1,224 @@
+"""A Decline is looked into before anybody loses an address, as a DHCPDECLINE is: anybody can send one."""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import IPv6Address, IPv6Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet6 import ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6NDOptDstLLAddr, ICMPv6NDOptSrcLLAddr, in6_getnsma
+
+from edge.conflict import Claim
+from edge.conflict.declined import ACKNOWLEDGED_SECONDS, PROBES, UNSEEN_SECONDS
+from edge.conflict.quarantine import DEFAULT_SECONDS
+from edge.dhcp6 import server_duid, solicitation
+from edge.dhcp6.wire import MessageType6 as M
+from edge.dhcp6.wire import Option, Status, options
+from edge.journey.events import Outcome
+from tests.unit.dhcp6.harness import (
+    ADDRESS,
+    MAC,
+    SERVER_ID,
+    Edge6,
+    MakeEdge6,
+    addresses,
+    ask,
+    hardware,
+    ia,
+    option,
+    relayed,
+    status,
+)
+
+SQUATTER, OTHER_NIC = "02:00:00:00:00:99", "52:54:00:fa:00:2b"
+DECLINE, REQUEST, SOLICIT = (
+    ask(M.DECLINE, SERVER_ID, ia(ADDRESS)),
+    ask(M.REQUEST, SERVER_ID, ia()),
+    ask(M.SOLICIT, ia()),
+)
+RELAY = IPv6Address("fd00:77::2")
+
+
+@pytest.fixture
+def blind(make_edge: MakeEdge6) -> Edge6:
+    """An edge that can't look."""
+    return make_edge(hardware(), looks=False)
+
+
+# --- on the link ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hosts", [(), (MAC,), (MAC, MAC)])
+def test_where_nobody_or_only_the_machine_answers_it_is_served_as_before(edge: Edge6, hosts: tuple[str, ...]) -> None:
+    assert status(edge.answer(DECLINE).get(Option.STATUS_CODE)) == Status.SUCCESS
+    assert addresses(edge.answer(SOLICIT)), "it is looked into: until then nothing is known"
+    assert edge.look(*hosts) == PROBES
+    assert edge.quarantined == []
+    assert addresses(edge.answer(SOLICIT))
+    (told,) = (event for event in edge.events if "DECLINE" in event.message)
+    assert told.outcome is Outcome.INFO
+    assert ("only the machine itself answers" if hosts else "nobody answers") in told.message
+
+
+@pytest.mark.parametrize("hosts", [(SQUATTER,), (MAC, SQUATTER), (SQUATTER, MAC)])
+def test_address_that_another_host_has_is_not_given_for_the_quarantine(edge: Edge6, hosts: tuple[str, ...]) -> None:
+    edge.answer(DECLINE)
+    edge.look(*hosts)
+    assert edge.quarantined == [(MAC, ADDRESS, edge.now + DEFAULT_SECONDS)]
+    assert edge.events[-1].message == (
+        f"DHCPv6 DECLINE: another host, {SQUATTER}, already uses {ADDRESS}; it is not offered for 600 s. "
+        "Find that host and stop it, or change the Hardware's dhcp.ipv6.address"
+    )
+    assert edge.send(SOLICIT) is None
+    assert edge.send(ask(M.SOLICIT, ia(), option(Option.RAPID_COMMIT, b""))) is None
+    assert "in quarantine, because another host was found there (DHCPv6 DECLINE)" in edge.events[-1].message
+    assert edge.events[-1].outcome is Outcome.REFUSED
+    refused = edge.answer(REQUEST)
+    assert addresses(refused) == []
+    inner = dict(options((refused.get(Option.IA_NA) or b"")[12:]))
+    assert status(inner[Option.STATUS_CODE]) == Status.NO_ADDRS_AVAIL
+    edge.now += DEFAULT_SECONDS
+    assert addresses(edge.answer(SOLICIT))
+    assert edge.quarantined[-1] == (MAC, ADDRESS, None)
+
+
+def test_machine_that_has_the_address_keeps_it_and_what_needs_none_is_answered(edge: Edge6) -> None:
+    edge.answer(DECLINE)
+    edge.look(SQUATTER)
+    for kind, server in ((M.RENEW, SERVER_ID), (M.REBIND, b"")):
+        assert addresses(edge.answer(ask(kind, server, ia(ADDRESS)) if server else ask(kind, ia(ADDRESS))))
+    assert edge.answer(ask(M.INFORMATION_REQUEST)).type is M.REPLY
+
+
+def test_another_address_of_the_hardware_ends_the_quarantine(edge: Edge6) -> None:
+    edge.answer(DECLINE)
+    edge.look(SQUATTER)
+    edge.inventory.apply(hardware(ipv6="fd00:77::51"))
+    assert [each[0] for each in addresses(edge.answer(SOLICIT))] == ["fd00:77::51"]
+    assert edge.quarantined[-1] == (MAC, ADDRESS, None)
+
+
+def test_ipv4_of_the_machine_is_no_matter_of_this(make_edge: MakeEdge6) -> None:
+    edge = make_edge(hardware(dhcp={"ip": "10.77.0.58"}))
+    edge.answer(DECLINE)
+    edge.look(SQUATTER)
+    assert [each[1] for each in edge.quarantined] == [ADDRESS]
+    edge.inventory.apply(hardware(dhcp={"ip": "10.77.0.59"}))
+    assert edge.send(SOLICIT) is None, "another IPv4 address changes nothing"
+
+
+def test_another_interface_of_the_same_machine_is_no_other_host(make_edge: MakeEdge6) -> None:
+    obj = hardware()
+    obj["spec"]["networkInterfaces"][OTHER_NIC] = {"dhcp": {"ipv6": {"address": "fd00:77::60"}}}
+    edge = make_edge(obj)
+    edge.answer(DECLINE)
+    edge.look(OTHER_NIC)
+    assert edge.quarantined == []
+
+
+def test_decline_of_another_address_or_of_none_is_nobodys(edge: Edge6) -> None:
+    for declined in (ia("fd00:77::99"), ia(), b""):
+        edge.answer(ask(M.DECLINE, SERVER_ID, declined))
+    assert edge.look(SQUATTER) == 0
+    assert edge.quarantined == []
+
+
+def test_what_another_edge_gave_is_looked_into_and_left_to_it_to_answer(edge: Edge6) -> None:
+    other = ask(M.DECLINE, option(Option.SERVERID, server_duid(b"\2other")), ia(ADDRESS))
+    assert edge.send(other, alone=True) is None
+    assert edge.send(relayed(other, "fd00:77::2"), RELAY) is None
+    assert edge.look(SQUATTER) == 0
+    assert edge.send(other) is None
+    assert edge.look(SQUATTER) == 1
+    assert [each[:2] for each in edge.quarantined] == [(MAC, ADDRESS)]
+
+
+def test_decline_sent_to_this_host_alone_takes_nothing(edge: Edge6) -> None:
+    edge.answer(REQUEST)
+    assert status(edge.answer(DECLINE, alone=True).get(Option.STATUS_CODE)) == Status.USE_MULTICAST
+    assert edge.look(SQUATTER) == 0
+
+
+def test_decline_on_another_link_than_the_machines_is_not_believed(make_edge: MakeEdge6) -> None:
+    edge = make_edge(hardware(), networks=(IPv6Network("fd00:99::/64"),))
+    edge.answer(DECLINE)
+    assert edge.look(SQUATTER) == 0
+    assert "is not believed: the link that it came from is not of this machine's network" in edge.lines()[-1]
+
+
+# --- where nobody can look --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("link", ["fd00:77::2", None], ids=["behind a relay", "on a link that is no Ethernet"])
+def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believed_and_for_a_minute(
+    blind: Edge6, link: str | None
+) -> None:
+    def send(packet: bytes) -> bool:
+        sent = blind.send(packet) if link is None else blind.send(relayed(packet, link), RELAY)
+        return sent is not None
+
+    for _ in range(3):
+        send(DECLINE)
+        send(SOLICIT)
+        send(ask(M.RENEW, SERVER_ID, ia(ADDRESS)))
+    assert blind.quarantined == []
+    assert "is not believed: this server has given the machine no address in the last minute" in blind.lines()[0]
+    send(REQUEST)
+    send(DECLINE)
+    assert blind.quarantined == [(MAC, ADDRESS, blind.now + UNSEEN_SECONDS)]
+    assert not send(SOLICIT)
+    blind.now += UNSEEN_SECONDS
+    assert send(SOLICIT)
+
+
+def test_address_that_was_given_long_ago_is_not_declined_where_nobody_can_look(blind: Edge6) -> None:
+    blind.answer(REQUEST)
+    for _ in range(3):
+        blind.responder.declined.pass_time()
+        blind.now += ACKNOWLEDGED_SECONDS
+    blind.answer(DECLINE)
+    assert blind.quarantined == []
+
+
+@pytest.mark.parametrize("link", ["fd00:99::2", "::", "fe80::1"])
+def test_relay_that_does_not_name_the_machines_network_has_no_say_in_it(blind: Edge6, link: str) -> None:
+    blind.send(relayed(REQUEST, "fd00:77::2"), RELAY)
+    for _ in range(50):
+        blind.send(relayed(DECLINE, link), IPv6Address("fd00:99::2"))
+    assert blind.quarantined == []
+    (line,) = (line for line in blind.lines() if "DECLINE" in line)
+    assert "is not believed: its relay fd00:99::2 is not of this machine's network" in line
+
+
+def test_word_of_a_relay_is_not_taken_where_one_can_look(edge: Edge6) -> None:
+    edge.responder.declined.is_on_link = lambda address: address == IPv6Address(ADDRESS).packed
+    edge.send(relayed(REQUEST, "fd00:77::2"), RELAY)
+    edge.send(relayed(DECLINE, "fd00:77::2"), RELAY)
+    assert edge.look(MAC) == PROBES
+    assert edge.quarantined == []
+
+
+# --- neighbour discovery ----------------------------------------------------------------------------------------------
+
+
+def test_question_is_a_solicitation_to_the_group_of_the_address() -> None:
+    target, mac = IPv6Address(ADDRESS), "f6:d7:2c:29:81:66"
+    wanted = bytes(ICMPv6ND_NS(tgt=ADDRESS, cksum=0) / ICMPv6NDOptSrcLLAddr(lladdr=mac))
+    assert solicitation.solicitation(bytes.fromhex(mac.replace(":", "")), target.packed) == wanted
+    assert solicitation.group_of(target.packed).packed == in6_getnsma(socket.inet_pton(socket.AF_INET6, ADDRESS))
+
+
+def test_advertisement_says_who_has_the_address_unless_a_router_may_have_passed_it_on() -> None:
+    packet = bytes(ICMPv6ND_NA(tgt=ADDRESS) / ICMPv6NDOptDstLLAddr(lladdr=SQUATTER))
+    assert solicitation.claim(packet, 255) == Claim(IPv6Address(ADDRESS).packed, bytes.fromhex("020000000099"))
+    assert solicitation.claim(packet, 254) is None
+    assert solicitation.claim(bytes(ICMPv6ND_NA(tgt=ADDRESS)), 255) is None, "it names no MAC"
+    assert solicitation.claim(bytes(ICMPv6ND_NS(tgt=ADDRESS)), 255) is None
+    assert solicitation.claim(packet[:-8] + b"\2\0" + bytes(6), 255) is None, "an option without length"
+
+
+@given(st.binary(max_size=80))
+def test_whatever_arrives_is_no_error(packet: bytes) -> None:
+    solicitation.claim(b"\x88\0" + packet, 255)

@@ -1,0 +1,148 @@
+"""The action's own code, a disk that is a file, and a web server that does what servers should not."""
+
+import http.server
+import os
+import random
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "deploy" / "actions"))
+
+from image2disk.disk import Disk
+from image2disk.run import Copying
+from image2disk.settings import read
+
+
+@dataclass
+class Site:
+    """What is served. `cuts` says after how many bytes of each answer the connection is cut (None: not at all)."""
+
+    url: str = ""
+    content: bytes = b""
+    files: dict[str, tuple[bytes, str]] = field(default_factory=dict)
+    etag: str = '"one"'
+    modified: str = ""
+    has_ranges: bool = True
+    is_chunked: bool = False
+    cuts: list[int | None] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
+    change: tuple[int, bytes, str] | None = None
+    asked: list[dict[str, str]] = field(default_factory=list)
+    token: str = ""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    site: Site
+
+    def log_message(self, *arguments):
+        pass
+
+    def do_GET(self):
+        site = self.site
+        site.asked.append(dict(self.headers))
+        if site.change is not None and len(site.asked) == site.change[0]:
+            _, site.content, site.etag = site.change
+        if site.before:
+            return self.send_error(site.before.pop(0))
+        content, kind = site.files.get(self.path.partition("?")[0], (site.content, "application/octet-stream"))
+        if site.token and self.path.startswith("/v2/") and self.headers.get("Authorization") != f"Bearer {site.token}":
+            self.send_response(401)
+            challenge = f'Bearer realm="{site.url}/token",service="here",scope="repository:x:pull"'
+            self.send_header("WWW-Authenticate", challenge)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return None
+        start = self._start()
+        if start >= len(content) > 0:
+            return self.send_error(416)
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if site.is_chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+        else:
+            self.send_header("Content-Length", str(len(content) - start))
+        for name, value in (("ETag", site.etag), ("Last-Modified", site.modified), ("Content-Type", kind)):
+            if value:
+                self.send_header(name, value)
+        self.end_headers()
+        cut = site.cuts.pop(0) if site.cuts else None
+        body = content[start:] if cut is None else content[start : start + cut]
+        for at in range(0, len(body), 60_000):
+            part = body[at : at + 60_000]
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if site.is_chunked else part)
+        if site.is_chunked and cut is None:
+            self.wfile.write(b"0\r\n\r\n")
+        self.close_connection = True
+        return None
+
+    def _start(self):
+        wanted = self.headers.get("Range", "")
+        if not self.site.has_ranges or not wanted:
+            return 0
+        if self.headers.get("If-Range", self.site.etag) not in (self.site.etag, self.site.modified):
+            return 0
+        return int(wanted.removeprefix("bytes=").removesuffix("-"))
+
+
+@pytest.fixture
+def site():
+    site = Site()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"site": site}))
+    site.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield site
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+SIZE = 24 << 20
+OLD = b"\xa5"
+"""What was on the disk before."""
+
+
+class Target:
+    """A disk that is a file of 24 MiB, and what the action said while it wrote to it."""
+
+    def __init__(self, path):
+        self.path = path
+        path.write_bytes(OLD * SIZE)
+        self.fd = os.open(path, os.O_RDWR)
+        self.disk = Disk("/dev/test", self.fd)
+        self.said = []
+        self.pauses = []
+
+    def copy(self, url, **env):
+        """Bytes of the image, and the checksum of what was fetched."""
+        settings = read({"IMG_URL": url, "DEST_DISK": "/dev/test", **env})
+        result = Copying(settings, self.disk, self.said.append, self.pauses.append).run()
+        self.disk.finish()
+        return result
+
+    @property
+    def content(self):
+        return self.path.read_bytes()
+
+
+@pytest.fixture
+def target(tmp_path):
+    target = Target(tmp_path / "disk")
+    try:
+        yield target
+    finally:
+        os.close(target.fd)
+
+
+@pytest.fixture
+def random_bytes():
+    """Some that don't compress, the same each time."""
+    return random.Random(7).randbytes

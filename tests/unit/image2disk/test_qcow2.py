@@ -1,0 +1,115 @@
+"""qcow2 as it streams, in files made by hand; tests/interop has QEMU's own."""
+
+import struct
+import zlib
+
+import pytest
+from image2disk.errors import ActionError
+
+from tests.unit.image2disk.conftest import SIZE
+
+CLUSTER = 65536
+DISK = 3 * CLUSTER + 1000
+"""Of the image: its last cluster is not whole."""
+
+
+def header(**change):
+    fields = {
+        "magic": b"QFI\xfb", "version": 3, "backing": 0, "backing_size": 0, "bits": 16, "size": DISK, "crypt": 0,
+        "l1_size": 1, "l1": CLUSTER, "refcounts": 0, "refcount_clusters": 0, "snapshots": 0, "snapshots_at": 0,
+        "incompatible": 0, "compatible": 0, "autoclear": 0, "order": 4, "length": 112, "compression": 0,
+        **change,
+    }  # fmt: skip
+    return struct.pack(">4sIQIIQIIQQIIQQQQIIB7x", *fields.values()).ljust(CLUSTER, b"\0")
+
+
+def table(*entries):
+    return b"".join(struct.pack(">Q", entry) for entry in entries).ljust(CLUSTER, b"\0")
+
+
+def compressed(start, length):
+    sectors = (start % 512 + length + 511) // 512 - 1
+    return 1 << 62 | sectors << 54 | start
+
+
+def packed(content):
+    packer = zlib.compressobj(wbits=-12)
+    return packer.compress(content) + packer.flush()
+
+
+def test_clusters_go_where_the_tables_say_and_what_they_do_not_name_is_zero(site, target, random_bytes):
+    one, last = random_bytes(CLUSTER), random_bytes(CLUSTER)
+    site.content = header() + table(2 * CLUSTER) + table(4 * CLUSTER, 0, 1, 3 * CLUSTER) + last + one
+    size, _ = target.copy(f"{site.url}/x.qcow2")
+    assert size == DISK
+    content = target.content
+    assert content[:CLUSTER] == one
+    assert content[CLUSTER : 3 * CLUSTER] == bytes(2 * CLUSTER)
+    assert content[3 * CLUSTER : DISK] == last[:1000]
+    assert content[DISK:] == b"\xa5" * (SIZE - DISK)
+
+
+def test_compressed_clusters_over_the_borders_of_clusters_and_with_sectors_beyond_the_end(site, target, random_bytes):
+    contents = [random_bytes(60_000).ljust(CLUSTER, b"\0"), random_bytes(65_000).ljust(CLUSTER, b"\1"), b"x" * CLUSTER]
+    at, entries, data = 3 * CLUSTER, [], b""
+    for content in contents:
+        entries.append(compressed(at + len(data), len(packed(content))))
+        data += packed(content)
+    site.content = header() + table(2 * CLUSTER) + table(*entries) + data
+    target.copy(f"{site.url}/x.qcow2")
+    assert target.content[: 3 * CLUSTER] == b"".join(contents)
+    assert target.content[3 * CLUSTER : DISK] == bytes(1000)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason", "said"),
+    [
+        (header(l1=2 * CLUSTER) + bytes(CLUSTER) + table(CLUSTER), "NotStreamable", "comes after a table at 65536"),
+        (header() + table(3 * CLUSTER) + bytes(CLUSTER) + table(2 * CLUSTER), "NotStreamable", "qemu-img convert"),
+        (header(backing=200), "ImageUnsupported", "backing file"),
+        (header(crypt=1), "ImageUnsupported", "encrypted"),
+        (header(version=9), "ImageUnsupported", "version 9"),
+        (header(incompatible=4), "ImageUnsupported", "another file"),
+        (header(incompatible=8, compression=1), "ImageUnsupported", "zstd"),
+        (header(incompatible=16), "ImageUnsupported", "extended_l2"),
+        (header(incompatible=1 << 40), "ImageUnsupported", "not known here"),
+        (header(incompatible=2), "ImageDamaged", "QEMU has marked it"),
+        (header(bits=30), "ImageDamaged", "sizes"),
+        (header(l1_size=0), "ImageDamaged", "shorter"),
+        (header(size=SIZE + 1), "WriteFailed", "No space left"),
+        (header()[:60], "ImageDamaged", "no header"),
+        (header() + table(2 * CLUSTER), "ImageDamaged", "ends before"),
+        (header() + table(2 * CLUSTER) + table(3 * CLUSTER), "ImageDamaged", "ends before"),
+        (header() + table(2 * CLUSTER) + table(3 * CLUSTER + 512), "ImageDamaged", "begin where a cluster"),
+        (header() + table(2 * CLUSTER) + table(3 * CLUSTER, 3 * CLUSTER), "ImageDamaged", "named twice"),
+        (header() + table(2 * CLUSTER) + table(compressed(3 * CLUSTER, 9)) + b"\xff" * 512, "ImageDamaged", "cluster"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_written_is_refused_with_a_reason(site, target, content, reason, said):
+    site.content = content
+    with pytest.raises(ActionError) as caught:
+        target.copy(f"{site.url}/x.qcow2")
+    assert (caught.value.reason, said in caught.value.message) == (reason, True), caught.value
+
+
+def test_format_raw_writes_the_file_as_it_is(site, target):
+    site.content = header()
+    target.copy(f"{site.url}/x.qcow2", IMG_FORMAT="raw")
+    assert target.content[:CLUSTER] == site.content
+
+
+def test_format_qcow2_takes_nothing_else(site, target):
+    site.content = bytes(CLUSTER)
+    with pytest.raises(ActionError, match="no header"):
+        target.copy(f"{site.url}/x.img", IMG_FORMAT="qcow2")
+
+
+def test_changed_qcow2_is_begun_anew(site, target, random_bytes):
+    def image(content):
+        return header() + table(2 * CLUSTER) + table(3 * CLUSTER, 4 * CLUSTER) + content
+
+    other = random_bytes(2 * CLUSTER)
+    site.content, site.cuts = image(random_bytes(2 * CLUSTER)), [4 * CLUSTER + 100]
+    site.change = (2, image(other), '"two"')
+    target.copy(f"{site.url}/x.qcow2")
+    assert target.content[: 2 * CLUSTER] == other

@@ -1,0 +1,112 @@
+"""Disk images in registries, by digest."""
+
+import gzip
+import hashlib
+import json
+
+import pytest
+from image2disk.errors import ActionError
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+
+def digest(content):
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@pytest.fixture
+def repository(site):
+    """Adds an artefact of these layers (media type, title, content); gives its IMG_URL."""
+
+    def add(content, kind):
+        where = "manifests" if "manifest" in kind or "index" in kind else "blobs"
+        site.files[f"/v2/images/debian/{where}/{digest(content)}"] = (content, kind)
+        return {"mediaType": kind, "digest": digest(content), "size": len(content)}
+
+    def artefact(*layers, index=False, more=None):
+        listed = []
+        for kind, title, content in layers:
+            notes = {"annotations": {"org.opencontainers.image.title": title}} if title else {}
+            listed.append(add(content, kind) | notes)
+        manifest = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "layers": listed, **(more or {})}).encode()
+        entry = add(manifest, MANIFEST)
+        if index:
+            manifest = json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
+            add(manifest, "application/vnd.oci.image.index.v1+json")
+        return f"{site.url.replace('http://', 'oci+http://')}/images/debian@{digest(manifest)}"
+
+    return artefact
+
+
+@pytest.mark.parametrize("index", [False, True])
+@pytest.mark.parametrize("token", ["", "secret"])
+def test_artefact_of_one_layer_is_written_and_goes_on_where_it_broke(
+    site, target, repository, random_bytes, index, token
+):
+    disk = random_bytes(2_000_000)
+    url = repository(("application/octet-stream", "", disk), index=index)
+    site.etag, site.token = "", token
+    if token:
+        site.files["/token"] = (json.dumps({"token": token}).encode(), "application/json")
+    cuts = [None, *([None, None] if index else [None]), 700_000]
+    site.cuts = ([None] if token else []) + cuts[1:]
+    _, sha256 = target.copy(url)
+    assert sha256 == hashlib.sha256(disk).hexdigest()
+    assert target.content[: len(disk)] == disk
+    assert site.asked[-1]["Range"] == "bytes=700000-"
+
+
+@pytest.mark.parametrize(
+    ("kind", "title"),
+    [("application/octet-stream", "disk.raw.gz"), ("application/x-disk+gzip", ""), ("application/octet-stream", "")],
+)
+def test_compression_is_what_title_or_type_or_the_bytes_say(target, repository, random_bytes, kind, title):
+    disk = random_bytes(50_000)
+    target.copy(repository((kind, title, gzip.compress(disk))), COMPRESSED="true")
+    assert target.content[: len(disk)] == disk
+
+
+def test_of_several_layers_it_is_the_one_that_is_a_disk_or_that_is_named(target, repository):
+    notes, disk, other = b"notes", b"disk" * 1000, b"other" * 1000
+    text, octets = "text/plain", "application/octet-stream"
+    target.copy(repository((text, "README", notes), (octets, "debian.qcow2", disk)), IMG_FORMAT="raw")
+    assert target.content.startswith(disk)
+    two = repository((octets, "a.raw", disk), (octets, "b.raw", other))
+    with pytest.raises(ActionError, match=r"Name it with IMG_LAYER: a\.raw, b\.raw"):
+        target.copy(two)
+    target.copy(two, IMG_LAYER="b.raw")
+    assert target.content.startswith(other)
+    target.copy(two, IMG_LAYER=digest(disk))
+    assert target.content.startswith(disk)
+
+
+def test_other_bytes_than_the_digest_says_are_never_a_success(site, target, repository):
+    octets = "application/octet-stream"
+    url = repository((octets, "", b"good" * 1000))
+    site.files[f"/v2/images/debian/blobs/{digest(b'good' * 1000)}"] = (b"evil" * 1000, octets)
+    with pytest.raises(ActionError) as caught:
+        target.copy(url)
+    assert caught.value.reason == "ChecksumMismatch"
+    site.files = {path: (content + b" ", kind) for path, (content, kind) in site.files.items()}
+    with pytest.raises(ActionError, match="another manifest"):
+        target.copy(url)
+
+
+def test_archives_are_no_disk_images(target, repository):
+    url = repository(("application/vnd.oci.image.layer.v1.tar+gzip", "", b"x"))
+    with pytest.raises(ActionError, match="archive of files"):
+        target.copy(url)
+
+
+@pytest.mark.parametrize("url", ["oci://x/y:latest", "oci://x/y@sha256:12", "oci://x/../y@sha256:" + "0" * 64])
+def test_reference_is_by_digest(target, url):
+    with pytest.raises(ActionError, match="such as oci://") as caught:
+        target.copy(url)
+    assert caught.value.reason == "InvalidSetting"
+
+
+def test_registry_that_wants_credentials_says_so(site, target, repository):
+    url = repository(("application/octet-stream", "", b"x"))
+    site.token, site.files["/token"] = "secret", (b"{}", "application/json")
+    with pytest.raises(ActionError, match="gives no token without credentials"):
+        target.copy(url)

@@ -1,0 +1,76 @@
+"""When the guard lists connections: the kernel counts new ones of the whole host, and most are not this server's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tink.server.connections import guard
+from tink.server.connections.accounts import Limits
+from tink.server.connections.guard import Guard
+from tink.server.connections.sockets import Accepted, Sockets
+
+PEER = "ipv4:10.0.0.7:40000"
+
+
+class Host(Sockets):
+    """A host whose counters say what a test wants; counts how often connections are listed."""
+
+    def __init__(self) -> None:
+        super().__init__(42113)
+        self.opened, self.descriptors, self.now, self.listed = 1, 20, 100.0, 0
+
+    def accepted(self) -> Iterator[Accepted | None]:
+        self.listed += 1
+        return iter(())
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    made = Host()
+    monkeypatch.setattr(guard, "opened", lambda: made.opened)
+    monkeypatch.setattr(guard, "descriptors", lambda: made.descriptors)
+    return made
+
+
+@pytest.fixture
+async def watching(host: Host) -> Guard:
+    made = Guard(Limits(connections=1000, per_address=100))
+    made._clock = lambda: host.now
+    await made._look(host)
+    host.listed = 0
+    return made
+
+
+async def looks(watching: Guard, host: Host, seconds: float) -> None:
+    """Ten looks a second, while others on the host get a connection before each."""
+    for _ in range(round(seconds * 10)):
+        host.opened += 1
+        host.now += 0.1
+        await watching._look(host)
+
+
+async def test_connections_of_others_on_the_host_have_it_look_once_a_second(watching: Guard, host: Host) -> None:
+    await looks(watching, host, 5)
+    assert 4 <= host.listed <= 6
+
+
+async def test_connection_that_is_ours_is_found_at_the_next_look(watching: Guard, host: Host) -> None:
+    host.descriptors += 1
+    await looks(watching, host, 0.1)
+    assert host.listed == 1
+
+
+async def test_connection_in_the_place_of_another_is_found_by_its_call(watching: Guard, host: Host) -> None:
+    watching.begun(PEER, busy=False)
+    await looks(watching, host, 0.1)
+    assert host.listed == 1
+
+
+async def test_kernel_that_does_not_say_how_many_descriptors_there_are_has_it_look_each_time(
+    watching: Guard, host: Host
+) -> None:
+    host.descriptors = -1
+    await looks(watching, host, 1)
+    assert host.listed == 10
