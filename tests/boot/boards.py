@@ -128,9 +128,13 @@ class BoardMachine(Machine):
             # the source of random numbers before or behind it. Whether that source is needed here was not tried.
             *("-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng"),
             *("-netdev", f"tap,id=net,ifname={self.settings.tap},script=no,downscript=no"),
-            *("-device", f"virtio-net-pci,netdev=net,mac={self.settings.mac},romfile="),
+            *("-device", f"{self._card()},netdev=net,mac={self.settings.mac}"),
             *self._firmware(),
         ]
+
+    def _card(self) -> str:
+        # U-Boot 2023.01 repeats the first byte of a PCI card's MAC six times.
+        return "virtio-net-device" if self._board is Board.U_BOOT else "virtio-net-pci,romfile="
 
     def _firmware(self) -> list[str | Path]:
         if self._board is Board.UEFI_RISCV64:
