@@ -42,6 +42,7 @@ from edge.machines import (
     BootPaths,
     DhcpMode,
     Inventory,
+    Machine,
     NetbootPolicy,
     OsieLookup,
     PendingWorkflows,
@@ -84,7 +85,7 @@ class Serving:
         journey: Journey,
         osie: OsieLookup,
         declined: Changed,
-        relay_heard: Callable[[str, str], None] = lambda _link, _relay: None,
+        relay_heard: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
         readiness: Callable[[], Readiness],
         notices: Callable[[], list[Notice]] = list,
         metrics: CollectorRegistry,
@@ -95,7 +96,7 @@ class Serving:
         kept: Callable[[Happened], None] = lambda _: None,
     ) -> None:
         """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
-        `relay_heard(link, relay)` of relays that speak for machines of a network that is none of ours.
+        `relay_heard(machine, link, relay)` of relays that speak for machines of a network that is none of ours.
 
         `readiness()` says whether machines can be served, `notices()` what was announced of the edge and is still so
         (but for the networks'); `metrics` is given what is counted here; `read_secret` asks the Kubernetes API;

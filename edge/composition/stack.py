@@ -39,7 +39,7 @@ from edge.journey.agents import AgentJourney
 from edge.journey.archive import Archive
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
-from edge.machines import BootProblemWriter, ConditionWriter, Inventory, MistakeWriter, PendingWorkflows
+from edge.machines import BootProblemWriter, ConditionWriter, Inventory, Machine, MistakeWriter, PendingWorkflows
 from edge.peers import EdgeLeases, Peers, ServerReports, event_batch_metrics
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
@@ -530,6 +530,6 @@ async def _connect(kubeconfig: Path | None) -> KubeClient:
         raise StackError(f"{error} Outside of a cluster, give --kubeconfig FILE.") from error
 
 
-def _relay_heard(mistakes: MistakeWriter, boots: BootWatch, link: str, relay: str) -> None:
-    mistakes.relay_heard(link)
+def _relay_heard(mistakes: MistakeWriter, boots: BootWatch, machine: Machine, link: str, relay: str) -> None:
+    mistakes.relay_heard(machine, relay)
     boots.relay_heard(link, relay)

@@ -60,7 +60,7 @@ class Responder:
         take: NoteTaker | None = None,
         quarantine: Quarantine | None = None,
         learn: Learn = lambda _mac, _ip: None,
-        relay_heard: Callable[[str, str], None] = lambda _link, _relay: None,
+        relay_heard: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
         fast_path: bool = True,
         boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
@@ -69,7 +69,8 @@ class Responder:
         `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` may be shared with the
         responders of other networks (default: one of its own). `learn` is told in the proxy modes which address a
         machine says it has; `boot_path(machine)` is by which program it boots (None: by the usual one);
-        `relay_heard(link, relay)` once of each link that relays speak for, if it is none of ours. Without `fast_path`
+        `relay_heard(machine, link, relay)` once of each link that relays speak for, if it is none of ours, with the
+        machine that the relay spoke for. Without `fast_path`
         every packet is answered in full, which changes nothing but the time.
         """
         if policy.mode is DhcpMode.OFF:

@@ -14,12 +14,13 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from typing import Any
 
+from edge.machines.inventory import Machine
 from edge.machines.status import Condition, StatusWriter, condition, condition_of, write
 from tink.api.mistakes import Mistake, Reason, Site, hardware_mistakes, network_of
 from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
@@ -88,23 +89,23 @@ class MistakeWriter(StatusWriter):
             self._look_at_all()
         self._seen_networks = seen
 
-    def relay_heard(self, address: str) -> None:
-        """A relay at this address (dotted) speaks for machines of its own network, which is none of ours."""
-        at = IPv4Address(address)
-        if any(at in network for network in self._relayed):
+    def relay_heard(self, machine: Machine, relay: str) -> None:
+        """A relay at this address (dotted) speaks for the network of this machine, which is none of ours."""
+        dhcp = machine.interface.dhcp
+        at = network_of({"ip": dhcp.ip, "netmask": dhcp.netmask}) if dhcp is not None else None
+        if at is None or at.network in self._relayed:
             return
-        for obj in self._hardware.list():
-            networks = [network for network in _networks(obj) if at in network]
-            self._relayed.update(dict.fromkeys(networks))
-            if networks:
-                log.info("%s is reached through a relay, %s", networks[0], address)
-                break
-        self._look_at_all()
+        self._relayed[at.network] = None
+        log.info("%s is reached through a relay, %s", at.network, relay)
+        self._look_at_soon(self._shown)  # who has no mistake, gets none by that
 
     def _look_at_all(self) -> None:
+        self._look_at_soon(self._hardware.told())
+
+    def _look_at_soon(self, keys: Iterable[NamespacedName]) -> None:
         """In short turns: there may be very many, and DHCP is served meanwhile. Those that were not heard of yet are
         looked at when they are."""
-        self._behind |= dict.fromkeys(self._hardware.told())
+        self._behind |= dict.fromkeys(keys)
         self._is_behind.set()
 
     async def run(self) -> None:
@@ -142,11 +143,7 @@ class MistakeWriter(StatusWriter):
     def _osie_changed(self, new: Raw, old: Raw | None = None) -> None:
         if old is not None and old["metadata"].get("annotations") == new["metadata"].get("annotations"):
             return
-        key = NamespacedName.of(new)
-        for obj in self._hardware.list():
-            name = as_mapping(as_mapping(obj.get("spec")).get("osie")).get("name")
-            if (name, obj["metadata"].get("namespace")) == (key.name, key.namespace):
-                self._queue.add_after(NamespacedName.of(obj), self._settle_seconds)
+        self._look_at_all()
 
     # --- writing --------------------------------------------------------------------------------------------------
 

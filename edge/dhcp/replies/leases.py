@@ -33,7 +33,7 @@ from edge.dhcp.settings import DhcpSettings
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.relay_agent import RelayAgent, relay_agent_of
 from edge.journey.events import Outcome
-from edge.machines import Inventory, NetbootPolicy
+from edge.machines import Inventory, Machine, NetbootPolicy
 from tink.mac import octets
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Leases:
         quarantine: Quarantine,
         declined: Declined,
         destinations: Destinations,
-        relay_heard: Callable[[str, str], None],
+        relay_heard: Callable[[Machine, str, str], None],
     ) -> None:
         self.reservations: dict[bytes, Reservation] = {}
         """By the six bytes of the MAC; those that are compiled already."""
@@ -391,7 +391,8 @@ class Leases:
                 if len(self._heard_links) >= _LINKS_TOLD:
                     self._heard_links.clear()
                 self._heard_links.add(agent.link)
-                self._relay_heard(options.dotted(agent.link), options.dotted(agent.giaddr))
+                link, relay = options.dotted(agent.link), options.dotted(agent.giaddr)
+                self._relay_heard(reservation.machine, link, relay)
             return
         machine, link = reservation.machine, options.dotted(agent.link)
         line = (

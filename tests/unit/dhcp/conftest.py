@@ -54,7 +54,7 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
         has_pending: Callable[[str, str], bool] | None = None,
         quarantine_seconds: float = 600.0,
         networks: tuple[IPv4Network, ...] = (),
-        relay_heard: Callable[[str, str], None] = lambda _link, _relay: None,
+        relay_heard: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
         fast_path: bool = True,
         looks: bool = True,
     ) -> Edge:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import IPv4Network
 from typing import Any, cast
 
 import pytest
 
-from edge.machines import MistakeWriter
+from edge.machines import Inventory, Machine, MistakeWriter
 from ipxe.binaries import BootPath
 from tests.waiting import until
 from tink.api import mistakes
@@ -30,6 +30,13 @@ def hardware(ip: str = "10.0.0.5", *, annotations: Any = None, osie: str = "", *
     reserved = {"ip": ip, "netmask": "255.255.255.0", **dhcp} if ip else {}
     spec = {"networkInterfaces": {MAC: {"dhcp": reserved}}, **({"osie": {"name": osie}} if osie else {})}
     return {"metadata": {"name": "a", "namespace": "d", "annotations": annotations or {}}, "spec": spec}
+
+
+def machine(obj: Raw) -> Machine:
+    inventory = Inventory()
+    inventory.apply(obj)
+    (found,) = inventory.machines()
+    return found
 
 
 def site(*networks: str, name: str = "the edge here", addresses: tuple[str, ...] = ("10.0.0.1",)) -> Site:
@@ -106,9 +113,6 @@ class Api:
     def get(self, namespace: str, name: str) -> Raw | None:
         return self.objects.get((namespace, name))
 
-    def list(self) -> Iterator[Raw]:
-        return iter([*self.objects.values()])
-
     def told(self) -> list[NamespacedName]:
         return [NamespacedName(*key) for key in self.objects]
 
@@ -147,7 +151,7 @@ async def edge(api: Api, osies: Api, known: Site) -> AsyncIterator[MistakeWriter
 
     client, informers = cast(KubeClient, api), (cast(Informer, api), cast(Informer, osies))
     writer = MistakeWriter(client, *informers, now, settle_seconds=0.001)
-    for obj in api.list():
+    for obj in [*api.objects.values()]:
         for changed, _ in api.handlers[-1:]:
             changed(obj, None)
     task = asyncio.create_task(writer.run())
@@ -177,10 +181,10 @@ async def test_network_behind_a_relay_is_unknown_until_the_relay_is_heard_and_kn
     api.put(hardware("10.9.0.5"))
     async with edge(api, osies, site()) as writer:
         await until(lambda: api.condition() == ("Unknown", "NetworkNotServed"))
-        writer.relay_heard("10.8.0.1")
-        writer.relay_heard("10.9.0.1")
+        writer.relay_heard(machine(hardware("10.8.0.5")), "10.8.0.1")
+        writer.relay_heard(machine(hardware("10.9.0.5")), "10.9.0.1")
         await until(lambda: api.condition() == ("False", "NetworkKnown"))
-        assert writer.relayed == (IPv4Network("10.9.0.0/24"),)
+        assert writer.relayed == (IPv4Network("10.8.0.0/24"), IPv4Network("10.9.0.0/24"))
     written = len(api.patches)
     async with edge(api, osies, site()) as again:
         await asyncio.sleep(0.05)

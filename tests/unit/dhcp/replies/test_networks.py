@@ -6,6 +6,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
+from edge.machines import Machine
 from tests.unit.dhcp.harness import MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
@@ -16,17 +17,19 @@ HERE, FAR_RELAY = (IPv4Network("10.77.6.0/24"),), b"\x0a\x4d\0\3"
 def test_machine_on_the_wrong_link_is_told_about_and_one_behind_its_relay_is_not(
     make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes], wire: Wire, fast_path: bool
 ) -> None:
-    heard: list[tuple[str, str]] = []
+    heard: list[tuple[str, str, str]] = []
     far = make_hardware("far", MAC, "10.77.0.58")
-    edge = make_edge(
-        far, networks=HERE, relay_heard=lambda link, relay: heard.append((link, relay)), fast_path=fast_path
-    )
+
+    def relay_heard(machine: Machine, link: str, relay: str) -> None:
+        heard.append((machine.mac, link, relay))
+
+    edge = make_edge(far, networks=HERE, relay_heard=relay_heard, fast_path=fast_path)
     direct = captured["edk2_pxe_discover"]
     relayed = wire.altered(direct, giaddr=FAR_RELAY)
     for _ in range(3):
         assert edge.send(relayed) is not None
     told = [event.message for event in edge.events if "of another network" in event.message]
-    assert (told, heard) == ([], [("10.77.0.3", "10.77.0.3")]), "once, and not with each packet"
+    assert (told, heard) == ([], [(MAC, "10.77.0.3", "10.77.0.3")]), "once, and not with each packet"
     for _ in range(3):
         assert edge.send(direct) is not None, "it is served all the same"
     told = [event.message for event in edge.events if "of another network" in event.message]
