@@ -28,13 +28,14 @@ from edge.composition.expecting import BootWatch
 from edge.composition.host import NetworkState
 from edge.composition.machine_services import MachineServices, boot_binaries, metadata_settings, nearest_of
 from edge.composition.networks import HostNetworks, MakeSite, NetworkServices, Sites, Tftp, sites_of
+from edge.composition.other_edges import peers_of
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
 from edge.composition.workers import Edges, Inbox, Networks, Pool, Sources, WorkerSite, WorkerTftp
 from edge.conflict import IPV6, Changed, Quarantine
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
-from edge.http import AdminApp, MetadataSettings, Runner, admin_runner, has_ended, machine_runner
+from edge.http import AdminApp, Runner, admin_runner, has_ended, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened
@@ -51,12 +52,11 @@ from edge.machines import (
 from edge.neighbour.resolution import LinkLocalResolution
 from edge.neighbour.route import is_own
 from edge.page import Access, EdgeStatus, Health, Keys, Machines, Other, Pages, Rack, Site, Templates, WorkflowLookup
-from edge.peers import Peers, peer_metrics
+from edge.peers import peer_metrics
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
 from edge.tftp import BootFiles
 from ipxe.parameters import is_hookos
 from ipxe.scripts import Origin
-from tink.files.key_file import KeyFile
 from tink.kube.cache import Informer
 from tink.metrics.families import Scraped
 from tink.net.host_port import join_host_port
@@ -111,7 +111,6 @@ class Serving:
         self._relay_heard = relay_heard
         self._boots = boots
         self._workflow = workflow
-        self._kept = kept
         self._metrics = metrics
         self._readiness = readiness
         self._notices = notices
@@ -134,7 +133,9 @@ class Serving:
         boots.on_not_started(self._boot_paths.not_started)
         self._gone: frozenset[str] = frozenset()
         self._living: frozenset[str] = frozenset()
-        self.peers = self._other_edges(metadata) if metadata is not None else None
+        self.peers = (
+            peers_of(settings, metadata.keys, journey, self.peers_changed, kept) if metadata is not None else None
+        )
         self._cache = self._artifact_cache() if wanted & {Service.HTTP, Service.TFTP} else None
         self._runner: Runner | None = None
         self._taken: set[asyncio.Task[None]] = set()
@@ -391,27 +392,6 @@ class Serving:
             file_root=edge.osie_dir or data_dir / "osie",
             reach=_reach(self._settings),
             peers=self.peers.caches if self.peers is not None else None,
-        )
-
-    def _other_edges(self, metadata: MetadataSettings) -> Peers | None:
-        """None, if this one is to be alone."""
-        settings, edge = self._settings, self._settings.edge
-        if not (edge.peers or edge.peer_group or edge.reports_key or edge.upstream_edge or edge.downstream_edges):
-            return None
-        dhcp = Service.DHCP in settings.services and edge.dhcp_mode is DhcpMode.RESERVATION
-        return Peers(
-            metadata.keys,
-            http_port=edge.http_port,
-            server_port=0 if edge.grpc_authority else settings.grpc_port,
-            dhcp=dhcp,
-            named=edge.peers,
-            changed=self.peers_changed,
-            announce=self._journey.announce,
-            journey=self._journey,
-            kept=self._kept,
-            upstream=edge.upstream_edge,
-            downstream=edge.downstream_edges,
-            reports=KeyFile(edge.reports_key, "reports key") if edge.reports_key is not None else None,
         )
 
     def _others_of_the_site(self) -> list[Other]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -29,6 +28,7 @@ from edge.composition.host import NetworkState
 from edge.composition.manifests import ManifestApplier, Manifests
 from edge.composition.neighbours import callers_of
 from edge.composition.networks import AgentsAddresses, HostNetworks, at_networks, tcp_advice
+from edge.composition.other_edges import say_hello, start_reports
 from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, may_wait, secret_reader
 from edge.composition.process import read_up
 from edge.composition.readiness import ApiContact, Readiness
@@ -40,14 +40,13 @@ from edge.journey.archive import Archive
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.machines import BootProblemWriter, ConditionWriter, Inventory, Machine, MistakeWriter, PendingWorkflows
-from edge.peers import EdgeLeases, Peers, ServerReports, event_batch_metrics
+from edge.peers import event_batch_metrics
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
-from tink.files.key_file import KeyFile
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import KubeClient, KubeConfigError
 from tink.kube.manifests import ManifestError, load, resource_type, with_last_applied
@@ -143,7 +142,7 @@ class Stack:
     @property
     def readiness(self) -> Readiness:
         """The same, with what operators are told beside it."""
-        notes = [self._contact.note, self._leadership(), self._fixed.note if self._fixed is not None else ""]
+        notes = [*self._contact.notes, self._leadership(), self._fixed.note if self._fixed is not None else ""]
         notes += [self._serving.workers_note] if self._serving is not None else []
         return Readiness(self.not_ready, tuple(filter(None, notes)))
 
@@ -237,10 +236,9 @@ class Stack:
         kept = self._kept = self._keeping(client, informers)
         self.metrics.register(InformerMetrics(informers.values()))
         self.metrics.register(ControllerMetrics(self._controllers))
-        settings = self._settings
         serving, mistakes, conditions = None, None, ConditionWriter(client)
         boots, problems = None, None
-        callers = callers_of(settings, self.inventory, self._exit)
+        callers = callers_of(self._settings, self.inventory, self._exit)
         networks = self._networks = HostNetworks(self._settings.networks, self.journey.announce)
         self._exit.callback(networks.close)
         if wanted & EDGE:
@@ -260,7 +258,7 @@ class Stack:
                 networks,
                 lambda: mistakes.relayed if mistakes is not None else (),
                 problems,
-                (settings.edge.http_port, settings.grpc_port),
+                (self._settings.edge.http_port, self._settings.grpc_port),
                 api_away=lambda: self._contact.problem,
             )
             serving = self._serving = Serving(
@@ -301,7 +299,7 @@ class Stack:
         if Service.SERVER in wanted:
             await self._start_server(client, informers, callers, networks)
             if serving is None:
-                await self._tell_edges(client, informers[HARDWARE])
+                await self._start_reports(client, informers[HARDWARE])
         await self._restore_journeys()
         await self._follow_api(client, informers, manifests)
         if HARDWARE in informers and informers[HARDWARE].untold <= _FEW:
@@ -316,7 +314,8 @@ class Stack:
             await serving.start_for_operators()
             self._spawn(serving.run(), "edge")
             self._spawn(self._catch_up(informers[HARDWARE]), "Hardware that are read later", ends=True)
-            self._follow_peers(serving.peers, client)
+            if serving.peers is not None:
+                say_hello(self._settings, serving.peers, client, self._tasks)
             self.metrics.register(Scraped(self._contact.metrics))
             self.metrics.register(Scraped(partial(checkpoint_metrics, kept.checkpoint if kept is not None else None)))
             self._spawn(self._contact.run(), "contact with the API")
@@ -361,46 +360,12 @@ class Stack:
             archive_format=ended if resource is WORKFLOW else None,
         )
 
-    def _follow_peers(self, peers: Peers | None, client: KubeClient) -> None:
-        """Say hello to the other edges of the site, and find those that keep Leases."""
-        if peers is None:
-            return
-        self._spawn(peers.run(), "other edges")
-        if group := self._settings.edge.peer_group:
-            leases = EdgeLeases(
-                client,
-                namespace=self._settings.lease_namespace or pod_namespace(),
-                group=group,
-                identity=peers.own.id,
-                own=lambda: list(peers.own.authorities),
-                found=peers.found,
-            )
-            self._spawn(leases.run(), "Leases of edges")
-
-    async def _tell_edges(self, client: KubeClient, hardware: Informer) -> None:
-        """A server apart from the edges tells them what agents do. Raises KeyFileError."""
-        edge = self._settings.edge
-        if edge.reports_key is None or not (edge.peers or edge.peer_group):
-            return
-        hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
-        self._exit.callback(self.journey.flush)
-        keys = KeyFile(edge.reports_key, "reports key")
-        reports = ServerReports(keys, self.journey, edge.peers, socket.gethostname(), time.time)
-        await reports.start()
-        self._exit.push_async_callback(reports.stop)
-        self.metrics.register(Scraped(partial(event_batch_metrics, reports.counts)))
-        self._spawn(reports.run(), "reports to edges")
-        if edge.peer_group:
-            leases = EdgeLeases(
-                client,
-                namespace=self._settings.lease_namespace or pod_namespace(),
-                group=edge.peer_group,
-                identity="",
-                own=list,
-                found=reports.found,
-                reads_only=True,
-            )
-            self._spawn(leases.run(), "Leases of edges")
+    async def _start_reports(self, client: KubeClient, hardware: Informer) -> None:
+        """Raises KeyFileError."""
+        reports = await start_reports(self._settings, client, self.journey, self._exit, self._tasks)
+        if reports is not None:
+            hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
+            self.metrics.register(Scraped(partial(event_batch_metrics, reports.counts)))
 
     async def _follow_api(
         self, client: KubeClient, informers: dict[ResourceType, Informer], manifests: Manifests
