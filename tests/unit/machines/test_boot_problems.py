@@ -35,7 +35,7 @@ class Watched(Api):
 @asynccontextmanager
 async def writing(api: Watched) -> AsyncIterator[tuple[BootProblemWriter, Machine]]:
     inventory = Inventory()
-    for obj in api.list():
+    for obj in [*api.objects.values()]:
         inventory.apply(obj)
     machine = inventory.by_mac(MAC)
     assert machine is not None
