@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +31,11 @@ def manifest(kind: str, name: str, spec: object) -> str:
 
 
 class DualStack(Namespaces):
-    """The edge, and a machine that has both its addresses."""
+    """The edge, of so many workers, and a machine that has both its addresses."""
+
+    def __init__(self, directory: Path, workers: int) -> None:
+        self.workers = workers
+        super().__init__(directory)
 
     def build(self) -> None:
         self.add(IN_EDGE)
@@ -51,7 +57,8 @@ class DualStack(Namespaces):
         (objects / "m1.json").write_text(manifest("Hardware", "m1", hardware))
         (objects / "stub.json").write_text(manifest("OSIE", "stub", osie))
         self.data_dir = self.directory / "data"
-        command = ["up", "--ipv6", "--interface", "eth1", "--data-dir", self.data_dir, "--ipxe-dir", boot]
+        command = ["up", "--ipv6", "--workers", str(self.workers), "--interface", "eth1"]
+        command += ["--data-dir", self.data_dir, "--ipxe-dir", boot]
         self.process = self.tinkedge(IN_EDGE, *command, "--manifests", objects)
         wait_until(lambda: re.search("(ready|started): ", self.process.err), lambda: self.process.err)
         self.kubectl = Kubectl(self, self.data_dir / "kubeconfig")
@@ -60,9 +67,9 @@ class DualStack(Namespaces):
         return self.run(ONE, "curl", "-sg", "--max-time", "5", f"http://{host}:7080{path}").out
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DualStack]:
-    with DualStack(tmp_path_factory.mktemp("dual-stack")) as made:
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two workers"])
+def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[DualStack]:
+    with DualStack(tmp_path_factory.mktemp("dual-stack"), request.param) as made:
         yield made
 
 
@@ -85,10 +92,11 @@ def test_metadata_is_told_over_ipv6_to_the_machine_that_has_the_address(site: Du
 
 def test_every_service_listens_on_both(site: DualStack) -> None:
     lines = site.run(IN_EDGE, "ss", "-Hlntu").out.splitlines()
-    listening = {line.split()[4] for line in lines}
-    assert {"10.77.1.1:7080", "[fd77:1::1]:7080"} <= listening
-    assert {"[::ffff:10.77.1.1]:42113", "[fd77:1::1]:42113"} <= listening, "gRPC has IPv6 sockets for both"
-    assert {"[::]%eth1:547", "[fd77:1::1]%eth1:69"} <= listening, listening
+    listening = Counter(line.split()[4] for line in lines)
+    assert {"10.77.1.1:7080", "[fd77:1::1]:7080"} <= listening.keys()
+    assert {"[::ffff:10.77.1.1]:42113", "[fd77:1::1]:42113"} <= listening.keys(), "gRPC has IPv6 sockets for both"
+    assert {"[::]%eth1:547", "[fd77:1::1]%eth1:69"} <= listening.keys(), listening
+    assert [listening[f"{host}:7080"] for host in ("10.77.1.1", "[fd77:1::1]")] == [site.workers] * 2
 
 
 @pytest.mark.parametrize(
