@@ -15,7 +15,7 @@ from image2disk.pipeline import ahead
 from image2disk.qcow2 import MAGIC, Qcow2
 from image2disk.registry import Blob, Registry
 from image2disk.settings import Settings, compression_of
-from image2disk.unpacking import kind_of, unpacked
+from image2disk.unpacking import LONGEST_MAGIC, kind_of, unpacked
 from image2disk.web import AnswerError, Web
 
 MAX_BEGINNINGS: Final = 3
@@ -84,14 +84,16 @@ class Copying:
         )
 
     def _copy(self, download: Download, blob: Blob | None) -> int:
-        chunks = ahead(download.chunks())
+        chunks, beginning = _looked_at(ahead(download.chunks()), LONGEST_MAGIC)
         if self._settings.is_compressed:
-            chunks, beginning = _looked_at(chunks, 6)
             named = blob.compression if blob else compression_of(self._settings.url)
             kind = named or kind_of(beginning)
             if not kind:
                 raise ActionError("InvalidSetting", f"COMPRESSED is true, and {self._settings.url} is not compressed")
             chunks = ahead(unpacked(chunks, kind, self._settings.url))
+        elif self._settings.format == "auto" and (kind := kind_of(beginning)):
+            what = "set COMPRESSED to true, or IMG_FORMAT to raw to have it written as it is"
+            raise ActionError("InvalidSetting", f"{self._settings.url} is compressed ({kind}): {what}")
         chunks, beginning = _looked_at(chunks, len(MAGIC))
         if not beginning:
             raise ActionError("DownloadFailed", f"{self._settings.url}: is empty")

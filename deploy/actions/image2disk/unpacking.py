@@ -21,6 +21,7 @@ XZ_MEMORY_BYTES: Final = 256 << 20
 """`xz -9` needs 65 MiB."""
 MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
 """How each begins."""
+LONGEST_MAGIC: Final = max(map(len, MAGIC))
 
 
 class _Decompressor(Protocol):

@@ -36,3 +36,17 @@ def test_download_goes_on_beneath_the_decompression(site, target, random_bytes):
     site.content, site.cuts = gzip.compress(whole), [100, 1_000_000, 5]
     target.copy(f"{site.url}/x.img.gz", COMPRESSED="true")
     assert target.content[: len(whole)] == whole
+
+
+@pytest.mark.parametrize(("ending", "name"), [("gz", "gzip"), ("xz", "xz"), ("bz2", "bzip2"), ("zst", "zstd")])
+def test_compressed_image_is_not_written_as_it_is_but_where_that_is_wanted(site, target, random_bytes, ending, name):
+    zstd = b"\x28\xb5\x2f\xfd" + random_bytes(100_000)  # what is behind its first bytes does not matter
+    site.content = PACKERS.get(ending, lambda _: zstd)(random_bytes(100_000))
+    untouched = target.content
+    with pytest.raises(ActionError) as caught:
+        target.copy(f"{site.url}/x.img.{ending}")
+    assert caught.value.reason == "InvalidSetting"
+    assert f"is compressed ({name}): set COMPRESSED to true, or IMG_FORMAT to raw" in caught.value.message
+    assert target.content == untouched
+    size, _ = target.copy(f"{site.url}/x.img.{ending}", IMG_FORMAT="raw")
+    assert target.content[:size] == site.content
