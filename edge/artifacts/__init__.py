@@ -1,7 +1,7 @@
 """Kernels and initrds: fetched once from where an OSIE says they are, kept on disk, streamed while they arrive.
 
 `cache` is what others use; `fetch` gets files from their upstreams, `storage` keeps them. `local` and `layout` are of
-files that are here already: single ones, and container images.
+files that are here already: single ones, and container images; `shared` lets other edges have them.
 """
 
 from edge.artifacts.artifact import Artifact, Progress, Source
@@ -21,12 +21,24 @@ from edge.artifacts.errors import (
 )
 from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerCaches, PeerResponse
 from edge.artifacts.fetch.upstream import Timeouts
-from edge.artifacts.layout import Descriptor, ImageLayout, LayoutError, NoImageError, is_name
+from edge.artifacts.layout import (
+    MAX_MANIFEST_BYTES,
+    Descriptor,
+    ImageLayout,
+    ImageManifest,
+    LayoutError,
+    NoImageError,
+    is_digest,
+    is_name,
+)
 from edge.artifacts.local import open_file
 from edge.artifacts.metrics import cache_metrics
+from edge.artifacts.shared import SCHEME, SharedFiles, blob_url, file_url, manifest_url
 from edge.artifacts.storage.store import DirectoryInUseError
 
 __all__ = [
+    "MAX_MANIFEST_BYTES",
+    "SCHEME",
     "TRAILER_BYTES",
     "Artifact",
     "ArtifactCache",
@@ -37,6 +49,7 @@ __all__ = [
     "Descriptor",
     "DirectoryInUseError",
     "ImageLayout",
+    "ImageManifest",
     "LayoutError",
     "NoImageError",
     "NoRoomError",
@@ -46,13 +59,18 @@ __all__ = [
     "PeerError",
     "PeerResponse",
     "Progress",
+    "SharedFiles",
     "Source",
     "StorageError",
     "Timeouts",
     "UpstreamError",
     "UpstreamTimeoutError",
+    "blob_url",
     "cache_metrics",
+    "file_url",
+    "is_digest",
     "is_name",
+    "manifest_url",
     "normalized",
     "open_file",
     "shown",

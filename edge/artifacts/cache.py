@@ -49,6 +49,7 @@ from edge.artifacts.fetch.preemption import MAX_DOWNLOADS, Candidate, preempted
 from edge.artifacts.fetch.upstream import Timeouts, Upstream
 from edge.artifacts.local import identity, open_file
 from edge.artifacts.metrics import Counts
+from edge.artifacts.shared import SCHEME, LentFiles, SharedFiles
 from edge.artifacts.storage.room import Allocator
 from edge.artifacts.storage.store import Store, Stored, key_of
 from tink.limits.once_per import OncePer
@@ -60,6 +61,8 @@ LONGEST_MEMORY = 8
 LONGEST_CHECKSUM_MEMORY = 64
 """Up to how many times `remember_failures` a failure is remembered when it happens again and again; a wrong file is
 remembered longer, for it costs a whole download to see it again."""
+
+MAX_FAILURES = 4096
 
 SAY_SECONDS = 30.0
 """The same trouble with the same upstream gets a log line once in so many seconds."""
@@ -83,6 +86,7 @@ class ArtifactCache:
         file_root: Path | None = None,
         reach: Reach | None = None,
         peers: PeerCaches | None = None,
+        shared: SharedFiles | None = None,
         new_version: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         """`clock` gives monotonic seconds; `new_version` a hexadecimal name that no other download had.
@@ -92,7 +96,7 @@ class ArtifactCache:
         file:// URLs may name files below `file_root` only (None: none at all): who may write an OSIE object must not be
         able to have this host's other files served. Nor its other services: `reach` says where URLs of http and https
         may lead (None: to no special address, see `tink.net.special_addresses`). `peers`: the caches of other edges,
-        which are asked before an upstream is.
+        which are asked before an upstream is. `shared` are the files that they may have from this edge (`edge:` URLs).
         """
         self.counts = Counts()
         self._store = Store(directory, clock)
@@ -107,6 +111,7 @@ class ArtifactCache:
         self._writers = ThreadPoolExecutor(max_workers=3, thread_name_prefix="artifact-writer")
         self._syncers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="artifact-syncer")
         self._sums = FileSums(self._syncers)
+        self._lent = LentFiles(shared, self._sums, revalidate_after) if shared is not None else None
         self._room = Allocator(self._store, budget, self._syncers, self.counts)
         self._services: Services | None = None
         self._checked: dict[_Key, _Check] = {}
@@ -160,7 +165,7 @@ class ArtifactCache:
             raise ChecksumError(url, f"can't be checked: {error}, and the OSIE says {sha256[:80]!r}") from None
         if url.startswith("file:"):
             artifact = await self._open_local(url, pin)
-        elif url.startswith(("http://", "https://")):
+        elif url.startswith(("http://", "https://")) or (url.startswith(SCHEME) and self._peers is not None):
             artifact = await self._open_remote((url, pin))
         else:
             raise BadUrlError(url, "the scheme must be http, https or file")
@@ -216,8 +221,14 @@ class ArtifactCache:
         """The copy of `url` that others may have from here now."""
         return self.held(key_of(url, pin), pin)[0]
 
+    async def lend(self, url: str, pin: str) -> Copy | None:
+        """The copy of an `edge:` URL that another edge may have, if it is among the `shared`. Raises ArtifactError."""
+        return await self._lent.lend(url, pin) if self._lent is not None else None
+
     async def open_held(self, key: str, pin: str, version: str) -> Artifact | None:
         """The copy that `held` has named; None if it has gone. The caller closes it. Raises ArtifactError."""
+        if self._lent is not None and (lent := await self._lent.open(key, version)) is not None:
+            return lent
         flight = self._flight(key)
         if flight is not None and flight.download is not None and flight.download.version == version:
             return flight.download.reader() if self._is_shared(flight) else None
@@ -417,6 +428,8 @@ class ArtifactCache:
         for old in [old for old, failure in self._failures.items() if now - failure.until > failure.seconds * 2]:
             del self._failures[old]
         before = self._failures.get(key)
+        while before is None and len(self._failures) >= MAX_FAILURES:
+            del self._failures[next(iter(self._failures))]
         seconds = self._remember_failures
         if before is not None:
             seconds = min(before.seconds * 2, seconds * longest)

@@ -9,6 +9,7 @@ A name (the annotation org.opencontainers.image.ref.name) is `repository:tag`, a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -63,6 +64,12 @@ class ImageManifest:
     content: bytes
     media_type: str
     digest: str
+
+    @classmethod
+    def of(cls, content: bytes, algorithm: str = "sha256") -> ImageManifest:
+        """What these bytes are, by a digest of `algorithm`. Raises LayoutError."""
+        digest = f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}"
+        return cls(content, _media_type(content, digest), digest)
 
 
 def is_digest(text: object) -> bool:

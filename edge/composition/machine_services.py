@@ -87,6 +87,7 @@ class MachineServices:
                 ready=ready,
                 fast_path=edge.fast_path,
                 depot=settings.data_dir,
+                beyond=artifacts if edge.upstream_edge else None,
                 peers=peers,
                 ipxe_dir=edge.ipxe_dir,
                 nearest=nearest,
@@ -184,7 +185,7 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -
         token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
-        own_registry=(settings.data_dir / "images/index.json").exists(),
+        own_registry=(settings.data_dir / "images/index.json").exists() or bool(edge.upstream_edge),
         kernel_parameters=edge.kernel_parameters,
         logs=_LOGS[edge.syslog],
     )

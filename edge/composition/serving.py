@@ -21,7 +21,7 @@ from ipaddress import IPv6Address, ip_address
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from edge.artifacts import ArtifactCache, cache_metrics
+from edge.artifacts import ArtifactCache, SharedFiles, cache_metrics
 from edge.callers import Callers
 from edge.composition import admin_token
 from edge.composition.expecting import BootWatch
@@ -391,6 +391,7 @@ class Serving:
             budget=edge.cache_bytes,
             file_root=edge.osie_dir or data_dir / "osie",
             reach=_reach(self._settings),
+            shared=SharedFiles(data_dir / "files", data_dir / "images") if edge.downstream_edges else None,
             peers=self.peers.caches if self.peers is not None else None,
         )
 

@@ -33,7 +33,7 @@ from edge.http.routes import Place, Route, route
 from edge.http.transport.connections import BoundedServer, Limits, Runner
 from edge.http.transport.fast_path import HandOn, PreparedResponse
 from edge.journey.events import Recorder
-from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
+from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.peers import Peers
 from ipxe.binaries import BootBinaries
 from tink.limits.newest import Newest
@@ -81,6 +81,7 @@ class MachineApp:
         sender: BodySender | None = None,
         fast_path: bool = True,
         depot: Path | None = None,
+        beyond: Artifacts | None = None,
         peers: Peers | None = None,
         ipxe_dir: Path = Path("/usr/lib/ipxe"),
         nearest: Callable[[str], str] = lambda _ip: "",
@@ -91,9 +92,10 @@ class MachineApp:
 
         `agent_ca` is what agents trust the gRPC server by (PEM). `default_osie` is the namespace and name of the OSIE
         that machines without a Hardware may have; `ready()` gives why the edge can't serve yet, or an empty string.
-        `depot` is the directory that has `images` and `files`; None: neither is served. `peers`: the other edges, which
-        may ask here; None: nobody may. `ipxe_dir` has what boot media are made of, and `nearest(ip)` is the address of
-        ours in the network of a machine's one (empty: none is), which they name. Without `fast_path` every request is
+        `depot` is the directory that has `images` and `files`; None: neither is served. `beyond` gets from another edge
+        those that are not there (None: there is none). `peers`: the other edges, which may ask here; None: nobody may.
+        `ipxe_dir` has what boot media are made of, and `nearest(ip)` is the address of ours in the network of a
+        machine's one (empty: none is), which they name. Without `fast_path` every request is
         answered in full, which changes nothing but the time. `memory` is what was said and what went wrong, where
         several processes serve the same machines (None: where this one does alone).
         """
@@ -119,7 +121,7 @@ class MachineApp:
         self._osie = OsieDownloads(context, sender, memory.failures)
         boot = BootScripts(context, scripts, self._osie.failure)
         compiled = MetadataCache()
-        files = Depot(context, sender, images=depot and depot / "images", files=depot and depot / "files")
+        files = Depot(context, sender, depot and depot / "images", depot and depot / "files", beyond)
         self._metadata = service = MetadataService(context, metadata, compiled)
         self._fast_path: FastPath | None = None
         if fast_path and not metadata.imds_required:  # a session token has to be looked at

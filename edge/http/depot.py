@@ -4,6 +4,7 @@
     /files/<name>    DATA_DIR/files: disk images and the like, for IMG_URL
 
 `tinkedge bundle load` puts them there, or an operator does (`skopeo copy ... oci:/var/lib/tinkedge/images:NAME:TAG`).
+What is not there, an edge with `--upstream-edge` gets from that one, and keeps it in its cache as it does kernels.
 They are for machines that have a Hardware, and know no difference between these: what is secret does not belong here.
 """
 
@@ -11,18 +12,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from http import HTTPStatus
 from pathlib import Path
 
 from aiohttp import web
 
-from edge.artifacts import Artifact, ArtifactError, ImageLayout, LayoutError, NoImageError, NotFoundError, open_file
+from edge.artifacts import (
+    MAX_MANIFEST_BYTES,
+    Artifact,
+    ArtifactError,
+    ImageLayout,
+    ImageManifest,
+    LayoutError,
+    NoImageError,
+    NotFoundError,
+    SharedFiles,
+    UpstreamError,
+    blob_url,
+    file_url,
+    is_digest,
+    is_name,
+    manifest_url,
+)
 from edge.callers import Caller
 from edge.http.context import Context, size_text, text
 from edge.http.files.body import BodySender, MachineGoneError
 from edge.http.files.response_head import begun, break_off, requested
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
+from edge.machines import Artifacts
 
 log = logging.getLogger(__name__)
 
@@ -32,28 +51,42 @@ _API = {"Docker-Distribution-API-Version": "registry/2.0"}
 class Depot:
     """The handler of both."""
 
-    def __init__(self, context: Context, sender: BodySender, images: Path | None, files: Path | None) -> None:
-        """`images` and `files` are directories, which need not be there; None: nothing is served."""
+    def __init__(
+        self,
+        context: Context,
+        sender: BodySender,
+        images: Path | None,
+        files: Path | None,
+        beyond: Artifacts | None = None,
+    ) -> None:
+        """`images` and `files` are directories, which need not be there; None: nothing is served. `beyond` gets from
+        another edge what is not there; None: there is no other."""
         self._context = context
         self._sender = sender
         self._images, self._files = images, files
         self._layout = ImageLayout(images) if images is not None else None
+        self._shared = SharedFiles(files, images)
+        self._beyond = beyond
 
     async def file(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /files/<name>."""
-        if (refusal := self._refusal(caller, f"file {route.name}")) is not None:
+        what = f"file {route.name}"
+        if (refusal := self._refusal(caller, what)) is not None:
             return refusal
         if self._files is None or route.name.startswith("."):
             return text(f"there is no file {route.name}", status=404)
         try:
-            artifact = open_file((self._files / route.name).absolute().as_uri(), self._files)
-        except NotFoundError:
-            return self._failed(caller, f"file {route.name}: it is not in {self._files}", "there is no such file", 404)
+            artifact = await self._opened(file_url(route.name))
+        except NotFoundError as error:
+            why = f"{what}: it is not in {self._files}{self._nor_beyond(error)}"
+            return self._failed(caller, why, "there is no such file", 404)
+        except UpstreamError as error:
+            return self._failed(caller, f"{what}: {error}", "the file can't be had from another edge now", 503)
         except ArtifactError as error:
-            return self._failed(caller, f"file {route.name}: {error}", "the file can't be read", 500)
+            return self._failed(caller, f"{what}: {error}", "the file can't be read", 500)
         headers = {"Content-Type": "application/octet-stream", "ETag": f'"{artifact.version}"'}
         with artifact:
-            return await self._send(request, caller, artifact, headers, f"file {route.name}")
+            return await self._send(request, caller, artifact, headers, what)
 
     async def registry(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /v2/ and what is below it."""
@@ -62,24 +95,31 @@ class Depot:
         if not route.name:
             return web.json_response({}, headers=_API)
         kind, _, reference = route.name.partition("/")
-        layout = self._layout
+        what = f"image {route.who}"
         try:
-            if layout is None:
+            if self._layout is None:
                 raise NoImageError("this edge has no images")
             if kind == "manifests":
-                return await self._manifest(request, route.who, reference, layout)
-            return await self._blob(request, caller, reference, layout)
+                return await self._manifest(request, route.who, reference, self._layout)
+            return await self._blob(request, caller, reference)
         except (NoImageError, NotFoundError) as error:
-            where = f"it is not in {self._images}: {error}"
+            where = f"it is not in {self._images}{self._nor_beyond(error)}"
             code = "MANIFEST_UNKNOWN" if kind == "manifests" else "BLOB_UNKNOWN"
-            return self._refused(caller, f"image {route.who}: {where}", code, "this edge has no such image", 404)
+            return self._refused(caller, f"{what}: {where}", code, "this edge has no such image", 404)
+        except UpstreamError as error:
+            return self._refused(caller, f"{what}: {error}", "UNAVAILABLE", "can't be had from another edge now", 503)
         except (LayoutError, ArtifactError, OSError) as error:
-            return self._refused(caller, f"image {route.who}: {self._images}: {error}", "UNKNOWN", "can't be read", 500)
+            return self._refused(caller, f"{what}: {self._images}: {error}", "UNKNOWN", "can't be read", 500)
 
     async def _manifest(
         self, request: web.Request, name: str, reference: str, layout: ImageLayout
     ) -> web.StreamResponse:
-        found = await asyncio.to_thread(layout.manifest, name, reference)
+        try:
+            found = await asyncio.to_thread(layout.manifest, name, reference)
+        except NoImageError:
+            if self._beyond is None or not (is_digest(reference) or is_name(f"{name}:{reference}")):
+                raise
+            found = await self._manifest_beyond(self._beyond, name, reference)
         headers = {
             **_API,
             "Content-Type": found.media_type,
@@ -92,16 +132,44 @@ class Depot:
         body = found.content[part.start : part.end]
         return web.Response(body=body, status=206 if part.partial else 200, headers=headers)
 
-    async def _blob(self, request: web.Request, caller: Caller, digest: str, layout: ImageLayout) -> web.StreamResponse:
-        artifact = open_file(layout.path(digest).absolute().as_uri(), self._images)
+    async def _manifest_beyond(self, beyond: Artifacts, name: str, reference: str) -> ImageManifest:
+        url = manifest_url(name, reference)
+        with await beyond.open(url, sha256=_pin(reference)) as artifact:
+            if artifact.size > MAX_MANIFEST_BYTES:
+                raise LayoutError(f"{url} is larger than the {MAX_MANIFEST_BYTES} bytes that a manifest may have")
+            filled = 0
+            while filled < artifact.size:
+                filled = await artifact.filled(filled)
+            content = await asyncio.to_thread(os.pread, artifact.fd, artifact.size, 0)
+        found = ImageManifest.of(content, reference.partition(":")[0] if is_digest(reference) else "sha256")
+        if is_digest(reference) and found.digest != reference:
+            raise LayoutError(f"{url} came with the digest {found.digest}")
+        return found
+
+    async def _blob(self, request: web.Request, caller: Caller, digest: str) -> web.StreamResponse:
+        if not is_digest(digest):
+            raise NoImageError(f"{digest[:80]!r} is no sha256 or sha512 digest")
         headers = {
             **_API,
             "Content-Type": "application/octet-stream",
             "Docker-Content-Digest": digest,
             "ETag": f'"{digest}"',
         }
-        with artifact:
+        with await self._opened(blob_url(digest), _pin(digest)) as artifact:
             return await self._send(request, caller, artifact, headers, f"layer {digest[:19]}")
+
+    async def _opened(self, url: str, pin: str = "") -> Artifact:
+        """The file here, or that of another edge, which must have the SHA-256 `pin`. Raises ArtifactError."""
+        try:
+            return self._shared.open(url)
+        except NotFoundError:
+            if self._beyond is None:
+                raise
+            return await self._beyond.open(url, sha256=pin)
+
+    def _nor_beyond(self, error: Exception) -> str:
+        reason = error.reason if isinstance(error, ArtifactError) else str(error)
+        return f": {reason}" if self._beyond is None else f", and {reason}"
 
     # --- answers ---
 
@@ -137,3 +205,9 @@ class Depot:
             return response
         log.info("%s: %s sent: %s", caller.address, what, size_text(part.length))
         return response
+
+
+def _pin(reference: str) -> str:
+    """The SHA-256 that a digest is; empty: it is none of these."""
+    algorithm, _, digest = reference.partition(":")
+    return digest if algorithm == "sha256" and is_digest(reference) else ""

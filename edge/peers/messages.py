@@ -174,9 +174,10 @@ class FetchQuery(_Message):
 
 
 class FetchReply(_Message):
-    """`held`: it is there, or on its way; None: why not, for people."""
+    """`held`: it is there, or on its way; None: why not, for people. `missing`: there is no such file."""
 
     held: HeldCopy | None = None
+    missing: bool = False
     trouble: Annotated[str, Field(max_length=200)] = ""
 
 

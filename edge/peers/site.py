@@ -268,7 +268,8 @@ class Peers:
         question = FetchQuery.read(content)
         cache = self._fetches_for_others()
         chain = chain_of(self.upstream, self.own.id).edges
-        return (await fetched(question, asked.edge, chain, cache, self._clock)).encoded()
+        has_upstream = self.upstream is not None
+        return (await fetched(question, asked.edge, chain, has_upstream, cache, self._clock)).encoded()
 
     def _fetches_for_others(self) -> ArtifactCache:
         if not self._downstream or self._cache is None:

@@ -21,7 +21,17 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from typing import Final
 
-from edge.artifacts import ArtifactCache, ArtifactError, Copy, Offer, PeerCaches, PeerError, PeerResponse
+from edge.artifacts import (
+    SCHEME,
+    ArtifactCache,
+    ArtifactError,
+    Copy,
+    NotFoundError,
+    Offer,
+    PeerCaches,
+    PeerError,
+    PeerResponse,
+)
 from edge.peers.calls import CallError, Calls
 from edge.peers.counts import Counts
 from edge.peers.messages import MAX_CHAIN, Chain, FetchQuery, FetchReply, HeldCopy, MessageError
@@ -109,7 +119,10 @@ class UpstreamEdge:
     # --- `edge.artifacts.PeerCaches` ---
 
     async def find(self, key: str, url: str, pin: str, avoided: Collection[str]) -> Offer | None:
-        """A copy of this site; else the upstream edge's, which may have to fetch it first."""
+        """A copy of this site; else the upstream edge's, which may have to fetch it first.
+
+        Raises NotFoundError for a file that only edges can have, if that has it not.
+        """
         offer = await self._siblings.find(key, url, pin, avoided)
         if (offer is not None and offer.copy.fresh > 0) or not self.is_used or _PARENT in avoided:
             return offer
@@ -121,6 +134,8 @@ class UpstreamEdge:
         except CallError as error:
             self._set(str(error))
             return offer
+        if reply.missing:
+            raise NotFoundError(url, f"the edge at {self.authority} has no such file either")
         if reply.held is None:
             log.info("the upstream edge at %s can't fetch a file: %s", self.authority, reply.trouble or "not yet")
             self._counts.parent_misses += 1
@@ -170,16 +185,29 @@ async def fetched(
     question: FetchQuery,
     asked_by: str,
     own_chain: Collection[str],
+    has_upstream: bool,
     cache: ArtifactCache,
     clock: Callable[[], float],
     sleep: Sleep = asyncio.sleep,
 ) -> FetchReply:
     """What an edge that fetches through `own_chain` answers the edge `asked_by`: the file is here, or on its way.
 
+    `has_upstream`: it is to fetch through another edge, whether that is there or not.
+
     Raises MessageError for what no edge may ask.
     """
-    if not question.url.startswith(("http://", "https://")):
+    of_edges = question.url.startswith(SCHEME)
+    if not of_edges and not question.url.startswith(("http://", "https://")):
         raise MessageError("url: only http and https are fetched for other edges")
+    if of_edges:
+        try:
+            lent = await cache.lend(question.url, question.pin)
+        except ArtifactError as error:
+            return FetchReply(trouble=error.reason[:200])
+        if lent is not None:
+            return FetchReply(held=HeldCopy.model_validate(asdict(lent)))
+        if not has_upstream:
+            return FetchReply(missing=True, trouble="there is no such file")
     if asked_by in own_chain:
         return FetchReply(trouble="that edge is one which this one fetches through itself")
     deadline = clock() + PATIENCE_SECONDS
@@ -189,7 +217,8 @@ async def fetched(
                 while (copy := cache.held_of(question.url, question.pin)) is None and clock() < deadline:
                     await sleep(_PAUSE_SECONDS)  # it comes from another edge here, and is whole in a moment
     except ArtifactError as error:
-        return FetchReply(trouble=error.reason[:200])
+        missing = of_edges and isinstance(error, NotFoundError)
+        return FetchReply(missing=missing, trouble=error.reason[:200])
     except TimeoutError:
         return FetchReply(trouble=f"no answer from its origin within {PATIENCE_SECONDS:g} s")
     return FetchReply(held=HeldCopy.model_validate(asdict(copy)) if copy is not None else None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import time
@@ -21,6 +22,7 @@ import pytest
 from tests.interop.conftest import enter_namespace
 from tests.interop.site.machine import Boot, Machine
 from tests.interop.site.site import Site, address_of, file_bytes, mac_of
+from tests.unit.bundle import layouts
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -224,3 +226,40 @@ def test_edges_with_workers_know_each_other_and_share_what_they_have(tmp_path: P
         script = site.get(1, f"/ipxe/script/{mac_of(1)}/auto.ipxe")
         assert address_of(2).encode() in script, script
         assert site.fetched("initrd") == [200], "one edge has it from the upstream, the other one from there"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_files_and_images_of_the_center_cross_the_link_to_a_branch_once(tmp_path: Path, workers: str) -> None:
+    with WorkersSite(tmp_path, edges=2, machines=1) as site:
+        data = site.directory / "data2"
+        (data / "files").mkdir(parents=True)
+        disk = random.Random("disk").randbytes(3_000_001)
+        (data / "files" / "debian.raw").write_bytes(disk)
+        image = layouts.image(data / "images", b"layer" * 100_000)
+        layouts.index(data / "images", actions_inspect=image)
+        site.up(2, "--downstream-edges", "--disable", "dhcp")
+        site.is_ready(2)
+        site.up(1, "--workers", workers, "--upstream-edge", f"http://{address_of(2)}:7080")
+        site.is_ready(1)
+        wait_until(lambda: site.metric(1, "tinkedge_upstream_edge_used") == 1, site.said, within=30)
+        assert all(boot.ok for boot in site.booted(site.machines)), site.said()
+        before = site.metric(2, "tinkedge_peer_served_bytes_total")
+
+        def body(path: str) -> bytes:
+            head, _, content = site.get(1, path).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 "), (head, site.said())
+            return content
+
+        assert [body("/files/debian.raw") == disk for _ in range(4)] == [True] * 4
+        manifest = json.loads(body("/v2/actions/inspect/manifests/1"))
+        blobs = [each["digest"] for each in (manifest["config"], *manifest["layers"])]
+        sizes = [len(body(f"/v2/actions/inspect/blobs/{digest}")) for digest in blobs for _ in range(2)]
+        assert sizes[-1] == 500_000
+        sent = site.metric(2, "tinkedge_peer_served_bytes_total") - before
+        assert sent == len(disk) + image["size"] + sum(sizes) // 2, "each once"
+        assert site.get(1, "/files/none").startswith(b"HTTP/1.1 404 ")
+        said = [event["message"] for event in site.journey(1) if event["outcome"] == "failed"]
+        assert len(said) == 1, said
+        assert f"the edge at {address_of(2)}:7080 has no such file either" in said[0]
+        site.processes[2].end()
+        assert body("/files/debian.raw") == disk, "the center is away"

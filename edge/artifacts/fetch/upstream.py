@@ -187,6 +187,8 @@ class Upstream:
         `seconds`: for all of it. Raises NotFoundError, UpstreamTimeoutError, UpstreamError, BadUrlError; RangeError if
         it has to be asked for from the start.
         """
+        if not url.startswith(("http://", "https://")):
+            raise UpstreamError(url, "no other edge that can be asked has it, and it has no origin")
         timeouts = self._timeouts
         limits = aiohttp.ClientTimeout(
             total=timeouts.total if seconds is None else seconds,

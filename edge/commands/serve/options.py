@@ -134,14 +134,15 @@ _UPSTREAM_EDGE = (
         "--upstream-edge",
         type=types.upstream_edge,
         default=None,
-        help="http://ADDRESS[:PORT] of an edge at another site: kernels and initrds are fetched through it, once for "
-        "both sites, and from their origins while it is away. It needs --downstream-edges, and both the same "
-        "--metadata-token-key.",
+        help="http://ADDRESS[:PORT] of an edge at another site: kernels, initrds, and what actions need at /files and "
+        "/v2 are fetched through it, once for both sites; kernels and initrds from their origins while it is away. It "
+        "needs --downstream-edges, and both the same --metadata-token-key.",
     ),
     click.option(
         "--downstream-edges",
         is_flag=True,
-        help="Fetch kernels and initrds for edges of other sites that name this one as --upstream-edge.",
+        help="Fetch kernels and initrds for edges of other sites that name this one as --upstream-edge, and give them "
+        "what is in DATA_DIR/files and DATA_DIR/images.",
     ),
 )
 _REPORTS_KEY = click.option(

@@ -29,7 +29,7 @@ from edge.http.files.body import BodySender
 from edge.http.transport.connections import Limits
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.recorder import Journey
-from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
+from edge.machines import Artifacts, DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.scripts import BootSettings, Scripts
 from tink.files.key_file import KeyFile
 from tink.kube.client import NotFoundError
@@ -191,6 +191,7 @@ async def serving(
     idle_seconds: float = 0.6,
     fast_path: bool = True,
     depot: Path | None = None,
+    beyond: Artifacts | None = None,
     ipxe_dir: Path = Path("/nonexistent"),
     nearest: Callable[[str], str] = lambda _ip: "",
     **metadata: Any,
@@ -239,6 +240,7 @@ async def serving(
         sender=BodySender(threads=2, idle_seconds=idle_seconds),
         fast_path=fast_path,
         depot=depot,
+        beyond=beyond,
         ipxe_dir=ipxe_dir,
         nearest=nearest,
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from edge.artifacts import Artifact, ArtifactError, SharedFiles, UpstreamError
 from edge.journey.events import Outcome, Step
 from tests.unit.bundle import layouts
 from tests.unit.http.conftest import IP, OTHER_IP, Rack, serving
@@ -155,3 +156,67 @@ async def test_edge_without_a_directory_has_neither(tmp_path: Path) -> None:
         rack.register()
         assert (await rack.ask("/v2/actions/inspect/manifests/1")).status == 404
         assert (await rack.ask("/files/debian.raw.zst")).status == 404
+
+
+class Beyond:
+    """Another edge, with the files of `directory`; `trouble` is raised in their place."""
+
+    def __init__(self, directory: Path) -> None:
+        self.shared = SharedFiles(directory / "files", directory / "images")
+        self.trouble: ArtifactError | None = None
+        self.asked: list[tuple[str, str]] = []
+
+    async def open(self, url: str, *, sha256: str = "") -> Artifact:
+        self.asked.append((url, sha256))
+        if self.trouble is not None:
+            raise self.trouble
+        return self.shared.open(url)
+
+
+async def test_what_is_not_here_is_had_from_another_edge_and_what_is_here_is_not_asked_for(
+    tmp_path: Path, depot: Path, image: dict[str, Any]
+) -> None:
+    branch = tmp_path / "branch"
+    (branch / "files").mkdir(parents=True)
+    (branch / "files/own").write_bytes(b"own")
+    beyond = Beyond(depot)
+    async with serving(branch, depot=branch, beyond=beyond) as rack:
+        rack.register()
+        assert (await rack.ask("/files/own")).body == b"own"
+        assert beyond.asked == []
+        assert len((await rack.ask("/files/debian.raw.zst")).body) == 1 << 20
+        by_tag = await rack.ask("/v2/actions/inspect/manifests/1")
+        by_digest = await rack.ask(f"/v2/actions/inspect/manifests/{image['digest']}")
+        assert by_tag.body == by_digest.body
+        assert by_tag.headers["Docker-Content-Digest"] == image["digest"]
+        assert by_tag.headers["Content-Type"] == layouts.MANIFEST_TYPE
+        layer = json.loads(by_tag.body)["layers"][0]["digest"]
+        assert (await rack.ask(f"/v2/actions/inspect/blobs/{layer}")).body == b"layer" * 1000
+        assert [pin for _, pin in beyond.asked] == ["", "", image["digest"][7:], layer[7:]]
+        for path in ("/files/.hidden", "/v2/x/blobs/sha256:..", "/v2/UPPER/manifests/1", "/v2/x/manifests/sha256:12"):
+            assert (await rack.ask(path)).status == 404
+        assert len(beyond.asked) == 4, "nobody is asked for what can't be"
+
+
+async def test_why_another_edge_gives_nothing_is_on_the_journey(tmp_path: Path, depot: Path) -> None:
+    beyond = Beyond(depot)
+    async with serving(tmp_path, depot=tmp_path / "branch", beyond=beyond) as rack:
+        rack.register()
+        assert (await rack.ask("/files/none")).status == 404
+        beyond.trouble = UpstreamError("edge:/files/x", "no other edge that can be asked has it")
+        assert (await rack.ask("/files/x")).status == 503, "it may be there in a moment"
+        image = await rack.ask("/v2/x/manifests/1")
+        assert (image.status, json.loads(image.body)["errors"][0]["code"]) == (503, "UNAVAILABLE")
+        said = [message for _, _, message in rack.lines()]
+        assert "and no such file on the edge's machine" in said[0]
+        assert all("no other edge that can be asked has it" in message for message in said[1:])
+
+
+async def test_manifest_with_another_digest_than_was_asked_for_is_refused(tmp_path: Path, depot: Path) -> None:
+    other = layouts.image(depot / "images", b"other")
+    (depot / "images/blobs/sha256" / ("0" * 64)).write_bytes(
+        (depot / "images/blobs/sha256" / other["digest"][7:]).read_bytes()
+    )
+    async with serving(tmp_path, depot=tmp_path / "branch", beyond=Beyond(depot)) as rack:
+        rack.register()
+        assert (await rack.ask(f"/v2/x/manifests/sha256:{'0' * 64}")).status == 500

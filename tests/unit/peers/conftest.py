@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from edge.artifacts import Artifact, ArtifactCache, Timeouts
+from edge.artifacts import Artifact, ArtifactCache, SharedFiles, Timeouts
 from edge.http.context import text
 from edge.http.files.body import BodySender
 from edge.http.peers import PeerRequests
@@ -210,6 +210,7 @@ async def _edge(
         remember_failures=0.0,
         revalidate_after=60.0,
         peers=peers.caches,
+        shared=SharedFiles(directory / f"files{number}", directory / f"images{number}"),
     )
     peers.share(cache)
     sender = BodySender(threads=1)
