@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import Counter
 from http import HTTPStatus
 from pathlib import Path
 
@@ -45,6 +46,9 @@ from edge.machines import Artifacts
 
 log = logging.getLogger(__name__)
 
+MAX_ASKED = 8
+"""Files that another edge is asked for at a time on behalf of one machine: an agent pulls four layers at once."""
+
 _API = {"Docker-Distribution-API-Version": "registry/2.0"}
 
 
@@ -67,6 +71,7 @@ class Depot:
         self._layout = ImageLayout(images) if images is not None else None
         self._shared = SharedFiles(files, images)
         self._beyond = beyond
+        self._asked: Counter[str] = Counter()
 
     async def file(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /files/<name>."""
@@ -76,7 +81,7 @@ class Depot:
         if self._files is None or route.name.startswith("."):
             return text(f"there is no file {route.name}", status=404)
         try:
-            artifact = await self._opened(file_url(route.name))
+            artifact = await self._opened(caller, file_url(route.name))
         except NotFoundError as error:
             why = f"{what}: it is not in {self._files}{self._nor_beyond(error)}"
             return self._failed(caller, why, "there is no such file", 404)
@@ -100,7 +105,7 @@ class Depot:
             if self._layout is None:
                 raise NoImageError("this edge has no images")
             if kind == "manifests":
-                return await self._manifest(request, route.who, reference, self._layout)
+                return await self._manifest(request, caller, route.who, reference, self._layout)
             return await self._blob(request, caller, reference)
         except (NoImageError, NotFoundError) as error:
             where = f"it is not in {self._images}{self._nor_beyond(error)}"
@@ -112,14 +117,14 @@ class Depot:
             return self._refused(caller, f"{what}: {self._images}: {error}", "UNKNOWN", "can't be read", 500)
 
     async def _manifest(
-        self, request: web.Request, name: str, reference: str, layout: ImageLayout
+        self, request: web.Request, caller: Caller, name: str, reference: str, layout: ImageLayout
     ) -> web.StreamResponse:
         try:
             found = await asyncio.to_thread(layout.manifest, name, reference)
         except NoImageError:
             if self._beyond is None or not (is_digest(reference) or is_name(f"{name}:{reference}")):
                 raise
-            found = await self._manifest_beyond(self._beyond, name, reference)
+            found = await self._manifest_beyond(caller, self._beyond, name, reference)
         headers = {
             **_API,
             "Content-Type": found.media_type,
@@ -132,9 +137,9 @@ class Depot:
         body = found.content[part.start : part.end]
         return web.Response(body=body, status=206 if part.partial else 200, headers=headers)
 
-    async def _manifest_beyond(self, beyond: Artifacts, name: str, reference: str) -> ImageManifest:
+    async def _manifest_beyond(self, caller: Caller, beyond: Artifacts, name: str, reference: str) -> ImageManifest:
         url = manifest_url(name, reference)
-        with await beyond.open(url, sha256=_pin(reference)) as artifact:
+        with await self._asked_for(caller, beyond, url, _pin(reference)) as artifact:
             if artifact.size > MAX_MANIFEST_BYTES:
                 raise LayoutError(f"{url} is larger than the {MAX_MANIFEST_BYTES} bytes that a manifest may have")
             filled = 0
@@ -155,17 +160,29 @@ class Depot:
             "Docker-Content-Digest": digest,
             "ETag": f'"{digest}"',
         }
-        with await self._opened(blob_url(digest), _pin(digest)) as artifact:
+        with await self._opened(caller, blob_url(digest), _pin(digest)) as artifact:
             return await self._send(request, caller, artifact, headers, f"layer {digest[:19]}")
 
-    async def _opened(self, url: str, pin: str = "") -> Artifact:
+    async def _opened(self, caller: Caller, url: str, pin: str = "") -> Artifact:
         """The file here, or that of another edge, which must have the SHA-256 `pin`. Raises ArtifactError."""
         try:
             return self._shared.open(url)
         except NotFoundError:
             if self._beyond is None:
                 raise
-            return await self._beyond.open(url, sha256=pin)
+            return await self._asked_for(caller, self._beyond, url, pin)
+
+    async def _asked_for(self, caller: Caller, beyond: Artifacts, url: str, pin: str) -> Artifact:
+        """Raises ArtifactError: UpstreamError where the machine asks for too many at once."""
+        if self._asked[caller.address] >= MAX_ASKED:
+            raise UpstreamError(url, f"{MAX_ASKED} other files are being asked for: try again")
+        self._asked[caller.address] += 1
+        try:
+            return await beyond.open(url, sha256=pin)
+        finally:
+            self._asked[caller.address] -= 1
+            if not self._asked[caller.address]:
+                del self._asked[caller.address]
 
     def _nor_beyond(self, error: Exception) -> str:
         reason = error.reason if isinstance(error, ArtifactError) else str(error)

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from edge.artifacts import Artifact, ArtifactError, SharedFiles, UpstreamError
+from edge.http.depot import MAX_ASKED
 from edge.journey.events import Outcome, Step
 from tests.unit.bundle import layouts
 from tests.unit.http.conftest import IP, OTHER_IP, Rack, serving
+from tests.waiting import until
 from tink.agent.images import ImageStore, Registries
 
 
@@ -165,9 +167,12 @@ class Beyond:
         self.shared = SharedFiles(directory / "files", directory / "images")
         self.trouble: ArtifactError | None = None
         self.asked: list[tuple[str, str]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def open(self, url: str, *, sha256: str = "") -> Artifact:
         self.asked.append((url, sha256))
+        await self.gate.wait()
         if self.trouble is not None:
             raise self.trouble
         return self.shared.open(url)
@@ -220,3 +225,16 @@ async def test_manifest_with_another_digest_than_was_asked_for_is_refused(tmp_pa
     async with serving(tmp_path, depot=tmp_path / "branch", beyond=Beyond(depot)) as rack:
         rack.register()
         assert (await rack.ask(f"/v2/x/manifests/sha256:{'0' * 64}")).status == 500
+
+
+async def test_machine_has_another_edge_asked_for_a_few_files_at_a_time(tmp_path: Path, depot: Path) -> None:
+    beyond = Beyond(depot)
+    async with serving(tmp_path, depot=tmp_path / "branch", beyond=beyond) as rack:
+        rack.register()
+        beyond.gate.clear()
+        waiting = [asyncio.create_task(rack.ask("/files/debian.raw.zst")) for _ in range(MAX_ASKED)]
+        await until(lambda: len(beyond.asked) == MAX_ASKED)
+        assert (await rack.ask("/files/debian.raw.zst")).status == 503
+        beyond.gate.set()
+        assert [answer.status for answer in await asyncio.gather(*waiting)] == [200] * MAX_ASKED
+        assert (await rack.ask("/files/debian.raw.zst")).status == 200
