@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from edge.artifacts import ArtifactCache, ArtifactError, NotFoundError, Source, UpstreamError
+from edge.artifacts import cache as artifact_cache
 from edge.artifacts.errors import KINDS, WrongContentError, foreign, shown
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
@@ -384,3 +385,15 @@ async def test_edge_behind_a_proxy_fetches_through_it_but_not_what_is_near(
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         assert (await fetch(cache, "http://upstream.example/kernel"))[1] == b"far-off"
         assert (await fetch(cache, near))[1] == b"near"
+
+
+async def test_memory_of_failures_is_bounded_by_number(
+    start_cache: Any, upstream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_cache, "MAX_FAILURES", 3)
+    cache = await start_cache(remember_failures=2.0)
+    upstream.mode = "404"
+    for number in range(5):
+        with pytest.raises(NotFoundError):
+            await cache.open(f"{upstream.url}-{number}")
+    assert [url[-1] for url, _ in cache._failures] == ["2", "3", "4"]
