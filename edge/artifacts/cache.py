@@ -43,9 +43,10 @@ from edge.artifacts.errors import (
     UpstreamError,
     shown,
 )
-from edge.artifacts.fetch.flight import Flight, Services
+from edge.artifacts.fetch.flight import Flight
 from edge.artifacts.fetch.peers import Copy, PeerCaches
 from edge.artifacts.fetch.preemption import MAX_DOWNLOADS, Candidate, preempted
+from edge.artifacts.fetch.services import Services
 from edge.artifacts.fetch.upstream import Timeouts, Upstream
 from edge.artifacts.local import identity, open_file
 from edge.artifacts.metrics import Counts

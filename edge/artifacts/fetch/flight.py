@@ -21,10 +21,8 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Executor
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from edge.artifacts.artifact import Source
 from edge.artifacts.checksum import from_sidecar, hash_file, sidecar_url
@@ -41,10 +39,9 @@ from edge.artifacts.errors import (
 )
 from edge.artifacts.fetch.download import Download
 from edge.artifacts.fetch.peers import Copy, Offer, PeerCaches, PeerResponse
-from edge.artifacts.fetch.upstream import Known, RangeError, Timeouts, Upstream, UpstreamResponse
-from edge.artifacts.metrics import Counts
-from edge.artifacts.storage.room import Allocator
-from edge.artifacts.storage.store import Store, Stored, Unfinished, key_of
+from edge.artifacts.fetch.services import Services
+from edge.artifacts.fetch.upstream import Known, RangeError, UpstreamResponse
+from edge.artifacts.storage.store import Stored, Unfinished, key_of
 from edge.artifacts.threads import in_thread
 
 log = logging.getLogger(__name__)
@@ -55,22 +52,6 @@ CHECKPOINT_SECONDS = 2.0
 
 PROGRESS_BYTES = 1 << 20
 """Bytes that an upstream must bring before it breaks off for that not to count as another vain try."""
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What flights use together. `writers` take what must not wait, `syncers` what waits for the disk."""
-
-    store: Store
-    upstream: Upstream
-    peers: PeerCaches | None
-    room: Allocator
-    timeouts: Timeouts
-    writers: Executor
-    syncers: Executor
-    counts: Counts
-    clock: Callable[[], float]
-    new_version: Callable[[], str]
 
 
 class Flight:

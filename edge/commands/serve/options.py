@@ -19,6 +19,7 @@ from edge.commands.options import (
 )
 from edge.commands.options import interface as interface_type
 from edge.commands.serve import parameter_types as types
+from edge.commands.serve.other_edges import PEERS, REPORTS, REPORTS_KEY, UPSTREAM_EDGE
 from edge.composition.settings import DEFAULT_HTTP_PORT, Service, Syslog
 from edge.machines import DhcpMode, NetbootWhen
 from ipxe.binaries import BootPath
@@ -111,63 +112,6 @@ _AGENTS = (
 )
 _LEASE_NAMESPACE = click.option(
     "--lease-namespace", default="", help="Where Leases are. Default: this pod's namespace, or default."
-)
-_PEERS = (
-    click.option(
-        "--peer",
-        type=types.edge_address,
-        multiple=True,
-        help="Another edge of this site, ADDRESS[:PORT]: they share their caches and what they see of machines, and "
-        "machines that boot from one go on with another when it dies. All need the same --metadata-token-key. "
-        "Repeatable.",
-    ),
-    click.option(
-        "--peer-group",
-        type=types.peer_group,
-        default="",
-        help="Find the other edges of this site by the Leases that edges with the same name here keep in "
-        "--lease-namespace. Default: none are looked for.",
-    ),
-)
-_UPSTREAM_EDGE = (
-    click.option(
-        "--upstream-edge",
-        type=types.upstream_edge,
-        default=None,
-        help="http://ADDRESS[:PORT] of an edge at another site: kernels, initrds, and what actions need at /files and "
-        "/v2 are fetched through it, once for both sites; kernels and initrds from their origins while it is away. It "
-        "needs --downstream-edges, and both the same --metadata-token-key.",
-    ),
-    click.option(
-        "--downstream-edges",
-        is_flag=True,
-        help="Fetch kernels and initrds for edges of other sites that name this one as --upstream-edge, and give them "
-        "what is in DATA_DIR/files and DATA_DIR/images.",
-    ),
-)
-_REPORTS_KEY = click.option(
-    "--reports-key",
-    type=_PATH,
-    default=None,
-    help="File with the keys, the newest first, by which servers that run apart from the edges sign what they tell "
-    "them of agents: the same for edges and servers. Default: an edge hears of no such server.",
-)
-_REPORTS = (
-    _REPORTS_KEY,
-    click.option(
-        "--peer",
-        type=types.edge_address,
-        multiple=True,
-        help="An edge of this site, ADDRESS[:PORT]: it is told what agents do and what actions print, for the journeys "
-        "of its machines. All need the same --reports-key. Repeatable.",
-    ),
-    click.option(
-        "--peer-group",
-        type=types.peer_group,
-        default="",
-        help="Find these edges by the Leases that edges with the same name here keep in --lease-namespace. Default: "
-        "none are looked for.",
-    ),
 )
 _WEBHOOK_ADDRESS = (
     click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),
@@ -297,9 +241,9 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--http-port", type=_PORT, default=DEFAULT_HTTP_PORT, help="Port of scripts, kernels and metadata."
         ),
-        *_PEERS,
-        *_UPSTREAM_EDGE,
-        _REPORTS_KEY,
+        *PEERS,
+        *UPSTREAM_EDGE,
+        REPORTS_KEY,
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
         ),
@@ -521,7 +465,7 @@ def serving(*groups: Service | str) -> Callable[[Command], Command]:
         if {Service.HTTP, Service.CONTROLLER, Service.SERVER} & set(groups):
             options = [*options, _LEASE_NAMESPACE]
         if Service.SERVER in groups and Service.HTTP not in groups:
-            options = [*options, *_REPORTS]
+            options = [*options, *REPORTS]
         if {Service.HTTP, Service.SERVER} & set(groups):
             options = [*options, _KNOWN_BY_ADDRESS, *_AGENTS]
         if {Service.WEBHOOKS, Service.CONVERSION} & set(groups):

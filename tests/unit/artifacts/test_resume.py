@@ -15,6 +15,7 @@ from aiohttp import web
 from edge.artifacts import Artifact, ArtifactCache, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
 from edge.artifacts.fetch import flight
 from edge.artifacts.fetch.download import Download
+from edge.artifacts.fetch.services import Services
 from edge.artifacts.fetch.upstream import strong_validator
 from tests.waiting import until
 
@@ -210,8 +211,8 @@ async def test_trickling_upstream_is_given_up(start_cache: Any, upstream: Any, f
     upstream.answers = [drip]
     # The bytes' own clock stands still in these tests, unless it is moved.
     clock = asyncio.get_running_loop().time
-    cache._services = flight.Services(
-        **{name: getattr(cache._services, name) for name in flight.Services.__slots__} | {"clock": clock}
+    cache._services = Services(
+        **{name: getattr(cache._services, name) for name in Services.__slots__} | {"clock": clock}
     )
     with pytest.raises(UpstreamTimeoutError, match=r"too slow: \d+ bytes in \d+ s"):
         await fetch(cache, upstream.url)
