@@ -92,7 +92,7 @@ def test_ipv6_and_other_routes_are_dropped_with_their_reason() -> None:
     assert found[ONE]["gateway"] == "10.0.0.1"
     assert "nameservers" not in found[ONE]
     assert [path for path, _ in said] == ["data.networks[0].routes[0]", "data.networks[1]", "data.services[0].address"]
-    assert all("IPv4 only" in reason for _, reason in said[1:])
+    assert all("dhcp.ipv6" in reason for _, reason in said[1:])
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_second_gateway_and_an_ipv6_address_called_ipv4_are_dropped() -> None:
     assert said == [("data.networks[0].routes[1].gateway", "DHCP serves one gateway, and 10.0.0.1 is taken")]
     found, said = serve([network(address="2001:db8::5")])
     assert found[ONE] == {}
-    assert said == [("data.networks[0]", "v1alpha2 serves IPv4 only")]
+    assert said == [("data.networks[0]", "IPv6 is not taken from here: write it into the Hardware, dhcp.ipv6")]
 
 
 @pytest.mark.parametrize(

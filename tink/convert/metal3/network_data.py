@@ -25,6 +25,7 @@ from tink.convert.findings import Findings
 
 _TOO_LARGE = "is larger than 256 KiB, which no machine's network takes"
 _DHCP_TYPES = ("ipv4_dhcp", "ipv4")
+_BY_HAND = "IPv6 is not taken from here: write it into the Hardware, dhcp.ipv6"
 _MOST_LINKS = 256
 MAX_BYTES = 256 << 10
 """Of a document, and of what its aliases make of it: that of a machine with `_MOST_LINKS` links has a third of it."""
@@ -120,7 +121,7 @@ class _Network:
         address = network.text("ip_address") or ""
         link = network.text("link") or ""
         if "6" in kind or ":" in address:
-            self._findings.dropped(network.path, constraints.IPV4_ONLY)
+            self._findings.dropped(network.path, _BY_HAND)
             return
         if kind not in _DHCP_TYPES:
             self._findings.dropped(network.at("type"), f"must be ipv4 or ipv4_dhcp, is {kind[:60]!r}")
@@ -251,7 +252,7 @@ class _Network:
         return found["dns"], found["ntp"]
 
     def _server(self, path: str, server: str) -> bool:
-        refusal = constraints.IPV4_ONLY if ":" in server else constraints.server(server)
+        refusal = _BY_HAND if ":" in server else constraints.server(server)
         if refusal:
             self._findings.dropped(path, refusal)
         return not refusal
