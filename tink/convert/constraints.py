@@ -16,6 +16,7 @@ from tink.mac import is_mac
 
 PID_NAMESPACE = "must be host, the machine's own PID namespace, or not be there: the action gets one of its own"
 NOT_OVER_IPV6 = "v1alpha2 serves it over IPv4 only"
+NO_NETMASK6 = "must be the length of a prefix, such as 64, or its mask, ffff::"
 NO_IPV6_ADDRESS = "v1alpha2 serves IPv6 name servers with an IPv6 address, and the interface has none"
 ROUTERS_SAY_IT = "over IPv6, routers say who they are: one of yours, or this host (--ipv6-router)"
 
@@ -65,6 +66,19 @@ _ipv6 = _matching(patterns.IPV6, rules.IPV6)
 def ipv6(text: str) -> str | None:
     """An IPv6 address that is served, as v1alpha2 writes it."""
     return _ipv6(text) or (rules.UNICAST_IPV6.message if _NO_UNICAST_IPV6.search(text) else None)
+
+
+def prefix_length(netmask: str) -> int | None:
+    """Of a netmask of IPv6: `64`, `/64` or `ffff:ffff:ffff:ffff::`; None if it is none, or not from 1 on."""
+    bits = netmask.removeprefix("/")
+    if bits.isascii() and bits.isdigit():
+        return int(bits) if len(bits) < 4 and 1 <= int(bits) <= 128 else None
+    try:
+        mask = int(ipaddress.IPv6Address(bits))
+    except ValueError:
+        return None
+    zeros = (mask ^ (1 << 128) - 1).bit_length()
+    return 128 - zeros if mask and mask == (1 << 128) - (1 << zeros) else None
 
 
 def unicast(address: str) -> str | None:

@@ -176,9 +176,9 @@ class Interfaces:
             return
         self._addresses[address] = ip.at("address")
         netmask = ip.text("netmask") or bits
-        length = _prefix_length(netmask)
+        length = constraints.prefix_length(netmask)
         if netmask and length is None:
-            self._findings.dropped(ip.at("netmask"), "must be the length of a prefix, such as 64, or its mask, ffff::")
+            self._findings.dropped(ip.at("netmask"), constraints.NO_NETMASK6)
         elif length is not None:
             served["prefixLength"] = length
             self._findings.moved(ip.at("netmask"), f"{at}.ipv6.prefixLength")
@@ -322,19 +322,6 @@ def _arch(dhcp: Fields) -> str:
 
 def _joined(base: str, name: str) -> str:
     return f"{base.rstrip('/')}/{name.lstrip('/')}"
-
-
-def _prefix_length(netmask: str) -> int | None:
-    """Of a netmask of IPv6: `64`, `/64` or `ffff:ffff:ffff:ffff::`; None if it is none, or not from 1 on."""
-    bits = netmask.removeprefix("/")
-    if bits.isascii() and bits.isdigit():
-        return int(bits) if len(bits) < 4 and 1 <= int(bits) <= 128 else None
-    try:
-        mask = int(ipaddress.IPv6Address(bits))
-    except ValueError:
-        return None
-    zeros = (mask ^ (1 << 128) - 1).bit_length()
-    return 128 - zeros if mask and mask == (1 << 128) - (1 << zeros) else None
 
 
 def _is_ipv6(text: str | None) -> bool:
