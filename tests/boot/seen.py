@@ -61,6 +61,9 @@ SEEN: Final[dict[str, tuple[str, ...]]] = {
         f"{NETBOOT}test_osie_as_one_signed_program_finds_out_by_itself_who_it_is_and_whom_to_ask",
         f"{NETBOOT}test_unsigned_uki_is_refused_with_the_reason_on_the_journey",
     ),
+    "the same, UEFI HTTP Boot over IPv6": (
+        f"{NETBOOT}test_osie_as_one_signed_program_is_fetched_and_run_by_http_boot_over_ipv6",
+    ),
     "OVMF 2022.11, Microsoft's keys, path `auto`": (
         f"{NETBOOT}test_machine_that_refuses_ipxe_is_found_out_and_goes_on_by_shim_and_grub",
     ),
