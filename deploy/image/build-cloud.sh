@@ -22,22 +22,24 @@ here=$(dirname -- "$(readlink -f -- "$0")")
 
 usage() {
     cat <<EOF
-Usage: ${0##*/} [--cache DIR] [--metadata-url URL] OUT
+Usage: ${0##*/} [--cache DIR] [--metadata-url URL] [--dual-stack] OUT
 Builds the Debian image with cloud-init (as root). OUT ends in .raw.gz, .raw.zst or .raw; OUT.sha256 is written beside it.
   --cache DIR          keep the downloaded packages in DIR, and use those that are there
   --metadata-url URL   where cloud-init finds the metadata service (default: $metadata_url);
                        with an IPv6 address, the image takes its own by DHCPv6
+  --dual-stack         the image takes an address by DHCPv6 beside the one by DHCP
 EOF
 }
 
 # apt_options: how the host's apt reaches its mirror (proxies, certificates, time limits), for the apt that mmdebstrap configures.
 apt_options() { apt-config dump --no-empty | grep -E '^Acquire::(https?|ftp|Retries)' || true; }
 
-metadata_url=http://172.31.77.1:7080 cache='' out=''
+metadata_url=http://172.31.77.1:7080 cache='' out='' dual_stack=''
 while (($#)); do
     case $1 in
         --cache) cache=${2:?--cache needs a directory} && shift 2 ;;
         --metadata-url) metadata_url=${2:?--metadata-url needs a URL} && shift 2 ;;
+        --dual-stack) dual_stack=yes && shift ;;
         -h | --help) usage && exit 0 ;;
         -*) die "unknown option $1 (see --help)" ;;
         *) [[ -z $out ]] || die "one OUT only, got '$out' and '$1'" && out=$1 && shift ;;
@@ -84,6 +86,7 @@ version=$(<"$work/kernel/version")
 cp -r --no-preserve=mode,ownership,timestamps "$here/cloud/rootfs/." "$root/"
 # Where the metadata service has an IPv6 address, the machine is to have one, too, and may have no other.
 [[ $metadata_url != *://\[* ]] || cp --no-preserve=mode,ownership,timestamps "$here/cloud/ipv6/20-wired.network" "$root/etc/systemd/network/"
+[[ -z $dual_stack ]] || cp --no-preserve=mode,ownership,timestamps "$here/cloud/dual-stack/20-wired.network" "$root/etc/systemd/network/"
 sed -i "s|@METADATA_URL@|$metadata_url|" "$root/etc/cloud/cloud.cfg.d/90-tinkedge-ec2.cfg"
 rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/apt/sources.list.d/"*
 # The installed system updates itself from the mirror that this host uses.

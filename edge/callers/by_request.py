@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from edge.callers.addresses import FORWARDED, Networks, dotted, forwarded_for, inside
+from edge.callers.addresses import FORWARDED, Networks, forwarded_for, inside
 from edge.callers.by_address import Callers
+from edge.callers.ends import other_end
 from edge.callers.metadata_tokens import PREFIX, MetadataTokenError, MetadataTokens
 from edge.machines import Inventory, Machine
 from tink.mac import is_mac
@@ -78,7 +79,8 @@ class RequestCallers:
 
     def caller(self, request: web.Request, claim: str = "") -> Caller:
         """Who asks; `claim` is whom the path names: a token, a MAC or a name. Raises ForwardedError."""
-        peer = dotted(request.remote or "")
+        name = request.protocol.peername
+        peer = other_end(name) if isinstance(name, tuple) else ""
         proxied = self.is_proxy(peer)
         address = forwarded_for(request.headers.getall(FORWARDED, ()), self._trusted.proxies) if proxied else peer
         found = self._at(address, proxied) if address is not None else _unsaid(peer)

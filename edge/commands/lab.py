@@ -25,6 +25,7 @@ from edge.lab.screen import Screen
     help="What starts the machine.",
 )
 @click.option("--ipv6", is_flag=True, help="A rack without IPv4: DHCPv6, and all else over IPv6.")
+@click.option("--dual-stack", is_flag=True, help="A rack with IPv4 and IPv6, and a machine with an address of each.")
 @click.option("--full", is_flag=True, help="Install Debian, boot it from the disk and wait for its cloud-init.")
 @click.option("--accel", default="tcg", help="QEMU's accelerator. kvm may fail in firmware on a virtualised host.")
 @click.option("--memory", "memory_mib", type=click.IntRange(512), default=1024, help="The machine's memory in MiB.")
@@ -65,6 +66,8 @@ def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any)
     """
     if given["static"] and medium is None:
         raise click.UsageError("--static is for a machine that starts from a medium: say --medium cdrom, or usb")
+    if given["ipv6"] and given["dual_stack"]:
+        raise click.UsageError("--ipv6 is a rack without IPv4, --dual-stack one with both: leave one of them out")
     if given["full"] and medium == Drive.USB and firmware == Firmware.BIOS:
         raise click.UsageError("a BIOS starts a USB stick and never the disk after it: say --medium cdrom with --full")
     drive = Drive(medium) if medium is not None else None

@@ -27,7 +27,7 @@ from edge.composition import admin_token
 from edge.composition.expecting import BootWatch
 from edge.composition.host import NetworkState
 from edge.composition.machine_services import MachineServices, boot_binaries, metadata_settings, nearest_of
-from edge.composition.networks import HostNetworks, MakeSite, NetworkServices, Sites, Tftp, sites_of
+from edge.composition.networks import HostNetworks, LinkMetadata, MakeSite, NetworkServices, Sites, Tftp, sites_of
 from edge.composition.other_edges import peers_of
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
@@ -140,6 +140,7 @@ class Serving:
         self._runner: Runner | None = None
         self._taken: set[asyncio.Task[None]] = set()
         self._sites: list[Sites] = []
+        self._link_metadata: LinkMetadata | None = None
         self._log_files = settings.data_dir / "machine-logs"
         self._logs = MachineLogs(self._mac_at, journey.record, LogFiles(self._log_files), time.monotonic, time.time)
         self._logs_begun = edge.syslog is not Syslog.AUTO
@@ -232,6 +233,9 @@ class Serving:
                 make_site = partial(WorkerSite, self._pool)
             ports = (edge.http_port, "--http-port"), *((port, "--legacy-ports") for port in edge.legacy_ports)
             self._sites = [Sites(make_site, port, "HTTP", flag) for port, flag in ports]
+            if edge.link_metadata:
+                self._link_metadata = LinkMetadata(lambda: self._networks.states, make_site, self._journey.announce)
+                self._exit.push_async_callback(self._link_metadata.stop)
             await self._start_syslog(edge.syslog)
         if self._pool is not None:
             self._exit.push_async_callback(self._pool.stop)
@@ -315,6 +319,8 @@ class Serving:
             tasks.create_task(self._logs.run())
             if self._pool is not None:
                 tasks.create_task(self._pool.run())
+            if self._link_metadata is not None:
+                tasks.create_task(self._link_metadata.run())
             while True:
                 await asyncio.sleep(_TICK_SECONDS)
                 self._quarantine.expire()

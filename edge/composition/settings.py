@@ -84,6 +84,8 @@ class EdgeSettings:
     kernel_parameters: tuple[str, ...] = ()
     legacy_ports: tuple[int, ...] = ()
     syslog: Syslog = Syslog.AUTO
+    link_metadata: bool = False
+    """Whether metadata is served at fe80::a9fe:a9fe, too."""
     router_advertisements: bool = False
     ipv6_router: tuple[str, ...] = ()
     """The interfaces on which this host says that it is a router."""

@@ -20,7 +20,7 @@ _GROUPS: Final = {
         netboot-when default-osie boot-path boot-file ipxe-dir shim-dir tftp-dir rpi-dir tftp-single-port
         insecure-registry kernel-parameters syslog
     """,
-    "Metadata": "imds-tokens metadata-nat metadata-tokens metadata-token-key metadata-token-lifetime",
+    "Metadata": "imds-tokens link-metadata metadata-nat metadata-tokens metadata-token-key metadata-token-lifetime",
     "Workflows and agents": """
         scheduled-timeout cancelling-timeout action-timeout reference-timeout reboot-grace agent-auth
         agent-token-key agent-token-lifetime grpc-port grpc-address grpc-authority grpc-tls-cert

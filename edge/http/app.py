@@ -24,7 +24,7 @@ from edge.http.boot.media import BootMedia
 from edge.http.boot.osie import OsieDownloads
 from edge.http.boot.scripts import BootScripts
 from edge.http.boot.signs import Signs
-from edge.http.context import Context, not_allowed, not_found, text
+from edge.http.context import Context, is_link_local, local_address, not_allowed, not_found, text
 from edge.http.depot import Depot
 from edge.http.files.body import BodySender
 from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings, not_to_keep
@@ -178,6 +178,9 @@ class MachineApp:
         found = route(request.rel_url.raw_path)
         if found is None:
             return not_found()
+        of_metadata = found.place in _METADATA
+        if not of_metadata and is_link_local(local_address(request)):
+            return text("here is metadata alone (--link-metadata)", status=404)
         if found.place is Place.PEER:
             return await self._peers.handle(request, found) if self._peers is not None else not_found()
         methods = _METHODS.get(found.place, ("GET", "HEAD"))
@@ -185,7 +188,6 @@ class MachineApp:
             return not_allowed(methods)
         if found.place in self._for_anybody:
             return self._for_anybody[found.place]()
-        of_metadata = found.place in _METADATA
         try:
             caller = self._context.callers.caller(request, found.who if of_metadata else "")
         except ForwardedError as error:

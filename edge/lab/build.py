@@ -108,8 +108,9 @@ class Builder:
         ]
         return f"{'; '.join(works) or 'clearing up'}; {_fetched(self._cache) / 1e6:.1f} MB of packages fetched"
 
-    async def build(self, *, full: bool, ipv6: bool = False) -> Artifacts:
-        """Make what is missing or out of date; with `full`, the image with cloud-init, which asks over `ipv6`.
+    async def build(self, *, full: bool, ipv6: bool = False, dual_stack: bool = False) -> Artifacts:
+        """Make what is missing or out of date; with `full`, the image with cloud-init, which asks over `ipv6`, or with
+        `dual_stack` over IPv4 and has an address of IPv6 as well.
 
         Raises CommandError.
         """
@@ -122,7 +123,9 @@ class Builder:
             stack.enter_context(_unwrapped())
             async with asyncio.TaskGroup() as group:
                 making_osie = group.create_task(self._osie())
-                making_image = group.create_task(self._cloud(ipv6=ipv6) if full else self._tiny())
+                making_image = group.create_task(
+                    self._cloud(ipv6=ipv6, dual_stack=dual_stack) if full else self._tiny()
+                )
                 making_actions = group.create_task(self._actions())
         osie, image = making_osie.result(), making_image.result()
         actions, digest = making_actions.result()
@@ -188,10 +191,12 @@ class Builder:
         """What the recipes have in common."""
         return {name: self._deploy / name for name in ("kernel.sh", "debian-sources.sh")}
 
-    async def _cloud(self, *, ipv6: bool) -> Path:
+    async def _cloud(self, *, ipv6: bool, dual_stack: bool) -> Path:
         if ipv6:
             url = f"http://{IPV6.host}:{HTTP_PORT}"
             return await self._image("build-cloud.sh", "debian-cloud-ipv6.raw.zst", "--metadata-url", url)
+        if dual_stack:
+            return await self._image("build-cloud.sh", "debian-cloud-dual-stack.raw.zst", "--dual-stack")
         return await self._image("build-cloud.sh", "debian-cloud.raw.zst")
 
     async def _tiny(self) -> Path:

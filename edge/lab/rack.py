@@ -26,21 +26,31 @@ _SOL_PACKET, _PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 
 @dataclass(frozen=True, slots=True)
 class RackNetwork:
-    """The addresses of the rack; the manifests in deploy/examples are written for them."""
+    """The addresses of the rack; the manifests in deploy/examples are written for them. `address6`: one of IPv6 beside
+    an `address` of IPv4, of 64 bits' prefix; empty: none."""
 
     bridge: str = "rack0"
     address: str = "172.31.77.1"
     prefix: int = 24
     tap: str = "machine0"
+    address6: str = ""
 
     @property
     def host(self) -> str:
         """The address as it stands in URLs."""
         return f"[{self.address}]" if ":" in self.address else self.address
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All that the edge's host has there."""
+        return tuple(filter(None, (self.address, self.address6)))
+
 
 IPV6 = RackNetwork(address="fd31:77::1", prefix=64)
 """A rack without IPv4; the manifests in deploy/examples/ipv6 are written for it."""
+
+DUAL_STACK = RackNetwork(address6="fd31:77::1")
+"""A rack with both; what is in deploy/examples/dual-stack is written for it."""
 
 
 class Rack:
@@ -66,6 +76,8 @@ class Rack:
         for knob, value in (("accept_dad", "0"), ("disable_ipv6", "0")):
             Path(f"/proc/sys/net/ipv6/conf/{network.bridge}/{knob}").write_text(value)
         await run(["ip", "address", "add", f"{network.address}/{network.prefix}", "dev", network.bridge])
+        if network.address6:
+            await run(["ip", "address", "add", f"{network.address6}/64", "dev", network.bridge])
         await run(["ip", "tuntap", "add", "dev", network.tap, "mode", "tap"])
         await run([*ip, network.tap, "master", network.bridge])
         await run([*ip, network.tap, "up"])

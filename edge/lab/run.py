@@ -27,7 +27,7 @@ from edge.journey.follow import follow
 from edge.lab.build import Builder, recipes
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
 from edge.lab.progress import Progress
-from edge.lab.rack import HTTP_PORT, IPV6, Rack, RackNetwork
+from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork
 from edge.lab.screen import Screen
 from edge.lab.shell import CommandError, Daemon, run
 from edge.lab.supply import Depot, Registry
@@ -59,6 +59,8 @@ class LabSettings:
     manifests: Path | None = None
     ipv6: bool = False
     """Whether the rack has IPv6 alone."""
+    dual_stack: bool = False
+    """Whether it has IPv6 beside IPv4."""
     medium: Drive | None = None
     static: bool = False
 
@@ -71,7 +73,7 @@ class Lab:
         self._screen = screen
         self._last_step = "nothing yet"
         self._workflow = ""
-        self._network = IPV6 if settings.ipv6 else RackNetwork()
+        self._network = IPV6 if settings.ipv6 else DUAL_STACK if settings.dual_stack else RackNetwork()
         self._logs = settings.cache / "lab-logs"
         self._doing: Callable[[], str] = lambda: "looking at this host"
 
@@ -125,7 +127,7 @@ class Lab:
         )
         self._doing = builder.doing
         with rack.outside():
-            artifacts = await builder.build(full=settings.full, ipv6=settings.ipv6)
+            artifacts = await builder.build(full=settings.full, ipv6=settings.ipv6, dual_stack=settings.dual_stack)
         self._done(
             "build", f"OSIE {_megabytes(artifacts.kernel, artifacts.initrd)}, disk image {_megabytes(artifacts.image)}"
         )
@@ -200,11 +202,8 @@ class Lab:
         command: list[str | Path] = [
             *(sys.executable, "-m", "edge.cli", "up"),
             *("--data-dir", directory / "data", "--interface", self._network.bridge),
-            *(
-                ["--ipv6", "--ipv6-router", self._network.bridge]
-                if self._settings.ipv6
-                else ["--public-ip", self._network.address]
-            ),
+            *([] if self._settings.ipv6 else ["--public-ip", self._network.address]),
+            *(["--ipv6", "--ipv6-router", self._network.bridge] if ":" in "".join(self._network.addresses) else []),
             *("--insecure-registry", f"{self._network.host}:5000", "--router-advertisements"),
             # The depot is on the rack's own address.
             *("--allow-upstream", self._network.address),
@@ -242,10 +241,10 @@ class Lab:
             names = ["ipv6/full.yaml", "full/template.yaml"] if self._settings.full else []
             names = names or ["ipv6/machine.yaml", "template.yaml"]
             return [argument for name in names for argument in ("-f", str(examples / name))]
-        files = ["hardware.yaml", "osie.yaml"]
-        files += (
-            ["full/template.yaml", "full/workflow.yaml"] if self._settings.full else ["template.yaml", "workflow.yaml"]
-        )
+        files = ["dual-stack/hardware.yaml" if self._settings.dual_stack else "hardware.yaml", "osie.yaml"]
+        files += ["full/template.yaml"] if self._settings.full else ["template.yaml"]
+        workflow = "dual-stack/workflow.yaml" if self._settings.dual_stack else "full/workflow.yaml"
+        files += [workflow] if self._settings.full else ["workflow.yaml"]
         return [argument for file in files for argument in ("-f", str(examples / file))]
 
     async def _medium(self, directory: Path) -> Path:

@@ -33,11 +33,13 @@ class AddressResolution:
         self.is_due = is_hidden
 
     async def resolve(self, ip: str) -> bool:
-        """Whether the host at `ip` is known now."""
+        """Whether the host at `ip`, a link-local one with its link as its zone, is known now."""
+        bare, _, zone = ip.partition("%")
         with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
             try:
-                sock.sendto(b"", (ip, _DISCARD_PORT))
+                scope = (0, socket.if_nametoindex(zone)) if zone else ()
+                sock.sendto(b"", (bare, _DISCARD_PORT, *scope))
             except OSError as error:
                 log.debug("%s can't be asked who it is: %s", ip, error.strerror)
                 return False
@@ -49,10 +51,10 @@ class AddressResolution:
 
 
 class LinkLocalResolution:
-    """Asks who has a link-local address on one interface, for systems that make theirs up (RFC 7217)."""
+    """Asks who has a link-local address (without zone) on one interface, for systems that make theirs up (RFC 7217)."""
 
     def __init__(self, interface: str, mac: Callable[[str], str | None], clock: Callable[[], float]) -> None:
-        """`mac(ip)` gives what the kernel knows now; `clock` gives seconds of any epoch."""
+        """`mac(ip)` gives what the kernel knows now, of an address with zone; `clock` gives seconds of any epoch."""
         self._interface = interface
         self._mac = mac
         self._clock = clock
@@ -60,7 +62,7 @@ class LinkLocalResolution:
 
     def __call__(self, ip: str) -> str | None:
         """The MAC at this address. None: it is not known, and asked for now; who calls again in a second hears it."""
-        known = self._mac(ip)
+        known = self._mac(f"{ip}%{self._interface}")
         if known is None and self._questions.take(ip, self._clock()):
             with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
                 sock.setblocking(False)

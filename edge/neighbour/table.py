@@ -56,7 +56,10 @@ def neighbour_changes(changed: Callable[[str | None], None]) -> Multicast:
     """
 
     def heard(message: bytes | None) -> None:
-        ip = changed_address(message) if message is not None else None
+        try:
+            ip = changed_address(message) if message is not None else None
+        except OSError:  # of a link that has gone: it may be back under its name
+            message = ip = None
         if message is None or ip is not None:
             changed(ip)
 
@@ -79,11 +82,19 @@ class NeighbourTable:
         self._socket.close()
 
     def mac(self, ip: str) -> str | None:
-        """The hardware address (lower case, colons) of `ip` on one of the interfaces; None if it has none."""
-        address = _packed(ip)
+        """The hardware address (lower case, colons) of `ip` on one of the interfaces; None if it has none.
+
+        A link-local address is looked up on the interface of its zone, `fe80::1%eth1`, and without one only where there
+        is no choice: on another link it is another host's.
+        """
+        bare, _, zone = ip.partition("%")
+        address = _packed(bare)
         if address is None:
             return None
-        for name in self._interfaces:
+        interfaces = self._interfaces
+        if is_link_local(address) and (zone or len(interfaces) > 1):
+            interfaces = (zone,) if zone in interfaces else ()
+        for name in interfaces:
             index = self._indexes.get(name)
             found = self._ask(index, address) if index is not None else None
             if found is None and self._look_up(name) != index:
@@ -104,7 +115,7 @@ class NeighbourTable:
     def on_link(self, ip: str) -> bool:
         """Whether what is sent to `ip` goes, by no router, to one of the interfaces, where ARP or neighbour discovery
         finds its owner."""
-        address = _packed(ip)
+        address = _packed(ip.partition("%")[0])
         if address is not None and is_link_local(address):
             return True  # of which link, no route tells
         answer = self._answer_to(route_request(ip_address(address), self._next())) if address is not None else None
@@ -196,13 +207,18 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
 
 
 def changed_address(message: bytes) -> str | None:
-    """The address whose entry a message of the kernel tells a change of; None if it is about none."""
+    """The address whose entry a message of the kernel tells a change of, a link-local one with the name of its link as
+    its zone; None if it is about none.
+    """
     if len(message) < HEADER.size + _NEIGHBOUR.size:
         return None
-    family = message[HEADER.size]
+    family, interface, *_ = _NEIGHBOUR.unpack_from(message, HEADER.size)
     if family not in (socket.AF_INET, socket.AF_INET6):
         return None
     if HEADER.unpack_from(message)[1] not in (_RTM_NEWNEIGH, _RTM_DELNEIGH):
         return None
     address = attributes_of(message, HEADER.size + _NEIGHBOUR.size).get(_NDA_DST, b"")
-    return socket.inet_ntop(family, address) if len(address) == (4 if family == socket.AF_INET else 16) else None
+    if len(address) != (4 if family == socket.AF_INET else 16):
+        return None
+    ip = socket.inet_ntop(family, address)
+    return f"{ip}%{socket.if_indextoname(interface)}" if is_link_local(address) else ip

@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Callable
 
+from edge.callers import other_end
 from edge.listener import Listener, advice, udp_socket
 from edge.syslog.message import MAX_BYTES
 
@@ -53,8 +54,8 @@ class SyslogServer:
             self._listener = None
 
     def _arrived(self, _sock: socket.socket, arrived: _Arrived) -> None:
-        datagram, sender = arrived
-        self._take(datagram, sender[0])
+        datagram, where = arrived
+        self._take(datagram, where[0])
 
 
 def _prepare(sock: socket.socket) -> None:
@@ -62,5 +63,5 @@ def _prepare(sock: socket.socket) -> None:
 
 
 def _receive(sock: socket.socket) -> _Arrived:
-    datagram, sender = sock.recvfrom(MAX_BYTES)
-    return datagram, (str(sender[0]).partition("%")[0], int(sender[1]))
+    datagram, name = sock.recvfrom(MAX_BYTES)
+    return datagram, (other_end(name), int(name[1]))

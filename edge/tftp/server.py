@@ -237,7 +237,7 @@ class TftpServer:
     # --- opening -----------------------------------------------------------------------------------------------------
 
     def _open(self, sock: socket.socket, request: ReadRequest, client: Address, local: str) -> None:
-        found = self._open_file(TftpRequest(request.name, client[0].partition("%")[0]))
+        found = self._open_file(TftpRequest(request.name, self._with_zone(client[0])))
         if isinstance(found, TftpFile | Refusal):
             self._opened(sock, request, found, client, local)
         elif self._may_wait(client[0]):
@@ -273,6 +273,11 @@ class TftpServer:
             if waiting is not None and waiting.task is asyncio.current_task():
                 del self._waiting[client]
         self._opened(sock, request, opened, client, local)
+
+    def _with_zone(self, ip: str) -> str:
+        """The address of a client, and of a link-local one which link it is of: this server hears no other."""
+        ip = ip.partition("%")[0]
+        return f"{ip}%{self._interface}" if self._interface and ip.startswith("fe80:") else ip
 
     def _opened(self, sock: socket.socket, request: ReadRequest, opened: Opened, client: Address, local: str) -> None:
         if isinstance(opened, Refusal):

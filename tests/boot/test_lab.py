@@ -27,6 +27,11 @@ def steps(shown: str) -> list[str]:
     return re.findall(r"^ *[\d.]+ s ✓ (\w+)", shown, re.MULTILINE)
 
 
+def told(shown: str, sentences: tuple[str, ...]) -> list[str]:
+    """Which of the sentences each line of a journey has, in the order of the lines."""
+    return [sentence for line in shown.splitlines() for sentence in sentences if sentence in line]
+
+
 def in_order(expected: tuple[str, ...], found: list[str]) -> bool:
     rest = iter(found)
     return all(step in rest for step in expected)
@@ -66,6 +71,40 @@ def test_machine_with_secure_boot_gets_from_power_on_to_succeeded_without_a_pack
     assert in_order(("power", "dhcp", "tftp", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
     assert "the machine has sent 0 packets of IPv4 and ARP since power-on" in outcome.shown
     assert "agent connected from fd31:77::50" in outcome.shown
+    assert " ? " not in outcome.shown, "nothing is wrong with a boot like this"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_machine_boots_over_ipv6_by_ipxe_to_succeeded(lab: Run) -> None:
+    outcome = lab("--firmware", "uefi", "--ipv6", "--ipxe-dir", Path(sys.prefix) / "ipxe-bookworm", timeout=360)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(("power", "dhcp", "tftp", "dhcp", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
+    assert "agent connected from fd31:77::50" in outcome.shown
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(880)
+def test_machine_with_both_families_is_installed_and_has_an_address_of_each(lab: Run) -> None:
+    """OVMF boots by IPv4, which it tries first; iPXE has an address of each; the OSIE goes on by the edge's that the
+    script came from. The installed system reads its metadata over IPv4, and reports over IPv6."""
+    outcome = lab("--firmware", "uefi", "--dual-stack", "--full", "--patience", 300, timeout=840)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(("power", "dhcp", "tftp", *BOOT, "metadata"), steps(outcome.shown)), outcome.shown
+    in_order_of_boot = (
+        "DHCPACK to UEFI x86-64 PXE ROM, boot file snponly.efi",
+        "TFTP sent snponly.efi",
+        "DHCPACK to iPXE (UEFI x86-64), script http://172.31.77.1:7080/",
+        "DHCPv6 REPLY to iPXE (UEFI x86-64), script http://[fd31:77::1]:7080/",
+        "kernel of OSIE default/lab sent",
+        "DHCPACK to operating system",
+        "agent connected from 172.31.77.50",
+        "Succeeded after",
+        "DHCPv6 REPLY to operating system",
+        "cloud-init finished on lab-machine, instance lab-machine, datasource Ec2",
+    )
+    assert in_order(in_order_of_boot, told(outcome.shown, in_order_of_boot)), outcome.shown
+    assert "DHCPv6 REPLY to UEFI x86-64 PXE ROM" not in outcome.shown, "it had no need to try IPv6"
     assert " ? " not in outcome.shown, "nothing is wrong with a boot like this"
 
 

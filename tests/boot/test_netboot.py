@@ -370,6 +370,19 @@ def test_osie_as_one_signed_program_finds_out_by_itself_who_it_is_and_whom_to_as
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
+def test_osie_as_one_signed_program_is_fetched_and_run_by_http_boot_over_ipv6(
+    boot: Boot, unsigned_uki: Path, tmp_path: Path
+) -> None:
+    """As far as its kernel: what it would ask for then, it asks for over IPv4."""
+    uki = sign(unsigned_uki, tmp_path / "uki.efi")
+    until = "screen: .*osie: "
+    report = boot("uefi-own-keys-http", until, "--boot-path", "uki", uki=uki, ipv6=True, within=300, healthy=False)
+    assert any("UKI of OSIE default/stub sent" in line for line in report.journey), report
+    assert any("http://[fd31:77::1]:7080/osie/stub/uki.efi" in line for line in report.journey), report
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
 def test_unsigned_uki_is_refused_with_the_reason_on_the_journey(boot: Boot, unsigned_uki: Path) -> None:
     report = boot(
         "uefi-own-keys-http",

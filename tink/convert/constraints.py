@@ -15,9 +15,13 @@ from tink.api import bounds, patterns, rules
 from tink.mac import is_mac
 
 PID_NAMESPACE = "must be host, the machine's own PID namespace, or not be there: the action gets one of its own"
-IPV4_ONLY = "v1alpha2 serves IPv4 only"
+NOT_OVER_IPV6 = "v1alpha2 serves it over IPv4 only"
+NO_NETMASK6 = "must be the length of a prefix, such as 64, or its mask, ffff::"
+NO_IPV6_ADDRESS = "v1alpha2 serves IPv6 name servers with an IPv6 address, and the interface has none"
+ROUTERS_SAY_IT = "over IPv6, routers say who they are: one of yours, or this host (--ipv6-router)"
 
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
+_NO_UNICAST_IPV6 = patterns.compiled(patterns.NO_UNICAST_IPV6)
 _AGENT_ID = patterns.compiled(patterns.AGENT_ID)
 _SPACE = patterns.compiled(patterns.SPACE)
 _VOLUME = patterns.compiled(patterns.VOLUME)
@@ -56,6 +60,25 @@ object_name = _matching(patterns.OBJECT_NAME, rules.OBJECT_NAME, bounds.MAX_NAME
 _device_path = _matching(patterns.DEVICE_PATH, rules.DEVICE_PATH, bounds.MAX_DEVICE_PATH_CHARACTERS)
 _like_an_address = _matching(patterns.LIKE_AN_ADDRESS, rules.SERVER)
 _vlan = _matching(patterns.VLAN, rules.VLAN)
+_ipv6 = _matching(patterns.IPV6, rules.IPV6)
+
+
+def ipv6(text: str) -> str | None:
+    """An IPv6 address that is served, as v1alpha2 writes it."""
+    return _ipv6(text) or (rules.UNICAST_IPV6.message if _NO_UNICAST_IPV6.search(text) else None)
+
+
+def prefix_length(netmask: str) -> int | None:
+    """Of a netmask of IPv6: `64`, `/64` or `ffff:ffff:ffff:ffff::`; None if it is none, or not from 1 on."""
+    bits = netmask.removeprefix("/")
+    if bits.isascii() and bits.isdigit():
+        return int(bits) if len(bits) < 4 and 1 <= int(bits) <= 128 else None
+    try:
+        mask = int(ipaddress.IPv6Address(bits))
+    except ValueError:
+        return None
+    zeros = (mask ^ (1 << 128) - 1).bit_length()
+    return 128 - zeros if mask and mask == (1 << 128) - (1 << zeros) else None
 
 
 def unicast(address: str) -> str | None:

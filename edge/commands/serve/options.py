@@ -289,6 +289,12 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             help="HTTP proxies in front of the edge: where a request comes from is what their X-Forwarded-For says.",
         ),
         click.option(
+            "--link-metadata",
+            is_flag=True,
+            help="Serve metadata at [fe80::a9fe:a9fe]:80 of each network's link, too: an address that images know "
+            "without being told. Needs CAP_NET_ADMIN.",
+        ),
+        click.option(
             "--metadata-nat",
             type=types.networks,
             default="",

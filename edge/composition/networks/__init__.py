@@ -1,10 +1,12 @@
 """The networks that face machines, followed while this host's interfaces change (`follow`), and what each is served:
-DHCP, TFTP, syslog, router advertisements and HTTP (`services`), and the gRPC server's addresses (`agents`).
+DHCP, TFTP, syslog, router advertisements and HTTP (`services`), metadata at the link-local address that machines know
+(`link_metadata`), and the gRPC server's addresses (`agents`).
 """
 
 from edge.composition.networks.agents import AgentsAddresses, at_networks
 from edge.composition.networks.arriving import Arriving
 from edge.composition.networks.follow import HostNetworks
+from edge.composition.networks.link_metadata import LinkMetadata
 from edge.composition.networks.services import (
     MakeSite,
     NetworkServices,
@@ -19,6 +21,7 @@ __all__ = [
     "AgentsAddresses",
     "Arriving",
     "HostNetworks",
+    "LinkMetadata",
     "MakeSite",
     "NetworkServices",
     "ServingError",

@@ -369,7 +369,9 @@ def _bound(family: socket.AddressFamily, address: str, port: int, *, shared: boo
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind((address, port))
+        # Of a link-local address the zone becomes the scope, which `bind` alone would leave out.
+        (where, *_) = socket.getaddrinfo(address, port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        sock.bind(where[4])
     except OSError:
         sock.close()
         raise

@@ -25,7 +25,7 @@ from aiohttp import HttpVersion10, web
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 from yarl import URL
 
-from edge.callers import Networks, dotted, inside
+from edge.callers import Networks, inside, other_end
 from edge.http.context import text
 from edge.http.transport.fast_path import FastPathConnection, HandedOnConnection, HandOn, KnownHeads, ResponseLookup
 from tink.limits.once_per import OncePer
@@ -139,7 +139,7 @@ class BoundedServer(web.Server):
         if not isinstance(name, tuple):
             return False  # it was reset before we could look
         # As the inventory spells it; that of an IPv4 socket is.
-        connection.address = address = dotted(name[0]) if ":" in name[0] else name[0]
+        connection.address = address = other_end(name) if ":" in name[0] else name[0]
         neighbours = self._by_address.get(address, {})
         fits = True
         if len(neighbours) >= self._limits.per_address and not inside(address, self._limits.proxies):

@@ -65,7 +65,8 @@ class MetadataRack(Namespaces):
         self.kubectl = Kubectl(self, self._data_dir / "kubeconfig")
 
     def up(self, *options: str) -> None:
-        self.add(IN_EDGE)
+        if IN_EDGE not in self.namespaces:
+            self.add(IN_EDGE)
         self.bridge("rack0", f"{ADDRESS}/24")
         networks = ["--interface", "rack0", "--data-dir", str(self._data_dir)]
         self.process = self.tinkedge(IN_EDGE, "up", *networks, *options)

@@ -11,8 +11,8 @@ from edge.conflict import IPV6, Claim, Quarantine
 from edge.dhcp6 import Received6, Reply6, Responder6, Settings6, server_duid, wire
 from edge.dhcp6.wire import Message6, MessageType6, Option, option
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
-from ipxe.binaries import BootBinaries
+from edge.machines import BootPaths, DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
+from ipxe.binaries import BootBinaries, BootPath
 
 MAC = "52:54:00:fa:00:2a"
 LINK_LOCAL = IPv6Address("fe80::5054:ff:fefa:2a")
@@ -66,6 +66,7 @@ class Edge6:
     inventory: Inventory
     responder: Responder6
     events: list[JourneyEvent]
+    boot_paths: BootPaths
     now: float = 1000.0
     neighbours: dict[str, str] = field(default_factory=dict)
     quarantined: list[tuple[str, str, float | None]] = field(default_factory=list)
@@ -103,8 +104,9 @@ def make(
     networks: tuple[IPv6Network, ...] = (),
     has_pending: Callable[[str, str], bool] | None = None,
     looks: bool = True,
+    usual: BootPath = BootPath.IPXE,
 ) -> Edge6:
-    """`looks`: neighbour discovery can tell who has an address."""
+    """`looks`: neighbour discovery can tell who has an address. `usual` is --boot-path."""
     inventory, events = Inventory(), []
     when = NetbootWhen.WORKFLOW if has_pending is not None else NetbootWhen.ALLOWED
     policy = NetbootPolicy(DhcpMode.RESERVATION, when, has_pending or (lambda _namespace, _name: True))
@@ -118,6 +120,9 @@ def make(
     def changed(machine: Machine, address: str, until: float | None) -> None:
         edge.quarantined.append((machine.mac, address, until))
 
+    edge.boot_paths = BootPaths(
+        inventory, record, usual, has_grub=binaries.has_grub, changed=lambda mac: responder.machine_changed(mac)
+    )
     responder = Responder6(
         inventory,
         settings,
@@ -127,8 +132,9 @@ def make(
         policy,
         lambda ip: edge.neighbours.get(ip),
         Quarantine(lambda: edge.now, changed=changed, family=IPV6),
+        boot_path=edge.boot_paths.of,
     )
-    edge.__init__(inventory, responder, events)  # type: ignore[misc]
+    edge.__init__(inventory, responder, events, edge.boot_paths)  # type: ignore[misc]
     if looks:
         responder.declined.wake = lambda: None
     inventory.on_change(responder.machine_changed)

@@ -17,7 +17,8 @@ from tink.schema import Checker, compile_definition
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 EXAMPLES = DEPLOY / "examples"
-DIRECTORIES = sorted(path for path in EXAMPLES.iterdir() if path.is_dir() and path.name not in ("full", "ipv6"))
+OF_THE_LAB = ("dual-stack", "full", "ipv6")
+DIRECTORIES = sorted(path for path in EXAMPLES.iterdir() if path.is_dir() and path.name not in OF_THE_LAB)
 WITH_WORKFLOW = {"debian", "flatcar", "rocky", "ubuntu"}
 INSTALLERS = {
     "autoinstall": "ds=nocloud;s=http://192.168.10.1:7080/nocloud/autoinstall-1/",
@@ -150,6 +151,16 @@ def test_machine_without_ipv4_passes_the_checks_of_the_api_and_names_no_ipv4_add
     for each in yaml.safe_load_all(file.read_text()):
         assert checkers()[each["kind"]].check(each | {"metadata": each["metadata"] | {"namespace": "d"}}).errors == []
     assert not ADDRESS.search(file.read_text())
+
+
+def test_machine_with_both_families_passes_the_checks_of_the_api_and_boots_by_either() -> None:
+    hardware, workflow = (
+        yaml.safe_load((EXAMPLES / "dual-stack" / f"{name}.yaml").read_text()) for name in ("hardware", "workflow")
+    )
+    for each in (hardware, workflow):
+        assert checkers()[each["kind"]].check(each | {"metadata": each["metadata"] | {"namespace": "d"}}).errors == []
+    (interface,) = hardware["spec"]["networkInterfaces"].values()
+    assert {"ip", "ipv6"} <= set(interface["dhcp"])
 
 
 def test_what_a_machine_netboots_over_ipv6_is_shown() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from edge.callers import dotted
+from edge.callers import dotted, other_end
 from edge.http.context import size_text
 from edge.http.files.ranges import ChangedError, NotModifiedError, Span, UnsatisfiableError, select, span
 from edge.http.routes import Place, Route, route
@@ -176,3 +176,20 @@ def test_sizes_for_people(size: int, shown: str) -> None:
 )
 def test_address_is_spelled_as_in_the_inventory_whatever_socket_it_came_through(seen: str, address: str) -> None:
     assert dotted(seen) == address
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        (("10.0.0.5", 80), "10.0.0.5"),
+        (("::ffff:10.0.0.5", 80, 0, 0), "10.0.0.5"),
+        (("fd00::5", 80, 0, 0), "fd00::5"),
+        (("fe80::5", 80, 0, 1), "fe80::5%lo"),
+        (("fe80::5%lo", 80, 0, 1), "fe80::5%lo"),
+        (("fe80::5", 80, 0, 9999), "fe80::5%9999"),
+    ],
+)
+def test_other_end_of_a_socket_keeps_the_link_of_an_address_that_is_the_link_s_own(
+    name: tuple[object, ...], address: str
+) -> None:
+    assert other_end(name) == address

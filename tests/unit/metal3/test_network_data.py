@@ -85,14 +85,65 @@ def test_second_network_of_a_link_is_dropped_and_the_one_that_leads_out_is_kept(
     assert said == [("data.networks[0]", f"DHCP serves one address to {ONE}, and another network's is taken")]
 
 
-def test_ipv6_and_other_routes_are_dropped_with_their_reason() -> None:
+SIX = {"id": "s", "link": "eno1", "type": "ipv6", "ip_address": "2001:DB8:0::5", "netmask": "56"}
+
+
+def test_ipv6_is_served_beside_ipv4_and_other_routes_are_dropped_with_their_reason() -> None:
     other = {"network": "10.9.0.0", "netmask": "255.255.0.0", "gateway": "10.0.0.9"}
-    six = {"id": "s", "link": "eno1", "type": "ipv6", "ip_address": "2001:db8::5"}
-    found, said = serve([network(routes=[other, DEFAULT]), six], services=[{"type": "dns", "address": "2001:db8::2"}])
-    assert found[ONE]["gateway"] == "10.0.0.1"
-    assert "nameservers" not in found[ONE]
-    assert [path for path, _ in said] == ["data.networks[0].routes[0]", "data.networks[1]", "data.services[0].address"]
-    assert all("IPv4 only" in reason for _, reason in said[1:])
+    services = [{"type": "dns", "address": "2001:DB8::2"}, {"type": "ntp", "address": "2001:db8::3"}]
+    # That of IPv6 may stand before the other.
+    found, said = serve([SIX, network(routes=[other, DEFAULT])], services=services)
+    assert found[ONE] == {
+        "ip": "10.0.0.5",
+        "netmask": "255.255.255.0",
+        "gateway": "10.0.0.1",
+        "ipv6": {"address": "2001:db8::5", "prefixLength": 56, "nameservers": ["2001:db8::2"]},
+    }
+    assert [path for path, _ in said] == ["data.networks[1].routes[0]", "data.networks[0]", "data.services[1].address"]
+    assert said[1][1] == "DHCPv6 serves it, where the edge is told --ipv6"
+
+
+@pytest.mark.parametrize(
+    ("more", "kept", "lost"),
+    [
+        ({"netmask": "ffff:ffff:ffff:ffff::"}, {"address": "2001:db8::5", "prefixLength": 64}, ""),
+        ({"netmask": 64}, {"address": "2001:db8::5", "prefixLength": 64}, ""),
+        ({"ip_address": "2001:db8::5/48", "netmask": ""}, {"address": "2001:db8::5", "prefixLength": 48}, ""),
+        ({"netmask": [64]}, {"address": "2001:db8::5"}, ".netmask"),
+        ({"netmask": "", "gateway": "2001:db8::1"}, {"address": "2001:db8::5"}, ".gateway"),
+        ({"netmask": "", "routes": [{"network": "::"}]}, {"address": "2001:db8::5"}, ".routes"),
+        ({"netmask": "", "dns_nameservers": ["fd00::3"]}, {"address": "2001:db8::5", "nameservers": ["fd00::3"]}, ""),
+        ({"netmask": "", "dns_nameservers": ["fe80::3"]}, {"address": "2001:db8::5"}, ".dns_nameservers[0]"),
+        ({"netmask": "", "mtu": 9000}, {"address": "2001:db8::5"}, ".mtu"),
+        ({"type": "ipv6_slaac", "ip_address": ""}, None, ""),
+        ({"ip_address": "fe80::5"}, None, ".ip_address"),
+        ({"ip_address": "x:y"}, None, ".ip_address"),
+        ({"link": "eno9"}, None, ""),
+    ],
+)  # fmt: skip
+def test_what_dhcpv6_does_not_say_is_named(more: Raw, kept: Raw | None, lost: str) -> None:
+    found, said = serve([SIX | more])
+    assert found[ONE] == ({"ipv6": kept} if kept else {})
+    paths = ["data.networks[0]"] if kept or not lost else []
+    assert sorted(path for path, _ in said) == sorted([*paths, *([f"data.networks[0]{lost}"] if lost else [])])
+
+
+def test_address_of_ipv6_is_one_to_an_interface_and_to_one_interface() -> None:
+    again, elsewhere = SIX | {"ip_address": "2001:db8::6"}, SIX | {"link": "eno2"}
+    found, said = serve([SIX, again, elsewhere])
+    assert (found[ONE]["ipv6"]["address"], found[TWO]) == ("2001:db8::5", {})
+    assert [path for path, _ in said] == [f"data.networks[{number}]" for number in range(3)]
+
+
+def test_address_of_ipv6_in_a_vlan_goes_with_the_ipv4_one_of_that_vlan_only() -> None:
+    links = [phy("eno1", ONE), {"id": "v", "type": "vlan", "vlan_link": "eno1", "vlan_id": 100}]
+    found, _ = serve([network("v"), SIX | {"link": "v"}], links)
+    assert (found[ONE]["vlanId"], found[ONE]["ipv6"]["address"]) == ("100", "2001:db8::5")
+    found, said = serve([network("v"), SIX], links)
+    assert "ipv6" not in found[ONE]
+    assert "another one's address is taken" in said[-1][1]
+    found, _ = serve([SIX | {"link": "v"}], links)
+    assert found[ONE] == {"ipv6": {"address": "2001:db8::5", "prefixLength": 56}, "vlanId": "100"}
 
 
 @pytest.mark.parametrize(
@@ -165,8 +216,11 @@ def test_second_gateway_and_an_ipv6_address_called_ipv4_are_dropped() -> None:
     assert found[ONE]["gateway"] == "10.0.0.1"
     assert said == [("data.networks[0].routes[1].gateway", "DHCP serves one gateway, and 10.0.0.1 is taken")]
     found, said = serve([network(address="2001:db8::5")])
-    assert found[ONE] == {}
-    assert said == [("data.networks[0]", "v1alpha2 serves IPv4 only")]
+    assert found[ONE] == {"ipv6": {"address": "2001:db8::5"}}
+    assert said == [
+        ("data.networks[0].netmask", "must be the length of a prefix, such as 64, or its mask, ffff::"),
+        ("data.networks[0]", "DHCPv6 serves it, where the edge is told --ipv6"),
+    ]
 
 
 @pytest.mark.parametrize(

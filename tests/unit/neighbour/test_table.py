@@ -55,6 +55,12 @@ def test_neighbour_with_an_ipv6_address_is_asked_for_and_given_alike() -> None:
     assert hardware_address(answer(), 3, address) is None
     assert changed_address(known) == "fd00::5"
     assert request(3, address, 7)[16] == socket.AF_INET6
+    link_local = answer(
+        family=socket.AF_INET6,
+        address=socket.inet_pton(socket.AF_INET6, "fe80::5"),
+        interface=socket.if_nametoindex("lo"),
+    )
+    assert changed_address(link_local) == "fe80::5%lo", "on another link it is another host's"
     assert is_link_local(socket.inet_pton(socket.AF_INET6, "febf::1"))
     assert not is_link_local(socket.inet_pton(socket.AF_INET6, "fec0::1"))
 

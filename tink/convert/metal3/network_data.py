@@ -83,6 +83,8 @@ class _Network:
         self._links: dict[str, _Link] = {}
         self._served: dict[str, Raw] = {}
         self._addresses: set[str] = set()
+        self._servers6: list[tuple[str, str]] = []
+        """Name servers of IPv6, each with its path, which go with the addresses of that."""
 
     def result(self) -> dict[str, Raw]:
         for fields in self._top.each("links")[:_MOST_LINKS]:
@@ -102,10 +104,11 @@ class _Network:
             if "ip" in dhcp:
                 _add(dhcp, "nameservers", servers)
                 _add(dhcp, "timeservers", clocks)
+        self._serve_servers6()
         self._top.rest("it has no place in what DHCP serves")
         return self._served
 
-    def _rank(self, network: Fields) -> tuple[bool, bool]:
+    def _rank(self, network: Fields) -> tuple[bool, bool, bool]:
         link = network.peek("link")
         tagged = isinstance(link, str) and link in self._links and self._links[link].kind == "vlan"
         routes = network.peek("routes")
@@ -113,14 +116,14 @@ class _Network:
             isinstance(route, dict) and _is_default(route.get("network"), route.get("netmask"))
             for route in (routes if isinstance(routes, list) else [])
         )
-        return tagged, not leads_out
+        return _is_ipv6(network), tagged, not leads_out
 
     def _network(self, network: Fields) -> None:
         kind = network.text("type") or "ipv4"
         address = network.text("ip_address") or ""
         link = network.text("link") or ""
-        if "6" in kind or ":" in address:
-            self._findings.dropped(network.path, constraints.IPV4_ONLY)
+        if _is_ipv6(network):
+            self._network6(network, address, link)
             return
         if kind not in _DHCP_TYPES:
             self._findings.dropped(network.at("type"), f"must be ipv4 or ipv4_dhcp, is {kind[:60]!r}")
@@ -150,6 +153,69 @@ class _Network:
             _add(dhcp, "nameservers", servers)
             _add(dhcp, "timeservers", clocks)
         network.rest("it has no place in what DHCP serves")
+
+    def _network6(self, network: Fields, address: str, link: str) -> None:
+        """`dhcp.ipv6` of an interface. Its routes are not served: routers say who they are."""
+        network.ignore("id", "network_id")
+        dns, _ = self._services(network)
+        for path, server in [*network.texts("dns_nameservers"), *((network.at("services"), each) for each in dns)]:
+            self._server(path, server)
+        target = self._target6(link)
+        address, _, bits = address.partition("/")
+        refusal = "" if address else "it has no address to be reserved: the machine asks routers and DHCPv6"
+        with suppress(ValueError):
+            address = str(ipaddress.IPv6Address(address))
+        if isinstance(target, str):
+            self._findings.dropped(network.path, target)
+            return
+        if refusal := refusal or constraints.ipv6(address) or "":
+            self._findings.dropped(network.at("ip_address") if address else network.path, refusal)
+            return
+        dhcp, says = target
+        if "ipv6" in dhcp or address in self._addresses:
+            self._findings.dropped(network.path, "DHCPv6 serves an interface one address, which no other one has")
+            return
+        self._addresses.add(address)
+        dhcp["ipv6"] = {"address": address}
+        said = network.take("netmask")
+        netmask = str(bits if said in (None, "") else said)
+        length = constraints.prefix_length(netmask)
+        if length is not None:
+            dhcp["ipv6"]["prefixLength"] = length
+        elif netmask:
+            self._findings.dropped(network.at("netmask"), constraints.NO_NETMASK6)
+        self._findings.changed(network.path, f"DHCPv6 serves it{says}, where the edge is told --ipv6")
+        for key in ("gateway", "routes"):
+            network.drop(key, constraints.ROUTERS_SAY_IT)
+        network.rest("it has no place in what DHCP serves")
+
+    def _target6(self, name: str) -> tuple[Raw, str] | str:
+        """What is served to the interface of a link, and what is to be said about it; or why nothing is."""
+        link = self._links.get(name)
+        if link is not None and link.kind == "vlan":
+            below = self._links.get(link.below)
+            mac = self._member(below) if below is not None and below.kind == "bond" else below.mac if below else ""
+            if self._served.get(mac, {}).get("vlanId") == str(link.vlan):
+                return self._served[mac], ""
+        target = self._target(name)
+        if isinstance(target, str):
+            return target
+        mac, vlan, says = target
+        dhcp = self._served.setdefault(mac, {})
+        if dhcp.get("vlanId", "") != vlan and ("ip" in dhcp or "ipv6" in dhcp):
+            return f"DHCP serves {mac} in one network, and another one's address is taken"
+        if vlan:
+            dhcp["vlanId"] = vlan
+        return dhcp, f" ({says} {mac})" if says else ""
+
+    def _serve_servers6(self) -> None:
+        having = [dhcp["ipv6"] for dhcp in self._served.values() if "ipv6" in dhcp]
+        for path, server in self._servers6:
+            refusal = constraints.ipv6(server.lower()) if having else constraints.NO_IPV6_ADDRESS
+            if refusal:
+                self._findings.dropped(path, refusal)
+            for ipv6 in [] if refusal else having:
+                _add(ipv6, "nameservers", [server.lower()])
 
     def _target(self, name: str) -> tuple[str, str, str] | str:
         """MAC address, VLAN ID and what is to be said about it; or why DHCP can't serve the link."""
@@ -246,15 +312,24 @@ class _Network:
             service.rest("it has no place in what DHCP serves")
             if kind not in found:
                 self._findings.dropped(service.path, f"v1alpha2 serves no {kind[:60]!r}, only dns and ntp")
+            elif kind == "ntp" and ":" in address:
+                self._findings.dropped(service.at("address"), constraints.NOT_OVER_IPV6)
             elif self._server(service.at("address"), address):
                 found[kind].append(address)
         return found["dns"], found["ntp"]
 
     def _server(self, path: str, server: str) -> bool:
-        refusal = constraints.IPV4_ONLY if ":" in server else constraints.server(server)
-        if refusal:
+        if ":" in server:
+            self._servers6.append((path, server))
+            return False
+        if refusal := constraints.server(server):
             self._findings.dropped(path, refusal)
         return not refusal
+
+
+def _is_ipv6(network: Fields) -> bool:
+    kind, address = network.peek("type"), network.peek("ip_address")
+    return (isinstance(kind, str) and "6" in kind) or (isinstance(address, str) and ":" in address)
 
 
 def _add(dhcp: Raw, key: str, servers: list[str]) -> None:

@@ -109,7 +109,7 @@ class Interfaces:
             vlan = str(vlan)
         put_checked(self._findings, dhcp.at("vlan_id"), vlan, constraints.vlan, result, at, "vlanId")
         for key, to in (("name_servers", "nameservers"), ("time_servers", "timeservers")):
-            servers = self._servers(dhcp, key)
+            servers = self._servers(dhcp, key, result, at)
             if servers:
                 result[to] = servers
                 self._findings.moved(dhcp.at(key), f"{at}.{to}")
@@ -129,7 +129,7 @@ class Interfaces:
         family = ip.integer("family")
         address = ip.text("address")
         if family == 6 or _is_ipv6(address):
-            self._findings.dropped(ip.path, constraints.IPV4_ONLY)
+            self._address6(ip, address or "", result, at)
             return
         if family not in (None, 0, 4):
             self._findings.dropped(ip.at("family"), f"must be 4 or 6, is {family}")
@@ -144,7 +144,7 @@ class Interfaces:
         put_text(self._findings, ip, "netmask", constraints.netmask, result, at, "netmask")
         gateway = ip.text("gateway")
         if _is_ipv6(gateway):
-            self._findings.dropped(ip.at("gateway"), constraints.IPV4_ONLY)
+            self._findings.dropped(ip.at("gateway"), constraints.ROUTERS_SAY_IT)
         elif (
             gateway
             and "ip" in result
@@ -157,13 +157,46 @@ class Interfaces:
             put_checked(self._findings, ip.at("gateway"), gateway, constraints.ipv4, result, at, "gateway")
         ip.rest()
 
-    def _servers(self, dhcp: Fields, key: str) -> list[str]:
+    def _address6(self, ip: Fields, address: str, result: Raw, at: str) -> None:
+        """`dhcp.ipv6` of an address, which may have its prefix behind it, and a netmask of either form."""
+        if not _is_ipv6(address):
+            self._findings.dropped(ip.path, "its family is 6, and its address is not of IPv6")
+            return
+        address, _, bits = address.partition("/")
+        address = str(ipaddress.IPv6Address(address))
+        if address in self._addresses:
+            self._findings.dropped(
+                ip.path, f"{self._addresses[address]} has it too: each interface needs an address of its own"
+            )
+            return
+        served: Raw = {}
+        if not put_checked(
+            self._findings, ip.at("address"), address, constraints.ipv6, served, f"{at}.ipv6", "address"
+        ):
+            return
+        self._addresses[address] = ip.at("address")
+        netmask = ip.text("netmask") or bits
+        length = constraints.prefix_length(netmask)
+        if netmask and length is None:
+            self._findings.dropped(ip.at("netmask"), constraints.NO_NETMASK6)
+        elif length is not None:
+            served["prefixLength"] = length
+            self._findings.moved(ip.at("netmask"), f"{at}.ipv6.prefixLength")
+        if ip.text("gateway"):
+            self._findings.dropped(ip.at("gateway"), constraints.ROUTERS_SAY_IT)
+        result["ipv6"] = served
+        self._findings.moved(ip.path, f"{at}.ipv6")
+        self._findings.changed(ip.path, "DHCPv6 serves it, where the edge is told --ipv6")
+        ip.rest()
+
+    def _servers(self, dhcp: Fields, key: str, result: Raw, at: str) -> list[str]:
+        """Those of IPv4 and names. Those of IPv6 go with the address of that."""
         found: list[str] = []
         for path, server in dhcp.texts(key):
             if not server:
                 continue
             if _is_ipv6(server):
-                self._findings.dropped(path, constraints.IPV4_ONLY)
+                self._server6(path, server, result, at, served=key == "name_servers")
             elif refusal := constraints.server(server):
                 self._findings.dropped(path, refusal)
             elif len(found) == bounds.MAX_SERVERS:
@@ -171,6 +204,20 @@ class Interfaces:
             else:
                 found.append(server)
         return found
+
+    def _server6(self, path: str, server: str, result: Raw, at: str, *, served: bool) -> None:
+        ipv6, address = result.get("ipv6"), server.lower()
+        if not served:
+            self._findings.dropped(path, constraints.NOT_OVER_IPV6)
+        elif ipv6 is None:
+            self._findings.dropped(path, constraints.NO_IPV6_ADDRESS)
+        elif refusal := constraints.ipv6(address):
+            self._findings.dropped(path, refusal)
+        elif len(ipv6.get("nameservers", ())) == bounds.MAX_SERVERS:
+            self._findings.dropped(path, f"v1alpha2 takes {bounds.MAX_SERVERS} of them")
+        else:
+            ipv6.setdefault("nameservers", []).append(address)
+            self._findings.moved(path, f"{at}.ipv6.nameservers")
 
     def _lease(self, dhcp: Fields, result: Raw, at: str) -> None:
         path = dhcp.at("lease_time")

@@ -123,8 +123,9 @@ def upstream_fields(obj: Raw) -> Iterator[str]:
         for key in _OF_INTERFACE:
             if key in as_mapping(interface):
                 yield f"{at}.{key}"
+        dhcp = as_mapping(as_mapping(interface).get("dhcp"))
         for key in _OF_DHCP:
-            if key in as_mapping(as_mapping(interface).get("dhcp")):
+            if key in dhcp and not (key == "ipv6" and "address" in as_mapping(dhcp[key])):  # today's has that, too
                 yield f"{at}.dhcp.{key}"
     devices = spec.get("storageDevices")
     for index, device in enumerate(devices if isinstance(devices, list) else ()):

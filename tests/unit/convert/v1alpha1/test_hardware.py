@@ -317,7 +317,20 @@ def either(good: Any, *others: Any) -> Any:
 
 
 _NAMES = st.sampled_from(["node-1", "db.example.org", "", "BAD_", "x" * 64])
-_ADDRESSES = st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.1.1", "10.0.0.256", "fe80::1", "", "1.2.3.4\n", "01.2.3.4"])
+_ADDRESSES = st.sampled_from(
+    [
+        "10.0.0.1",
+        "10.0.0.2",
+        "10.0.1.1",
+        "10.0.0.256",
+        "fe80::1",
+        "2001:DB8::1",
+        "2001:db8::2/64",
+        "",
+        "1.2.3.4\n",
+        "01.2.3.4",
+    ]
+)
 _IP = st.fixed_dictionaries(
     {},
     optional={

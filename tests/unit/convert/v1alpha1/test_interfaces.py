@@ -104,7 +104,6 @@ def test_disabled_dhcp_stays_disabled() -> None:
     ("ip", "kept", "lost"),
     [
         ({"address": "10.0.0.2", "netmask": "255.0.0.0", "gateway": "10.9.9.9", "family": 4}, "ip netmask gateway", ""),
-        ({"address": "2001:db8::2", "netmask": "64", "gateway": "2001:db8::1"}, "", "ip"),
         ({"address": "10.0.0.2", "family": 6}, "", "ip"),
         ({"address": "10.0.0.300", "netmask": "255.0.0.0"}, "netmask", "ip.address"),
         ({"address": "10.0.0.2\n"}, "", "ip.address"),
@@ -124,6 +123,54 @@ def test_address_that_v1alpha2_cannot_serve_is_named(ip: Any, kept: str, lost: s
     dhcp, found = dhcp_of(ip=ip)
     assert list(dhcp) == kept.split()
     assert found == ([("dropped", f"spec.interfaces[0].dhcp.{lost}")] if lost else [])
+
+
+@pytest.mark.parametrize(
+    ("ip", "served", "lost"),
+    [
+        ({"address": "2001:db8::2", "netmask": "64"}, {"address": "2001:db8::2", "prefixLength": 64}, ""),
+        ({"address": "2001:DB8:0::2/56", "family": 6}, {"address": "2001:db8::2", "prefixLength": 56}, ""),
+        ({"address": "2001:db8::2", "netmask": "ffff:ffff::"}, {"address": "2001:db8::2", "prefixLength": 32}, ""),
+        ({"address": "2001:db8::2", "netmask": "ffff::ffff"}, {"address": "2001:db8::2"}, "ip.netmask"),
+        ({"address": "2001:db8::2", "netmask": "129"}, {"address": "2001:db8::2"}, "ip.netmask"),
+        ({"address": "2001:db8::2", "netmask": "0"}, {"address": "2001:db8::2"}, "ip.netmask"),
+        ({"address": "2001:db8::2", "netmask": "255.255.255.0"}, {"address": "2001:db8::2"}, "ip.netmask"),
+        ({"address": "2001:db8::2", "gateway": "2001:db8::1"}, {"address": "2001:db8::2"}, "ip.gateway"),
+        ({"address": "2001:db8::2", "family": 4}, {"address": "2001:db8::2"}, ""),
+        ({"address": "2001:db8::2", "dns": "x"}, {"address": "2001:db8::2"}, "ip.dns"),
+        ({"address": "fe80::2"}, None, "ip.address"),
+        ({"address": "::1"}, None, "ip.address"),
+    ],
+)
+def test_address_of_ipv6_is_served_by_dhcpv6_and_what_that_does_not_say_is_named(
+    ip: Any, served: Any, lost: str, refused: Refused
+) -> None:
+    result, found, _ = convert(machine({"interfaces": [interface(dhcp={"ip": ip})]}))
+    dhcp = result[0]["spec"]["networkInterfaces"][MAC].get("dhcp", {})
+    assert dhcp == ({"ipv6": served} if served else {})
+    said = [("changed", "spec.interfaces[0].dhcp.ip")] if served else []
+    assert sorted(found) == sorted([*said, *([("dropped", f"spec.interfaces[0].dhcp.{lost}")] if lost else [])])
+    assert refused(result[0]) == []
+
+
+def test_name_servers_of_ipv6_go_with_its_address() -> None:
+    servers = {"name_servers": ["2001:DB8::53", "10.0.0.53", "fe80::53"], "time_servers": ["2001:db8::123"]}
+    dhcp, found = dhcp_of(ip={"address": "2001:db8::2"}, **servers)
+    assert dhcp == {"ipv6": {"address": "2001:db8::2", "nameservers": ["2001:db8::53"]}, "nameservers": ["10.0.0.53"]}
+    lost = ["name_servers[2]", "time_servers[0]"]
+    assert [path for kind, path in found if kind == "dropped"] == [f"spec.interfaces[0].dhcp.{path}" for path in lost]
+    dhcp, found = dhcp_of(ip={"address": "10.0.0.2"}, **servers)
+    assert dhcp == {"ip": "10.0.0.2", "nameservers": ["10.0.0.53"]}
+    assert len([path for kind, path in found if kind == "dropped"]) == 3
+
+
+def test_address_of_ipv6_stays_with_the_first_of_two_interfaces(refused: Refused) -> None:
+    interfaces = [interface(dhcp={"ip": {"address": "2001:db8::2"}})]
+    interfaces.append(interface(OTHER_MAC, dhcp={"ip": {"address": "2001:DB8:0::2"}}))
+    result, found, _ = convert(machine({"interfaces": interfaces}))
+    assert "ipv6" not in result[0]["spec"]["networkInterfaces"][OTHER_MAC].get("dhcp", {})
+    assert ("dropped", "spec.interfaces[1].dhcp.ip") in found
+    assert refused(result[0]) == []
 
 
 def test_address_of_two_interfaces_stays_with_the_first(refused: Refused) -> None:

@@ -29,7 +29,10 @@ CURRENT = [
     obj(
         "Hardware",
         {
-            "networkInterfaces": {MAC: {"dhcp": {"ip": "10.0.0.1", "leaseTimeSeconds": 60}, "disableDhcp": False}},
+            "networkInterfaces": {
+                MAC: {"dhcp": {"ip": "10.0.0.1", "leaseTimeSeconds": 60}, "disableDhcp": False},
+                "52:54:00:00:00:02": {"dhcp": {"ipv6": {"address": "2001:db8::2", "prefixLength": 56}}},
+            },
             "osie": {"name": "hook"},
             "storageDevices": ["/dev/sda"],
             "instance": {"userdata": "x"},
@@ -117,6 +120,11 @@ def test_what_a_server_wrote_stays_there(converting: Converting) -> None:
             "Hardware",
             {"networkInterfaces": {MAC: {"dhcp": {"ipv4": {}}}}},
             f'spec.networkInterfaces["{MAC}"].dhcp.ipv4',
+        ),
+        (
+            "Hardware",
+            {"networkInterfaces": {MAC: {"dhcp": {"ipv6": {"nameservers": ["fd00::1"]}}}}},
+            f'spec.networkInterfaces["{MAC}"].dhcp.ipv6',
         ),
         ("Hardware", {"storageDevices": ["/dev/sda", {"name": "/dev/sda"}]}, "spec.storageDevices[1]"),
         ("Workflow", {"tasks": [{"taskRef": {"name": "x"}}]}, "spec.tasks"),

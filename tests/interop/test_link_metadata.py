@@ -1,0 +1,159 @@
+"""Metadata at fe80::a9fe:a9fe: cloud-init and curl ask there from machines that have no address but the link's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from ipaddress import IPv6Address
+from pathlib import Path
+
+import pytest
+
+from edge.composition.host import NetworkState
+from edge.composition.networks import LinkMetadata
+from edge.journey.events import Notice
+from edge.neighbour.links import look
+from edge.neighbour.well_known import Held, look_at
+from tests.interop.cloud_init.computer import Computer, release, releases, version
+from tests.interop.cloud_init.rack import MetadataRack, Registered
+from tests.interop.conftest import in_namespace
+from tests.interop.rack import IN_EDGE, ip
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+WELL_KNOWN = IPv6Address("fe80::a9fe:a9fe")
+URL = "http://[fe80::a9fe:a9fe%25eth0]"
+OWNER = Registered("owner", "52:54:00:00:0c:01", "172.31.77.51", userdata="#!/bin/sh\n: secret of the owner\n")
+THIEF = Registered("thief", "52:54:00:00:0c:02", "172.31.77.52")
+STRANGER = "stranger"
+OF_OWNER = "fe80::5054:ff:fe00:c01"
+
+
+@pytest.fixture(scope="module", params=["1", "2"], ids=["alone", "workers"])
+def rack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
+    with MetadataRack(tmp_path_factory.mktemp("rack")) as running:
+        running.add(IN_EDGE)
+        running.bridge("rack1", "172.31.78.1/24")
+        running.up(
+            "--interface",
+            "rack1",
+            "--disable",
+            "dhcp",
+            "--disable",
+            "tftp",
+            "--link-metadata",
+            "--workers",
+            request.param,
+        )
+        running.register(OWNER, THIEF, namespaces=False)
+        for name, mac, bridge in (
+            (OWNER.name, OWNER.mac, "rack0"),
+            (THIEF.name, THIEF.mac, "rack1"),
+            (STRANGER, "52:54:00:00:0c:03", "rack0"),
+        ):
+            running.add(name)
+            running.card(name, "eth0", mac, bridge)
+        for name in (OWNER.name, THIEF.name, STRANGER):  # until its address is its own, and the edge has the other
+            wait_until(lambda name=name: get(running, name, "/latest/"), lambda: running.process.err[-2000:], within=20)
+        yield running
+
+
+def get(rack: MetadataRack, where: str, path: str, *options: str) -> str:
+    return rack.run(where, "curl", "-sg", "--max-time", "5", *options, f"{URL}{path}").out
+
+
+def test_machine_is_known_by_the_mac_of_its_link_local_address(rack: MetadataRack) -> None:
+    assert get(rack, OWNER.name, "/latest/meta-data/instance-id") == "owner"
+    assert get(rack, OWNER.name, "/latest/user-data") == OWNER.userdata
+    assert "no Hardware has the address fe80::5054:ff:fe00:c03%rack0" in get(rack, STRANGER, "/latest/user-data")
+
+
+def test_owner_s_address_on_another_link_is_not_the_owner(rack: MetadataRack) -> None:
+    """Whoever takes it there is told what is its own, whether it is asked first or last."""
+    thief = rack.namespaces[THIEF.name]
+    ip("-6", "-n", thief, "address", "flush", "dev", "eth0")
+    ip("-n", thief, "address", "add", f"{OF_OWNER}/64", "dev", "eth0", "nodad")
+    for _ in range(2):
+        assert get(rack, OWNER.name, "/latest/meta-data/instance-id") == "owner"
+        wait_until(lambda: get(rack, THIEF.name, "/latest/meta-data/instance-id") == "thief", "the thief is not known")
+        assert "secret" not in get(rack, THIEF.name, "/latest/user-data")
+    forged = ("-H", f"X-Forwarded-For: {OWNER.address}", "-H", "Host: owner")
+    for path in ("/latest/user-data", f"/nocloud/{OWNER.mac}/user-data", f"/machine/{OWNER.mac}/latest/user-data"):
+        assert "secret" not in get(rack, THIEF.name, path, *forged)
+
+
+@pytest.mark.parametrize("path", ["/auto.ipxe", "/v2/", "/osie/lab/kernel", "/healthz", "/peers/hello"])
+def test_nothing_but_metadata_is_there(rack: MetadataRack, path: str) -> None:
+    assert get(rack, OWNER.name, path) == "here is metadata alone (--link-metadata)\n"
+
+
+@pytest.mark.parametrize("source", ["Ec2", "NoCloud"])
+@pytest.mark.parametrize("name", releases())
+def test_cloud_init_finds_its_instance_without_an_address_of_its_own(
+    rack: MetadataRack, tmp_path: Path, name: str, source: str
+) -> None:
+    computer = Computer(rack, OWNER.name, release(name), tmp_path)
+    ec2 = {"metadata_urls": [URL], "strict_id": False, "max_wait": 3, "timeout": 2}
+    settings = {"Ec2": ec2, "NoCloud": {"seedfrom": f"{URL}/nocloud/{OWNER.name}/"}}
+    computer.configure("90_link", json.dumps({"datasource_list": [source], "datasource": settings}))
+    boot = computer.boot(stages=("cloud-init init",))
+    if source == "Ec2" and version(release(name)) < (23, 1):
+        assert f"Removed the following from metadata urls: ['{URL}']" in computer.log(), "it can do it now: docs"
+        return
+    assert boot.hostname == "owner", computer.log()
+    assert computer.read("var/lib/cloud/data/instance-id").strip() == "owner"
+
+
+class Site:
+    """Where somebody would listen."""
+
+    def __init__(self, open_: list[str], address: str) -> None:
+        self._open, self._address = open_, address
+
+    async def start(self) -> None:
+        self._open.append(self._address)
+
+    async def stop(self) -> None:
+        self._open.remove(self._address)
+
+
+def test_second_edge_on_a_link_waits_until_the_first_has_gone(rack: MetadataRack) -> None:
+    rack.add("edge2")
+    rack.card("edge2", "eth0", "52:54:00:00:0c:04", "rack0")
+    where, sites, said = rack.namespaces["edge2"], list[str](), list[Notice]()
+    link = in_namespace(where, lambda: look("eth0"))
+    assert link is not None
+    now = [0.0]
+    second = LinkMetadata(
+        lambda: [NetworkState("eth0", index=link.index, carrier=True)],
+        lambda address, port: Site(sites, f"{address} {port}"),
+        said.append,
+        lambda: now[0],
+    )
+
+    def turn() -> None:
+        now[0] += 1.0
+        in_namespace(where, lambda: asyncio.run(second.update()))
+
+    def refused() -> bool:
+        turn()
+        return any("another host on eth0 has fe80::a9fe:a9fe" in notice.message for notice in said)
+
+    def serves() -> bool:
+        turn()
+        return sites == ["fe80::a9fe:a9fe%eth0 80"]
+
+    wait_until(refused, lambda: str(said), within=20, every=0.2)
+    assert not sites
+    first = in_namespace(rack.namespaces[IN_EDGE], lambda: look("rack0"))
+    assert first is not None
+    rack.process.popen.kill()
+    rack.process.status()
+    wait_until(serves, lambda: str(said), within=40, every=0.2)
+    held = in_namespace(rack.namespaces[IN_EDGE], lambda: look_at(first.index, WELL_KNOWN))
+    assert held is Held.NOT, "the kernel has taken it back from the one that was killed"
+    in_namespace(where, lambda: asyncio.run(second.stop()))
+    assert not sites
+    assert in_namespace(where, lambda: look_at(link.index, WELL_KNOWN)) is Held.NOT
