@@ -47,6 +47,10 @@ class Blocks(Protocol):
 class _Payloads:
     """Packets that are put together of a file's blocks when they are sent."""
 
+    def __init__(self) -> None:
+        # The first transfer of all makes them, which takes as long as a window may: before it begins.
+        self._headers = data_headers()
+
     @abstractmethod
     def payloads(self, first: int, last: int, acked: int, /) -> list[Payload]:
         """The contents of the blocks, as `Blocks.packets` has them."""
@@ -56,9 +60,9 @@ class _Payloads:
         payloads = self.payloads(first, last, acked)
         count, number = len(payloads), first & 0xFFFF
         if count == 1:
-            return [data_headers()[number], payloads[0]], 1
+            return [self._headers[number], payloads[0]], 1
         burst: list[Payload] = [b""] * (2 * count)
-        burst[::2] = data_headers()[number : number + count]
+        burst[::2] = self._headers[number : number + count]
         burst[1::2] = payloads
         return burst, count
 
@@ -67,6 +71,7 @@ class OctetBlocks(_Payloads):
     """Views of the content. `filled` None: all of it is there."""
 
     def __init__(self, content: bytes | memoryview, block_bytes: int, filled: int | None = None) -> None:
+        super().__init__()
         self._content = memoryview(content).cast("B")
         self._size = block_bytes
         self._blocks = len(self._content) // block_bytes + 1
@@ -94,6 +99,7 @@ class NetasciiBlocks(_Payloads):
     """Text with the line ends of the wire. How many blocks that makes is known when the end has been translated."""
 
     def __init__(self, content: bytes | memoryview, block_bytes: int, filled: int | None = None) -> None:
+        super().__init__()
         self._content = memoryview(content).cast("B")
         self._size = block_bytes
         self._there = 0

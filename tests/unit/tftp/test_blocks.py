@@ -6,9 +6,11 @@ import mmap
 import random
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge.tftp import blocks
 from edge.tftp.blocks import Blocks, Burst, NetasciiBlocks, OctetBlocks
 from edge.tftp.framed import FramedBlocks, FramedFiles
 from edge.tftp.packets import to_netascii
@@ -55,6 +57,15 @@ def test_packets_that_are_ready_are_those_that_are_put_together(
         wanted, wanted_count = blocks.packets(number, number + window - 1, 0)
         assert (bytes(burst), count) == (b"".join(wanted), wanted_count)
     assert taken(framed, window, size) == taken(blocks, window, size)
+
+
+@pytest.mark.parametrize("kind", [OctetBlocks, NetasciiBlocks])
+def test_headers_are_there_before_the_first_client_waits_for_a_window(
+    kind: type[OctetBlocks | NetasciiBlocks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = kind(b"content", 8)
+    monkeypatch.setattr(blocks, "data_headers", None)  # whoever makes them now makes a client wait
+    assert file.packets(1, 1, 0)[1] == 1
 
 
 def test_block_numbers_wrap_in_packets_that_are_ready() -> None:
