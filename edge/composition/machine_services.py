@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv4Network
 from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
 from edge.composition.settings import StackSettings, Syslog
 from edge.http import MachineApp, Memory, MetadataSettings
-from edge.journey.events import Recorder
+from edge.journey.events import NoteTaker, Recorder
 from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles, OsieLookup, ReadSecret
 from edge.neighbour.resolution import AddressResolution
 from edge.peers import Peers
@@ -50,6 +50,7 @@ class MachineServices:
         artifacts: Artifacts | None,
         metadata: MetadataSettings | None,
         record: Recorder,
+        take: NoteTaker | None = None,
         ready: Callable[[], str],
         nearest: Callable[[str], str],
         others: Others,
@@ -57,7 +58,8 @@ class MachineServices:
         memory: Memory | None = None,
     ) -> None:
         """`metadata` None: nothing is served over HTTP. `ready()`: why machines can't be served, `nearest(ip)` the
-        address of ours in the network of a machine's one; either empty: none. `memory`: see MachineApp.
+        address of ours in the network of a machine's one; either empty: none. `memory`: see MachineApp;
+        `take`: see MachineScripts.
 
         Raises TlsError, KeyFileError.
         """
@@ -69,7 +71,7 @@ class MachineServices:
         self._record = record
         boot = _boot_settings(settings, metadata)
         edge = settings.edge
-        self.scripts = MachineScripts(inventory, policy, osie, Scripts(boot), record, edge.default_osie, others)
+        self.scripts = MachineScripts(inventory, policy, osie, Scripts(boot), record, edge.default_osie, others, take)
         self._osie_files = OsieFiles(osie, artifacts) if artifacts is not None else None
         self.app: MachineApp | None = None
         if self._osie_files is not None and metadata is not None:

@@ -158,6 +158,7 @@ class Serving:
             artifacts=self._cache,
             metadata=metadata,
             record=journey.record,
+            take=journey.note,
             ready=lambda: self._readiness().problem,
             nearest=lambda ip: nearest_of(ip, ((state.address, state.networks) for state in self._networks.states)),
             others=self._others,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -31,7 +31,7 @@ from edge.http.metadata import FastPath, MetadataCache, MetadataService, Metadat
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, Route, route
 from edge.http.transport.connections import BoundedServer, Limits, Runner
-from edge.http.transport.fast_path import HandOn, PreparedResponse
+from edge.http.transport.fast_path import HandOn, Responses
 from edge.journey.events import Recorder
 from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.peers import Peers
@@ -125,7 +125,7 @@ class MachineApp:
         self._metadata = service = MetadataService(context, metadata, compiled)
         self._fast_path: FastPath | None = None
         if fast_path and not metadata.imds_required:  # a session token has to be looked at
-            self._fast_path = FastPath(inventory, context.callers, compiled, service.sent, context.clock)
+            self._fast_path = FastPath(inventory, context.callers, compiled, service.sent, boot.live, context.clock)
         self._handlers: dict[Place, Handler] = {
             Place.SCRIPT: boot.script,
             Place.GRUB: boot.grub,
@@ -164,7 +164,7 @@ class MachineApp:
         if self._fast_path is not None:
             self._fast_path.forget_callers()
 
-    def responses(self, address: str) -> Mapping[bytes, PreparedResponse] | None:
+    def responses(self, address: str) -> Responses | None:
         """What plain requests on connections from `address` get on the fast path, by target."""
         return self._fast_path.responses(address) if self._fast_path is not None else None
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from edge.journey.events import Outcome, Recorder, Step
+from edge.journey.events import Note, NoteTaker, Outcome, Recorder, Step, Value
 from edge.machines.inventory import Inventory, Machine
 from edge.machines.osie_files import OsieLookup
 from edge.machines.policy import NetbootPolicy
@@ -55,9 +56,11 @@ class MachineScripts:
         record: Recorder,
         default_osie: tuple[str, str] | None = None,
         others: Callable[[str, str], tuple[Origin, ...]] = lambda _address, _mac: (),
+        take: NoteTaker | None = None,
     ) -> None:
         """`default_osie`: namespace and name of what machines without a Hardware boot, where they may. `others(address,
-        mac)` are the other edges that a machine can go on with that has reached this one at `address`.
+        mac)` are the other edges that a machine can go on with that has reached this one at `address`. `take` has
+        what is recorded of each script that is sent; None: `record` has it, too.
         """
         self._inventory = inventory
         self._policy = policy
@@ -70,6 +73,7 @@ class MachineScripts:
         )
         self._direct = {each.dialect: each(scripts) for each in direct}
         self._record = record
+        self._take: NoteTaker = take if take is not None else self._note
         self._default_osie = default_osie
         self._others = others
         self._compiled: Newest[str, dict[tuple[Origin, Dialect], _Compiled]] = Newest(MAX_KEPT)
@@ -113,12 +117,12 @@ class MachineScripts:
             reason = f"OSIE {'/'.join(script.osie)}, which {who} names, does not exist"
             return self._reason(record, mac, Outcome.FAILED, reason, client, dialect)
         self.logs_wanted = self.logs_wanted or script.logs
-        facts = {"boots": "osie", "osie": "/".join(script.osie)} if script.osie is not None else {"boots": "own"}
-        facts |= {"vlan": script.vlan} if script.vlan else {}
-        by = "" if medium is None else f" to its boot medium, {_KINDS[medium]}"
-        facts |= {} if medium is None else {"medium": medium.value}
-        record(mac, Step.SCRIPT, Outcome.OK, f"script sent{by}: {script.what}", client=client, **facts)
+        if recorded:
+            self._take(mac, _sent(script.what, script.osie, script.vlan, medium, client))
         return script.text if machine is None else self._of(dialect).to_send(mac, script)
+
+    def _note(self, mac: str, note: Note) -> None:
+        self._record(mac, note.step, note.outcome, note.message, **note.detail)
 
     def why(self, mac: str, reason: str, dialect: Dialect = Dialect.IPXE) -> str:
         """A script that shows `reason`; not recorded, for what it is about has been."""
@@ -213,6 +217,17 @@ class MachineScripts:
     def machine_changed(self, mac: str) -> None:
         """Compile its script anew: for the inventory, which calls it after each change."""
         self._compiled.pop(mac, None)
+
+
+@lru_cache(maxsize=1024)
+def _sent(what: str, osie: tuple[str, str] | None, vlan: str, medium: MediumKind | None, client: str) -> Note:
+    """The step "its script was sent": the same for all machines that boot the same."""
+    by = "" if medium is None else f" to its boot medium, {_KINDS[medium]}"
+    facts: dict[str, Value] = {"client": client}
+    facts |= {"boots": "osie", "osie": "/".join(osie)} if osie is not None else {"boots": "own"}
+    facts |= {"vlan": vlan} if vlan else {}
+    facts |= {} if medium is None else {"medium": medium.value}
+    return Note(Step.SCRIPT, Outcome.OK, f"script sent{by}: {what}", facts)
 
 
 def _parameters(osie: Raw | None) -> str:

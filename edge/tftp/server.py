@@ -27,6 +27,7 @@ from edge.listener import Listener, advice, enlarge_buffer, udp_socket
 from edge.tftp import packets
 from edge.tftp.admission import MAX_HALF_OPEN, MAX_TRANSFERS_PER_CLIENT, ActiveTransfers
 from edge.tftp.blocks import Blocks, NetasciiBlocks, OctetBlocks
+from edge.tftp.framed import FramedFiles
 from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, shown_name
 from edge.tftp.report import report
 from edge.tftp.session import Session, TransferScheduler, close
@@ -121,6 +122,7 @@ class TftpServer:
             max_transfers = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, _MOST_TRANSFERS)
         self._active = ActiveTransfers(max_transfers, max_half_open, max_transfers_per_client)
         self._scheduler = TransferScheduler()
+        self._framed = FramedFiles()
         self._given = sock
         self._listener: Listener[_Arrived] | None = None
         self._waiting: dict[Address, _Waiting] = {}
@@ -307,12 +309,18 @@ class TftpServer:
             close(file)
             return
         now = self._now()
-        transfer = ReadTransfer(_blocks(request, file, agreed), agreed, now, request_bytes=request.size_bytes)
+        transfer = ReadTransfer(self._blocks(request, file, agreed), agreed, now, request_bytes=request.size_bytes)
         transport = UdpTransport(own or sock, client, agreed.block_bytes, None if own is not None else local)
         session = Session(request, file, transfer, transport, self._scheduler, self._ended, self._silent, sock=own)
         self._active.add(session)
         session.start()
         self._tell_begun(file, client)
+
+    def _blocks(self, request: ReadRequest, file: TftpFile, agreed: Agreed) -> Blocks:
+        if file.filled is None and not request.netascii:
+            return self._framed.blocks(file.content, agreed.block_bytes)
+        kind = NetasciiBlocks if request.netascii else OctetBlocks
+        return kind(file.content, agreed.block_bytes, None if file.filled is None else 0)
 
     def _may_begin(self, agreed: Agreed, file: TftpFile, client: Address) -> bool:
         """Whether the first packet may go to that address. Silence, if not: a real client asks again."""
@@ -443,12 +451,6 @@ def _send_error(sock: socket.socket, client: Address, code: ErrorCode, message: 
         sock.sendto(packets.error(code, message), client)
     except OSError as error:
         log.debug("TFTP: error packet to %s port %d was not sent: %s", *client, error.strerror)
-
-
-def _blocks(request: ReadRequest, file: TftpFile, agreed: Agreed) -> Blocks:
-    filled = None if file.filled is None else 0
-    kind = NetasciiBlocks if request.netascii else OctetBlocks
-    return kind(file.content, agreed.block_bytes, filled)
 
 
 def _size_on_the_wire(request: ReadRequest, file: TftpFile) -> int | None:

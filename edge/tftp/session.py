@@ -19,9 +19,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from edge.tftp import packets
+from edge.tftp.blocks import Burst
 from edge.tftp.packets import ErrorCode, Opcode, ReadRequest
 from edge.tftp.source import TftpFile
-from edge.tftp.transfer import Burst, ReadTransfer
+from edge.tftp.transfer import ReadTransfer
 from edge.tftp.transport import Address, UdpTransport, refused, sender
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,9 @@ class Session:
         self._on_silence = on_silence
         self._silence_told = False
         self._socket = sock
+        self._source: tuple[object, ...] = self.client  # as the socket says it
         self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._heard: bytes | None = None  # what the client sent, until it is our turn
@@ -132,7 +135,7 @@ class Session:
     def receive(self, datagram: bytes) -> None:
         """A packet of the client."""
         transfer = self.transfer
-        burst = transfer.receive(datagram, self._loop.time())
+        burst = transfer.receive(datagram, self._time())
         if burst:
             self._send(burst)
         if transfer.ended is not None or transfer.starved or transfer.deadline < self._timer_at:
@@ -190,11 +193,13 @@ class Session:
         if self._let_go:
             return
         try:
-            if self._socket is not None and self._heard is None:
-                self._heard = self._take(self._socket)
-            if self._heard is not None:
-                datagram, self._heard = self._heard, None
-                self._send(self.transfer.receive(datagram, self._loop.time()))
+            datagram, self._heard = self._heard, None
+            if datagram is None and self._socket is not None:
+                datagram = self._take(self._socket)
+            if datagram is not None:
+                self.receive(datagram)
+                if not (self._grown or self._due):
+                    return
             if self._grown:
                 self._grown = False
                 self._send(self.transfer.arrived(self._filled, self._loop.time()))
@@ -232,8 +237,11 @@ class Session:
         except OSError:
             self._complained(sock)
             return None
+        if source == self._source:
+            return datagram
         stranger = sender(source)
         if stranger == self.client:
+            self._source = source
             return datagram
         self._answer_stranger(sock, datagram, stranger)
         return None

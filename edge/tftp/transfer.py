@@ -39,11 +39,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from typing import Final
 
 from edge.tftp import packets
-from edge.tftp.blocks import Blocks
+from edge.tftp.blocks import Blocks, Burst, size_bytes
 from edge.tftp.packets import Agreed, ErrorCode, Opcode
 
 FIRST_TIMEOUT_SECONDS: Final = 0.5
@@ -73,9 +72,6 @@ UNPROVEN_FACTOR: Final = 3
 
 WRAP_BLOCKS: Final = 65535
 """Some firmware can't count further (netboot ROMs that take the number as signed or give up at 0)."""
-
-Burst = list[bytes | memoryview]
-"""Packets, as header and payload in turn, to be sent as they are: the file's bytes are never copied."""
 
 _NO_PAYLOAD: Final = b""
 _ACK: Final = int(Opcode.ACK)  # compared for each packet, and an enumeration takes its time
@@ -127,7 +123,6 @@ class ReadTransfer:
 
         self._blocks = blocks
         self._window = agreed.window_blocks
-        self._headers = _data_headers()
         self._sent = 0
         self._highest_sent = 0
         self._rewinds_left = REWINDS
@@ -264,12 +259,12 @@ class ReadTransfer:
             return []  # an old one that was late
         if ahead == 0:
             return self._acknowledged_again(now)
-        self.acked += ahead
+        self.acked = acked = self.acked + ahead
         self._progress(now)
-        if self.acked == self._blocks.last:
+        if acked == self._blocks.last:
             self._end(Ending.SENT, "", now)
             return []
-        if self.acked < self._sent:
+        if acked < self._sent:
             self._acknowledged_in_part()
         return self._go_on(now)
 
@@ -328,23 +323,19 @@ class ReadTransfer:
     def _go_on(self, now: float) -> Burst:
         """The blocks behind `sent`, as far as the window and the file go."""
         first, last = self._sent + 1, self.acked + self._window
-        payloads = self._blocks.payloads(first, last, self.acked)
-        end = first + len(payloads)  # the number of the first that is not sent
-        self._sent = end - 1
+        burst, count = self._blocks.packets(first, last, self.acked)
+        self._sent = sent = first + count - 1
         self._held_back = False
         if first <= self._highest_sent:
-            self.resent_blocks += min(end - 1, self._highest_sent) - first + 1
-        if end > self._highest_sent:
-            self._highest_sent = end - 1
+            self.resent_blocks += min(sent, self._highest_sent) - first + 1
+        if sent > self._highest_sent:
+            self._highest_sent = sent
         self._window_sent = now
-        self.starved = end <= last and self._sent != self._blocks.last
-        self._rearm(now)
-        number = first & 0xFFFF
-        if len(payloads) == 1:
-            return [self._headers[number], payloads[0]]
-        burst: Burst = [b""] * (2 * len(payloads))
-        burst[::2] = self._headers[number : number + len(payloads)]
-        burst[1::2] = payloads
+        self.starved = sent < last and sent != self._blocks.last
+        if self.starved or self._retries:
+            self._rearm(now)
+        else:
+            self.deadline = now + self._timeout
         return burst
 
     def _repeat(self, now: float) -> Burst:
@@ -364,9 +355,8 @@ class ReadTransfer:
         self._repeated = self.acked if self.acked == self._sent else self.acked - 1
         if self._sent == 0:
             return self._offer() if self.agreed.accepted else []
-        payload = self._blocks.payloads(self._sent, self._sent, self.acked)[0]
         self.resent_blocks += 1
-        return [self._headers[self._sent & 0xFFFF], payload]
+        return self._blocks.packets(self._sent, self._sent, self.acked)[0]
 
     def _offer(self) -> Burst:
         return [packets.oack(self.agreed.accepted), _NO_PAYLOAD]
@@ -374,14 +364,14 @@ class ReadTransfer:
     # --- to a client that has not proven its address ---------------------------------------------------------------
 
     def _unproven(self, burst: Burst) -> Burst:
-        self._unproven_bytes += sum(map(len, burst))
+        self._unproven_bytes += size_bytes(burst)
         return burst
 
     def _first_bytes(self) -> int:
         """The size of what is sent before anything is acknowledged."""
         if self._offered:
             return len(packets.oack(self.agreed.accepted))
-        return 4 + sum(map(len, self._blocks.payloads(1, 1, 0)))
+        return size_bytes(self._blocks.packets(1, 1, 0)[0])
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -411,13 +401,3 @@ class ReadTransfer:
     def _end(self, ending: Ending, detail: str, now: float) -> None:
         if self.ended is None:
             self.ended = Ended(ending, detail, now - self._started)
-
-
-@cache
-def _data_headers() -> tuple[bytes, ...]:
-    """The headers of DATA packets by block number: three megabytes, which every transfer shares.
-
-    Behind the highest number come those that a window may go on with.
-    """
-    numbers = (number & 0xFFFF for number in range(0x10000 + packets.MAX_WINDOW_BLOCKS))
-    return tuple(b"\0\3" + number.to_bytes(2, "big") for number in numbers)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from edge.listener import udp_socket
 from edge.tftp import packets
-from edge.tftp.transfer import Burst
+from edge.tftp.blocks import Burst
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ Ancillary = list[tuple[int, int, bytes]]
 
 MIN_SEGMENTED: Final = 3
 """From how many packets on the kernel is asked to cut them: two cost as much either way (measured)."""
-_MIN_SEGMENTED_BUFFERS: Final = 2 * MIN_SEGMENTED
+_NEVER: Final = 1 << 62
 MAX_SEGMENTS: Final = 64
 """UDP_MAX_SEGMENTS of older kernels; newer ones take 128."""
 _MAX_DATAGRAM_BYTES: Final = 65507  # what UDP over IPv4 can carry; IPv6 takes 20 more
@@ -67,44 +67,69 @@ class UdpTransport:
         self._ancillary: Ancillary = []
         if local is not None:
             self._ancillary.append(_from(local))
-        packet_bytes = block_bytes + 4
+        self._packet_bytes = packet_bytes = block_bytes + 4
         self._segmented = [*self._ancillary, (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", packet_bytes))]
-        self._per_call = 2 * min(MAX_SEGMENTS, _MAX_DATAGRAM_BYTES // packet_bytes)
+        segments = min(MAX_SEGMENTS, _MAX_DATAGRAM_BYTES // packet_bytes)
+        self._per_call_bytes = segments * packet_bytes
+        # What is larger the kernel is asked to cut.
+        self._uncut_bytes = (MIN_SEGMENTED - 1) * packet_bytes if segments >= MIN_SEGMENTED else _NEVER
 
     def send(self, burst: Burst) -> int:
         """Send the packets, of which all but the last are as long as a block; gives how many there was no room for.
 
         Raises OSError: what ICMP said of earlier packets, or what is wrong with the path.
         """
-        count = len(burst)
-        if count < _MIN_SEGMENTED_BUFFERS or self._per_call < _MIN_SEGMENTED_BUFFERS:
-            return self._send_each(burst)
-        for at in range(0, count, self._per_call):
+        if isinstance(burst, memoryview):
+            packets = burst
+        else:
+            # One copy costs less than the kernel's look at two pieces of memory for each packet (measured).
+            packets = memoryview(b"".join(burst))
+            if len(burst) == 2:  # an OACK or an error may be longer than a block
+                return self._send_one(packets)
+        size = len(packets)
+        if size <= self._packet_bytes:
+            return self._send_one(packets)
+        if size > self._uncut_bytes:
+            return self._send_segmented(packets)
+        return self._send_each(packets)
+
+    def _send_one(self, packet: memoryview) -> int:
+        try:
+            if self._ancillary:
+                self._socket.sendmsg((packet,), self._ancillary, 0, self.client)
+            else:
+                self._socket.sendto(packet, self.client)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                return 1
+            raise
+        return 0
+
+    def _send_segmented(self, packets: memoryview) -> int:
+        size, step = len(packets), self._per_call_bytes
+        for at in range(0, size, step):
             try:
-                self._socket.sendmsg(burst[at : at + self._per_call], self._segmented, 0, self.client)
+                self._socket.sendmsg((packets[at : at + step],), self._segmented, 0, self.client)
             except OSError as error:
                 if error.errno in _NO_ROOM:
-                    return (count - at) // 2
+                    return self._count(size - at)
                 if error.errno not in _NOT_SEGMENTED:
                     raise
                 log.debug("TFTP to %s: the kernel does not cut windows (%s)", self.client[0], error.strerror)
-                self._per_call = 0
-                return self._send_each(burst[at:])
+                self._uncut_bytes = _NEVER
+                return self._send_each(packets[at:])
         return 0
 
-    def _send_each(self, burst: Burst) -> int:
-        count, at = len(burst), 0
-        try:
-            if count == 2:
-                self._socket.sendmsg(burst, self._ancillary, 0, self.client)
-                return 0
-            for at in range(0, count, 2):
-                self._socket.sendmsg(burst[at : at + 2], self._ancillary, 0, self.client)
-        except OSError as error:
-            if error.errno in _NO_ROOM:
-                return (count - at) // 2
-            raise
+    def _send_each(self, packets: memoryview) -> int:
+        size, step = len(packets), self._packet_bytes
+        for at in range(0, size, step):
+            if self._send_one(packets[at : at + step]):
+                return self._count(size - at)
         return 0
+
+    def _count(self, size: int) -> int:
+        """How many packets that is, the last of which may be short."""
+        return -(-size // self._packet_bytes)
 
 
 def _from(local: str) -> tuple[int, int, bytes]:

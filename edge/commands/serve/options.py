@@ -342,8 +342,8 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--fast-path/--no-fast-path",
             default=True,
-            help="Answer plain DHCP packets and metadata requests from prepared answers. Without it each is answered "
-            "in full: the same bytes, in more time.",
+            help="Answer plain DHCP packets and metadata requests from prepared answers, and plain requests for "
+            "scripts without a detour. Without it each is answered in full: the same bytes, in more time.",
         ),
     ),
     Service.ADMIN: (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge.http.transport.fast_path import PreparedResponse
+from edge.http.transport.fast_path import LiveResponse, PreparedResponse
 from edge.machines import Machine
 from hegel.metadata import MetadataTree, compile_tree
 
@@ -28,7 +28,7 @@ class Compiled:
     machine: Machine
     tree: MetadataTree
     size_bytes: int
-    responses: dict[bytes, PreparedResponse] | None = None
+    responses: dict[bytes, PreparedResponse | LiveResponse] | None = None
 
 
 class MetadataCache:

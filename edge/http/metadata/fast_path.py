@@ -3,6 +3,7 @@
 Of a prepared response everything but the date is made once, when it is first asked for;
 `edge.http.transport.fast_path` sends it without a look at anything but the request's own bytes. What is here must equal
 what `edge.http.metadata.full` answers, byte for byte; without it (`--no-fast-path`) everything is answered there.
+Beside it stands what other rooms answer the machine without being asked in full (`live`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from edge.http.context import not_found
 from edge.http.metadata.compiled import OVERHEAD_BYTES, Compiled, MetadataCache
 from edge.http.metadata.responses import JSON, NOCLOUD, TEXT, document, missing, not_to_keep
 from edge.http.routes import spelled
-from edge.http.transport.fast_path import PreparedResponse
+from edge.http.transport.fast_path import LiveResponse, PreparedResponse, Responses
 from edge.machines import Inventory, Machine
 from hegel.metadata import EC2_VERSIONS
 
@@ -25,6 +26,9 @@ _PROBED = ("2021-03-23", "2018-09-24", "2016-09-02")
 
 Sent = Callable[[Machine, str, str, str], None]
 """`sent(machine, document, how, client)`: a document was sent."""
+
+Live = Callable[[Machine], Mapping[bytes, LiveResponse]]
+"""`live(machine)`: what is made for each of its requests, by target; asked for anew after a change of its Hardware."""
 
 
 class FastPath:
@@ -36,6 +40,7 @@ class FastPath:
         callers: RequestCallers,
         cache: MetadataCache,
         sent: Sent,
+        live: Live,
         clock: Callable[[], float],
     ) -> None:
         """`clock` gives monotonic seconds."""
@@ -43,11 +48,12 @@ class FastPath:
         self._callers = callers
         self._cache = cache
         self._sent = sent
+        self._live = live
         self._clock = clock
-        self._by_address: dict[str, Mapping[bytes, PreparedResponse]] = {}  # of those that have asked in this second
+        self._by_address: dict[str, Responses] = {}  # of those that have asked in this second
         self._until = 0.0
 
-    def responses(self, address: str) -> Mapping[bytes, PreparedResponse] | None:
+    def responses(self, address: str) -> Responses | None:
         """What plain requests on a connection from `address` get, by target; None: each request has to be looked at."""
         now = self._clock()
         if now >= self._until:
@@ -65,7 +71,7 @@ class FastPath:
         """Somebody may be at another address than a moment ago, or another machine."""
         self._by_address.clear()
 
-    def of(self, machine: Machine) -> Mapping[bytes, PreparedResponse]:
+    def of(self, machine: Machine) -> Responses:
         """What plain requests of `machine` get."""
         compiled = self._cache.of(machine)
         if compiled.responses is None:
@@ -73,10 +79,13 @@ class FastPath:
             if spelled(machine.name) == machine.name:
                 own.add(machine.name)
             compiled.responses = _Responses(compiled, frozenset(own), self._sent, self._cache.grow)
+            live = self._live(machine)
+            compiled.responses.update(live)
+            self._cache.grow(compiled, len(live) * OVERHEAD_BYTES)
         return compiled.responses
 
 
-class _Responses(dict[bytes, PreparedResponse]):
+class _Responses(dict[bytes, PreparedResponse | LiveResponse]):
     """By target of the request line, in the spellings that clients use; `get` prepares one that is missing."""
 
     def __init__(

@@ -7,6 +7,7 @@ connection begins in a `FastPathConnection`: what is plain is looked up in what 
 becomes aiohttp's, and stays so.
 
     GET <a target that is prepared> HTTP/1.1, and a known head  -> the response, and the next request
+    the same, and the response is made for each asking (scripts) -> it is made; the request must come alone
     anything else; half a request; too much at once             -> aiohttp (`edge.http.transport.connections`)
 
 Plain is no judgement of ours on HTTP: a head is known when aiohttp's own parser has taken it, and nothing is in it that
@@ -27,6 +28,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError, HttpRequestParser
 
+from edge.callers import dotted
 from edge.http.context import agent_name
 from tink.limits.newest import Newest
 
@@ -82,6 +84,26 @@ class PreparedResponse:
             headers.append((hdrs.CONTENT_TYPE, "application/octet-stream"))
         return PreparedResponse(_head(response.status, response.reason or "", tuple(headers)), body, on_sent)
 
+    def with_body(self, body: bytes) -> PreparedResponse:
+        """The same with another body; neither is empty."""
+        head = self.head.replace(_length(len(self.body)), _length(len(body)))
+        return PreparedResponse(head, body, self.on_sent)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveResponse:
+    """An answer that is made, and told of, each time that it is asked for.
+
+    `make(client, local)` is called with the client's name and the address of ours that the connection came to; it must
+    be quick, and say what the full path would.
+    """
+
+    make: Callable[[str, str], PreparedResponse]
+
+
+def _length(size: int) -> bytes:
+    return b"\r\n%s: %d\r\n" % (hdrs.CONTENT_LENGTH.encode(), size)
+
 
 @functools.lru_cache(maxsize=1024)
 def _head(status: int, reason: str, headers: tuple[tuple[str, str], ...]) -> bytes:
@@ -90,7 +112,9 @@ def _head(status: int, reason: str, headers: tuple[tuple[str, str], ...]) -> byt
     return "\r\n".join([*lines, f"{hdrs.DATE}: "]).encode()
 
 
-ResponseLookup = Callable[[str], Mapping[bytes, PreparedResponse] | None]
+Responses = Mapping[bytes, PreparedResponse | LiveResponse]
+
+ResponseLookup = Callable[[str], Responses | None]
 """`responses(address)`: what plain requests from there get, by target of the request line; None: nothing is plain."""
 
 
@@ -146,11 +170,12 @@ class FastPathConnection(asyncio.Protocol):
     last, and since when it is idle (seconds of the loop's clock). `on_fast_path`: aiohttp has not taken over.
     """
 
-    __slots__ = ("_paused", "_server", "address", "on_fast_path", "since", "transport", "unread")
+    __slots__ = ("_local", "_paused", "_server", "address", "on_fast_path", "since", "transport", "unread")
 
     def __init__(self, server: BoundedServer) -> None:
         self._server = server
         self._paused = False
+        self._local: str | None = None  # our address, as soon as somebody wants to know
         self.address = ""
         self.on_fast_path = True
         self.since = 0.0
@@ -183,6 +208,9 @@ class FastPathConnection(asyncio.Protocol):
         try:
             answers = self._plain(data)
             for response, client in answers:
+                if isinstance(response, LiveResponse):
+                    self._send(response.make(client, self._local_address()))
+                    continue
                 self._send(response)
                 if response.on_sent is not None:
                     response.on_sent(client)
@@ -195,12 +223,12 @@ class FastPathConnection(asyncio.Protocol):
         else:
             self._hand_over(data)
 
-    def _plain(self, data: bytes) -> list[tuple[PreparedResponse, str]]:
+    def _plain(self, data: bytes) -> list[tuple[PreparedResponse | LiveResponse, str]]:
         """The answers to all requests in `data`, and who asks; none if one of them is not plain.
 
         All or none, for aiohttp does not answer a good request either if what comes with it can't be read.
         """
-        found: list[tuple[PreparedResponse, str]] = []
+        found: list[tuple[PreparedResponse | LiveResponse, str]] = []
         prepared = self._server.responses(self.address)
         if prepared is None or self._paused:
             return found
@@ -214,6 +242,8 @@ class FastPathConnection(asyncio.Protocol):
             if response is None or (client := self._server.heads.client(data[space:end])) is None:
                 return []
             found.append((response, client))
+            if isinstance(response, LiveResponse):
+                return found if len(found) == 1 and end == len(data) else []
             size += len(response.body)
             if size > MAX_AT_ONCE_BYTES and len(found) > 1:
                 return []
@@ -226,6 +256,12 @@ class FastPathConnection(asyncio.Protocol):
         else:
             self.transport.write(response.head + _rest_of_head(rfc822_formatted_time()))
             self.transport.write(response.body)
+
+    def _local_address(self) -> str:
+        if self._local is None:
+            name = self.transport.get_extra_info("sockname")
+            self._local = dotted(str(name[0])) if isinstance(name, tuple) else ""
+        return self._local
 
     def _hand_on(self, data: bytes, hand_on: HandOn) -> None:
         sock = self.transport.get_extra_info("socket")

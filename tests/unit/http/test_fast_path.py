@@ -25,7 +25,7 @@ from edge.callers import TrustedNetworks
 from edge.http.transport import fast_path
 from edge.http.transport.connections import BoundedServer, Limits
 from edge.http.transport.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
-from edge.journey.events import Step
+from edge.journey.events import Outcome, Step
 from tests.unit.http.conftest import Rack
 
 OtherRack = Callable[..., AbstractAsyncContextManager[Any]]
@@ -33,6 +33,7 @@ OtherRack = Callable[..., AbstractAsyncContextManager[Any]]
 IP, STRANGER = "127.0.0.5", "127.0.0.99"
 ID = b"/2009-04-04/meta-data/instance-id"
 USER_DATA = b"/2009-04-04/user-data"
+SCRIPT = b"/ipxe/script/52:54:00:00:00:01/auto.ipxe"
 HEAD = (
     b" HTTP/1.1\r\nHost: 10.0.0.1:7080\r\nUser-Agent: Cloud-Init/22.4.2\r\nAccept-Encoding: gzip, deflate\r\n"
     b"Accept: */*\r\nConnection: keep-alive\r\n\r\n"
@@ -128,6 +129,14 @@ TARGETS = [
     b"/2009-04-04/meta-data/instance-id?x=1",
     b"/2009-04-04/meta-data/instance-id#x",
     b"http://h" + ID,
+    SCRIPT,
+    b"/auto.ipxe",
+    b"/52:54:00:00:00:01/auto.ipxe",
+    b"/ipxe/script/auto.ipxe",
+    b"/ipxe/script/52-54-00-00-00-01/auto.ipxe",
+    b"/ipxe/script/52:54:00:00:00:02/auto.ipxe",
+    b"/ipxe/script/52:54:00:00:00:01/auto.ipxe?failed",
+    b"/ipxe/script/52:54:00:00:00:01/auto.ipxe/",
     b"/healthz",
     b"/",
     b"*",
@@ -172,6 +181,9 @@ CORPUS = [
     PLAIN * 3,
     PLAIN + b"\x00\xff garbage\r\n\r\n",
     PLAIN + get(b"/healthz") + PLAIN,
+    PLAIN + get(SCRIPT) + PLAIN,
+    get(SCRIPT) * 3,
+    b"HEAD " + SCRIPT + HEAD,
     PLAIN + b"GET " + USER_DATA + HEAD + b"HEAD " + ID + HEAD + PLAIN,
     PLAIN + get(ID, b"Content-Length: 3") + b"abc" + PLAIN,
     b"GET " + USER_DATA + HEAD + PLAIN * 100,
@@ -283,6 +295,66 @@ async def test_plain_request_needs_no_aiohttp_and_is_on_the_journey(
     await writer.wait_closed()
     lines = [message for step, _, message in rack.lines() if step is Step.METADATA]
     assert lines == ["instance-id to Cloud-Init/22.4.2"]
+
+
+async def test_script_needs_no_aiohttp_and_each_one_is_on_the_journey(
+    rack: Rack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rack.register()
+    monkeypatch.setattr(rack.runner.server, "handler", None)  # whoever goes there breaks
+    reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
+    for target in (SCRIPT, b"/auto.ipxe", b"/52:54:00:00:00:01/auto.ipxe", b"/ipxe/script/auto.ipxe"):
+        writer.write(get(target, b"User-Agent: iPXE/1.21.1"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"200 OK" in head
+        length = int(re.findall(rb"Content-Length: (\d+)", head)[0])
+        body = await reader.readexactly(length)
+        assert body.startswith(b"#!ipxe\n")
+        assert b"kernel http://127.0.0.1:7080/osie/lab/kernel " in body
+    writer.close()
+    await writer.wait_closed()
+    scripts = [event for event in rack.journey.events("52:54:00:00:00:01") if event.step is Step.SCRIPT]
+    assert [event.message for event in scripts] == ["script sent: OSIE default/lab"] * 4
+    assert scripts[0].detail == {"client": "iPXE/1.21.1", "boots": "osie", "osie": "default/lab"}
+
+
+async def test_script_of_an_open_connection_is_decided_on_each_time(rack: Rack) -> None:
+    rack.register()
+    reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
+
+    async def script() -> bytes:
+        writer.write(get(SCRIPT))
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+        return await reader.readexactly(int(re.findall(rb"Content-Length: (\d+)", head)[0]))
+
+    try:
+        assert b"/osie/lab/kernel " in await script()
+        lab = rack.osies.pop(("default", "lab"))
+        assert b"OSIE default/lab" in await script()
+        rack.osies["default", "lab"] = lab
+        assert b"/osie/lab/kernel " in await script()
+        rack.register(interface={"disableNetboot": True})
+        assert b"/osie/lab/kernel " not in await script()
+        rack.inventory.remove({"metadata": {"name": "m1", "namespace": "default"}})
+        assert b"no Hardware has this MAC address" in await script()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    outcomes = [outcome for step, outcome, _ in rack.lines() if step is Step.SCRIPT]
+    assert outcomes == [Outcome.OK, Outcome.FAILED, Outcome.OK, Outcome.REFUSED]
+
+
+async def test_script_of_a_mac_that_two_hardware_claim_is_left_to_aiohttp(rack: Rack) -> None:
+    rack.register()
+    reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
+    writer.write(get(SCRIPT))
+    await asyncio.wait_for(reader.readuntil(b"/osie/lab/kernel "), 20)
+    interfaces = {"52:54:00:00:00:01": {"dhcp": {"ip": "127.0.0.6"}}}
+    other = {"metadata": {"name": "m9", "namespace": "default"}, "spec": {"networkInterfaces": interfaces}}
+    rack.inventory.apply(other)
+    assert not any(b"auto.ipxe" in target for target in rack.runner.server.responses(IP) or ())
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_change_of_the_hardware_is_seen_on_an_open_connection(rack: Rack) -> None:

@@ -33,7 +33,7 @@ class Site:
         self.inventory = Inventory()
         self.cache = MetadataCache(1_000_000)
         self.sent: list[tuple[str, ...]] = []
-        self.fast_path = FastPath(self.inventory, None, self.cache, self._sent, lambda: 0.0)  # type: ignore[arg-type]
+        self.fast_path = FastPath(self.inventory, None, self.cache, self._sent, lambda _: {}, lambda: 0.0)  # type: ignore[arg-type]
         self.inventory.on_change(self.cache.forget)
 
     def _sent(self, machine: Machine, *what: str) -> None:

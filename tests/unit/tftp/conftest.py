@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from edge.tftp.blocks import NetasciiBlocks, OctetBlocks
+from edge.tftp.blocks import Burst, NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed
-from edge.tftp.transfer import Burst, Ending, ReadTransfer
+from edge.tftp.transfer import Ending, ReadTransfer
 from tests.unit.tftp.boot_files import Edge, make_edge
 from tests.unit.tftp.loopback import udp
 
@@ -35,8 +35,10 @@ def client() -> Iterator[socket.socket]:
         yield sock
 
 
-def packets_of(burst: Burst) -> list[bytes]:
-    """Header and payload of each packet, joined."""
+def packets_of(burst: Burst, block_bytes: int = 0) -> list[bytes]:
+    """Each packet whole; of those that are ready, `block_bytes` tells where they end."""
+    if isinstance(burst, memoryview):
+        return [bytes(burst[at : at + block_bytes + 4]) for at in range(0, len(burst), block_bytes + 4)]
     assert len(burst) % 2 == 0
     return [bytes(burst[at]) + bytes(burst[at + 1]) for at in range(0, len(burst), 2)]
 

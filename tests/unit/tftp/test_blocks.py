@@ -6,36 +6,118 @@ import mmap
 import random
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.tftp.blocks import Blocks, NetasciiBlocks, OctetBlocks
+from edge.tftp import blocks
+from edge.tftp.blocks import Blocks, Burst, NetasciiBlocks, OctetBlocks
+from edge.tftp.framed import FramedBlocks, FramedFiles
 from edge.tftp.packets import to_netascii
+from tests.unit.tftp.conftest import packets_of
 
 
-def taken(blocks: Blocks, window: int) -> list[bytes]:
+def taken(blocks: Blocks, window: int, size: int) -> list[bytes]:
     """All blocks, a window at a time."""
     found: list[bytes] = []
     while blocks.last is None or len(found) < blocks.last:
-        payloads = blocks.payloads(len(found) + 1, len(found) + window, len(found))
-        assert 0 < len(payloads) <= window
-        found += [bytes(payload) for payload in payloads]
-    assert blocks.payloads(len(found) + 1, len(found) + window, len(found)) == []
+        packets, count = blocks.packets(len(found) + 1, len(found) + window, len(found))
+        assert 0 < count <= window
+        found += payloads(packets, len(found) + 1, size, count)
+    packets, count = blocks.packets(len(found) + 1, len(found) + window, len(found))
+    assert (len(packets), count) == (0, 0)
     return found
+
+
+def payloads(burst: Burst, first: int, size: int, count: int) -> list[bytes]:
+    """Of packets that are numbered from `first` on."""
+    packets = packets_of(burst, size)
+    assert [packet[:4] for packet in packets] == [
+        b"\0\3" + (first + at & 0xFFFF).to_bytes(2, "big") for at in range(count)
+    ]
+    return [packet[4:] for packet in packets]
 
 
 @given(st.binary(max_size=300), st.integers(1, 40), st.integers(1, 5))
 def test_blocks_are_whole_but_the_last_which_is_shorter(content: bytes, size: int, window: int) -> None:
-    found = taken(OctetBlocks(content, size), window)
+    found = taken(OctetBlocks(content, size), window, size)
     assert b"".join(found) == content
     assert {len(block) for block in found[:-1]} <= {size}
     assert len(found[-1]) < size
 
 
+@given(st.binary(max_size=300), st.integers(1, 40), st.integers(1, 5), st.integers(1, 9))
+def test_packets_that_are_ready_are_those_that_are_put_together(
+    content: bytes, size: int, window: int, first: int
+) -> None:
+    framed, blocks = FramedBlocks(content, size), OctetBlocks(content, size)
+    assert framed.last == blocks.last
+    for number in (first, 1, first):  # one machine is ahead of another
+        burst, count = framed.packets(number, number + window - 1, 0) if number <= framed.last else (memoryview(b""), 0)
+        wanted, wanted_count = blocks.packets(number, number + window - 1, 0)
+        assert (bytes(burst), count) == (b"".join(wanted), wanted_count)
+    assert taken(framed, window, size) == taken(blocks, window, size)
+
+
+@pytest.mark.parametrize("kind", [OctetBlocks, NetasciiBlocks])
+def test_headers_are_there_before_the_first_client_waits_for_a_window(
+    kind: type[OctetBlocks | NetasciiBlocks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = kind(b"content", 8)
+    monkeypatch.setattr(blocks, "data_headers", None)  # whoever makes them now makes a client wait
+    assert file.packets(1, 1, 0)[1] == 1
+
+
+def test_block_numbers_wrap_in_packets_that_are_ready() -> None:
+    content = bytes(range(256)) * (3 * 256 + 1)
+    assert taken(FramedBlocks(content, 3), 64, 3) == [content[at : at + 3] for at in range(0, len(content) + 1, 3)]
+
+
+def test_packets_are_made_ready_for_those_who_read_the_same_file_at_the_same_time() -> None:
+    files = FramedFiles(max_bytes=1100, min_file_bytes=100)
+    content, other = bytes(500), bytes(bytearray(500))
+    alone = files.blocks(content, 100)
+    assert isinstance(alone, OctetBlocks)
+    shared = files.blocks(content, 100)
+    assert isinstance(shared, FramedBlocks)
+    assert files.blocks(content, 100) is shared
+    assert isinstance(files.blocks(content, 50), OctetBlocks), "another size of blocks"
+    assert isinstance(files.blocks(other, 100), OctetBlocks), "another file, though it has the same bytes"
+    small = bytes(99)
+    readers = [files.blocks(small, 10) for _ in range(2)]
+    assert [type(blocks) for blocks in readers] == [OctetBlocks] * 2
+    del alone
+    assert files.blocks(content, 100) is shared
+    del shared
+    assert isinstance(files.blocks(content, 100), OctetBlocks), "nobody reads it any more"
+
+
+def test_there_is_a_bound_on_what_is_kept_ready() -> None:
+    files = FramedFiles(max_bytes=1100, min_file_bytes=100)
+    contents = [bytes(bytearray(500)) for _ in range(3)]
+    readers = [[files.blocks(content, 100), files.blocks(content, 100)] for content in contents]
+    assert [type(second) for _, second in readers] == [FramedBlocks, FramedBlocks, OctetBlocks]
+    readers.pop(0)
+    assert isinstance(files.blocks(contents[2], 100), FramedBlocks)
+
+
+def test_file_that_takes_the_place_of_another_in_memory_is_not_taken_for_it() -> None:
+    files = FramedFiles(min_file_bytes=1)
+    content = bytes(range(100))
+    whole = memoryview(content)
+    view = whole[:50]
+    kept = [files.blocks(view, 10), files.blocks(view, 10)]
+    del view
+    for other in [whole[50:] for _ in range(200)]:  # one of them is where the first view was
+        blocks = files.blocks(other, 10)
+        assert b"".join(payloads(blocks.packets(1, 6, 0)[0], 1, 10, 6)) == content[50:]
+    assert len(kept) == 2
+
+
 @given(st.text("a\r\n", max_size=200), st.integers(8, 20), st.integers(1, 5))
 def test_text_is_translated_whatever_block_a_line_end_falls_into(text: str, size: int, window: int) -> None:
     content = text.encode()
-    found = taken(NetasciiBlocks(content, size), window)
+    found = taken(NetasciiBlocks(content, size), window, size)
     assert b"".join(found) == to_netascii(content)
     assert {len(block) for block in found[:-1]} <= {size}
     assert len(found[-1]) < size
@@ -44,7 +126,7 @@ def test_text_is_translated_whatever_block_a_line_end_falls_into(text: str, size
 @given(st.text("a\r\n", max_size=200), st.lists(st.integers(0, 400)), st.booleans())
 def test_blocks_come_as_the_file_does_and_never_before(text: str, offsets: list[int], netascii: bool) -> None:
     content = text.encode()
-    blocks: Blocks = NetasciiBlocks(content, 8, 0) if netascii else OctetBlocks(content, 8, 0)
+    blocks = NetasciiBlocks(content, 8, 0) if netascii else OctetBlocks(content, 8, 0)
     found = b""
     number = 0
     for filled in [*sorted(offsets), len(content)]:

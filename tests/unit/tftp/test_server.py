@@ -14,6 +14,7 @@ import tftpy
 
 from edge.journey.events import Outcome, Step
 from edge.tftp import TftpServer, TftpServerError
+from edge.tftp.framed import FramedBlocks
 from edge.tftp.source import TftpFile
 from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, udp
 
@@ -67,7 +68,7 @@ async def test_large_window_goes_out_with_one_system_call(
 
     class Counting(socket.socket):
         def sendmsg(self, buffers: list[bytes], *arguments: object) -> int:  # type: ignore[override]
-            calls.append(len(buffers) // 2)
+            calls.append(-(-len(buffers[0]) // 1472))
             return sendmsg(self, buffers, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "socket", Counting)
@@ -75,7 +76,26 @@ async def test_large_window_goes_out_with_one_system_call(
     async with loopback.serving():
         await download(client, loopback.address, rrq("blksize", "1468", "windowsize", "32"), 1468, 32)
         await loopback.settled(1)
-    assert calls == [1, 32, 32, 32]
+    assert calls == [32, 32, 32]
+
+
+@pytest.mark.parametrize("window", [1, 4])
+async def test_machines_that_read_one_file_at_the_same_time_all_have_it(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    make = FramedBlocks.__init__
+    monkeypatch.setattr(FramedBlocks, "__init__", lambda *given: made.append(given[1]) or make(*given))
+    loopback = serving(CONTENT)
+    clients = [udp() for _ in range(6)]
+    request = rrq("blksize", "1468", "windowsize", str(window))
+    async with loopback.serving():
+        got = await asyncio.gather(*(download(one, loopback.address, request, 1468, window) for one in clients))
+        assert len(await loopback.settled(6)) == 6
+    for one in clients:
+        one.close()
+    assert got == [CONTENT] * 6
+    assert made == [CONTENT], "packets are made once for all"
 
 
 async def test_where_the_kernel_can_not_cut_windows_they_go_packet_by_packet(
@@ -86,8 +106,8 @@ async def test_where_the_kernel_can_not_cut_windows_they_go_packet_by_packet(
 
     class Old(socket.socket):
         def sendmsg(self, buffers: list[bytes], *arguments: object) -> int:  # type: ignore[override]
-            calls.append(len(buffers) // 2)
-            if len(buffers) > 2:
+            calls.append(-(-len(buffers[0]) // 1472))
+            if calls[-1] > 1:
                 raise OSError(5, "Input/output error")  # EIO: the interface does no checksums
             return sendmsg(self, buffers, *arguments)  # type: ignore[arg-type]
 

@@ -10,38 +10,59 @@ from typing import cast
 
 import pytest
 
-from edge.tftp.transfer import Burst
+from edge.tftp.blocks import Burst
 from edge.tftp.transport import UdpTransport
 
 CLIENT = ("10.0.0.1", 4000)
 
 
 class Kernel:
-    """Takes what `sendmsg` gets; `refuse` maps the number of a call to the error that it gives."""
+    """Takes what it is given to send, and cuts it; `refuse` maps the number of a call to the error that it gives."""
 
     def __init__(self, refuse: dict[int, int] | None = None, segments: bool = True) -> None:
         self.calls: list[int] = []
         self.packets: list[bytes] = []
-        self.ancillary: list[object] = []
+        self.ancillary: list[tuple[int, int, bytes]] = []
         self._refuse = refuse or {}
         self._segments = segments
         self._number = 0
 
-    def sendmsg(self, buffers: Burst, ancillary: list[object], flags: int, address: tuple[str, int]) -> None:
+    def sendmsg(
+        self, buffers: tuple[memoryview], ancillary: list[tuple[int, int, bytes]], flags: int, address: tuple[str, int]
+    ) -> None:
         assert (flags, address) == (0, CLIENT)
+        (data,) = buffers
+        segments = [value for level, kind, value in ancillary if (level, kind) == (socket.SOL_UDP, 103)]
+        size = struct.unpack("=H", segments[0])[0] if segments else len(data)
+        self._take([bytes(data[at : at + size]) for at in range(0, len(data), size)])
+        self.ancillary = ancillary
+
+    def sendto(self, data: memoryview, address: tuple[str, int]) -> None:
+        assert address == CLIENT
+        self._take([bytes(data)])
+        self.ancillary = []
+
+    def _take(self, packets: list[bytes]) -> None:
         number, self._number = self._number, self._number + 1
         code = self._refuse.get(number)
-        if len(buffers) > 2 and not self._segments:
+        if len(packets) > 1 and not self._segments:
             code = errno.EINVAL
         if code is not None:
             raise OSError(code, os.strerror(code))
-        self.calls.append(len(buffers) // 2)
-        self.packets += [bytes(buffers[at]) + bytes(buffers[at + 1]) for at in range(0, len(buffers), 2)]
-        self.ancillary = ancillary
+        self.calls.append(len(packets))
+        self.packets += packets
 
 
-def burst_of(count: int) -> Burst:
-    return [part for number in range(count) for part in (b"%04d" % number, memoryview(b"x" * 10))]
+def packet(number: int, block_bytes: int = 1468) -> bytes:
+    return b"%04d" % number + b"x" * block_bytes
+
+
+def burst_of(count: int, block_bytes: int = 1468, ready: bool = False) -> Burst:
+    """The last packet is short."""
+    packets = [packet(number, block_bytes) for number in range(count - 1)] + [packet(count - 1, block_bytes - 1)]
+    if ready:
+        return memoryview(b"".join(packets))
+    return [part for whole in packets for part in (whole[:4], memoryview(whole)[4:])]
 
 
 def transport(kernel: Kernel, block_bytes: int = 1468, local: str | None = None) -> UdpTransport:
@@ -64,13 +85,21 @@ def transport(kernel: Kernel, block_bytes: int = 1468, local: str | None = None)
         (30000, 4, [1] * 4),
     ],
 )
+@pytest.mark.parametrize("ready", [False, True])
 def test_window_goes_out_in_as_few_system_calls_as_the_kernel_allows(
-    block_bytes: int, count: int, calls: list[int]
+    block_bytes: int, count: int, calls: list[int], ready: bool
 ) -> None:
     kernel = Kernel()
-    assert transport(kernel, block_bytes).send(burst_of(count)) == 0
+    assert transport(kernel, block_bytes).send(burst_of(count, block_bytes, ready)) == 0
     assert kernel.calls == calls
-    assert kernel.packets == [b"%04d" % number + b"x" * 10 for number in range(count)]
+    assert kernel.packets[:-1] == [packet(number, block_bytes) for number in range(count - 1)]
+    assert kernel.packets[-1] == packet(count - 1, block_bytes - 1)
+
+
+def test_answer_that_is_longer_than_a_block_is_one_packet() -> None:
+    kernel = Kernel()
+    transport(kernel, 8).send([b"\0\6blksize\0008\0windowsize\00064\0tsize\000300000\0", b""])
+    assert kernel.packets == [b"\0\6blksize\0008\0windowsize\00064\0tsize\000300000\0"]
 
 
 def test_kernel_is_told_the_length_of_a_packet_and_the_address_to_send_from() -> None:
@@ -100,7 +129,7 @@ def test_way_that_became_narrow_in_the_middle_of_a_window_loses_nothing(code: in
     kernel = Kernel({1: code})
     assert transport(kernel).send(burst_of(64)) == 0
     assert kernel.calls == [44] + [1] * 20
-    assert kernel.packets == [b"%04d" % number + b"x" * 10 for number in range(64)]
+    assert kernel.packets == [*map(packet, range(63)), packet(63, 1467)]
 
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOBUFS])
