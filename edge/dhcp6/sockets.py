@@ -91,9 +91,9 @@ class Dhcp6Server:
         reply = self._responder.respond(*arrived)
         if reply is None:
             return
-        scope = self._scope if reply.address.is_link_local else 0
+        scope = self._scope if _is_link_local(reply.address) else 0
         try:
-            sock.sendto(reply.payload, (_text(reply.address), reply.port, 0, scope))
+            sock.sendto(reply.payload, (reply.address, reply.port, 0, scope))
         except OSError as error:
             # A full send buffer, a relay without a route, an interface that went down: the client asks again.
             if self._once.due((error.errno, reply.address), asyncio.get_running_loop().time()):
@@ -112,8 +112,9 @@ def _receive(sock: socket.socket) -> _Arrived:
     return packet, Received6(_address(source[0]), source[1], alone)
 
 
-_text = lru_cache(maxsize=1024)(str)
-"""An address as text, made once for each."""
+@lru_cache(maxsize=1024)
+def _is_link_local(text: str) -> bool:
+    return IPv6Address(text).is_link_local
 
 
 @lru_cache(maxsize=1024)

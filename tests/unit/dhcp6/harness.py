@@ -103,8 +103,9 @@ def make(
     networks: tuple[IPv6Network, ...] = (),
     has_pending: Callable[[str, str], bool] | None = None,
     looks: bool = True,
+    fast_path: bool = True,
 ) -> Edge6:
-    """`looks`: neighbour discovery can tell who has an address."""
+    """`looks`: neighbour discovery can tell who has an address; `fast_path` as `Responder6` has it."""
     inventory, events = Inventory(), []
     when = NetbootWhen.WORKFLOW if has_pending is not None else NetbootWhen.ALLOWED
     policy = NetbootPolicy(DhcpMode.RESERVATION, when, has_pending or (lambda _namespace, _name: True))
@@ -127,6 +128,7 @@ def make(
         policy,
         lambda ip: edge.neighbours.get(ip),
         Quarantine(lambda: edge.now, changed=changed, family=IPV6),
+        fast_path=fast_path,
     )
     edge.__init__(inventory, responder, events)  # type: ignore[misc]
     if looks:
