@@ -130,9 +130,12 @@ class Responder6:
             )
 
     def machine_changed(self, mac: str) -> None:
-        """A Hardware with this MAC has come, changed or gone: for the inventory, which calls it after each change."""
+        """A Hardware with this MAC has come, changed or gone: what it is served is compiled while it is at hand."""
         self._reservations.pop(octets(mac), None)
-        self._quarantine.follow(mac, self._inventory.by_mac(mac))
+        machine = self._inventory.by_mac(mac)
+        if machine is not None and machine.ipv6 is not None:
+            self._compile(machine)
+        self._quarantine.follow(mac, machine)
 
     def respond(self, packet: bytes, received: Received6) -> Reply6 | None:
         """The answer to one UDP payload, or None for silence. Never raises on what a packet holds."""
@@ -200,7 +203,7 @@ class Responder6:
             return None
         reservation = self._reservations.get(octets(mac))
         if reservation is None:
-            reservation = self._compile(mac)
+            reservation = self._compile(machine)
         if reservation.unserved:
             if not reservation.silent:
                 self._reports.refused(machine, reservation.unserved)
@@ -226,11 +229,10 @@ class Responder6:
             case _:
                 return self._leased(message, reservation, client, relays)
 
-    def _compile(self, mac: str) -> Reservation6:
-        machine = self._inventory.by_mac(mac)
-        assert machine is not None  # noqa: S101 - for the type checker; the caller has looked
+    def _compile(self, machine: Machine) -> Reservation6:
         sole = machine.ipv6 is None or len(self._inventory.claimants_of_ip(machine.ipv6)) == 1
-        made = self._reservations[octets(mac)] = compile_reservation(machine, self.settings.address, is_sole=sole)
+        made = compile_reservation(machine, self.settings.address, is_sole=sole)
+        self._reservations[octets(machine.mac)] = made
         return made
 
     # --- by the message's type ------------------------------------------------------------------------------------
