@@ -17,7 +17,7 @@ journey the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Network
 from typing import Final, NamedTuple
 
@@ -40,9 +40,12 @@ _LAYOUTS: Final = 256
 _LAYOUTS_OF_A_LENGTH: Final = 16
 _NETWORKS_OF_A_LAYOUT: Final = 256
 
+_IA_NA_BYTES: Final = 44
 _IA_NA_HEAD: Final = wire.option(Option.IA_NA, bytes(40))[:4]  # IAID, T1, T2 and one IA Address option
 _RELAY_REPL: Final = bytes((MessageType6.RELAY_REPL,))
 _RELAY_MSG: Final = Option.RELAY_MSG.to_bytes(2, "big")
+_EUI64: Final = b"\xff\xfe"
+_INVERTED: Final = tuple(bytes((byte ^ 2,)) for byte in range(256))  # RFC 4291 appendix A
 _NOT_A_HOSTS: Final = bytes(2)  # how :: and ::1 begin, and no address of a host
 
 
@@ -65,23 +68,23 @@ class _KnownLayout:
     """How messages of one layout are answered."""
 
     __slots__ = (
-        "acknowledges", "addresses", "before", "boots", "client", "client_id", "expected", "iaids", "kind", "lease",
-        "link", "mac", "mac_of", "mask", "netboots", "networks", "no_boot", "peer", "relays", "requested", "start",
-        "tells_boot", "transaction", "used",
+        "acknowledges", "addresses", "before", "boots", "client", "client_id", "expected", "iaids", "is_by_duid",
+        "kind", "lease", "link", "mac", "mask", "netboots", "networks", "no_boot", "peer", "relays", "requested",
+        "size", "start", "tells_boot", "transaction", "used",
     )  # fmt: skip
 
-    def __init__(self, layout: Layout, message: Message6) -> None:
+    def __init__(self, layout: Layout, message: Message6, server_id: bytes) -> None:
         self.mask = layout.mask
         self.expected = layout.expected
         self.transaction = layout.transaction
         self.client_id = layout.client_id
         self.iaids = layout.iaids
         self.addresses = layout.addresses
-        self.relays = layout.relays
+        self.relays = tuple(_inside(layout.relays))
         self.link = layout.link
         self.peer = layout.peer
         self.mac = layout.mac
-        self.mac_of = layout.mac_of
+        self.is_by_duid = layout.mac_of is MacOf.DUID
         self.client = identify(message)
         self.requested = message.requested
         at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
@@ -92,6 +95,7 @@ class _KnownLayout:
             wire.PREFERRED if advertises else b""
         )
         self.lease = bool(layout.iaids)
+        self.size = 4 + _length(layout.client_id) + len(server_id) + _IA_NA_BYTES * len(layout.iaids) + len(self.before)
         self.acknowledges = self.lease and not advertises and message.type not in RENEWALS
         self.netboots = self.client.netboots
         self.tells_boot = message.type not in RENEWALS
@@ -154,9 +158,17 @@ class FastPath6:
         else:
             return None
 
-        mac = _mac_of(known, packet, source, to_us_alone=to_us_alone)
-        reservation = self._reservation(mac) if mac is not None else None
-        if mac is None or reservation is None or reservation.unserved:
+        if known.mac is not NOWHERE:
+            if known.is_by_duid and packet[known.peer][11:13] == _EUI64:
+                return None
+            mac = packet[known.mac]
+        else:
+            address = packet[known.peer] if known.relays else source
+            if not known.relays and (to_us_alone or not _is_of_a_mac(source)):
+                return None
+            mac = _INVERTED[address[8]] + address[9:11] + address[13:16]
+        reservation = self._reservation(mac)
+        if reservation is None or reservation.unserved:
             return None
         machine, network = reservation.machine, reservation.network
         if not network.is_plain or (known.link is not NOWHERE and not network.holds(packet[known.link])):
@@ -171,14 +183,16 @@ class FastPath6:
             return None
         boot, boot_options, note = self._boot_of(known, machine) if known.netboots else known.no_boot
 
-        pieces = [known.start, packet[known.transaction], packet[known.client_id], self._server_id]
+        pieces: list[bytes] = []
+        size = known.size + len(told) + len(boot_options)
+        for head, interface, inner in known.relays:
+            length = (size + inner).to_bytes(2, "big")
+            pieces += (_RELAY_REPL, packet[head], packet[interface], _RELAY_MSG, length)
+        pieces += (known.start, packet[known.transaction], packet[known.client_id], self._server_id)
         for at in known.iaids:
             pieces += (_IA_NA_HEAD, packet[at], reservation.lease)
         pieces += (known.before, told, boot_options)
         payload = b"".join(pieces)
-        for head, interface in known.relays:
-            size = len(payload).to_bytes(2, "big")
-            payload = b"".join((_RELAY_REPL, packet[head], packet[interface], _RELAY_MSG, size, payload))
 
         # A relay of the machine's own network may carry a whole site; a client's link-local address is in none.
         if not network.holds(source) and not self._may_answer(source):
@@ -228,21 +242,26 @@ class FastPath6:
             return
         layout = layout_of(packet, message, relays)
         if layout is not None:
-            self._known.add(len(packet), _KnownLayout(layout, message))
+            self._known.add(len(packet), _KnownLayout(layout, message, self._server_id))
 
 
-def _mac_of(known: _KnownLayout, packet: bytes, source: bytes, *, to_us_alone: bool) -> bytes | None:
-    """The client's, as `edge.dhcp6.identity.mac_of` finds it; None: it takes more than a look at these bytes."""
-    match known.mac_of:
-        case MacOf.LINK_LAYER:
-            return packet[known.mac]
-        case MacOf.DUID:
-            return packet[known.mac] if packet[known.peer][11:13] != b"\xff\xfe" else None
-        case MacOf.PEER:
-            address = packet[known.peer]
-        case MacOf.SOURCE:
-            address = source
-            is_link_local = address[0] == 0xFE and address[1] & 0xC0 == 0x80
-            if to_us_alone or not is_link_local or address[11:13] != b"\xff\xfe" or address[8] & 1:
-                return None
-    return bytes((address[8] ^ 2,)) + address[9:11] + address[13:16]
+def _is_of_a_mac(address: bytes) -> bool:
+    """Whether it is link-local and made of a card's MAC, as `edge.dhcp6.identity.eui64_mac` wants it."""
+    return address[0] == 0xFE and address[1] & 0xC0 == 0x80 and address[11:13] == _EUI64 and not address[8] & 1
+
+
+def _inside(relays: list[tuple[slice, slice]]) -> Iterator[tuple[slice, slice, int]]:
+    """The same, each with how many bytes the relays inside it add to the message that goes to the client."""
+    inner = sum(_size_of(*relay) for relay in relays)
+    for head, interface in relays:
+        inner -= _size_of(head, interface)
+        yield head, interface, inner
+
+
+def _size_of(head: slice, interface: slice) -> int:
+    """Of a relay's message around another: its type, what is sent back, and the head of the option with the other."""
+    return 1 + _length(head) + _length(interface) + 4
+
+
+def _length(place: slice) -> int:
+    return int(place.stop - place.start)

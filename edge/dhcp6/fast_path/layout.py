@@ -69,9 +69,9 @@ class Layout:
     """What packets have in common: `int.from_bytes(packet) & mask == expected` for one of this layout.
 
     `transaction`, `client_id` (with code and length; empty: there is none), `iaids` and `addresses` are where these
-    stand. `relays` are, from the client's side on, hop count to peer-address and the Interface-Id option (empty: none)
-    of each. `link` is the link-address that counts (empty: none does). `mac` is where the six bytes of the MAC are,
-    for LINK_LAYER and DUID; `peer` is the first relay's peer-address (empty: no relay).
+    stand. `relays` are, from our side on, hop count to peer-address and the Interface-Id option (empty: none) of each.
+    `link` is the link-address that counts (empty: none does). `mac` is where the six bytes of the MAC are, for
+    LINK_LAYER and DUID (empty: for others); `peer` is the first relay's peer-address (empty: no relay).
     """
 
     __slots__ = (
@@ -101,7 +101,6 @@ class Layout:
             self.mac = slice(self.client_id.stop - 6, self.client_id.stop)
         self.mask = int.from_bytes(mask, "big")
         self.expected = int.from_bytes(packet, "big") & self.mask
-        self.relays.reverse()
 
     def _relay(self, packet: bytes, mask: bytearray, begin: int, end: int, *, is_first: bool) -> tuple[int, int]:
         """Where the message in a relay's begins and ends; `is_first`: it is the one that the client's came to."""
