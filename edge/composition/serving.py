@@ -457,6 +457,8 @@ class Serving:
             self._policy,
             LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
             self._quarantine6,
+            take=self._journey.note,
+            fast_path=self._settings.edge.fast_path,
             boot_path=self._boot_paths.of,
         )
 

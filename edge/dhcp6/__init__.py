@@ -3,6 +3,7 @@
     sockets      port 547 on one interface
     prober       who has an address that a machine declined; these two do I/O, and nothing below them
     responder    a message in, a reply or silence out
+    fast_path    answers messages of a known layout by a look-up
     boot         which client asks, and what it boots
     reservation  what a machine is told of its address and network
     identity     whose message it is: the MAC

@@ -48,14 +48,23 @@ class Client6:
     architectures: tuple[int, ...]
     description: str
 
+    @property
+    def netboots(self) -> bool:
+        """Whether it is told what to boot."""
+        return self.stage not in (Stage.OPERATING_SYSTEM, Stage.FIRMWARE)
+
 
 @dataclass(frozen=True, slots=True)
 class Boot6:
-    """What a client boots: options, encoded, and the same in words; `refusal` says why not what it wanted."""
+    """What a client boots: options, encoded, and the same in words; `refusal` says why not what it wanted.
+
+    `shared`: all clients of its kind on machines with its boot path are told the same.
+    """
 
     options: bytes = b""
     text: str = ""
     refusal: str = ""
+    shared: bool = False
 
     @property
     def words(self) -> str:
@@ -65,7 +74,7 @@ class Boot6:
         return f", {self.text}" if self.text else ""
 
 
-NOTHING: Final = Boot6()
+NOTHING: Final = Boot6(shared=True)
 
 
 def identify(message: Message6) -> Client6:
@@ -122,13 +131,13 @@ class BootChoice6:
     ) -> None:
         self._policy = policy
         self._binaries = binaries
-        self._path = path
+        self.path = path
         self._tftp = f"tftp://[{address}]/"
         self._http = http_base_url
 
     def choose(self, machine: Machine, client: Client6) -> Boot6:
         """What `client` boots on `machine`."""
-        if client.stage in (Stage.OPERATING_SYSTEM, Stage.FIRMWARE):
+        if not client.netboots:
             return NOTHING
         refusal = self._policy.decide(machine).reason
         if client.stage is Stage.IPXE:  # the end of the chain, so it can't loop; a refusal is its script's to show
@@ -144,7 +153,9 @@ class BootChoice6:
                 refusal = str(error)
         # Without the class of its own the ROM takes the offer for one that can't boot it (EDK2 HttpBootDhcp6.c).
         leading = _HTTP_CLASS if by_http else b""
-        return Boot6(leading + _url(file), f"{'a refusal at' if refusal else 'boot file'} {file}", refusal)
+        text = f"{'a refusal at' if refusal else 'boot file'} {file}"
+        shared = not refusal and not by_http and self.path(machine) is not BootPath.UKI
+        return Boot6(leading + _url(file), text, refusal, shared)
 
     def _file(self, machine: Machine, client: Client6, prefix: str) -> str:
         """The URL of its boot program, which begins with `prefix` if that is none of the machine's own.
@@ -152,7 +163,7 @@ class BootChoice6:
         Raises:
             NoBinaryError: there is none for it.
         """
-        path, by_http = self._path(machine), client.stage is Stage.HTTP_ROM
+        path, by_http = self.path(machine), client.stage is Stage.HTTP_ROM
         if path is BootPath.UKI and client.architectures and "UEFI" in architecture_name(client.architectures[0]):
             named = machine.hardware.spec.osie
             if named is None or not named.name:

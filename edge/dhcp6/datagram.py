@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final, NamedTuple
 
@@ -22,8 +23,14 @@ class Received6(NamedTuple):
 
 
 class Reply6(NamedTuple):
-    """A message to send from port 547; `address` may be link-local, of the interface that the question came by."""
+    """A message to send from port 547; `address`, as text, may be link-local, of the interface that was asked by."""
 
     payload: bytes
-    address: IPv6Address
+    address: str
     port: int
+
+
+@lru_cache(maxsize=1024)
+def text_of(address: bytes) -> str:
+    """An address of sixteen bytes as text (RFC 5952), made once for each."""
+    return str(IPv6Address(address))

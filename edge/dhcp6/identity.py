@@ -39,17 +39,23 @@ def mac_of(
     at = received.source
     if relays:
         first = relays[-1]
-        if len(first.link_layer) == 8 and first.link_layer[:2] == _ETHERNET:
+        if is_mac(first.link_layer):
             return first.link_layer[2:].hex(":")
         at = first.peer
     if at.is_link_local:
         mac = eui64_mac(at) or (None if relays else neighbour(str(at)))
         if mac is not None:
             return mac
-    return _of_duid(message.get(Option.CLIENTID) or b"")
+    return of_duid(message.get(Option.CLIENTID) or b"")
 
 
-def _of_duid(duid: bytes) -> str | None:
+def is_mac(link_layer: bytes) -> bool:
+    """Whether that is the value of an option 79 with a MAC."""
+    return len(link_layer) == 8 and link_layer[:2] == _ETHERNET
+
+
+def of_duid(duid: bytes) -> str | None:
+    """The MAC in a DUID that was made of one; None: it was not."""
     if duid[:4] == b"\x00\x03" + _ETHERNET and len(duid) == 10:
         return duid[4:].hex(":")
     if duid[:4] == b"\x00\x01" + _ETHERNET and len(duid) == 14:

@@ -8,8 +8,10 @@ for that; this needs none).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv6Address, IPv6Network
+from typing import Final
 
 from edge.dhcp6.wire import INFINITY, Option, address, domain, option
 from edge.machines import Machine
@@ -17,29 +19,58 @@ from edge.machines import Machine
 log = logging.getLogger(__name__)
 
 DEFAULT_LEASE_SECONDS = 86400
-_NO_ADDRESS, _NO_NETWORK = IPv6Address(0), IPv6Network("::/128")
+_NO_ADDRESS = IPv6Address(0)
+_LOCAL: Final = tuple(map(IPv6Network, ("::/16", "fe80::/10", "ff00::/8")))
+"""All that `edge.dhcp6.wire.is_local` may say yes to, and more: nobody has an address of the first one."""
+
+
+class Network6:
+    """What machines of one subnet with the same settings are told alike; one object for all of them, see `network`."""
+
+    __slots__ = ("_number", "_options", "_shift", "is_plain", "subnet")
+
+    def __init__(self, subnet: IPv6Network, configuration: tuple[tuple[int, bytes], ...]) -> None:
+        """`configuration`: code and value of the options of which clients may ask for some."""
+        self.subnet = subnet
+        self._options = [(code, option(code, value)) for code, value in configuration]
+        self._shift = subnet.max_prefixlen - subnet.prefixlen
+        self._number = int(subnet.network_address) >> self._shift
+        self.is_plain = not any(subnet.overlaps(each) for each in _LOCAL)
+        """Whether every address in it is one that a host or relay can have anywhere: not local, no group's."""
+
+    def holds(self, address: bytes) -> bool:
+        """Whether that address (sixteen bytes) is in it."""
+        return int.from_bytes(address, "big") >> self._shift == self._number
+
+    def told(self, requested: tuple[int, ...]) -> bytes:
+        """The configuration that a client with this Option Request option gets (RFC 8415 section 18.3.2)."""
+        return b"".join(value for code, value in self._options if code in requested)
+
+
+@lru_cache(maxsize=4096)  # what is evicted is made again with the next Hardware that changes
+def network(subnet: IPv6Network, configuration: tuple[tuple[int, bytes], ...]) -> Network6:
+    """The one of this subnet and configuration."""
+    return Network6(subnet, configuration)
+
+
+_NO_NETWORK: Final = network(IPv6Network("::/128"), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation6:
     """`unserved` says in one line why the machine gets no answer; empty: it is served.
 
-    `silent`: and that is no mistake, so that nobody is told. `times` are T1 and T2, encoded; `given` is the IA Address
-    option; `configuration` are the other options by code, encoded.
+    `silent`: and that is no mistake, so that nobody is told. `packed` is `ip`, in sixteen bytes; `lease` is what stands
+    behind the IAID in an IA_NA: T1, T2 and the IA Address option.
     """
 
     machine: Machine
     unserved: str = ""
     silent: bool = False
     ip: IPv6Address = _NO_ADDRESS
-    network: IPv6Network = _NO_NETWORK
-    times: bytes = b""
-    given: bytes = b""
-    configuration: dict[int, bytes] = field(default_factory=dict)
-
-    def told(self, requested: tuple[int, ...]) -> bytes:
-        """The configuration that a client with this Option Request option gets (RFC 8415 section 18.3.2)."""
-        return b"".join(value for code, value in self.configuration.items() if code in requested)
+    packed: bytes = b""
+    network: Network6 = _NO_NETWORK
+    lease: bytes = b""
 
     def taken(self, ip: IPv6Address) -> bytes:
         """Another address that the client has: it is to use it no more (lifetimes 0)."""
@@ -65,18 +96,16 @@ def compile_reservation(machine: Machine, own: IPv6Address, *, is_sole: bool) ->
     lifetime = dhcp.lease_time_seconds or DEFAULT_LEASE_SECONDS
     renew, rebind = (INFINITY, INFINITY) if lifetime == INFINITY else (lifetime // 2, lifetime // 5 * 4)
     servers = [IPv6Address(each) for each in (dhcp.ipv6.nameservers or [] if dhcp.ipv6 is not None else [])]
-    configuration = {}
+    configuration: list[tuple[int, bytes]] = []
     if servers:
-        value = b"".join(each.packed for each in servers)
-        configuration[int(Option.DNS_SERVERS)] = option(Option.DNS_SERVERS, value)
+        configuration.append((Option.DNS_SERVERS, b"".join(each.packed for each in servers)))
     _, _, search = (dhcp.hostname or "").partition(".")
     if search and (encoded := domain(search)):
-        configuration[int(Option.DOMAIN_LIST)] = option(Option.DOMAIN_LIST, encoded)
+        configuration.append((Option.DOMAIN_LIST, encoded))
     return Reservation6(
         machine,
         ip=ip,
-        network=IPv6Network((ip, prefix), strict=False),
-        times=renew.to_bytes(4, "big") + rebind.to_bytes(4, "big"),
-        given=address(ip, lifetime, lifetime),
-        configuration=configuration,
+        packed=ip.packed,
+        network=network(IPv6Network((ip, prefix), strict=False), tuple(configuration)),
+        lease=renew.to_bytes(4, "big") + rebind.to_bytes(4, "big") + address(ip, lifetime, lifetime),
     )

@@ -1,4 +1,4 @@
-"""Port 547 of one interface: what it hears goes to the responder, and the replies leave from the same socket."""
+"""Port 547 of one interface: what it hears goes to the responder, and the replies leave together by the same socket."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ import errno
 import logging
 import socket
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final
 
-from edge.dhcp6.datagram import ALL_RELAYS_AND_SERVERS, ALL_SERVERS, SERVER_PORT, Received6
+from edge.dhcp6.datagram import ALL_RELAYS_AND_SERVERS, ALL_SERVERS, SERVER_PORT, Received6, Reply6
 from edge.dhcp6.prober import NeighbourProber
 from edge.dhcp6.responder import Responder6
-from edge.dhcp6.wire import MAX_MESSAGE_BYTES
-from edge.listener import Listener, advice, enlarge_buffer, udp_socket
+from edge.dhcp6.wire import MAX_MESSAGE_BYTES, address_of
+from edge.listener import Listener, ReceiveBuffers, Segments, advice, enlarge_buffer, udp_socket
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 1.0
 _RECEIVE_BUFFER_BYTES: Final = 4 * 1024 * 1024
-_PACKET_INFO: Final = struct.Struct("=16si")
+_SEND_BUFFER_BYTES: Final = 1024 * 1024
 _MULTICAST: Final = 0xFF
 """The first byte of a group's address: RFC 4291 section 2.7."""
-
-_Arrived = tuple[bytes, Received6]
 
 
 class Dhcp6ServerError(Exception):
@@ -38,9 +37,14 @@ class Dhcp6Server:
 
     def __init__(self, responder: Responder6, interface: str) -> None:
         self._responder = responder
+        self._fast_path = responder.fast_path
         self._interface = interface
         self._scope = 0
-        self._listener: Listener[_Arrived] | None = None
+        self._listener: Listener[list[bytes]] | None = None
+        self._buffers = ReceiveBuffers(MAX_MESSAGE_BYTES + 1, socket.AF_INET6)
+        self._replies: list[Reply6] = []
+        what = f"DHCPv6 on {interface}"
+        self._segments: Segments[Reply6] = Segments(what, SERVER_PORT, self._try_to_send, self._send_together)
         self._prober: NeighbourProber | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._once = OncePer(10.0, 20)
@@ -57,7 +61,8 @@ class Dhcp6Server:
                 problem = f"{problem}: IPv6 is off there (sysctl net.ipv6.conf.{self._interface}.disable_ipv6)"
                 raise Dhcp6ServerError(problem) from error
             raise Dhcp6ServerError(advice(problem, error, port=SERVER_PORT, without="without --ipv6")) from error
-        self._listener = Listener(sock, what, _receive, self._answer)
+        receive, answer = self._buffers.receive, self._answer
+        self._listener = Listener(sock, what, receive, answer, per_turn=1, after_turn=self._send_all)
         self._listener.start()
         self._prober = NeighbourProber(self._interface, self._responder.declined)
         self._prober.start()
@@ -82,41 +87,56 @@ class Dhcp6Server:
 
     def _prepare(self, sock: socket.socket) -> None:
         enlarge_buffer(sock, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
         for group in (ALL_RELAYS_AND_SERVERS, ALL_SERVERS):
             request = group.packed + struct.pack("=I", self._scope)
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, request)
 
-    def _answer(self, sock: socket.socket, arrived: _Arrived) -> None:
-        reply = self._responder.respond(*arrived)
-        if reply is None:
-            return
-        scope = self._scope if reply.address.is_link_local else 0
+    def _answer(self, _sock: socket.socket, packets: list[bytes]) -> None:
+        fast_path, buffers, replies = self._fast_path, self._buffers, self._replies
+        for number, packet in enumerate(packets):
+            source, alone = buffers.address(number), buffers.destination(number)[0] != _MULTICAST
+            try:
+                reply = fast_path.answer(packet, source, to_us_alone=alone) if fast_path is not None else None
+                if reply is None:
+                    received = Received6(address_of(source), buffers.source(number)[1], alone)
+                    reply = self._responder.respond_in_full(packet, received)
+            except Exception:
+                if self._once.due("fault", asyncio.get_running_loop().time()):
+                    log.exception("DHCPv6 on %s: internal error on %s", self._interface, packet.hex())
+                continue
+            if reply is not None:
+                replies.append(reply)
+
+    def _send_all(self) -> None:
+        """Send the replies of a turn."""
+        replies = self._replies
+        if replies:
+            self._replies = []
+            self._segments.send_all(replies)
+
+    def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: Reply6) -> None:
+        if self._listener is not None:
+            self._listener.socket.sendmsg(payloads, ancillary, 0, self._destination(first))
+
+    def _try_to_send(self, reply: Reply6) -> bool:
+        """Whether it was sent."""
+        if self._listener is None:
+            return False
         try:
-            sock.sendto(reply.payload, (_text(reply.address), reply.port, 0, scope))
+            self._listener.socket.sendto(reply.payload, self._destination(reply))
         except OSError as error:
             # A full send buffer, a relay without a route, an interface that went down: the client asks again.
             if self._once.due((error.errno, reply.address), asyncio.get_running_loop().time()):
                 log.warning("DHCPv6: reply to %s was not sent: %s", reply.address, error.strerror)
+            return False
+        return True
 
-
-def _receive(sock: socket.socket) -> _Arrived:
-    packet, ancillary, _, source = sock.recvmsg(MAX_MESSAGE_BYTES + 1, 64)
-    alone = any(
-        level == socket.IPPROTO_IPV6
-        and kind == socket.IPV6_PKTINFO
-        and len(value) >= _PACKET_INFO.size
-        and value[0] != _MULTICAST
-        for level, kind, value in ancillary
-    )
-    return packet, Received6(_address(source[0]), source[1], alone)
-
-
-_text = lru_cache(maxsize=1024)(str)
-"""An address as text, made once for each."""
+    def _destination(self, reply: Reply6) -> tuple[str, int, int, int]:
+        return reply.address, reply.port, 0, self._scope if _is_link_local(reply.address) else 0
 
 
 @lru_cache(maxsize=1024)
-def _address(text: str) -> IPv6Address:
-    """What the kernel says of a source, made once for each."""
-    return IPv6Address(text.partition("%")[0])
+def _is_link_local(text: str) -> bool:
+    return IPv6Address(text).is_link_local

@@ -81,6 +81,10 @@ class Status(IntEnum):
     NO_PREFIX_AVAIL = 6
 
 
+RENEWALS: Final = frozenset({MessageType6.RENEW, MessageType6.REBIND})
+"""The messages of a client that has its address."""
+
+
 class ParseError(ValueError):
     """Bytes that are no message; the text says where."""
 
@@ -164,6 +168,11 @@ def address_of(packed: bytes) -> IPv6Address:
     return IPv6Address(packed)
 
 
+def is_local(address: IPv6Address) -> bool:
+    """Whether it says no link: as a relay's link-address it does not count (RFC 8415 section 19.1.1)."""
+    return address.is_unspecified or address.is_link_local or address.is_loopback or address.is_multicast
+
+
 def options(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The options of a message or within an option. Raises ParseError."""
     at, end = 0, len(data)
@@ -197,6 +206,10 @@ def addresses_in(association: bytes) -> list[IPv6Address]:
     """The addresses that a client names in an IA_NA. Raises ParseError."""
     inner = options(association[12:])
     return [IPv6Address(value[:16]) for code, value in inner if code == Option.IAADDR and len(value) >= 24]
+
+
+PREFERRED: Final = option(Option.PREFERENCE, b"\xff")
+"""Section 21.8: whoever hears it waits for no other server. The machine is registered here, and EDK2 would wait 5 s."""
 
 
 def message(kind: MessageType6, transaction: bytes, body: bytes) -> bytes:

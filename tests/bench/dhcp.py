@@ -95,22 +95,28 @@ class _Side:
         return found
 
     def _load(self, mode: str, value: float, seconds: float) -> Sample:
-        program = [str(compiled("dhcp")), SERVER_IP, RELAY, str(FIRST), str(self.count), mode, str(value), str(seconds)]
-        before = self.server.cpu_seconds()
-        found: dict[str, float] = measured(self.cable.client(program))
-        cpu = self.server.cpu_seconds() - before
-        if not found["exchanges"]:
-            raise BenchError(f"DHCP: no exchange of {self.name} came to an end with {self.count} reservations")
-        return {
-            "exchanges": found["exchanges"],
-            "rate": found["exchanges"] / found["seconds"],
-            "cpu": cpu * 1e6 / found["exchanges"],
-            "busy": cpu / found["seconds"],
-            "generator_busy": found["busy"],
-            "resent": found["resent"],
-            "p50": found["p50_us"],
-            "p99": found["p99_us"],
-        }
+        load = [str(compiled("dhcp")), SERVER_IP, RELAY, str(FIRST), str(self.count), mode, str(value), str(seconds)]
+        return exchanges(self.cable, self.server, load, f"DHCP: {self.name} with {self.count} reservations")
+
+
+def exchanges(cable: Cable, server: Server, load: list[str], what: str) -> Sample:
+    """What came of exchanges that `load`, one of the programs of `tests/bench/load`, had with the server, and what they
+    cost it. Raises BenchError; `what` says of what."""
+    before = server.cpu_seconds()
+    found: dict[str, float] = measured(cable.client(load))
+    cpu = server.cpu_seconds() - before
+    if not found["exchanges"]:
+        raise BenchError(f"{what}: no exchange came to an end")
+    return {
+        "exchanges": found["exchanges"],
+        "rate": found["exchanges"] / found["seconds"],
+        "cpu": cpu * 1e6 / found["exchanges"],
+        "busy": cpu / found["seconds"],
+        "generator_busy": found["busy"],
+        "resent": found["resent"],
+        "p50": found["p50_us"],
+        "p99": found["p99_us"],
+    }
 
 
 def _serve(stack: ExitStack, name: str, home: Path, count: int, command: list[str]) -> _Side:

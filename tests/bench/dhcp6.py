@@ -1,9 +1,10 @@
-"""DHCPv6: what a four-way exchange of systems behind a relay costs, against Kea.
+"""DHCPv6: four-way exchanges behind a relay, against Kea: how many there are, and what one costs.
 
-The load is ISC's perfdhcp as one relay (`-A1`), from an address of the machines' network: so many exchanges a second
-begin, whoever answers, so the processor time for one is compared, and how long an answer takes. It has no way to wait
-for answers, so what is the most that a server can do is not measured. Kea is spared the file with the leases and every
-kind of reservation but that by DUID.
+Two loads, both as one relay from an address of the machines' network. `tests/bench/load/dhcp6.c` is UEFI PXE ROMs, of
+which a bounded number wait for an answer at any time: the most that a server can do. ISC's perfdhcp (`-6 -A1`) is
+systems of which so many begin an exchange each second, whoever answers: what an exchange costs at a rate that both can
+keep, how long an answer takes, and how many come to an end at one that neither can. Kea is spared the file with the
+leases and every kind of reservation but that by DUID.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +29,19 @@ from tests.bench.bed import (
     machine_ip6,
     python,
 )
-from tests.bench.dhcp import mac
-from tests.bench.results import Row, Sample, alternate, row, say
+from tests.bench.compiled import compiled
+from tests.bench.dhcp import exchanges, mac
+from tests.bench.results import Round, Row, Sample, alternate, idle_note, row, say
 
-MACHINES: Final = 1000
-"""perfdhcp chooses them at random: all have been met after the first seconds."""
+FEW, MANY = 1000, 10_000
+"""perfdhcp chooses from the few at random: all have been met after the first seconds."""
+OUTSTANDING: Final = 64
 RATE: Final = 1500
+FLOOD: Final = 45_000
+"""More exchanges a second than either can do, and about what perfdhcp itself can."""
 ROUNDS: Final = 5
 SECONDS: Final = 2
+COLD_SECONDS: Final = 60.0  # at most; a few, on a quiet machine
 PORT: Final = 547
 
 _STATISTICS = re.compile(
@@ -51,84 +58,96 @@ class _Side:
     name: str
     cable: Cable
     server: Server
+    count: int
     macs: Path
-    program: str
+
+    def most(self) -> Sample:
+        """What it can do: exchanges a second of ROMs, and processor microseconds for one."""
+        return self._roms("closed", SECONDS)
+
+    def cold(self) -> Sample:
+        """The same, with every machine for the first time."""
+        return self._roms("once", COLD_SECONDS)
+
+    def _roms(self, mode: str, seconds: float) -> Sample:
+        where = [str(compiled("dhcp6")), SERVER_IP6, CLIENT_IP6, "0", str(self.count)]
+        load = [*where, mode, str(OUTSTANDING), str(seconds)]
+        return exchanges(self.cable, self.server, load, f"DHCPv6: {self.name} with {self.count} reservations")
 
     def at_rate(self) -> Sample:
-        """Processor microseconds for one exchange, and milliseconds that the two answers of one take together."""
-        before = self.server.cpu_seconds()
-        load = [
-            self.program,
-            "-6",
-            "-A1",
-            "-r",
-            str(RATE),
-            "-p",
-            str(SECONDS),
-            "-R",
-            str(MACHINES),
-            "-M",
-            str(self.macs),
-        ]
+        """Processor microseconds for one exchange of systems, and milliseconds that its two answers take together."""
+        found = self._systems(RATE)
+        if found["exchanges"] < 0.9 * RATE * SECONDS:
+            raise BenchError(f"DHCPv6: {self.name} ended {found['exchanges']} exchanges of {RATE * SECONDS}")
+        return found
+
+    def flooded(self) -> Sample:
+        """Exchanges a second that come to an end where more are begun than there can be."""
+        return self._systems(FLOOD)
+
+    def _systems(self, rate: int) -> Sample:
+        program = installed("perfdhcp")
+        if program is None:
+            raise BenchError("DHCPv6: perfdhcp is missing (apt install kea-admin)")
+        who = ["-R", str(self.count), "-M", str(self.macs)]
+        load = [program, "-6", "-A1", "-r", str(rate), "-p", str(SECONDS), *who]
         place = ["-l", CLIENT_IP6, "-L", str(PORT), "-g", "single", "-W", "200000", SERVER_IP6]
+        before, begun = self.server.cpu_seconds(), time.monotonic()
         done = subprocess.run(
             self.cable.client(load + place), capture_output=True, text=True, timeout=SECONDS + 30, check=False
         )
-        cpu = self.server.cpu_seconds() - before
+        cpu, took = self.server.cpu_seconds() - before, time.monotonic() - begun
         found = {match["what"]: match for match in _STATISTICS.finditer(done.stdout)}
         try:
             first, second = found["SOLICIT-ADVERTISE"], found["REQUEST-REPLY"]
         except KeyError:
             raise BenchError(f"DHCPv6: perfdhcp against {self.name}: {(done.stdout + done.stderr)[-2000:]}") from None
-        exchanges = int(second["received"]) - int(first["rejected"]) - int(second["rejected"])
-        if exchanges < 0.9 * RATE * SECONDS:
-            raise BenchError(
-                f"DHCPv6: {self.name} ended {exchanges} exchanges of {RATE * SECONDS}: {done.stdout[-2000:]}"
-            )
+        ended = int(second["received"]) - int(first["rejected"]) - int(second["rejected"])
+        if ended <= 0:
+            raise BenchError(f"DHCPv6: {self.name} ended no exchange: {done.stdout[-2000:]}")
         return {
-            "exchanges": exchanges,
-            "cpu": cpu * 1e6 / exchanges,
-            "busy": cpu / SECONDS,
-            "lost": int(first["sent"]) - exchanges,
+            "exchanges": ended,
+            "begun": int(first["sent"]),
+            "rate": ended / SECONDS,
+            "cpu": cpu * 1e6 / ended,
+            "busy": cpu / took,
+            "lost": int(first["sent"]) - ended,
             "delay": float(first["delay"]) + float(second["delay"]),
         }
 
 
-def _serve(stack: ExitStack, name: str, home: Path, command: list[str]) -> _Side:
-    program = installed("perfdhcp")
-    if program is None:
-        raise BenchError("DHCPv6: perfdhcp is missing (apt install kea-admin)")
+def _serve(stack: ExitStack, name: str, home: Path, count: int, command: list[str]) -> _Side:
     cable = stack.enter_context(Cable())
     cable.ipv6()
     macs = home / "macs"
-    macs.write_text("".join(f"{mac(number)}\n" for number in range(MACHINES)))
-    return _Side(name, cable, cable.serve(command, home / f"{name}.log", port=PORT, protocol="udp6"), macs, program)
+    macs.write_text("".join(f"{mac(number)}\n" for number in range(count)))
+    return _Side(name, cable, cable.serve(command, home / f"{name}.log", port=PORT, protocol="udp6"), count, macs)
 
 
-def _ours(stack: ExitStack, home: Path) -> _Side:
+def _ours(stack: ExitStack, home: Path, count: int) -> _Side:
     home.mkdir()
-    return _serve(stack, "ours", home, python("ours", server="dhcp6", directory=str(home), count=MACHINES))
+    return _serve(stack, "ours", home, count, python("ours", server="dhcp6", directory=str(home), count=count))
 
 
-def _kea(stack: ExitStack, home: Path) -> _Side | None:
+def _kea(stack: ExitStack, home: Path, count: int) -> _Side | None:
     program = installed("kea-dhcp6")
     if program is None:
         return None
     home.mkdir()
     config = home / "kea.json"
-    config.write_text(json.dumps({"Dhcp6": _kea_config(home)}))
+    config.write_text(json.dumps({"Dhcp6": _kea_config(home, count)}))
     where = [f"KEA_{name}_DIR={home}" for name in ("PIDFILE", "LOCKFILE")]
-    return _serve(stack, "Kea", home, ["env", *where, program, "-c", str(config)])
+    return _serve(stack, "Kea", home, count, ["env", *where, program, "-c", str(config)])
 
 
-def _kea_config(home: Path) -> dict[str, object]:
+def _kea_config(home: Path, count: int) -> dict[str, object]:
     reservations = [
         {
             "duid": f"00:03:00:01:{mac(number)}",
             "ip-addresses": [machine_ip6(number)],
             "hostname": f"machine-{number}",
         }
-        for number in range(MACHINES)
+        for number in range(count)
     ]
     return {
         "interfaces-config": {"interfaces": [f"srv0/{SERVER_IP6}"]},
@@ -142,6 +161,13 @@ def _kea_config(home: Path) -> dict[str, object]:
         "reservations-global": False,
         "reservations-in-subnet": True,
         "reservations-out-of-pool": True,
+        "client-classes": [
+            {
+                "name": "uefi",
+                "test": "option[61].hex == 0x0007",
+                "option-data": [{"name": "bootfile-url", "data": f"tftp://[{SERVER_IP6}]/snponly.efi"}],
+            }
+        ],
         "subnet6": [
             {
                 "id": 1,
@@ -156,20 +182,47 @@ def _kea_config(home: Path) -> dict[str, object]:
 
 def run(directory: Path) -> list[Row]:
     """All rows of this subject."""
-    say(f"dhcp6: {MACHINES:,} reservations, against kea")
+    compiled("dhcp6")
+    return [*_rows(directory / "few", FEW, with_systems=True), *_rows(directory / "many", MANY, with_systems=False)]
+
+
+def _rows(home: Path, count: int, *, with_systems: bool) -> list[Row]:
+    say(f"dhcp6: {count:,} reservations, against kea")
+    home.mkdir()
     with ExitStack() as stack:
-        ours, peer = _ours(stack, directory / "ours"), _kea(stack, directory / "kea")
-        theirs = peer.at_rate if peer is not None else None
-        alternate(3, ours.at_rate, theirs)  # so that both have met the machines
-        rounds = alternate(ROUNDS, ours.at_rate, theirs)
+        ours, peer = _ours(stack, home / "ours", count), _kea(stack, home / "kea", count)
+        cold = alternate(1, ours.cold, peer.cold if peer is not None else None)
+        most = alternate(ROUNDS, ours.most, peer.most if peer is not None else None)
+        what = f"{count:,} reservations"
+        rows = [
+            row("dhcp6", f"first exchange of each, {what}", "1/s", cold, "rate", "Kea"),
+            row("dhcp6", f"four-way exchanges, {what}", "1/s", most, "rate", "Kea", note=idle_note(most)),
+            row("dhcp6", f"four-way exchanges, {what}: CPU", "us", most, "cpu", "Kea", less_is_better=True),
+        ]
+        if with_systems:
+            theirs = peer.at_rate if peer is not None else None
+            alternate(3, ours.at_rate, theirs)  # so that both have met the machines
+            even = alternate(ROUNDS, ours.at_rate, theirs)
+            flooded = alternate(ROUNDS, ours.flooded, peer.flooded if peer is not None else None)
+            rows += _rows_of_systems(even, flooded)
+    return rows
+
+
+def _rows_of_systems(even: list[Round], flooded: list[Round]) -> list[Row]:
+    what, flood = f"perfdhcp, {RATE:,} exchanges/s", f"perfdhcp, {FLOOD:,} exchanges/s wanted"
+    return [
+        row("dhcp6", f"{what}: CPU", "us", even, "cpu", "Kea", less_is_better=True, note=_note(even)),
+        row("dhcp6", f"{what}: both answers", "ms", even, "delay", "Kea", less_is_better=True),
+        row("dhcp6", f"{flood}: ended", "1/s", flooded, "rate", "Kea", note=_note(flooded)),
+    ]
+
+
+def _note(rounds: list[Round]) -> str:
+    """How busy both were, and how many of the exchanges that perfdhcp began came to no end."""
     sides = [[found.ours for found in rounds], [found.peer for found in rounds if found.peer is not None]]
-    note = "; ".join(
-        f"{name}: server {max(each['busy'] for each in side):.0%} busy, {sum(each['lost'] for each in side):.0f} lost"
+    return "; ".join(
+        f"{name}: server {max(each['busy'] for each in side):.0%} busy, "
+        f"{sum(each['lost'] for each in side):,.0f} of {sum(each['begun'] for each in side):,.0f} lost"
         for name, side in zip(("ours", "the peer's"), sides, strict=True)
         if side
     )
-    what = f"four-way exchange, {MACHINES:,} reservations, {RATE:,}/s"
-    return [
-        row("dhcp6", f"{what}: CPU", "us", rounds, "cpu", "Kea", less_is_better=True, note=note),
-        row("dhcp6", f"{what}: both answers", "ms", rounds, "delay", "Kea", less_is_better=True),
-    ]

@@ -191,7 +191,9 @@ async def dhcp6(exit_stack: AsyncExitStack, journey: Journey, *, directory: str,
         (IPv6Network(NETWORK6),),
     )
     known, binaries = Inventory(), _binaries(directory)
-    responder = Responder6(known, settings, journey.record, time.monotonic, binaries, NetbootPolicy())
+    responder = Responder6(
+        known, settings, journey.record, time.monotonic, binaries, NetbootPolicy(), take=journey.note
+    )
     known.on_change(responder.machine_changed)
     for number in range(count):
         found = machine(number)

@@ -32,6 +32,7 @@ from edge.dhcp.wire.relay_agent import relay_agent_of
 from edge.journey.events import Note
 from edge.machines import NetbootPolicy
 from ipxe.binaries import BootPath, NoBinaryError
+from tink.limits.in_use import InUse
 
 _LAYOUTS: Final = 256
 """Layouts that are kept. A rack has a handful; what invented ones push out is learnt again from its next packet."""
@@ -148,15 +149,15 @@ class FastPath:
         self._take = reports.take
         self._leased = reports.leased
         # By length and the byte that in most packets is the message's type.
-        self._known: dict[int, list[_KnownLayout]] = {}
+        self._known: InUse[int, _KnownLayout] = InUse(_LAYOUTS, _LAYOUTS_OF_A_LENGTH)
+        self._alike = self._known.lists.get
         self._relays = destinations.relays
-        self._count = 0
 
     def answer(self, packet: bytes) -> Reply | None:
         """The offer or acknowledgement for a packet of port 67, or None: it has to be answered in full."""
         if len(packet) < _SHORTEST_BYTES:
             return None
-        for known in self._known.get(len(packet) << 8 | packet[242], ()):
+        for known in self._alike(len(packet) << 8 | packet[242], ()):
             fields = known.unpack(packet)
             if known.fixed(fields) == known.expected:
                 break
@@ -242,30 +243,9 @@ class FastPath:
         answer = reply.payload[242]  # our replies begin with options 53 and 54
         if (message_type, answer) not in _LEASES:
             return
-        alike = self._known.get(len(packet) << 8 | packet[242], [])
-        if any(known.fixed(known.unpack(packet)) == known.expected for known in alike):
+        key = len(packet) << 8 | packet[242]
+        if any(known.fixed(known.unpack(packet)) == known.expected for known in self._alike(key, ())):
             return
         layout = layout_of(packet, message)
-        if layout is None:
-            return
-        if len(alike) >= _LAYOUTS_OF_A_LENGTH:
-            del alike[0]
-            self._count -= 1
-        alike.append(_KnownLayout(layout, message, MessageType(answer), reply.payload[240:249]))
-        self._known[len(packet) << 8 | packet[242]] = alike
-        self._count += 1
-        if self._count > _LAYOUTS:
-            self._forget()
-
-    def _forget(self) -> None:
-        """Make room: layouts go that were not met since the last time."""
-        self._count = 0
-        for key, alike in list(self._known.items()):
-            kept = [known for known in alike if known.used]
-            if kept:
-                self._known[key] = kept
-                self._count += len(kept)
-            else:
-                del self._known[key]
-            for known in kept:
-                known.used = False
+        if layout is not None:
+            self._known.add(key, _KnownLayout(layout, message, MessageType(answer), reply.payload[240:249]))

@@ -13,14 +13,13 @@ import errno
 import logging
 import socket
 import struct
-from collections import defaultdict
+from collections.abc import Sequence
 
 from edge.dhcp.datagram import BROADCAST, SERVER_PORT, Received, Reply
 from edge.dhcp.responder import Responder
 from edge.dhcp.sockets.link import Link, NoLinkError
-from edge.dhcp.sockets.recvmmsg import ReceiveBuffers
 from edge.dhcp.wire import codec, options
-from edge.listener import Listener, advice, enlarge_buffer, udp_socket
+from edge.listener import Listener, ReceiveBuffers, Segments, advice, enlarge_buffer, udp_socket
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
@@ -33,12 +32,6 @@ _REPLACED_SECONDS = 0.1
 
 # linux/in.h, asm-generic/socket.h; those that the socket module does not name, or not before Python 3.12.
 _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
-
-_SOL_UDP = 17
-_UDP_SEGMENT = 103  # linux/udp.h
-_NO_SEGMENTS = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
-_MOST_SEGMENTS = 64  # UDP_MAX_SEGMENTS of kernels before 6.9; later ones take twice as many
-_MOST_BYTES = 65507  # of a UDP payload, which is what the kernel is given to take apart
 
 
 class DhcpServerError(Exception):
@@ -63,7 +56,8 @@ class Port:
         self._listeners: list[Listener[list[bytes]]] = []
         self._link: Link | None = None
         self._replies: list[Reply] = []
-        self._segments = True
+        what = f"DHCP on {interface}"
+        self._segments: Segments[Reply] = Segments(what, SERVER_PORT, self._try_to_send, self._send_together)
 
     def open(self) -> None:
         """Open the sockets and serve. Raises DhcpServerError."""
@@ -143,47 +137,14 @@ class Port:
                 replies.append(reply)
 
     def _send_all(self) -> None:
-        """Send the replies of a turn, those of one size to one relay with one system call.
-
-        Clients get theirs singly. They read frames, for they have no address yet; and where a virtual network card
-        segments UDP, frames are passed on to them that hold several replies.
-        """
+        """Send the replies of a turn."""
         replies = self._replies
-        if not replies:
-            return
-        self._replies = []
-        if len(replies) == 1 or not self._segments:
-            for reply in replies:
-                self._try_to_send(reply)
-            return
-        alike: defaultdict[tuple[int, str], list[Reply]] = defaultdict(list)
-        for reply in replies:
-            if reply.port == SERVER_PORT:
-                alike[len(reply.payload), reply.address].append(reply)
-            else:
-                self._try_to_send(reply)
-        for (size, _), group in alike.items():
-            most = min(_MOST_SEGMENTS, _MOST_BYTES // size)
-            for at in range(0, len(group), most):
-                self._send_group(group[at : at + most])
+        if replies:
+            self._replies = []
+            self._segments.send_all(replies)
 
-    def _send_group(self, group: list[Reply]) -> None:
-        """Send replies of one size to one relay. The kernel takes them apart, or they go singly."""
-        payload, address, port, _ = group[0]
-        refused = False
-        if len(group) > 1:
-            segment = (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", len(payload)))
-            payloads = [reply.payload for reply in group]
-            try:
-                self._unicast_socket.sendmsg(payloads, [segment], 0, (address, port))
-            except OSError as error:
-                refused = error.errno in _NO_SEGMENTS  # or they can't be sent at all, which is said below
-            else:
-                return
-        sent = [self._try_to_send(reply) for reply in group]
-        if refused and all(sent) and self._segments:
-            self._segments = False
-            log.info("DHCP on %s: this kernel or interface does not segment UDP; replies go singly", self._interface)
+    def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: Reply) -> None:
+        self._unicast_socket.sendmsg(payloads, ancillary, 0, (first.address, first.port))
 
     def _try_to_send(self, reply: Reply) -> bool:
         """Whether it was sent."""

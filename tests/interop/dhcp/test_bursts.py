@@ -11,7 +11,7 @@ import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
 from edge.dhcp import Reply
-from edge.dhcp.sockets.port import Port
+from edge.listener import Segments
 from tests.interop.conftest import Network
 from tests.interop.dhcp.conftest import DhcpLab
 
@@ -61,13 +61,13 @@ def burst(
     for number in range(MACHINES):
         dhcp.register(f"10.77.6.{100 + number}", mac(number), f"m-{number}")
     groups: list[int] = []
-    send_group = Port._send_group
+    send_group = Segments._send_group
 
-    def counted(port: Port, group: list[Reply]) -> None:
+    def counted(segments: Segments[Reply], group: list[Reply]) -> None:
         groups.append(len(group))
-        send_group(port, group)
+        send_group(segments, group)
 
-    monkeypatch.setattr(Port, "_send_group", counted)
+    monkeypatch.setattr(Segments, "_send_group", counted)
 
     def ask(port: int, giaddr: str = "0.0.0.0", flags: int = 0) -> tuple[dict[int, str], int]:
         with network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asker:
@@ -116,7 +116,7 @@ def test_kernel_that_does_not_segment_sends_singly_and_says_so_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr("edge.dhcp.sockets.port._UDP_SEGMENT", 0x7FFF)  # such a control message is EINVAL
+    monkeypatch.setattr("edge.listener.segments._UDP_SEGMENT", 0x7FFF)  # such a control message is EINVAL
     with network.serving(dhcp.start, "uvloop"):
         assert burst(67, giaddr=RELAY_IP)[0] == EXPECTED
         assert burst(67, giaddr=RELAY_IP)[0] == EXPECTED

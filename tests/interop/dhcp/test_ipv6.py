@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from edge.callers import Callers
-from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
-from edge.dhcp6.wire import MessageType6, Option, option
+from edge.dhcp6 import Dhcp6Server, Reply6, Responder6, Settings6, server_duid
+from edge.dhcp6.wire import MessageType6, Option, addresses_in, option, options, parse
+from edge.listener import Segments
 from edge.machines import Inventory, NetbootPolicy
 from edge.neighbour.arrivals import Arrivals
 from edge.neighbour.resolution import LinkLocalResolution
@@ -26,7 +27,7 @@ from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import CLIENT_MAC
-from tests.unit.dhcp6.harness import ask, ia
+from tests.unit.dhcp6.harness import ask, hardware, ia, relayed
 from tests.waiting import wait_until
 
 SERVER, CLIENT, NETWORK = "fd77:6::1", "fd77:6::50", IPv6Network("fd77:6::/64")
@@ -197,6 +198,43 @@ def test_dhclient_behind_a_relay_gets_its_reservation(network: Network, lab: Lab
             process.terminate()
             process.wait(10)
     assert got["new_ip6_address"] == "fd77:7::50"
+
+
+def test_machines_behind_a_relay_each_get_their_own_answer_of_those_sent_together(
+    network: Network, lab: Lab6, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay, machines = "fd77:6::2", 200
+    network.add_address(network.client, "eth0", f"{relay}/64")
+    for number in range(machines):
+        mac = f"02:00:00:00:06:{number:02x}"
+        lab.inventory.apply(hardware(f"m-{number}", mac, f"fd77:6::1:{number:x}"))
+    groups: list[int] = []
+    send_group = Segments._send_group
+
+    def counted(segments: Segments[Reply6], group: list[Reply6]) -> None:
+        groups.append(len(group))
+        send_group(segments, group)
+
+    monkeypatch.setattr(Segments, "_send_group", counted)
+    got = {}
+    with (
+        network.serving(lab.start, "uvloop"),
+        network.inside(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as asker,
+    ):
+        asker.bind((relay, 547))
+        asker.settimeout(20)
+        for number in range(machines):
+            peer = IPv6Address(f"fe80::ff:fe00:6{number:02x}")
+            solicit = ask(MessageType6.SOLICIT, ia(iaid=number.to_bytes(4, "big")))
+            asker.sendto(relayed(solicit, relay, peer), (SERVER, 547))
+        while len(got) < machines:
+            (inner,) = [value for code, value in options(asker.recv(2000)[34:]) if code == Option.RELAY_MSG]
+            answer, _ = parse(inner)
+            association = answer.get(Option.IA_NA)
+            assert association is not None
+            got[int.from_bytes(association[:4], "big")] = str(addresses_in(association)[0])
+    assert got == {number: str(IPv6Address(f"fd77:6::1:{number:x}")) for number in range(machines)}
+    assert 1 < max(groups) <= 64
 
 
 def test_stranger_gets_no_answer_and_the_operator_a_manifest(network: Network, lab: Lab6) -> None:

@@ -145,7 +145,7 @@ def test_a_flood_of_invented_machines_fills_neither_log_nor_memory(
         edge.send(packet[:28] + b"\x02\0" + number.to_bytes(4, "big") + packet[34:])
     assert len(edge.events) == 600
     assert edge.responder._replies.reservations == {}
-    assert edge.responder.fast_path._known == {}
+    assert edge.responder.fast_path._known.lists == {}
 
 
 def test_replies_of_servers_our_own_among_them_are_passed_over_in_silence(

@@ -105,8 +105,10 @@ def make(
     has_pending: Callable[[str, str], bool] | None = None,
     looks: bool = True,
     usual: BootPath = BootPath.IPXE,
+    fast_path: bool = True,
 ) -> Edge6:
-    """`looks`: neighbour discovery can tell who has an address. `usual` is --boot-path."""
+    """`looks`: neighbour discovery can tell who has an address. `usual` is --boot-path; `fast_path` as `Responder6` has
+    it."""
     inventory, events = Inventory(), []
     when = NetbootWhen.WORKFLOW if has_pending is not None else NetbootWhen.ALLOWED
     policy = NetbootPolicy(DhcpMode.RESERVATION, when, has_pending or (lambda _namespace, _name: True))
@@ -133,6 +135,7 @@ def make(
         lambda ip: edge.neighbours.get(ip),
         Quarantine(lambda: edge.now, changed=changed, family=IPV6),
         boot_path=edge.boot_paths.of,
+        fast_path=fast_path,
     )
     edge.__init__(inventory, responder, events, edge.boot_paths)  # type: ignore[misc]
     if looks:

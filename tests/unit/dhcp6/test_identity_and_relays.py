@@ -56,7 +56,7 @@ def test_answer_goes_back_through_each_relay_with_its_interface(edge: Edge6) -> 
     outer = relayed(inner, "::", IPv6Address("fe80::9"), option(Option.INTERFACE_ID, b"vlan7"), hops=1)
     reply = edge.send(outer, RELAY)
     assert reply is not None
-    assert (reply.address, reply.port) == (RELAY, 547)
+    assert (reply.address, reply.port) == (str(RELAY), 547)
     first = reply.payload
     assert first[:2] == bytes((M.RELAY_REPL, 1))
     assert first[2:34] == outer[2:34]

@@ -181,5 +181,5 @@ def test_stranger_is_met_with_silence_and_shown_with_a_manifest(make_edge: MakeE
 def test_reply_goes_to_the_client_on_its_own_port(edge: Edge6) -> None:
     reply = edge.send(EDK2_HTTP_SOLICIT)
     assert reply is not None
-    assert (reply.address, reply.port) == (LINK_LOCAL, 546)
+    assert (reply.address, reply.port) == (str(LINK_LOCAL), 546)
     assert EDK2_DUID in reply.payload

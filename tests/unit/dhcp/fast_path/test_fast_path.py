@@ -272,7 +272,7 @@ class _Calls:
 def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(
     edge: Edge, wire: Wire, captured: dict[str, bytes]
 ) -> None:
-    known = edge.responder.fast_path._known
+    known = edge.responder.fast_path._known.lists
     edge.responder.respond_in_full = calls = _Calls(edge.responder.respond_in_full)
     for _ in range(3):
         edge.send(captured["edk2_pxe_discover"])
@@ -284,7 +284,7 @@ def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(
             edge.send(captured["edk2_pxe_discover"])
     assert sum(map(len, known.values())) <= answers._LAYOUTS
     assert max(map(len, known.values())) <= answers._LAYOUTS_OF_A_LENGTH
-    assert edge.responder.fast_path._count == sum(map(len, known.values()))
+    assert len(edge.responder.fast_path._known) == sum(map(len, known.values()))
     assert calls.count == 1202  # that which is in use all the time was known all the time
     assert len(captured["edk2_pxe_discover"]) << 8 | 1 in known
     assert len(captured["edk2_pxe_request"]) << 8 | 3 not in known
@@ -299,7 +299,7 @@ def test_what_is_prepared_for_a_layout_is_bounded(
         mac = b"\x02" + number.to_bytes(2, "big") + b"\0\0\1"
         edge.inventory.apply(make_hardware(f"m{number}", mac.hex(":"), f"10.{number // 250}.{number % 250 + 1}.5"))
         edge.send(packet[:28] + mac + packet[34:])
-    (known,) = (known for alike in edge.responder.fast_path._known.values() for known in alike)
+    (known,) = (known for alike in edge.responder.fast_path._known.lists.values() for known in alike)
     assert len(known.networks) <= answers._NETWORKS_OF_A_LAYOUT
     assert len(known.shared) <= answers._MAKERS_OF_A_LAYOUT
 

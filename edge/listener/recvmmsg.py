@@ -1,4 +1,4 @@
-"""Many datagrams with one system call: the receiving side of the DHCP server's sockets.
+"""Many datagrams with one system call: the receiving side of the DHCP servers' sockets.
 
 When a row of racks is switched on, hundreds of packets wait at once. `recvmmsg` takes up to 64 of them together, and
 says by giving fewer that no more are there; Python's own `recvfrom` costs a call for each, one more to learn that there
@@ -13,8 +13,7 @@ import errno
 import mmap
 import os
 import socket
-import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 _MOST: Final = 64
 """Datagrams that are taken with one call; what waits behind them is taken in the next turn."""
@@ -42,10 +41,27 @@ class _Message(ctypes.Structure):
     _fields_ = (("header", _Header), ("length", ctypes.c_uint))
 
 
-_ADDRESS: Final = struct.Struct("!2xH4s8x")  # struct sockaddr_in, of which the family is known
 _WORD: Final = 4
 _WORDS_OF_MESSAGE: Final = ctypes.sizeof(_Message) // _WORD
 _LENGTH_AT: Final = _Message.length.offset // _WORD
+
+
+class _Form(NamedTuple):
+    """Where something stands in what the kernel writes of a family: of an address (struct sockaddr_in, sockaddr_in6)
+    and of ancillary data, which is the packet's destination alone (a struct cmsghdr, then struct in6_pktinfo).
+    """
+
+    name_size: int
+    port: slice
+    address: slice
+    control_size: int
+    destination: slice
+
+
+_FORMS: Final = {
+    socket.AF_INET: _Form(16, slice(2, 4), slice(4, 8), 0, slice(0, 0)),
+    socket.AF_INET6: _Form(28, slice(2, 4), slice(8, 24), socket.CMSG_SPACE(20), slice(16, 32)),
+}
 
 # PyDLL, not CDLL: giving up Python's lock and taking it again costs more than the call.
 _recvmmsg = ctypes.PyDLL(None, use_errno=True).recvmmsg
@@ -54,27 +70,42 @@ _recvmmsg.restype = ctypes.c_int
 
 
 class ReceiveBuffers:
-    """Room for the datagrams of one turn. May be used for several sockets in turn."""
+    """Room for the datagrams of one turn. May be used for several sockets of one family in turn.
 
-    def __init__(self, largest: int) -> None:
+    Sockets of IPv6 must have IPV6_RECVPKTINFO set, and no other option that adds ancillary data, before they are bound.
+    """
+
+    def __init__(self, largest: int, family: socket.AddressFamily = socket.AF_INET) -> None:
         """`largest`: bytes that are kept of one datagram; what is longer is cut, as `recvfrom` does."""
-        self._data = mmap.mmap(-1, _MOST * largest)  # gives bytes when it is sliced
-        self._names = (ctypes.c_char * (_ADDRESS.size * _MOST))()
+        self._family = family
+        self._form = form = _FORMS[family]
+        # Memory of this kind gives bytes when it is sliced.
+        self._data = mmap.mmap(-1, _MOST * largest)
+        self._names = mmap.mmap(-1, _MOST * form.name_size)
+        self._controls = mmap.mmap(-1, max(_MOST * form.control_size, 1))
         self._vectors = (_Vector * _MOST)()
         self._messages = (_Message * _MOST)()
-        data = ctypes.addressof(ctypes.c_char.from_buffer(self._data))
-        names, vectors = ctypes.addressof(self._names), ctypes.addressof(self._vectors)
+        data, names, controls = (
+            ctypes.addressof(ctypes.c_char.from_buffer(memory)) for memory in (self._data, self._names, self._controls)
+        )
+        vectors = ctypes.addressof(self._vectors)
         for number, message in enumerate(self._messages):
             self._vectors[number] = _Vector(data + number * largest, largest)
+            # The kernel writes the lengths of name and control anew, the same ones each time.
             message.header = _Header(
-                name=names + number * _ADDRESS.size,
-                name_length=_ADDRESS.size,
+                name=names + number * form.name_size,
+                name_length=form.name_size,
                 vectors=vectors + number * ctypes.sizeof(_Vector),
                 vector_count=1,
+                control=controls + number * form.control_size if form.control_size else None,
+                control_length=form.control_size,
             )
         self._where = ctypes.addressof(self._messages)
         self._starts = range(0, _MOST * largest, largest)
         self._lengths = memoryview(self._messages).cast("B").cast("I")[_LENGTH_AT::_WORDS_OF_MESSAGE]
+        self._addresses = _places(form.address, form.name_size)
+        self._ports = _places(form.port, form.name_size)
+        self._destinations = _places(form.destination, form.control_size)
 
     def receive(self, sock: socket.socket) -> list[bytes]:
         """The datagrams that wait, 64 at most. Raises OSError, BlockingIOError where there is none."""
@@ -88,7 +119,22 @@ class ReceiveBuffers:
         lengths: list[int] = self._lengths[:count].tolist()
         return [data[at : at + length] for at, length in zip(self._starts, lengths, strict=False)]
 
+    # Of the datagram of this number, from 0 on, among those that were received last:
+
+    def address(self, number: int) -> bytes:
+        """The address that it came from: four or sixteen bytes."""
+        return self._names[self._addresses[number]]
+
+    def destination(self, number: int) -> bytes:
+        """The address that it was sent to; empty for IPv4, of which that is not asked."""
+        return self._controls[self._destinations[number]]
+
     def source(self, number: int) -> tuple[str, int]:
-        """Address and port that the datagram of this number, from 0 on, came from."""
-        port, address = _ADDRESS.unpack_from(self._names, number * _ADDRESS.size)
-        return socket.inet_ntoa(address), port
+        """Address and port that it came from."""
+        port = int.from_bytes(self._names[self._ports[number]], "big")
+        return socket.inet_ntop(self._family, self.address(number)), port
+
+
+def _places(place: slice, size: int) -> list[slice]:
+    """The same place in each of many structures of `size` bytes that follow each other."""
+    return [slice(place.start + size * number, place.stop + size * number) for number in range(_MOST)]

@@ -9,8 +9,7 @@ import socket
 
 import pytest
 
-from edge import listener
-from edge.listener import Listener, advice
+from edge.listener import Listener, advice, turns
 from tests.waiting import until
 
 
@@ -64,7 +63,7 @@ async def test_storm_on_one_socket_lets_others_have_their_turn() -> None:
 async def test_receive_error_is_reported_and_the_service_goes_on(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(turns, "_PAUSE_SECONDS", 0.01)
     ours, theirs = pair()
     handled: list[bytes] = []
     errors = [OSError(errno.ENETDOWN, "Network is down")]
@@ -84,7 +83,7 @@ async def test_receive_error_is_reported_and_the_service_goes_on(
 
 
 async def test_stopping_while_it_rests_does_not_wake_it_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(turns, "_PAUSE_SECONDS", 0.01)
     ours, theirs = pair()
 
     def receive(_: socket.socket) -> bytes:

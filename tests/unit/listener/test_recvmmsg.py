@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge.dhcp.sockets.recvmmsg import ReceiveBuffers
+from edge.listener import ReceiveBuffers
 
 
 @pytest.fixture
@@ -80,3 +80,19 @@ def test_a_failure_of_the_network_is_told_by_its_number() -> None:
         with pytest.raises(ConnectionRefusedError) as refused:
             ReceiveBuffers(1500).receive(ours)
     assert refused.value.errno == errno.ECONNREFUSED
+
+
+def test_datagrams_of_ipv6_are_known_by_sender_and_by_where_they_were_sent_to() -> None:
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as ours:
+        ours.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        ours.bind(("::", 0))
+        senders = [socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) for _ in range(3)]
+        buffers, loopback = ReceiveBuffers(1500, socket.AF_INET6), socket.inet_pton(socket.AF_INET6, "::1")
+        for _ in range(2):  # the second time, everything has been written to once
+            for number, sender in enumerate(senders):
+                sender.sendto(bytes((number,)), ("::1", ours.getsockname()[1]))
+            assert buffers.receive(ours) == [b"\0", b"\1", b"\2"]
+            assert [buffers.source(at) for at in range(3)] == [("::1", each.getsockname()[1]) for each in senders]
+            assert [(buffers.address(at), buffers.destination(at)) for at in range(3)] == [(loopback, loopback)] * 3
+        for sender in senders:
+            sender.close()

@@ -1,0 +1,94 @@
+"""Many replies with one system call: the sending side of the DHCP servers' sockets.
+
+What is answered in one turn to one relay is mostly of one size, and then the kernel can take it apart (UDP_SEGMENT,
+Linux 4.18). Clients get theirs singly: where a virtual network card segments UDP, frames are passed on to them that
+hold several replies, and DHCP clients read frames.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+log = logging.getLogger(__name__)
+
+_SOL_UDP: Final = 17
+_UDP_SEGMENT: Final = 103  # linux/udp.h
+_NO_SEGMENTS: Final = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
+_MOST_SEGMENTS: Final = 64  # UDP_MAX_SEGMENTS of kernels before 6.9; later ones take twice as many
+_MOST_BYTES: Final = 65507  # of a UDP payload, which is what the kernel is given to take apart
+
+Ancillary = tuple[int, int, bytes]
+
+
+class Datagram(Protocol):
+    """A datagram to send to an address, as text, and a port."""
+
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+D = TypeVar("D", bound=Datagram)
+
+
+class Segments(Generic[D]):
+    """Sends the replies of a turn, those of one size to one relay with one system call."""
+
+    def __init__(
+        self,
+        what: str,
+        relay_port: int,
+        send: Callable[[D], bool],
+        send_together: Callable[[Sequence[bytes], list[Ancillary], D], object],
+    ) -> None:
+        """`what` names the server in log lines; what goes to `relay_port` may go together.
+
+        `send` sends one and says whether it was sent; `send_together` sends several payloads as one datagram with this
+        ancillary data to where the given one, which is the first of them, goes, and raises OSError.
+        """
+        self._what = what
+        self._relay_port = relay_port
+        self._send = send
+        self._send_together = send_together
+        self._possible = True
+
+    def send_all(self, replies: Sequence[D]) -> None:
+        """Send all of them, in any order."""
+        if len(replies) == 1 or not self._possible:
+            for reply in replies:
+                self._send(reply)
+            return
+        alike: defaultdict[tuple[int, str], list[D]] = defaultdict(list)
+        for reply in replies:
+            if reply.port == self._relay_port:
+                alike[len(reply.payload), reply.address].append(reply)
+            else:
+                self._send(reply)
+        for (size, _), group in alike.items():
+            most = min(_MOST_SEGMENTS, _MOST_BYTES // size)
+            for at in range(0, len(group), most):
+                self._send_group(group[at : at + most])
+
+    def _send_group(self, group: list[D]) -> None:
+        """Send replies of one size to one relay. The kernel takes them apart, or they go singly."""
+        refused = False
+        if len(group) > 1:
+            segment = (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", len(group[0].payload)))
+            try:
+                self._send_together([reply.payload for reply in group], [segment], group[0])
+            except OSError as error:
+                refused = error.errno in _NO_SEGMENTS  # or they can't be sent at all, which is said below
+            else:
+                return
+        sent = [self._send(reply) for reply in group]
+        if refused and all(sent) and self._possible:
+            self._possible = False
+            log.info("%s: this kernel or interface does not segment UDP; replies go singly", self._what)

@@ -1,0 +1,460 @@
+"""The fast way and the full one give the same bytes for the same packets, whatever happened before.
+
+Two edges hear the same; one answers known layouts by `edge.dhcp6.fast_path`, the other everything in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import IPv6Address, IPv6Network
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge.dhcp6 import Received6, wire
+from edge.dhcp6.fast_path import answers
+from edge.dhcp6.wire import MessageType6 as M
+from edge.dhcp6.wire import Option, option
+from edge.journey.events import Outcome
+from tests.unit.dhcp6.harness import (
+    EDK2_DUID,
+    EDK2_HTTP_SOLICIT,
+    EDK2_PXE_SOLICIT,
+    EDK2_STACK_SOLICIT,
+    SERVER_ID,
+    Edge6,
+    MakeEdge6,
+    addresses,
+    ask,
+    hardware,
+    ia,
+    relayed,
+)
+from tink.api.annotations import BOOT_PATH_ANNOTATION
+
+MACS = [bytes.fromhex(each) for each in ("525400fa002a", "525400fa002b", "b827eb000001")]
+STRANGER = bytes.fromhex("020000000009")
+IPS = ["fd00:77::50", "fd00:77::51", "fd00:88::52"]
+RELAYS = ["fd00:77::2", "fd00:77::3", "fd00:88::2", "2001:db8::9", "fe80::2"]
+LINKS = ["fd00:77::2", "fd00:77::77", "fd00:88::2", "fd00:99::1", "::", "fe80::2"]
+PRIVATE = IPv6Address("fe80::1c2d:3e4f:5a6b:7c8d")
+OTHER_SERVER = option(Option.SERVERID, b"\0\3\0\1ABCDEF")
+WANTED = option(Option.ORO, b"\0\x17\0\x18\0\x52")
+ROM = b"".join(option(code, value) for code, value in wire.options(EDK2_PXE_SOLICIT[4:]) if code not in (1, 3))
+IPXE = ROM + option(Option.USER_CLASS, b"\0\4iPXE")
+SYSTEM = WANTED + option(Option.ELAPSED_TIME, b"\0\0") + option(39, b"\0\4node")
+
+MESSAGES = [
+    EDK2_PXE_SOLICIT,
+    EDK2_HTTP_SOLICIT,
+    EDK2_STACK_SOLICIT,
+    ask(M.REQUEST, SERVER_ID, ia(IPS[0]), ROM),
+    ask(M.REQUEST, SERVER_ID, ia(), IPXE),
+    ask(M.SOLICIT, ia(), IPXE),
+    ask(M.SOLICIT, ia(), option(Option.RAPID_COMMIT, b""), SYSTEM),
+    ask(M.SOLICIT, ia(iaid=b"abcd"), ia(IPS[0], iaid=b"efgh"), SYSTEM),
+    ask(M.REQUEST, SERVER_ID, ia(IPS[0]), SYSTEM),
+    ask(M.RENEW, SERVER_ID, ia(IPS[0]), ROM),
+    ask(M.REBIND, ia(IPS[0]), SYSTEM),
+    ask(M.INFORMATION_REQUEST, WANTED),
+    ask(M.INFORMATION_REQUEST, SERVER_ID, ROM),
+    ask(M.INFORMATION_REQUEST, option(Option.USER_CLASS, b"\0\4iPXE")),
+    ask(M.CONFIRM, ia(IPS[0])),
+    ask(M.RELEASE, SERVER_ID, ia(IPS[0])),
+    ask(M.DECLINE, SERVER_ID, ia(IPS[0])),
+]
+"""Of the first machine; the last three are never answered the fast way."""
+NAMES = [
+    "pxe", "http", "firmware", "pxe-request", "ipxe-request", "ipxe", "rapid", "two", "request", "renew", "rebind",
+    "information", "rom-information", "ipxe-information",
+]  # fmt: skip
+
+
+def link_local(mac: bytes) -> IPv6Address:
+    return IPv6Address(b"\xfe\x80" + bytes(6) + bytes((mac[0] ^ 2,)) + mac[1:3] + b"\xff\xfe" + mac[3:])
+
+
+def duid(mac: bytes, kind: int = 3) -> bytes:
+    return bytes((0, kind, 0, 1)) + (b"time" if kind == 1 else b"") + mac
+
+
+def ways(packet: bytes, mac: bytes, relay: str = RELAYS[0], link: str = LINKS[0]) -> list[tuple[bytes, IPv6Address]]:
+    """The ways by which the message of a client with this MAC may come: what arrives, and where it comes from."""
+    peer, source, port = link_local(mac), IPv6Address(relay), option(Option.INTERFACE_ID, b"eth7")
+    named, timed = (_with_duid(packet, duid(mac, kind)) for kind in (3, 1))
+    said = option(Option.CLIENT_LINKLAYER_ADDR, b"\0\1" + mac)
+    return [
+        (packet, peer),
+        (relayed(packet, link, peer, port), source),
+        (relayed(packet, link, PRIVATE, said, option(37, b"\0\0\0\1" + mac)), source),
+        (relayed(named, link, PRIVATE), source),
+        (relayed(timed, link, IPv6Address(relay), port), source),
+        (relayed(relayed(packet, "::", peer, port), link, IPv6Address("fe80::9"), port, hops=1), source),
+        (relayed(relayed(packet, link, peer), "2001:db8::1", IPv6Address("fd00:77::7"), port, hops=1), source),
+    ]
+
+
+def _with_duid(packet: bytes, other: bytes) -> bytes:
+    at = packet.find(option(Option.CLIENTID, EDK2_DUID)[:10])
+    return packet if at < 0 else packet[:at] + option(Option.CLIENTID, other) + packet[at + 22 :]
+
+
+def machine(number: int, kind: int = 0) -> dict[str, Any]:
+    """The machine of that number; `kind` picks one of a few settings of it."""
+    made = hardware(f"m{number}", MACS[number].hex(":"), IPS[0] if kind == 7 else IPS[number])
+    interface = made["spec"]["networkInterfaces"][MACS[number].hex(":")]
+    dhcp = interface["dhcp"]
+    changes: list[Callable[[], None]] = [
+        lambda: None,
+        lambda: dhcp["ipv6"].update(nameservers=["fd00:77::1", "fd00:77::3"]),
+        lambda: dhcp["ipv6"].update(prefixLength=48),
+        lambda: dhcp.update(hostname="short", leaseTimeSeconds=0xFFFFFFFF),
+        lambda: dhcp["ipv6"].update(nameservers=[]),
+        lambda: interface.update(disableNetboot=True),
+        lambda: interface.update(disableDhcp=True),
+    ]
+    if kind < len(changes):
+        changes[kind]()
+    if kind >= 9:
+        made["metadata"]["annotations"] = {BOOT_PATH_ANNOTATION: ("uki", "ipxe", "grub")[kind - 9]}
+        made["spec"]["osie"] = {"name": f"hook-{number}"}
+    return made
+
+
+def altered(packet: bytes, number: int) -> bytes:
+    """The same message of another machine, and of another moment."""
+    packet = packet[:1] + bytes((number,)) * 3 + packet[4:]
+    return packet.replace(EDK2_DUID, EDK2_DUID[:-1] + bytes((number,))).replace(
+        IPv6Address(IPS[0]).packed, IPv6Address(IPS[number]).packed
+    )
+
+
+class Pair:
+    """An edge that answers the fast way, and one that answers in full."""
+
+    def __init__(self, make_edge: MakeEdge6, *objects: dict[str, Any], **more: Any) -> None:
+        self.fast, self.full = (make_edge(*objects, fast_path=fast, **more) for fast in (True, False))
+        self.edges = (self.fast, self.full)
+        assert self.fast.responder.fast_path is not None
+        self.calls = calls = _Calls(self.fast.responder.fast_path.answer)
+        self.fast.responder.fast_path.answer = calls  # type: ignore[method-assign]
+
+    def send(self, packet: bytes, source: IPv6Address, *, alone: bool = False) -> bytes | None:
+        """What both answer. They must be of one mind."""
+        fast, full = (edge.responder.respond(packet, Received6(source, 546, alone)) for edge in self.edges)
+        assert fast == full, (packet.hex(), source)
+        return fast.payload if fast is not None else None
+
+    def agree(self) -> None:
+        """They have told the same, and remember the same."""
+        assert self.fast.events == self.full.events
+        assert self.fast.quarantined == self.full.quarantined
+        assert len({frozenset(edge.responder.declined.acknowledged.lately) for edge in self.edges}) == 1
+
+
+class _Calls:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.count = 0
+        self.answered = 0
+
+    def __call__(self, *arguments: Any, **more: Any) -> Any:
+        self.count += 1
+        result = self._function(*arguments, **more)
+        self.answered += result is not None
+        return result
+
+
+def test_all_kinds_of_messages_get_the_same_bytes_by_all_ways(make_edge: MakeEdge6) -> None:
+    networks = (IPv6Network("fd00:77::/64"),)
+    pair = Pair(make_edge, *(machine(number, number) for number in range(3)), networks=networks)
+    for message in MESSAGES:
+        for _ in range(2):
+            for number, mac in enumerate(MACS):
+                for relay in RELAYS:
+                    for link in LINKS:
+                        for packet, source in ways(altered(message, number), mac, relay, link):
+                            for alone in (False, True):
+                                pair.send(packet, source, alone=alone)
+                            pair.fast.now = pair.full.now = pair.fast.now + 0.01
+    pair.agree()
+    assert pair.calls.answered > pair.calls.count / 5
+
+
+@pytest.mark.parametrize("message", MESSAGES[:-3], ids=NAMES)
+@pytest.mark.parametrize("way", range(7))
+def test_what_another_machine_sends_is_answered_the_fast_way(make_edge: MakeEdge6, message: bytes, way: int) -> None:
+    pair = Pair(make_edge, machine(0), machine(1))
+    for number in range(2):  # heard before, so that both are compiled
+        pair.send(*ways(altered(EDK2_STACK_SOLICIT, number), MACS[number])[0])
+    pair.fast.responder.respond_in_full = full = _Calls(  # type: ignore[method-assign]
+        pair.fast.responder.respond_in_full
+    )
+    for number in (0, 1, 0, 1):
+        packet, source = ways(altered(message, number), MACS[number])[way]
+        answer = pair.send(packet, source)
+        assert answer is not None
+        if message[0] != M.INFORMATION_REQUEST:
+            inner, _ = wire.parse(_inner(answer))
+            assert {ip for ip, *_ in addresses(inner)} == {IPS[number]}
+    pair.agree()
+    assert full.count <= 1
+
+
+def _inner(packet: bytes) -> bytes:
+    while packet[0] == M.RELAY_REPL:
+        packet = next(value for code, value in wire.options(packet[34:]) if code == Option.RELAY_MSG)
+    return packet
+
+
+@pytest.mark.parametrize("message", MESSAGES[:-3], ids=NAMES)
+@pytest.mark.parametrize("way", range(7))
+def test_every_single_byte_that_differs_is_minded(make_edge: MakeEdge6, message: bytes, way: int) -> None:
+    pair = Pair(make_edge, machine(0), machine(1), machine(2))
+    packet, source = ways(message, MACS[0])[way]
+    for number in (0, 1, 0, 1):
+        assert pair.send(*ways(altered(message, number), MACS[number])[way])
+    for at in range(len(packet)):
+        for flip in (0x01, 0x80):
+            pair.send(packet[:at] + bytes((packet[at] ^ flip,)) + packet[at + 1 :], source)
+            pair.fast.now = pair.full.now = pair.fast.now + 61  # so that what is told once a minute is told again
+        assert pair.send(packet, source)
+    for bit in range(128):
+        pair.send(packet, IPv6Address(int(source) ^ 1 << bit))
+    pair.agree()
+
+
+ODD = {
+    "nine associations": ask(M.SOLICIT, *[ia(iaid=bytes((0, 0, 0, number))) for number in range(9)]),
+    "short association": ask(M.SOLICIT, ia(), option(Option.IA_NA, b"iaid1234567")),
+    "two DUIDs": ask(M.SOLICIT, option(Option.CLIENTID, b"\0\2other"), ia()),
+    "no DUID": b"\x0babc" + WANTED,
+    "empty DUID": b"\x0babc" + option(Option.CLIENTID, b"") + WANTED,
+    "DUID of another make": ask(M.SOLICIT, ia(), client=b"\0\2\0\1" + MACS[0]),
+    "prefix": ask(M.SOLICIT, ia(), option(Option.IA_PD, b"iaid" + bytes(8))),
+}
+
+
+@pytest.mark.parametrize("message", ODD.values(), ids=ODD)
+def test_odd_messages_get_the_same_answers(make_edge: MakeEdge6, message: bytes) -> None:
+    pair = Pair(make_edge, machine(0), machine(1))
+    ports = option(Option.INTERFACE_ID, b"one") + option(Option.INTERFACE_ID, b"two")
+    says = [option(Option.CLIENT_LINKLAYER_ADDR, b"\0\1" + mac) for mac in MACS]
+    for _ in range(2):
+        for number in range(2):
+            for packet, source in ways(altered(message, number), MACS[number]):
+                pair.send(packet, source)
+            for twice in (ports, says[number] + says[0], says[0] + says[number], says[number][:-1] + ports):
+                packet = relayed(altered(message, number), LINKS[0], link_local(MACS[number]), twice)
+                pair.send(packet, IPv6Address(RELAYS[0]))
+    pair.agree()
+
+
+def test_relay_in_a_network_that_holds_groups_is_asked_who_it_is(make_edge: MakeEdge6) -> None:
+    wide = machine(0)
+    wide["spec"]["networkInterfaces"][MACS[0].hex(":")]["dhcp"]["ipv6"]["prefixLength"] = 1
+    pair = Pair(make_edge, wide)
+    packet = relayed(EDK2_PXE_SOLICIT, "fd00:77::2", link_local(MACS[0]))
+    for source in ("fd00:77::2", "fd00:77::2", "ff02::1", "fe80::9"):
+        answer = pair.send(packet, IPv6Address(source))
+        assert (answer is None) == (source == "ff02::1")
+
+
+@st.composite
+def packets(draw: st.DrawFn) -> tuple[bytes, IPv6Address]:
+    """A client's packet, mostly well formed, with the things altered that an answer may depend on."""
+    message = draw(st.sampled_from(MESSAGES))
+    found = list(wire.options(message[4:]))
+    values: dict[int, st.SearchStrategy[bytes]] = {
+        Option.SERVERID: st.sampled_from([SERVER_ID[4:], SERVER_ID[4:], OTHER_SERVER[4:], b""]),
+        Option.CLIENTID: st.sampled_from([*map(duid, MACS), duid(MACS[1], 1), EDK2_DUID, b"\0\2x", b""]),
+        Option.IA_NA: st.sampled_from(
+            [ia(each)[4:] for each in IPS] + [ia(iaid=b"wxyz")[4:], ia(*IPS)[4:], b"", b"short", ia()[4:] + b"\0"]
+        ),
+        Option.IA_TA: st.sampled_from([b"iaid", b""]),
+        Option.IA_PD: st.sampled_from([b"iaid" + bytes(8), b""]),
+        Option.ORO: st.sampled_from([b"\0\x17", b"\0\x18", b"\0\x17\0\x18", b"", b"\0"]),
+        Option.ELAPSED_TIME: st.sampled_from([b"\0\0", b"\0\7", b"", b"\0"]),
+        Option.RAPID_COMMIT: st.just(b""),
+        Option.USER_CLASS: st.sampled_from([b"\0\4iPXE", b"\0\4x"]),
+        Option.CLIENT_ARCH_TYPE: st.sampled_from([b"\0\7", b"\0\x10", b"\0\0", b"\0\x0b"]),
+        39: st.sampled_from([b"\0\4node", b"\0\4host"]),
+    }
+    for code in draw(st.lists(st.sampled_from(sorted(values)), max_size=3)):
+        found.insert(draw(st.integers(0, len(found))), (code, draw(values[code])))
+        if draw(st.booleans()):
+            found = [each for at, each in enumerate(found) if each[0] not in [before for before, _ in found[:at]]]
+    for code in draw(st.lists(st.sampled_from([1, 2, 3, 6, 8, 14, 15, 16, 61]), max_size=1)):
+        found = [each for each in found if each[0] != code]
+    packet = bytearray(message[:1] + draw(st.binary(min_size=3, max_size=3)))
+    packet += b"".join(option(code, value) for code, value in found)
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        packet[draw(st.integers(0, len(packet) - 1))] = draw(st.integers(0, 255))
+    return draw(come(bytes(packet), draw(st.sampled_from([*MACS, *MACS, STRANGER]))))
+
+
+@st.composite
+def come(draw: st.DrawFn, message: bytes, mac: bytes) -> tuple[bytes, IPv6Address]:
+    relay, link = draw(st.sampled_from(RELAYS)), draw(st.sampled_from(LINKS))
+    packet, source = draw(st.sampled_from(ways(message, mac, relay, link)))
+    if draw(st.integers(0, 4)) == 0:
+        source = draw(st.sampled_from([PRIVATE, *map(IPv6Address, [*IPS, "ff02::1", "::", "::1"])]))
+    at = draw(st.integers(0, 3 * len(packet)))
+    if at < len(packet):
+        packet = packet[:at] + draw(st.binary(min_size=1, max_size=1)) + packet[at + 1 :]
+    return packet, source
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_known_packets_get_the_answer_that_they_would_get_in_full(make_edge: MakeEdge6, data: st.DataObject) -> None:
+    work = [True]
+    networks = data.draw(st.sampled_from([(), (IPv6Network("fd00:77::/64"),)]))
+    objects = [machine(number) for number in range(3)]
+    pair = Pair(make_edge, *objects, networks=networks, has_pending=lambda *_name: work[0])
+    sent: list[tuple[bytes, IPv6Address]] = []
+    for _ in range(data.draw(st.integers(4, 16))):
+        match data.draw(
+            st.sampled_from(["new", "new", "again", "again", "kin", "kin", "kin", "change", "decline", "work", "time"])
+        ):
+            case "change":
+                number, kind = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 11))
+                for edge in pair.edges:
+                    change = edge.inventory.remove if kind == 8 else edge.inventory.apply
+                    change(machine(number, kind))
+                continue
+            case "decline":
+                for edge in pair.edges:
+                    edge.send(ask(M.DECLINE, SERVER_ID, ia(IPS[0])), link_local(MACS[0]))
+                    edge.look("02:00:00:00:00:99")
+                continue
+            case "work":
+                work[0] = not work[0]
+                continue
+            case "time":
+                for edge in pair.edges:
+                    edge.now += 400
+                continue
+            case "again" if sent:
+                packet, source = data.draw(st.sampled_from(sent))
+            case "kin" if sent:  # the same firmware on another machine, or through another relay
+                packet, source = data.draw(st.sampled_from(sent))
+                new = data.draw(st.sampled_from([*MACS, STRANGER]))
+                for old in (*MACS, STRANGER):
+                    packet = packet.replace(link_local(old).packed, link_local(new).packed).replace(old, new)
+                    source = link_local(new) if source == link_local(old) else source
+                for address in IPS:
+                    other = IPv6Address(data.draw(st.sampled_from([address, *IPS]))).packed
+                    packet = packet.replace(IPv6Address(address).packed, other)
+            case _:
+                packet, source = data.draw(packets())
+        sent.append((packet, source))
+        pair.send(packet, source, alone=data.draw(st.sampled_from([False, False, False, True])))
+        pair.agree()
+
+
+def test_address_in_quarantine_is_not_given_the_fast_way(make_edge: MakeEdge6) -> None:
+    pair = Pair(make_edge, machine(0))
+    solicit, renew = EDK2_PXE_SOLICIT, ask(M.RENEW, SERVER_ID, ia(IPS[0]))
+    for packet in (solicit, solicit, renew, renew):
+        assert pair.send(packet, link_local(MACS[0])) is not None
+    for edge in pair.edges:
+        edge.send(ask(M.DECLINE, SERVER_ID, ia(IPS[0])), link_local(MACS[0]))
+        edge.look("02:00:00:00:00:99")
+    assert pair.send(solicit, link_local(MACS[0])) is None
+    assert pair.send(renew, link_local(MACS[0])) is not None
+    for edge in pair.edges:
+        edge.now += 700
+    assert pair.send(solicit, link_local(MACS[0])) is not None
+    pair.agree()
+
+
+def test_without_the_fast_path_everything_is_answered_in_full(make_edge: MakeEdge6) -> None:
+    edge = make_edge(machine(0), fast_path=False)
+    edge.responder.respond_in_full = calls = _Calls(edge.responder.respond_in_full)  # type: ignore[method-assign]
+    for _ in range(3):
+        assert edge.send(EDK2_PXE_SOLICIT) is not None
+    assert edge.responder.fast_path is None
+    assert calls.answered == 3
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_machines_boot_by_the_path_of_their_own_hardware(make_edge: MakeEdge6, order: tuple[int, ...]) -> None:
+    pair = Pair(make_edge, machine(0), machine(1, 9), machine(2, 9))
+    files = [b"snponly.efi", b"osie/hook-1/uki.efi", b"osie/hook-2/uki.efi"]
+    for number in order * 3:
+        packet = relayed(altered(EDK2_PXE_SOLICIT, number), "::", link_local(MACS[number]))
+        answer = pair.send(packet, IPv6Address(RELAYS[0]))
+        assert answer is not None
+        assert wire.parse(_inner(answer))[0].get(Option.BOOTFILE_URL) == b"tftp://[fd00:77::1]/" + files[number]
+    pair.agree()
+    assert pair.calls.answered == 8  # all but the first
+
+
+@pytest.mark.parametrize("message", [EDK2_PXE_SOLICIT, EDK2_HTTP_SOLICIT, MESSAGES[5]], ids=["pxe", "http", "ipxe"])
+def test_machine_whose_work_is_done_is_refused_the_fast_way_too(make_edge: MakeEdge6, message: bytes) -> None:
+    work = [True]
+    pair = Pair(make_edge, machine(0), machine(1, 5), has_pending=lambda *_name: work[0])
+    told = set()
+    for _ in range(2):
+        for _ in range(3):
+            told.add(pair.send(message, link_local(MACS[0])))
+            assert pair.send(altered(message, 1), link_local(MACS[1])) is not None
+        work[0] = False
+    pair.agree()
+    assert len(told) == (1 if message is MESSAGES[5] else 2)  # the script says it itself
+    assert any(event.outcome is Outcome.REFUSED and event.mac == MACS[0].hex(":") for event in pair.fast.events)
+
+
+def test_peer_address_that_tells_the_mac_comes_before_the_duid(make_edge: MakeEdge6) -> None:
+    pair = Pair(make_edge, machine(0), machine(1))
+    source = IPv6Address(RELAYS[0])
+    named = _with_duid(EDK2_STACK_SOLICIT, duid(MACS[0]))
+    for peer, ip in ((PRIVATE, IPS[0]), (PRIVATE, IPS[0]), (link_local(MACS[1]), IPS[1]), (PRIVATE, IPS[0])):
+        answer = pair.send(relayed(named, LINKS[0], peer), source)
+        assert answer is not None
+        assert [each for each, *_ in addresses(wire.parse(_inner(answer))[0])] == [ip]
+
+
+def test_bound_on_answers_holds_for_both_ways_together(make_edge: MakeEdge6) -> None:
+    pair = Pair(make_edge, machine(0))
+    packet = relayed(EDK2_PXE_SOLICIT, "fd00:77::2")
+    answered = sum(pair.send(packet, IPv6Address("2001:db8::9")) is not None for _ in range(1200))
+    assert answered == 1000
+    assert pair.calls.answered == 999
+    assert all(pair.send(packet, IPv6Address("fd00:77::2")) for _ in range(1200))
+
+
+def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(edge: Edge6) -> None:
+    fast_path = edge.responder.fast_path
+    assert fast_path is not None
+    edge.responder.respond_in_full = calls = _Calls(edge.responder.respond_in_full)  # type: ignore[method-assign]
+    for _ in range(3):
+        edge.send(EDK2_PXE_SOLICIT)
+        edge.send(EDK2_HTTP_SOLICIT)
+    known = fast_path._known
+    assert len(known) == 2
+    for number in range(1200):
+        edge.now += 0.1
+        edge.send(ask(M.SOLICIT, ia(), option(17, b"%05d" % number + b"x" * (number % 90))))
+        if number % 50 == 0:
+            edge.send(EDK2_PXE_SOLICIT)
+    assert len(known) == sum(map(len, known.lists.values())) <= answers._LAYOUTS
+    assert max(map(len, known.lists.values())) <= answers._LAYOUTS_OF_A_LENGTH
+    assert calls.count == 1202  # that which is in use all the time was known all the time
+    assert len(EDK2_PXE_SOLICIT) in known.lists
+
+
+def test_networks_of_a_layout_are_bounded(make_edge: MakeEdge6) -> None:
+    edge = make_edge()
+    for number in range(600):
+        mac = b"\x02\0\0\0" + number.to_bytes(2, "big")
+        edge.inventory.apply(hardware(f"m{number}", mac.hex(":"), f"fd00:{number + 1:x}::50"))
+        edge.now += 0.1
+        assert edge.send(EDK2_PXE_SOLICIT, link_local(mac)) is not None
+        assert edge.send(EDK2_PXE_SOLICIT, link_local(mac)) is not None
+    assert edge.responder.fast_path is not None
+    (known,) = edge.responder.fast_path._known.lists[len(EDK2_PXE_SOLICIT)]
+    assert len(known.networks) <= answers._NETWORKS_OF_A_LAYOUT
