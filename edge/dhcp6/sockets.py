@@ -42,7 +42,6 @@ class Dhcp6Server:
         self._scope = 0
         self._listener: Listener[list[bytes]] | None = None
         self._buffers = ReceiveBuffers(MAX_MESSAGE_BYTES + 1, socket.AF_INET6)
-        self._replies: list[Reply6] = []
         what = f"DHCPv6 on {interface}"
         self._segments: Segments[Reply6] = Segments(what, SERVER_PORT, self._try_to_send, self._send_together)
         self._prober: NeighbourProber | None = None
@@ -62,7 +61,7 @@ class Dhcp6Server:
                 raise Dhcp6ServerError(problem) from error
             raise Dhcp6ServerError(advice(problem, error, port=SERVER_PORT, without="without --ipv6")) from error
         receive, answer = self._buffers.receive, self._answer
-        self._listener = Listener(sock, what, receive, answer, per_turn=1, after_turn=self._send_all)
+        self._listener = Listener(sock, what, receive, answer, per_turn=1, after_turn=self._segments.send_all)
         self._listener.start()
         self._prober = NeighbourProber(self._interface, self._responder.declined)
         self._prober.start()
@@ -94,7 +93,7 @@ class Dhcp6Server:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, request)
 
     def _answer(self, _sock: socket.socket, packets: list[bytes]) -> None:
-        fast_path, buffers, replies = self._fast_path, self._buffers, self._replies
+        fast_path, buffers, replies = self._fast_path, self._buffers, self._segments.waiting
         for number, packet in enumerate(packets):
             source, alone = buffers.address(number), buffers.destination(number)[0] != _MULTICAST
             try:
@@ -108,13 +107,6 @@ class Dhcp6Server:
                 continue
             if reply is not None:
                 replies.append(reply)
-
-    def _send_all(self) -> None:
-        """Send the replies of a turn."""
-        replies = self._replies
-        if replies:
-            self._replies = []
-            self._segments.send_all(replies)
 
     def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: Reply6) -> None:
         if self._listener is not None:

@@ -59,9 +59,15 @@ class Segments(Generic[D]):
         self._send = send
         self._send_together = send_together
         self._possible = True
+        self.waiting: list[D] = []
+        """The replies of this turn."""
 
-    def send_all(self, replies: Sequence[D]) -> None:
-        """Send all of them, in any order."""
+    def send_all(self) -> None:
+        """Send all that are `waiting`, in any order: at the end of a turn."""
+        replies = self.waiting
+        if not replies:
+            return
+        self.waiting = []
         if len(replies) == 1 or not self._possible:
             for reply in replies:
                 self._send(reply)

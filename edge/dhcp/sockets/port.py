@@ -55,7 +55,6 @@ class Port:
         self._buffers = ReceiveBuffers(codec.MAX_PACKET_BYTES + 1)
         self._listeners: list[Listener[list[bytes]]] = []
         self._link: Link | None = None
-        self._replies: list[Reply] = []
         what = f"DHCP on {interface}"
         self._segments: Segments[Reply] = Segments(what, SERVER_PORT, self._try_to_send, self._send_together)
 
@@ -107,7 +106,9 @@ class Port:
     def _listen(self, sock: socket.socket) -> None:
         what = f"DHCP on {self._interface} port {self._number}"
         receive, answer = self._buffers.receive, self._answer
-        listener: Listener[list[bytes]] = Listener(sock, what, receive, answer, per_turn=1, after_turn=self._send_all)
+        listener: Listener[list[bytes]] = Listener(
+            sock, what, receive, answer, per_turn=1, after_turn=self._segments.send_all
+        )
         listener.start()
         self._listeners.append(listener)
 
@@ -121,7 +122,7 @@ class Port:
             return None
 
     def _answer(self, _sock: socket.socket, packets: list[bytes]) -> None:
-        fast_path, replies = self._fast_path, self._replies
+        fast_path, replies = self._fast_path, self._segments.waiting
         for number, packet in enumerate(packets):
             try:
                 reply = fast_path.answer(packet) if fast_path is not None else None
@@ -135,13 +136,6 @@ class Port:
                 continue
             if reply is not None:
                 replies.append(reply)
-
-    def _send_all(self) -> None:
-        """Send the replies of a turn."""
-        replies = self._replies
-        if replies:
-            self._replies = []
-            self._segments.send_all(replies)
 
     def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: Reply) -> None:
         self._unicast_socket.sendmsg(payloads, ancillary, 0, (first.address, first.port))
