@@ -19,12 +19,22 @@ from pathlib import Path
 
 from aiohttp import web
 
-from edge.callers import Caller, Callers, ForwardedError, MediumTokens, MetadataTokens, Networks, RequestCallers, dotted
+from edge.callers import (
+    Caller,
+    Callers,
+    ForwardedError,
+    MediumTokens,
+    MetadataTokens,
+    Networks,
+    RequestCallers,
+    dotted,
+    is_link_local,
+)
 from edge.http.boot.media import BootMedia
 from edge.http.boot.osie import OsieDownloads
 from edge.http.boot.scripts import BootScripts
 from edge.http.boot.signs import Signs
-from edge.http.context import Context, is_link_local, local_address, not_allowed, not_found, text
+from edge.http.context import Context, local_address, not_allowed, not_found, text
 from edge.http.depot import Depot
 from edge.http.files.body import BodySender
 from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings, not_to_keep

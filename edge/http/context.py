@@ -115,12 +115,6 @@ def local_address(request: web.Request) -> str:
     return dotted(str(name[0])) if isinstance(name, tuple) else ""
 
 
-def is_link_local(address: str) -> bool:
-    """Whether an address of ours is an IPv6 one of its link alone: no URL on it can be told to a machine, whose own
-    name of the link would be in it (RFC 6874)."""
-    return address.startswith("fe80:")
-
-
 def client_name(request: web.Request) -> str:
     """The first word of the User-Agent, `Cloud-Init/22.4.2`, fit for a log line."""
     return agent_name(request.headers.get("User-Agent", ""))

@@ -28,7 +28,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError, HttpRequestParser
 
-from edge.callers import dotted
+from edge.callers import dotted, is_link_local
 from edge.http.context import agent_name
 from tink.limits.newest import Newest
 
@@ -243,7 +243,8 @@ class FastPathConnection(asyncio.Protocol):
                 return []
             found.append((response, client))
             if isinstance(response, LiveResponse):
-                return found if len(found) == 1 and end == len(data) else []
+                alone = len(found) == 1 and end == len(data)
+                return found if alone and not is_link_local(self._local_address()) else []
             size += len(response.body)
             if size > MAX_AT_ONCE_BYTES and len(found) > 1:
                 return []
