@@ -80,6 +80,7 @@ def boot() -> Boot:
         uki: Path | None = None,
         within: float = 50,
         ipv6: bool = False,
+        relayed: bool = False,
         healthy: bool = True,
         typed: tuple[str, ...] = (),
     ) -> Report:
@@ -95,7 +96,8 @@ def boot() -> Boot:
             *(["--osie", str(osie)] if osie else []),
             *("--memory", str(memory)),
             *(["--host-clock"] if host_clock else []),
-            *(["--ipv6"] if ipv6 else []),
+            *(["--ipv6"] if ipv6 or relayed else []),
+            *(["--relayed"] if relayed else []),
             *(["--medium", medium] if medium else []),
             *(["--static"] if static else []),
             *(["--kernel", str(kernel)] if kernel is not None else []),
@@ -117,6 +119,11 @@ def boot() -> Boot:
     return run
 
 
+def assert_only_ipxe_spoke_ipv4(report: Report) -> None:
+    """Of a network that has IPv6 alone: iPXE asks for an IPv4 address, too, and nothing else may."""
+    assert report.dhcp == report.ipv4_packets <= 8, report
+
+
 def test_uefi_http_boot_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
     report = boot("uefi-http", "kernel ok")
     assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
@@ -134,15 +141,31 @@ def test_pxe_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot, ipxe: Pat
     """iPXE waits 15 s for a DHCPv4 server that is not there; no other part of it asks for one."""
     report = boot("uefi", "kernel ok", ipxe=ipxe, ipv6=True, within=100)
     assert [step for step in report.steps() if step.endswith("ok")] == ["dhcp ok", "tftp ok", "script ok", "kernel ok"]
-    assert report.ipv4_packets <= 8, "iPXE's DHCPDISCOVERs, and no more"
+    assert_only_ipxe_spoke_ipv4(report)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(270)
 def test_http_boot_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
-    """OVMF of 2022 tries HTTP Boot over IPv4 before, for a minute."""
-    report = boot("uefi-http", "kernel ok", ipv6=True, within=190)
+    report = boot("uefi-http", "kernel ok", ipv6=True, within=100)
     assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
+    assert_only_ipxe_spoke_ipv4(report)
+
+
+@pytest.mark.parametrize(
+    ("firmware", "steps"),
+    [
+        ("uefi", ["dhcp ok", "tftp info", "tftp ok", "script ok", "kernel ok"]),
+        ("uefi-http", ["dhcp ok", "binary ok", "script ok", "kernel ok"]),
+    ],
+)
+def test_machine_boots_over_ipv6_through_a_router_with_a_dhcpv6_relay(
+    boot: Boot, firmware: str, steps: list[str]
+) -> None:
+    """On a link that has no edge, so that all it is told leads over the router."""
+    report = boot(firmware, "kernel ok", relayed=True, within=100)
+    assert report.steps() == steps, report
+    assert report.shows("net0: fd31:78::10/64 gw fe80::", "http://[fd31:77::1]:7080/osie/stub/kernel"), report
+    assert_only_ipxe_spoke_ipv4(report)
 
 
 @pytest.mark.soak
