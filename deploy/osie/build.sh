@@ -220,6 +220,7 @@ if [ ! -e "$base/complete" ]; then
   install -D -m 0755 "$here/files/dhcp-lease" "$work/root/usr/lib/osie/dhcp-lease"
   install -D -m 0755 "$here/files/dhcp6-lease" "$work/root/usr/lib/osie/dhcp6-lease"
   install -D -m 0644 "$here/files/dhcpcd.conf" "$work/root/usr/lib/osie/dhcpcd.conf"
+  install -D -m 0644 "$here/files/dhcpcd-uki.conf" "$work/root/usr/lib/osie/dhcpcd-uki.conf"
   install -D -m 0755 "$here/files/after-workflow" "$work/root/usr/lib/osie/after-workflow"
   install -D -m 0644 "$here/files/process-one" "$work/root/usr/lib/osie/process-one"
   say "squashing"

@@ -4,6 +4,7 @@ PXE ROM    -> a boot program by TFTP, `tftp://[address]/name`
 HTTP Boot  -> the same by HTTP, and the class that says that the server can do that
 boot path uki -> either of them the OSIE itself, as one program
 iPXE       -> the URL of the machine's script
+our OSIE   -> the URL of its parameters, if it says who it is: one that was started as a UKI knows nothing of the edge
 firmware   -> nothing: UEFI's own network stack takes an address for itself where routers say "managed"
 refused    -> iPXE its script, which shows why; a ROM a file that it will not get, so that it goes on
 """
@@ -50,8 +51,8 @@ class Client6:
 
     @property
     def netboots(self) -> bool:
-        """Whether it is told what to boot."""
-        return self.stage not in (Stage.OPERATING_SYSTEM, Stage.FIRMWARE)
+        """Whether it is told what to boot, or, as the OSIE, where its parameters are."""
+        return self == OSIE or self.stage not in (Stage.OPERATING_SYSTEM, Stage.FIRMWARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,10 @@ class Boot6:
 
 NOTHING: Final = Boot6(shared=True)
 
+OSIE_CLASS: Final = b"tinkedge-osie"
+"""The user class of deploy/osie (its dhcpcd-uki.conf)."""
+OSIE: Final = Client6(Stage.OPERATING_SYSTEM, (), "the OSIE")
+
 
 def identify(message: Message6) -> Client6:
     """Who sent it."""
@@ -98,6 +103,8 @@ def _identify(vendor: bytes, user: bytes, architecture: bytes, bare: bool) -> Cl
     platform = architecture_name(architectures[0]).removesuffix(" HTTP") if architectures else "unnamed architecture"
     if any(each.startswith(b"iPXE") for each in classes(user)):  # it calls itself a PXEClient, too
         return Client6(Stage.IPXE, architectures, f"iPXE ({platform})")
+    if OSIE_CLASS in classes(user):
+        return OSIE
     for name in names:
         if name.startswith(b"HTTPClient"):
             return Client6(Stage.HTTP_ROM, architectures, f"{platform} {Stage.HTTP_ROM}")
@@ -137,6 +144,9 @@ class BootChoice6:
 
     def choose(self, machine: Machine, client: Client6) -> Boot6:
         """What `client` boots on `machine`."""
+        if client == OSIE:  # a machine that may not netboot is refused there, with the reason
+            url = f"{self._http}/auto/parameters"
+            return Boot6(_url(url), f"its parameters at {url}", shared=True)
         if not client.netboots:
             return NOTHING
         refusal = self._policy.decide(machine).reason

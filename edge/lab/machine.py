@@ -83,9 +83,14 @@ class MachineSettings:
     def switched_off(self) -> tuple[str, ...]:
         """OVMF's boot clients and protocols that are to be left out, so that none is waited for in vain."""
         if self.firmware.boots_by_http:
-            # OVMF's HTTP Boot over IPv6 fails where nothing was tried before it ("Unexpected network error").
-            return "IPv4PXESupport", "IPv6PXESupport"
+            return ("IPv4PXESupport", "IPv6PXESupport", *(("IPv4Support",) if self.ipv6 else ()))
         return ("IPv4PXESupport", "IPv4Support") if self.ipv6 else ()
+
+    @property
+    def menu_ms(self) -> int:
+        """How long OVMF waits for a key before it boots. Its HTTP Boot over IPv6 fails ("Unexpected network error")
+        where the card's link-local address is younger than its duplicate address detection takes."""
+        return 5000 if self.firmware.boots_by_http and self.ipv6 else 0
 
 
 # Where a processor says that it copies bytes quickly by one instruction (ERMS, FSRM), kernel and C library let it: TCG
@@ -186,6 +191,7 @@ class Machine:
                 for name in settings.switched_off
                 for word in ("-fw_cfg", f"name=opt/org.tianocore/{name},string=n")
             ),
+            *(("-boot", f"menu=on,splash-time={settings.menu_ms}") if settings.menu_ms else ()),
             *("-machine", "q35,smm=on" if is_secure else "q35", "-device", f"{card},romfile="),
             *(_GUARDED_VARIABLES if is_secure else ()),
             *self._flash(code),

@@ -83,7 +83,11 @@ class Rack:
         await run([*ip, network.tap, "up"])
         await run([*ip, network.bridge, "up"])
         if ":" in network.address:
-            self._ears = [_hear(network.bridge, protocol) for protocol in (_ETH_P_IP, _ETH_P_ARP)]
+            self.hear(network.bridge)
+
+    def hear(self, bridge: str) -> None:
+        """Count what comes in over this bridge, too (`ipv4_packets`)."""
+        self._ears += [_hear(bridge, protocol) for protocol in (_ETH_P_IP, _ETH_P_ARP)]
 
     def ipv4_packets(self) -> int:
         """How many packets of IPv4 and ARP have come in since the last call; of a rack that has IPv6 alone."""

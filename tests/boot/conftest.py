@@ -15,6 +15,7 @@ import pytest
 from edge.lab.build import default_cache
 
 LAB = [sys.executable, "-m", "edge.cli", "lab"]
+RELAYED_LAB = [sys.executable, "-m", "tests.boot.relayed_lab"]
 
 Run = Callable[..., "Outcome"]
 
@@ -56,12 +57,12 @@ def leftovers(mark: str) -> dict[str, set[str]]:
 def lab() -> Run:
     """Run a lab to its end and check that nothing of it is left on the host."""
 
-    def run(*arguments: str | Path, timeout: float = 240) -> Outcome:
+    def run(*arguments: str | Path, timeout: float = 240, relayed: bool = False) -> Outcome:
         mark = f"LAB_OF_THIS_TEST={secrets.token_hex(8)}"
         before = leftovers(mark)
         name, _, value = mark.partition("=")
         done = subprocess.run(
-            [*LAB, *map(str, arguments)],
+            [*(RELAYED_LAB if relayed else LAB), *map(str, arguments)],
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -1,13 +1,14 @@
 """Switch on one machine in a rack of its own, with `tinkedge up` and one Hardware, and tell what happened.
 
     python tests/boot/netboot.py --firmware uefi --until 'script sent' [--spec JSON] [--beside-dnsmasq] [--vlan N]
-        [--osie DIR] [--memory MIB] [--ipv6] [--host-clock] [--medium cdrom|usb] [--static] [--kernel FILE]
+        [--osie DIR] [--memory MIB] [--ipv6 [--relayed]] [--host-clock] [--medium cdrom|usb] [--static] [--kernel FILE]
         [--uki FILE] [--type COMMAND] [-- UP-FLAGS]
 
 A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
 or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
 match (null: none), `journey` and `screen`, and `dhcp`: how many packets of DHCP the machine sent. With `--medium` it
-starts from the edge's boot medium, fetched as a BMC does. Without --osie, the OSIE that the machine finds is a file
+starts from the edge's boot medium, fetched as a BMC does. With `--relayed`, the machine is on a link that has no edge,
+behind a router with a DHCPv6 relay. Without --osie, the OSIE that the machine finds is a file
 that no machine can start: what is tried here ends with it.
 """
 
@@ -39,6 +40,7 @@ from edge.journey.follow import follow
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
 from edge.lab.rack import IPV6, Rack, RackNetwork
 from edge.lab.shell import Daemon, run
+from tests.boot import relayed
 from tests.boot.boards import ARM64_KERNEL, Board, BoardMachine
 
 # linux/if_tun.h, if_packet.h, if_ether.h
@@ -86,9 +88,9 @@ class Watched:
             await asyncio.sleep(0.1)
 
 
-def manifests(directory: Path, spec: dict[str, Any], osie_dir: Path, *, ipv6: bool, has_uki: bool) -> None:
+def manifests(directory: Path, spec: dict[str, Any], osie_dir: Path, *, address6: str, has_uki: bool) -> None:
     dhcp: dict[str, Any] = {"ip": ADDRESS, "netmask": "255.255.255.0", "gateway": "172.31.77.1"}
-    dhcp = {"ipv6": {"address": ADDRESS6}} if ipv6 else dhcp
+    dhcp = {"ipv6": {"address": address6}} if address6 else dhcp
     hardware = {"networkInterfaces": {MAC: {"dhcp": dhcp} | spec.pop("interface", {})}, "osie": {"name": "stub"}} | spec
     osie = {"kernelUrl": f"file://{osie_dir}/kernel", "initrdUrl": f"file://{osie_dir}/initrd"}
     for kind, name, content in (("Hardware", "m1", hardware), ("OSIE", "stub", osie)):
@@ -118,16 +120,22 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     if arguments.uki is not None:
         shutil.copyfile(arguments.uki, osie_dir / "uki.efi")
     has_uki = arguments.uki is not None
-    manifests(objects, json.loads(arguments.spec), osie_dir, ipv6=arguments.ipv6, has_uki=has_uki)
+    address6 = (relayed.ADDRESS if arguments.relayed else ADDRESS6) if arguments.ipv6 else ""
+    manifests(objects, json.loads(arguments.spec), osie_dir, address6=address6, has_uki=has_uki)
+    if arguments.relayed:
+        await relayed.start_relay(rack, directory, stack)
     if arguments.vlan:
         await _start_trunk(network, arguments.vlan, stack)
     if arguments.beside_dnsmasq:
         await _start_dnsmasq(network, directory, stack)
     up = [sys.executable, "-m", "edge.cli", "up", "--data-dir", directory / "data", "--osie-dir", osie_dir]
-    up += ["--router-advertisements"]
-    if arguments.ipv6:
+    if arguments.relayed:  # no machine hears the edge itself
+        up += ["--interface", network.bridge, "--ipv6"]
+    elif arguments.ipv6:
+        up += ["--router-advertisements"]
         up += ["--interface", network.bridge, "--ipv6", "--ipv6-router", network.bridge]
     else:
+        up += ["--router-advertisements"]
         up += ["--interface", f"{network.bridge}={network.address}"]
     up += ["--manifests", objects, *arguments.up]
     log = directory / "up.log"
@@ -168,6 +176,8 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
         report["ipv4_packets"] = rack.ipv4_packets()
     if arguments.log:
         report["log"] = log.read_text().splitlines()[-60:]
+        if arguments.relayed:
+            report["router"] = (directory / "router.log").read_text().splitlines()[-60:]
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
     return watched
 
@@ -286,6 +296,7 @@ async def main() -> None:
     parser.add_argument("--memory", type=int, default=512)
     parser.add_argument("--log", action="store_true")
     parser.add_argument("--ipv6", action="store_true")
+    parser.add_argument("--relayed", action="store_true")
     parser.add_argument("--host-clock", action="store_true", help="as long as the edge waits, the firmware does, too")
     parser.add_argument("up", nargs="*")
     with tempfile.TemporaryDirectory(prefix="netboot-") as name:

@@ -13,6 +13,8 @@ BY_HAND: Final = "by hand"
 NOT_TRIED: Final = "not tried"
 
 NETBOOT, LAB = "tests/boot/test_netboot.py::", "tests/boot/test_lab.py::"
+RELAYED = f"{NETBOOT}test_machine_boots_over_ipv6_through_a_router_with_a_dhcpv6_relay"
+RELAYED_LAB = f"{LAB}test_machine_boots_over_ipv6_through_a_router_to_succeeded"
 BINARIES = "tests/unit/ipxe_binaries/test_binaries.py::"
 
 SEEN: Final[dict[str, tuple[str, ...]]] = {
@@ -25,7 +27,13 @@ SEEN: Final[dict[str, tuple[str, ...]]] = {
     "PXE with IPv4 and IPv6": (f"{LAB}test_machine_with_both_families_is_installed_and_has_an_address_of_each",),
     "BIOS, iPXE in the card's ROM": (BY_HAND,),
     "UEFI PXE, iPXE of Debian 13": (f"{NETBOOT}test_pxe_over_ipv6_gets_ipxe_its_script_and_the_kernel[new]",),
-    "HTTP Boot over IPv6": (f"{NETBOOT}test_http_boot_over_ipv6_gets_ipxe_its_script_and_the_kernel",),
+    "HTTP Boot, iPXE of Debian 12": (f"{LAB}test_machine_boots_by_http_over_ipv6_to_succeeded",),
+    "PXE through a router with a DHCPv6 relay": (f"{RELAYED}[pxe]", f"{RELAYED_LAB}[uefi-tftp]"),
+    "HTTP Boot through a router with a DHCPv6 relay": (
+        f"{RELAYED}[http]",
+        f"{RELAYED_LAB}[uefi-http-binary]",
+    ),
+    "PXE and HTTP Boot through the same router, shim and GRUB": (BY_HAND,),
     # U-Boot
     "2023.01, as it comes": (f"{NETBOOT}test_u_boot_gets_its_script_kernel_and_initrd_and_starts_the_kernel",),
     "2023.01, `dhcp; pxe get; pxe boot`": (BY_HAND,),
@@ -62,7 +70,8 @@ SEEN: Final[dict[str, tuple[str, ...]]] = {
         f"{NETBOOT}test_unsigned_uki_is_refused_with_the_reason_on_the_journey",
     ),
     "the same, UEFI HTTP Boot over IPv6": (
-        f"{NETBOOT}test_osie_as_one_signed_program_is_fetched_and_run_by_http_boot_over_ipv6",
+        f"{NETBOOT}test_osie_as_one_signed_program_finds_the_edge_over_ipv6[on the link]",
+        f"{NETBOOT}test_osie_as_one_signed_program_finds_the_edge_over_ipv6[relayed]",
     ),
     "OVMF 2022.11, Microsoft's keys, path `auto`": (
         f"{NETBOOT}test_machine_that_refuses_ipxe_is_found_out_and_goes_on_by_shim_and_grub",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,6 +82,33 @@ def test_machine_boots_over_ipv6_by_ipxe_to_succeeded(lab: Run) -> None:
     assert outcome.status == 0, outcome.shown + outcome.error
     assert in_order(("power", "dhcp", "tftp", "dhcp", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
     assert "agent connected from fd31:77::50" in outcome.shown
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_machine_boots_by_http_over_ipv6_to_succeeded(lab: Run) -> None:
+    outcome = lab("--firmware", "uefi-http", "--ipv6", "--ipxe-dir", Path(sys.prefix) / "ipxe-bookworm", timeout=360)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(("power", "dhcp", "binary", "dhcp", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
+    assert "agent connected from fd31:77::50" in outcome.shown
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("firmware", "first"), [("uefi", "tftp"), ("uefi-http", "binary")])
+def test_machine_boots_over_ipv6_through_a_router_to_succeeded(
+    lab: Run, tmp_path: Path, firmware: str, first: str
+) -> None:
+    examples = Path(__file__).resolve().parents[2] / "deploy" / "examples"
+    shutil.copy(examples / "template.yaml", tmp_path)
+    machine = (examples / "ipv6" / "machine.yaml").read_text()
+    (tmp_path / "machine.yaml").write_text(machine.replace("address: fd31:77::50", "address: fd31:78::50"))
+    arguments = ("--firmware", firmware, "--ipv6", "--ipxe-dir", Path(sys.prefix) / "ipxe-bookworm")
+    outcome = lab(*arguments, "--manifests", tmp_path, timeout=360, relayed=True)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(("power", "dhcp", first, "dhcp", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
+    assert "agent connected from fd31:78::50" in outcome.shown
+    print(outcome.shown)
 
 
 @pytest.mark.soak

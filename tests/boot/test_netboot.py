@@ -80,6 +80,7 @@ def boot() -> Boot:
         uki: Path | None = None,
         within: float = 50,
         ipv6: bool = False,
+        relayed: bool = False,
         healthy: bool = True,
         typed: tuple[str, ...] = (),
     ) -> Report:
@@ -95,7 +96,8 @@ def boot() -> Boot:
             *(["--osie", str(osie)] if osie else []),
             *("--memory", str(memory)),
             *(["--host-clock"] if host_clock else []),
-            *(["--ipv6"] if ipv6 else []),
+            *(["--ipv6"] if ipv6 or relayed else []),
+            *(["--relayed"] if relayed else []),
             *(["--medium", medium] if medium else []),
             *(["--static"] if static else []),
             *(["--kernel", str(kernel)] if kernel is not None else []),
@@ -117,6 +119,11 @@ def boot() -> Boot:
     return run
 
 
+def assert_ipv4_was_asked_for_and_no_more(report: Report) -> None:
+    """Of a network that has IPv6 alone: iPXE and a UKI's OSIE ask for an IPv4 address, too, and nothing else may."""
+    assert report.dhcp == report.ipv4_packets <= 8, report
+
+
 def test_uefi_http_boot_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
     report = boot("uefi-http", "kernel ok")
     assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
@@ -134,15 +141,25 @@ def test_pxe_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot, ipxe: Pat
     """iPXE waits 15 s for a DHCPv4 server that is not there; no other part of it asks for one."""
     report = boot("uefi", "kernel ok", ipxe=ipxe, ipv6=True, within=100)
     assert [step for step in report.steps() if step.endswith("ok")] == ["dhcp ok", "tftp ok", "script ok", "kernel ok"]
-    assert report.ipv4_packets <= 8, "iPXE's DHCPDISCOVERs, and no more"
+    assert_ipv4_was_asked_for_and_no_more(report)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(270)
-def test_http_boot_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
-    """OVMF of 2022 tries HTTP Boot over IPv4 before, for a minute."""
-    report = boot("uefi-http", "kernel ok", ipv6=True, within=190)
-    assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
+@pytest.mark.parametrize(
+    ("firmware", "steps"),
+    [
+        ("uefi", ["dhcp ok", "tftp info", "tftp ok", "script ok", "kernel ok"]),
+        ("uefi-http", ["dhcp ok", "binary ok", "script ok", "kernel ok"]),
+    ],
+    ids=["pxe", "http"],
+)
+def test_machine_boots_over_ipv6_through_a_router_with_a_dhcpv6_relay(
+    boot: Boot, firmware: str, steps: list[str]
+) -> None:
+    """On a link that has no edge, so that all it is told leads over the router."""
+    report = boot(firmware, "kernel ok", relayed=True, within=100)
+    assert report.steps() == steps, report
+    assert report.shows("net0: fd31:78::10/64 gw fe80::", "http://[fd31:77::1]:7080/osie/stub/kernel"), report
+    assert_ipv4_was_asked_for_and_no_more(report)
 
 
 @pytest.mark.soak
@@ -370,15 +387,18 @@ def test_osie_as_one_signed_program_finds_out_by_itself_who_it_is_and_whom_to_as
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_osie_as_one_signed_program_is_fetched_and_run_by_http_boot_over_ipv6(
-    boot: Boot, unsigned_uki: Path, tmp_path: Path
+@pytest.mark.parametrize("relayed", [False, True], ids=["on the link", "relayed"])
+def test_osie_as_one_signed_program_finds_the_edge_over_ipv6(
+    boot: Boot, unsigned_uki: Path, tmp_path: Path, relayed: bool
 ) -> None:
-    """As far as its kernel: what it would ask for then, it asks for over IPv4."""
     uki = sign(unsigned_uki, tmp_path / "uki.efi")
-    until = "screen: .*osie: "
-    report = boot("uefi-own-keys-http", until, "--boot-path", "uki", uki=uki, ipv6=True, within=300, healthy=False)
+    up = ("--boot-path", "uki")
+    report = boot("uefi-own-keys-http", "agent ok", *up, uki=uki, ipv6=True, relayed=relayed, within=300)
     assert any("UKI of OSIE default/stub sent" in line for line in report.journey), report
     assert any("http://[fd31:77::1]:7080/osie/stub/uki.efi" in line for line in report.journey), report
+    assert sum("DHCPv6 REPLY to the OSIE, its parameters at" in line for line in report.journey) == 1, report
+    assert f"agent connected from fd31:7{'8' if relayed else '7'}::10" in report.journey[-1]
+    assert_ipv4_was_asked_for_and_no_more(report)
 
 
 @pytest.mark.soak

@@ -193,10 +193,16 @@ def _link_that_counts(relays: tuple[Relay, ...]) -> int:
 
 
 def _options(packet: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Code, begin and end of the value of each option; all are known to be whole."""
+    """Code, begin and end of the value of each option.
+
+    Raises _NoLayoutError if one is cut off: not everything that was answered was looked into, as where an address was
+    refused for other reasons.
+    """
     while at < end:
         begin = at + _OPTION_HEAD
         at = begin + int.from_bytes(packet[at + 2 : begin], "big")
+        if at > end or begin > end:
+            raise _NoLayoutError
         yield int.from_bytes(packet[begin - _OPTION_HEAD : begin - 2], "big"), begin, at
 
 

@@ -27,6 +27,7 @@ IPXE = (
     option(Option.VENDOR_CLASS, b"\0\0\x01\x57\0\x20PXEClient:Arch:00007:UNDI:003010"),
     option(Option.ORO, bytes.fromhex("00170018003b003c")),
 )
+OSIE = option(Option.USER_CLASS, b"\0\x0dtinkedge-osie")
 SCRIPT = f"http://[fd00:77::1]:7080/ipxe/script/{MAC}/auto.ipxe"
 
 
@@ -48,6 +49,15 @@ def test_http_boot_gets_its_program_by_http_and_the_class_that_it_looks_for(edge
 def test_ipxe_gets_its_script(edge: Edge6) -> None:
     assert url(edge.answer(ask(M.SOLICIT, ia(), *IPXE)).get(Option.BOOTFILE_URL)) == SCRIPT
     assert url(edge.answer(ask(M.REQUEST, SERVER_ID, ia(), *IPXE)).get(Option.BOOTFILE_URL)) == SCRIPT
+
+
+def test_osie_that_says_so_is_told_where_its_parameters_are(edge: Edge6) -> None:
+    for message in (ask(M.SOLICIT, ia(), OSIE), ask(M.REQUEST, SERVER_ID, ia(), OSIE)):
+        assert url(edge.answer(message).get(Option.BOOTFILE_URL)) == "http://[fd00:77::1]:7080/auto/parameters"
+    assert "DHCPv6 ADVERTISE to the OSIE, its parameters at http://[fd00:77::1]" in edge.events[0].message
+    event = edge.events[1]
+    is_what = milestone(event.step, event.outcome, event.detail)
+    assert is_what is Milestone.OS_LEASED, "not a new boot of the firmware"
 
 
 @pytest.mark.parametrize("packet", [EDK2_STACK_SOLICIT, ask(M.SOLICIT, ia(), client=b"\0\2\0\0\xab\x11machine")])

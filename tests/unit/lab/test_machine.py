@@ -106,6 +106,20 @@ async def test_machine_with_secure_boot_trusts_microsofts_keys_and_guards_them(
     assert (tmp_path / "variables.fd").read_text() == "Microsoft's keys"
 
 
+@pytest.mark.parametrize(("firmware", "waits"), [(Firmware.UEFI_HTTP, True), (Firmware.UEFI, False)])
+async def test_http_boot_over_ipv6_is_given_the_time_that_the_cards_address_takes(
+    qemu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, firmware: Firmware, waits: bool
+) -> None:
+    (tmp_path / "OVMF_VARS_4M.fd").write_text("factory settings")
+    monkeypatch.setattr(module, "_OVMF", tmp_path)
+    machine = Machine(settings(firmware, ipv6=True), tmp_path)
+    await machine.power_on()
+    arguments = await called(qemu)
+    await machine.power_off()
+    assert ("menu=on,splash-time=5000" in value(arguments, "-boot")) is waits
+    assert "name=opt/org.tianocore/IPv4Support,string=n" in value(arguments, "-fw_cfg")
+
+
 async def test_machine_by_whose_clock_each_instruction_takes_as_long(qemu: Path, tmp_path: Path) -> None:
     machine = Machine(settings(icount=5), tmp_path)
     await machine.power_on()

@@ -252,6 +252,17 @@ def test_odd_messages_get_the_same_answers(make_edge: MakeEdge6, message: bytes)
     pair.agree()
 
 
+def test_what_was_refused_unread_is_not_learnt_from(make_edge: MakeEdge6) -> None:
+    pair = Pair(make_edge, machine(0), machine(1))
+    cut_off = ask(M.REQUEST, SERVER_ID, option(Option.IA_NA, b"iaid" + bytes(9)), SYSTEM)
+    pair.send(ask(M.REQUEST, SERVER_ID, ia(IPS[0]), SYSTEM), link_local(MACS[0]))
+    for edge in pair.edges:
+        edge.send(ask(M.DECLINE, SERVER_ID, ia(IPS[0])), link_local(MACS[0]))
+        edge.look("02:00:00:00:00:99")
+    assert pair.send(cut_off, link_local(MACS[0])), "its address is refused, whatever else it says"
+    assert pair.send(altered(cut_off, 1), link_local(MACS[1])) is None
+
+
 def test_relay_in_a_network_that_holds_groups_is_asked_who_it_is(make_edge: MakeEdge6) -> None:
     wide = machine(0)
     wide["spec"]["networkInterfaces"][MACS[0].hex(":")]["dhcp"]["ipv6"]["prefixLength"] = 1
