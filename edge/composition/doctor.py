@@ -24,6 +24,7 @@ from edge.composition.checks import (
     Packet,
     Severity,
     check_clock,
+    check_ethernets,
     check_firewall,
     check_ipv6,
     check_links,
@@ -148,6 +149,10 @@ def serving(
                 yield Finding("interface", ok=False, seen=str(error), remedy=remedy)
         except OSError as error:
             yield note("interface", f"the kernel does not tell of {interface}: {error.strerror}")
+    try:
+        yield from check_ethernets([network.interface for network in networks])
+    except OSError as error:
+        yield note("ARP", f"the kernel does not tell of its neighbours: {error.strerror}")
     for port in wanted:
         if port.address or not networks:
             yield _port(port, None)

@@ -13,7 +13,8 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
 from typing import Final
 
@@ -21,6 +22,7 @@ from edge.neighbour.netlink import (
     HEADER,
     NLMSG_ERROR,
     Multicast,
+    ask_for_all,
     attribute,
     attributes_of,
     error_of,
@@ -181,6 +183,27 @@ def request(interface: int, address: bytes, sequence: int) -> bytes:
     """The question for one entry."""
     body = _NEIGHBOUR.pack(_family(address), interface, 0, 0, 0) + attribute(_NDA_DST, address)
     return question(_RTM_GETNEIGH, body, sequence)
+
+
+Neighbours4 = Mapping[int, frozenset[tuple[str, str]]]
+"""IPv4 and hardware address (lower case, colons) of the neighbours in use, by the number of the interface."""
+
+
+def neighbours4() -> Neighbours4:
+    """All that the kernel knows at this moment. Raises OSError."""
+    found: defaultdict[int, set[tuple[str, str]]] = defaultdict(set)
+    asked = question(_RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0), 1, dump=True)
+    for message in ask_for_all(asked):
+        if HEADER.unpack_from(message)[1] != _RTM_NEWNEIGH or len(message) < HEADER.size + _NEIGHBOUR.size:
+            continue
+        family, index, *_ = _NEIGHBOUR.unpack_from(message, HEADER.size)
+        address = attributes_of(message, HEADER.size + _NEIGHBOUR.size).get(_NDA_DST, b"")
+        if family != socket.AF_INET or len(address) != 4:
+            continue
+        mac = hardware_address(message, index, address)
+        if mac is not None:
+            found[index].add((socket.inet_ntop(family, address), mac))
+    return {index: frozenset(pairs) for index, pairs in found.items()}
 
 
 def hardware_address(answer: bytes, interface: int, address: bytes) -> str | None:

@@ -52,6 +52,27 @@ def host(tmp_path: Path) -> Iterator[Doctor]:
         yield host
 
 
+def test_second_interface_on_the_same_ethernet_is_named_until_the_host_minds_where_it_is_asked(host: Doctor) -> None:
+    other = host.namespaces["other"]
+    ip("-n", other, "link", "add", "switch", "type", "bridge")
+    host.edge("link", "add", "eth2", "type", "veth", "peer", "name", "port2", "netns", other)
+    host.edge("link", "add", "eth3", "type", "veth", "peer", "name", "port3", "netns", other)
+    for port in ("eth0", "port2"):
+        ip("-n", other, "link", "set", port, "master", "switch", "up")
+    ip("-n", other, "link", "set", "switch", "up")
+    ip("-n", other, "address", "add", "10.77.1.50/24", "dev", "switch")
+    for card, address in (("eth2", "10.77.2.1/24"), ("eth3", "10.77.3.1/24")):
+        host.edge("link", "set", card, "up")
+        host.edge("address", "add", address, "dev", card)
+    assert "ARP on eth1" not in host.found(), "nobody has said anything yet"
+    host.run("other", "curl", "-s", "--max-time", "5", "http://10.77.1.1:9/")  # it asks who has that address
+    found = host.found()["ARP on eth1"]
+    assert re.match(r"eth1 and eth2 of this host seem to be on one Ethernet \(10\.77\.1\.50, ", found["seen"]), found
+    assert "eth3" not in found["seen"]
+    host.run(IN_EDGE, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1")
+    assert "ARP on eth1" not in host.found()
+
+
 def test_host_that_has_everything_has_notes_only(host: Doctor) -> None:
     assert host.found() == {}
     # Media of Debian 12's iPXE are not for machines without DHCP.

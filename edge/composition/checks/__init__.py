@@ -4,6 +4,7 @@ from edge.composition.checks.backups import check_backups
 from edge.composition.checks.certificates import agents_certificates
 from edge.composition.checks.clock import check_clock
 from edge.composition.checks.colleagues import api_addresses, api_users
+from edge.composition.checks.ethernets import check_ethernets
 from edge.composition.checks.findings import Finding, Severity, note
 from edge.composition.checks.firewall import Packet, check_firewall
 from edge.composition.checks.ipv6 import check_ipv6
@@ -22,6 +23,7 @@ __all__ = [
     "api_users",
     "check_backups",
     "check_clock",
+    "check_ethernets",
     "check_firewall",
     "check_ipv6",
     "check_links",
