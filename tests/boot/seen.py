@@ -23,7 +23,9 @@ SEEN: Final[dict[str, tuple[str, ...]]] = {
     "PXE with Secure Boot, shim and GRUB 2.12 of Debian 13": (
         f"{LAB}test_machine_with_secure_boot_gets_from_power_on_to_succeeded_without_a_packet_of_ipv4",
     ),
-    "PXE, the same shim and GRUB": (BY_HAND,),
+    "PXE, the same shim and GRUB": (
+        f"{LAB}test_machine_is_installed_and_its_cloud_init_is_served_without_a_packet_of_ipv4",
+    ),
     "PXE with IPv4 and IPv6": (f"{LAB}test_machine_with_both_families_is_installed_and_has_an_address_of_each",),
     "BIOS, iPXE in the card's ROM": (BY_HAND,),
     "UEFI PXE, iPXE of Debian 13": (f"{NETBOOT}test_pxe_over_ipv6_gets_ipxe_its_script_and_the_kernel[new]",),

@@ -76,6 +76,16 @@ def test_machine_with_secure_boot_gets_from_power_on_to_succeeded_without_a_pack
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(880)
+def test_machine_is_installed_and_its_cloud_init_is_served_without_a_packet_of_ipv4(lab: Run) -> None:
+    shims = Path(sys.prefix) / "shim-trixie"
+    outcome = lab("--firmware", "uefi", "--shim-dir", shims, "--ipv6", "--full", "--patience", 300, timeout=840)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(("power", "dhcp", "tftp", *BOOT[1:], "metadata"), steps(outcome.shown)), outcome.shown
+    assert "the machine has sent 0 packets of IPv4 and ARP since power-on" in outcome.shown
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_machine_boots_over_ipv6_by_ipxe_to_succeeded(lab: Run) -> None:
     outcome = lab("--firmware", "uefi", "--ipv6", "--ipxe-dir", Path(sys.prefix) / "ipxe-bookworm", timeout=360)
