@@ -19,7 +19,7 @@ BINARIES = "tests/unit/ipxe_binaries/test_binaries.py::"
 
 SEEN: Final[dict[str, tuple[str, ...]]] = {
     # IPv6
-    "PXE, iPXE of Debian 12": (f"{LAB}test_machine_boots_over_ipv6_by_ipxe_to_succeeded",),
+    "PXE, iPXE of Debian 12": (f"{LAB}test_machine_boots_over_ipv6_by_ipxe_to_succeeded[uefi-tftp]",),
     "PXE with Secure Boot, shim and GRUB 2.12 of Debian 13": (
         f"{LAB}test_machine_with_secure_boot_gets_from_power_on_to_succeeded_without_a_packet_of_ipv4",
     ),
@@ -29,7 +29,7 @@ SEEN: Final[dict[str, tuple[str, ...]]] = {
     "PXE with IPv4 and IPv6": (f"{LAB}test_machine_with_both_families_is_installed_and_has_an_address_of_each",),
     "BIOS, iPXE in the card's ROM": (BY_HAND,),
     "UEFI PXE, iPXE of Debian 13": (f"{NETBOOT}test_pxe_over_ipv6_gets_ipxe_its_script_and_the_kernel[new]",),
-    "HTTP Boot, iPXE of Debian 12": (f"{LAB}test_machine_boots_by_http_over_ipv6_to_succeeded",),
+    "HTTP Boot, iPXE of Debian 12": (f"{LAB}test_machine_boots_over_ipv6_by_ipxe_to_succeeded[uefi-http-binary]",),
     "PXE through a router with a DHCPv6 relay": (f"{RELAYED}[pxe]", f"{RELAYED_LAB}[uefi-tftp]"),
     "HTTP Boot through a router with a DHCPv6 relay": (
         f"{RELAYED}[http]",

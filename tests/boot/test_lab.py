@@ -87,19 +87,11 @@ def test_machine_is_installed_and_its_cloud_init_is_served_without_a_packet_of_i
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_machine_boots_over_ipv6_by_ipxe_to_succeeded(lab: Run) -> None:
-    outcome = lab("--firmware", "uefi", "--ipv6", "--ipxe-dir", Path(sys.prefix) / "ipxe-bookworm", timeout=360)
+@pytest.mark.parametrize(("firmware", "first"), [("uefi", "tftp"), ("uefi-http", "binary")])
+def test_machine_boots_over_ipv6_by_ipxe_to_succeeded(lab: Run, firmware: str, first: str) -> None:
+    outcome = lab("--firmware", firmware, "--ipv6", "--ipxe-dir", Path(sys.prefix) / "ipxe-bookworm", timeout=360)
     assert outcome.status == 0, outcome.shown + outcome.error
-    assert in_order(("power", "dhcp", "tftp", "dhcp", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
-    assert "agent connected from fd31:77::50" in outcome.shown
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(400)
-def test_machine_boots_by_http_over_ipv6_to_succeeded(lab: Run) -> None:
-    outcome = lab("--firmware", "uefi-http", "--ipv6", "--ipxe-dir", Path(sys.prefix) / "ipxe-bookworm", timeout=360)
-    assert outcome.status == 0, outcome.shown + outcome.error
-    assert in_order(("power", "dhcp", "binary", "dhcp", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
+    assert in_order(("power", "dhcp", first, "dhcp", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
     assert "agent connected from fd31:77::50" in outcome.shown
 
 
