@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,15 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
+def _is_ours(record: logging.LogRecord) -> bool:
+    """False of what grpc.aio makes asyncio log when two event loops of a process were woken for one event, as those
+    of tests that follow one another are: nothing is lost then (grpc/grpc#25364)."""
+    raised = record.exc_info[0] if isinstance(record.exc_info, tuple) else None
+    return raised is not BlockingIOError or "PollerCompletionQueue._handle_events" not in record.getMessage()
+
+
+logging.getLogger("asyncio").addFilter(_is_ours)
+
 # What is collected stays: to look for garbage in it meanwhile, again and again, is for nothing.
 gc.disable()
 
@@ -33,6 +44,15 @@ gc.disable()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is marked `long` begins first: nobody waits for it at the end."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """What has failed once more at the very end, a line each, where nobody has to look for it in long logs."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    for report in () if reporter is None else (*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())):
+        crash = getattr(report.longrepr, "reprcrash", None)
+        where = f"{Path(crash.path).name}:{crash.lineno}: {' '.join(crash.message.split())[:300]}" if crash else ""
+        reporter.write_line(f"{report.nodeid.rpartition('/')[2]} ({report.when}): {where}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -170,6 +170,8 @@ class Expectations:
         awaited = self._awaited.get(mac)
         if awaited is None:
             awaited = self._awaited[mac] = Awaited()
+            if milestone(last.entry) is Milestone.OFFERED and last.first_seen < last.time:
+                self._due[mac] = None  # it begins again: what was before, only the story knows
         reached, outcome = milestone(last.entry), outcome_of(last.entry)
         if self._journey.hears_others and (said := said_elsewhere(last.entry)):
             awaited.finding, awaited.heard = said, last.time

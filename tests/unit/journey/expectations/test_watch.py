@@ -65,6 +65,19 @@ def test_what_comes_right_after_a_new_boot_does_not_hide_it() -> None:
     assert play.found.rule == "Interrupted"
 
 
+def test_boots_that_all_ended_before_the_first_look_are_seen_at_it() -> None:
+    play = Play()
+    for stage in ("PXE ROM", "iPXE", "PXE ROM", "iPXE"):
+        boot = "boot file snponly.efi" if stage == "PXE ROM" else "script http://10.0.0.1:7080/auto.ipxe"
+        play.dhcp("offer", stage, boot).dhcp("ack", stage, boot)
+        if stage == "PXE ROM":
+            play.record(Step.TFTP, Outcome.OK, "TFTP sent snponly.efi", name="snponly.efi")
+        play.now += 0.05
+    play.dhcp("offer", "PXE ROM", "boot file snponly.efi")
+    assert play.found is not None, "not only after the 15 s in which it may take the offer"
+    assert play.found.rule == "BootLoop"
+
+
 def test_crowd_that_fails_together_is_looked_at_a_few_at_a_time() -> None:
     now, spent = [1000.0], [0.0]
     journey = Journey(lambda: now[0])
