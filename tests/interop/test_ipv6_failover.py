@@ -83,6 +83,9 @@ def test_machine_keeps_its_address_and_has_its_script_from_the_other_edge(site: 
     )
     script.chmod(0o755)
     events = site.directory / "events"
+    # dhclient ends at once where the address is still looked for on the link.
+    known = ("ip", "-6", "address", "show", "dev", "eth0", "scope", "link", "-tentative")
+    wait_until(lambda: "inet6" in site.run(MACHINE, *known).out)
     files = ("-lf", site.directory / "leases", "-pf", site.directory / "pid", "-sf", script)
     client = site.start(MACHINE, "dhclient", "-6", "-d", *files, "eth0")
 

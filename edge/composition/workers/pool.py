@@ -130,7 +130,7 @@ class Pool:
         self._keepers = [asyncio.create_task(self._keep(share), name=f"worker {share + 1}") for share in self._shares]
         try:
             async with asyncio.timeout(START_SECONDS):
-                while len(self._holders) < len(self._shares):
+                while not all(map(self._serves, self._shares)):
                     self._began.clear()
                     if self._ends:
                         raise WorkersError(f"{self._ends[-1][2]} at its start; see its lines above")
