@@ -39,11 +39,14 @@ from edge.artifacts.errors import (
     ArtifactError,
     BadUrlError,
     ChecksumError,
+    NoRoomError,
     StorageError,
+    TooLargeError,
     UpstreamError,
     shown,
 )
 from edge.artifacts.fetch.flight import Flight
+from edge.artifacts.fetch.passing import MAX_PASSING, Passing
 from edge.artifacts.fetch.peers import Copy, PeerCaches
 from edge.artifacts.fetch.preemption import MAX_DOWNLOADS, Candidate, preempted
 from edge.artifacts.fetch.services import Services
@@ -119,6 +122,7 @@ class ArtifactCache:
         self._failures: dict[_Key, _Failure] = {}
         self._flights: dict[_Key, Flight] = {}
         self._tasks: dict[Flight, asyncio.Task[None]] = {}
+        self._passing: set[Passing] = set()
         self._said = OncePer(SAY_SECONDS, capacity=100)
 
     async def start(self) -> None:
@@ -146,7 +150,8 @@ class ArtifactCache:
         services, self._services = self._services, None
         for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        passing = [each.stop() for each in self._passing]
+        await asyncio.gather(*self._tasks.values(), *passing, return_exceptions=True)
         await self._sums.stop()
         if services is not None:
             await services.upstream.close()
@@ -166,8 +171,13 @@ class ArtifactCache:
             raise ChecksumError(url, f"can't be checked: {error}, and the OSIE says {sha256[:80]!r}") from None
         if url.startswith("file:"):
             artifact = await self._open_local(url, pin)
-        elif url.startswith(("http://", "https://")) or (url.startswith(SCHEME) and self._peers is not None):
+        elif url.startswith(("http://", "https://")):
             artifact = await self._open_remote((url, pin))
+        elif url.startswith(SCHEME) and self._peers is not None:
+            try:
+                artifact = await self._open_remote((url, pin))
+            except (NoRoomError, TooLargeError) as error:
+                artifact = await self._pass_through(self._peers, (url, pin), error)
         else:
             raise BadUrlError(url, "the scheme must be http, https or file")
         self.counts.opened[artifact.source] += 1
@@ -348,6 +358,20 @@ class ArtifactCache:
             raise download.failure.again()
         stored, check = self._store.get(url, pin), self._checked.get(key)
         return await self._open_intact(stored, stale=check is not None and check.stale) if stored is not None else None
+
+    async def _pass_through(self, peers: PeerCaches, key: _Key, why: ArtifactError) -> Artifact:
+        """A file of another edge that can't be kept: to this one reader. Raises `why`, or another ArtifactError."""
+        url, pin = key
+        if len(self._passing) >= MAX_PASSING:
+            raise UpstreamError(url, f"{why.reason}, and {MAX_PASSING} such files are being passed through: try again")
+        offer = await peers.find(key_of(url, pin), url, pin, ())
+        if self._services is None or offer is None:
+            raise why.again()
+        passing = Passing(url, key_of(url, pin), pin, offer, self._services, self._passing.discard)
+        self._passing.add(passing)
+        if self._said.due((key, "passed through"), self._clock()):
+            log.warning("artifact cache: %s is passed through, and not kept: %s", shown(url), why.reason)
+        return passing.reader()
 
     # --- flights ---
 

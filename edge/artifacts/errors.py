@@ -69,6 +69,10 @@ class WrongContentError(UpstreamError):
     kind = "content"
 
 
+class TooLargeError(WrongContentError):
+    """It is larger than any file that is kept."""
+
+
 class ChangedError(UpstreamError):
     """The file became another one while it was being fetched, so what came before can't be gone on with."""
 

@@ -7,7 +7,7 @@ Tokens in paths: `metadata_tokens`.
 from edge.callers.addresses import FORWARDED, ForwardedError, Networks, dotted, inside
 from edge.callers.by_address import NEIGHBOUR_SECONDS, UNSEEN, Callers, Neighbours
 from edge.callers.by_request import TRUST_NOBODY, Caller, RequestCallers, TrustedNetworks
-from edge.callers.ends import is_link_local, other_end
+from edge.callers.ends import other_end
 from edge.callers.metadata_tokens import MEDIUM_PREFIX, MediumTokens, MetadataTokenError, MetadataTokens, token_keys
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "TrustedNetworks",
     "dotted",
     "inside",
-    "is_link_local",
     "other_end",
     "token_keys",
 ]

@@ -22,9 +22,3 @@ def other_end(name: Sequence[object]) -> str:
         return f"{address}%{socket.if_indextoname(scope)}"
     except OSError:
         return f"{address}%{scope}"  # the link has gone at this moment: nobody is known there
-
-
-def is_link_local(address: str) -> bool:
-    """Whether an address of ours is an IPv6 one of its link alone: no URL on it can be told to a machine, whose own
-    name of the link would be in it (RFC 6874)."""
-    return address.startswith("fe80:")

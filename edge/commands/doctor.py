@@ -56,6 +56,7 @@ _WITHOUT_A_PORT: Final = ("controller", "webhooks")
 )
 @click.option("--ipv6/--no-ipv6", default=False, help="As for `tinkedge up`.")
 @click.option("--ipv6-router", multiple=True, metavar="NAME", help="As for `tinkedge up`.")
+@click.option("--link-metadata", is_flag=True, help="As for `tinkedge up`.")
 @click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="The iPXE binaries' directory.")
 @click.option(
     "--data-dir",
@@ -130,7 +131,14 @@ def doctor(
     networks = ["=".join(filter(None, each)) for each in interfaces]
     groups: dict[str, Iterator[Finding]] = {
         "tinkedge up": chain(
-            examine.serving(networks, ipxe_dir, ports, ipv6=given["ipv6"], routers=given["ipv6_router"]),
+            examine.serving(
+                networks,
+                ipxe_dir,
+                ports,
+                ipv6=given["ipv6"],
+                routers=given["ipv6_router"],
+                link_metadata=given["link_metadata"],
+            ),
             api_addresses(given["api_address"]),
             agents_certificates({f"--grpc-{of}": given[f"grpc_{of.replace('-', '_')}"] for of in _CERTIFICATES}),
             examine.data_directory(data_dir),
@@ -140,7 +148,9 @@ def doctor(
             upstream_edge(_authority(given), given["metadata_token_key"]),
             _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
         ),
-        "the network": examine.probe(networks, ipxe_dir, ports) if probe else iter([_NOT_PROBED]),
+        "the network": examine.probe(networks, ipxe_dir, ports, link_metadata=given["link_metadata"])
+        if probe
+        else iter([_NOT_PROBED]),
     }
     if in_checkout() if with_lab is None else with_lab:
         groups["tinkedge lab"] = examine.lab(given["cache_dir"] or default_cache())

@@ -27,11 +27,14 @@ from edge.composition.checks import (
     check_ethernets,
     check_firewall,
     check_ipv6,
+    check_link_metadata,
     check_links,
     check_space,
     note,
+    probe_link_metadata,
 )
 from edge.composition.host import HostError, Network, default_interface, interface_address
+from edge.neighbour.well_known import METADATA_PORT
 from ipxe.medium import ALL_BOOTS, MediumError, make_medium
 from tink.files.data_directory import disk_refuses, problems, user_name
 
@@ -124,15 +127,20 @@ def serving(
     *,
     ipv6: bool = False,
     routers: Collection[str] = (),
+    link_metadata: bool = False,
 ) -> Iterator[Finding]:
     """What `tinkedge up` needs. Interfaces as `--interface` takes them (`NAME[=IP]`); none: the default route's.
 
     `wanted` are the ports to listen on; None: the usual ones. `ipv6`: machines are to be served over IPv6, too;
-    `routers` are the interfaces where this host is their router.
+    `routers` are the interfaces where this host is their router. `link_metadata`: metadata is to be served at the
+    link-local address that machines know.
     """
     yield _capabilities("serving", ("CAP_NET_BIND_SERVICE", "CAP_NET_RAW"))
+    if link_metadata:
+        yield _capabilities("--link-metadata", ("CAP_NET_ADMIN",))
     wanted = PORTS if wanted is None else wanted
     networks: list[Network] = []
+    packets: list[Packet] = []
     for interface in interfaces or [""]:
         is_told = False
         try:
@@ -142,6 +150,9 @@ def serving(
             if ipv6:
                 routes, dhcp = named.interface in routers, any(port.name == "dhcp" for port in wanted)
                 yield from check_ipv6(named.interface, routes=routes, dhcp=dhcp)
+            if link_metadata:
+                packets.append(Packet("tcp", METADATA_PORT, named.interface, version=6))
+                yield from check_link_metadata(named.interface)
             networks.append(_network(interface))
         except HostError as error:
             if not is_told:
@@ -159,9 +170,8 @@ def serving(
         else:
             yield from (_port(port, network) for network in networks)
     facing = [port for port in wanted if not port.address]
-    yield from check_firewall(
-        [Packet(_protocol(port), port.number, each.interface) for each in networks for port in facing]
-    )
+    packets += [Packet(_protocol(port), port.number, each.interface) for each in networks for port in facing]
+    yield from check_firewall(packets)
     yield check_clock()
     yield _ipxe(ipxe_dir)
     yield _media(ipxe_dir)
@@ -194,18 +204,26 @@ def data_directory(directory: Path) -> Iterator[Finding]:
         yield from check_space(directory)
 
 
-def probe(interfaces: Sequence[str], ipxe_dir: Path, wanted: Sequence[Port] | None = None) -> Iterator[Finding]:
+def probe(
+    interfaces: Sequence[str], ipxe_dir: Path, wanted: Sequence[Port] | None = None, *, link_metadata: bool = False
+) -> Iterator[Finding]:
     """What can only be seen by asking: who else answers DHCP, whether our TFTP serves, and whether the ports of what
-    runs here answer machines, each as a machine sees it. `wanted` are the ports; None: the usual ones.
+    runs here answer machines, each as a machine sees it. `wanted` are the ports; None: the usual ones. With
+    `link_metadata`, also who has the address of that.
 
     Takes some seconds. Sends DHCPDISCOVERs of a machine that there is not, reads a boot program by TFTP, and asks our
     own ports as if from outside.
     """
     for interface in interfaces or [""]:
         try:
+            if link_metadata:
+                yield from probe_link_metadata(_named(interface).interface)
             network = _network(interface)
         except HostError:
             continue  # `serving` has told
+        except OSError as error:
+            yield note("interface", f"the kernel does not tell of {interface}: {error.strerror}")
+            continue
         yield from _other_servers(network)
         yield _tftp(network, ipxe_dir)
         yield from _from_outside(network, PORTS if wanted is None else wanted)

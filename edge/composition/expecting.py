@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Address
 from typing import Final
 from uuid import UUID
 
@@ -211,6 +211,7 @@ class BootWatch:
             strayed=self._arriving.strayed(ip, since) if ip else {},
             relay=relay,
             relay_trouble=self._trouble(relay, now) if relay else "",
+            behind_router=self._behind_router(ip),
             api_away=self._api_away(),
             http_port=self._http_port,
             grpc_port=self._grpc_port,
@@ -230,6 +231,13 @@ class BootWatch:
             interfaces = [state.interface for state in self._networks.states]
             known = self._troubles[relay] = (now, trouble(relay, interfaces))
         return known[1]
+
+    def _behind_router(self, ip: str | None) -> str:
+        """The address by which a machine boots, if it is one of IPv6 and of none of this edge's networks."""
+        networks = [network for state in self._networks.states for network in state.networks6]
+        if not ip or ":" not in ip or not networks or any(IPv6Address(ip) in network for network in networks):
+            return ""
+        return ip
 
     def _network(self, machine: Machine | None) -> Network:
         states = self._networks.states

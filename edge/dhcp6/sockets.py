@@ -8,8 +8,6 @@ import logging
 import socket
 import struct
 from collections.abc import Sequence
-from functools import lru_cache
-from ipaddress import IPv6Address
 from typing import Final
 
 from edge.dhcp6.datagram import ALL_RELAYS_AND_SERVERS, ALL_SERVERS, SERVER_PORT, Received6, Reply6
@@ -18,6 +16,7 @@ from edge.dhcp6.responder import Responder6
 from edge.dhcp6.wire import MAX_MESSAGE_BYTES, address_of
 from edge.listener import Listener, ReceiveBuffers, Segments, advice, enlarge_buffer, udp_socket
 from tink.limits.once_per import OncePer
+from tink.net.link_local import is_link_local
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +125,4 @@ class Dhcp6Server:
         return True
 
     def _destination(self, reply: Reply6) -> tuple[str, int, int, int]:
-        return reply.address, reply.port, 0, self._scope if _is_link_local(reply.address) else 0
-
-
-@lru_cache(maxsize=1024)
-def _is_link_local(text: str) -> bool:
-    return IPv6Address(text).is_link_local
+        return reply.address, reply.port, 0, self._scope if is_link_local(reply.address) else 0

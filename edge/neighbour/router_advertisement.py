@@ -28,6 +28,7 @@ from ipaddress import IPv6Network
 from typing import Final
 
 from edge.listener import Listener, advice
+from tink.net.link_local import is_link_local
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ class RouterAdvertiser:
 
     def _answer(self, sock: socket.socket, source: str) -> None:
         address = source.partition("%")[0]
-        if not address.lower().startswith("fe80:"):
+        if not is_link_local(address):
             # From a host without an address, or with one that would make the kernel answer from an address that is
             # not link-local, which RFC 4861 section 6.1.2 forbids: to all nodes then, at most every three seconds.
             now = asyncio.get_running_loop().time()

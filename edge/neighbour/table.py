@@ -30,6 +30,7 @@ from edge.neighbour.netlink import (
     question,
 )
 from edge.neighbour.route import RouteKind, parse_route, route_request
+from tink.net.link_local import is_link_local_packed
 
 # linux/rtnetlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
 _RTM_NEWNEIGH: Final = 28
@@ -94,7 +95,7 @@ class NeighbourTable:
         if address is None:
             return None
         interfaces = self._interfaces
-        if is_link_local(address) and (zone or len(interfaces) > 1):
+        if is_link_local_packed(address) and (zone or len(interfaces) > 1):
             interfaces = (zone,) if zone in interfaces else ()
         for name in interfaces:
             index = self._indexes.get(name)
@@ -118,7 +119,7 @@ class NeighbourTable:
         """Whether what is sent to `ip` goes, by no router, to one of the interfaces, where ARP or neighbour discovery
         finds its owner."""
         address = _packed(ip.partition("%")[0])
-        if address is not None and is_link_local(address):
+        if address is not None and is_link_local_packed(address):
             return True  # of which link, no route tells
         answer = self._answer_to(route_request(ip_address(address), self._next())) if address is not None else None
         if answer is None:
@@ -168,11 +169,6 @@ def _packed(ip: str) -> bytes | None:
         return socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
     except OSError:
         return None
-
-
-def is_link_local(address: bytes) -> bool:
-    """Whether these are the bytes of an IPv6 address that is of its link alone (RFC 4291 section 2.5.6)."""
-    return len(address) == 16 and address[0] == 0xFE and address[1] & 0xC0 == 0x80
 
 
 def _family(address: bytes) -> int:
@@ -244,4 +240,4 @@ def changed_address(message: bytes) -> str | None:
     if len(address) != (4 if family == socket.AF_INET else 16):
         return None
     ip = socket.inet_ntop(family, address)
-    return f"{ip}%{socket.if_indextoname(interface)}" if is_link_local(address) else ip
+    return f"{ip}%{socket.if_indextoname(interface)}" if is_link_local_packed(address) else ip

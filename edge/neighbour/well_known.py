@@ -31,6 +31,10 @@ _TENTATIVE: Final = 0x40
 _PERMANENT: Final = 0x80
 _NOPREFIXROUTE: Final = 0x200
 
+METADATA_ADDRESS: Final = IPv6Address("fe80::a9fe:a9fe")
+"""OpenStack's for metadata over IPv6, on each link; and its port."""
+METADATA_PORT: Final = 80
+
 _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
 _CACHEINFO = struct.Struct("=IIII")  # ifa_cacheinfo: preferred, valid (seconds), created, updated
 

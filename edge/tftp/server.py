@@ -45,6 +45,7 @@ from edge.tftp.transport import (
 )
 from tink.limits.allowance import Allowance
 from tink.limits.once_per import OncePer, Tally, times
+from tink.net.link_local import is_link_local
 
 log = logging.getLogger(__name__)
 
@@ -279,7 +280,7 @@ class TftpServer:
     def _with_zone(self, ip: str) -> str:
         """The address of a client, and of a link-local one which link it is of: this server hears no other."""
         ip = ip.partition("%")[0]
-        return f"{ip}%{self._interface}" if self._interface and ip.startswith("fe80:") else ip
+        return f"{ip}%{self._interface}" if self._interface and is_link_local(ip) else ip
 
     def _opened(self, sock: socket.socket, request: ReadRequest, opened: Opened, client: Address, local: str) -> None:
         if isinstance(opened, Refusal):

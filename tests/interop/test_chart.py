@@ -122,6 +122,13 @@ def test_settings_of_each_role_are_good_for_the_program(objects: dict[str, Objec
         check(file, main.command_named)
 
 
+def test_edge_has_the_workers_that_its_settings_say_and_no_other_role_has(objects: dict[str, Objects]) -> None:
+    found = {role: objects["everything"].settings(role).get("workers") for role in ("edge", "server", "controller")}
+    assert found == {"edge": 2, "server": None, "controller": None}
+    assert objects["everything"].settings("edge")["cache-size"] == "20GB", "the chart's own settings stay"
+    assert "workers" not in objects["default"].settings("edge"), "it goes by the node's processors"
+
+
 # --- one source -------------------------------------------------------------------------------------------------------
 
 

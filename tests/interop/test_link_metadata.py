@@ -18,7 +18,7 @@ from edge.neighbour.well_known import Held, look_at
 from tests.interop.cloud_init.computer import Computer, release, releases, version
 from tests.interop.cloud_init.rack import MetadataRack, Registered
 from tests.interop.conftest import in_namespace
-from tests.interop.rack import IN_EDGE, ip
+from tests.interop.rack import IN_EDGE, TINKEDGE, ip
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -104,6 +104,23 @@ def test_cloud_init_finds_its_instance_without_an_address_of_its_own(
         return
     assert boot.hostname == "owner", computer.log()
     assert computer.read("var/lib/cloud/data/instance-id").strip() == "owner"
+
+
+def test_doctor_sees_that_it_is_served_here_and_by_an_edge_elsewhere(rack: MetadataRack) -> None:
+    def found(where: str, interface: str, *options: str) -> dict[str, tuple[str, str]]:
+        words = ["doctor", "--no-lab", "--json", "--link-metadata", "--interface", interface, *options]
+        document = json.loads(rack.run(where, *TINKEDGE, *words).out)
+        return {one["name"]: (one["severity"], one["seen"]) for one in document["findings"]}
+
+    name = "metadata at [fe80::a9fe:a9fe%{}]:80"
+    assert found(IN_EDGE, "rack0")[name.format("rack0")] == ("ok", "metadata is served there")
+    link = in_namespace(rack.namespaces[IN_EDGE], lambda: look("rack0"))
+    assert link is not None
+    there, mac = found(STRANGER, "eth0", "--probe"), link.mac.hex(":")
+    asked = ("ok", f"the edge at {mac}, which serves metadata there")
+    assert there["who has fe80::a9fe:a9fe on eth0"] == asked
+    waits = ("warning", f"another host on eth0, {mac}, has the address: this edge waits for it")
+    assert there[name.format("eth0")] == waits
 
 
 class Site:

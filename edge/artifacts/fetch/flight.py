@@ -264,7 +264,7 @@ class Flight:
             self._drop_download()  # nobody has read of it, and all comes again
         download = await self._begin(answer) if self.download is None else self.download
         self._offer, self._signed_sha256 = offer or self._offer, ""
-        download.source = _source(offer)
+        download.source = source_of(offer)
         if offer is not None:
             download.withhold()
         if not self.answered.done():
@@ -474,7 +474,8 @@ class Flight:
             await asyncio.wait([self._checkpoint])
 
 
-def _source(offer: Offer | None) -> Source:
+def source_of(offer: Offer | None) -> Source:
+    """Where bytes come from; None: the upstream itself."""
     if offer is None:
         return Source.UPSTREAM
     return Source.UPSTREAM_EDGE if offer.is_parent else Source.PEER

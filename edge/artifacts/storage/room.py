@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import Executor
 from pathlib import Path
 
-from edge.artifacts.errors import NoRoomError, StorageError, WrongContentError
+from edge.artifacts.errors import NoRoomError, StorageError, TooLargeError
 from edge.artifacts.fetch.download import Download
 from edge.artifacts.metrics import Counts
 from edge.artifacts.storage.eviction import ShortageError, leaving
@@ -44,7 +44,7 @@ class Allocator:
 
     async def allocate(self, download: Download) -> None:
         """Take the room for all of the file, of which the size is known. Raises NoRoomError, StorageError,
-        WrongContentError.
+        TooLargeError.
 
         A full disk is found out here and not in the middle, and readers may map the whole file from now on.
         """
@@ -72,7 +72,7 @@ class Allocator:
 
     async def _claim(self, download: Download, size: int) -> None:
         if size > MAX_FILE_BYTES:
-            raise WrongContentError(
+            raise TooLargeError(
                 download.url, f"it has {size} bytes or more, and {MAX_FILE_BYTES} is the most that is kept"
             )
         need = size - self._store.claimed(download.part)

@@ -8,6 +8,7 @@ from edge.composition.checks.ethernets import check_ethernets
 from edge.composition.checks.findings import Finding, Severity, note
 from edge.composition.checks.firewall import Packet, check_firewall
 from edge.composition.checks.ipv6 import check_ipv6
+from edge.composition.checks.link_metadata import check_link_metadata, probe_link_metadata
 from edge.composition.checks.links import check_links
 from edge.composition.checks.names import osie_names
 from edge.composition.checks.running import running_edge
@@ -26,10 +27,12 @@ __all__ = [
     "check_ethernets",
     "check_firewall",
     "check_ipv6",
+    "check_link_metadata",
     "check_links",
     "check_space",
     "note",
     "osie_names",
+    "probe_link_metadata",
     "running_edge",
     "upstream_edge",
 ]

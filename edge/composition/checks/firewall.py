@@ -20,18 +20,21 @@ from edge.composition.checks.findings import Finding, note, warning
 
 _PATIENCE_SECONDS: Final = 10.0
 _HOOKS: Final = ("prerouting", "input")
-_FAMILIES: Final = ("ip", "inet")
+_FAMILIES: Final = {4: ("ip", "inet"), 6: ("ip6", "inet")}
+_OF_THE_OTHER: Final = {4: "ip6", 6: "ip"}
 _DEEPEST: Final = 16  # jumps; the kernel has the same bound
 _LEGACY: Final = Path("/proc/net/ip_tables_names")
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """The first packet of a conversation: protocol ("udp", "tcp"), port of ours, and where it comes in."""
+    """The first packet of a conversation: protocol ("udp", "tcp"), port of ours, and where it comes in; of IPv4, or of
+    the other `version`, 6."""
 
     protocol: str
     port: int
     interface: str
+    version: int = 4
 
 
 @dataclass(slots=True)
@@ -58,7 +61,7 @@ class Ruleset:
     def dropped(self, packet: Packet) -> tuple[str, bool] | None:
         """Which chain drops the packet, and whether others of that kind may pass; None if none does for sure."""
         for key, chain in self.chains.items():
-            if chain.get("hook") not in _HOOKS or key[0] not in _FAMILIES:
+            if chain.get("hook") not in _HOOKS or key[0] not in _FAMILIES[packet.version]:
                 continue
             walk = _Walk(self, packet)
             verdict = walk.chain(key) or chain.get("policy", "accept")
@@ -129,8 +132,12 @@ class _Walk:
             if payload.get("protocol") not in (packet.protocol, "th"):
                 return False
             ours = packet.port
-        elif isinstance(payload, dict) and payload.get("field") == "protocol":
+        elif isinstance(payload, dict) and payload.get("protocol") == _OF_THE_OTHER[packet.version]:
+            return False  # such a match is for packets of that version alone
+        elif isinstance(payload, dict) and payload.get("field") in ("protocol", "nexthdr"):
             ours = packet.protocol
+        elif isinstance(meta, dict) and meta.get("key") == "nfproto":
+            ours = f"ipv{packet.version}"
         elif isinstance(meta, dict) and meta.get("key") in ("iifname", "iif"):
             ours = packet.interface
         elif isinstance(meta, dict) and meta.get("key") == "l4proto":
@@ -211,7 +218,8 @@ def judge(ruleset: Ruleset, packets: Sequence[Packet]) -> Iterator[Finding]:
             continue
         fine = False
         by, some_pass = found
-        where = f"{packet.port}/{packet.protocol} on {packet.interface}"
+        of = "" if packet.version == 4 else " of IPv6"
+        where = f"{packet.port}/{packet.protocol}{of} on {packet.interface}"
         remedy = (
             f"accept it: nft insert rule {by} iifname {packet.interface} {packet.protocol} dport {packet.port} accept"
         )

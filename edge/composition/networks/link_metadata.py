@@ -20,18 +20,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv6Address
 from typing import Final
 
 from edge.composition.host import NetworkState
 from edge.composition.networks.services import MakeSite, Site, tcp_advice
 from edge.journey.events import Notice, Outcome
+from edge.neighbour.well_known import METADATA_ADDRESS as ADDRESS
+from edge.neighbour.well_known import METADATA_PORT as PORT
 from edge.neighbour.well_known import Held, give_up, hold, look_at
 
 log = logging.getLogger(__name__)
 
-ADDRESS: Final = IPv6Address("fe80::a9fe:a9fe")
-PORT: Final = 80
 LEASE_SECONDS: Final = 15
 """How long the address outlives an edge that is killed."""
 TICK_SECONDS: Final = 1.0

@@ -17,6 +17,7 @@ from edge.composition.workers.messages import (
     ArtifactFailed,
     ArtifactFilled,
     ArtifactOpened,
+    ArtifactWanted,
     CloseArtifact,
     Message,
     OpenArtifact,
@@ -34,7 +35,11 @@ _ERRORS = {
 class _Filling:
     """A download of the main process, as far as it has told."""
 
-    def __init__(self, url: str, size: int) -> None:
+    def __init__(self, url: str, size: int, want: Callable[[int], None] | None = None) -> None:
+        """`want(offset)` asks for what comes there; None: it is told without that."""
+        self.is_paced = want is not None
+        self._want = want
+        self._wanted = -1
         self._url = url
         self._size = size
         self._filled = 0
@@ -56,6 +61,9 @@ class _Filling:
         return Progress(self._url, self._filled, self._size, 1)
 
     async def filled(self, offset: int) -> int:
+        if self._want is not None and offset > self._wanted:
+            self._wanted = offset
+            self._want(offset)
         while self._filled <= offset and self._filled < self._size:
             if self._failure is not None:
                 raise self._failure.again()
@@ -105,7 +113,8 @@ class BorrowedArtifacts:
         url, answer = self._asked.pop(message.number, ("", None))
         filling = None
         if message.filled < message.size:
-            filling = self._filling[message.number] = _Filling(url, message.size)
+            want = self._wanting(message.number) if message.is_paced else None
+            filling = self._filling[message.number] = _Filling(url, message.size, want)
             filling.told(message.filled, "")
 
         def released() -> None:
@@ -126,6 +135,9 @@ class BorrowedArtifacts:
             artifact.close()
         else:
             answer.set_result(artifact)
+
+    def _wanting(self, number: int) -> Callable[[int], None]:
+        return lambda offset: self._send(ArtifactWanted(number, offset))
 
     def filled(self, message: ArtifactFilled) -> None:
         """A download has come further."""

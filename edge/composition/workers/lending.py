@@ -12,6 +12,7 @@ from edge.composition.workers.messages import (
     ArtifactFailed,
     ArtifactFilled,
     ArtifactOpened,
+    ArtifactWanted,
     CloseArtifact,
     Message,
     OpenArtifact,
@@ -38,6 +39,7 @@ class Lending:
         self._send = send
         self._artifacts: dict[int, asyncio.Task[None]] = {}
         self._secrets: set[asyncio.Task[None]] = set()
+        self._wanted: dict[int, asyncio.Queue[int]] = {}
 
     @property
     def open_artifacts(self) -> int:
@@ -49,6 +51,11 @@ class Lending:
         task = asyncio.get_running_loop().create_task(self._lend(asked))
         self._artifacts[asked.number] = task
         task.add_done_callback(lambda _: self._artifacts.pop(asked.number, None))
+
+    def wanted(self, asked: ArtifactWanted) -> None:
+        """Its reader has come so far."""
+        if (wanted := self._wanted.get(asked.number)) is not None:
+            wanted.put_nowait(asked.offset)
 
     def close(self, asked: CloseArtifact) -> None:
         """It needs it no more."""
@@ -79,9 +86,13 @@ class Lending:
                 whole = artifact.progress is None
                 about = artifact.size, artifact.version, artifact.source.value
                 sha256 = await artifact.sha256() if whole else ""
-                opened = ArtifactOpened(number, *about, sha256, artifact.size if whole else 0)
+                opened = ArtifactOpened(number, *about, sha256, artifact.size if whole else 0, artifact.is_paced)
+                if artifact.is_paced:
+                    self._wanted[number] = asyncio.Queue()
                 self._send(opened, [artifact.fd])
-                if not whole:
+                if artifact.is_paced:
+                    await self._keep_pace(number, artifact, self._wanted[number])
+                elif not whole:
                     await self._follow(number, artifact)
                 await asyncio.get_running_loop().create_future()
         except ArtifactError as error:
@@ -89,6 +100,14 @@ class Lending:
         except Exception as error:
             log.exception("opening an artifact for a worker")
             self._send(ArtifactFailed(number, "StorageError", asked.url, f"internal error: {error!r}"), ())
+        finally:
+            self._wanted.pop(number, None)
+
+    async def _keep_pace(self, number: int, artifact: Artifact, wanted: asyncio.Queue[int]) -> None:
+        filled = 0
+        while filled < artifact.size:
+            filled = await artifact.filled(await wanted.get())
+            self._send(ArtifactFilled(number, filled, ""), ())
 
     async def _follow(self, number: int, artifact: Artifact) -> None:
         filled = 0

@@ -5,7 +5,7 @@
                       ArtifactOpened, ArtifactFilled, ArtifactFailed, SecretRead  answers
                       Reread, Ping
     worker -> main    Event, LogLine, LogsWanted, Said, Failure                   what was seen
-                      OpenArtifact, CloseArtifact, ReadSecret                     questions
+                      OpenArtifact, ArtifactWanted, CloseArtifact, ReadSecret     questions
                       Connection                                                  one that another edge has made
                       Up, Pong
 
@@ -124,6 +124,16 @@ class ArtifactOpened:
     source: str
     sha256: str
     filled: int
+    is_paced: bool = False
+    """It is told how far it can be read only in answer to ArtifactWanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactWanted:
+    """A reader has all before `offset`, and wants what comes there."""
+
+    number: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +257,7 @@ Message = (
     | ArtifactOpened
     | ArtifactFilled
     | ArtifactFailed
+    | ArtifactWanted
     | CloseArtifact
     | ReadSecret
     | SecretRead

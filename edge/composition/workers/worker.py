@@ -18,6 +18,7 @@ from edge.composition.workers.channel import Channel, pair
 from edge.composition.workers.feed import Feed
 from edge.composition.workers.lending import Lending
 from edge.composition.workers.messages import (
+    ArtifactWanted,
     CloseArtifact,
     Message,
     OpenArtifact,
@@ -167,6 +168,8 @@ class Worker:
         match message:
             case OpenArtifact():
                 self._lending.open(message)
+            case ArtifactWanted():
+                self._lending.wanted(message)
             case CloseArtifact():
                 self._lending.close(message)
             case ReadSecret():

@@ -34,6 +34,7 @@ from edge.machines import Machine, NetbootPolicy
 from ipxe.binaries import BootPath
 from tink.limits.allowance import Allowance
 from tink.limits.in_use import InUse
+from tink.net.link_local import is_link_local_packed
 
 _LAYOUTS: Final = 256
 """Layouts that are kept. A rack has a handful; what invented ones push out is learnt again from its next packet."""
@@ -247,7 +248,7 @@ class FastPath6:
 
 def _is_of_a_mac(address: bytes) -> bool:
     """Whether it is link-local and made of a card's MAC, as `edge.dhcp6.identity.eui64_mac` wants it."""
-    return address[0] == 0xFE and address[1] & 0xC0 == 0x80 and address[11:13] == _EUI64 and not address[8] & 1
+    return is_link_local_packed(address) and address[11:13] == _EUI64 and not address[8] & 1
 
 
 def _inside(relays: list[tuple[slice, slice]]) -> Iterator[tuple[slice, slice, int]]:

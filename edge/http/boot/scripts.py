@@ -183,7 +183,7 @@ class BootScripts:
             return part
         if request.method == "GET" and mac is not None:
             message = f"boot program {route.name} sent over HTTP{to}: {size_text(part.length)}"
-            context.record(mac, Step.BINARY, Outcome.OK, message, size_bytes=part.length, **by)
+            context.record(mac, Step.BINARY, Outcome.OK, message, name=route.name, size_bytes=part.length, **by)
         body = found.content[part.start : part.end]
         return web.Response(body=body, status=206 if part.partial else 200, headers=headers)
 

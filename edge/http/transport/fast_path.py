@@ -28,9 +28,10 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError, HttpRequestParser
 
-from edge.callers import dotted, is_link_local
+from edge.callers import dotted
 from edge.http.context import agent_name
 from tink.limits.newest import Newest
+from tink.net.link_local import is_link_local
 
 if TYPE_CHECKING:
     from edge.http.transport.connections import BoundedServer

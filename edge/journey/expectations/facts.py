@@ -72,8 +72,9 @@ class Facts:
     None: nobody has looked. `answered` is how often this host answered that, as far as it is TCP's; `strayed` is by
     which other interface of this host the same came in, by port, where none came by the one that machines are served
     on. `relay` is the relay (dotted) that the machine's network is heard through, and `relay_trouble` a clause that
-    says why answers do not get there, as far as this host knows. `api_away` is a clause that says since when the
-    Kubernetes API has not answered; empty: it does.
+    says why answers do not get there, as far as this host knows. `behind_router` is the machine's IPv6 address, where
+    it boots by that and it is of no network that this edge is on; empty: no router is needed, or that is not known.
+    `api_away` is a clause that says since when the Kubernetes API has not answered; empty: it does.
     """
 
     now: float
@@ -93,6 +94,7 @@ class Facts:
     strayed: Mapping[str, str] = field(default_factory=dict)
     relay: str = ""
     relay_trouble: str = ""
+    behind_router: str = ""
     api_away: str = ""
     http_port: int = 7080
     grpc_port: int = 42113

@@ -93,6 +93,24 @@ def test_rules_are_followed_as_far_as_they_can_be_read(rules: Ruleset, severity:
         assert "69/udp on eth1 is dropped by the chain inet f " in found.seen
 
 
+@pytest.mark.parametrize(
+    ("rules", "dropped"),
+    [
+        (ruleset([dport(80, "tcp"), DROP]), {4, 6}),
+        (ruleset([match({"meta": {"key": "nfproto"}}, "ipv6"), DROP]), {6}),
+        (ruleset([match({"payload": {"protocol": "ip6", "field": "nexthdr"}}, "tcp"), DROP]), {6}),
+        (ruleset([match({"payload": {"protocol": "ip", "field": "protocol"}}, "tcp"), DROP]), {4}),
+        (ruleset([FROM, ACCEPT], policy="drop"), {4, 6}),
+    ],
+)
+def test_rule_of_one_version_of_ip_drops_no_packet_of_the_other(rules: Ruleset, dropped: set[int]) -> None:
+    found = {each: judge(rules, [Packet("tcp", 80, "eth1", version=each)]) for each in (4, 6)}
+    said = {each: next(iter(one)) for each, one in found.items()}
+    assert {each for each, one in said.items() if one.how_bad > Severity.OK} == dropped, said
+    if 6 in dropped:
+        assert said[6].seen.startswith("80/tcp of IPv6 on eth1 is dropped")
+
+
 def test_clock_of_a_board_without_battery_is_found() -> None:
     epoch = check_clock(lambda: 0.0, lambda: False)
     assert (epoch.how_bad, epoch.seen) == (Severity.ERROR, "it is the year 1970 here")

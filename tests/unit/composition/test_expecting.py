@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Network
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from edge.composition.expecting import BootWatch, rest_after
+from edge.composition.host import NetworkState
 from edge.composition.networks.follow import HostNetworks
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
@@ -21,7 +23,7 @@ UUID = "4c4c4544-0042-3510-8052-b4c04f4a3232"
 class Site:
     """An edge with one Hardware; `now` is its clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, *states: NetworkState) -> None:
         self.now = 1000.0
         self.journey = Journey(lambda: self.now)
         self.shown: dict[str, tuple[str, str]] = {}
@@ -32,7 +34,7 @@ class Site:
         inventory.apply(hardware())
         writer = SimpleNamespace(found=self._found, found_of_another=self._found_of_another)
         problems = cast(BootProblemWriter, writer)
-        networks = cast(HostNetworks, SimpleNamespace(states=()))
+        networks = cast(HostNetworks, SimpleNamespace(states=states))
         self.watch = BootWatch(
             self.journey,
             inventory,
@@ -188,3 +190,29 @@ def test_firmware_that_does_not_run_its_boot_program_is_told_to_those_who_can_of
 
 def test_sweep_takes_a_fiftieth_of_a_processor_and_is_not_put_off_for_long() -> None:
     assert [rest_after(spent) for spent in (0.0, 0.02, 0.05, 1.0)] == pytest.approx([1.0, 1.0, 2.45, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("dhcp", "networks6", "said"),
+    [
+        ("reply", ("fd00:77::/64",), "GRUB, which asks for no IPv6 router, has no way to this edge"),
+        ("reply", ("fd00:77::/64", "fd00:78::/64"), "Secure Boot refuses it"),
+        ("reply", (), "Secure Boot refuses it"),
+        ("ack", ("fd00:77::/64",), "Secure Boot refuses it"),
+    ],
+    ids=["behind-a-router", "on-a-link-of-the-edge", "nothing-known", "by-ipv4"],
+)
+def test_grub_that_is_silent_has_no_router_only_where_it_needs_one(
+    dhcp: str, networks6: tuple[str, ...], said: str
+) -> None:
+    state = NetworkState("eth1", networks6=tuple(map(IPv6Network, networks6)))
+    site = Site(state)
+    known = hardware()
+    known["spec"]["networkInterfaces"][MAC]["dhcp"]["ipv6"] = {"address": "fd00:78::5"}
+    site.inventory.apply(known)
+    site.journey.record(MAC, Step.DHCP, Outcome.OK, "leased", stage="PXE ROM", dhcp=dhcp)
+    site.journey.record(MAC, Step.TFTP, Outcome.OK, "TFTP sent", name="grubx64.efi")
+    site.now += 60
+    site.sweep()
+    (warning,) = site.warnings(MAC)
+    assert warning.partition("for 61 s: ")[2].startswith(said), warning

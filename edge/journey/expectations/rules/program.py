@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
-from edge.journey.expectations.rules.knocks import has_just_knocked, insists, why_unheard
+from edge.journey.expectations.rules.knocks import Why, has_just_knocked, insists, why_unheard
 from edge.journey.expectations.rules.words import address, overdue, seconds, times
 from edge.journey.expectations.story import Boot, Story
-from edge.journey.steps import PROGRESS, Milestone, Step, is_uki
+from edge.journey.steps import PROGRESS, Milestone, Step, Value, is_uki
+from ipxe.binaries import GRUB_OF
 
 _SILENT, _NOT_STARTED = "ProgramSilent", "ProgramNotStarted"
 NOT_RUN = frozenset({_SILENT, _NOT_STARTED})
@@ -77,15 +80,17 @@ def not_started(story: Story, facts: Facts) -> Finding | None:
     if _has_program(boot) and overdue(boot, facts):
         name = _name(boot)
         fact = f"has got {name}, and nothing was heard of it since, for {seconds(boot.since, facts.now)}"
-        return Finding(_SILENT, Step.TFTP, fact, _unstarted(), ("its screen may say",))
+        return Finding(_SILENT, Step.TFTP, fact, *_why_unstarted(boot, facts))
     if before is None or not _has_program(before) or boot.at not in (Milestone.OFFERED, Milestone.LEASED):
         return None
     if boot.began - before.latest > facts.limit(Milestone.PROGRAM_SENT):
         return None
     name = _name(before)
     waited = seconds(before.latest, boot.began)
-    fact = f"has got {name}, and its firmware asked for an address again {waited} later: {name} did not get to run"
-    return Finding(_NOT_STARTED, Step.TFTP, fact, _unstarted(), ("its screen may say",))
+    fact = f"has got {name}, and its firmware asked for an address again {waited} later"
+    if not _has_no_route(before, facts):
+        fact += f": {name} did not get to run"
+    return Finding(_NOT_STARTED, Step.TFTP, fact, *_why_unstarted(before, facts))
 
 
 def _has_program(boot: Boot) -> bool:
@@ -97,9 +102,25 @@ def _name(boot: Boot) -> str:
     return "the UKI" if is_uki(boot.detail) else str(boot.detail.get("name", "its boot program"))
 
 
-def _unstarted() -> tuple[Cause, ...]:
-    return (
+def _why_unstarted(boot: Boot, facts: Facts) -> Why:
+    causes = (
         Cause("Secure Boot refuses it"),
         Cause("it is not for this machine's architecture"),
         Cause("its network card does not come up again"),
     )
+    if not _has_no_route(boot, facts):
+        return causes, ("its screen may say",)
+    evidence = f"{facts.behind_router} is of no network of this edge"
+    cause = Cause("GRUB, which asks for no IPv6 router, has no way to this edge and stays at its prompt", evidence)
+    return (cause, *causes), ("let it boot a UKI or an iPXE that the site has signed, or put an edge on its link",)
+
+
+def _has_no_route(boot: Boot, facts: Facts) -> bool:
+    """Whether it is GRUB, and would need a router over IPv6: GRUB 2.12 sends no router solicitation (RFC 4861 section
+    6.3.7), so it knows one only if it happens to hear it advertise, while firmware and shim went over it.
+    """
+    return bool(facts.behind_router) and _is_grub(boot.detail)
+
+
+def _is_grub(detail: Mapping[str, Value]) -> bool:
+    return str(detail.get("name", "")).rpartition("/")[2] in GRUB_OF.values()

@@ -16,7 +16,7 @@ from tests.interop.conftest import in_namespace
 
 DISCOVER, OFFER, REQUEST, ACK = 1, 2, 3, 5
 _COOKIE = b"\x63\x82\x53\x63"
-_TRIES, _PATIENCE = 8, 2.0
+_TRIES, _PATIENCE = 30, 2.0
 _TFTP_BLOCK = 1400
 
 

@@ -17,6 +17,7 @@ from edge.composition.workers.messages import (
     ArtifactFailed,
     ArtifactFilled,
     ArtifactOpened,
+    ArtifactWanted,
     CloseArtifact,
     Message,
     OpenArtifact,
@@ -31,9 +32,11 @@ URL = "http://upstream/kernel"
 
 
 class Filling:
-    """A download that grows when the test says so."""
+    """A download that grows when the test says so; `asked` are the offsets that it was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_paced: bool = False) -> None:
+        self.is_paced = is_paced
+        self.asked: list[int] = []
         self.at = 0
         self.failure: NotFoundError | None = None
         self.news = asyncio.Event()
@@ -46,6 +49,7 @@ class Filling:
         return Progress(URL, self.at, 10, 1)
 
     async def filled(self, offset: int) -> int:
+        self.asked.append(offset)
         while self.at <= offset:
             self.news.clear()
             await self.news.wait()
@@ -93,6 +97,8 @@ class Both:
         match message:
             case OpenArtifact():
                 self.lending.open(message)
+            case ArtifactWanted():
+                self.lending.wanted(message)
             case CloseArtifact():
                 self.lending.close(message)
             case ReadSecret():
@@ -153,6 +159,22 @@ async def test_a_download_is_followed_from_afar(both: Both, cache: Cache) -> Non
     assert await asyncio.wait_for(artifact.filled(4), 5) == 10
     assert await asyncio.wait_for(artifact.sha256(), 5) == "ab"
     artifact.close()
+
+
+async def test_what_forgets_what_was_read_is_asked_for_no_more_than_the_reader_in_the_worker_wants(
+    both: Both, cache: Cache
+) -> None:
+    filling = cache.filling = Filling(is_paced=True)
+    filling.grow(4)
+    with await both.artifacts.open(URL) as artifact:
+        await turns()
+        assert filling.asked == [], "the reader has not said where it begins"
+        assert await asyncio.wait_for(artifact.filled(2), 5) == 4
+        filling.grow(10)
+        await turns()
+        assert filling.asked == [2], "it has bytes that it has not read"
+        assert await asyncio.wait_for(artifact.filled(4), 5) == 10
+        assert filling.asked == [2, 4]
 
 
 async def test_a_download_that_fails_fails_in_the_worker(both: Both, cache: Cache) -> None:

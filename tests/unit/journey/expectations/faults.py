@@ -12,6 +12,7 @@ from tests.unit.journey.expectations.play import FACTS, HERE, MACHINE, Play
 
 OUTSIDE = Registered("default/m1", "10.0.9.5", "255.255.255.0", "10.0.9.1")
 AWAY = "the Kubernetes API has not answered since 14:02:11 UTC"
+BEHIND_ROUTER = replace(FACTS, behind_router="fd00:78::5")
 STRANGER = replace(FACTS, registered=None, workflow="")
 
 
@@ -272,6 +273,47 @@ FAULTS = [
         "ProgramNotStarted",
         r"its firmware asked for an address again 3 s later.*Secure Boot refuses it",
         1,
+    ),
+    Fault(
+        "GRUB over IPv6 has no route",
+        lambda p: p.rom6().program("shimx64.efi").program("grubx64.efi"),
+        "ProgramSilent",
+        r"^has got grubx64\.efi, and nothing was heard of it since, for 3\d s: GRUB, which asks for no IPv6 router, "
+        r"has no way to this edge and stays at its prompt \(fd00:78::5 is of no network of this edge\), or Secure Boot "
+        r"refuses it.*\. let it boot a UKI or an iPXE that the site has signed, or put an edge on its link",
+        36,
+        BEHIND_ROUTER,
+    ),
+    Fault(
+        "GRUB over IPv6 has no route, and the machine is switched off and on",
+        lambda p: p.rom6().program("grubx64.efi").wait(20).dhcp("advertise", "PXE ROM", "boot file shimx64.efi"),
+        "ProgramNotStarted",
+        r"^has got grubx64\.efi, and its firmware asked for an address again 20 s later: GRUB, which asks for no",
+        1,
+        BEHIND_ROUTER,
+    ),
+    Fault(
+        "GRUB by HTTP Boot over IPv6 has no route",
+        lambda p: p.rom6("HTTP Boot ROM").record(Step.BINARY, Outcome.OK, "boot program sent", name="grubaa64.efi"),
+        "ProgramSilent",
+        r"^has got grubaa64\.efi, and .*: GRUB, which asks for no IPv6 router",
+        36,
+        BEHIND_ROUTER,
+    ),
+    Fault(
+        "GRUB does not run on the edge's own link",
+        lambda p: p.rom6().program("grubx64.efi"),
+        "ProgramSilent",
+        r"^has got grubx64\.efi, and nothing was heard of it since, for 3\d s: Secure Boot refuses it",
+        36,
+    ),
+    Fault(
+        "shim, which goes over a router as firmware does, is refused",
+        lambda p: p.rom6().program("shimx64.efi"),
+        "ProgramSilent",
+        r"^has got shimx64\.efi, and nothing was heard of it since, for 3\d s: Secure Boot refuses it",
+        36,
+        BEHIND_ROUTER,
     ),
     Fault(
         "iPXE hangs", lambda p: p.rom().program(), "ProgramSilent", r"has got snponly\.efi, and nothing was heard", 36

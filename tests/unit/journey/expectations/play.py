@@ -78,6 +78,11 @@ class Play:
         self.dhcp("offer", "PXE ROM", "boot file snponly.efi")
         return self.wait(5).dhcp("ack", "PXE ROM", "boot file snponly.efi")
 
+    def rom6(self, stage: str = "PXE ROM") -> Play:
+        """EDK2 over IPv6."""
+        self.dhcp("advertise", stage, "boot file shimx64.efi")
+        return self.wait(2).dhcp("reply", stage, "boot file shimx64.efi")
+
     def program(self, name: str = "snponly.efi") -> Play:
         self.record(Step.TFTP, Outcome.INFO, f"TFTP {name} asked for", phase="begun", name=name, file_bytes=300_000)
         return self.wait(1).record(Step.TFTP, Outcome.OK, f"TFTP sent {name}", name=name)

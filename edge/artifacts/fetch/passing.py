@@ -1,0 +1,231 @@
+"""A file of another edge that the cache has no room for: passed through to one reader, and not kept.
+
+    reader at offset -> what comes from the other edge, AHEAD_BYTES in front of it -> a file in memory, as long as the
+    whole and with holes: what the reader has got is let go again, BEHIND_BYTES later
+
+So a reader sees what it sees of a download (a file that fills, bytes at their own offsets), and may be in another
+process. Each has its own transfer, from where it begins (Range); it goes on where it broke off. What is read from the
+first byte is checked against the SHA-256 that the other edge signs, and its end withheld until then. A part of the file
+can't be checked so: who wants that asks for the whole, or has a digest of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Final
+
+from edge.artifacts.artifact import Artifact, Progress
+from edge.artifacts.errors import ArtifactError, ChangedError, ChecksumError, PeerError, StorageError, UpstreamError
+from edge.artifacts.fetch.download import TAIL_BYTES
+from edge.artifacts.fetch.flight import source_of
+from edge.artifacts.fetch.peers import Offer
+from edge.artifacts.fetch.services import Services
+from edge.artifacts.threads import in_thread
+
+MAX_PASSING: Final = 16
+"""Readers at a time."""
+AHEAD_BYTES: Final = 4 << 20
+BEHIND_BYTES: Final = 4 << 20
+"""What the kernel may still have to send of a reader's bytes: more than a socket's send buffer holds (tcp_wmem)."""
+_STEP_BYTES: Final = 2 << 20
+"""Holes begin and end at multiples of that, so that no page, however large, is cut."""
+
+# linux/falloc.h
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Passing:
+    """One reader's transfer of what `offer` has of `url`, with the checksum `pin` if there is one."""
+
+    is_paced = True
+
+    def __init__(
+        self, url: str, key: str, pin: str, offer: Offer, services: Services, gone: Callable[[Passing], None]
+    ) -> None:
+        """`gone` is called when the reader has closed its file. Raises StorageError."""
+        self._url, self._key, self._pin = url, key, pin
+        self._offer = offer
+        self._services = services
+        self._gone = gone
+        self._size = offer.copy.size
+        self._start = self._written = self._read = self._freed = 0
+        self._failure: ArtifactError | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
+        self._is_right = False
+        self._sha256 = ""
+        self._digest = hashlib.sha256()
+        self._fd = -1
+        try:
+            self._fd = os.memfd_create("passed-through", os.MFD_CLOEXEC)
+            os.truncate(self._fd, self._size)
+            self._reader_fd = os.dup(self._fd)
+        except OSError as error:
+            if self._fd >= 0:
+                os.close(self._fd)
+            raise StorageError(url, f"can't be passed through: {error.strerror}") from error
+
+    def reader(self) -> Artifact:
+        """Its file, once. What is behind the offset that `Artifact.filled` was asked for is soon there no more."""
+        version, source = self._offer.copy.version, source_of(self._offer)
+        return Artifact(self._url, self._reader_fd, self._size, version, source, self, released=self._released)
+
+    async def stop(self) -> None:
+        """Break it off; its reader gets an error."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    # --- what a reader asks: `edge.artifacts.artifact.Filling` ---
+
+    def progress(self) -> Progress:
+        """How far it is now."""
+        return Progress(self._url, self._written, self._size, 1)
+
+    async def filled(self, offset: int) -> int:
+        """Bytes that can be read, as soon as they are more than `offset`, before which the reader has all it wants.
+
+        Raises ArtifactError.
+        """
+        if self._task is None:
+            self._start = self._written = self._freed = offset
+            self._task = asyncio.create_task(self._pass())
+        self._read = max(self._read, offset)
+        self._free()
+        self._move()
+        while self._readable <= offset and self._failure is None:
+            await self._moved.wait()
+        if self._readable <= offset and self._failure is not None:
+            raise self._failure.again()
+        return self._readable
+
+    async def whole_sha256(self) -> str:
+        """The checksum, when all has come and was right; empty of a part. Raises ArtifactError."""
+        while self._readable < self._size and self._failure is None:
+            await self._moved.wait()
+        if self._failure is not None:
+            raise self._failure.again()
+        return self._sha256
+
+    # --- the transfer ---
+
+    async def _pass(self) -> None:
+        try:
+            await self._take_all()
+        except ArtifactError as error:
+            self._failure = error
+        except OSError as error:
+            self._failure = StorageError(self._url, f"can't be passed through: {error.strerror}")
+        except asyncio.CancelledError:
+            self._failure = UpstreamError(self._url, "the edge is stopping")
+            raise
+        finally:
+            self._move()
+
+    async def _take_all(self) -> None:
+        """Raises ArtifactError, OSError."""
+        timeouts, vain = self._services.timeouts, 0
+        while self._readable < self._size:
+            before = self._written
+            try:
+                await self._take()
+            except UpstreamError:
+                vain = vain + 1 if self._written == before else 0
+                if vain > timeouts.retries:
+                    raise
+                await asyncio.sleep(timeouts.pause * 2**vain)
+                await self._ask_anew()
+
+    async def _ask_anew(self) -> None:
+        """It may have started anew, and not know any more what it has offered. Raises ChangedError, NotFoundError."""
+        peers, before = self._services.peers, self._offer.copy
+        offer = await peers.find(self._key, self._url, self._pin, ()) if peers is not None else None
+        if offer is not None:
+            if (offer.copy.version, offer.copy.size) != (before.version, before.size):
+                raise ChangedError(self._url, "became another file while it was passed through")
+            self._offer = offer
+
+    async def _take(self) -> None:
+        """Ask for the rest, and take it in, as far as it comes."""
+        peers = self._services.peers
+        if peers is None:
+            raise PeerError(self._url, "there is no other edge")
+        # Of a file that is there but for its signature, the last byte brings that once more.
+        offset = min(self._written, self._size - 1)
+        is_known = offset < self._written
+        async with peers.get(self._offer, self._url, self._key, self._pin, offset) as answer:
+            async with aclosing(answer.body(self._services.clock)) as body:
+                async for chunk in body:
+                    self._services.counts.peer_bytes += len(chunk)
+                    if not is_known:
+                        await self._add(chunk)
+            self._check(answer.sha256)
+
+    async def _add(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view:
+            while self._written - self._read >= AHEAD_BYTES:
+                await self._moved.wait()
+            piece = view[: AHEAD_BYTES - (self._written - self._read)]
+            await in_thread(self._services.writers, self._write, piece)
+            view = view[len(piece) :]
+            self._move()
+
+    def _write(self, piece: memoryview) -> None:
+        offset, left = self._written, piece
+        while left:
+            count = os.pwrite(self._fd, left, offset)
+            left, offset = left[count:], offset + count
+        if not self._start:
+            self._digest.update(piece)
+        self._written = offset
+
+    def _check(self, signed: str) -> None:
+        """Raises ChecksumError."""
+        if not self._start:
+            found, wanted = self._digest.hexdigest(), self._pin or signed
+            if wanted and found != wanted:
+                if self._services.peers is not None:
+                    self._services.peers.distrust(self._offer, self._key)
+                raise ChecksumError(self._url, f"wrong SHA-256: it should be {wanted}, but what came has {found}")
+            self._sha256 = found
+        self._is_right = True
+        self._move()
+
+    @property
+    def _readable(self) -> int:
+        if self._is_right or self._start:
+            return self._written
+        return min(self._written, self._size - TAIL_BYTES)
+
+    def _move(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    # --- letting go ---
+
+    def _free(self) -> None:
+        """Give back what the reader has had for long enough."""
+        first = self._freed - self._freed % _STEP_BYTES
+        end = (self._read - BEHIND_BYTES) // _STEP_BYTES * _STEP_BYTES
+        if end > first:
+            mode = _KEEP_SIZE | _PUNCH_HOLE
+            _libc.fallocate(self._fd, mode, ctypes.c_long(first), ctypes.c_long(end - first))
+            self._freed = end
+
+    def _released(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task.add_done_callback(lambda _: self._close())
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._fd)
+        self._gone(self)
