@@ -14,7 +14,7 @@ from edge.dhcp6.datagram import ALL_RELAYS_AND_SERVERS, ALL_SERVERS, SERVER_PORT
 from edge.dhcp6.prober import NeighbourProber
 from edge.dhcp6.responder import Responder6
 from edge.dhcp6.wire import MAX_MESSAGE_BYTES, address_of
-from edge.listener import Listener, ReceiveBuffers, Segments, advice, enlarge_buffer, udp_socket
+from edge.listener import ModeratedListener, ReceiveBuffers, Segments, advice, enlarge_buffer, udp_socket
 from tink.limits.once_per import OncePer
 from tink.net.link_local import is_link_local
 
@@ -39,7 +39,7 @@ class Dhcp6Server:
         self._fast_path = responder.fast_path
         self._interface = interface
         self._scope = 0
-        self._listener: Listener[list[bytes]] | None = None
+        self._listener: ModeratedListener | None = None
         self._buffers = ReceiveBuffers(MAX_MESSAGE_BYTES + 1, socket.AF_INET6)
         what = f"DHCPv6 on {interface}"
         self._segments: Segments[Reply6] = Segments(what, SERVER_PORT, self._try_to_send, self._send_together)
@@ -60,7 +60,7 @@ class Dhcp6Server:
                 raise Dhcp6ServerError(problem) from error
             raise Dhcp6ServerError(advice(problem, error, port=SERVER_PORT, without="without --ipv6")) from error
         receive, answer = self._buffers.receive, self._answer
-        self._listener = Listener(sock, what, receive, answer, per_turn=1, after_turn=self._segments.send_all)
+        self._listener = ModeratedListener(sock, what, receive, answer, after_turn=self._segments.send_all)
         self._listener.start()
         self._prober = NeighbourProber(self._interface, self._responder.declined)
         self._prober.start()

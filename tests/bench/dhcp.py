@@ -4,7 +4,8 @@ The load is a relay's (`tests/bench/load/dhcp.c`): the relay's address is in gia
 port 67; a bounded number of machines wait for one at any time, or exchanges begin at a given rate. Every answer is
 checked. All servers write their log to a file, at the level that they have by default. The peers are spared what would
 only slow them: dnsmasq the ping before an offer, both the file with the leases, Kea its raw sockets (for it is asked by
-a relay) and every kind of reservation but that by hardware address.
+a relay) and every kind of reservation but that by hardware address. Beside that ISC's perfdhcp begins exchanges at a
+rate of its own (`tests.bench.perfdhcp`): what packets cost that come singly, but fast.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from tests.bench import perfdhcp
 from tests.bench.bed import (
     NETMASK,
     NETWORK,
@@ -34,8 +36,11 @@ from tests.bench.results import Round, Row, Sample, alternate, row, say
 FEW, MANY, MOST = 100, 10_000, 100_000
 ROUNDS = 5
 SECONDS = 1.0
+SYSTEMS_SECONDS = 2
 COLD_SECONDS = 60.0  # at most; a few, on a quiet machine
 OUTSTANDING = 64
+RATE = 10_000
+"""Exchanges a second of systems (perfdhcp): some three quarters of what Kea can do."""
 EQUAL_LOAD = 0.6
 """Latencies are compared at this share of what the slower one of both can do."""
 
@@ -73,6 +78,7 @@ class _Side:
     cable: Cable
     server: Server
     count: int
+    macs: Path
 
     def most(self) -> Sample:
         """What it can do: exchanges a second, processor microseconds for one, and how busy both cores were."""
@@ -93,6 +99,11 @@ class _Side:
         if found["rate"] < 0.9 * rate:
             say(f"dhcp: {self.name} did {found['rate']:.0f} of {rate:.0f} exchanges a second that were begun")
         return found
+
+    def systems(self) -> Sample:
+        """What an exchange costs where RATE of them begin each second, whoever answers."""
+        who = ["-l", RELAY, "-R", str(self.count), "-M", str(self.macs), SERVER_IP]
+        return perfdhcp.systems(self.cable, self.server, 4, who, RATE, SYSTEMS_SECONDS, f"DHCP: {self.name}")
 
     def _load(self, mode: str, value: float, seconds: float) -> Sample:
         load = [str(compiled("dhcp")), SERVER_IP, RELAY, str(FIRST), str(self.count), mode, str(value), str(seconds)]
@@ -122,8 +133,10 @@ def exchanges(cable: Cable, server: Server, load: list[str], what: str) -> Sampl
 def _serve(stack: ExitStack, name: str, home: Path, count: int, command: list[str]) -> _Side:
     home.mkdir(exist_ok=True)
     cable = stack.enter_context(Cable())
+    macs = home / f"macs-{count}"
+    macs.write_text("".join(f"{mac(number)}\n" for number in range(FIRST, FIRST + count)))
     server = cable.serve(command, home / f"{name}-{count}.log", port=PORT, protocol="udp")
-    return _Side(name, cable, server, count)
+    return _Side(name, cable, server, count, macs)
 
 
 def _ours(stack: ExitStack, home: Path, count: int) -> _Side:
@@ -226,6 +239,8 @@ def _rows(
         most = alternate(rounds, ours.most, peer.most if peer is not None else None)
         slower = EQUAL_LOAD * min(median(s["rate"] for s in side) for side in _sides(most))
         equal = alternate(rounds, lambda: ours.at(slower), (lambda: peer.at(slower)) if peer is not None else None)
+        with_systems = count == MANY and start_peer is _kea
+        systems = alternate(rounds, ours.systems, peer.systems if peer is not None else None) if with_systems else []
     load = f"{what}, {slower:,.0f} exchanges/s"
     easy = _note(equal, flat_out=False)
     return [
@@ -234,6 +249,16 @@ def _rows(
         row("dhcp", f"four-way exchanges, {what}: CPU", "us", most, "cpu", name, less_is_better=True),
         row("dhcp", f"answer, {load}: p50", "us", equal, "p50", name, less_is_better=True, note=easy),
         row("dhcp", f"answer, {load}: p99", "us", equal, "p99", name, less_is_better=True),
+        *(_rows_of_systems(systems, what) if systems else ()),
+    ]
+
+
+def _rows_of_systems(systems: list[Round], what: str) -> list[Row]:
+    load = f"perfdhcp, {what}, {RATE:,} exchanges/s"
+    note = perfdhcp.note(systems)
+    return [
+        row("dhcp", f"{load}: CPU", "us", systems, "cpu", "Kea", less_is_better=True, note=note),
+        row("dhcp", f"{load}: both answers", "ms", systems, "delay", "Kea", less_is_better=True),
     ]
 
 

@@ -1,23 +1,21 @@
 """DHCPv6: four-way exchanges behind a relay, against Kea: how many there are, and what one costs.
 
 Two loads, both as one relay from an address of the machines' network. `tests/bench/load/dhcp6.c` is UEFI PXE ROMs, of
-which a bounded number wait for an answer at any time: the most that a server can do. ISC's perfdhcp (`-6 -A1`) is
-systems of which so many begin an exchange each second, whoever answers: what an exchange costs at a rate that both can
-keep, how long an answer takes, and how many come to an end at one that neither can. Kea is spared the file with the
-leases and every kind of reservation but that by DUID.
+which a bounded number wait for an answer at any time: the most that a server can do. ISC's perfdhcp is systems of which
+so many begin an exchange each second (`tests.bench.perfdhcp`): what an exchange costs at a rate that both can keep, how
+long an answer takes, and how many come to an end at one that neither can. Kea is spared the file with the leases and
+every kind of reservation but that by DUID.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.bench import perfdhcp
 from tests.bench.bed import (
     CLIENT_IP6,
     NETWORK6,
@@ -43,12 +41,6 @@ ROUNDS: Final = 5
 SECONDS: Final = 2
 COLD_SECONDS: Final = 60.0  # at most; a few, on a quiet machine
 PORT: Final = 547
-
-_STATISTICS = re.compile(
-    r"\*\*\*Statistics for: (?P<what>[A-Z-]+)\*\*\*.*?sent packets: (?P<sent>\d+)\s+received packets: (?P<received>\d+)"
-    r".*?rejected leases: (?P<rejected>\d+).*?avg delay: (?P<delay>[0-9.]+) ms",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True)
@@ -86,34 +78,8 @@ class _Side:
         return self._systems(FLOOD)
 
     def _systems(self, rate: int) -> Sample:
-        program = installed("perfdhcp")
-        if program is None:
-            raise BenchError("DHCPv6: perfdhcp is missing (apt install kea-admin)")
-        who = ["-R", str(self.count), "-M", str(self.macs)]
-        load = [program, "-6", "-A1", "-r", str(rate), "-p", str(SECONDS), *who]
-        place = ["-l", CLIENT_IP6, "-L", str(PORT), "-g", "single", "-W", "200000", SERVER_IP6]
-        before, begun = self.server.cpu_seconds(), time.monotonic()
-        done = subprocess.run(
-            self.cable.client(load + place), capture_output=True, text=True, timeout=SECONDS + 30, check=False
-        )
-        cpu, took = self.server.cpu_seconds() - before, time.monotonic() - begun
-        found = {match["what"]: match for match in _STATISTICS.finditer(done.stdout)}
-        try:
-            first, second = found["SOLICIT-ADVERTISE"], found["REQUEST-REPLY"]
-        except KeyError:
-            raise BenchError(f"DHCPv6: perfdhcp against {self.name}: {(done.stdout + done.stderr)[-2000:]}") from None
-        ended = int(second["received"]) - int(first["rejected"]) - int(second["rejected"])
-        if ended <= 0:
-            raise BenchError(f"DHCPv6: {self.name} ended no exchange: {done.stdout[-2000:]}")
-        return {
-            "exchanges": ended,
-            "begun": int(first["sent"]),
-            "rate": ended / SECONDS,
-            "cpu": cpu * 1e6 / ended,
-            "busy": cpu / took,
-            "lost": int(first["sent"]) - ended,
-            "delay": float(first["delay"]) + float(second["delay"]),
-        }
+        where = ["-A1", "-l", CLIENT_IP6, "-L", str(PORT), "-R", str(self.count), "-M", str(self.macs), SERVER_IP6]
+        return perfdhcp.systems(self.cable, self.server, 6, where, rate, SECONDS, f"DHCPv6: {self.name}")
 
 
 def _serve(stack: ExitStack, name: str, home: Path, count: int, command: list[str]) -> _Side:
@@ -211,18 +177,7 @@ def _rows(home: Path, count: int, *, with_systems: bool) -> list[Row]:
 def _rows_of_systems(even: list[Round], flooded: list[Round]) -> list[Row]:
     what, flood = f"perfdhcp, {RATE:,} exchanges/s", f"perfdhcp, {FLOOD:,} exchanges/s wanted"
     return [
-        row("dhcp6", f"{what}: CPU", "us", even, "cpu", "Kea", less_is_better=True, note=_note(even)),
+        row("dhcp6", f"{what}: CPU", "us", even, "cpu", "Kea", less_is_better=True, note=perfdhcp.note(even)),
         row("dhcp6", f"{what}: both answers", "ms", even, "delay", "Kea", less_is_better=True),
-        row("dhcp6", f"{flood}: ended", "1/s", flooded, "rate", "Kea", note=_note(flooded)),
+        row("dhcp6", f"{flood}: ended", "1/s", flooded, "rate", "Kea", note=perfdhcp.note(flooded)),
     ]
-
-
-def _note(rounds: list[Round]) -> str:
-    """How busy both were, and how many of the exchanges that perfdhcp began came to no end."""
-    sides = [[found.ours for found in rounds], [found.peer for found in rounds if found.peer is not None]]
-    return "; ".join(
-        f"{name}: server {max(each['busy'] for each in side):.0%} busy, "
-        f"{sum(each['lost'] for each in side):,.0f} of {sum(each['begun'] for each in side):,.0f} lost"
-        for name, side in zip(("ours", "the peer's"), sides, strict=True)
-        if side
-    )

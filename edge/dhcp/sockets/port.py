@@ -19,7 +19,7 @@ from edge.dhcp.datagram import BROADCAST, SERVER_PORT, Received, Reply
 from edge.dhcp.responder import Responder
 from edge.dhcp.sockets.link import Link, NoLinkError
 from edge.dhcp.wire import codec, options
-from edge.listener import Listener, ReceiveBuffers, Segments, advice, enlarge_buffer, udp_socket
+from edge.listener import ModeratedListener, ReceiveBuffers, Segments, advice, enlarge_buffer, udp_socket
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Port:
         packet_info = struct.pack("=I4s4s", 0, options.ipv4(address), bytes(4))
         self._from_us = [(socket.IPPROTO_IP, _IP_PKTINFO, packet_info)]
         self._buffers = ReceiveBuffers(codec.MAX_PACKET_BYTES + 1)
-        self._listeners: list[Listener[list[bytes]]] = []
+        self._listeners: list[ModeratedListener] = []
         self._link: Link | None = None
         what = f"DHCP on {interface}"
         self._segments: Segments[Reply] = Segments(what, SERVER_PORT, self._try_to_send, self._send_together)
@@ -106,9 +106,7 @@ class Port:
     def _listen(self, sock: socket.socket) -> None:
         what = f"DHCP on {self._interface} port {self._number}"
         receive, answer = self._buffers.receive, self._answer
-        listener: Listener[list[bytes]] = Listener(
-            sock, what, receive, answer, per_turn=1, after_turn=self._segments.send_all
-        )
+        listener = ModeratedListener(sock, what, receive, answer, after_turn=self._segments.send_all)
         listener.start()
         self._listeners.append(listener)
 
@@ -183,7 +181,7 @@ class Port:
         # New packets come to the new socket; what the other has heard already is answered in its next turns.
         self._loop.call_later(_REPLACED_SECONDS, self._retire, worn)
 
-    def _retire(self, worn: Listener[list[bytes]]) -> None:
+    def _retire(self, worn: ModeratedListener) -> None:
         if worn in self._listeners:
             self._listeners.remove(worn)
             worn.stop()
