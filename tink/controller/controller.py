@@ -111,7 +111,7 @@ class WorkflowController:
         self._ages = TimestampAges(clock, elapsed)
         self._history = WorkflowHistory(self._settings.history_limit)
         self._limited_log = controller_log(log, elapsed)
-        self._recorder = EventRecorder(client, COMPONENT, now=clock, clock=elapsed)
+        self._recorder = EventRecorder(client, COMPONENT, now=clock, clock=elapsed, settle=self._settings.event_settle)
         self._controller = Controller(
             "Workflow",
             self._reconcile,

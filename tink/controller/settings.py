@@ -22,6 +22,8 @@ class ControllerSettings:
     """How many Workflows that have ended are kept of each Hardware, the newest; the others are deleted. None: all."""
     events: bool = True
     """Whether changes of state are told as Kubernetes Events, too."""
+    event_settle: float = 1.0
+    """How long nothing must have happened before Events are written: they come after the work that they tell of."""
     workers: int = 32
     """Workflows that are looked at at once. Each waits for its writes, so of hundreds that are made together so many at
     a time are stored: with four it was the controller that they waited for."""
