@@ -18,6 +18,9 @@ class ControllerSettings:
     """How long after its creation a Workflow waits for its Hardware and Template: `kubectl apply` gives no order."""
     reference_note_after: float = 1.0
     """How long it waits before it says so in its conditions: mostly the next object of the same file is the one."""
+    release_after: float = 10.0
+    """How long after its end a Workflow keeps the finalizer, if nobody deletes it before: that write is one that others
+    need not wait for."""
     history_limit: int | None = None
     """How many Workflows that have ended are kept of each Hardware, the newest; the others are deleted. None: all."""
     events: bool = True
