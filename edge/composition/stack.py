@@ -5,8 +5,7 @@
                                                             -> controller, gRPC server
                                                             -> DHCP, TFTP, HTTP, router advertisements, admin HTTP
 
-`tinkedge up` runs all of it in one process; `tinkedge edge`, `controller`, `server` and `apiserver` run a part. Nothing
-else in the program knows which parts run together.
+`tinkedge up` runs all in one process, `edge`, `controller`, `server` and `apiserver` a part. Nobody else knows which.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ from tink.metrics.families import Scraped
 from tink.metrics.process import process_registry
 from tink.net.host_port import join_host_port
 from tink.server import WorkflowServer
-from tink.workflow import ended
+from tink.workflow import ended, protection
 
 if TYPE_CHECKING:
     from tink.apiserver import ApiServer
@@ -209,6 +208,7 @@ class Stack:
             port=self._settings.api_port,
             addresses=self._settings.api_addresses,
             names=self._settings.api_names,
+            admit_create=protection.protect,
         )
         try:
             await api.start()

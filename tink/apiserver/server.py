@@ -38,7 +38,7 @@ from tink.apiserver.requests import Body, Target, WriteOptions
 from tink.apiserver.resources import Registry, builtin, definitions, webhook_configurations
 from tink.apiserver.store import Event, Key, StorageError, Store
 from tink.apiserver.webhooks import WebhookClient
-from tink.apiserver.write import Verbs
+from tink.apiserver.write import AdmitCreate, Verbs, add_nothing
 from tink.files import data_directory, private_files
 from tink.files.key_file import KeyFile, KeyFileError
 from tink.net.connection_limit import LimitedSite, Limits
@@ -63,7 +63,8 @@ def _utc_now() -> datetime:
 class ApiServer:
     """One API server over one data directory, at `host` and, for other hosts, at `addresses`. Start and stop once.
 
-    Port 0 takes a free one. Its certificate is for all of these and for `names`.
+    Port 0 takes a free one. Its certificate is for all of these and for `names`. `admit_create` sees new objects before
+    the webhooks do.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class ApiServer:
         addresses: Sequence[str] = (),
         names: Sequence[str] = (),
         history: int = 10_000,
+        admit_create: AdmitCreate = add_nothing,
         now: Callable[[], datetime] = _utc_now,
     ) -> None:
         self._data_dir = data_dir
@@ -93,7 +95,7 @@ class ApiServer:
         )
         self._webhook_client = WebhookClient()
         self._webhooks = webhooks.Webhooks(self._webhook_client.post, self._namespace_labels, self._registry.versions)
-        self._verbs = Verbs(self._store, now, self._webhooks)
+        self._verbs = Verbs(self._store, now, self._webhooks, admit_create)
         self._lifecycle = Lifecycle(self._store, self._registry, self._verbs, now)
         self._garbage_collector = GarbageCollector(self._store, self._registry, self._verbs)
         self._runner: web.AppRunner | None = None

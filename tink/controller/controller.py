@@ -56,6 +56,7 @@ from tink.kube.runtime import (
 from tink.template import render_actions
 from tink.workflow.ended import is_history
 from tink.workflow.machine import UnknownActionError
+from tink.workflow.protection import protected
 from tink.workflow.status import InvalidStatusError, state_of, status_of, unprepared
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class WorkflowController:
         self._ages = TimestampAges(clock, elapsed)
         self._history = WorkflowHistory(self._settings.history_limit)
         self._limited_log = controller_log(log, elapsed)
-        self._recorder = EventRecorder(client, COMPONENT, now=clock, clock=elapsed)
+        self._recorder = EventRecorder(client, COMPONENT, now=clock, clock=elapsed, settle=self._settings.event_settle)
         self._controller = Controller(
             "Workflow",
             self._reconcile,
@@ -168,7 +169,7 @@ class WorkflowController:
             self._recorder.event(new, WORKFLOW, event)
         try:
             state = state_of(new)
-            if state is not None and state.terminal and time_to_live(new) is None:
+            if state is not None and state.terminal and time_to_live(new) is None and not protected(new):
                 self._ages.forget(key)
             else:
                 self._ages.observe(key, str(new["metadata"].get("uid")), timestamps(new), live=self._following)

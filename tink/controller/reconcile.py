@@ -10,8 +10,8 @@ a restart of the controller (or a second one) changes nothing. How old a timesta
     Scheduled, Running, Cancelling   enforce the four timeouts
     not ended        mend what somebody took away by hand: our finalizer, the actions of a Pending Workflow
     deleted          Pending -> Canceled, Scheduled and Running -> Cancelling
-    terminal         give up the finalizer, so that a deletion can go through; delete it when its time is up, or when
-                     there are enough newer ones
+    terminal         give up the finalizer after some seconds, or when it is deleted, so that a deletion can go through;
+                     delete it when its time is up, or when there are enough newer ones
     held             not begun: nothing but what deletes or cancels it; the condition Started says why
     paused           nothing at all: another API is where it goes on
 """
@@ -43,6 +43,7 @@ from tink.kube.objects import ObjectReference
 from tink.template import TemplateError
 from tink.workflow import events, machine
 from tink.workflow.guards import held, hold_of, paused
+from tink.workflow.protection import protected
 from tink.workflow.reasons import REASON_HELD
 from tink.workflow.status import (
     ConditionType,
@@ -223,18 +224,23 @@ def _unprepared(workflow: Raw) -> Raw:
 
 def _ended(workflow: Raw, context: _Context) -> Outcome:
     """Nothing keeps it any more; delete it if it is not wanted any more either."""
-    outcome = _release(workflow, *(() if status_of(workflow).get("message") else _summarised(workflow)))
+    summarised = () if status_of(workflow).get("message") else _summarised(workflow)
+    ttl, age = time_to_live(workflow), _age(workflow, status_of(workflow), "status.lastTransitioned", context)
+    if protected(workflow) and not deleted(workflow) and not context.surplus:
+        # Nobody waits for that write, and many Workflows may be about to end: their ends come first.
+        left = min(context.settings.release_after, context.settings.release_after if ttl is None else ttl) - age
+        if left > 0:
+            return Outcome(summarised, requeue_after=left)
+    outcome = _release(workflow, *summarised)
     if outcome.patches or deleted(workflow) or hold_of(workflow) is not None:
         return outcome
     if context.surplus:
         limit = context.settings.history_limit
         return Outcome(delete=f"its Hardware has {limit} newer ones that have ended (--workflow-history-limit)")
-    ttl = time_to_live(workflow)
     if ttl is None:
         return outcome
-    left = ttl - _age(workflow, status_of(workflow), "status.lastTransitioned", context)
-    if left > 0:
-        return Outcome(requeue_after=left)
+    if ttl > age:
+        return Outcome(requeue_after=ttl - age)
     return Outcome(delete=f"it ended {ttl} s ago (spec.ttlSecondsAfterFinished)")
 
 
@@ -481,7 +487,7 @@ def _status(workflow: Raw, status: Status | None) -> tuple[Patch, ...]:
 def _finalizers(workflow: Raw, *, present: bool) -> tuple[Patch, ...]:
     metadata = workflow["metadata"]
     finalizers = metadata.get("finalizers") or []
-    if (FINALIZER in finalizers) is present:
+    if protected(workflow) is present:
         return ()
     wanted = [*finalizers, FINALIZER] if present else [f for f in finalizers if f != FINALIZER]
     return (Patch({"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": wanted}}),)

@@ -18,10 +18,15 @@ class ControllerSettings:
     """How long after its creation a Workflow waits for its Hardware and Template: `kubectl apply` gives no order."""
     reference_note_after: float = 1.0
     """How long it waits before it says so in its conditions: mostly the next object of the same file is the one."""
+    release_after: float = 10.0
+    """How long after its end a Workflow keeps the finalizer, if nobody deletes it before: that write is one that others
+    need not wait for."""
     history_limit: int | None = None
     """How many Workflows that have ended are kept of each Hardware, the newest; the others are deleted. None: all."""
     events: bool = True
     """Whether changes of state are told as Kubernetes Events, too."""
+    event_settle: float = 1.0
+    """How long nothing must have happened before Events are written: they come after the work that they tell of."""
     workers: int = 32
     """Workflows that are looked at at once. Each waits for its writes, so of hundreds that are made together so many at
     a time are stored: with four it was the controller that they waited for."""

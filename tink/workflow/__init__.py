@@ -4,6 +4,7 @@ table    states, causes, which follows from which, and who may write it: begin h
 events   what happens, with the facts of it
 machine  takes an event through the table: the only way to a new status
 guards   what arrows depend on beside the state
+protection  the finalizer: who has it, and how new ones get it
 reasons  why a Workflow did not succeed, as its conditions say
 status   the fields of `.status`, read and written
 

@@ -10,9 +10,10 @@ import struct
 import uuid
 from typing import Final
 
-from tink.api.v1alpha2 import API_VERSION, FINALIZER, ActionState, Raw, WorkflowState, as_mapping
+from tink.api.v1alpha2 import API_VERSION, ActionState, Raw, WorkflowState, as_mapping
 from tink.kube.objects import NamespacedName
 from tink.workflow.guards import hold_of, paused
+from tink.workflow.protection import protected
 from tink.workflow.reasons import WITHOUT_AGENTS_WORD
 from tink.workflow.status import (
     ConditionType,
@@ -53,7 +54,7 @@ def is_history(workflow: Raw) -> bool:
     return (
         has_ended(workflow)
         and not deleted(workflow)
-        and FINALIZER not in (workflow["metadata"].get("finalizers") or ())
+        and not protected(workflow)
         and not paused(workflow)
         and hold_of(workflow) is None
         and bool(status_of(workflow).get("message"))

@@ -8,15 +8,17 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.waiting import until
-from tink.api.v1alpha2 import FINALIZER, Raw
+from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.controller.controller import WorkflowController
 from tink.controller.settings import ControllerSettings
 from tink.kube.client import ApiError, ConflictError, UnreachableError
+from tink.workflow.protection import protect
 from tink.workflow.status import status_of
 
 NOW = 1_800_000_001.0
@@ -38,7 +40,7 @@ class Rig:
             workflows=self.workflows,
             hardware=self.hardware,
             templates=self.templates,
-            settings=settings,
+            settings=replace(settings, event_settle=0.0),
             render=render,
             clock=lambda: self.now,
             elapsed=lambda: self.elapsed,
@@ -78,6 +80,22 @@ async def test_a_workflow_is_prepared_with_two_writes(
         await rig.until("Pending")
         await asyncio.sleep(0.01)
     assert [subresource for subresource, _ in rig.api.patches] == [None, "status"]
+
+
+async def test_one_write_is_enough_where_the_api_gives_new_workflows_the_finalizer(
+    rig: Rig, make_workflow: Make, hardware: Raw, template: Raw
+) -> None:
+    rig.hardware.put(hardware)
+    rig.templates.put(template)
+    async with rig.running():
+        new = make_workflow()
+        new |= {"apiVersion": API_VERSION, "kind": "Workflow"}
+        protect(new)
+        rig.workflows.put(new)
+        await rig.until("Pending")
+        await asyncio.sleep(0.01)
+    assert [subresource for subresource, _ in rig.api.patches] == ["status"]
+    assert rig.workflows.get("d", "w")["metadata"]["finalizers"] == [FINALIZER]  # type: ignore[index]
     workflow = rig.workflows.get("d", "w")
     assert workflow is not None
     assert workflow["metadata"]["finalizers"] == [FINALIZER]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.controller.events import COMPONENT
 from tink.kube.resources import WORKFLOW
@@ -44,7 +45,7 @@ def test_what_an_operator_has_to_look_after_is_a_warning_and_nothing_else_is(
 
 async def test_twenty_a_second_may_follow_the_first_hundred(make_workflow: Make) -> None:
     now, api = 0.0, Api()
-    recorder = EventRecorder(api, COMPONENT, clock=lambda: now)  # type: ignore[arg-type]
+    recorder = EventRecorder(api, COMPONENT, clock=lambda: now, settle=0.0)  # type: ignore[arg-type]
     task = asyncio.create_task(recorder.run())
     await asyncio.sleep(0)
     for index in range(300):
@@ -57,6 +58,36 @@ async def test_twenty_a_second_may_follow_the_first_hundred(make_workflow: Make)
     now = 1000.0
     await _settled(api)
     assert api.taken == 240, "however long nothing happened, it is a hundred at once"
+    task.cancel()
+
+
+async def test_they_wait_until_nothing_happens_for_a_moment(make_workflow: Make) -> None:
+    now, api = 100.0, Api()
+    recorder = EventRecorder(api, COMPONENT, clock=lambda: now, settle=0.05)  # type: ignore[arg-type]
+    task = asyncio.create_task(recorder.run())
+    await asyncio.sleep(0)
+    for index in range(3):
+        recorder.event(make_workflow(name=f"w{index}"), WORKFLOW, Event("R", "m"))
+        now += 0.04
+        await _settled(api)
+        assert api.taken == 0, "another may come"
+    now += 0.01
+    await until(lambda: api.taken == 3)
+    task.cancel()
+
+
+async def test_they_do_not_wait_for_ever_where_something_happens_all_the_time(make_workflow: Make) -> None:
+    now, api = 100.0, Api()
+    recorder = EventRecorder(api, COMPONENT, clock=lambda: now, settle=0.05)  # type: ignore[arg-type]
+    task = asyncio.create_task(recorder.run())
+    await asyncio.sleep(0)
+    recorder.event(make_workflow(name="first"), WORKFLOW, Event("R", "m"))
+    now += 9.99
+    recorder.event(make_workflow(name="next"), WORKFLOW, Event("R", "m"))
+    await _settled(api)
+    assert api.taken == 0
+    now += 0.01
+    await until(lambda: api.taken == 2)
     task.cancel()
 
 
@@ -78,7 +109,7 @@ async def test_thousand_that_wait_are_kept_and_the_next_is_dropped_and_said(
 
 async def test_events_of_one_tenant_are_dropped_before_those_of_others(make_workflow: Make) -> None:
     now, api = 0.0, Api()
-    recorder = EventRecorder(api, COMPONENT, clock=lambda: now)  # type: ignore[arg-type]
+    recorder = EventRecorder(api, COMPONENT, clock=lambda: now, settle=0.0)  # type: ignore[arg-type]
     task = asyncio.create_task(recorder.run())
     await asyncio.sleep(0)
     for index in range(3000):

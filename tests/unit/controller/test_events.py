@@ -122,7 +122,7 @@ async def test_a_flood_of_news_becomes_few_writes_and_one_warning(
     make_workflow: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = Api()
-    recorder = EventRecorder(api, COMPONENT, clock=lambda: 0.0)  # type: ignore[arg-type]
+    recorder = EventRecorder(api, COMPONENT, clock=lambda: 0.0, settle=0.0)  # type: ignore[arg-type]
     task = asyncio.create_task(recorder.run())
     await asyncio.sleep(0)
     for index in range(3000):
@@ -147,7 +147,7 @@ async def test_events_that_can_not_be_written_stop_nothing(
 ) -> None:
     api = Api()
     api.error = error
-    recorder = EventRecorder(api, COMPONENT)  # type: ignore[arg-type]
+    recorder = EventRecorder(api, COMPONENT, settle=0.0)  # type: ignore[arg-type]
     task = asyncio.create_task(recorder.run())
     await asyncio.sleep(0)
     for index in range(5):
@@ -164,7 +164,7 @@ async def test_events_that_can_not_be_written_stop_nothing(
 
 async def test_who_does_not_lead_says_nothing(make_workflow: Make) -> None:
     api = Api()
-    recorder = EventRecorder(api, COMPONENT)  # type: ignore[arg-type]
+    recorder = EventRecorder(api, COMPONENT, settle=0.0)  # type: ignore[arg-type]
     recorder.event(make_workflow(), WORKFLOW, Event("R", "m"))
     task = asyncio.create_task(recorder.run())
     await asyncio.sleep(0.02)

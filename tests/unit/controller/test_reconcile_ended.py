@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.controller.outcomes import CREATED, SETTINGS, STAMP, Make, look, never
+from tests.unit.controller.outcomes import CREATED, SETTINGS, STAMP, Make, finalizers_in, look, never
 from tests.unit.controller.test_controller import Rig
 from tests.waiting import until
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
@@ -65,6 +65,35 @@ def test_its_finalizer_goes_first_and_a_deletion_is_asked_for_once(make_workflow
     assert (look(with_finalizer, CREATED).delete, len(look(with_finalizer, CREATED).patches)) == ("", 1)
     deleted = make_workflow("Succeeded", finalizer=False, deleted=True, spec={"ttlSecondsAfterFinished": 0})
     assert look(deleted, CREATED) == Outcome(), "somebody else's finalizer keeps it"
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_finalizer_goes_some_seconds_after_the_end_and_at_once_when_somebody_deletes_it(
+    make_workflow: Make, state: str
+) -> None:
+    assert look(make_workflow(state), CREATED + 4) == Outcome(requeue_after=6.0)
+    assert finalizers_in(look(make_workflow(state), CREATED + 10)) == ["other/one"]
+    assert finalizers_in(look(make_workflow(state, deleted=True), CREATED + 4)) == ["other/one"]
+
+
+def test_the_finalizer_goes_at_once_when_the_workflow_is_to_go(make_workflow: Make) -> None:
+    settings = replace(SETTINGS, history_limit=1)
+    outcome = reconcile(make_workflow("Failed"), None, None, settings, CREATED, never, surplus=True)
+    assert finalizers_in(outcome) == ["other/one"]
+    timed = make_workflow("Succeeded", spec={"ttlSecondsAfterFinished": 3})
+    assert look(timed, CREATED + 1) == Outcome(requeue_after=2.0)
+    assert finalizers_in(look(timed, CREATED + 3)) == ["other/one"]
+
+
+async def test_the_finalizer_goes_though_a_clock_is_set_back_meanwhile(rig: Rig, make_workflow: Make) -> None:
+    async with rig.running():
+        rig.workflows.put(make_workflow("Running", finalizer=True))
+        rig.now = CREATED
+        rig.workflows.put(make_workflow("Succeeded"))
+        rig.now -= 86_400
+        rig.elapsed += SETTINGS.release_after
+        rig.workflows.put(make_workflow("Succeeded"))
+        await until(lambda: [patch["metadata"].get("finalizers") for _, patch in rig.api.patches] == [["other/one"]])
 
 
 @pytest.mark.parametrize("ttl", [True, -1, "60", 1.5, None])
@@ -174,6 +203,7 @@ async def test_one_that_is_held_in_the_last_moment_is_not_deleted(rig: Rig, make
 
 async def test_history_is_not_looked_at_when_the_controller_starts(rig: Rig, make_workflow: Make) -> None:
     """A hundred thousand looks, for nothing."""
+    rig.now = CREATED + SETTINGS.release_after
     for index in range(50):
         rig.workflows.put(ended(make_workflow, None, name=f"w{index}"))
     rig.workflows.put(make_workflow("Succeeded", name="unfinished"))

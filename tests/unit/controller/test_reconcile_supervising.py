@@ -49,7 +49,7 @@ def test_deleting_a_workflow_that_was_never_prepared_lets_it_go(make_workflow: M
 @pytest.mark.parametrize("state", ["Succeeded", "Failed", "Canceled"])
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_terminal_workflow_gives_up_our_finalizer_only(make_workflow: Make, state: str, deleted: bool) -> None:
-    outcome = look(make_workflow(state, deleted=deleted), CREATED)
+    outcome = look(make_workflow(state, deleted=deleted), CREATED + 10)
     assert finalizers_in(outcome) == ["other/one"]
     assert len(outcome.patches) == 1
     assert look(make_workflow(state, deleted=deleted, finalizer=False), CREATED) == Outcome()

@@ -20,13 +20,14 @@ from tests.unit.workflow.table import TERMINAL
 from tests.unit.workflow.world import ViolationError, lawful, to_machine
 from tink.agent import model as agent_model
 from tink.agent.executor import Executor, Publish, RunAction, StopAction
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.apiserver.patch import merge
 from tink.controller import ControllerSettings
 from tink.controller.reconcile import Outcome, reconcile
 from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop, next_move
 from tink.server.events import ServerEvent, _settled, rejection_delay
 from tink.workflow import events, guards, machine
+from tink.workflow.protection import protect
 from tink.workflow.status import agent_seen, name_of, rejections, state_of, status_of, status_patch, timestamp
 from tink.workflow.table import Author
 
@@ -51,11 +52,15 @@ class Api:
         self.versions: dict[str, list[Raw | None]] = {}
         self.seen: dict[tuple[str, str], int] = {}
 
-    def create(self, uid: str, machine_name: str, template: str, timeout: int) -> None:
+    def create(self, uid: str, machine_name: str, template: str, timeout: int, *, protects: bool) -> None:
+        """`protects`: the API gives new Workflows the finalizer."""
         metadata = {"name": uid, "namespace": "d", "uid": uid, "generation": 1}
         metadata |= {"resourceVersion": "0", "creationTimestamp": timestamp(self.now)}
         spec = {"hardwareRef": {"name": machine_name}, "templateRef": {"name": template}, "timeout": timeout}
-        self.versions[uid] = [{"metadata": metadata, "spec": spec}]
+        new: Raw = {"apiVersion": API_VERSION, "kind": "Workflow", "metadata": metadata, "spec": spec}
+        if protects:
+            protect(new)
+        self.versions[uid] = [new]
 
     def get(self, uid: str) -> Raw | None:
         return self.versions[uid][-1]
@@ -180,10 +185,11 @@ class Journeys(RuleBasedStateMachine):
         at=st.integers(0, MACHINES - 1),
         template=st.sampled_from(["1", "2", "3", "1 reboots", "3 reboots"]),
         timeout=st.sampled_from([0, 90]),
+        protects=st.booleans(),
     )
-    def somebody_creates(self, at: int, template: str, timeout: int) -> str:
+    def somebody_creates(self, at: int, template: str, timeout: int, protects: bool) -> str:
         uid = f"u{len(self.api.versions)}"
-        self.api.create(uid, f"h{at}", template, timeout)
+        self.api.create(uid, f"h{at}", template, timeout, protects=protects)
         return uid
 
     @rule(uid=workflows)

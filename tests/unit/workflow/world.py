@@ -47,7 +47,7 @@ ACTIONS = 2
 LAG = 2
 GONE = -1
 CLAIMS = 4
-SETTINGS = ControllerSettings()
+SETTINGS = ControllerSettings(release_after=0.0)  # the controller looks when it likes: that is any time later, too
 DELAY = 10.0
 LONGEST = 300.0
 """Seconds that a rejected Workflow waits, and could wait at most."""

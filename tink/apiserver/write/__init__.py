@@ -5,10 +5,23 @@ make it. `pipeline` takes it to the store by the steps of `strategy` (creating o
 `admission` (webhooks) and `persistence`. `deletion` and `propagation` say what becomes of what is deleted.
 """
 
+from tink.apiserver.write.pipeline import AdmitCreate, add_nothing
 from tink.apiserver.write.propagation import FOREGROUND, ORPHAN
 from tink.apiserver.write.reviews import REVIEWS, Reviewer, find_review
 from tink.apiserver.write.scale import SCALE, Scales
 from tink.apiserver.write.strategy import Result
 from tink.apiserver.write.verbs import Verbs
 
-__all__ = ["FOREGROUND", "ORPHAN", "REVIEWS", "SCALE", "Result", "Reviewer", "Scales", "Verbs", "find_review"]
+__all__ = [
+    "FOREGROUND",
+    "ORPHAN",
+    "REVIEWS",
+    "SCALE",
+    "AdmitCreate",
+    "Result",
+    "Reviewer",
+    "Scales",
+    "Verbs",
+    "add_nothing",
+    "find_review",
+]

@@ -3,7 +3,8 @@
     prepare     only what the client may say             strategy
     default     schema: prune, fill in, find errors      completion
     manage      who owns which field                     managed_fields
-    mutate      webhooks; what they made of it is        admission
+    mutate      what this program adds to new objects,   admission
+                webhooks; what they made of it is
                 prepared and defaulted again
     validate    schema, metadata, rules, CEL             here
     complete    identity, generation                     strategy
@@ -29,14 +30,29 @@ from tink.apiserver.write.strategy import Draft, Result, generate_name
 from tink.offload import offload
 from tink.schema import Outcome, Raw, meta, ratcheted
 
+AdmitCreate = Callable[[Raw], None]
+"""Adds to an object that is created, in place, what it is to have from its first moment, such as a finalizer: an
+admission plugin, in Kubernetes' word (StorageObjectInUseProtection is one). What it adds is managed by nobody."""
+
+
+def add_nothing(_: Raw) -> None:
+    """Leave new objects as they are."""
+
 
 class Pipeline:
-    """Takes drafts to the store. `now` gives the time in UTC."""
+    """Takes drafts to the store. `now` gives the time in UTC; `admit_create` sees new objects before the webhooks."""
 
-    def __init__(self, persistence: Persistence, now: Callable[[], datetime], admission: Webhooks) -> None:
+    def __init__(
+        self,
+        persistence: Persistence,
+        now: Callable[[], datetime],
+        admission: Webhooks,
+        admit_create: AdmitCreate = add_nothing,
+    ) -> None:
         self._persistence = persistence
         self._now = now
         self._admission = admission
+        self._admit_create = admit_create
 
     def timestamp(self) -> str:
         """Give the time as metadata have it."""
@@ -57,6 +73,8 @@ class Pipeline:
         if not draft.applied:
             now = self.timestamp()
             await offload(size, resource.fields.update, draft.old, draft.new, options.manager, subresource, now)
+        if draft.old is None:
+            self._admit_create(draft.new)
         attributes = self._attributes(draft)
         if (changed := await self._mutated(attributes, draft.new)) is not None:
             draft.new = draft.prepare(changed)

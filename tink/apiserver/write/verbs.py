@@ -32,7 +32,7 @@ from tink.apiserver.write import submitted
 from tink.apiserver.write.completion import unread_fields
 from tink.apiserver.write.deletion import Deletion
 from tink.apiserver.write.persistence import Persistence, key_of, served
-from tink.apiserver.write.pipeline import Pipeline
+from tink.apiserver.write.pipeline import AdmitCreate, Pipeline, add_nothing
 from tink.apiserver.write.strategy import Create, Result, Update
 from tink.offload import offload
 from tink.schema import Raw, deep_copy, field_errors, meta
@@ -46,9 +46,15 @@ NAME_ATTEMPTS = 8
 class Verbs:
     """Verbs on single objects. `now` gives the time in UTC."""
 
-    def __init__(self, store: Store, now: Callable[[], datetime], admission: Webhooks) -> None:
+    def __init__(
+        self,
+        store: Store,
+        now: Callable[[], datetime],
+        admission: Webhooks,
+        admit_create: AdmitCreate = add_nothing,
+    ) -> None:
         self._persistence = Persistence(store)
-        self._pipeline = Pipeline(self._persistence, now, admission)
+        self._pipeline = Pipeline(self._persistence, now, admission, admit_create)
         self._deletion = Deletion(self._persistence, now, admission)
 
     async def get(self, resource: Resource, target: Target) -> Result:

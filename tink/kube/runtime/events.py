@@ -1,7 +1,8 @@
 """Records Kubernetes Events about objects, for `kubectl describe` and `kubectl events`: client-go's EventRecorder.
 
-Events are a courtesy, so they come after the real work, at a bounded rate, and are dropped where they would pile up or
-the API does not take them; first those of the namespace that has most.
+Events are a courtesy, so they come after the real work: when for a moment nothing has happened that is worth one. They
+are written at a bounded rate, and are dropped where they would pile up or the API does not take them; first those of
+the namespace that has most.
 
 An Event's name is made from what it says, so that two replicas, or one after a restart, don't record it twice.
 """
@@ -28,6 +29,10 @@ log = logging.getLogger(__name__)
 _BURST = 100
 _PER_SECOND = 20.0
 _BACKLOG = 1000
+SETTLE_SECONDS = 1.0
+"""Events wait until for so long none was recorded: what tells of one change mostly comes with the next."""
+_LONGEST_WAIT_SECONDS = 10.0
+"""The oldest waits no longer than that, whatever comes."""
 _LONGEST_MESSAGE = 1024
 """Characters; Kubernetes takes no more (k8s.io/kubernetes, pkg/apis/core/validation/events.go)."""
 _TIMEOUT_SECONDS = 5.0
@@ -86,7 +91,9 @@ class EventRecorder:
         *,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        settle: float = SETTLE_SECONDS,
     ) -> None:
+        """`now` gives seconds since the epoch, `clock` monotonic ones; `settle` is in seconds."""
         self._client = client
         self._component = component
         self._now = now
@@ -94,6 +101,9 @@ class EventRecorder:
         self._host = socket.gethostname()
         self._waiting: FairQueue[Raw] = FairQueue()
         self._wakeup = asyncio.Event()
+        self._settle = settle
+        self._first_at = self._last_at = 0.0
+        """When the first of those that wait and the last of all were recorded."""
         self._running = False
         self._dropped = 0
         self._complaint = OncePer(_COMPLAINT_SECONDS, 1)
@@ -103,6 +113,9 @@ class EventRecorder:
         if not self._running:
             return
         made = manifest(obj, resource, event, component=self._component, host=self._host, now=self._now())
+        self._last_at = self._clock()
+        if not self._waiting:
+            self._first_at = self._last_at
         self._waiting.append(made["metadata"]["namespace"], made)
         if len(self._waiting) > _BACKLOG:
             self._waiting.drop()
@@ -118,6 +131,9 @@ class EventRecorder:
                 while not self._waiting:
                     self._wakeup.clear()
                     await self._wakeup.wait()
+                if (wait := self._left()) > 0:
+                    await asyncio.sleep(wait)
+                    continue
                 allowed, at = min(_BURST, allowed + (self._clock() - at) * _PER_SECOND), self._clock()
                 if allowed < 1:
                     await asyncio.sleep((1 - allowed) / _PER_SECOND)
@@ -127,6 +143,10 @@ class EventRecorder:
         finally:
             self._running = False
             self._waiting.clear()
+
+    def _left(self) -> float:
+        """Seconds until those that wait are due, if nothing is added."""
+        return min(self._last_at + self._settle, self._first_at + _LONGEST_WAIT_SECONDS) - self._clock()
 
     async def flush(self) -> None:
         """Write what waits, at once."""
