@@ -39,8 +39,8 @@ from edge.http.files.body import BodySender
 from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings, not_to_keep
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, Route, route
-from edge.http.transport.connections import BoundedServer, Limits, Runner
-from edge.http.transport.fast_path import HandOn, Responses
+from edge.http.transport.connections import BoundedServer, Limits, Runner, nothing_is_plain
+from edge.http.transport.fast_path import HandOn, ResponseLookup
 from edge.journey.events import Recorder
 from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.peers import Peers
@@ -174,9 +174,10 @@ class MachineApp:
         if self._fast_path is not None:
             self._fast_path.forget_callers()
 
-    def responses(self, address: str) -> Responses | None:
-        """What plain requests on connections from `address` get on the fast path, by target."""
-        return self._fast_path.responses(address) if self._fast_path is not None else None
+    @property
+    def responses(self) -> ResponseLookup:
+        """What plain requests on connections from an address get on the fast path, by target."""
+        return self._fast_path.responses if self._fast_path is not None else nothing_is_plain
 
     @property
     def proxies(self) -> Networks:

@@ -2,11 +2,16 @@
 
 An artifact comes as an open file. If it is still being downloaded, the main process tells how far it is; so the
 upstream is asked once, whichever workers want the file, and what a worker leaves behind is closed by the main process.
+
+A whole file that a machine is being sent is handed to the next machine without asking, for as long as the main process
+would give it again. It is closed with the last of them, as if each had asked: the cache knows what is in use.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -82,20 +87,45 @@ class _Filling:
         news.set()
 
 
+class _Shared:
+    """A whole file that machines are being sent. `fd` is its own; each of its `readers` has another."""
+
+    def __init__(self, opened: ArtifactOpened, fd: int) -> None:
+        self.opened = opened
+        self.fd = fd
+        self.readers = 0
+        self.again = 0
+        """How often it was opened without asking."""
+
+
+_Key = tuple[str, str]
+"""A URL, and the checksum that is wanted."""
+
+
 class BorrowedArtifacts:
     """The cache of the main process. Belongs to one event loop."""
 
-    def __init__(self, send: Callable[[Message], None]) -> None:
+    def __init__(self, send: Callable[[Message], None], clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds by the clock of `ArtifactOpened.until`."""
         self._send = send
+        self._clock = clock
+        self._shared: dict[_Key, _Shared] = {}
+        """The newest of each."""
         self._numbers = count(1)
-        self._asked: dict[int, tuple[str, asyncio.Future[Artifact]]] = {}
+        self._asked: dict[int, tuple[_Key, asyncio.Future[Artifact]]] = {}
         self._filling: dict[int, _Filling] = {}
 
     async def open(self, url: str, *, sha256: str = "") -> Artifact:
         """As `edge.artifacts.ArtifactCache.open`. Raises ArtifactError."""
+        key = url, sha256
+        shared = self._shared.get(key)
+        if shared is not None and self._clock() < shared.opened.until:
+            artifact = self._reader(key, shared)
+            shared.again += 1
+            return artifact
         number = next(self._numbers)
         answer: asyncio.Future[Artifact] = asyncio.get_running_loop().create_future()
-        self._asked[number] = url, answer
+        self._asked[number] = key, answer
         self._send(OpenArtifact(number, url, sha256))
         try:
             return await answer
@@ -110,31 +140,47 @@ class BorrowedArtifacts:
 
     def opened(self, message: ArtifactOpened, fd: int) -> None:
         """The answer has come, with the file."""
-        url, answer = self._asked.pop(message.number, ("", None))
-        filling = None
-        if message.filled < message.size:
-            want = self._wanting(message.number) if message.is_paced else None
-            filling = self._filling[message.number] = _Filling(url, message.size, want)
-            filling.told(message.filled, "")
+        key, answer = self._asked.pop(message.number, (("", ""), None))
+        if answer is None or answer.done():
+            os.close(fd)  # the main process was told
+        elif message.filled < message.size:
+            answer.set_result(self._growing(key[0], message, fd))
+        else:
+            shared = self._shared[key] = _Shared(message, fd)
+            try:
+                answer.set_result(self._reader(key, shared))
+            except ArtifactError as error:
+                answer.set_exception(error)
+
+    def _growing(self, url: str, message: ArtifactOpened, fd: int) -> Artifact:
+        want = self._wanting(message.number) if message.is_paced else None
+        filling = self._filling[message.number] = _Filling(url, message.size, want)
+        filling.told(message.filled, "")
 
         def released() -> None:
             self._filling.pop(message.number, None)
             self._send(CloseArtifact(message.number))
 
-        artifact = Artifact(
-            url,
-            fd,
-            message.size,
-            message.version,
-            Source(message.source),
-            filling,
-            sha256=message.sha256,
-            released=released,
-        )
-        if answer is None or answer.done():
-            artifact.close()
-        else:
-            answer.set_result(artifact)
+        return _artifact(url, message, fd, filling, released)
+
+    def _reader(self, key: _Key, shared: _Shared) -> Artifact:
+        """Another one of a whole file. Raises StorageError."""
+        shared.readers += 1
+        try:
+            fd = os.dup(shared.fd)
+        except OSError as error:  # too many open files
+            self._released(key, shared)
+            raise StorageError(key[0], f"can't be opened: {error.strerror}") from error
+        return _artifact(key[0], shared.opened, fd, None, lambda: self._released(key, shared))
+
+    def _released(self, key: _Key, shared: _Shared) -> None:
+        shared.readers -= 1
+        if shared.readers:
+            return
+        os.close(shared.fd)
+        if self._shared.get(key) is shared:
+            del self._shared[key]
+        self._send(CloseArtifact(shared.opened.number, shared.again))
 
     def _wanting(self, number: int) -> Callable[[int], None]:
         return lambda offset: self._send(ArtifactWanted(number, offset))
@@ -154,6 +200,13 @@ class BorrowedArtifacts:
             answer.set_exception(failure)
         elif filling is not None:
             filling.failed(failure)
+
+
+def _artifact(
+    url: str, about: ArtifactOpened, fd: int, filling: _Filling | None, released: Callable[[], None]
+) -> Artifact:
+    source = Source(about.source)
+    return Artifact(url, fd, about.size, about.version, source, filling, sha256=about.sha256, released=released)
 
 
 class BorrowedSecrets:

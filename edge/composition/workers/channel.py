@@ -131,12 +131,15 @@ class Channel:
 
     def _readable(self) -> None:
         for _ in range(_READS_PER_TURN):
-            if self._closed or not self._read():
+            if self._closed:
                 return
+            more = self._read()
             self._take()
+            if not more:
+                return
 
     def _read(self) -> bool:
-        """Whether there was something."""
+        """Whether there may be more; if so after all, the event loop says so in its next turn."""
         try:
             content, files = self._receive()
         except (BlockingIOError, InterruptedError):
@@ -147,7 +150,7 @@ class Channel:
         self._received += content
         if not content:
             self._hear_no_more()
-        return bool(content)
+        return len(content) == _READ_BYTES or bool(files)  # the kernel does not read on past files (unix(7))
 
     def _receive(self) -> tuple[bytes, list[int]]:
         space = socket.CMSG_SPACE(MAX_FILES * array.array("i").itemsize)

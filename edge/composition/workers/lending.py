@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from edge.artifacts import Artifact, ArtifactCache, ArtifactError
+from edge.artifacts import Artifact, ArtifactCache, ArtifactError, Source
 from edge.composition.workers.messages import (
     ArtifactFailed,
     ArtifactFilled,
@@ -38,6 +38,7 @@ class Lending:
         self._read_secret = read_secret
         self._send = send
         self._artifacts: dict[int, asyncio.Task[None]] = {}
+        self._sources: dict[int, Source] = {}
         self._secrets: set[asyncio.Task[None]] = set()
         self._wanted: dict[int, asyncio.Queue[int]] = {}
 
@@ -50,7 +51,7 @@ class Lending:
         """Open an artifact for it, and keep it until it says that it needs it no more."""
         task = asyncio.get_running_loop().create_task(self._lend(asked))
         self._artifacts[asked.number] = task
-        task.add_done_callback(lambda _: self._artifacts.pop(asked.number, None))
+        task.add_done_callback(lambda _: self._forget(asked.number))
 
     def wanted(self, asked: ArtifactWanted) -> None:
         """Its reader has come so far."""
@@ -59,6 +60,8 @@ class Lending:
 
     def close(self, asked: CloseArtifact) -> None:
         """It needs it no more."""
+        if asked.again and self._cache is not None and (source := self._sources.get(asked.number)) is not None:
+            self._cache.counts.opened[source] += asked.again
         task = self._artifacts.get(asked.number)
         if task is not None:
             task.cancel()
@@ -76,6 +79,10 @@ class Lending:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _forget(self, number: int) -> None:
+        self._artifacts.pop(number, None)
+        self._sources.pop(number, None)
+
     async def _lend(self, asked: OpenArtifact) -> None:
         """Until it is cancelled, or fails."""
         number = asked.number
@@ -86,7 +93,10 @@ class Lending:
                 whole = artifact.progress is None
                 about = artifact.size, artifact.version, artifact.source.value
                 sha256 = await artifact.sha256() if whole else ""
-                opened = ArtifactOpened(number, *about, sha256, artifact.size if whole else 0, artifact.is_paced)
+                until = self._cache.same_until(asked.url, asked.sha256, artifact.version) if whole else 0.0
+                filled = artifact.size if whole else 0
+                opened = ArtifactOpened(number, *about, sha256, filled, until, is_paced=artifact.is_paced)
+                self._sources[number] = artifact.source
                 if artifact.is_paced:
                     self._wanted[number] = asyncio.Queue()
                 self._send(opened, [artifact.fd])

@@ -116,7 +116,10 @@ class OpenArtifact:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactOpened:
-    """Here is its file. `filled`: up to where it can be read; less than `size`: the rest is told by ArtifactFilled."""
+    """Here is its file. `filled`: up to where it can be read; less than `size`: the rest is told by ArtifactFilled.
+
+    `until`: before this time (CLOCK_MONOTONIC, which all processes share) the same answer would be given again.
+    """
 
     number: int
     size: int
@@ -124,6 +127,7 @@ class ArtifactOpened:
     source: str
     sha256: str
     filled: int
+    until: float = 0.0
     is_paced: bool = False
     """It is told how far it can be read only in answer to ArtifactWanted."""
 
@@ -157,9 +161,10 @@ class ArtifactFailed:
 
 @dataclass(frozen=True, slots=True)
 class CloseArtifact:
-    """It is needed no more."""
+    """It is needed no more. `again`: how often it was opened beside the first time, without asking."""
 
     number: int
+    again: int = 0
 
 
 @dataclass(frozen=True, slots=True)

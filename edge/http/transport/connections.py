@@ -47,7 +47,7 @@ _SHOWS_REQUESTS = {"_request_count", "_messages", "_current_request"} <= set(web
 its side of a connection: it ends that, with no answer to what was asked before."""
 
 
-def _nothing(_address: str) -> None:
+def nothing_is_plain(_address: str) -> None:
     """No request is plain."""
 
 
@@ -84,7 +84,7 @@ class BoundedServer(web.Server):
         handler: Handler,
         limits: Limits,
         clock: Callable[[], float],
-        responses: ResponseLookup = _nothing,
+        responses: ResponseLookup = nothing_is_plain,
         hand_on: HandOn | None = None,
     ) -> None:
         """`clock` gives monotonic seconds; `responses(address)` what needs no aiohttp; `hand_on` takes connections of

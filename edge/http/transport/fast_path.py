@@ -133,17 +133,18 @@ class KnownHeads:
         """`limits` are those of aiohttp's parser."""
         self._loop = loop
         self._limits = limits
-        self._clients: Newest[bytes, str] = Newest(MAX_HEADS)
+        self.known: Newest[bytes, str] = Newest(MAX_HEADS)
+        """Their clients."""
 
     def client(self, head: bytes) -> str | None:
         """The name of the client, if this head is harmless; None if it is not, or can't be told."""
-        client = self._clients.get(head)
+        client = self.known.get(head)
         return client if client is not None else self._learn(head)
 
     def _learn(self, head: bytes) -> str | None:
         if len(head) > MAX_HEAD_BYTES or (client := self._judge(head)) is None:
             return None
-        self._clients[head] = client
+        self.known[head] = client
         return client
 
     def _judge(self, head: bytes) -> str | None:
@@ -233,6 +234,13 @@ class FastPathConnection(asyncio.Protocol):
         prepared = self._server.responses(self.address)
         if prepared is None or self._paused:
             return found
+        # What nearly all is: one request, of which a known head is the rest.
+        space = data.find(b" ", 4)
+        client = self._server.heads.known.get(data[space:])
+        if client is not None and data.startswith(b"GET "):
+            response = prepared.get(data[4:space])
+            if isinstance(response, PreparedResponse):
+                return [(response, client)]
         start = size = 0
         while start < len(data):
             space = data.find(b" ", start + 4)

@@ -376,7 +376,7 @@ async def test_heads_that_are_kept_are_few_and_short() -> None:
     heads = KnownHeads(asyncio.get_running_loop(), {})
     for number in range(3 * MAX_HEADS):
         assert heads.client(b" HTTP/1.1\r\nHost: x\r\nUser-Agent: %d x\r\n\r\n" % number) == str(number)
-    assert len(heads._clients) == MAX_HEADS
+    assert len(heads.known) == MAX_HEADS
     assert heads.client(b" HTTP/1.1\r\nUser-Agent: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n") is None
 
 

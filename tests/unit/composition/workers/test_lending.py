@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from edge.artifacts import Artifact, NotFoundError, Progress, Source, StorageError
+from edge.artifacts.metrics import Counts
 from edge.composition.workers.borrowing import BorrowedArtifacts, BorrowedSecrets
 from edge.composition.workers.lending import Lending
 from edge.composition.workers.messages import (
@@ -67,8 +68,14 @@ class Cache:
         self.filling: Filling | None = None
         self.closed = 0
         self.failure: Exception | None = None
+        self.until = 0.0
+        self.counts = Counts()
+
+    def same_until(self, _url: str, _sha256: str, version: str) -> float:
+        return self.until if version == "v1" else 0.0
 
     async def open(self, url: str, *, sha256: str = "") -> Artifact:
+        self.counts.opened[Source.UPSTREAM] += 1
         if self.failure is not None:
             raise self.failure
 
