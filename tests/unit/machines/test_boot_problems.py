@@ -105,6 +105,7 @@ async def test_problem_of_another_machine_ends_when_the_hardwares_own_gets_on_or
             await until(lambda: api.condition() == ("True", "AlmostRegistered"))
             end()
             await until(lambda: api.condition() == ("False", "GetsOn"))
+        await until(lambda: api.events)
     assert api.events[0]["message"] == f"{OTHER}: one digit off"
 
 

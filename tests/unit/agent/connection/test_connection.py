@@ -41,7 +41,8 @@ from tink.limits.backoff import Backoff
 @pytest.fixture
 def log(caplog):
     caplog.set_level(logging.INFO, "tink.agent.connection.transport")
-    return caplog
+    with caplog.filtering(logging.Filter("tink")):  # asyncio has lines of its own, of grpc.aio's event loops
+        yield caplog
 
 
 async def test_commands_come_through_broken_and_ended_streams_in_order(log):

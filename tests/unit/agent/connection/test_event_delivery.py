@@ -27,7 +27,8 @@ from tink.server.events import MAX_WAITING
 @pytest.fixture
 def log(caplog):
     caplog.set_level(logging.INFO, "tink.agent.connection.transport")
-    return caplog
+    with caplog.filtering(logging.Filter("tink")):  # asyncio has lines of its own, of grpc.aio's event loops
+        yield caplog
 
 
 async def test_event_is_sent_again_until_it_is_acknowledged():

@@ -12,7 +12,14 @@ import pytest
 from edge.artifacts import ArtifactCache, Source, StorageError
 from edge.composition.workers.borrowing import BorrowedArtifacts
 from edge.composition.workers.lending import Lending
-from edge.composition.workers.messages import ArtifactFailed, ArtifactOpened, CloseArtifact, Message, OpenArtifact
+from edge.composition.workers.messages import (
+    ArtifactFailed,
+    ArtifactFilled,
+    ArtifactOpened,
+    CloseArtifact,
+    Message,
+    OpenArtifact,
+)
 from tests.unit.artifacts.conftest import Clock, Upstream, clock, make_cache, start_cache, upstream
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
@@ -45,6 +52,8 @@ class Process:
     def to_worker(self, message: Message, files: Any = ()) -> None:
         if isinstance(message, ArtifactOpened):
             self.artifacts.opened(message, os.dup(files[0]))
+        elif isinstance(message, ArtifactFilled):
+            self.artifacts.filled(message)
         elif isinstance(message, ArtifactFailed):
             self.artifacts.failed(message)
 
@@ -100,6 +109,7 @@ async def test_file_that_has_changed_is_not_served_from_memory(
     upstream.content, upstream.etag = upstream.content[::-1], '"v2"'
     clock.now += FRESH
     new = await process.artifacts.open(upstream.url)
+    await new.sha256()  # it may still be on its way
     assert os.pread(new.fd, 256, 0) == upstream.content[:256]
     assert new.version != old.version
     assert os.pread(old.fd, 256, 0) == upstream.content[::-1][:256], "who has begun has it to the end"
