@@ -14,18 +14,29 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
 
 from edge.artifacts.artifact import Artifact, Progress
-from edge.artifacts.errors import ArtifactError, ChangedError, ChecksumError, PeerError, StorageError, UpstreamError
+from edge.artifacts.errors import (
+    ArtifactError,
+    ChangedError,
+    ChecksumError,
+    PeerError,
+    StorageError,
+    UpstreamError,
+    shown,
+)
 from edge.artifacts.fetch.download import TAIL_BYTES
 from edge.artifacts.fetch.flight import source_of
 from edge.artifacts.fetch.peers import Offer
 from edge.artifacts.fetch.services import Services
 from edge.artifacts.threads import in_thread
+
+log = logging.getLogger(__name__)
 
 MAX_PASSING: Final = 16
 """Readers at a time."""
@@ -125,6 +136,9 @@ class Passing:
         except asyncio.CancelledError:
             self._failure = UpstreamError(self._url, "the edge is stopping")
             raise
+        except Exception as error:
+            log.exception("passing %s through", shown(self._url))
+            self._failure = StorageError(self._url, f"internal error: {error!r}")
         finally:
             self._move()
 
