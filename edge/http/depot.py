@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 MAX_ASKED = 8
 """Files that another edge is asked for at a time on behalf of one machine: an agent pulls four layers at once."""
 
+_COME_AGAIN_SECONDS = 10
 _API = {"Docker-Distribution-API-Version": "registry/2.0"}
 
 
@@ -200,12 +201,15 @@ class Depot:
         mac = caller.mac or ""
         if mac and self._context.first("depot", mac, why):
             self._context.record(mac, Step.ACTION, Outcome.FAILED, why)
-        return text(body, status=status)
+        response = text(body, status=status)
+        response.headers.update(_patience(status))
+        return response
 
     def _refused(self, caller: Caller, why: str, code: str, message: str, status: int) -> web.Response:
         """An error as the distribution specification has it ("Error Codes")."""
         self._failed(caller, why, message, status)
-        return web.json_response({"errors": [{"code": code, "message": message}]}, status=status, headers=_API)
+        headers = {**_API, **_patience(status)}
+        return web.json_response({"errors": [{"code": code, "message": message}]}, status=status, headers=headers)
 
     async def _send(
         self, request: web.Request, caller: Caller, artifact: Artifact, headers: dict[str, str], what: str
@@ -228,3 +232,8 @@ def _pin(reference: str) -> str:
     """The SHA-256 that a digest is; empty: it is none of these."""
     algorithm, _, digest = reference.partition(":")
     return digest if algorithm == "sha256" and is_digest(reference) else ""
+
+
+def _patience(status: int) -> dict[str, str]:
+    """What is not there now may be there then: those who download images wait for it (RFC 9110 section 10.2.3)."""
+    return {"Retry-After": str(_COME_AGAIN_SECONDS)} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}

@@ -7,7 +7,8 @@
     nothing tells the file apart      all comes again: what was there is compared, by its SHA-256, and passed over
     another ETag, length or beginning ChangedError: nothing of the new file is given out after bytes of the old one
 
-Pauses between attempts grow; so many attempts without a new byte are the end.
+Pauses between attempts grow; so many attempts without a new byte are the end. A server that is busy and says when to
+come again is not counted so: it is asked again then, for an hour.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from image2disk.web import AnswerError, UntrustedError, Web, said
 READ_BYTES: Final = 1 << 20
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
+LONGEST_WAIT_SECONDS: Final = 300.0
+"""A server that asks for more is asked again after that, all the same."""
+PATIENCE_SECONDS: Final = 3600.0
+"""All that servers ask for."""
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 _STRONG: Final = re.compile(r'"[^"]*"')
 _SURE_AFTER: Final = timedelta(seconds=60)
@@ -76,7 +81,7 @@ class Download:
 
     def chunks(self) -> Iterator[bytes]:
         """All of it. Raises ChangedError, ActionError (DownloadFailed)."""
-        vain, best = 0, -1
+        vain, best, waited = 0, -1, 0.0
         while True:
             try:
                 for chunk in self._attempt():
@@ -86,6 +91,12 @@ class Download:
             except (_BrokenError, AnswerError) as error:
                 if isinstance(error, AnswerError) and not error.may_pass:
                     raise self._failed(str(error)) from None
+                if isinstance(error, AnswerError) and error.retry_after is not None and waited < PATIENCE_SECONDS:
+                    pause = min(max(error.retry_after, FIRST_PAUSE_SECONDS), LONGEST_WAIT_SECONDS)
+                    waited += pause
+                    self._say(f"{error}; asks again in {pause:g} s, as the server wants")
+                    self._sleep(pause)
+                    continue
                 vain = 0 if self.received > best >= 0 else vain
                 best = self.received
                 if vain >= self._retries:

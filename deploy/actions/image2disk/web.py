@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import http.client
+import re
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from email.message import Message
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 SILENCE_SECONDS: Final = 60.0
 """A server that says nothing for so long is as good as gone."""
 RETRIED: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
 """What a server answers that may answer otherwise in a moment (RFC 9110 section 15; RFC 6585 section 4)."""
+_BUSY: Final = frozenset((429, 503))
 _AGENT: Final = "tinkedge-image2disk"
 
 
 class AnswerError(Exception):
-    """No answer that can be used. `status` is 0 if there was none; `challenge` is WWW-Authenticate."""
+    """No answer that can be used. `status` is 0 if there was none; `challenge` is WWW-Authenticate.
 
-    def __init__(self, message: str, status: int = 0, challenge: str = "") -> None:
+    `retry_after` are the seconds after which a server that is busy wants to be asked again (RFC 9110 section 10.2.3);
+    None: it does not say.
+    """
+
+    def __init__(self, message: str, status: int = 0, challenge: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.challenge = challenge
+        self.retry_after = retry_after
 
     @property
     def may_pass(self) -> bool:
@@ -56,7 +65,8 @@ class Web:
         except urllib.error.HTTPError as error:
             with error:
                 challenge = error.headers.get("WWW-Authenticate", "")
-                raise AnswerError(f"{error.code} {error.reason}"[:200], error.code, challenge) from None
+                again = _retry_after(error.headers) if error.code in _BUSY else None
+                raise AnswerError(f"{error.code} {error.reason}"[:200], error.code, challenge, again) from None
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
                 raise UntrustedError(f"its certificate: {error.reason.verify_message}") from None
@@ -66,6 +76,16 @@ class Web:
         if not isinstance(response, http.client.HTTPResponse):
             raise AnswerError("redirects to what is neither http nor https", 400)
         return response
+
+
+def _retry_after(headers: Message) -> float | None:
+    text, date = headers.get("Retry-After", ""), headers.get("Date", "")
+    if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII):
+        return float(text)
+    try:
+        return max((parsedate_to_datetime(text) - parsedate_to_datetime(date)).total_seconds(), 0.0)
+    except (TypeError, ValueError):
+        return None
 
 
 def said(error: BaseException | str) -> str:

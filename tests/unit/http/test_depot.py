@@ -209,8 +209,10 @@ async def test_why_another_edge_gives_nothing_is_on_the_journey(tmp_path: Path, 
         rack.register()
         assert (await rack.ask("/files/none")).status == 404
         beyond.trouble = UpstreamError("edge:/files/x", "no other edge that can be asked has it")
-        assert (await rack.ask("/files/x")).status == 503, "it may be there in a moment"
+        file = await rack.ask("/files/x")
+        assert (file.status, file.headers["retry-after"]) == (503, "10"), "it may be there in a moment"
         image = await rack.ask("/v2/x/manifests/1")
+        assert image.headers["retry-after"] == "10"
         assert (image.status, json.loads(image.body)["errors"][0]["code"]) == (503, "UNAVAILABLE")
         said = [message for _, _, message in rack.lines()]
         assert "and no such file on the edge's machine" in said[0]

@@ -30,6 +30,7 @@ class Site:
     is_chunked: bool = False
     cuts: list[int | None] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
+    retry_after: str = ""
     change: tuple[int, bytes, str] | None = None
     asked: list[dict[str, str]] = field(default_factory=list)
     token: str = ""
@@ -48,7 +49,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if site.change is not None and len(site.asked) == site.change[0]:
             _, site.content, site.etag = site.change
         if site.before:
-            return self.send_error(site.before.pop(0))
+            return self._refuse(site.before.pop(0))
         content, kind = site.files.get(self.path.partition("?")[0], (site.content, "application/octet-stream"))
         if site.token and self.path.startswith("/v2/") and self.headers.get("Authorization") != f"Bearer {site.token}":
             self.send_response(401)
@@ -80,6 +81,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
         self.close_connection = True
         return None
+
+    def _refuse(self, status):
+        self.send_response(status)
+        if self.site.retry_after:
+            self.send_header("Retry-After", self.site.retry_after)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def _start(self):
         wanted = self.headers.get("Range", "")

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from email.utils import formatdate
 
 import pytest
 from image2disk.errors import ActionError
@@ -124,6 +125,34 @@ def test_server_that_is_busy_is_asked_again_and_one_that_refuses_is_not(site, ta
     with pytest.raises(ActionError, match="403"):
         target.copy(f"{site.url}/x.img")
     assert len(site.asked) == 1
+
+
+def test_server_that_says_when_to_come_again_is_asked_then_however_often(site, target, content):
+    site.before, site.retry_after = [503] * 30, "10"
+    target.copy(f"{site.url}/x.img", IMG_RETRIES="2")
+    assert target.content[:LENGTH] == content
+    assert target.pauses == [10] * 30
+
+
+@pytest.mark.parametrize(("retry_after", "pause"), [("0", 1), ("100000", 300), (formatdate(), 1)])
+def test_times_to_come_again_are_bounded(site, target, content, retry_after, pause):
+    site.before, site.retry_after = [429], retry_after
+    target.copy(f"{site.url}/x.img")
+    assert target.pauses == [pause]
+
+
+def test_server_that_is_busy_for_an_hour_is_given_up(site, target):
+    site.before, site.retry_after = [503] * 100, "300"
+    with pytest.raises(ActionError, match="503 Service Unavailable; 0 bytes were there"):
+        target.copy(f"{site.url}/x.img", IMG_RETRIES="2")
+    assert target.pauses == [300] * 12 + [1, 2]
+
+
+def test_time_to_come_again_that_is_none_counts_as_an_attempt(site, target):
+    site.before, site.retry_after = [503] * 100, "soon"
+    with pytest.raises(ActionError, match="503"):
+        target.copy(f"{site.url}/x.img", IMG_RETRIES="2")
+    assert target.pauses == [1, 2]
 
 
 def test_empty_file_is_no_image(site, target):
