@@ -24,7 +24,7 @@ OBJECTS = 100_000
 API_PORT = 6443
 DHCP_PORT = 67
 PEER = "Kea"
-_CHECKPOINT_SECONDS = 90
+_CHECKPOINT_SECONDS = 300.0
 
 
 def run(directory: Path, objects: int = OBJECTS) -> list[Row]:
