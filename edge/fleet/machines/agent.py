@@ -22,6 +22,7 @@ from proto import metadata
 from proto import output_pb2 as output_pb
 from proto import workflow_pb2 as pb
 from tink.agent import AgentSettings
+from tink.limits.backoff import Backoff
 
 if TYPE_CHECKING:
     from edge.fleet.machines.machine import Machine
@@ -34,7 +35,9 @@ _REFUSALS: Final = frozenset({5, 7, 9, 12, 16})
 """NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED: asked again slowly."""
 _INVALID_ARGUMENT: Final = 3
 _REFUSED_SECONDS: Final = 10.0
-_RETRY_SECONDS: Final = 0.5
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
+"""Before another attempt, where the server could not: as `tink.agent.connection.transport.RetryPolicy` has them. So a
+server that is late has as many calls as from real agents, and not the more the later it is."""
 _FIRST_OUTPUT_SECONDS: Final = 1.0
 _PATIENCE_WITHOUT_POWER: Final = 60.0
 """How long an agent whose machine was cut off waits: its Workflow has failed, most likely."""
@@ -51,13 +54,16 @@ async def work(machine: Machine, settings: AgentSettings) -> None:
 
 
 class _Event:
-    __slots__ = ("acknowledged", "done", "in_flight", "request", "sent")
+    __slots__ = ("acknowledged", "backoff", "done", "in_flight", "pauses", "request", "sent")
 
     def __init__(self, request: bytes) -> None:
         self.request = request
         self.in_flight = False
         self.acknowledged = False
         self.sent = 0.0
+        self.backoff: Backoff | None = None
+        """Of one that was not taken: it is sent again when it is the oldest."""
+        self.pauses = False
         self.done: asyncio.Future[None] | None = None
 
 
@@ -65,8 +71,8 @@ class Agent:
     """Of one boot."""
 
     __slots__ = (
-        "_channel", "_established", "_events", "_failed", "_loop", "_machine", "_retry", "_settings", "_started",
-        "_stopped", "_token", "_workflow",
+        "_backoff", "_channel", "_established", "_events", "_failed", "_loop", "_machine", "_retry", "_settings",
+        "_started", "_stopped", "_token", "_workflow",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, settings: AgentSettings) -> None:
@@ -78,6 +84,8 @@ class Agent:
         self._events: deque[_Event] = deque()
         self._workflow = ""
         self._retry: asyncio.TimerHandle | None = None
+        """Of the command stream, as is the backoff."""
+        self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._established: asyncio.Future[None] = self._loop.create_future()
         self._started: asyncio.Future[pb.Workflow] = self._loop.create_future()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
@@ -123,6 +131,8 @@ class Agent:
         self._send()
 
     def _open_stream(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()  # a second stream would end the first
         self._retry = None
         request = pb.GetWorkflowsRequest(agent_id=self._settings.agent_id).SerializeToString()
         held = (metadata.WORKFLOW.encode(), self._workflow.encode())
@@ -136,6 +146,7 @@ class Agent:
 
     def _stream_opened(self, fields: dict[str, str]) -> None:
         self._token = fields.get(metadata.TOKEN) or self._token
+        self._backoff.reset()
         if not self._established.done():
             self._established.set_result(None)
 
@@ -144,7 +155,7 @@ class Agent:
             return  # the channel connects anew, and tells
         if status:
             self._machine.error(f"the command stream ended with status {status}: {message}")
-        pause = _REFUSED_SECONDS if status in _REFUSALS else _RETRY_SECONDS
+        pause = _REFUSED_SECONDS if status in _REFUSALS else self._backoff.next()
         self._retry = self._loop.call_later(pause, self._open_stream)
 
     def _command(self, message: bytes) -> None:
@@ -249,7 +260,7 @@ class Agent:
         for number, event in enumerate(self._events):
             if number >= WINDOW or not self._channel.is_open:
                 return
-            if event.in_flight or event.acknowledged:
+            if event.in_flight or event.acknowledged or event.pauses or (event.backoff is not None and number):
                 continue
             event.in_flight = True
             event.sent = self._loop.time()
@@ -274,4 +285,11 @@ class Agent:
         if status == _INVALID_ARGUMENT and not self._failed.done():
             self._failed.set_exception(GaveUpError(f"the server will never take an event: {message}"))
             return
-        self._loop.call_later(_REFUSED_SECONDS if status in _REFUSALS else _RETRY_SECONDS, self._send)
+        event.backoff = event.backoff or Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        event.pauses = True
+        pause = _REFUSED_SECONDS if status in _REFUSALS else event.backoff.next()
+        self._loop.call_later(pause, self._again, event)
+
+    def _again(self, event: _Event) -> None:
+        event.pauses = False
+        self._send()
