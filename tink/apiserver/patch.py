@@ -77,7 +77,7 @@ def apply_operations(target: Any, operations: Any) -> Any:
         _check_operation(operation)
     out = deep_copy(target)
     copied = 0
-    for operation in operations:
+    for operation in (each or {} for each in operations):  # null is an operation of no kind, which is refused as such
         if operation.get("op") == "copy" and isinstance(operation.get("from"), str):
             copied += len(orjson.dumps(_get(*_find(out, operation["from"]))))
             if copied > MAX_COPIED:
@@ -108,8 +108,7 @@ def _text(operation: dict[str, Any], name: str) -> str:
     return value
 
 
-def _operate(target: Any, operation: Any) -> Any:
-    operation = operation or {}
+def _operate(target: Any, operation: dict[str, Any]) -> Any:
     op = operation.get("op")
     value = operation.get("value")
     match op:
@@ -134,7 +133,7 @@ def _operate(target: Any, operation: Any) -> Any:
         case "copy":
             where, key = _find(target, _text(operation, "from"))
             return _add(target, _text(operation, "path"), deep_copy(_get(where, key)))
-    raise _misfit(f"Unexpected kind: {op}")
+    raise _misfit(f"Unexpected kind: {op or 'unknown'}")
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -104,6 +104,8 @@ def test_json_patch_does_what_the_rfc_shows(target: Any, operations: Any, result
         {"op": "jump", "path": "/a"},
         {"path": "/a"},
         "remove",
+        None,
+        {},
     ],
 )
 def test_json_patch_that_cannot_be_applied_is_refused(operation: Any) -> None:
@@ -142,7 +144,8 @@ def test_json_patch_cannot_double_an_object_without_end() -> None:
         st.fixed_dictionaries(
             {"op": st.sampled_from(["add", "remove", "replace", "test"]), "path": st.text("/ab01-~", max_size=5)},
             optional={"value": _JSON},
-        ),
+        )
+        | _JSON,
         max_size=4,
     ),
 )
