@@ -242,17 +242,25 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         if name.startswith(_DELETE):
             listed = name.removeprefix(_DELETE)
             gone = {mark(item) for item in value} if isinstance(value, list) else set()
-            out[listed] = [item for item in out.get(listed) or [] if mark(item) not in gone]
+            out[listed] = [item for item in _list_in(out, listed) if mark(item) not in gone]
         elif value is None or (isinstance(value, dict) and value.get("$patch") == "delete"):
             out.pop(name, None)
         elif isinstance(value, dict):
             old = out.get(name)
             out[name] = _strategic(old if isinstance(old, dict) else {}, value)
         elif isinstance(value, list) and name in MERGE_KEYS:
-            out[name] = _merge_list(out.get(name) or [], value, MERGE_KEYS[name])
+            out[name] = _merge_list(_list_in(out, name), value, MERGE_KEYS[name])
         else:
             out[name] = value
     return out
+
+
+def _list_in(target: dict[str, Any], name: str) -> list[Any]:
+    """The list of this name, empty if there is none. Raises PatchError where something else is there."""
+    found = target.get(name)
+    if found is not None and not isinstance(found, list):
+        raise PatchError(f"{name} is no list, but {json_kind(found)}")
+    return found or []
 
 
 def _merge_list(old: list[Any], patch: list[Any], key: str) -> list[Any]:

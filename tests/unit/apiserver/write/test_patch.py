@@ -187,3 +187,21 @@ def test_json_patch_gives_json_or_an_error(target: Any, operations: Any) -> None
 )
 def test_strategic_merge_patch_merges_lists_by_key(target: Any, patch: Any, result: Any) -> None:
     assert merge_strategic(target, patch) == result
+
+
+@pytest.mark.parametrize("there", [5, True, "x", {"x": 1}])
+@pytest.mark.parametrize("name", ["$deleteFromPrimitiveList/finalizers", "finalizers", "ownerReferences"])
+def test_strategic_merge_patch_of_a_list_where_there_is_none_is_refused(there: Any, name: str) -> None:
+    target = {"finalizers": there, "ownerReferences": there}
+    with pytest.raises(PatchError, match=f"{name.rpartition('/')[2]} is no list"):
+        merge_strategic(target, {name: [{"uid": "x"}]})
+
+
+@given(_OBJECT, _OBJECT)
+def test_strategic_merge_patch_gives_json_or_an_error(target: Any, patch: Any) -> None:
+    names = ["$patch", "$retainKeys", "$deleteFromPrimitiveList/a", "$setElementOrder/a", "finalizers", "webhooks"]
+    renamed = dict(zip(names, patch.values(), strict=False))
+    try:
+        json.dumps(merge_strategic({"a": target, **target}, {**patch, **renamed, "a": renamed}))
+    except PatchError:
+        return
