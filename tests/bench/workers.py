@@ -40,7 +40,9 @@ def get():  # as cloud-init and iPXE do
         sock.sendall(f"GET {name} HTTP/1.1\\r\\nHost: edge\\r\\nConnection: keep-alive\\r\\n\\r\\n".encode())
         answer = b""
         while b"\\r\\n\\r\\n" not in answer:
-            answer += sock.recv(1 << 20)
+            more = sock.recv(1 << 20)
+            assert more, answer
+            answer += more
         head, _, body = answer.partition(b"\\r\\n\\r\\n")
         assert head.startswith(b"HTTP/1.1 200"), head
         size, length = int(head.lower().partition(b"content-length: ")[2].split()[0]), len(body)

@@ -250,8 +250,8 @@ class Agent:
         return made
 
     async def _acknowledged(self, event: _Event) -> None:
-        """Wait until the server has it. Raises GaveUpError."""
-        if not event.acknowledged:
+        """Wait until the server has it and all before it. Raises GaveUpError."""
+        if event in self._events:
             event.done = self._loop.create_future()
             await self._wait(event.done, "an event was not taken")
 
@@ -273,10 +273,10 @@ class Agent:
             self._machine.around.recorder.events += 1
             self._machine.around.recorder.took(Question.EVENT, self._loop.time() - event.sent)
             event.acknowledged = True
-            if event.done is not None and not event.done.done():
-                event.done.set_result(None)
             while self._events and self._events[0].acknowledged:
-                self._events.popleft()
+                settled = self._events.popleft()
+                if settled.done is not None and not settled.done.done():
+                    settled.done.set_result(None)
             self._send()
             return
         if not self._channel.is_open:

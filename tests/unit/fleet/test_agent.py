@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from edge.fleet.machines import agent
 from edge.fleet.machines.agent import WINDOW, Agent
 from edge.fleet.machines.machine import Machine
 from proto import workflow_pb2 as pb
 from tink.agent import AgentSettings
+from tink.agent.connection import transport
 
 UNAVAILABLE, CANCELLED, NOT_FOUND = 14, 1, 5
 PUBLISH, STREAM = "PublishEvent", "GetWorkflows"
@@ -88,10 +91,12 @@ class Recorder:
 
 class Surroundings:
     recorder = Recorder()
+    profile = SimpleNamespace(patience=60.0)
 
 
 class Owner:
     around = Surroundings()
+    was_cut = False
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -160,6 +165,26 @@ async def test_what_others_of_the_window_wait_for_does_not_stop_it(rig: Rig) -> 
     assert [call.action for call in rig.channel.taken()] == ["j"]
     rig.loop.due()
     assert [call.action for call in rig.channel.taken()] == ["c"], "it is the oldest by now"
+
+
+async def test_agent_waits_for_all_before_an_event_too(rig: Rig) -> None:
+    rig.publish("a", "b")
+    first, last = rig.channel.taken()
+    waiting = asyncio.ensure_future(rig.agent._acknowledged(rig.agent._events[-1]))
+    await asyncio.sleep(0)
+    first.end(CANCELLED)
+    last.end(0)
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    rig.loop.due()
+    rig.channel.taken()[0].end(0)
+    await waiting
+
+
+def test_pauses_are_those_of_real_agents() -> None:
+    policy = transport.RetryPolicy()
+    assert (policy.initial_backoff, policy.max_backoff) == (agent._FIRST_PAUSE_SECONDS, agent._LONGEST_PAUSE_SECONDS)
+    assert (policy.refused_backoff, transport.WINDOW) == (agent._REFUSED_SECONDS, WINDOW)
 
 
 async def test_stream_is_opened_once_where_a_connection_comes_before_its_pause_ends(rig: Rig) -> None:
