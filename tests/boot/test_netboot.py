@@ -56,12 +56,12 @@ class Report:
 
     def shows(self, *words: str) -> bool:
         shown = "".join(self.screen)  # a line that was too wide for the screen goes on in the next
-        shown = _SHARE.sub("... ", shown)
+        shown = _PROGRESS.sub("... ", shown)
         return all(word in shown for word in words)
 
 
-_SHARE = re.compile(r"\.\.\. +(?:\d+% +)+")
-"""How far iPXE is with a file, which it shows of those that take longer than a quarter of a second, and wipes out."""
+_PROGRESS = re.compile(r"\.\.\.[.\d% ]*(?=ok)")
+"""How far iPXE is with what takes longer than a quarter of a second: a dot, or the share, which it wipes out."""
 
 Boot = Callable[..., Report]
 
