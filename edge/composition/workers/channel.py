@@ -6,6 +6,10 @@ at the latest, so they are taken from a queue by the frame that counts them.
 
 What is to be sent never blocks: what the other side does not take at once waits in a buffer, whose size is known
 (`waiting_bytes`) and is bounded by whoever sends.
+
+What nobody waits for may gather: being woken for one message costs the other side more than the message. The first
+ALONE of them in GATHER_SECONDS are sent at once, so nothing is late while little happens; the others of that time are
+sent together at its end, or with the next message that can't wait. The order stays.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import islice, takewhile
 from typing import Final
 
 from edge.composition.workers.messages import Message, MessageError, decoded, encoded
@@ -29,7 +34,11 @@ MAX_FRAME_BYTES: Final = 64 << 20
 """Of one message. The largest object that an API server takes has 3 MiB."""
 MAX_FILES: Final = 16
 """That come with one message."""
+GATHER_SECONDS: Final = 0.01
+ALONE: Final = 4
 _HEAD: Final = struct.Struct(">IB")
+_MAX_FRAMES: Final = 256
+"""That are handed to the kernel with one call; IOV_MAX is 1024."""
 _READ_BYTES: Final = 256 << 10
 _READS_PER_TURN: Final = 16
 
@@ -49,7 +58,11 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._received = bytearray()
         self._files: deque[int] = deque()
-        self._waiting: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._waiting: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
+        self._blocked = False
+        """The other side does not take more now."""
+        self._gathering: asyncio.TimerHandle | None = None
+        self._window, self._alone = 0.0, 0
         self._written = asyncio.Event()
         self._written.set()
         self._closed = False
@@ -63,69 +76,116 @@ class Channel:
 
     def finish(self) -> None:
         """Say that no more will be said; what the other side still says is heard."""
+        self._flush()
         if not self._closed:
             with suppress(OSError):
                 self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """End it; what waits is lost."""
+        """End it; what the other side does not take now is lost."""
+        self._flush()
         if self._closed:
             return
         self._closed = True
+        if self._gathering is not None:
+            self._gathering.cancel()
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
-        for _, files in self._waiting:
-            _close(files)
+        self._lose_waiting()
         _close(self._files)
-        self._waiting.clear()
         self._files.clear()
         self._written.set()
 
+    def _lose_waiting(self) -> None:
+        for _, files in self._waiting:
+            _close(files)
+        self._waiting.clear()
+
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, files: Sequence[int] = ()) -> None:
-        """Send, at once where that can be. The files stay the caller's. On a closed line nothing happens."""
+    def send(self, message: Message, files: Sequence[int] = (), *, can_wait: bool = False) -> None:
+        """Send, at once where that can be; one that `can_wait` gathers with others where there are many.
+
+        The files stay the caller's. On a closed line nothing happens.
+        """
         if self._closed:
             return
         content = encoded(message)
-        frame = memoryview(_HEAD.pack(len(content), len(files)) + content)
-        idle = not self._waiting
+        frame = _HEAD.pack(len(content), len(files)) + content
         self._waiting.append((frame, [os.dup(fd) for fd in files]))
         self.waiting_bytes += len(frame)
-        if idle:
+        if not self._blocked and not (can_wait and self._gathers()):
             self._write()
-            if self._waiting and not self._closed:
-                self._written.clear()
-                self._loop.add_writer(self._sock, self._write)
 
     async def drained(self) -> None:
         """Wait until the other side has taken everything, or the line is closed."""
+        self._flush()
         await self._written.wait()
+
+    def _gathers(self) -> bool:
+        """Whether a message that can wait does so, for there were ALONE already."""
+        if self._gathering is not None:
+            return True
+        now = self._loop.time()
+        if now - self._window >= GATHER_SECONDS:
+            self._window, self._alone = now, 0
+        self._alone += 1
+        if self._alone <= ALONE:
+            return False
+        self._gathering = self._loop.call_at(self._window + GATHER_SECONDS, self._gathered)
+        return True
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting and not self._blocked and not self._closed:
+            self._write()
 
     def _write(self) -> None:
         while self._waiting:
-            frame, files = self._waiting[0]
             try:
-                sent = self._send(frame, files)
+                sent = self._send_some()
             except (BlockingIOError, InterruptedError):
+                self._block()
                 return
             except OSError:
                 self._end()
                 return
-            _close(files)
             self.waiting_bytes -= sent
-            if sent < len(frame):
-                self._waiting[0] = frame[sent:], ()
-            else:
-                self._waiting.popleft()
-        self._loop.remove_writer(self._sock)
-        self._written.set()
+            self._took(sent)
+        if self._blocked:
+            self._blocked = False
+            self._loop.remove_writer(self._sock)
+            self._written.set()
 
-    def _send(self, frame: memoryview, files: Sequence[int]) -> int:
-        if not files:
+    def _block(self) -> None:
+        if not self._blocked:
+            self._blocked = True
+            self._written.clear()
+            self._loop.add_writer(self._sock, self._write)
+
+    def _send_some(self) -> int:
+        """Bytes that the kernel took: of the first message, if it has files, else of as many as have none."""
+        frame, files = self._waiting[0]
+        if files:
+            return self._sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
+        if len(self._waiting) == 1:
             return self._sock.send(frame)
-        return self._sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
+        without = takewhile(lambda each: not each[1], islice(self._waiting, _MAX_FRAMES))
+        return self._sock.sendmsg([each for each, _ in without])
+
+    def _took(self, sent: int) -> None:
+        """The other side has these bytes, and the files of the message in which they begin."""
+        while sent:
+            frame, files = self._waiting.popleft()
+            _close(files)
+            if sent < len(frame):
+                self._waiting.appendleft((memoryview(frame)[sent:], ()))
+                return
+            sent -= len(frame)
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
@@ -190,6 +250,7 @@ class Channel:
             log.exception("between the main process and its workers: %s", type(message).__name__)
 
     def _end(self) -> None:
+        self._lose_waiting()
         self.close()
         self._hear_no_more()
 

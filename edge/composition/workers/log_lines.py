@@ -53,4 +53,4 @@ class LogLines(logging.Handler):
 
     def _send(self, line: LogLine) -> None:
         if self._channel.waiting_bytes < WAITING_BYTES:
-            self._channel.send(line)
+            self._channel.send(line, can_wait=line.level < logging.WARNING)

@@ -277,11 +277,13 @@ Message = (
 )
 
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Message)}
+_FIELDS: Final = {kind: tuple(field.name for field in fields(kind)) for kind in _KINDS.values()}
 
 
 def encoded(message: Message) -> bytes:
     """As it is sent."""
-    values = [type(message).__name__, *(getattr(message, each.name) for each in fields(message))]
+    kind = type(message)
+    values = [kind.__name__, *[getattr(message, name) for name in _FIELDS[kind]]]
     try:
         return orjson.dumps(values, default=str)
     except TypeError:  # half a character (PEP 383), of a name that a stranger made up

@@ -156,7 +156,7 @@ class ServingWorker:
         if self._channel.waiting_bytes > WAITING_BYTES:
             self._dropped += 1
         else:
-            self._channel.send(message)
+            self._channel.send(message, can_wait=True)
 
     def record(self, mac: str, step: Step, outcome: Outcome, message: str, **detail: Value) -> None:
         """An `edge.journey.events.Recorder`."""

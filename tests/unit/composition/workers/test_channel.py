@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge.composition.workers.channel import Channel, pair
+from edge.composition.workers.channel import ALONE, GATHER_SECONDS, Channel, pair
 from edge.composition.workers.messages import Event, Message, MessageError, Ping, Said, decoded, encoded
 
 
@@ -77,6 +78,80 @@ async def test_what_the_other_side_does_not_take_waits_and_blocks_nobody(sides: 
     assert [message.key[0] for message, _ in heard] == list(range(100))
     await main.channel.drained()
     assert main.channel.waiting_bytes == 0
+
+
+async def test_what_can_wait_is_sent_at_once_while_there_is_little_of_it(sides: tuple[Side, Side]) -> None:
+    main, worker = sides
+    for number in range(ALONE):
+        worker.channel.send(Ping(number), can_wait=True)
+    assert worker.channel.waiting_bytes == 0
+    assert [message for message, _ in await main.has(ALONE)] == [*map(Ping, range(ALONE))]
+
+
+async def test_what_can_wait_gathers_where_there_is_much_of_it_and_comes_by_itself(sides: tuple[Side, Side]) -> None:
+    main, worker = sides
+    for number in range(100):
+        worker.channel.send(Ping(number), can_wait=True)
+    assert worker.channel.waiting_bytes == sum(5 + len(encoded(Ping(number))) for number in range(ALONE, 100))
+    started = time.monotonic()
+    assert [message for message, _ in await main.has(100)] == [*map(Ping, range(100))]
+    assert time.monotonic() - started < 100 * GATHER_SECONDS
+    assert worker.channel.waiting_bytes == 0
+
+
+async def test_what_can_wait_goes_before_the_next_that_can_not(sides: tuple[Side, Side], tmp_path: Path) -> None:
+    main, worker = sides
+    (tmp_path / "file").write_text("its content")
+    with (tmp_path / "file").open() as opened:
+        for number in range(100):
+            files = [opened.fileno()] if number % 7 == 0 else []
+            worker.channel.send(Ping(number), files, can_wait=number < 99)
+    assert worker.channel.waiting_bytes == 0
+    heard = await main.has(100)
+    assert [message for message, _ in heard] == [*map(Ping, range(100))]
+    assert [number for number, (_, files) in enumerate(heard) if files] == [*range(0, 100, 7)]
+    for _, files in heard:
+        for fd in files:
+            assert os.pread(fd, 100, 0) == b"its content"
+            os.close(fd)
+
+
+@pytest.mark.parametrize("end", [Channel.close, Channel.finish])
+async def test_what_waits_for_others_is_said_before_the_end(
+    sides: tuple[Side, Side], end: Callable[[Channel], None]
+) -> None:
+    main, worker = sides
+    for number in range(100):
+        worker.channel.send(Ping(number), can_wait=True)
+    end(worker.channel)
+    assert [message for message, _ in await main.has(100)] == [*map(Ping, range(100))]
+
+
+async def test_gathering_ends_when_it_is_quiet_again(sides: tuple[Side, Side]) -> None:
+    main, worker = sides
+    for number in range(50):
+        worker.channel.send(Ping(number), can_wait=True)
+    await main.has(50)
+    await asyncio.sleep(2 * GATHER_SECONDS)
+    worker.channel.send(Ping(50), can_wait=True)
+    assert worker.channel.waiting_bytes == 0
+
+
+async def test_what_gathers_where_the_other_side_takes_nothing_is_bounded_by_its_size(
+    sides: tuple[Side, Side],
+) -> None:
+    main, worker = sides
+    asyncio.get_running_loop().remove_reader(main.channel._sock)
+    text = "x" * 100_000
+    for number in range(60):
+        worker.channel.send(Said("said", [number, text]), can_wait=True)
+    assert worker.channel.waiting_bytes > 5_000_000
+    await asyncio.sleep(2 * GATHER_SECONDS)
+    assert worker.channel.waiting_bytes > 3_000_000  # what the socket's buffer has not taken
+    main.channel.start()
+    assert [message.key[0] for message, _ in await main.has(60)] == list(range(60))
+    await worker.channel.drained()
+    assert worker.channel.waiting_bytes == 0
 
 
 async def test_the_end_of_one_side_is_heard_after_its_last_words(sides: tuple[Side, Side]) -> None:
