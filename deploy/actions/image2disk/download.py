@@ -7,8 +7,7 @@
     nothing tells the file apart      all comes again: what was there is compared, by its SHA-256, and passed over
     another ETag, length or beginning ChangedError: nothing of the new file is given out after bytes of the old one
 
-Pauses between attempts grow; so many attempts without a new byte are the end. A server that is busy and says when to
-come again is not counted so: it is asked again then, for an hour.
+An attempt is in vain that brings no new byte; see `patience` for how many there are.
 """
 
 from __future__ import annotations
@@ -23,15 +22,10 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from image2disk.errors import ActionError
+from image2disk.patience import BrokenError, Patience
 from image2disk.web import AnswerError, UntrustedError, Web, said
 
 READ_BYTES: Final = 1 << 20
-FIRST_PAUSE_SECONDS: Final = 1.0
-LONGEST_PAUSE_SECONDS: Final = 30.0
-LONGEST_WAIT_SECONDS: Final = 300.0
-"""A server that asks for more is asked again after that, all the same."""
-PATIENCE_SECONDS: Final = 3600.0
-"""All that servers ask for."""
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 _STRONG: Final = re.compile(r'"[^"]*"')
 _SURE_AFTER: Final = timedelta(seconds=60)
@@ -41,10 +35,6 @@ section 8.8.2.2)."""
 
 class ChangedError(Exception):
     """The server has another file by now; the message says how that is known."""
-
-
-class _BrokenError(Exception):
-    """The connection; the message says how."""
 
 
 class Download:
@@ -67,11 +57,10 @@ class Download:
         """
         self._web = web
         self._url = url
-        self._retries = retries
+        self._patience = Patience(retries, say=say, sleep=sleep)
         self._is_proved = is_proved
         self._authorization = authorization
         self._say = say
-        self._sleep = sleep
         self._etag = self._modified = self._validator = ""
         self._is_described = False
         self._ranges = True
@@ -81,30 +70,20 @@ class Download:
 
     def chunks(self) -> Iterator[bytes]:
         """All of it. Raises ChangedError, ActionError (DownloadFailed)."""
-        vain, best, waited = 0, -1, 0.0
+        best = 0
         while True:
             try:
                 for chunk in self._attempt():
                     self.sha256.update(chunk)
                     self.received += len(chunk)
                     yield chunk
-            except (_BrokenError, AnswerError) as error:
-                if isinstance(error, AnswerError) and not error.may_pass:
-                    raise self._failed(str(error)) from None
-                if isinstance(error, AnswerError) and error.retry_after is not None and waited < PATIENCE_SECONDS:
-                    pause = min(max(error.retry_after, FIRST_PAUSE_SECONDS), LONGEST_WAIT_SECONDS)
-                    waited += pause
-                    self._say(f"{error}; asks again in {pause:g} s, as the server wants")
-                    self._sleep(pause)
-                    continue
-                vain = 0 if self.received > best >= 0 else vain
-                best = self.received
-                if vain >= self._retries:
-                    raise self._failed(f"{error}; {self.received} bytes were there") from None
-                pause = min(FIRST_PAUSE_SECONDS * 2**vain, LONGEST_PAUSE_SECONDS)
-                vain += 1
-                self._say(f"{error}; goes on from byte {self.received} in {pause:g} s ({vain} of {self._retries})")
-                self._sleep(pause)
+            except (BrokenError, AnswerError) as error:
+                if self.received > best:
+                    best = self.received
+                    self._patience.progressed()
+                if not self._patience.lasts(error, f"goes on from byte {best}"):
+                    is_final = isinstance(error, AnswerError) and not error.may_pass
+                    raise self._failed(str(error) if is_final else f"{error}; {best} bytes were there") from None
             except UntrustedError as error:
                 raise self._failed(f"{error}; give IMG_SHA256, which says what is right") from None
             else:
@@ -124,7 +103,7 @@ class Download:
         except AnswerError as error:
             if error.status == 416 and headers:
                 self._ranges = False  # shorter by now, or no ranges: the whole of it will tell
-                raise _BrokenError("the server refuses to go on there (416)") from None
+                raise BrokenError("the server refuses to go on there (416)") from None
             raise
         with response:
             start = self._start(response, bool(headers))
@@ -151,7 +130,7 @@ class Download:
             span = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
             if not is_range or span is None or int(span[1]) != self.received or int(span[2]) + 1 != int(span[3]):
                 self._ranges = False
-                raise _BrokenError("the server sends another part than was asked for")
+                raise BrokenError("the server sends another part than was asked for")
             start, size = self.received, int(span[3])
         if self._is_described:
             self._compare(etag, modified, size)
@@ -176,14 +155,14 @@ class Download:
             try:
                 chunk = response.read1(READ_BYTES if left is None else min(left, READ_BYTES))
             except (OSError, http.client.HTTPException) as error:
-                raise _BrokenError(f"the connection broke: {said(error)}") from None
+                raise BrokenError(f"the connection broke: {said(error)}") from None
             if not chunk:
                 break
             if left is not None:
                 left -= len(chunk)
             yield chunk
         if left:
-            raise _BrokenError(f"the connection ended {left} bytes early")
+            raise BrokenError(f"the connection ended {left} bytes early")
 
     def _beyond(self, body: Iterator[bytes]) -> Iterator[bytes]:
         """What comes after all that is there already, which must come again as it was."""

@@ -7,17 +7,20 @@ setting. Registries that want a token for what everybody may read give one witho
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import platform
 import re
+import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from image2disk.errors import ActionError
+from image2disk.patience import BrokenError, Patience
 from image2disk.settings import Settings, compression_of
-from image2disk.web import AnswerError, UntrustedError, Web
+from image2disk.web import AnswerError, UntrustedError, Web, said
 
 MAX_MANIFEST_BYTES: Final = 4 << 20
 """The specification's own limit."""
@@ -56,7 +59,14 @@ class Blob:
 class Registry:
     """One repository."""
 
-    def __init__(self, web: Web, settings: Settings) -> None:
+    def __init__(
+        self,
+        web: Web,
+        settings: Settings,
+        *,
+        say: Callable[[str], None] = print,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         """Raises ActionError (InvalidSetting)."""
         match = _REFERENCE.fullmatch(settings.url)
         if match is None:
@@ -64,6 +74,8 @@ class Registry:
             raise ActionError("InvalidSetting", f"IMG_URL is {settings.url[:200]}, which is not such as {example}")
         self._web = web
         self._settings = settings
+        self._say = say
+        self._sleep = sleep
         self._digest = match["digest"]
         self._name = match["name"]
         self._base = f"{'https' if match['scheme'] == 'oci' else 'http'}://{match['host']}/v2/{match['name']}"
@@ -99,20 +111,33 @@ class Registry:
         return manifest
 
     def _get(self, url: str) -> bytes:
+        patience = Patience(self._settings.retries, say=self._say, sleep=self._sleep)
+        while True:
+            try:
+                return self._read(url)
+            except (AnswerError, BrokenError) as error:
+                if not patience.lasts(error, "asks for the manifest again"):
+                    raise ActionError("DownloadFailed", f"{self._settings.url}: {error}") from None
+            except UntrustedError as error:
+                raise ActionError("DownloadFailed", f"{self._settings.url}: {error}") from None
+
+    def _read(self, url: str) -> bytes:
         headers = {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))}
         try:
+            response = self._web.get(url, headers, self._authorization(None))
+        except AnswerError as error:
+            if error.status != 401:
+                raise
+            response = self._web.get(url, headers, self._authorization(error))
+        with response:
             try:
-                response = self._web.get(url, headers, self._authorization(None))
-            except AnswerError as error:
-                if error.status != 401:
-                    raise
-                response = self._web.get(url, headers, self._authorization(error))
-            with response:
                 content = response.read(MAX_MANIFEST_BYTES + 1)
-        except (AnswerError, UntrustedError, OSError) as error:
-            raise ActionError("DownloadFailed", f"{self._settings.url}: {error}") from None
-        if len(content) > MAX_MANIFEST_BYTES:
-            raise self._unsupported(f"its manifest has more than {MAX_MANIFEST_BYTES} bytes")
+            except (OSError, http.client.HTTPException) as error:
+                raise BrokenError(f"the connection broke: {said(error)}") from None
+            if len(content) > MAX_MANIFEST_BYTES:
+                raise self._unsupported(f"its manifest has more than {MAX_MANIFEST_BYTES} bytes")
+            if response.length:
+                raise BrokenError(f"the connection ended {response.length} bytes early")
         return content
 
     def _of_this_machine(self, manifests: list[Any]) -> str:
@@ -151,7 +176,7 @@ class Registry:
             with self._web.get(f"{realm}?{urllib.parse.urlencode(wanted)}", {}) as response:
                 answer = json.loads(response.read(MAX_TOKEN_BYTES))
             token = answer.get("token") or answer.get("access_token")
-        except (ValueError, AttributeError, OSError):
+        except (ValueError, AttributeError, OSError, http.client.HTTPException):
             token = None
         if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
             raise AnswerError("the registry gives no token without credentials", 401)

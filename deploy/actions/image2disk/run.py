@@ -42,7 +42,7 @@ class Copying:
 
     def run(self) -> tuple[int, str]:
         """Bytes of the disk that the image is, and the SHA-256 of what was fetched. Raises ActionError."""
-        blob = Registry(self._web, self._settings).blob() if self._settings.is_artefact else None
+        blob = self._blob() if self._settings.is_artefact else None
         for left in reversed(range(MAX_BEGINNINGS)):
             self._download = download = self._new(blob)
             try:
@@ -82,6 +82,9 @@ class Copying:
             say=self._say,
             sleep=self._sleep,
         )
+
+    def _blob(self) -> Blob:
+        return Registry(self._web, self._settings, say=self._say, sleep=self._sleep).blob()
 
     def _copy(self, download: Download, blob: Blob | None) -> int:
         chunks, beginning = _looked_at(ahead(download.chunks()), LONGEST_MAGIC)

@@ -19,7 +19,9 @@ from image2disk.settings import read
 
 @dataclass
 class Site:
-    """What is served. `cuts` says after how many bytes of each answer the connection is cut (None: not at all)."""
+    """What is served. `before`, or `busy` by path, are the statuses of the first answers; `cuts` says after how many
+    bytes of each answer the connection is cut (None: not at all).
+    """
 
     url: str = ""
     content: bytes = b""
@@ -30,6 +32,7 @@ class Site:
     is_chunked: bool = False
     cuts: list[int | None] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
+    busy: dict[str, list[int]] = field(default_factory=dict)
     retry_after: str = ""
     change: tuple[int, bytes, str] | None = None
     asked: list[dict[str, str]] = field(default_factory=list)
@@ -48,8 +51,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         site.asked.append(dict(self.headers))
         if site.change is not None and len(site.asked) == site.change[0]:
             _, site.content, site.etag = site.change
-        if site.before:
-            return self._refuse(site.before.pop(0))
+        if statuses := site.busy.get(self.path.partition("?")[0], site.before):
+            return self._refuse(statuses.pop(0))
         content, kind = site.files.get(self.path.partition("?")[0], (site.content, "application/octet-stream"))
         if site.token and self.path.startswith("/v2/") and self.headers.get("Authorization") != f"Bearer {site.token}":
             self.send_response(401)

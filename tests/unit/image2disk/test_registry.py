@@ -110,3 +110,57 @@ def test_registry_that_wants_credentials_says_so(site, target, repository):
     site.token, site.files["/token"] = "secret", (b"{}", "application/json")
     with pytest.raises(ActionError, match="gives no token without credentials"):
         target.copy(url)
+
+
+def test_registry_that_says_when_to_come_again_is_asked_then_however_often(site, target, repository):
+    disk = b"disk" * 1000
+    url = repository(("application/octet-stream", "", disk), index=True)
+    site.before, site.retry_after = [503] * 30, "10"
+    target.copy(url, IMG_RETRIES="2")
+    assert target.content.startswith(disk)
+    assert target.pauses == [10] * 30
+    assert target.said[0] == "503 Service Unavailable; asks again in 10 s, as the server wants"
+
+
+def test_manifest_is_asked_for_as_often_as_an_image(site, target, repository):
+    disk = b"disk" * 1000
+    url = repository(("application/octet-stream", "", disk))
+    site.before = [500, 502]
+    target.copy(url, IMG_RETRIES="2")
+    assert target.content.startswith(disk)
+    assert target.pauses == [1, 2]
+    site.before = [500] * 10
+    with pytest.raises(ActionError, match=r"debian@sha256:.*: 500 Internal Server Error") as caught:
+        target.copy(url, IMG_RETRIES="2")
+    assert caught.value.reason == "DownloadFailed"
+    assert target.pauses == [1, 2, 1, 2]
+    assert target.said[-1] == "500 Internal Server Error; asks for the manifest again in 2 s (2 of 2)"
+
+
+def test_manifest_that_broke_off_is_asked_for_again(site, target, repository):
+    disk = b"disk" * 1000
+    url = repository(("application/octet-stream", "", disk))
+    site.cuts = [50]
+    target.copy(url)
+    assert target.content.startswith(disk)
+    assert target.pauses == [1]
+    assert "bytes early; asks for the manifest again" in target.said[0]
+
+
+def test_manifest_that_is_not_there_is_not_asked_for_again(site, target, repository):
+    url = repository(("application/octet-stream", "", b"x"))
+    site.before = [404]
+    with pytest.raises(ActionError, match="404"):
+        target.copy(url)
+    assert len(site.asked) == 1
+    assert target.pauses == []
+
+
+def test_token_is_asked_for_again_where_its_giver_is_busy(site, target, repository):
+    disk = b"disk" * 1000
+    url = repository(("application/octet-stream", "", disk))
+    site.token, site.files["/token"] = "secret", (json.dumps({"token": "secret"}).encode(), "application/json")
+    site.busy, site.retry_after = {"/token": [503, 503]}, "20"
+    target.copy(url)
+    assert target.content.startswith(disk)
+    assert target.pauses == [20, 20]
