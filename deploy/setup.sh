@@ -235,8 +235,8 @@ unpack_riscv64() {
     die "the tests of RISC-V need Debian 13's firmware and kernel, and QEMU"
 }
 
-unpack_tftpd() { # its package and atftpd's exclude each other
-  [ -x "$venv/bin/in.tftpd" ] || [ -x /usr/sbin/in.tftpd ] || (unpack bookworm tftpd-hpa usr/sbin/in.tftpd "$venv/bin/in.tftpd") ||
+unpack_tftpd() { # its package and atftpd's exclude each other, and both have an in.tftpd
+  [ -x "$venv/bin/tftpd-hpa" ] || (unpack bookworm tftpd-hpa usr/sbin/in.tftpd "$venv/bin/tftpd-hpa") ||
     echo "setup: the benchmarks will do without tftpd-hpa" >&2
 }
 

@@ -47,8 +47,9 @@ def cores() -> tuple[int, int]:
 
 
 def installed(program: str) -> str | None:
-    """The path of a program; those of /usr/sbin too, which is not on everybody's PATH."""
-    return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/go/bin")
+    """The path of a program; those of /usr/sbin too, which is not on everybody's PATH, and those of the set-up."""
+    own = Path(sys.executable).parent
+    return shutil.which(program, path=os.environ.get("PATH", "") + f":{own}:/usr/sbin:/sbin:/usr/local/go/bin")
 
 
 def machine_ip(number: int) -> str:

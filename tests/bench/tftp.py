@@ -101,7 +101,7 @@ def _dnsmasq(stack: ExitStack, home: Path, boot: Path) -> _Side | None:
 
 def _tftpd_hpa(stack: ExitStack, home: Path, boot: Path) -> _Side | None:
     command = ["--foreground", "--user", "root", "--address", f"{SERVER_IP}:{PORT}", "--secure", str(boot)]
-    return _peer(stack, "tftpd-hpa", home, boot, "in.tftpd", command)
+    return _peer(stack, "tftpd-hpa", home, boot, "tftpd-hpa", command)
 
 
 PEERS: Sequence[_Start] = (_atftpd, _dnsmasq, _tftpd_hpa)
