@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -154,10 +155,14 @@ class Namespaces:
         return process
 
     def ready(self, *services: Process, within: float = 60) -> None:
+        """Wait until machines can be served, and the services have said so: with all that they said before."""
+
         def answered() -> bool:
             for service in services:
                 assert service.popen.poll() is None, service.err
-            return self._asked(ADDRESS, 7080, "/readyz") is not None
+            if self._asked(ADDRESS, 7080, "/readyz") is None:
+                return False
+            return all(re.search(r"(ready|started): ", service.err) for service in services)
 
         wait_until(answered, lambda: "".join(service.err for service in services), within=within, every=0.15)
 

@@ -123,6 +123,7 @@ def test_address_that_is_replaced_is_followed(site: DualStack) -> None:
     wait_until(lambda: site.get("[fd77:1::2]", "/healthz"), lambda: site.process.err, within=10)
     script = site.get("[fd77:1::2]", f"/ipxe/script/{MAC}/auto.ipxe")
     assert "grpc_authority=[fd77:1::2]:42113 " in script
-    assert "eth1 has fd77:1::2 now: machines there are served by it over IPv6" in site.process.err
+    said = "eth1 has fd77:1::2 now: machines there are served by it over IPv6"
+    wait_until(lambda: said in site.process.err, lambda: site.process.err)
     networks = site.operators(site.data_dir, "/api/v1/networks")
     assert '"ipv6": "fd77:1::2"' in networks or '"ipv6":"fd77:1::2"' in networks, networks

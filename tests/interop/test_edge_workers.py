@@ -179,7 +179,7 @@ def test_a_worker_that_is_killed_is_replaced_and_only_its_downloads_break(site: 
     assert doomed not in site.workers
     assert len(site.workers) == 2
     assert site.metric(1, "tinkedge_worker_restarts_total") == 1
-    assert "worker 1 is there again" in site.processes[1].err
+    wait_until(lambda: "worker 1 is there again" in site.processes[1].err, site.said)
     assert_straight(site.booted(range(1, 5)))
 
 

@@ -178,6 +178,6 @@ def test_up_starts_on_a_disk_that_refuses_machines_boot_and_it_writes_again_by_i
         return tries[-1].popen.returncode == 0
 
     wait_until(created, lambda: tries[-1].err + second.err, every=0.3)
-    assert "writes are possible again" in second.err
+    wait_until(lambda: "writes are possible again" in second.err, lambda: second.err)
     assert second.terminate() == 0
     assert "Traceback" not in second.err
