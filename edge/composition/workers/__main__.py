@@ -35,7 +35,7 @@ def main() -> None:
     faulthandler.enable()
     os.umask(0o077)
     gc.set_threshold(50_000, 20, 100)
-    begin = cast(Begin, pickle.loads(sys.stdin.buffer.read()))  # noqa: S301 - of our own parent, by a pipe of our own
+    begin = cast(Begin, pickle.loads(sys.stdin.buffer.read()))  # noqa: S301 - of our own parent, by a file of its own
     uvloop.run(_run(begin, socket.socket(fileno=int(sys.argv[1]))))
 
 

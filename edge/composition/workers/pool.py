@@ -171,7 +171,13 @@ class Pool:
                 how = await self._live(share, begin)
             except OSError as error:
                 how = f"worker {share + 1} can't be started: {error.strerror or error}"
-            self._ended(share, how)
+            except Exception as error:  # whatever it is: there has to be another worker
+                log.exception("worker %d", share + 1)
+                how = f"worker {share + 1} can't be started: {error!r}"
+            try:
+                self._ended(share, how)
+            except OSError as error:  # too many open files
+                log.error("the machines of worker %d must wait for it: %s", share + 1, error.strerror or error)
             if self._clock() - since >= GOOD_SECONDS:
                 backoff.reset()
             await asyncio.sleep(backoff.next())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pickle
 import signal
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from edge.artifacts import ArtifactCache
 from edge.composition.settings import StackSettings
@@ -29,6 +30,8 @@ from edge.composition.workers.messages import (
 )
 from edge.machines import ReadSecret as SecretReader
 from tink.kube.cache import Informer
+
+log = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 5.0
 """How long a worker may take to tell its machines that it stops."""
@@ -80,30 +83,25 @@ class Worker:
         """A new process. `heard(worker, message, files)`: what is not answered here. Raises OSError."""
         ours, theirs = pair()
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-I" if sys.flags.isolated else "-P",
-                *("-m", "edge.composition.workers", str(theirs.fileno())),
-                stdin=asyncio.subprocess.PIPE,
-                pass_fds=(theirs.fileno(),),
-                env={name: value for name, value in os.environ.items() if name not in _OF_THE_SERVICE_MANAGER},
-            )
+            with theirs, _readable(begin) as begins:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-I" if sys.flags.isolated else "-P",
+                    *("-m", "edge.composition.workers", str(theirs.fileno())),
+                    stdin=begins,
+                    pass_fds=(theirs.fileno(),),
+                    env={name: value for name, value in os.environ.items() if name not in _OF_THE_SERVICE_MANAGER},
+                )
         except BaseException:
             ours.close()
             raise
-        finally:
-            theirs.close()
         worker = Worker(begin, process, heard)
         worker.channel = channel = Channel(ours, worker._take, worker._lost.set)
         worker._lending = Lending(sources.cache, sources.read_secret, channel.send)
         worker.feed = Feed(channel, sources.informers)
         worker._telling = asyncio.create_task(worker.feed.run())
+        worker._telling.add_done_callback(worker._told_no_more)
         channel.start()
-        if process.stdin is not None:
-            with suppress(ConnectionError):
-                process.stdin.write(pickle.dumps(begin))
-                await process.stdin.drain()
-            process.stdin.close()
         return worker
 
     def send(self, message: Message, files: Sequence[int] = ()) -> None:
@@ -153,6 +151,11 @@ class Worker:
         with suppress(ProcessLookupError):
             self.process.kill()
 
+    def _told_no_more(self, telling: asyncio.Task[None]) -> None:
+        if not telling.cancelled() and (error := telling.exception()) is not None:
+            log.error("worker %d can't be told of what changes: it is ended", self.number, exc_info=error)
+            self.kill()
+
     async def _exit(self) -> int:
         if self.process.returncode is None:
             self.kill()
@@ -181,6 +184,17 @@ class Worker:
                 self._after.pop(message.number, lambda: None)()
             case _:
                 self._heard(self, message, files)
+
+
+def _readable(begin: Begin) -> BinaryIO:
+    """What a worker begins with, as a file without a name: nobody waits for it to be read, as with a pipe.
+
+    Raises OSError.
+    """
+    file = open(os.memfd_create("begin"), "w+b")  # noqa: PTH123, SIM115 - the caller closes it
+    pickle.dump(begin, file)
+    file.seek(0)
+    return file
 
 
 def how_ended(status: int) -> str:
