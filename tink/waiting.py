@@ -1,8 +1,9 @@
-"""Waiting for work that may be called off."""
+"""Waiting for work that may be called off, or that nobody waits for."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 
@@ -17,3 +18,13 @@ async def done_before(work: asyncio.Future[Any], event: asyncio.Event, seconds: 
     finally:
         waiting.cancel()
     return work.done()
+
+
+def failure_is_said(work: asyncio.Task[Any], log: logging.Logger, text: str) -> None:
+    """Log `text` and the exception, as an error, if `work` ends by one: nobody waits for it, who would hear of that."""
+
+    def ended(work: asyncio.Task[Any]) -> None:
+        if not work.cancelled() and (error := work.exception()) is not None:
+            log.error("%s", text, exc_info=error)
+
+    work.add_done_callback(ended)

@@ -44,6 +44,7 @@ from tink.files.key_file import KeyFile, KeyFileError
 from tink.net.connection_limit import LimitedSite, Limits
 from tink.net.host_port import join_host_port
 from tink.schema import Raw
+from tink.waiting import failure_is_said
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +180,8 @@ class ApiServer:
             asyncio.create_task(_look_at(api.sessions), name="apiserver sessions"),
             asyncio.create_task(_say_daily(authenticator), name="apiserver tokens"),
         ]
+        for task in self._tasks:
+            failure_is_said(task, log, f"{task.get_name()} has ended: it begins again when this process does")
         log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
 
     def _keep_kubeconfig(self, authority: credentials.Authority, token: str) -> None:

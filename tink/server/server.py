@@ -51,6 +51,7 @@ from tink.server.reports import Reports
 from tink.server.service import WorkflowService
 from tink.server.settings import ServerSettings
 from tink.server.workflows import WorkflowIndex, hardware_of
+from tink.waiting import failure_is_said
 from tink.workflow.events import AgentRefused
 from tink.workflow.guards import under_way
 from tink.workflow.status import InvalidStatusError, name_of, state_of
@@ -220,7 +221,7 @@ class WorkflowServer:
         self._servers[address] = server
         if self._guarding is None:
             self._guarding = asyncio.create_task(self._guard.run(self.port))
-            self._guarding.add_done_callback(_say_why)
+            failure_is_said(self._guarding, log, "gRPC server: nobody looks after its connections any more")
         encrypted = "with TLS" if certificates is not None else "without TLS"
         log.info("gRPC server: listening on %s (port %d), %s", address, self.port, encrypted)
         if certificates is not None:
@@ -343,11 +344,6 @@ async def _note_on_pending(index: WorkflowIndex, events: EventStore, key: Namesp
             if state_of(workflow) is WorkflowState.PENDING:
                 await events.take(workflow, AgentRefused(why))
                 return
-
-
-def _say_why(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("gRPC server: nobody looks after its connections any more", exc_info=task.exception())
 
 
 def _why_not(address: str) -> OSError:
