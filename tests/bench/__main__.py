@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -107,6 +108,9 @@ def _measure(subjects: list[str]) -> tuple[list[Row], list[str]]:
             failed.append(f"{subject}: {error}")
         except _TooLongError:
             failed.append(f"{subject}: took more than {LIMIT_SECONDS} s")
+        except Exception as error:  # a mistake of ours, which is not to cost what the others have found
+            traceback.print_exc()
+            failed.append(f"{subject}: {error!r}")
         finally:
             signal.alarm(0)
         say(f"{subject}: {time.monotonic() - start:.0f} s")
