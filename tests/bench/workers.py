@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,7 +151,8 @@ def _one_is_away(site: Site) -> bool:
     """Whether the newer worker, which is killed, stays away for a while: longer each time (`edge...workers.pool`)."""
     _, *newer = sorted(site.inside("edge1") - {site.processes[1].popen.pid})
     for pid in newer:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + 1
     time.sleep(0.05)
     while len(site.inside("edge1")) == 2:
