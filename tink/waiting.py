@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 
@@ -20,11 +21,17 @@ async def done_before(work: asyncio.Future[Any], event: asyncio.Event, seconds: 
     return work.done()
 
 
-def failure_is_said(work: asyncio.Task[Any], log: logging.Logger, text: str) -> None:
-    """Log `text` and the exception, as an error, if `work` ends by one: nobody waits for it, who would hear of that."""
+def failure_is_said(
+    work: asyncio.Task[Any], log: logging.Logger, text: str, then: Callable[[], None] = lambda: None
+) -> None:
+    """If `work` ends by an exception, log it with `text`, as an error, and call `then`.
+
+    For work that nobody waits for, who would hear of that.
+    """
 
     def ended(work: asyncio.Task[Any]) -> None:
         if not work.cancelled() and (error := work.exception()) is not None:
             log.error("%s", text, exc_info=error)
+            then()
 
     work.add_done_callback(ended)

@@ -18,9 +18,11 @@ async def fails() -> None:
 
 async def test_an_exception_is_said_once_with_what_it_means(caplog: pytest.LogCaptureFixture) -> None:
     work = asyncio.create_task(fails())
-    failure_is_said(work, log, "nobody cleans up any more")
+    called: list[str] = []
+    failure_is_said(work, log, "nobody cleans up any more", lambda: called.append("then"))
     await asyncio.wait([work])
     await asyncio.sleep(0)
+    assert called == ["then"]
     (record,) = [record for record in caplog.records if record.name == log.name]
     assert record.levelno == logging.ERROR
     assert record.getMessage() == "nobody cleans up any more"
@@ -31,9 +33,10 @@ async def test_an_exception_is_said_once_with_what_it_means(caplog: pytest.LogCa
 @pytest.mark.parametrize("cancelled", [True, False])
 async def test_an_end_that_is_none_is_not(caplog: pytest.LogCaptureFixture, cancelled: bool) -> None:
     work = asyncio.create_task(asyncio.sleep(10 if cancelled else 0))
-    failure_is_said(work, log, "nobody cleans up any more")
+    called: list[str] = []
+    failure_is_said(work, log, "nobody cleans up any more", lambda: called.append("then"))
     if cancelled:
         work.cancel()
     await asyncio.wait([work])
     await asyncio.sleep(0)
-    assert not caplog.records
+    assert (caplog.records, called) == ([], [])

@@ -51,10 +51,8 @@ class Download:
         say: Callable[[str], None] = print,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`is_proved`: a checksum will be compared at the end, so ranges may be asked for without any validator.
-
-        `authorization(refusal)` gives the header's value; `refusal` is what the server has said to the one before.
-        """
+        """`is_proved`: a checksum will be compared at the end, so ranges may be asked for without any validator;
+        `authorization` as in `Web.get_as`."""
         self._web = web
         self._url = url
         self._patience = Patience(retries, say=say, sleep=sleep)
@@ -99,7 +97,7 @@ class Download:
             if self._validator:
                 headers["If-Range"] = self._validator
         try:
-            response = self._ask(headers)
+            response = self._web.get_as(self._url, headers, self._authorization)
         except AnswerError as error:
             if error.status == 416 and headers:
                 self._ranges = False  # shorter by now, or no ranges: the whole of it will tell
@@ -110,14 +108,6 @@ class Download:
             left = response.length  # as the head says; None: not said
             body = self._body(response, left)
             yield from body if start else self._beyond(body)
-
-    def _ask(self, headers: dict[str, str]) -> http.client.HTTPResponse:
-        try:
-            return self._web.get(self._url, headers, self._authorization(None))
-        except AnswerError as error:
-            if error.status != 401:
-                raise
-            return self._web.get(self._url, headers, self._authorization(error))
 
     def _start(self, response: http.client.HTTPResponse, is_range: bool) -> int:
         """At which byte the body starts, of a file that is surely the same one."""

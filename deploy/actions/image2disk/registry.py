@@ -123,13 +123,7 @@ class Registry:
 
     def _read(self, url: str) -> bytes:
         headers = {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))}
-        try:
-            response = self._web.get(url, headers, self._authorization(None))
-        except AnswerError as error:
-            if error.status != 401:
-                raise
-            response = self._web.get(url, headers, self._authorization(error))
-        with response:
+        with self._web.get_as(url, headers, self._authorization) as response:
             try:
                 content = response.read(MAX_MANIFEST_BYTES + 1)
             except (OSError, http.client.HTTPException) as error:

@@ -7,7 +7,7 @@ import re
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import Final
@@ -52,6 +52,20 @@ class Web:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+
+    def get_as(
+        self, url: str, headers: Mapping[str, str], authorization: Callable[[AnswerError | None], str]
+    ) -> http.client.HTTPResponse:
+        """As `get`, and once more where the server wants another authorization (401).
+
+        `authorization(refusal)` gives the header's value; `refusal` is what the server has said to the one before.
+        """
+        try:
+            return self.get(url, headers, authorization(None))
+        except AnswerError as error:
+            if error.status != 401:
+                raise
+            return self.get(url, headers, authorization(error))
 
     def get(self, url: str, headers: Mapping[str, str], authorization: str = "") -> http.client.HTTPResponse:
         """Status 200 or 206; redirects are followed, without `authorization`. Raises AnswerError, UntrustedError."""

@@ -59,8 +59,6 @@ class Channel:
         self._received = bytearray()
         self._files: deque[int] = deque()
         self._waiting: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
-        self._blocked = False
-        """The other side does not take more now."""
         self._gathering: asyncio.TimerHandle | None = None
         self._window, self._alone = 0.0, 0
         self._written = asyncio.Event()
@@ -157,13 +155,16 @@ class Channel:
             self.waiting_bytes -= sent
             self._took(sent)
         if self._blocked:
-            self._blocked = False
             self._loop.remove_writer(self._sock)
             self._written.set()
 
+    @property
+    def _blocked(self) -> bool:
+        """Whether the other side does not take more now."""
+        return not self._written.is_set()
+
     def _block(self) -> None:
         if not self._blocked:
-            self._blocked = True
             self._written.clear()
             self._loop.add_writer(self._sock, self._write)
 

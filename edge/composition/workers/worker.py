@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from edge.artifacts import ArtifactCache
 from edge.composition.settings import StackSettings
@@ -30,6 +30,7 @@ from edge.composition.workers.messages import (
 )
 from edge.machines import ReadSecret as SecretReader
 from tink.kube.cache import Informer
+from tink.waiting import failure_is_said
 
 log = logging.getLogger(__name__)
 
@@ -83,15 +84,8 @@ class Worker:
         """A new process. `heard(worker, message, files)`: what is not answered here. Raises OSError."""
         ours, theirs = pair()
         try:
-            with theirs, _readable(begin) as begins:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-I" if sys.flags.isolated else "-P",
-                    *("-m", "edge.composition.workers", str(theirs.fileno())),
-                    stdin=begins,
-                    pass_fds=(theirs.fileno(),),
-                    env={name: value for name, value in os.environ.items() if name not in _OF_THE_SERVICE_MANAGER},
-                )
+            with theirs:
+                process = await _process(begin, theirs.fileno())
         except BaseException:
             ours.close()
             raise
@@ -100,7 +94,8 @@ class Worker:
         worker._lending = Lending(sources.cache, sources.read_secret, channel.send)
         worker.feed = Feed(channel, sources.informers)
         worker._telling = asyncio.create_task(worker.feed.run())
-        worker._telling.add_done_callback(worker._told_no_more)
+        text = f"worker {begin.number} can't be told of what changes: it is ended"
+        failure_is_said(worker._telling, log, text, worker.kill)
         channel.start()
         return worker
 
@@ -151,11 +146,6 @@ class Worker:
         with suppress(ProcessLookupError):
             self.process.kill()
 
-    def _told_no_more(self, telling: asyncio.Task[None]) -> None:
-        if not telling.cancelled() and (error := telling.exception()) is not None:
-            log.error("worker %d can't be told of what changes: it is ended", self.number, exc_info=error)
-            self.kill()
-
     async def _exit(self) -> int:
         if self.process.returncode is None:
             self.kill()
@@ -186,15 +176,20 @@ class Worker:
                 self._heard(self, message, files)
 
 
-def _readable(begin: Begin) -> BinaryIO:
-    """What a worker begins with, as a file without a name: nobody waits for it to be read, as with a pipe.
-
-    Raises OSError.
-    """
-    file = open(os.memfd_create("begin"), "w+b")  # noqa: PTH123, SIM115 - the caller closes it
-    pickle.dump(begin, file)
-    file.seek(0)
-    return file
+async def _process(begin: Begin, channel: int) -> asyncio.subprocess.Process:
+    """A worker's, at the end of the channel that is open as this descriptor. Raises OSError."""
+    # A file without a name: unlike a pipe it takes what is written, be the worker there to read it or not.
+    with open(os.memfd_create("begin"), "w+b") as begins:  # noqa: ASYNC230, PTH123 - memory, and no path
+        pickle.dump(begin, begins)
+        begins.seek(0)
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I" if sys.flags.isolated else "-P",
+            *("-m", "edge.composition.workers", str(channel)),
+            stdin=begins,
+            pass_fds=(channel,),
+            env={name: value for name, value in os.environ.items() if name not in _OF_THE_SERVICE_MANAGER},
+        )
 
 
 def how_ended(status: int) -> str:

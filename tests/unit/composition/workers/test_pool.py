@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
+import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,9 @@ import pytest
 from edge.composition.settings import EdgeSettings, Service, StackSettings
 from edge.composition.workers import pool as pools
 from edge.composition.workers import worker as workers
-from edge.composition.workers.channel import Channel, pair
-from edge.composition.workers.feed import Feed
+from edge.composition.workers.channel import Channel
 from edge.composition.workers.inbox import Inbox
-from edge.composition.workers.lending import Lending
+from edge.composition.workers.messages import Up
 from edge.composition.workers.pool import Pool
 from edge.composition.workers.worker import Begin, Sources, Worker
 
@@ -35,9 +36,11 @@ class Process:
 
     pid = 1
 
-    def __init__(self) -> None:
+    def __init__(self, channel: int) -> None:
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.returncode: int | None = None
+        self.channel = Channel(socket.socket(fileno=os.dup(channel)), lambda *_: None, lambda: None)
+        self.channel.send(Up())
 
     async def wait(self) -> int:
         self.returncode = await asyncio.shield(self.status)
@@ -46,35 +49,27 @@ class Process:
     def kill(self) -> None:
         if not self.status.done():
             self.status.set_result(-9)
+            self.channel.close()
 
 
 class Life:
-    """Says how each worker begins, and has those that there were."""
+    """Says how each process after the first begins, and has those that there were."""
 
     def __init__(self) -> None:
         self.begins: list[Exception] = []
-        self.workers: list[Worker] = []
+        self.processes: list[Process] = []
 
-    async def started(self, begin: Begin, sources: Sources, heard: Callable[..., None]) -> Worker:
-        if self.workers and self.begins:
+    async def process(self, begin: Begin, channel: int) -> Process:
+        if self.processes and self.begins:
             raise self.begins.pop(0)
-        worker = Worker(begin, Process(), heard)  # type: ignore[arg-type]
-        ours, theirs = pair()
-        worker.channel = Channel(ours, worker._take, worker._lost.set)
-        worker._lending = Lending(None, no_secret, worker.channel.send)
-        worker.feed = Feed(worker.channel, {})
-        worker._telling = asyncio.create_task(worker.feed.run())
-        worker._telling.add_done_callback(worker._told_no_more)
-        worker._up.set()
-        theirs.close()
-        self.workers.append(worker)
-        return worker
+        self.processes.append(Process(channel))
+        return self.processes[-1]
 
 
 @pytest.fixture
 async def life(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Life, Pool]]:
     life = Life()
-    monkeypatch.setattr(Worker, "started", life.started)
+    monkeypatch.setattr(workers, "_process", life.process)
     monkeypatch.setattr(pools, "FIRST_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(workers, "STOP_SECONDS", 0.01)
     monkeypatch.setattr(workers, "_LAST_WORDS_SECONDS", 0.01)
@@ -88,7 +83,7 @@ async def life(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Life, Poo
 
 async def replaced(life: Life, count: int) -> None:
     async with asyncio.timeout(10):
-        while len(life.workers) < count:
+        while len(life.processes) < count:
             await asyncio.sleep(0.001)
 
 
@@ -106,7 +101,7 @@ async def test_a_worker_that_could_not_be_started_is_tried_again(
 ) -> None:
     lives, _ = life
     lives.begins = [error, error]
-    lives.workers[0].kill()
+    lives.processes[0].kill()
     await replaced(lives, 2)
     assert caplog.text.count("worker 1 can't be started: ") >= 2
 
@@ -114,9 +109,9 @@ async def test_a_worker_that_could_not_be_started_is_tried_again(
 async def test_a_worker_that_can_not_be_told_of_changes_is_replaced(
     life: tuple[Life, Pool], caplog: pytest.LogCaptureFixture
 ) -> None:
-    lives, _ = life
-    feed = lives.workers[0].feed
-    feed.change("hardware", {"metadata": {"name": "m", "namespace": "n"}, "number": 1 << 80})
+    lives, pool = life
+    (worker,) = pool._workers.values()
+    worker.feed.change("hardware", {"metadata": {"name": "m", "namespace": "n"}, "number": 1 << 80})
     await replaced(lives, 2)
     assert "worker 1 can't be told of what changes: it is ended" in caplog.text
 
