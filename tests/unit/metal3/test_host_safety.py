@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tink.api.v1alpha2 import Raw
@@ -212,6 +212,9 @@ def test_whatever_else_an_unsafe_host_says_it_does_not_netboot(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(["v1alpha1", "v1beta1"]), st.lists(st.tuples(st.sampled_from(PATHS), JSON), max_size=5), JSON)
+@example("v1alpha1", [(("status", "provisioning", "image"), {"url": [None]})], None)
+@example("v1beta1", [(("status", "provisioning", "customDeploy"), {"method": {"a": ""}})], None)
+@example("v1beta1", [(("spec", "consumerRef"), {"name": [None]})], None)
 def test_odd_host_is_converted_or_refused_and_netboots_only_if_all_it_says_is_known(
     version: str, changes: list[tuple[tuple[str, ...], Any]], secret: Any
 ) -> None:
@@ -232,3 +235,5 @@ def test_odd_host_is_converted_or_refused_and_netboots_only_if_all_it_says_is_kn
         assert not spec.get("externallyProvisioned")
         assert status.get("operationalStatus") in (None, "", "OK", "discovered", "error", "delayed")
         assert not (status["provisioning"].get("image") or {}).get("url")
+        assert not (status["provisioning"].get("customDeploy") or {}).get("method")
+        assert not any((spec.get("consumerRef") or {}).values())

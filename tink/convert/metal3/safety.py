@@ -15,7 +15,7 @@ from typing import Any
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.convert.fields import join, says_nothing, type_name
+from tink.convert.fields import join, type_name
 
 PAUSED = "baremetalhost.metal3.io/paused"
 DETACHED = "baremetalhost.metal3.io/detached"
@@ -92,7 +92,7 @@ def _of_spec(host: Raw) -> list[Refusal]:
     if external is not None and external is not False:
         found.append(Refusal("spec.externallyProvisioned", "it runs what somebody else has installed"))
     consumer = spec.get("consumerRef")
-    if consumer is not None and not (isinstance(consumer, dict) and says_nothing(consumer)):
+    if not _is_blank(consumer):
         found.append(Refusal("spec.consumerRef", f"the host is in use by {consumer_name(consumer)}"))
     return found
 
@@ -119,7 +119,7 @@ def _of_status(host: Raw) -> list[Refusal]:
     # Absent ones are written as empty ones.
     for name, key in (("image", "url"), ("customDeploy", "method")):
         value = provisioning.get(name)
-        if value is not None and not (isinstance(value, dict) and says_nothing(value.get(key))):
+        if not _is_blank({key: value.get(key)} if isinstance(value, dict) else value):
             found.append(Refusal(f"status.provisioning.{name}", "it runs what Metal3 has installed"))
     return found
 
@@ -146,12 +146,17 @@ def _of_unmanaged(host: Raw) -> list[Refusal]:
     found = [
         Refusal(f"spec.{name}", "without a state, nothing says that Metal3 has not installed it: take it out if so")
         for name in ("image", "customDeploy")
-        if not says_nothing(spec.get(name))
+        if not _is_blank(spec.get(name))
     ]
     if SAVED_STATUS in as_mapping(metadata.get("annotations")):
         path = join("metadata.annotations", SAVED_STATUS)
         found.append(Refusal(path, "the host's state stands here, and Metal3 has not taken it over yet"))
     return found
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether an object of texts is absent, or has none but empty ones. What is no text is none of these."""
+    return value is None or (isinstance(value, dict) and all(each in (None, "") for each in value.values()))
 
 
 def provisioning_state(host: Raw) -> Any:
