@@ -55,6 +55,10 @@ _MAX_RETRIES = 10
 _RETRY_SECONDS = 30.0
 """How often a call is repeated because of that (client-go's number), and for how long altogether."""
 _LONGEST_RETRY_AFTER = 60.0
+_TURNED_AWAY = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
+"""How a connection ends while it begins, before anything was asked: an API does that which has too many."""
+_TURNED_AWAY_SECONDS = (0.05, 0.2, 0.8)
+"""How long is waited before another try then: nothing has been done, so any question may be asked again."""
 
 Authorize = Callable[[], Awaitable[Mapping[str, str]]]
 """Gives the headers that authenticate a request; asked before each, because tokens expire."""
@@ -97,10 +101,12 @@ class ConflictError(ApiError):
 
 
 class UnreachableError(ApiError):
-    """The API could not be reached, or broke off. Whether it did what it was asked is unknown."""
+    """The API could not be reached, or broke off. Whether it did what it was asked is unknown, unless it `turned_away`
+    who wanted to ask, and heard nothing."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, turned_away: bool = False) -> None:
         super().__init__(0, "Unreachable", message)
+        self.turned_away = turned_away
 
 
 def api_error(status: int, body: Any, retry_after: float | None = None) -> ApiError:
@@ -398,11 +404,18 @@ class KubeClient:
         """The answer of an API that may be busy: asked again when it says that it wants to be, for as long as that
         makes sense (client-go, rest.Request). Raises ApiError."""
         until, attempt = self._clock() + _RETRY_SECONDS, 0
+        pauses = iter(_TURNED_AWAY_SECONDS)
         while True:
             request = self._request(method, path, timeout=_CALL_TIMEOUT, query=query, body=body, content=content)
             try:
                 async with request as response:
                     return await response.read()
+            except UnreachableError as error:
+                pause = next(pauses, None) if error.turned_away else None
+                if pause is None:
+                    raise
+                self.retries[_NO_ANSWER, method, self._host] += 1
+                await self._sleep(pause)
             except ApiError as error:
                 attempt += 1
                 late = attempt > _MAX_RETRIES or self._clock() + error.retry_after > until
@@ -444,7 +457,9 @@ class KubeClient:
                     raise await _error(response)
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(f"{method} {self.url}{path}: {error or type(error).__name__}") from error
+            away = isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, _TURNED_AWAY)
+            message = f"{method} {self.url}{path}: {error or type(error).__name__}"
+            raise UnreachableError(message, turned_away=away) from error
         except (AssertionError, RuntimeError) as error:
             # How aiohttp answers when its session is closed under a request that it was about to repeat.
             if not self._session.closed:

@@ -1,11 +1,11 @@
 """Connections to our HTTPS listeners (the embedded API, the webhooks): how many, from whom, how long unused.
 
 A place is taken when a connection arrives, before TLS, whose handshake has a time of its own. A new connection is never
-refused while another only waits: one that has never asked anything goes first, then the one that came first. A client
-takes no more than its share of the places, except on loopback, where all clients have one address. A handshake costs
-processor time before anything is known of who begins it, and places say nothing of those that come and go: so how often
-an address, or 64 bits of IPv6, may begin one is bounded, too. What is in a request and what it costs is bounded by
-whoever answers it.
+refused while another only waits: one that has sent nothing goes first, not even for TLS, then one that has never asked
+anything, then the one that came first. A client takes no more than its share of the places, except on loopback, where
+all clients have one address. A handshake costs processor time before anything is known of who begins it, and places say
+nothing of those that come and go: so how often an address, or 64 bits of IPv6, may begin one is bounded, too. What is
+in a request and what it costs is bounded by whoever answers it.
 
 `edge.http.transport.connections` is the same for machines, on plain HTTP and by the ten thousand.
 """
@@ -17,6 +17,7 @@ import logging
 import resource
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,10 @@ _PER_TURN = 64
 _REQUESTS_ARE_SEEN = {"_request_count", "_current_request"} <= {*RequestHandler.__slots__}
 """Whether this aiohttp says what its connections do; it has no public word for that."""
 _PAUSE_SECONDS = 1.0
+_MOST_LOOKED_AT = 64
+"""Of so many that have begun with TLS it is seen whether another has not: each costs a microsecond."""
+_BYTES_RECEIVED = struct.Struct("@Q"), 128
+"""tcpi_bytes_received of TCP_INFO (linux/tcp.h), and where it is."""
 _MOST_BLOCKS = 4096
 """Of so many it is remembered how often they came: in a second they have made more than one of ours can take."""
 _FREEBIND = {socket.AF_INET: (socket.IPPROTO_IP, 15), socket.AF_INET6: (socket.IPPROTO_IPV6, 78)}
@@ -226,22 +231,32 @@ class ConnectionLimiter:
             del self._by_address[gone.address]
 
     def _close_idle(self, among: Iterable[Connection], whose: str) -> bool:
-        oldest = None
-        for connection in among:
-            if not connection.asked:
-                oldest = connection
-                break
-            if oldest is None and not connection.busy:
-                oldest = connection
-        if oldest is None:
+        idle = _idlest(among)
+        if idle is None:
             return False
         self.say(whose, "too many connections: idle ones are closed for new ones")
-        oldest.abort()
+        idle.abort()
         return True
 
     def say(self, whose: str, what: str) -> None:
         """A line in the log, once in a while for each."""
         self._log.warning("%s: %s: %s", self._what, whose, what, key=whose)
+
+
+def _idlest(among: Iterable[Connection]) -> Connection | None:
+    """The first of those, the oldest first, that can be closed at the least cost to somebody who means it."""
+    begun: list[Connection] = []
+    waits = None
+    for connection in among:
+        if not connection.asked:
+            if connection.silent:
+                return connection
+            begun.append(connection)
+            if len(begun) == _MOST_LOOKED_AT:
+                break
+        elif waits is None and not connection.busy:
+            waits = connection
+    return begun[0] if begun else waits
 
 
 class Connection(asyncio.Protocol):
@@ -254,7 +269,20 @@ class Connection(asyncio.Protocol):
         self._securing: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._received = False
+        self._socket: socket.socket | None = None
         self.address = address
+
+    @property
+    def silent(self) -> bool:
+        """Whether the client has sent nothing yet, not even to begin with TLS."""
+        if self._socket is None:
+            return True
+        number, offset = _BYTES_RECEIVED
+        try:
+            found = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + number.size)
+        except OSError:  # it is closed already
+            return True
+        return number.unpack_from(found, offset) == (0,)
 
     @property
     def asked(self) -> bool:
@@ -274,6 +302,7 @@ class Connection(asyncio.Protocol):
             sock.close()
             return
         loop = asyncio.get_running_loop()
+        self._socket = sock
         self._securing = loop.create_task(self._secure(sock))
         self._deadline = loop.call_later(self._limiter.limits.first, self._late)
 
@@ -284,11 +313,15 @@ class Connection(asyncio.Protocol):
                 lambda: self, sock, ssl=limiter.context, ssl_handshake_timeout=limiter.limits.handshake
             )
         except (OSError, asyncio.CancelledError):  # no TLS, or too late: nobody to tell
-            limiter.leave(self)
+            self._leave()
+
+    def _leave(self) -> None:
+        self._socket = None  # who else has it closes it
+        self._limiter.leave(self)
 
     def abort(self) -> None:
         """End it now."""
-        self._limiter.leave(self)
+        self._leave()
         if self._deadline is not None:
             self._deadline.cancel()
         if self._transport is not None:
@@ -330,6 +363,6 @@ class Connection(asyncio.Protocol):
         """It has ended."""
         if self._deadline is not None:
             self._deadline.cancel()
-        self._limiter.leave(self)
+        self._leave()
         if self._handler is not None:
             self._handler.connection_lost(exc)

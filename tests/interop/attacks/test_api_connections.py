@@ -51,6 +51,7 @@ def api(tmp_path: Path) -> Iterator[dict[str, Any]]:
             assert time.monotonic() < deadline, f"no API within a minute: {(tmp_path / 'log').read_text()}"
             time.sleep(0.05)
         yield yaml.safe_load(kubeconfig.read_text())
+        assert process.poll() is None, (tmp_path / "log").read_text()
     finally:
         process.terminate()
         process.wait(20)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.ports import free_port
 from tests.waiting import until
+from tink.apiserver import credentials
 from tink.kube.client import ApiError, ConflictError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
 from tink.kube.metrics import ClientMetrics
 from tink.kube.resources import CRD, WORKFLOW, ResourceType
@@ -286,6 +291,52 @@ async def test_whoever_is_to_come_again_in_a_day_hears_of_it_at_once(
     with pytest.raises(ApiError) as caught:
         await client.get(WORKFLOW, "w", "d")
     assert (pauses, caught.value.retry_after) == ([], 60.0)
+
+
+@pytest.mark.parametrize("resets", [0, 3, 4])
+async def test_who_is_turned_away_before_he_has_asked_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resets: int
+) -> None:
+    """An embedded API does that when somebody on this host has opened all the connections that there may be."""
+    authority = credentials.load_authority(tmp_path / "pki", datetime.now(UTC))
+    context = credentials.server_context(authority, "127.0.0.1", datetime.now(UTC))
+    seen: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(seen) < resets:
+            seen.append("reset")
+            writer.transport.abort()
+            return
+        await writer.start_tls(context)
+        seen.append((await reader.readline()).decode().split()[0])
+        writer.write(b"HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    async def authorize() -> dict[str, str]:
+        return {}
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    trust = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
+    async with server, KubeClient(f"https://127.0.0.1:{port}", aiohttp.TCPConnector(ssl=trust), authorize) as client:
+        pauses = await _paused(client, monkeypatch)
+        asked = client.create(WORKFLOW, {"metadata": {"name": "w", "namespace": "d"}})
+        if resets < 4:
+            assert await asked == {}
+            assert seen == ["reset"] * resets + ["POST"]
+        else:
+            with pytest.raises(UnreachableError, match="POST https://127"):
+                await asked
+        assert pauses == [0.05, 0.2, 0.8][:resets]
+        assert sum(client.retries.values()) == min(resets, 3)
+
+
+async def test_an_api_that_is_not_there_is_asked_once(client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = await _paused(client, monkeypatch)
+    monkeypatch.setattr(client, "url", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(UnreachableError):
+        await client.get(WORKFLOW, "w", "d")
+    assert pauses == []
 
 
 async def test_a_deletion_can_be_of_one_version_of_one_object(api: Any, client: KubeClient) -> None:

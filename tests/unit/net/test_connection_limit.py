@@ -127,6 +127,35 @@ def test_who_comes_and_goes_without_end_is_closed_before_the_handshake(caplog: p
     assert len(caplog.messages) == 2, "each once a minute"
 
 
+async def test_who_has_begun_with_tls_stays_while_others_send_nothing(listen: Listen) -> None:
+    """He is in the middle of a handshake while connections come by the hundred: `tinkedge up` itself was, and ended."""
+    url, trust = await listen(connections=20, handshake=60, first=60)
+    host = url.removeprefix("https://").split(":")[0]
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = trust.wrap_bio(incoming, outgoing, server_hostname=host)
+    reader, writer = (await _idle(url, 1))[0]
+    before = await _idle(url, 5)
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    writer.write(outgoing.read())
+    idle = await _idle(url, 60)
+    assert await _get(url, trust) == "ok"
+
+    async def through_tls(step: Callable[[], bytes | None]) -> bytes | None:
+        while True:
+            with suppress(ssl.SSLWantReadError):
+                return step()
+            incoming.write(await reader.readexactly(1))
+
+    async with asyncio.timeout(10):
+        await through_tls(tls.do_handshake)
+        tls.write(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
+        writer.write(outgoing.read())
+        assert (await through_tls(tls.read) or b"").startswith(b"HTTP/1.1 200 OK")
+    assert await _closed([*before, *idle], 0.5) >= 46
+    writer.close()
+
+
 async def test_watches_are_not_closed_for_idle_connections(listen: Listen) -> None:
     url, trust = await listen(connections=10, handshake=60, first=60)
     async with aiohttp.ClientSession() as session, session.get(f"{url}/watch", ssl=trust) as watch:
