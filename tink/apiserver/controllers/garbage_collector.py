@@ -91,10 +91,15 @@ class GarbageCollector:
             self._gone.shut_down()
 
     async def _begin(self) -> None:
-        try:
-            await self._queue_everything()
-        except StorageError as error:
-            log.error("garbage collection: not everything was looked at after the start: %s", error)
+        while True:
+            try:
+                await self._queue_everything()
+            except Exception as error:
+                what = "garbage collection: not everything was looked at after the start"
+                _complain(what, error, RETRY_LONGEST_SECONDS)
+                await asyncio.sleep(RETRY_LONGEST_SECONDS)
+            else:
+                return
 
     async def _queue_everything(self) -> None:
         """After a start: queue what has owners, and what waits for its dependents."""
@@ -121,8 +126,8 @@ class GarbageCollector:
                 for key in await self._store.dependents(uid):
                     self._queue.add(key)
                 self._gone.forget(uid)
-            except StorageError as error:
-                log.error("garbage collection: %s; trying again in %.0f s", error, self._gone.add_rate_limited(uid))
+            except Exception as error:
+                _complain(f"garbage collection of what {uid} owned", error, self._gone.add_rate_limited(uid))
             finally:
                 self._gone.done(uid)
 
@@ -140,13 +145,10 @@ class GarbageCollector:
                 elif error.code == 409:
                     self._queue.add_rate_limited(key)
                 else:
-                    delay = self._queue.add_rate_limited(key)
-                    where = f"{key.namespace}/{key.name}" if key.namespace else key.name
-                    log.warning(
-                        "garbage collection of %s %s: %s; trying again in %.0f s", key.resource, where, error, delay
-                    )
-            except StorageError as error:
-                log.error("garbage collection: %s; trying again in %.0f s", error, self._queue.add_rate_limited(key))
+                    _complain(_collecting(key), error, self._queue.add_rate_limited(key))
+            except Exception as error:
+                # Whatever goes wrong about one object must not stop the work on all others.
+                _complain(_collecting(key), error, self._queue.add_rate_limited(key))
             finally:
                 self._queue.done(key)
 
@@ -262,6 +264,21 @@ class GarbageCollector:
             served = {(one.api_version, one.kind): one for one in self._registry.all() if not one.virtual}
             self._resources_by_kind = (self._registry.revision, served)
         return self._resources_by_kind[1].get((owner.get("apiVersion", ""), owner.get("kind", "")))
+
+
+def _collecting(key: Key) -> str:
+    where = f"{key.namespace}/{key.name}" if key.namespace else key.name
+    return f"garbage collection of {key.resource} {where}"
+
+
+def _complain(what: str, error: Exception, delay: float) -> None:
+    """Say what went wrong; of what nobody has foreseen, where."""
+    if isinstance(error, StatusError):
+        log.warning("%s: %s; trying again in %.0f s", what, error, delay)
+    elif isinstance(error, StorageError):
+        log.error("%s: %s; trying again in %.0f s", what, error, delay)
+    else:
+        log.error("%s: trying again in %.0f s", what, delay, exc_info=error)
 
 
 def _has_work(body: bytes) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import orjson
 
@@ -24,6 +25,8 @@ from tink.apiserver.write import Verbs
 from tink.schema import Raw, meta
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 EVENT_LIFE = timedelta(hours=1)
 """How long Events are kept (kube-apiserver: --event-ttl)."""
@@ -67,10 +70,7 @@ class Lifecycle:
             self._wake.clear()
             # Until this round has looked at everything, any object that goes may be the one that something waits for.
             self._waiting = True
-            try:
-                self._waiting = await self._round()
-            except (StorageError, StatusError) as error:
-                log.error("cleaning up: %s; trying again in %d s", error, ROUND_SECONDS)
+            self._waiting = await _tried(self._round(), "cleaning up") is not False
             try:
                 async with asyncio.timeout(ROUND_SECONDS):
                     await self._wake.wait()
@@ -78,14 +78,17 @@ class Lifecycle:
                 continue  # the clock says that it is time for a round
 
     async def _round(self) -> bool:
-        """Do what can be done; True when something still waits for its objects to go."""
+        """Do what can be done; True when something still waits for its objects to go.
+
+        What goes wrong about one thing does not stop the others.
+        """
         waiting = False
         for namespace in await self._terminating(_NAMESPACES):
-            waiting |= not await self._delete_contents(namespace)
+            waiting |= not await _tried(self._delete_contents(namespace), f"namespace {namespace.name}")
         for definition in await self._terminating(definitions.KEY):
-            waiting |= not await self._delete_instances(definition)
-        await self._retry_names()
-        await self._expire_events()
+            waiting |= not await _tried(self._delete_instances(definition), f"definition {definition.name}")
+        await _tried(self._retry_names(), "names of definitions")
+        await _tried(self._expire_events(), "old Events")
         return waiting
 
     def _stored_resources(self) -> Iterable[Resource]:
@@ -226,6 +229,17 @@ class Lifecycle:
 
     def _timestamp(self) -> str:
         return meta.timestamp(self._now())
+
+
+async def _tried(work: Awaitable[T], what: str) -> T | None:
+    """What it gives; None where it failed, which is said: the next round tries again."""
+    try:
+        return await work
+    except (StorageError, StatusError) as error:
+        log.error("%s: %s; trying again in %d s", what, error, ROUND_SECONDS)
+    except Exception:
+        log.exception("%s: trying again in %d s", what, ROUND_SECONDS)
+    return None
 
 
 def _conditions(left: _Remaining, before: list[Raw], now: str) -> list[Raw]:

@@ -10,6 +10,9 @@ import pytest
 
 from tests.unit.apiserver.conftest import Client
 from tests.waiting import until
+from tink.apiserver.controllers import garbage_collector
+from tink.apiserver.controllers.garbage_collector import WORKERS, GarbageCollector
+from tink.apiserver.store import Key, StorageError
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 SECRETS = "/api/v1/namespaces/default/secrets"
@@ -61,6 +64,56 @@ async def test_dependents_and_their_dependents_go_with_their_owner(bare: Client)
     await _gone(bare, "child")
     await _gone(bare, "grandchild", path=SECRETS)
     assert (await bare("GET", f"{MAPS}/stranger")).status == 200
+
+
+async def test_what_nobody_has_foreseen_about_one_object_does_not_stop_the_others(
+    start: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = GarbageCollector._reconcile
+    failures = 0
+
+    async def reconcile(self: GarbageCollector, key: Key) -> None:
+        nonlocal failures
+        if key.name == "odd" and failures < WORKERS + 1:
+            failures += 1
+            raise RuntimeError("unforeseen")
+        await real(self, key)
+
+    monkeypatch.setattr(GarbageCollector, "_reconcile", reconcile)
+    monkeypatch.setattr(garbage_collector, "RETRY_LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr(garbage_collector, "RETRY_FIRST_SECONDS", 0.01)
+    _, bare = await start()
+    owner = await _make(bare, "owner")
+    await _make(bare, "odd", owner)
+    await _make(bare, "child", owner)
+    await bare("DELETE", f"{MAPS}/owner")
+    await _gone(bare, "child")
+    await _gone(bare, "odd")
+    assert "garbage collection of /configmaps default/odd: trying again in 0 s" in caplog.text
+    assert "RuntimeError: unforeseen" in caplog.text
+
+
+@pytest.mark.parametrize("error", [StorageError("no disk"), RuntimeError("unforeseen")])
+async def test_what_a_start_could_not_look_at_is_looked_at_later(
+    start: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    real, asked = GarbageCollector._queue_everything, 0
+
+    async def queue_everything(self: GarbageCollector) -> None:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise error
+        await real(self)
+
+    monkeypatch.setattr(garbage_collector, "RETRY_LONGEST_SECONDS", 0.01)
+    monkeypatch.setattr(GarbageCollector, "_queue_everything", queue_everything)
+    _, client = await start()
+    await until(lambda: asked == 3)
+    owner = await _make(client, "owner")
+    await _make(client, "child", owner)
+    await client("DELETE", f"{MAPS}/owner")
+    await _gone(client, "child")
 
 
 async def test_dependent_with_another_owner_stays_and_loses_the_reference(bare: Client) -> None:
