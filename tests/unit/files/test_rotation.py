@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 
@@ -52,6 +53,12 @@ class Node:
         self.now = 0.0
         self.volume = Volume(directory, key=OLD + "\n")
         self.keys = TokenKeys(TokenSettings(self.volume.path("key")), lambda: self.now)
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_other_tests_is_reread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they have left behind is there until garbage is collected."""
+    monkeypatch.setattr(rereading, "_all", WeakSet())
 
 
 @pytest.fixture

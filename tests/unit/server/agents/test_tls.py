@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import grpc
 import pytest
@@ -51,6 +52,12 @@ class Files:
         """An agent's, with a certificate or without."""
         own = (client.key, client.pem) if client is not None else (None, None)
         return grpc.aio.secure_channel(f"127.0.0.1:{port}", grpc.ssl_channel_credentials(self.ca, *own))
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_other_tests_is_reread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they have left behind is there until garbage is collected."""
+    monkeypatch.setattr(rereading, "_all", WeakSet())
 
 
 @pytest.fixture
