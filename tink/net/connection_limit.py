@@ -17,7 +17,6 @@ import logging
 import resource
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from aiohttp.web_protocol import RequestHandler
 from tink.limits.log import LimitedLog
 from tink.limits.token_bucket import TokenBuckets
 from tink.net.blocks import block_of
+from tink.net.bytes_received import bytes_received
 from tink.net.special_addresses import is_loopback
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,6 @@ _REQUESTS_ARE_SEEN = {"_request_count", "_current_request"} <= {*RequestHandler.
 _PAUSE_SECONDS = 1.0
 _MOST_LOOKED_AT = 64
 """Of so many that have begun with TLS it is seen whether another has not: each costs a microsecond."""
-_BYTES_RECEIVED = struct.Struct("@Q"), 128
-"""tcpi_bytes_received of TCP_INFO (linux/tcp.h), and where it is."""
 _MOST_BLOCKS = 4096
 """Of so many it is remembered how often they came: in a second they have made more than one of ours can take."""
 _FREEBIND = {socket.AF_INET: (socket.IPPROTO_IP, 15), socket.AF_INET6: (socket.IPPROTO_IPV6, 78)}
@@ -277,12 +275,10 @@ class Connection(asyncio.Protocol):
         """Whether the client has sent nothing yet, not even to begin with TLS."""
         if self._socket is None:
             return True
-        number, offset = _BYTES_RECEIVED
         try:
-            found = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + number.size)
+            return bytes_received(self._socket) == 0
         except OSError:  # it is closed already
             return True
-        return number.unpack_from(found, offset) == (0,)
 
     @property
     def asked(self) -> bool:

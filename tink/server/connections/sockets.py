@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from tink.net.blocks import Block
+from tink.net.bytes_received import bytes_received
 from tink.server.peer import spelled
 
 MOST_BLOCKS: Final = 128
@@ -34,9 +35,6 @@ MOST_BLOCKS: Final = 128
 _DESCRIPTORS: Final = "/proc/self/fd"
 _COUNTERS: Final = Path("/proc/self/net/snmp")
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # asm-generic/socket.h
-_RECEIVED: Final = struct.Struct("=Q")
-_RECEIVED_AT: Final = 128
-"""tcpi_bytes_received in struct tcp_info (linux/tcp.h), since Linux 4.1."""
 _NOWHERE: Final = struct.pack("=H14x", socket.AF_UNSPEC)
 """struct sockaddr."""
 _connect: Final = ctypes.CDLL(None).connect
@@ -134,7 +132,7 @@ class Sockets:
         except OSError:
             return 0
         try:
-            return _received(sock)
+            return bytes_received(sock)
         except OSError:
             return 0
         finally:
@@ -143,7 +141,7 @@ class Sockets:
     def end(self, accepted: Accepted, at_least: int = 0) -> bool:
         """Break a connection; False if it is not there any more, or has received fewer bytes than `at_least`."""
         with contextlib.suppress(OSError), _duplicate(accepted.fd, accepted.identity) as sock:
-            if at_least and _received(sock) < at_least:
+            if at_least and bytes_received(sock) < at_least:
                 return False
             return bool(_connect(sock.fileno(), _NOWHERE, len(_NOWHERE)) == 0)
         return False
@@ -170,14 +168,6 @@ def _duplicate(fd: int, identity: tuple[int, int]) -> Iterator[socket.socket]:
         raise
     with sock:
         yield sock
-
-
-def _received(sock: socket.socket) -> int:
-    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + _RECEIVED.size)
-    if len(info) < _RECEIVED_AT + _RECEIVED.size:
-        return 0
-    count: int = _RECEIVED.unpack_from(info, _RECEIVED_AT)[0]
-    return count
 
 
 def opened() -> int:
