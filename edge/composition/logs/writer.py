@@ -68,7 +68,8 @@ class StreamWriter(logging.Handler):
             self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
             self._thread.start()
         if record.levelno >= logging.ERROR and not self._stuck:
-            self._stuck = not self._written_within(_ERROR_SECONDS)
+            self._stuck = True  # until the thread has written something
+            self._written_within(_ERROR_SECONDS)
 
     def _take(self, line: bytes) -> None:
         self._taken_bytes += len(line)

@@ -303,8 +303,23 @@ def test_errors_wait_for_a_blocked_standard_error_once_and_not_each_time(monkeyp
     assert pipe.read_all().count("broken") == 51
 
 
+def test_errors_are_waited_for_again_once_the_first_was_written_a_little_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = Pipe()
+    pipe.start_reading()
+    within = pipe.handler._written_within
+
+    def late(_seconds: float) -> bool:
+        within(20)  # but nobody waited so long
+        return False
+
+    monkeypatch.setattr(pipe.handler, "_written_within", late)
+    pipe.log.error("broken")
+    assert not pipe.handler._stuck
+
+
 def test_after_an_error_the_program_may_end_as_it_likes() -> None:
-    said = _program("for n in range(100): log.info('%d', n)\nlog.error('the end')\nos._exit(3)", status=3)
+    patient = "from edge.composition.logs import writer; writer._ERROR_SECONDS = 20\n"
+    said = _program(f"{patient}for n in range(100): log.info('%d', n)\nlog.error('the end')\nos._exit(3)", status=3)
     assert [line.rpartition(" ")[2] for line in said] == [*map(str, range(100)), "end"]
 
 
