@@ -25,6 +25,7 @@ from edge.artifacts import (
 )
 from edge.artifacts.errors import shown
 from tests.unit.artifacts.conftest import chunks
+from tests.waiting import until
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 Read = Callable[[Artifact], Awaitable[bytes]]
@@ -315,7 +316,7 @@ async def test_stop_in_mid_fill_tells_the_reader_and_keeps_what_can_be_gone_on_w
     upstream.gate.clear()
     artifact = await cache.open(upstream.url)
     reader = asyncio.create_task(read(artifact))
-    await asyncio.sleep(0.05)
+    await until(lambda: cache.downloads()[0].received == len(upstream.content) // 2)
     await cache.stop()
     with pytest.raises(UpstreamError, match="the edge is stopping"):
         await reader

@@ -341,7 +341,7 @@ async def test_machine_that_waits_again_after_a_restart_has_the_same_version(sta
     upstream.gate.clear()
     with await cache.open(upstream.url) as artifact:
         before = artifact.version
-        await asyncio.sleep(0.05)
+        await until(lambda: cache.downloads()[0].received == len(upstream.content) // 2)
     cache = await start_cache()
     upstream.gate.set()
     with await cache.open(upstream.url) as artifact:

@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from edge.composition.process.status import status_line
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings
 from tests.ports import free_port
+from tests.waiting import until
 from tink.files.key_file import KeyFile
 from tink.metrics.process import process_registry
 
@@ -92,28 +94,27 @@ async def test_ready_is_told_when_machines_can_be_served_and_not_before(manager:
     assert manager.heard() == ["READY=1\nSTATUS=serving"]
 
 
-async def test_watchdog_is_fed_while_the_loop_and_its_probes_answer(manager: Manager, notifier: Notifier) -> None:
+async def test_watchdog_is_fed_while_the_loop_and_its_probes_answer(
+    manager: Manager, notifier: Notifier, caplog: pytest.LogCaptureFixture
+) -> None:
     answers = asyncio.Event()
     answers.set()
     task = asyncio.create_task(Watchdog(notifier, {"it": answers.wait}).run())
-    await asyncio.sleep(0.3)
-    assert "WATCHDOG=1" in manager.heard()
+    await until(lambda: "WATCHDOG=1" in manager.heard())
     answers.clear()
-    await asyncio.sleep(0.15)
+    await until(lambda: re.search(r"from: (.*, )?it(,|;)", caplog.text))
     manager.heard()
     await asyncio.sleep(0.3)
     assert manager.heard() == []
     answers.set()
-    await asyncio.sleep(0.15)
-    assert "WATCHDOG=1" in manager.heard()
+    await until(lambda: "WATCHDOG=1" in manager.heard())
     task.cancel()
 
 
 async def test_probe_that_does_not_answer_is_named(notifier: Notifier, caplog: pytest.LogCaptureFixture) -> None:
     task = asyncio.create_task(Watchdog(notifier, {"the embedded API": asyncio.Event().wait}).run())
-    await asyncio.sleep(0.2)
+    await until(lambda: re.search(r"from: .*the embedded API", caplog.text))
     task.cancel()
-    assert "from: the embedded API" in caplog.text
 
 
 def test_status_says_what_is_served_and_where() -> None:

@@ -178,7 +178,7 @@ async def test_wrong_token_is_why_it_is_not_ready_and_what_it_ends_with(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`/readyz` said "starting", for half a minute and then again at each restart."""
-    monkeypatch.setattr(outage, "SYNC_SECONDS", 1.0)
+    monkeypatch.setattr(outage, "SYNC_SECONDS", 5.0)
     api = ApiServer(tmp_path / "api", port=0)
     await api.start()
     try:

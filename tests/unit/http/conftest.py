@@ -115,6 +115,7 @@ class Rack:
     """What reads them instead."""
     problem: str = ""
     runner: Any = None
+    cache: Any = None
     sessions: dict[str, aiohttp.ClientSession] = field(default_factory=dict)
     writers: list[Any] = field(default_factory=list)
     """Of connections that tests made by hand."""
@@ -168,13 +169,6 @@ async def rack(tmp_path: Path) -> AsyncIterator[Rack]:
 
 
 @pytest.fixture
-async def patient_rack(tmp_path: Path) -> AsyncIterator[Rack]:
-    """One that gives no machine up: on a busy host the test itself may take nothing for a second."""
-    async with serving(tmp_path, idle_seconds=60) as rack:
-        yield rack
-
-
-@pytest.fixture
 def other_rack(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Rack]]:
     """A rack of other settings: `async with other_rack(mode=...) as rack`."""
     return partial(serving, tmp_path)
@@ -188,7 +182,7 @@ async def serving(
     default_osie: tuple[str, str] | None = None,
     limits: Limits | None = None,
     neighbours: Neighbours = UNSEEN,
-    idle_seconds: float = 0.6,
+    idle_seconds: float = 60,
     fast_path: bool = True,
     depot: Path | None = None,
     beyond: Artifacts | None = None,
@@ -196,7 +190,8 @@ async def serving(
     nearest: Callable[[str], str] = lambda _ip: "",
     **metadata: Any,
 ) -> AsyncIterator[Rack]:
-    """`idle_seconds`: after which a machine that takes nothing is given up; `metadata`: settings of the metadata
+    """`idle_seconds`: after which a machine that takes nothing is given up, which on a busy host any of a test may be
+    that means well; `metadata`: settings of the metadata
     service."""
     upstream = Upstream()
     upstream_app = web.Application()
@@ -218,6 +213,7 @@ async def serving(
     callers = Callers(inventory, mode, neighbours)
     keys = token_keys(tmp_path, None, create=True)
     rack = Rack("", 0, inventory, callers, Journey(time.time), upstream, {}, {}, keys)
+    rack.cache = cache
     rack.osies["default", "lab"] = {"metadata": {"name": "lab", "namespace": "default"}, "spec": osie_spec}
     rack.binaries["snponly.efi"] = Binary(b"MZ" + bytes(1000), '"b1"')
 

@@ -35,7 +35,7 @@ async def test_kernel_comes_from_the_upstream_then_from_the_cache(rack: Rack) ->
     assert first.headers["Content-Length"] == str(len(rack.upstream.content))
     assert first.headers["Content-Type"] == "application/octet-stream"
     await noted(rack, 1)
-    await asyncio.sleep(0.1)
+    await until(lambda: not rack.cache._flights)  # the machine has it all before it is on the disk
     second = await rack.ask(KERNEL)
     assert second.body == rack.upstream.content
     assert second.headers["ETag"] == first.headers["ETag"]
@@ -405,21 +405,22 @@ async def raw(rack: Rack, request: bytes, *, receive_buffer: int = 0) -> tuple[a
 GET = b"GET /osie/lab/kernel HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-async def test_machine_that_stops_reading_is_given_up_and_holds_no_thread(rack: Rack) -> None:
-    rack.register()
-    rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
-    stuck = [await raw(rack, GET, receive_buffer=4096) for _ in range(4)]  # twice as many as there are threads
-    async with asyncio.timeout(20):
-        assert (await rack.ask(KERNEL, ip="127.0.0.6")).body == rack.upstream.content
+async def test_machine_that_stops_reading_is_given_up_and_holds_no_thread(other_rack: Any) -> None:
+    async with other_rack(idle_seconds=0.6) as rack:
+        rack.register()
+        rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
+        stuck = [await raw(rack, GET, receive_buffer=4096) for _ in range(4)]  # twice as many as there are threads
+        async with asyncio.timeout(20):
+            assert (await rack.ask(KERNEL, ip="127.0.0.6")).body == rack.upstream.content
 
-    def given_up() -> list[str]:
-        """On a busy machine the journey has more to tell: that a file is still being fetched."""
-        return [message for _, outcome, message in rack.lines() if outcome is Outcome.FAILED]
+        def given_up() -> list[str]:
+            """On a busy machine the journey has more to tell: that a file is still being fetched."""
+            return [message for _, outcome, message in rack.lines() if outcome is Outcome.FAILED]
 
-    await until(lambda: len(given_up()) == 4, rack.lines)
-    assert [message for message in given_up() if not message.endswith("it took no byte for 0.6 s")] == []
-    for _, writer in stuck:
-        writer.close()
+        await until(lambda: len(given_up()) == 4, rack.lines)
+        assert [message for message in given_up() if not message.endswith("it took no byte for 0.6 s")] == []
+        for _, writer in stuck:
+            writer.close()
 
 
 async def test_machine_that_hangs_up_is_noticed(rack: Rack) -> None:
@@ -434,8 +435,7 @@ async def test_machine_that_hangs_up_is_noticed(rack: Rack) -> None:
     assert message.endswith("of 4.2 MB: it closed the connection")
 
 
-async def test_slow_but_steady_machine_gets_everything(patient_rack: Rack) -> None:
-    rack = patient_rack
+async def test_slow_but_steady_machine_gets_everything(rack: Rack) -> None:
     rack.register()
     reader, writer = await raw(rack, GET, receive_buffer=65536)
     head = await reader.readuntil(b"\r\n\r\n")
@@ -448,8 +448,7 @@ async def test_slow_but_steady_machine_gets_everything(patient_rack: Rack) -> No
     writer.close()
 
 
-async def test_two_pipelined_requests_are_answered_in_order(patient_rack: Rack) -> None:
-    rack = patient_rack
+async def test_two_pipelined_requests_are_answered_in_order(rack: Rack) -> None:
     rack.register()
     reader, writer = await raw(rack, GET + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     head = await reader.readuntil(b"\r\n\r\n")
@@ -459,8 +458,7 @@ async def test_two_pipelined_requests_are_answered_in_order(patient_rack: Rack) 
     writer.close()
 
 
-async def test_pipelined_body_follows_a_large_one_in_order(patient_rack: Rack) -> None:
-    rack = patient_rack
+async def test_pipelined_body_follows_a_large_one_in_order(rack: Rack) -> None:
     rack.register()
     rack.binaries["big.efi"] = type("Big", (), {"content": b"b" * 8_000_000, "etag": '"big"'})()
     big = b"GET /ipxe/binary/big.efi HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -79,9 +79,9 @@ async def settled(before: int) -> None:
     await until(lambda: descriptors() <= before)
 
 
-async def test_part_of_a_file_arrives_as_it_is(thread: SendThread, file: int, pair: Any) -> None:
+async def test_part_of_a_file_arrives_as_it_is(patient: SendThread, file: int, pair: Any) -> None:
     before = descriptors()
-    sending = asyncio.create_task(thread.send(Part(pair[0].fileno(), file, 1000, 900_000)))
+    sending = asyncio.create_task(patient.send(Part(pair[0].fileno(), file, 1000, 900_000)))
     assert await received(pair[1], 899_000) == CONTENT[1000:900_000]
     await sending
     await settled(before)
@@ -151,15 +151,15 @@ async def test_machine_that_hangs_up_and_file_that_shrinks_are_told_apart(
         await thread.send(Part(pair[0].fileno(), file, 0, 1000))
 
 
-async def test_stop_gives_everything_up_and_what_comes_later_too(thread: SendThread, file: int, pair: Any) -> None:
+async def test_stop_gives_everything_up_and_what_comes_later_too(patient: SendThread, file: int, pair: Any) -> None:
     before = descriptors()
-    sending = asyncio.create_task(thread.send(Part(pair[0].fileno(), file, 0, len(CONTENT))))
+    sending = asyncio.create_task(patient.send(Part(pair[0].fileno(), file, 0, len(CONTENT))))
     await asyncio.sleep(0.05)
-    thread.stop()
+    patient.stop()
     with pytest.raises(StoppedError):
         await sending
     with pytest.raises(StoppedError):
-        await thread.send(Part(pair[0].fileno(), file, 0, len(CONTENT)))
+        await patient.send(Part(pair[0].fileno(), file, 0, len(CONTENT)))
     assert descriptors() <= before
 
 

@@ -88,7 +88,7 @@ def test_client_on_a_network_that_loses_doubles_and_reorders_gets_the_file(
     else:  # five losses in a row, or the loss of all the last acknowledgements
         assert transfer.ended.ending in (Ending.UNCONFIRMED, Ending.SILENT)
     blocks = size // 64 + 1
-    assert sent <= blocks * (8 if shuffle else 3) + 10 * window
+    assert sent <= blocks * (8 if shuffle else 6) + 10 * window
 
 
 @pytest.mark.parametrize("kind", CLIENTS)

@@ -20,6 +20,7 @@ from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tests.ports import free_port
+from tests.waiting import until
 from tink.agent.connection.channel import connect, fetch_pinned
 from tink.agent.model import SettingsError
 from tink.agent.settings import AgentSettings
@@ -89,6 +90,7 @@ async def test_every_call_shows_the_newest_token_once(recording: tuple[Recording
     await session(settings)
     assert servicer.shown == [["Bearer first"], ["Bearer second"], ["Bearer second"]]
     kept = tmp_path / "token"
+    await until(lambda: [path.name for path in tmp_path.iterdir()] == ["token"])
     assert kept.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
 
@@ -131,7 +133,7 @@ async def test_a_disk_that_is_full_does_not_keep_the_agent_from_its_token(
     (tmp_path / "token.new").mkdir()
     await session(AgentSettings(MAC, server, state_dir=tmp_path, token="first"))
     assert servicer.shown[-1] == ["Bearer second"]
-    assert "can't be kept" in caplog.text
+    await until(lambda: "can't be kept" in caplog.text)
     assert "second" not in caplog.text
 
 

@@ -92,7 +92,9 @@ async def test_server_that_goes_away_and_comes_back_gets_every_event_in_order(lo
 async def test_machine_that_the_server_does_not_know_says_so_once_and_asks_again(log):
     server, received, port = Server(), [], free_port()
     server.stream_status = [(grpc.StatusCode.PERMISSION_DENIED, "no Hardware has this MAC")] * 4
-    async with serving(server, port), transporting(port, Spool(), received):
+    # A refusal may take its time, and is not to be taken for a server that is there.
+    patient = replace(FAST, established_after=60.0)
+    async with serving(server, port), transporting(port, Spool(), received, policy=patient):
         server.commands.put_nowait(stop("w"))
         await until(lambda: received == [StopWorkflow("w")])
     refused = [record for record in log.records if "refuses this machine" in record.message]
@@ -279,7 +281,8 @@ async def test_agent_without_a_certificate_says_that_the_server_may_want_one(cer
     pair, roots = certificate
     async with asking_for_certificates(pair) as port:
         channel = await open_channel(f"127.0.0.1:{port}", roots)
-        async with transporting(port, Spool(), [], channel=channel, anonymous=True):
+        policy = replace(FAST, established_after=60.0)
+        async with transporting(port, Spool(), [], channel=channel, anonymous=True, policy=policy):
             await until(lambda: log.records)
     assert "cannot reach the server" in log.records[0].message
     assert "give --tls-cert and --tls-key" in log.records[0].message
@@ -299,7 +302,8 @@ async def test_agent_whose_certificate_is_refused_says_which_and_what_may_be_wro
         credentials = grpc.ssl_channel_credentials(roots.read_bytes(), pair[0], shown)
         channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials)
         file = tmp_path / "own.crt"
-        async with transporting(port, Spool(), [], channel=channel, certificate=file):
+        policy = replace(FAST, established_after=60.0)
+        async with transporting(port, Spool(), [], channel=channel, certificate=file, policy=policy):
             await until(lambda: log.records)
     assert "cannot reach the server" in log.records[0].message
     assert f"if the server refuses the certificate {file}: has it ended" in log.records[0].message
@@ -311,7 +315,8 @@ async def test_nobody_looks_for_a_certificate_where_that_is_not_what_is_missing(
     async with asking_for_certificates(pair) as port:
         port = free_port() if trouble == "nobody is there" else port
         channel = await open_channel(f"127.0.0.1:{port}", tmp_path / "none" if "trust" in trouble else roots)
-        async with transporting(port, Spool(), [], channel=channel, anonymous=trouble != "it shows one"):
+        policy, anonymous = replace(FAST, established_after=60.0), trouble != "it shows one"
+        async with transporting(port, Spool(), [], channel=channel, anonymous=anonymous, policy=policy):
             await until(lambda: log.records)
     assert "cannot reach the server" in log.records[0].message
     assert "--tls-cert" not in log.text

@@ -48,6 +48,7 @@ async def test_silent_failure_shows_the_last_output(runtime):
 
 
 async def test_stopped_action_gets_a_term_and_time_to_tidy_up(runtime, tmp_path):
+    runtime._grace_seconds = 20
     stop = asyncio.Event()
     script = f"trap 'echo tidy >{tmp_path}/tidy; exit 0' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
     running = asyncio.create_task(runtime.run(shell(script), stop))

@@ -7,7 +7,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -184,11 +184,13 @@ async def _alone(opened: Open, store: Store, directory: Path) -> dict[str, bytes
         copy = directory / f"copy-{await store.current()}-{number}"
         copy.mkdir()
         shutil.copy(directory / "state.db", copy)
-        with closing(sqlite3.connect(f"file:{copy}/state.db?immutable=1", uri=True)) as db:
-            tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            newest = db.execute("SELECT max(version) FROM states").fetchone()[0] if tables else 0
-        if newest == await store.current():
-            return await contents(await opened(copy))
+        with suppress(sqlite3.DatabaseError):  # torn, where it was copied while a checkpoint was made
+            with closing(sqlite3.connect(f"file:{copy}/state.db?immutable=1", uri=True)) as db:
+                is_whole = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+                tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+                newest = db.execute("SELECT max(version) FROM states").fetchone()[0] if tables else 0
+            if is_whole and newest == await store.current():
+                return await contents(await opened(copy))
         await asyncio.sleep(0.02)
     raise AssertionError("the file alone never has everything")
 

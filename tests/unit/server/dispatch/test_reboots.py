@@ -423,7 +423,7 @@ async def test_an_agent_that_moves_to_another_server_is_not_gone_before_it_has_l
     rig: Rig, started: Callable[..., Any]
 ) -> None:
     """Both have the same grace; the action takes many times as long."""
-    grace = 0.3
+    grace = 1.0
     rig.workflow(
         state="Running", actions=[{"id": "a0", "state": "Running", "rendered": {"name": "n", "reboots": True}}]
     )
@@ -450,7 +450,7 @@ async def test_an_agent_that_moves_to_another_server_is_not_gone_before_it_has_l
         await agent.channel.close()
         again = rig.agent()
         await again.accepted(holds=("uid-w",))
-        await passes(grace * ELSEWHERE_GRACES * 2)
+        await passes(grace * ELSEWHERE_GRACES * 1.3)
         assert rig.state() == "Running"
         await again.channel.close()
         await until(lambda: rig.state() == "Succeeded")
