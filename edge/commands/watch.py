@@ -7,9 +7,10 @@ import asyncio
 import contextlib
 import json
 import shutil
+import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator, Set
+from collections.abc import AsyncGenerator, Callable, Iterator, Set
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -296,6 +297,7 @@ async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface:
     try:
         name = interface or default_interface()
         async with Listening(name, mac, write) as listening:
+            _on_interrupt(listening.end)
             click.echo(f"packets of {mac} on {name}; end with Ctrl-C", err=True)
             async with contextlib.aclosing(in_order(_packets(listening), _journey(edge, history))) as stream:
                 async for found in stream:
@@ -309,6 +311,17 @@ async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface:
             kept = f"; all frames are in {write}" if write is not None else ""
             click.echo(f"{listening.seen} packets read{lost}{kept}", err=True)
     return 0
+
+
+def _on_interrupt(end: Callable[[], None]) -> None:
+    """Ctrl-C ends it in good order; a second one as it is."""
+    loop = asyncio.get_running_loop()
+
+    def first() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        end()
+
+    loop.add_signal_handler(signal.SIGINT, first)
 
 
 async def _packets(listening: Listening) -> AsyncGenerator[Timed[Heard | JourneyEvent | Notice | Lost], None]:

@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -45,7 +46,7 @@ class Capture:
         self._mac = bytes.fromhex(mac.replace(":", ""))
         self._heard = heard
         self._path = write
-        self._sniffers: list[tuple[Any, Any]] = []
+        self._sniffers: list[tuple[Any, Any, Callable[[Any], None]]] = []
         self._writer: Any = None
         self._written = 0
         self.seen = 0
@@ -64,11 +65,13 @@ class Capture:
             raise
 
     def stop(self) -> int:
-        """End, and tell how many frames the kernel had to leave out because this was too slow."""
-        lost = 0
-        for sniffer, sock in self._sniffers:
+        """End, with all that has come until now, and tell how many frames the kernel had to leave out because this was
+        too slow."""
+        lost, now = 0, time.time()
+        for sniffer, sock, on_packet in self._sniffers:
             with suppress(Exception):  # scapy's, when its thread has ended already
                 sniffer.stop()
+            take_the_rest(sock, now, on_packet)
             with suppress(OSError):
                 statistics = sock.ins.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
                 lost += struct.unpack("II", statistics)[1]
@@ -84,7 +87,7 @@ class Capture:
         sock = listen(scapy, self._interface, program)
         started = threading.Event()
         sniffer = scapy.AsyncSniffer(opened_socket=sock, prn=on_packet, store=False, started_callback=started.set)
-        self._sniffers.append((sniffer, sock))
+        self._sniffers.append((sniffer, sock, on_packet))
         sniffer.start()
         if not started.wait(_START_SECONDS):
             raise DiagnoseError(f"scapy did not begin to listen on {self._interface}")
@@ -126,6 +129,14 @@ def listen(scapy: Any, interface: str, program: bytes, *, promiscuous: bool = Fa
             sock.ins.recv(1, socket.MSG_DONTWAIT)
     sock.LL = scapy.Raw  # dissecting each frame would cost more than all the rest
     return sock
+
+
+def take_the_rest(sock: Any, until: float, on_packet: Callable[[Any], None]) -> None:
+    """What waits in a socket since before `until` (seconds since the epoch)."""
+    with suppress(OSError):  # there is no more, or the interface is gone
+        sock.ins.setblocking(False)
+        while (packet := sock.recv()) is not None and float(packet.time) <= until:
+            on_packet(packet)
 
 
 def in_words(frame: bytes) -> str:

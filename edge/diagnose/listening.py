@@ -38,7 +38,8 @@ class Listening:
         self._conversation = Conversation(in_words)
         self._capture = Capture(interface, mac, self._frame, write)
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Queue[Heard] = asyncio.Queue(_MOST_WAITING)
+        self._waiting: asyncio.Queue[Heard | None] = asyncio.Queue(_MOST_WAITING)
+        self._ending: asyncio.Task[None] | None = None
         self.lost = 0
         """How many packets are missing here, because this was too slow; whole only after the end."""
 
@@ -55,12 +56,23 @@ class Listening:
 
     async def __aexit__(self, *_: object) -> None:
         """End it."""
-        self.lost += await asyncio.to_thread(self._capture.stop)
+        await self._stop()
+
+    def end(self) -> None:
+        """No more: what has come until now is the last that `heard` gives."""
+        self._ending = asyncio.ensure_future(self._end())
 
     async def heard(self) -> AsyncGenerator[Heard, None]:
-        """What is heard, without an end."""
-        while True:
-            yield await self._waiting.get()
+        """What is heard, until the `end`."""
+        while (line := await self._waiting.get()) is not None:
+            yield line
+
+    async def _end(self) -> None:
+        await self._stop()  # its threads have handed over all that they have heard
+        await self._waiting.put(None)
+
+    async def _stop(self) -> None:
+        self.lost += await asyncio.to_thread(self._capture.stop)
 
     def _frame(self, at: float, frame: bytes) -> None:
         """In scapy's thread."""
@@ -81,8 +93,8 @@ class Timed(NamedTuple, Generic[E]):
     what: E
 
 
-async def in_order(*sources: AsyncIterator[Timed[E]]) -> AsyncGenerator[E, None]:
-    """What all sources give, by time as far as it came within HOLD_SECONDS; ends when the last of them has."""
+async def in_order(leading: AsyncIterator[Timed[E]], *others: AsyncIterator[Timed[E]]) -> AsyncGenerator[E, None]:
+    """What all sources give, by time as far as it came within HOLD_SECONDS; ends when the `leading` one has."""
     heap: list[tuple[float, int, float, E]] = []
     number = count()
     came = asyncio.Event()
@@ -92,18 +104,20 @@ async def in_order(*sources: AsyncIterator[Timed[E]]) -> AsyncGenerator[E, None]
             heapq.heappush(heap, (item.time, next(number), time.monotonic() + HOLD_SECONDS, item.what))
             came.set()
 
-    tasks = [asyncio.ensure_future(take(source)) for source in sources]
+    tasks = [asyncio.ensure_future(take(source)) for source in (leading, *others)]
+    tasks[0].add_done_callback(lambda _: came.set())
     try:
-        while heap or not all(task.done() for task in tasks):
+        while heap or not tasks[0].done():
             now = time.monotonic()
-            while heap and (heap[0][2] <= now or all(task.done() for task in tasks)):
+            while heap and (heap[0][2] <= now or tasks[0].done()):
                 yield heapq.heappop(heap)[3]
             came.clear()
             wait = heap[0][2] - now if heap else HOLD_SECONDS
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(came.wait(), wait)
         for task in tasks:
-            task.result()
+            if task.done():
+                task.result()
     finally:
         for task in tasks:
             task.cancel()

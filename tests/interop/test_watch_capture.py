@@ -25,6 +25,7 @@ from edge.tftp import TftpServer
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from tests.interop.conftest import Network
+from tests.waiting import wait_until
 
 PROGRAM = bytes(range(256)) * 300
 
@@ -58,16 +59,15 @@ def watching(network: Network, directory: Path, *options: str) -> Iterator[subpr
     with (directory / "out").open("wb") as out, (directory / "err").open("wb") as err:
         process = subprocess.Popen([*command, *options], stdout=out, stderr=err)
         try:
-            end = time.monotonic() + 20
+            end = time.monotonic() + 80
             while "end with Ctrl-C" not in (directory / "err").read_text():
                 assert process.poll() is None, (directory / "err").read_text()
                 assert time.monotonic() < end
                 time.sleep(0.05)
             yield process
-            time.sleep(0.7)  # lines are held for a moment, to be in order
         finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(10)
+            process.send_signal(signal.SIGINT)  # what has come until now is told and kept, all of it
+            process.wait(30)
 
 
 async def start_journey(network: Network) -> Sequence[Any]:
@@ -101,6 +101,8 @@ def test_conversation_of_one_machine_is_told_and_kept(network: Network, tmp_path
         network.dnsmasq(tmp_path, *POOL),
         watching(network, tmp_path, "--write", str(file)) as process,
     ):
+        said = tmp_path / "out"
+        wait_until(lambda: "told by the edge" in said.read_text(), said.read_text)
         network.run("busybox", "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-s", "/bin/true")
         network.give_client_its_address()
         curl = ("curl", "-sS", "--tftp-blksize", "1468", "-o", str(download), f"tftp://{network.server_ip}/")
