@@ -49,6 +49,7 @@ class Caches:
         """See `edge.artifacts.PeerCaches`."""
         clock = self._membership.clock
         deadline = clock() + PATIENCE_SECONDS
+        is_settled = False
         while True:
             peers = [peer for peer in self._membership.living if peer.id not in avoided]
             if not peers:
@@ -58,8 +59,11 @@ class Caches:
             if offer is not None and offer.copy.fresh > 0:
                 self._counts.hits += 1
                 return offer
-            fetching = any(peer.id == claimed and answer.fetching for peer, answer in answers)
-            if not fetching or clock() >= deadline:
+            # Who has the claim may have begun after it was asked, and before that was decided: then it is asked again.
+            waits = not is_settled and claimed not in ("", self._membership.own)
+            waits |= any(peer.id == claimed and answer.fetching for peer, answer in answers)
+            is_settled = True
+            if not waits or clock() >= deadline:
                 self._counts.misses += 1
                 return offer
             await asyncio.sleep(PAUSE_SECONDS)

@@ -9,8 +9,11 @@ import aiohttp
 import pytest
 
 from edge.artifacts import ArtifactError, Source
+from edge.artifacts.storage.store import key_of
 from edge.http import peers as handler
 from edge.peers import HEADER, Request
+from edge.peers.calls import Calls
+from edge.peers.messages import CacheQuery, CacheReply
 from edge.peers.signatures import Signatures
 from tests.unit.peers.conftest import KEY, Edge, MakeSite, Upstream, whole
 from tests.waiting import until
@@ -31,6 +34,38 @@ async def test_file_is_fetched_once_by_three_edges_that_want_it_at_the_same_mome
     assert set(contents) == {upstream.content}
     assert upstream.whole == 1
     assert sum(edge.cache.counts.from_peers for edge in edges) == 2
+
+
+async def test_edge_that_began_between_two_questions_is_waited_for(
+    make_site: MakeSite, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One says that it does not fetch the file, begins, and the third says then that it may."""
+    edges = await make_site(3)
+    key = key_of(upstream.url, "")
+    arbiter = edges[0].peers._membership.arbiter(key)
+    one, two = (edge for edge in edges if edge.peers._membership.own != arbiter)
+    upstream.begin.clear()
+    first: list[asyncio.Task[bytes]] = []
+    real = Calls.ask
+
+    async def ask(self: Calls, authority: str, question: CacheQuery) -> CacheReply:
+        if self is two.peers.caches._calls and question.claim and not first:
+            await until(lambda: answered)
+            first.append(asyncio.create_task(one.read(upstream.url)))
+            await until(lambda: upstream.whole == 1)
+        reply = await real(self, authority, question)
+        if self is two.peers.caches._calls and authority == one.authority:
+            answered.append(reply)
+        return reply
+
+    answered: list[CacheReply] = []
+    monkeypatch.setattr(Calls, "ask", ask)
+    second = asyncio.create_task(two.read(upstream.url))
+    await until(lambda: len(answered) > 1)
+    upstream.begin.set()
+    assert await second == await first[0] == upstream.content
+    assert upstream.whole == 1
+    assert not answered[0].fetching, "or it was not the race"
 
 
 async def test_machine_starts_to_receive_while_the_file_still_comes_to_another_edge(
