@@ -6,9 +6,12 @@ import contextlib
 import os
 import random
 import socket
+from collections import deque
 from pathlib import Path
 
 _LOWEST = 10_000
+_given: deque[int] = deque(maxlen=1000)
+"""The last ones."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -23,9 +26,12 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as open_meanwhile:
         while len(found) < count:
             port = random.randrange(_LOWEST + int(which.removeprefix("gw")) % runs, max(clients, 2 * _LOWEST), runs)
+            if port in _given:  # its test may not listen there yet
+                continue
             with contextlib.suppress(OSError):
                 open_meanwhile.enter_context(socket.create_server(("", port)))
                 found.append(port)
+                _given.append(port)
     return found
 
 

@@ -121,6 +121,7 @@ async def test_hosts_are_moved_with_all_they_have_and_the_plan_alone_changes_not
         assert "blockOwnerDeletion" not in owner, "OpenShift refuses it without rights on the host's finalizers"
 
 
+@pytest.mark.timeout(400)
 async def test_killed_migration_is_continued_and_one_that_is_done_does_nothing(site: Site) -> None:
     await fill(site, 60)
     before = await everything(site)
@@ -129,7 +130,7 @@ async def test_killed_migration_is_continued_and_one_that_is_done_does_nothing(s
     for phase in (Phase.HARDWARE_DATA, Phase.STORAGE, Phase.REWRITE):
         process = await start(site, "--apply")
         try:
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(120):
                 while process.returncode is None and not await _reached(site, phase, versions):
                     await asyncio.sleep(0.005)
         finally:

@@ -285,8 +285,9 @@ async def test_what_is_no_review_is_a_bad_request_in_clear_words(site: Site) -> 
 
 async def test_too_large_and_too_slow_a_review_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhook, "LARGEST", 1 << 21)
-    monkeypatch.setattr(webhook, "_READ_SECONDS", 0.3)
     assert (await posted(site, b" " * ((1 << 21) + 1)))[0] == 413
+    reading = webhook._READ_SECONDS
+    monkeypatch.setattr(webhook, "_READ_SECONDS", 0.3)
 
     async def slowly() -> Any:
         yield b"{"
@@ -294,6 +295,7 @@ async def test_too_large_and_too_slow_a_review_is_given_up(site: Site, monkeypat
 
     results = await asyncio.gather(*(posted(site, slowly()) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(each, aiohttp.ClientError) or each[0] == 408 for each in results), results  # type: ignore[index]
+    monkeypatch.setattr(webhook, "_READ_SECONDS", reading)
     assert (await posted(site, b" " * (1 << 21)))[0] == 400, "the slow ones hold no place any more"
 
 

@@ -58,7 +58,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
             code = (await response.json())["code"]
         async with browser(tmp_path, str(operator._base_url).rstrip("/")) as page:
             await page.go(f"/enter?code={code}")
-            await becomes(page, "document.getElementById('rows') !== null")
+            await becomes(page, "document.getElementById('rows') !== null && document.readyState === 'complete'")
             yield Desk(site, page, macs)
             assert [each for each in page.troubles if ON_PURPOSE not in each] == []
 
@@ -84,6 +84,7 @@ async def test_link_lets_the_browser_in_and_nobody_without(desk: Desk) -> None:
 
 
 @SIZES
+@pytest.mark.timeout(400)
 async def test_pages_break_no_rule_of_accessibility(desk: Desk, rules: str, width: int) -> None:
     paths = ["/", "/?group=rack", "/?q=nobody-has-this", "/edge", "/machine/02:00:00:00:00:01"]
     paths += [f"/machine/{desk.macs[name]}" for name in ("node-20", "node-36", "node-38", "node-48", "stranger")]

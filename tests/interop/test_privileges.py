@@ -238,6 +238,7 @@ async def test_edge_is_found_by_others_with_the_role_for_that(site: Site) -> Non
     await site.ready(edge)
     lease = "tinkedge-edge-127-0-0-1"
     await site.until(lambda: _there(site, lease), edge)
+    await site.until(lambda: any((wish.verb, wish.resource) == ("list", "leases") for wish in gate.wishes), edge)
     assert await asyncio.to_thread(edge.terminate) == 0  # the gate is of this thread
     assert await site.gone(LEASE, lease, HOME)
     assert gate.refused == []

@@ -18,7 +18,7 @@ s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
 s.setsockopt(socket.IPPROTO_ICMPV6, 1, struct.pack("=8I", *[0xffffffff] * 4, 0xffffffff & ~(1 << 6), *[0xffffffff] * 3))
 s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, int(sys.argv[1]))
 s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
-s.settimeout(1.0)
+s.settimeout(float(sys.argv[2]))
 for _ in range(40):  # until duplicate address detection has let the kernel use the link-local address
     try:
         s.sendto(bytes((133, 0)) + bytes(6), ("ff02::2", 0, 0, scope))
@@ -48,7 +48,7 @@ def ipv6(network: Network) -> Network:
 
 def test_solicitation_is_answered_with_router_lifetime_zero(ipv6: Network) -> None:
     with ipv6.serving(start):
-        done = ipv6.run("python3", "-c", SOLICIT, "255")
+        done = ipv6.run("python3", "-c", SOLICIT, "255", "10")
     packet, hop_limit, source = done.stdout.split()
     assert bytes.fromhex(packet)[0] == 134
     assert bytes.fromhex(packet)[5:] == bytes(11)
@@ -58,14 +58,14 @@ def test_solicitation_is_answered_with_router_lifetime_zero(ipv6: Network) -> No
 
 def test_solicitation_that_came_through_a_router_is_not_answered(ipv6: Network) -> None:
     with ipv6.serving(start):
-        done = ipv6.run("python3", "-c", SOLICIT, "64")
+        done = ipv6.run("python3", "-c", SOLICIT, "64", "1")
     assert "timed out" in done.stderr
 
 
 def test_linux_host_that_hears_the_advertisement_gets_no_route_and_no_address(ipv6: Network) -> None:
     ipv6.sysctl(ipv6.client, "net.ipv6.conf.eth0.accept_ra", "2")
     with ipv6.serving(start):
-        ipv6.run("python3", "-c", SOLICIT, "255")
+        ipv6.run("python3", "-c", SOLICIT, "255", "10")
         routes = json.loads(ipv6.run("ip", "-6", "-j", "route", "show", "default").stdout or "[]")
         addresses = json.loads(ipv6.run("ip", "-6", "-j", "address", "show", "dev", "eth0", "scope", "global").stdout)
     assert routes == []

@@ -90,10 +90,16 @@ def test_start_returns_when_machines_are_served_and_status_says_which(host: Host
     assert privileges(host, "tinkedge") == (False, 1 << 10 | 1 << 12 | 1 << 13, True)
 
 
+def warnings(host: Host, *options: str) -> list[str]:
+    """All that there are, but not that this machine is busy."""
+    lines = host.journal("-u", "tinkedge", "-p", "warning", *options).splitlines()
+    return [line for line in lines if "the event loop stood still" not in line]
+
+
 def test_machine_is_installed_by_the_confined_service(host: Host, tmp_path: Path) -> None:
     install_machine(host, tmp_path / "machine")
     # What was refused by the filter of system calls, or for want of a privilege, would be here.
-    assert host.journal("-u", "tinkedge", "-p", "warning") == ""
+    assert warnings(host) == []
 
 
 def test_reload_is_waited_for_and_changes_what_it_can(host: Host) -> None:
@@ -175,7 +181,7 @@ def test_workers_serve_machines_as_confined_as_their_main_process(host: Host, tm
         assert "system.slice/tinkedge.service" in host.run("cat", f"/proc/{pid}/cgroup")
     with Machine(tmp_path / "machine", manifests.MAC) as machine:
         machine.on(host)
-    assert host.journal("-u", "tinkedge", "-p", "warning", "--since", f"@{since}") == ""
+    assert warnings(host, "--since", f"@{since}") == []
     host.run("kill", "-KILL", workers[0])
     host.wait(
         lambda: (

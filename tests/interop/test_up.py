@@ -163,8 +163,8 @@ def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(servin
     watch = rack.tinkedge(IN_EDGE, "watch", "--events", "-o", "json", "--data-dir", rack.directory / "data")
     # Dashes and capitals: as the label on the machine has it.
     only = rack.tinkedge(IN_EDGE, "watch", "--data-dir", rack.directory / "data", STRANGER.upper().replace(":", "-"))
-    ask = ["busybox", "udhcpc", "-f", "-n", "-q", "-t", "2", "-T", "1", "-s", "/bin/true", "-i"]
-    clients = [rack.start(IN_MACHINE, *ask, card) for card in ("eth0", "eth1")]
+    ask = ["busybox", "udhcpc", "-f", "-n", "-q", "-T", "1", "-s", "/bin/true"]
+    clients = [rack.start(IN_MACHINE, *ask, "-t", tries, "-i", card) for card, tries in (("eth0", "15"), ("eth1", "2"))]
 
     def steps() -> set[tuple[str, str, str]]:
         lines = [json.loads(line) for line in watch.out.splitlines(keepends=True) if line.endswith("\n")]
