@@ -57,7 +57,7 @@ def leftovers(mark: str) -> dict[str, set[str]]:
 def lab() -> Run:
     """Run a lab to its end and check that nothing of it is left on the host."""
 
-    def run(*arguments: str | Path, timeout: float = 240, relayed: bool = False) -> Outcome:
+    def run(*arguments: str | Path, timeout: float = 560, relayed: bool = False) -> Outcome:
         mark = f"LAB_OF_THIS_TEST={secrets.token_hex(8)}"
         before = leftovers(mark)
         name, _, value = mark.partition("=")

@@ -163,7 +163,8 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     try:
         async with asyncio.timeout(arguments.within):
             await watched.found.wait()
-        await asyncio.sleep(arguments.linger)
+        # What the edge tells of the same moment may come a while after the screen.
+        await asyncio.sleep(max(arguments.linger, 1.0))
     except TimeoutError:
         pass
     finally:

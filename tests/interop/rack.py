@@ -64,7 +64,7 @@ class Process:
 
     def terminate(self) -> int:
         self.popen.send_signal(signal.SIGTERM)
-        return self.status(10)
+        return self.status(60)
 
     def end(self) -> None:
         if self.popen.poll() is None:

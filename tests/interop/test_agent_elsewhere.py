@@ -41,7 +41,7 @@ class Peer:
         grpc.channel_ready_future(self._channel).result(20)
         self._stub = WorkflowServiceStub(self._channel)
         self._stream: Iterator[pb.GetWorkflowsResponse] = self._stub.GetWorkflows(
-            pb.GetWorkflowsRequest(agent_id=MAC), timeout=60
+            pb.GetWorkflowsRequest(agent_id=MAC), timeout=300
         )
 
     def command(self) -> pb.GetWorkflowsResponse:

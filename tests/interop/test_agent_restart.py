@@ -191,7 +191,7 @@ async def test_agent_that_was_killed_says_what_it_holds(server, rig, tmp_path):
 
 
 async def test_sigterm_stops_the_action_and_a_new_agent_reports_it(server, rig, tmp_path):
-    server.add("w", f"echo begun >>{tmp_path}/runs; trap 'echo ended >>{tmp_path}/runs; exit 0' TERM; sleep 30 & wait")
+    server.add("w", f"trap 'echo ended >>{tmp_path}/runs; exit 0' TERM; echo begun >>{tmp_path}/runs; sleep 30 & wait")
     agent = await rig.start()
     await until(lambda: runs(tmp_path))
     agent.terminate()
@@ -267,10 +267,11 @@ async def test_full_disk_an_absent_server_and_a_kill_9_run_no_action_twice(serve
         await until(lambda: runs(tmp_path))
         server.hears = False
         (tmp_path / "go").touch()
+    said = await asyncio.wait_for(agent.stderr.readuntil(b"No space left on device"), 30)
     await asyncio.sleep(1.5)
     assert runs(tmp_path) == ({"begun-0": 1} if heard != "nothing" else {})
     agent.kill()
-    _, said = await agent.communicate()
+    await agent.communicate()
     assert "cannot be written: No space left on device" in said.decode()
 
     (tmp_path / "go").touch()

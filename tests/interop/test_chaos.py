@@ -52,7 +52,7 @@ FAILING = 3
 """The index of the action that fails in the Workflows that are to fail."""
 CALM_AFTER = 0.2 * WORKFLOWS
 """Seconds after which nothing more is killed, so that the end is bounded."""
-PATIENCE = 50 + 0.5 * WORKFLOWS
+PATIENCE = 100 + WORKFLOWS
 """Seconds after which all Workflows must have ended."""
 OUTAGE = 60.0
 """Seconds that the API may be away."""
@@ -488,7 +488,7 @@ def check_runs(lives: list[list[tuple[str, int]]]) -> None:
     assert not (again := [run for run, number in times.items() if number > 1]), f"run twice: {again}"
 
 
-@pytest.mark.timeout(150 + WORKFLOWS)
+@pytest.mark.timeout(240 + 2 * WORKFLOWS)
 async def test_every_workflow_ends_as_it_should_and_no_action_runs_twice_whatever_is_killed(world: World) -> None:
     print(f"CHAOS_SEED={SEED}")
     begin = time.monotonic()
@@ -502,7 +502,8 @@ async def test_every_workflow_ends_as_it_should_and_no_action_runs_twice_whateve
         }.items()
     ]
     ordering = asyncio.create_task(world.order())
-    found, _ = await asyncio.gather(world.ended(), ordering)
+    await ordering  # what has ended may still be deleted
+    found = await world.ended()
     for disturbance in disturbances:
         disturbance.cancel()
     await asyncio.gather(*disturbances, return_exceptions=True)

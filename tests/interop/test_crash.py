@@ -28,6 +28,7 @@ import aiohttp
 import pytest
 import yaml
 
+from tests.ports import free_port
 from tests.waiting import until
 from tink.apiserver import ApiServer, ApiServerError
 from tink.apiserver.store import object_store
@@ -377,7 +378,8 @@ async def test_killed_again_and_again_under_load_it_keeps_every_answer_and_watch
         assert version >= max(ledger.versions, default=0)
         tasks = [asyncio.create_task(watcher.follow(api))]
         tasks += [asyncio.create_task(write(api, ledger, number, dice)) for number in range(WRITERS)]
-        await asyncio.sleep(dice.uniform(0.1, 0.6))
+        enough = ledger.answers + 21 + dice.randrange(100)
+        await until(lambda enough=enough: ledger.answers >= enough, every=0.001)
         os.kill(server, signal.SIGKILL)
         await asyncio.gather(*tasks)
         await nursery.gone()
@@ -493,7 +495,7 @@ async def test_disk_that_refuses_at_the_start_is_read_and_written_when_it_can_be
 ) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(object_store, "RETRY_SECONDS", 0.2)
-    server, api = await serve(disk / "state", 0)
+    server, api = await serve(disk / "state", free_port())
     url = urlsplit(server.url)
     status, kept = await api("POST", CONFIGMAPS, config("c0"))
     assert status == 201
@@ -576,7 +578,7 @@ async def test_disk_that_breaks_under_a_running_server_is_read_on(
     subprocess.run(["mount", "-o", "loop,errors=remount-ro", image, place], check=True)
     try:
         device = next(line.split()[0] for line in Path("/proc/mounts").read_text().splitlines() if str(place) in line)
-        server, api = await serve(place / "state")
+        server, api = await serve(place / "state", free_port())
         status, kept = await api("POST", CONFIGMAPS, config("kept"))
         assert status == 201
         Path("/sys/fs/ext4", Path(device).name, "trigger_fs_error").write_text("broken for a test\n")

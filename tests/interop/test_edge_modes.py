@@ -233,7 +233,7 @@ def reserving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     (extra / "overlays").mkdir(parents=True)
     (extra / "start4.elf").write_bytes(content("start4.elf"))
     (extra / "overlays" / "vc4.dtbo").write_bytes(content("vc4.dtbo", 512))
-    sizes = ["--decline-quarantine", "3", "--cache-size", str(CACHE_SIZE), "--allow-upstream", "127.0.0.1"]
+    sizes = ["--decline-quarantine", "10", "--cache-size", str(CACHE_SIZE), "--allow-upstream", "127.0.0.1"]
     with running(directory, *sizes, "--tftp-single-port", "--tftp-dir", extra, far=True) as edge:
         edge.register("near", ADDRESSES["near"])
         edge.register("far", ADDRESSES["far"])
@@ -282,7 +282,7 @@ def test_declined_address_shows_on_the_hardware_and_is_offered_again_after_the_q
     assert reserving.discover("declining", mac, servers=set()) == {}
     assert any("is in quarantine" in message for message in reserving.journey(mac, "refused"))
     # Nobody asks in the meantime: the end is told all the same.
-    wait_until(lambda: conflict().startswith("False QuarantineEnded"), conflict, within=10, every=0.2)
+    wait_until(lambda: conflict().startswith("False QuarantineEnded"), conflict, every=0.2)
     assert reserving.udhcpc("declining", "-a")["ip"] == address
 
 

@@ -17,6 +17,7 @@ from kubernetes_asyncio.dynamic import DynamicClient
 from kubernetes_asyncio.leaderelection import electionconfig, leaderelection
 from kubernetes_asyncio.leaderelection.resourcelock.leaselock import LeaseLock
 
+from tests.ports import free_port
 from tests.waiting import until
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
@@ -36,7 +37,7 @@ class Cluster:
     def __init__(self, state: Path) -> None:
         self._state = state
         self._server: ApiServer | None = None
-        self._port = 0
+        self._port = free_port()
 
     async def start(self) -> None:
         self._server = ApiServer(self._state, port=self._port, history=HISTORY)

@@ -39,7 +39,7 @@ WITHIN = 5.0
 def serves(outcome: Outcome) -> None:
     """All calls of the honest agent were answered, and most new connections, in time."""
     assert outcome.asked["refused"] == 0, outcome
-    assert outcome.connected["refused"] <= outcome.connected["count"] // 10, outcome
+    assert outcome.connected["refused"] <= max(1, outcome.connected["count"] // 10), outcome
     assert outcome.breaks == 0, outcome
     assert outcome.asked["median"] < WITHIN, outcome
     assert outcome.connected["median"] < WITHIN, outcome
@@ -65,7 +65,7 @@ def test_an_address_that_attacks_again_and_again_is_kept_away(site: Site) -> Non
     outcome = site.endure("rapid_reset", 2, connections=20, local=attacker)
     serves(outcome)
     is_bounded(site, outcome)
-    assert f"no new connections from {attacker[0]}/32 for a while" in site.edge.process.err
+    wait_until(lambda: f"no new connections from {attacker[0]}/32 for a while" in site.edge.process.err)
     assert outcome.attack["refused"] > 0
 
 
@@ -76,7 +76,7 @@ HELD = ["unended", "watches", "reflections", "outputs", "slow_bodies", "metadata
 
 
 def test_floods_of_every_kind_at_once_are_hung_up_on(site: Site) -> None:
-    others = [site.attack(kind, 2, local=site.attackers(1)) for kind in FLOODS[1:]]
+    others = [site.attack(kind, 6, local=site.attackers(1)) for kind in FLOODS[1:]]
     outcome = site.endure(FLOODS[0], 2, local=site.attackers(1))
     serves(outcome)
     is_bounded(site, outcome)
@@ -100,7 +100,7 @@ def test_connections_that_come_and_go_are_kept_away(site: Site) -> None:
     assert outcome.breaks == 0, outcome
     # Up to 14,000 connections come before they are kept away, as fast as the machine makes them.
     is_bounded(site, outcome, grown=200, kept=130)
-    assert f"no new connections from {attacker[0]}/32 for a while" in site.edge.process.err
+    wait_until(lambda: f"no new connections from {attacker[0]}/32 for a while" in site.edge.process.err)
 
 
 def test_idle_connections_of_one_address_shut_nobody_out(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def fetch(edge: Edge, kind: str) -> Process:
 
 
 def test_hostile_upstreams_cost_little_and_others_are_served_meanwhile(edge: Edge) -> None:
-    before = Cost.of(edge)
+    before, started = Cost.of(edge), time.monotonic()
     machines = {kind: fetch(edge, kind) for kind in HOSTILE}
     honest, slowest = 0, 0.0
     while any(machines[kind].popen.poll() is None for kind, said in HOSTILE.items() if said):
@@ -110,7 +110,7 @@ def test_hostile_upstreams_cost_little_and_others_are_served_meanwhile(edge: Edg
     assert honest > 3
     assert after.memory - before.memory < 60_000_000
     # Of some 8 s, in which interim answers alone took all of it, and some hundred megabytes.
-    assert after.cpu - before.cpu < 4
+    assert after.cpu - before.cpu < (time.monotonic() - started) / 2
     print(f"{after.cpu - before.cpu:.1f} s, {(after.memory - before.memory) / 1e6:.0f} MB; {honest=} {slowest=:.2f}")
 
 

@@ -49,7 +49,7 @@ class CloudEdge(Edge):
         if where == IN_EDGE:  # `ip netns exec` puts it in the place of /etc/resolv.conf
             self.etc = Path("/etc/netns") / self.namespaces[where]
             self.etc.mkdir(parents=True)
-            (self.etc / "resolv.conf").write_text(f"nameserver {EVIL}\noptions timeout:1 attempts:1\n")
+            (self.etc / "resolv.conf").write_text(f"nameserver {EVIL}\noptions timeout:20 attempts:1\n")
 
     def remove(self) -> None:
         super().remove()

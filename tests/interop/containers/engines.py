@@ -121,7 +121,7 @@ def start(socket, argv, **more):
     """The process of `argv`, once it listens at `socket`; what it says is in a file beside that."""
     with (socket.parent / "log").open("ab") as log:
         process = subprocess.Popen([str(item) for item in argv], stdout=log, stderr=log, **more)
-    for _ in range(400):
+    for _ in range(2400):
         if socket.is_socket():
             return process
         assert process.poll() is None, f"{argv[0]} has ended: {(socket.parent / 'log').read_text()[-2000:]}"

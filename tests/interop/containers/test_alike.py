@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.interop.containers.engines import run
+from tests.waiting import until
 from tink.agent.images.registry import Registries
 from tink.agent.images.store import ImageStore
 from tink.agent.model import Action, ActionError, Reason, RunResult
@@ -240,7 +241,7 @@ async def test_action_meets_the_same_on_all(runtime, registry, tmp_path, row):
     assert row.message in ("", end.how.message)
     assert tuple(end.said) == row.says or not row.says
     if "HOST" in row.script:
-        assert not processes_with(tmp_path)
+        await until(lambda: not processes_with(tmp_path), lambda: processes_with(tmp_path))
     if row.stop:
         (tmp_path / "up").unlink()
         await asyncio.sleep(0.3)

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from tests.interop.containers.engines import Engine, run, start_podman
+from tests.waiting import until
 from tink.agent.images.registry import Credentials, Registries
 from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
 from tink.agent.output.lines import line_sink
@@ -93,11 +94,7 @@ async def machine(request, engines, registry, prepared):
 
 
 async def reached(path):
-    for _ in range(500):
-        if path.exists():
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail(f"{path} does not appear")
+    await until(path.exists, f"{path} does not appear", within=60)
 
 
 async def test_action_sees_its_environment_arguments_and_the_machine(machine, caplog):
@@ -170,16 +167,17 @@ async def test_program_that_the_image_does_not_have_is_named(machine):
     assert caught.value.reason == Reason.RUNTIME_ERROR
 
 
-async def test_stopped_action_gets_term_and_then_kill(machine, tmp_path):
+async def test_stopped_action_gets_term_and_then_kill(machine, tmp_path, monkeypatch):
     for script, code in (
         ("trap 'touch /host/tidy; exit 0' TERM; touch /host/up; while :; do sleep 0.05; done", 0),
         ("touch /host/up; sleep 600", 137),
     ):
+        monkeypatch.setattr(machine.runtime, "_grace_seconds", 0.3 if code else 60)
         stop = asyncio.Event()
         running = asyncio.create_task(machine.sh(script, stop, volumes=(f"{tmp_path}:/host",)))
         await reached(tmp_path / "up")
         stop.set()
-        assert (await asyncio.wait_for(running, 15)).exit_code == code
+        assert (await asyncio.wait_for(running, 60)).exit_code == code
         (tmp_path / "up").unlink()
     assert (tmp_path / "tidy").exists()
 

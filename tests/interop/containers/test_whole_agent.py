@@ -36,7 +36,7 @@ class Server(WorkflowServiceServicer):
 
     async def told(self, count):
         """Kind, action and reason of the first `count` events."""
-        for _ in range(1000):
+        for _ in range(3000):
             if len(self.events) >= count:
                 break
             await asyncio.sleep(0.02)
@@ -79,7 +79,7 @@ async def agent(server, state_dir, tmp_path):
 
 
 async def ended(process):
-    for _ in range(500):
+    for _ in range(3000):
         if process.poll() is not None:
             return process.returncode
         await asyncio.sleep(0.02)
@@ -104,8 +104,15 @@ async def test_agent_runs_workflows_and_tells_the_server(machine, server, agent,
         ("ActionSucceeded", "2", ""),
     ]
     await until((tmp_path / "after").exists)
-    await asyncio.sleep(0.2)
-    server.start("w2", pb.Workflow.Action(id="1", name="bad", args=["-c", "exit 1"], **sh))
+
+    async def taken():
+        """It is rejected until the command after the last one has ended, which nobody tells."""
+        del server.events[4:]
+        server.start("w2", pb.Workflow.Action(id="1", name="bad", args=["-c", "exit 1"], **sh))
+        await until(lambda: len(server.events) > 4)
+        return server.events[4].WhichOneof("event") != "workflow_rejected"
+
+    await until(taken, every=0.1)
     assert (await server.told(6))[4:] == [("ActionStarted", "1", ""), ("ActionFailed", "1", "NonZeroExit")]
     await until(lambda: (tmp_path / "after").read_text() == "Succeeded\nFailed\n")
     agent.terminate()

@@ -29,8 +29,9 @@ def discover(**fields: Any) -> Packet:
     return BOOTP(op=1, chaddr=CHADDR, **fields) / DHCP(options=[("message-type", "discover"), "end"])
 
 
-def flood(network: Network, directory: Path, packets: list[bytes]) -> Any:
-    """The packets, over and over, to both ports of the server: some thousand a second, not more than it can answer."""
+def flood(network: Network, directory: Path, packets: list[bytes], pause: float = 0.003) -> Any:
+    """The packets, over and over, to both ports of the server: 20, and a `pause` in seconds, so some thousand a second;
+    it should be no more than it can answer."""
     directory.mkdir(exist_ok=True)
     for number, packet in enumerate(packets):
         (directory / f"{number:04}").write_bytes(packet)
@@ -43,17 +44,18 @@ def flood(network: Network, directory: Path, packets: list[bytes]) -> Any:
         "for at, packet in enumerate(itertools.cycle(packets)):\n"
         "    to = '10.77.6.1' if at & 1 else '10.77.6.255'\n"
         "    sock.sendto(packet, (to, 4011 if at % 7 == 0 else 67))\n"
-        "    if at % 20 == 0: time.sleep(0.003)\n"
+        f"    if at % 20 == 0: time.sleep({pause})\n"
+        "    if at == 400: print(flush=True)\n"
     )
     return flooding(network.as_client(sys.executable, "-c", send, str(directory)))
 
 
 @contextmanager
 def flooding(command: list[str]) -> Iterator[None]:
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
-            time.sleep(0.3)
-            assert process.poll() is None
+            assert process.stdout is not None
+            assert process.stdout.readline(), "it does not begin"
             yield
         finally:
             process.kill()
@@ -88,6 +90,15 @@ class Relay:
                 pass
             took.append(time.monotonic() - began)
         return took
+
+    def pause(self, count: int = 100) -> float:
+        """Seconds for every 20 packets of a flood, so that it is half of what this server answers here."""
+        packet, began = bytes(discover(giaddr=RELAY_IP, hops=1)), time.monotonic()
+        for _ in range(count):
+            self._socket.sendto(packet, self._to)
+        for _ in range(count):
+            self._socket.recv(2000)
+        return max(0.003, 40 * (time.monotonic() - began) / count)
 
     def close(self) -> None:
         self._socket.close()
@@ -141,7 +152,7 @@ def test_machine_that_asks_without_an_end_keeps_nobody_waiting(
         bytes(BOOTP(op=1, xid=xid, chaddr=chaddr) / DHCP(options=[("message-type", "discover"), "end"]))
         for xid in range(64)
     ]
-    with network.serving(ready.start, "uvloop"), flood(network, tmp_path / "packets", asks):
+    with network.serving(ready.start, "uvloop"), flood(network, tmp_path / "packets", asks, relay.pause()):
         took = relay.seconds(40)
     assert statistics.median(took) < 0.5
     assert sum(seconds >= 1.0 for seconds in took) <= 4
@@ -152,7 +163,7 @@ def test_forged_relays_that_nobody_answers_for_do_not_hold_up_the_true_ones(
 ) -> None:
     # The kernel keeps replies to them in the socket's send buffer while it asks for their hardware address.
     forged = [bytes(discover(giaddr=f"10.77.6.{host}", hops=1)) for host in range(100, 250)]
-    with network.serving(ready.start, "uvloop"), flood(network, tmp_path / "packets", forged):
+    with network.serving(ready.start, "uvloop"), flood(network, tmp_path / "packets", forged, relay.pause()):
         time.sleep(1.5)  # until the buffer is full
         took = relay.seconds(40)
         assert ready.udhcpc("-T", "1", "-t", "8").returncode == 0

@@ -28,7 +28,7 @@ from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import CLIENT_MAC
 from tests.unit.dhcp6.harness import ask, hardware, ia, relayed
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 SERVER, CLIENT, NETWORK = "fd77:6::1", "fd77:6::50", IPv6Network("fd77:6::/64")
 CONTENT = bytes(range(256)) * 1000
@@ -42,6 +42,12 @@ class _Closed:
 
     async def stop(self) -> None:
         self._table.close()
+
+
+def has_link_local_address(namespace: str, interface: str) -> None:
+    """Wait until it may be sent from."""
+    listed = ["ip", "-n", namespace, "-6", "address", "show", "dev", interface, "scope", "link", "-tentative"]
+    wait_until(lambda: "fe80::" in subprocess.check_output(listed, text=True), "no link-local address")
 
 
 class Lab6:
@@ -63,11 +69,8 @@ class Lab6:
             network.sysctl(namespace, f"net.ipv6.conf.{interface}.accept_dad", "0")
             network.bounce(namespace, interface)
         network.add_address(network.server, "srv0", f"{SERVER}/64")
-        for namespace in (network.server, network.client):
-            listed = ["ip", "-n", namespace, "-6", "address", "show", "scope", "link", "-tentative"]
-            wait_until(
-                lambda listed=listed: "fe80::" in subprocess.check_output(listed, text=True), "no link-local address"
-            )
+        for namespace, interface in ((network.server, "srv0"), (network.client, "eth0")):
+            has_link_local_address(namespace, interface)
         self.script = directory / "script"
         new, learned = (f'"{directory}/{name}.$reason"' for name in ("new", "learned"))
         self.script.write_text(f"#!/bin/sh\nenv > {new} && mv {new} {learned}\n")
@@ -120,7 +123,8 @@ def test_dhclient_gets_its_reservation_and_releases_it(network: Network, lab: La
         assert (got["new_ip6_address"], got["new_dhcp6_name_servers"]) == (CLIENT, SERVER)
         assert (got["new_max_life"], got["new_preferred_life"]) == ("4321", "4321")
         network.run("dhclient", "-6", "-r", *files, "eth0", timeout=20)
-    assert [message.split(" to ")[0] for message in network.messages()][:2] == ["DHCPv6 ADVERTISE", "DHCPv6 REPLY"]
+    told = dict.fromkeys(message.split(" to ")[0] for message in network.messages())
+    assert [*told][:2] == ["DHCPv6 ADVERTISE", "DHCPv6 REPLY"]
 
 
 def test_address_that_another_host_has_is_declined_and_not_offered_again(network: Network, lab: Lab6) -> None:
@@ -183,7 +187,7 @@ def test_dhclient_behind_a_relay_gets_its_reservation(network: Network, lab: Lab
         network.sysctl(namespace, f"net.ipv6.conf.{interface}.keep_addr_on_down", "1")
         network.sysctl(namespace, f"net.ipv6.conf.{interface}.accept_dad", "0")
         network.bounce(namespace, interface)
-    time.sleep(1)
+        has_link_local_address(namespace, interface)
     behind = {"ipv6": {"address": "fd77:7::50"}}
     metadata = {"name": "lab-1", "namespace": "default"}
     lab.inventory.apply({"metadata": metadata, "spec": {"networkInterfaces": {CLIENT_MAC: {"dhcp": behind}}}})
@@ -248,7 +252,7 @@ def test_stranger_gets_no_answer_and_the_operator_a_manifest(network: Network, l
 def test_system_whose_link_local_address_tells_no_mac_is_known_when_it_asks_again(network: Network, lab: Lab6) -> None:
     network.sysctl(network.client, "net.ipv6.conf.eth0.addr_gen_mode", "3")
     network.bounce(network.client, "eth0")
-    time.sleep(0.5)
+    has_link_local_address(network.client, "eth0")
     solicit = ask(MessageType6.SOLICIT, ia(), client=b"\0\2\0\0\xab\x11machine")
 
     assert "ff:fe" not in network.run("ip", "-6", "address", "show", "dev", "eth0").stdout
@@ -264,6 +268,7 @@ def test_system_whose_link_local_address_tells_no_mac_is_known_when_it_asks_agai
         sock.sendto(solicit, to)
         with pytest.raises(TimeoutError):
             sock.recv(2000)
+        sock.settimeout(20)
         sock.sendto(solicit, to)
         assert IPv6Address(CLIENT).packed in sock.recv(2000)
 
@@ -287,7 +292,15 @@ def test_kernel_tells_who_is_at_an_ipv6_address_of_our_link(network: Network, la
     network.add_address(network.client, "eth0", f"{CLIENT}/64")
     with in_namespace(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as sock:
         sock.sendto(b"", (SERVER, 9))
-    time.sleep(0.2)
+
+    def is_known() -> bool:
+        table = NeighbourTable(["srv0"])
+        try:
+            return table.mac(CLIENT) == CLIENT_MAC
+        finally:
+            table.close()
+
+    wait_until(lambda: in_namespace(network.server, is_known))
 
     def told() -> None:
         table = NeighbourTable(["srv0"])
@@ -316,7 +329,7 @@ def test_what_knocks_over_ipv6_is_seen_before_a_firewall_sees_it(network: Networ
             udp.sendto(b"\0\1x\0octet\0", (SERVER, 69))
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.to_thread(tcp.connect, (SERVER, 7080))
-            await asyncio.sleep(0.2)
+            await until(lambda: len(arrivals.asked(CLIENT, 0)) == 2)
             return arrivals.asked(CLIENT, 0), arrivals.asked("10.77.6.50", 0)
         finally:
             arrivals.close()

@@ -137,7 +137,8 @@ def test_perfdhcp_gets_an_answer_to_everything(network: Network, dhcp: DhcpLab) 
         dhcp.register(f"10.77.6.{100 + number}", f"00:0c:01:02:03:{4 + number:02x}", f"machine-{number}")
     network.add_address(network.client, "eth0", "10.77.6.2/24")
     with network.serving(dhcp.start, "uvloop"):
-        done = network.run("perfdhcp", "-4", "-l", "eth0", "-r", "100", "-R", "100", "-p", "3", "-W", "1", "10.77.6.1")
+        rate = ["-r", "100", "-R", "100", "-p", "3", "-d", "30", "-W", "3000000"]  # -W: microseconds
+        done = network.run("perfdhcp", "-4", "-l", "eth0", *rate, "10.77.6.1")
     sent = [int(number) for number in re.findall(r"sent packets: (\d+)", done.stdout)]
     received = [int(number) for number in re.findall(r"received packets: (\d+)", done.stdout)]
     assert sent[0] > 100, done.stdout + done.stderr
