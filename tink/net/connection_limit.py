@@ -1,11 +1,11 @@
 """Connections to our HTTPS listeners (the embedded API, the webhooks): how many, from whom, how long unused.
 
 A place is taken when a connection arrives, before TLS, whose handshake has a time of its own. A new connection is never
-refused while another only waits: one that has sent nothing goes first, not even for TLS, then one that has never asked
-anything, then the one that came first. A client takes no more than its share of the places, except on loopback, where
-all clients have one address. A handshake costs processor time before anything is known of who begins it, and places say
-nothing of those that come and go: so how often an address, or 64 bits of IPv6, may begin one is bounded, too. What is
-in a request and what it costs is bounded by whoever answers it.
+refused while another only waits: where more than a few have sent nothing, not even for TLS, the first of these goes,
+then one that has never asked anything, then the one that came first. A client takes no more than its share of the
+places, except on loopback, where all clients have one address. A handshake costs processor time before anything is
+known of who begins it, and places say nothing of those that come and go: so how often an address, or 64 bits of IPv6,
+may begin one is bounded, too. What is in a request and what it costs is bounded by whoever answers it.
 
 `edge.http.transport.connections` is the same for machines, on plain HTTP and by the ten thousand.
 """
@@ -37,8 +37,10 @@ _PER_TURN = 64
 _REQUESTS_ARE_SEEN = {"_request_count", "_current_request"} <= {*RequestHandler.__slots__}
 """Whether this aiohttp says what its connections do; it has no public word for that."""
 _PAUSE_SECONDS = 1.0
+_ABOUT_TO_BEGIN = 8
+"""So many connections that have sent nothing may have come just now, and mean it."""
 _MOST_LOOKED_AT = 64
-"""Of so many that have begun with TLS it is seen whether another has not: each costs a microsecond."""
+"""Of so many that have asked nothing it is seen whether they have sent anything: each costs a microsecond."""
 _MOST_BLOCKS = 4096
 """Of so many it is remembered how often they came: in a second they have made more than one of ours can take."""
 _FREEBIND = {socket.AF_INET: (socket.IPPROTO_IP, 15), socket.AF_INET6: (socket.IPPROTO_IPV6, 78)}
@@ -242,19 +244,22 @@ class ConnectionLimiter:
 
 
 def _idlest(among: Iterable[Connection]) -> Connection | None:
-    """The first of those, the oldest first, that can be closed at the least cost to somebody who means it."""
-    begun: list[Connection] = []
+    """The one of those, the oldest first, that can be closed at the least cost to somebody who means it."""
+    unasked: list[Connection] = []
+    silent: list[Connection] = []
     waits = None
     for connection in among:
         if not connection.asked:
+            unasked.append(connection)
             if connection.silent:
-                return connection
-            begun.append(connection)
-            if len(begun) == _MOST_LOOKED_AT:
+                silent.append(connection)
+                if len(silent) > _ABOUT_TO_BEGIN:
+                    return silent[0]
+            if len(unasked) == _MOST_LOOKED_AT:
                 break
         elif waits is None and not connection.busy:
             waits = connection
-    return begun[0] if begun else waits
+    return unasked[0] if unasked else waits
 
 
 class Connection(asyncio.Protocol):

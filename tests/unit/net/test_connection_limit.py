@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 from tink.apiserver import credentials
-from tink.net.connection_limit import Connection, ConnectionLimiter, LimitedSite, Limits
+from tink.net.connection_limit import Connection, ConnectionLimiter, LimitedSite, Limits, _idlest
 
 Listen = Callable[..., Awaitable[tuple[str, ssl.SSLContext]]]
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -154,6 +156,26 @@ async def test_who_has_begun_with_tls_stays_while_others_send_nothing(listen: Li
         assert (await through_tls(tls.read) or b"").startswith(b"HTTP/1.1 200 OK")
     assert await _closed([*before, *idle], 0.5) >= 46
     writer.close()
+
+
+@pytest.mark.parametrize(
+    ("there", "goes"),
+    [
+        ("bbb" + 9 * "s", 3),  # an idle flood, while some are in the middle of TLS
+        (20 * "b" + "s", 0),  # a flood that speaks: who has come just now is about to
+        (20 * "b" + 8 * "s", 0),
+        (9 * "s" + "bbb", 0),
+        (70 * "b" + 20 * "s", 0),  # no more is looked at
+        ("wwaab", 4),
+        ("wwaa", 2),
+        ("ww", None),
+    ],
+)
+def test_who_goes_first_is_who_has_least_to_lose(there: str, goes: int | None) -> None:
+    """s: has sent nothing, b: has begun with TLS, a: has asked and is idle, w: watches."""
+    kinds = {"s": (False, True, False), "b": (False, False, False), "a": (True, False, False), "w": (True, False, True)}
+    found = [SimpleNamespace(**dict(zip(("asked", "silent", "busy"), kinds[kind], strict=True))) for kind in there]
+    assert _idlest(cast(list[Connection], found)) is (None if goes is None else found[goes])
 
 
 async def test_watches_are_not_closed_for_idle_connections(listen: Listen) -> None:
