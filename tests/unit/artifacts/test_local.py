@@ -52,7 +52,7 @@ def test_no_name_leads_out_or_to_what_is_no_file(root: Path, name: str, make: Ca
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(ArtifactError):
         open_file(f"file://{root}/{name}", root).close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before  # what other tests left may be collected meanwhile
 
 
 def test_link_within_the_root_is_followed(root: Path) -> None:

@@ -169,7 +169,7 @@ def test_long_texts_that_are_put_in_order_are_counted_before(function):
     started = time.thread_time()
     with pytest.raises(cel.BudgetExceededError):
         run(f"lists.range(20000).map(i, i % 7 < 3 ? self.s : self.t).{function} == dyn(1)", value)
-    assert time.thread_time() - started < 0.5
+    assert time.thread_time() - started < 1
 
 
 def test_join_and_format_end_before_they_fill_the_memory():

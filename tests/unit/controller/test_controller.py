@@ -466,7 +466,7 @@ async def test_a_worker_that_has_not_heard_yet_that_another_leads_does_not_write
     elector: Any = rig.controller._elector
     async with rig.running():
         elector.elected.set()
-        await asyncio.sleep(0.01)
+        await until(lambda: elector.is_leader)
         elector.is_leader = False
         rig.workflows.put(make_workflow())
         await asyncio.sleep(0.05)
@@ -480,6 +480,4 @@ async def test_nothing_is_remembered_of_workflows_that_went(rig: Rig, make_workf
         rig.workflows.put(make_workflow())
         await asyncio.sleep(0.02)
         rig.workflows.remove("d", "w")
-        await asyncio.sleep(0.02)
-        assert len(rig.controller._waiting) == 0
-        assert len(rig.controller._ages) == 0
+        await until(lambda: len(rig.controller._waiting) == 0 and len(rig.controller._ages) == 0)

@@ -25,6 +25,7 @@ from yarl import URL
 from edge.artifacts import ArtifactCache, Timeouts
 from edge.callers import UNSEEN, Callers, Neighbours, token_keys
 from edge.http import MachineApp, MetadataSettings, machine_runner
+from edge.http.boot import osie
 from edge.http.files.body import BodySender
 from edge.http.transport.connections import Limits
 from edge.journey.events import JourneyEvent, Outcome, Step
@@ -159,6 +160,12 @@ class Rack:
 
     def ends(self, mac: str = MAC) -> list[JourneyEvent]:
         return [event for event in self.journey.events(mac) if event.detail.get("phase") != "begun"]
+
+
+@pytest.fixture(autouse=True)
+def no_progress_of_what_is_slow_only_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy host any download takes half a second: tests that look at its progress say when it is told."""
+    monkeypatch.setattr(osie, "FIRST_PROGRESS_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -228,7 +228,8 @@ async def test_journey_shows_how_far_a_slow_upstream_has_come(rack: Rack, monkey
     rack.register()
     rack.upstream.gate.clear()
     asking = asyncio.create_task(rack.ask(KERNEL))
-    await noted(rack, 3)
+    told = (Step.KERNEL, Outcome.INFO, "kernel of OSIE default/lab is being fetched from 127.0.0.1: 2.1 MB of 4.2 MB")
+    await until(lambda: told in rack.lines(), rack.lines)
     rack.upstream.gate.set()
     assert (await asking).body == rack.upstream.content
     async with asyncio.timeout(20):
@@ -236,7 +237,6 @@ async def test_journey_shows_how_far_a_slow_upstream_has_come(rack: Rack, monkey
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.15)
     *progress, (step, outcome, last) = rack.lines()
-    told = (Step.KERNEL, Outcome.INFO, "kernel of OSIE default/lab is being fetched from 127.0.0.1: 2.1 MB of 4.2 MB")
     assert told in progress
     assert {(each[0], each[1]) for each in progress} == {(Step.KERNEL, Outcome.INFO)}
     assert (step, outcome) == (Step.KERNEL, Outcome.OK)
@@ -293,6 +293,7 @@ async def test_machine_that_leaves_a_stalled_upstream_is_not_blamed(
     rack.upstream.gate.clear()
     reader, writer = await raw(rack, GET)
     await reader.readuntil(b"\r\n\r\n")
+    await until(lambda: [each.received for each in rack.cache.downloads()] == [len(rack.upstream.content) // 2])
     await asyncio.sleep(0.3)
     writer.transport.abort()
     await until(lambda: any(outcome is Outcome.FAILED for _, outcome, _ in rack.lines()))

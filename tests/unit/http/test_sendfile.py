@@ -101,13 +101,13 @@ async def test_machine_that_takes_nothing_is_given_up_after_its_time_and_not_bef
 
 
 async def test_slow_machine_is_not_given_up(file: int, pair: Any) -> None:
-    thread = SendThread("test", idle_seconds=1)
+    thread = SendThread("test", idle_seconds=2)
     pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
     sending = asyncio.create_task(thread.send(Part(pair[0].fileno(), file, 0, len(CONTENT))))
     got = b""
     while len(got) < len(CONTENT):
         got += await received(pair[1], min(75_000, len(CONTENT) - len(got)))
-        await asyncio.sleep(0.1)  # 1.4 s in all
+        await asyncio.sleep(0.18)  # 2.5 s in all
     await sending
     assert got == CONTENT
     thread.stop()

@@ -32,7 +32,7 @@ def qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def called(directory: Path) -> list[str]:
-    for _ in range(250):
+    for _ in range(1500):
         if (directory / "called").exists() and (text := (directory / "called").read_text()).endswith("\n"):
             return text.splitlines()
         await asyncio.sleep(0.02)
@@ -159,7 +159,7 @@ async def test_machine_that_goes_off_by_itself_gives_qemus_last_words(qemu: Path
     (tmp_path / "behaviour").write_text("echo 'could not configure /dev/net/tun: Device busy' >&2; exit 1\n")
     machine = Machine(settings(), tmp_path)
     await machine.power_on()
-    for _ in range(250):
+    for _ in range(1500):
         if machine.ended is not None:
             break
         await asyncio.sleep(0.02)

@@ -184,7 +184,7 @@ async def test_page_that_is_closed_leaves_nothing_behind() -> None:
 
 async def test_edge_that_stops_does_not_wait_for_pages() -> None:
     site = PageSite(T0)
-    async with asyncio.timeout(5), site.served() as client:
+    async with asyncio.timeout(12), site.served() as client:
         response = await client.get("/live")
         await message(response)
         site.site.close()

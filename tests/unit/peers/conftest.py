@@ -23,7 +23,7 @@ from edge.http.peers import PeerRequests
 from edge.http.routes import Place, route
 from edge.http.transport.connections import BoundedServer, Limits, Runner
 from edge.journey.recorder import Journey
-from edge.peers import Peers
+from edge.peers import Peers, calls
 from tests.ports import free_ports
 from tests.waiting import until
 from tink.files.key_file import KeyFile
@@ -111,6 +111,12 @@ async def whole(artifact: Artifact) -> bytes:
 
 
 MakeSite = Callable[..., Awaitable[list[Edge]]]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no edge that is away."""
+    monkeypatch.setattr(calls, "CONNECT_SECONDS", 20.0)
 
 
 @pytest.fixture

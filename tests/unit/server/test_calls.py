@@ -129,7 +129,7 @@ async def test_a_stream_lives_by_the_token_that_it_was_given(rig: Rig, keys: Tok
 
 async def health(rig: Rig, service: str = "") -> Any:
     stub: Any = health_pb2_grpc.HealthStub(rig.agent().channel)
-    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)).status
+    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=20)).status
 
 
 async def test_a_server_is_healthy_when_it_knows_the_machines(rig: Rig) -> None:
@@ -315,7 +315,7 @@ async def raw_call(rig: Rig, method: str, message: bytes) -> tuple[grpc.StatusCo
     """Bytes as they are."""
     name = f"/{pb.DESCRIPTOR.services_by_name['WorkflowService'].full_name}/{method}"
     channel = rig.agent().channel
-    call = channel.unary_unary(name)(message, timeout=5)
+    call = channel.unary_unary(name)(message, timeout=20)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value.code(), caught.value.details() or ""

@@ -176,7 +176,7 @@ async def test_the_end_of_an_action_waits_a_moment_for_the_start_of_the_next_and
     monkeypatch.setattr("tink.server.events.BATCH_SECONDS", 0.5)
     bench.rig.workflow(state="Running")
     end = asyncio.ensure_future(bench.take(events.ActionSucceeded("a0")))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)  # it waits now
     start = asyncio.ensure_future(bench.take(events.ActionStarted("a1")))
     assert await asyncio.gather(end, start) == [True, True]
     assert bench.rig.api.patches == 1

@@ -29,7 +29,7 @@ def piece(*lines: str, action: str = "a0", workflow: str = "uid-w", dropped: int
 async def send(rig: Rig, *pieces: pb.WriteOutputRequest) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{rig.server.port}") as channel:
         stub: Any = OutputServiceStub(channel)
-        await stub.WriteOutput(iter(pieces), timeout=5)
+        await stub.WriteOutput(iter(pieces), timeout=20)
 
 
 async def refused(rig: Rig, *pieces: pb.WriteOutputRequest) -> tuple[grpc.StatusCode, str]:

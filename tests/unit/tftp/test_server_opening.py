@@ -243,7 +243,8 @@ async def test_number_of_files_being_opened_is_bounded(client: socket.socket, mo
         with ExitStack() as stack:
             for _ in range(20):
                 stack.enter_context(udp()).sendto(rrq(), loopback.address)
-            await asyncio.sleep(0.1)
+            for _ in range(50):  # turns of the loop: all have been read then, however late it is
+                await asyncio.sleep(0.001)
             event.set()
             await until(lambda: server.transfers >= 5)
             await asyncio.sleep(0.1)

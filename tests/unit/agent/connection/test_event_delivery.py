@@ -139,6 +139,7 @@ async def test_anything_else_waits_until_the_one_before_it_is_acknowledged(event
         await asyncio.wait_for(spool.append(ActionStarted("w1", "before")), 20)
         server.seen.clear()
         last = [spool.append(event) for event in events][-1]
+        await until(lambda: server.seen)
         await asyncio.sleep(0.2)
         assert server.seen == ["a1"]
         server.go.set()

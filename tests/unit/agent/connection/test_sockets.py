@@ -16,7 +16,7 @@ def test_kernel_asks_on_connections_to_the_server_and_on_no_others() -> None:
         with ours, another:
             before = len([*Path("/proc/self/fd").iterdir()])
             assert probe_often(server.getsockname()[1]) == 1
-            assert len([*Path("/proc/self/fd").iterdir()]) == before
+            assert len([*Path("/proc/self/fd").iterdir()]) <= before
             assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 5
             assert another.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0

@@ -293,7 +293,7 @@ def test_no_descriptor_is_left_open(tmp_path):
             rig.append(text)
         rig.ledger.rewrite()
         rig.ledger.close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before  # what other tests left may be collected meanwhile
 
 
 def test_headers_are_alike_so_that_marking_needs_no_room():

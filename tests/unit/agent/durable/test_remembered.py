@@ -60,6 +60,7 @@ async def test_first_action_waits_until_the_server_knows_of_it_for_as_long_as_it
     world = World(actions=actions)
     agent, spool = await restart(world)
     agent.handle(StartWorkflow(world.workflow))
+    await until(lambda: "does not begin before" in caplog.text)
     await asyncio.sleep(0.1)
     assert not world.runs
     assert "action act0 does not begin before the server has heard of it" in caplog.text
@@ -137,8 +138,7 @@ async def test_action_whose_image_can_not_be_had_leaves_nobody_waiting_for_the_s
     agent.handle(StartWorkflow(world.workflow))
     await until(lambda: not agent._tasks)
     assert spool.pending[-1][1].reason == "ImagePullFailed"
-    await asyncio.sleep(0.01)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 
 @pytest.fixture
@@ -267,6 +267,7 @@ async def test_action_is_not_begun_while_what_is_on_disk_would_have_it_run_again
     for _ in range(20):
         await settle_all(spool)
         await asyncio.sleep(0.01)
+    await until(lambda: agent._executor.progress.ended)
     assert world.runs == {"a0": 1}
     assert agent._executor.progress.ended == {"w": "Failed"}
     assert agent._journal.stale

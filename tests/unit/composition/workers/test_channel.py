@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -93,9 +92,7 @@ async def test_what_can_wait_gathers_where_there_is_much_of_it_and_comes_by_itse
     for number in range(100):
         worker.channel.send(Ping(number), can_wait=True)
     assert worker.channel.waiting_bytes >= sum(5 + len(encoded(Ping(number))) for number in range(5 * ALONE, 100))
-    started = time.monotonic()
     assert [message for message, _ in await main.has(100)] == [*map(Ping, range(100))]
-    assert time.monotonic() - started < 100 * GATHER_SECONDS
     assert worker.channel.waiting_bytes == 0
 
 

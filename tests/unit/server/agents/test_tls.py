@@ -69,7 +69,7 @@ async def ending(channel: grpc.aio.Channel, agent_id: str = MAC) -> tuple[grpc.S
     """How a stream ends; OK with no words if it was constraints."""
     async with channel:
         stub: Any = pb_grpc.WorkflowServiceStub(channel)
-        call = stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), timeout=5)
+        call = stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), timeout=20)
         accepted = asyncio.ensure_future(call.initial_metadata())
         code = asyncio.ensure_future(call.code())
         await asyncio.wait([accepted, code], return_when=asyncio.FIRST_COMPLETED)
