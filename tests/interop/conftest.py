@@ -140,7 +140,8 @@ class Network:
             subprocess.Popen(command, stdout=log, stderr=log) as process,
         ):
             try:
-                time.sleep(0.3)
+                listening = Path(f"/proc/{process.pid}/net/udp")  # of its namespace: 67 is 0x43
+                wait_until(lambda: ":0043 " in listening.read_text(), (directory / "dnsmasq.log").read_text)
                 yield
             finally:
                 process.terminate()

@@ -30,7 +30,7 @@ from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 ELECTION = LeaderElectionConfig(
     "tinkedge-controller", "default", lease_duration=3, renew_deadline=1.5, retry_period=0.3
 )
-LONGEST_TAKEOVER = ELECTION.lease_duration + 3
+LONGEST_TAKEOVER = ELECTION.lease_duration + 15
 """Seconds: the Lease's length, and what a busy machine takes."""
 
 
@@ -222,7 +222,7 @@ async def test_a_controller_that_is_cut_off_has_stopped_writing_before_the_other
     b = await site.replica("b")
     enough = asyncio.Event()
     load = asyncio.create_task(site.load(enough))
-    await asyncio.sleep(1)
+    await until(lambda: a.writes)
     proxy.stall()
     cut = time.monotonic()
     begun = await site.until_held("b") - cut
@@ -308,7 +308,8 @@ async def test_a_controller_that_was_frozen_or_killed_is_replaced_and_does_not_w
     b = await site.replica("b")
     enough = asyncio.Event()
     load = asyncio.create_task(site.load(enough))
-    await asyncio.sleep(1)
+    await until(lambda: site.created)
+    await site.until("w0", "Pending")  # it has written
 
     process.send_signal(signal.SIGSTOP)
     frozen = time.monotonic()
@@ -320,7 +321,9 @@ async def test_a_controller_that_was_frozen_or_killed_is_replaced_and_does_not_w
     before_it_led_again = time.monotonic()
     await b.stop()
     await site.until_held("child")
-    await asyncio.sleep(0.5)
+    later = site.created + 1  # nobody but the child can prepare it
+    await until(lambda: site.created > later)
+    await site.until(f"w{later}", "Pending")
 
     c = await site.replica("c")
     process.kill()
@@ -367,7 +370,12 @@ async def test_kubectl_describe_tells_what_became_of_a_workflow(site: Site) -> N
     await site.replica("a", election=None, reference_note_after=0.05)
     await site.client.create(TEMPLATE, obj("Template", "t", {"actions": [{"name": "a", "image": "i"}]}))
     await site.client.create(WORKFLOW, workflow("w"))
-    await asyncio.sleep(0.4)
+
+    async def missed() -> bool:
+        found = (await site.client.list(EVENT, "default"))["items"]
+        return any(item["reason"] == "HardwareNotFound" for item in found)
+
+    await until(missed, every=0.05)
     await site.hardware()
     await site.until("w", "Pending")
     await site.client.delete(WORKFLOW, "w", "default")

@@ -201,14 +201,14 @@ def test_workers_end_with_the_main_process_however_that_ends(site: WorkersSite) 
     site.begin()
     main, workers = site.main, site.workers
     os.kill(main, signal.SIGKILL)
-    wait_until(lambda: not any(Path(f"/proc/{pid}/stat").exists() for pid in workers), site.said, within=10)
+    wait_until(lambda: not any(Path(f"/proc/{pid}/stat").exists() for pid in workers), site.said)
 
 
 def test_a_stop_ends_all_and_says_nothing_of_dead_workers(site: WorkersSite) -> None:
     site.begin()
     os.kill(site.main, signal.SIGTERM)
     assert site.processes[1].status() == 0
-    wait_until(lambda: not site.workers, site.said, within=10)
+    wait_until(lambda: not site.workers, site.said)
     assert "ended" not in site.processes[1].err
 
 

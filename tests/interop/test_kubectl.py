@@ -69,7 +69,7 @@ async def test_crds_from_deploy_are_applied_and_served_at_once(bare: Kubectl) ->
     assert out.count("created") == 4
     out = await bare("apply", "-f", str(crds))
     assert out.count("unchanged") == 4
-    await bare("wait", "--for=condition=Established", "--timeout=5s", "crd", "--all")
+    await bare("wait", "--for=condition=Established", "--timeout=20s", "crd", "--all")
     listed = await bare("api-resources", "--api-group=tinkerbell.org")
     rows = {tuple(line.split()) for line in listed.splitlines()[1:]}
     assert rows == {

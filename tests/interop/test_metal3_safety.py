@@ -86,7 +86,7 @@ async def test_hosts_stop_netbooting_though_all_that_is_looked_at_hangs_and_they
     for number in range(12):
         await site.state(f"n{number}", "provisioned")
     for number in range(12):
-        await site.becomes(f"n{number}", False, within=5.0)
+        await site.becomes(f"n{number}", False)
     slow.go_on()
 
 
@@ -133,7 +133,7 @@ async def test_host_that_is_taken_while_its_secret_is_read_does_not_netboot_for_
     await site.client.patch(
         HOST, "n0", NAMESPACE, {"metadata": {"annotations": {"baremetalhost.metal3.io/paused": ""}}}
     )
-    await asyncio.sleep(0.3)  # until the informer knows
+    await asyncio.sleep(3)  # until the informer knows
     slow.go_on()
     await site.is_told("n0", "NetbootRefused", "paused")
     assert set(seen) == {False}
@@ -155,7 +155,7 @@ async def test_netboot_is_turned_off_soon_after_an_api_that_refused_it_for_long(
     await site.state("n0", "provisioned")
     await site.is_told("n0", "NotInStep", "not well")
     monkeypatch.setattr(KubeClient, "apply", apply)
-    await site.becomes("n0", False, within=5.0)
+    await site.becomes("n0", False)
 
 
 async def test_hosts_are_followed_as_they_are_stored_when_the_webhook_that_converts_them_dies(site: Site) -> None:

@@ -115,11 +115,11 @@ def test_file_of_whole_blocks_arrives_whole(network: Network, start: Start, cont
 def test_missing_file_and_writing_are_refused_at_once(network: Network, start: Start, tmp_path: Path) -> None:
     (tmp_path / "mine").write_bytes(b"mine")
     with network.serving(start()):
-        missing = network.run("curl", "-sS", "-o", "got", "tftp://10.77.6.1/nope.efi", cwd=tmp_path, timeout=5)
+        missing = network.run("curl", "-sS", "-o", "got", "tftp://10.77.6.1/nope.efi", cwd=tmp_path, timeout=40)
         outside = network.run(
             "curl", "-sS", "-o", "got", "--path-as-is", "tftp://10.77.6.1/../../etc/passwd", cwd=tmp_path
         )
-        writing = network.run("curl", "-sS", "-T", "mine", "tftp://10.77.6.1/snponly.efi", cwd=tmp_path, timeout=5)
+        writing = network.run("curl", "-sS", "-T", "mine", "tftp://10.77.6.1/snponly.efi", cwd=tmp_path, timeout=40)
     assert (missing.returncode, outside.returncode) == (68, 69)  # not found, permission problem
     assert writing.returncode != 0
     assert [(event.outcome, event.message) for event in network.events] == [

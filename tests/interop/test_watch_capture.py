@@ -134,7 +134,7 @@ def test_conversation_of_one_machine_is_told_and_kept(network: Network, tmp_path
     assert re.search(rf"\d+ packets read; all frames are in {file}", err)
     assert file.stat().st_mode & 0o777 == 0o600
     frames = rdpcap(str(file))
-    assert sum(BOOTP in frame for frame in frames) == 4
+    assert sum(BOOTP in frame for frame in frames) >= 4
     assert len(frames) > 2 * len(PROGRAM) // 1468  # every block and every acknowledgement
 
 

@@ -499,7 +499,7 @@ async def test_kubectl_delete_of_a_workflow_whose_agent_is_away_returns_when_it_
 
 
 CANCEL = ("--subresource=status", "--type=merge", "-p", '{"status":{"state":"Cancelling"}}')
-CANCELED = ("--for=jsonpath={.status.state}=Canceled", "--timeout=10s")
+CANCELED = ("--for=jsonpath={.status.state}=Canceled", "--timeout=20s")
 
 
 @pytest.mark.since(24)
@@ -514,7 +514,7 @@ async def test_kubectl_cancels_and_deletes_at_once_what_no_agent_has(operated: S
         await kubectl("patch", "workflow", name, *CANCEL)
         await kubectl("wait", f"workflow/{name}", *CANCELED)
     assert "status.state was set to Cancelling" in await kubectl("get", "workflow", "cancelled", "-o", "wide")
-    assert "deleted" in await kubectl("delete", "workflow", "homeless", "deleted", "cancelled", "--timeout=10s")
+    assert "deleted" in await kubectl("delete", "workflow", "homeless", "deleted", "cancelled", "--timeout=20s")
 
     agent = await operated.agent()
     await operated.workflow("rejected")

@@ -207,7 +207,7 @@ def test_machine_boots_while_the_neighbour_table_is_flooded(
     rack.dhcp.register()
     with network.serving(rack.start):
         _flood(ears, hosts)
-        assert rack.dhcp.udhcpc("-T", "1", "-t", "3").returncode == 0, "frames by hand need no entry"
+        assert rack.dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0, "frames by hand need no entry"
         network.sysctl(network.client, "net.ipv4.conf.all.arp_ignore", "0")
         network.give_client_its_address()
         deadline = time.monotonic() + 30

@@ -305,13 +305,13 @@ async def test_action_survives_a_restart_of_the_engine(machine, tmp_path):
     script = "touch /host/up; until test -e /host/go; do sleep 0.05; done; echo after; exit 6"
     running = asyncio.create_task(machine.sh(script, volumes=(f"{tmp_path}:/host",)))
     await reached(tmp_path / "up")
-    await asyncio.sleep(0.7)  # until the engine has said that it is started
+    await asyncio.sleep(2)  # until the engine has said that it is started
     machine.engine.processes[0].send_signal(signal.SIGKILL)
     machine.engine.processes[0].wait()
     machine.engine.socket.unlink()
     machine.engine.processes[0] = await asyncio.to_thread(machine.engine.restart)
     (tmp_path / "go").touch()
-    result = await asyncio.wait_for(running, 30)
+    result = await asyncio.wait_for(running, 60)
     assert result.exit_code == 6
 
 

@@ -121,7 +121,7 @@ async def test_action_that_ignores_term_is_killed(machine, tmp_path):
     running = asyncio.create_task(machine.action(action, stop))
     await until(lambda: (tmp_path / "up").exists())
     stop.set()
-    result = await asyncio.wait_for(running, 10)
+    result = await asyncio.wait_for(running, 60)
     assert result.exit_code == 137
 
 
@@ -133,7 +133,7 @@ async def test_action_that_handles_term_tidies_up(machine, tmp_path):
     running = asyncio.create_task(machine.action(machine.shell(script, volumes=(f"{host}:/host",)), stop))
     await until(lambda: (host / "up").exists())
     stop.set()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 60)
     assert (host / "tidy").exists()
 
 
@@ -143,7 +143,7 @@ async def test_stop_in_the_moment_of_the_start_is_not_lost(machine):
     for delay in (0, 0.03, 0.08):
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(delay, stop.set)
-        await asyncio.wait_for(machine.runtime.run(action, stop), 10)
+        await asyncio.wait_for(machine.runtime.run(action, stop), 60)
 
 
 async def test_stop_before_the_container_is_there_does_not_wait_for_it_to_tidy_up(machine):

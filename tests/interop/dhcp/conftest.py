@@ -102,7 +102,7 @@ class DhcpLab:
             process.terminate()
             process.wait(10)
 
-    def learned(self, event: str, timeout: float = 15) -> dict[str, str]:
+    def learned(self, event: str, timeout: float = 40) -> dict[str, str]:
         """What a client told its script at this event, as variables."""
         path = self.directory / f"learned.{event}"
         wait_until(path.exists, f"the client never came to {event}", within=timeout)

@@ -28,7 +28,7 @@ def test_udhcpc_gets_its_reservation(network: Network, dhcp: DhcpLab, loop: str)
     assert (got["ip"], got["subnet"], got["router"]) == (network.client_ip, "255.255.255.0", network.server_ip)
     assert (got["dns"], got["hostname"], got["lease"]) == ("10.77.6.1 10.77.6.2", "lab-1", "4321")
     assert (got["serverid"], got["ntpsrv"]) == (network.server_ip, "10.77.6.3")
-    assert [message.split()[0] for message in network.messages()] == ["DHCPOFFER", "DHCPACK"]
+    assert [*dict.fromkeys(message.split()[0] for message in network.messages())] == ["DHCPOFFER", "DHCPACK"]
 
 
 def test_dhclient_gets_its_reservation_moves_with_it_and_releases_it(
@@ -91,7 +91,7 @@ def test_fault_of_ours_on_one_packet_does_not_end_the_service(
 
     monkeypatch.setattr(Responder, "respond_in_full", fail_once)
     with network.serving(dhcp.start):
-        done = dhcp.udhcpc("-T", "1")
+        done = dhcp.udhcpc("-T", "1", "-t", "8")
     assert done.returncode == 0, done.stderr
     assert "DHCP on srv0 port 67: internal error on" in caplog.text
 

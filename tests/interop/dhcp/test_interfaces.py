@@ -155,8 +155,8 @@ def test_address_that_comes_late_is_answered_from_when_it_is_there(
     with network.serving(following(dhcp)):
         assert "10.77.6.1 is no address of this host (srv0 has none)" in caplog.text
         network.add_address(network.server, "srv0", f"{network.server_ip}/24")
-        assert dhcp.udhcpc("-T", "1").returncode == 0
-        assert dhcp.udhcpc("-B", "-T", "1").returncode == 0
+        assert dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0
+        assert dhcp.udhcpc("-B", "-T", "1", "-t", "8").returncode == 0
 
 
 def test_other_servers_of_the_host_can_not_share_the_port(network: Network, dhcp: DhcpLab) -> None:

@@ -19,6 +19,7 @@ from scapy.packet import Packet
 from edge.dhcp.sockets.link import Link, NoLinkError
 from tests.interop.conftest import Network, Wire
 from tests.interop.dhcp.conftest import DhcpLab
+from tests.waiting import wait_until
 
 OpenWire = Callable[..., Wire]
 
@@ -101,10 +102,15 @@ def test_reply_too_long_for_a_frame_is_broadcast(network: Network, dhcp: DhcpLab
     dhcp.inventory.remove(dhcp.hardware())
     dhcp.register(name="a-machine-with-a-name-that-fills-the-reply-beyond-the-link")
     ears = wire()
+
+    def pieces() -> list[Packet]:
+        packets = map(Ether, ears.heard())
+        return [packet for packet in packets if IP in packet and packet[IP].src == network.server_ip]
+
     with network.serving(dhcp.start):
         dhcp.udhcpc("-T", "1", "-t", "1")  # which does not put them together; kernels and firmware do
-    pieces = [packet for packet in map(Ether, ears.heard()) if IP in packet and packet[IP].src == network.server_ip]
-    assert [(packet.dst, bool(packet[IP].frag)) for packet in pieces] == [(EVERYBODY, False), (EVERYBODY, True)]
+        wait_until(lambda: len(pieces()) >= 2, "no reply")
+    assert [(packet.dst, bool(packet[IP].frag)) for packet in pieces()] == [(EVERYBODY, False), (EVERYBODY, True)]
 
 
 def test_frame_comes_from_the_address_that_the_interface_has_now(
