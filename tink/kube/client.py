@@ -210,7 +210,7 @@ class KubeClient:
         self.requests: Counter[tuple[str, str, str]] = Counter()
         """How many there were, by status, method and host."""
         self.retries: Counter[tuple[str, str, str]] = Counter()
-        """How many of them were repeated, because the API said when to come again."""
+        """How many of them were repeated, as the API said when to come again, or ended the connection unasked."""
         self.durations = Histograms(_BUCKETS)
         """Seconds until an answer began, by method and host."""
         self.url = url.rstrip("/")
