@@ -67,7 +67,7 @@ test: venv
 	@deploy/setup.sh installed bookworm
 	@deploy/setup.sh installed $(SUITE)
 	@python -m tests.programs helm
-	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/boot tests/interop tests/unit
+	python -m tests.second_look -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/boot tests/interop tests/unit
 
 test-unit: venv
 	python -m pytest -n $(JOBS) tests/unit
