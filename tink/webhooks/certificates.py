@@ -3,8 +3,8 @@
 The authority signs serving certificates that live for a quarter of a year and are made anew after two thirds of that,
 on the running server. The authority itself lives for ten years; in its last third a new one is made, and both are in
 the bundle until the old one has ended. So at no time is something shown that the API server does not trust: a bundle is
-registered before the first certificate that needs it is shown. Who replaces the Secret does no harm either: all
-replicas see that at once, have both trusted for two minutes, and show the new one when every API server knows of it.
+registered before the first certificate that needs it is shown. Replacing the Secret does no harm either: all replicas
+see that at once, register both authorities, and show the new one when every API server has had time to learn of it.
 
 Where one process serves on loopback, the authority lives in memory and is new at each start. Where several replicas
 serve behind one Service, they share it through a Secret. Serving keys are never written to a disk.

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -42,10 +42,11 @@ _LARGEST_REVIEW = 16 << 20
 """Bytes: an old and a new object of the 3 MiB that the API takes, and the growth that escapes in JSON can bring. A hook
 that is sent more says so itself."""
 _LOOK_AFTER_SECONDS = 60.0
-_SPREAD_SECONDS = 5.0
-"""How long it may take until every API server has what was registered: till then it is shown what it knew before."""
-_OVERLAP_SECONDS = 120.0
-"""How long an authority that was replaced is trusted beside the new one: other replicas may still show the old."""
+_SPREAD_SECONDS = 30.0
+"""Time that API servers have to learn of a registration. Until then they see a certificate that they trusted before."""
+_OVERLAP_SECONDS = 180.0
+"""How long a replaced authority is trusted beside the new one. Another replica may show the old one for up to
+`_LOOK_AFTER_SECONDS + _SPREAD_SECONDS`, if it cannot watch the Secret."""
 
 
 class Hook(Protocol):
@@ -78,8 +79,15 @@ class Hook(Protocol):
 class Webhooks:
     """One port for all hooks. Started once, stopped once."""
 
-    def __init__(self, client: KubeClient, hooks: Sequence[Hook], settings: WebhookSettings | None = None) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        hooks: Sequence[Hook],
+        settings: WebhookSettings | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._client = client
+        self._clock = clock
         self._hooks = tuple(hooks)
         self._settings = settings or WebhookSettings()
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -90,10 +98,14 @@ class Webhooks:
         self._serving: certificates.Serving | None = None
         self._bundle = b""
         """Of the authority that is shown."""
-        self._former: tuple[bytes, datetime] = (b"", datetime.min.replace(tzinfo=UTC))
-        """What was shown before, and until when it is trusted, too."""
+        self._former = b""
+        """The bundle of the authority that was shown before this one, or is about to be."""
+        self._former_until: datetime | None = None
+        """When the former authority is no longer trusted; None until its successor is registered."""
+        self._replaced_by = b""
+        """The bundle of the authority that follows the one that is shown; empty if none does."""
         self._show_from: datetime | None = None
-        """When a new authority may be shown; None: at once."""
+        """When a certificate of that authority may be shown; None until every API can be told to trust it."""
         self._failing: set[Hook] = set()
         self._runner: web.AppRunner | None = None
         self._registered: set[Hook] = set()
@@ -129,8 +141,10 @@ class Webhooks:
             await self.look_after()
 
     async def _rest(self) -> None:
-        """Until somebody replaces the authority, or it is time."""
-        seconds = _SPREAD_SECONDS if self._show_from is not None else _LOOK_AFTER_SECONDS
+        """Return when the authority was replaced, or when something is due."""
+        seconds = _LOOK_AFTER_SECONDS
+        if self._show_from is not None:
+            seconds = max((self._show_from - self._clock()).total_seconds(), 0.0)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 if self._show_from is not None or not await self._replaced():
@@ -157,7 +171,7 @@ class Webhooks:
 
     async def look_after(self) -> None:
         """Renew what is due and have the API server know. What fails is said once, and tried again the next time."""
-        now = datetime.now(UTC)
+        now = self._clock()
         try:
             authority = await self._keeper.authority(now)
         except (ApiError, CertificateError) as error:
@@ -165,28 +179,35 @@ class Webhooks:
                 self._failed(hook, error)
             return
         if self._serving is None:
-            self._show(authority, now)  # nobody asks before the registration; nothing must be broken by it
-        replaced = authority.bundle() != self._bundle
-        if replaced and self._show_from is None:
-            self._former = self._bundle, now + timedelta(seconds=_OVERLAP_SECONDS)
-            self._show_from = now + timedelta(seconds=_SPREAD_SECONDS)
+            self._show(authority, now)  # no API server asks before the registration
+        bundle = authority.bundle()
+        is_replaced = bundle != self._bundle
+        if is_replaced and bundle != self._replaced_by:
+            self._replaced_by, self._former = bundle, self._bundle
+            self._show_from = self._former_until = None
         if not await self._register(self._trusted(authority, now)):
             return
-        if self._serving is not None and now >= self._serving.renew_at and not replaced:
-            self._show(authority, now)
-        elif replaced and self._show_from is not None and now >= self._show_from:
+        if not is_replaced:
+            self._show_from = None
+            if self._serving is not None and now >= self._serving.renew_at:
+                self._show(authority, now)
+        elif self._show_from is None:
+            # Counted from the registration: while the API refused it, no API server learned of it.
+            registered = self._clock()
+            self._show_from = registered + timedelta(seconds=_SPREAD_SECONDS)
+            self._former_until = registered + timedelta(seconds=_OVERLAP_SECONDS)
+        elif now >= self._show_from:
             self._show(authority, now)
             self._show_from = None
 
     def _trusted(self, authority: certificates.Authority, now: datetime) -> bytes:
-        """What the API server is to trust: this authority, and for a while the one that it replaces."""
-        former, until = self._former
+        """Return the bundle to register: this authority and, for `_OVERLAP_SECONDS`, the one that it replaces."""
         bundle = authority.bundle()
-        if now >= until:
+        if self._former_until is not None and now >= self._former_until:
             return bundle
         end = b"-----END CERTIFICATE-----\n"
         known = bundle.split(end)
-        return bundle + b"".join(one + end for one in former.split(end) if one.strip() and one not in known)
+        return bundle + b"".join(one + end for one in self._former.split(end) if one.strip() and one not in known)
 
     def address(self, hook: Hook) -> Address:
         """Where the API server is told to ask."""

@@ -8,7 +8,9 @@ import base64
 import socket
 import ssl
 from collections import deque
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from aiohttp import web
 from tests.api import serving
 from tests.ports import free_ports
 from tests.waiting import until
-from tink.kube.client import KubeClient
+from tink.kube.client import ApiError, KubeClient
 from tink.kube.manifests import apply_object
 from tink.kube.resources import SECRET
 from tink.webhooks import Address, Webhooks, WebhookSettings, server
@@ -45,6 +47,7 @@ class Hook:
 
     def __init__(self, registered: deque[bytes]) -> None:
         self.registered = registered
+        self.refusal: ApiError | None = None
 
     async def ready(self) -> None:
         pass
@@ -53,6 +56,8 @@ class Hook:
         return web.Response()
 
     async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
+        if self.refusal is not None:
+            raise self.refusal
         if self.registered and self.registered[-1] == bundle:
             return False
         self.registered.append(bundle)
@@ -72,54 +77,112 @@ def shakes_hands(port: int, bundle: bytes) -> None:
         pass
 
 
-async def test_reviews_go_on_while_the_secret_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass
+class Clock:
+    """Virtual time, for several replicas."""
+
+    now: datetime = datetime(2026, 11, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass
+class Replicas:
+    """Two controllers behind one Service, and what they registered."""
+
+    client: KubeClient
+    hook: Hook
+    clock: Clock
+    webhooks: list[Webhooks]
+
+    async def look_after(self) -> None:
+        for replica in self.webhooks:
+            await replica.look_after()
+
+    async def review(self, *bundles: bytes) -> None:
+        """Have an API server that knows `bundle` ask each replica, for each of `bundles`. Raises ssl.SSLError."""
+        for replica in self.webhooks:
+            for bundle in bundles:
+                await asyncio.to_thread(shakes_hands, replica.port, bundle)
+
+    async def replace_secret(self) -> bytes:
+        """Overwrite the Secret with a new authority, and return its bundle."""
+        made = renewed(None, self.clock())
+        data: dict[str, Any] = {
+            "ca.crt": base64.b64encode(made.bundle()).decode(),
+            "ca.key": base64.b64encode(made.private()).decode(),
+        }
+        await self.client.patch(SECRET, server.SECRET_NAME, "default", {"data": data})
+        return made.bundle()
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Replicas]:
     monkeypatch.setattr(server, "SERVICE_PORT", 0)  # any that is free
-    monkeypatch.setattr(server, "_SPREAD_SECONDS", 1.0)
-    monkeypatch.setattr(server, "_OVERLAP_SECONDS", PATIENT_SECONDS)
-    monkeypatch.setattr(server, "_LOOK_AFTER_SECONDS", 3600.0)
-    registered: deque[bytes] = deque()
+    hook, clock, settings = Hook(deque()), Clock(), WebhookSettings(service="default/hook")
     async with serving(tmp_path / "state") as (_, client):
-        replicas = [Webhooks(client, [Hook(registered)], WebhookSettings(service="default/hook")) for _ in range(2)]
-        for replica in replicas:
+        webhooks = [Webhooks(client, [hook], settings, clock) for _ in range(2)]
+        for replica in webhooks:
             await replica.start()
-        ports = [replica.port for replica in replicas]
-        running = [asyncio.create_task(replica.run()) for replica in replicas]
-        first = registered[-1]
-        reviews = 0
+        yield Replicas(client, hook, clock, webhooks)
+        for replica in webhooks:
+            await replica.stop()
 
-        async def review() -> None:
-            """As two API servers do: one that knows the registration, and one that hears of it half a second later."""
-            nonlocal reviews
-            late = registered[-1]
-            while True:
-                heard = asyncio.get_running_loop().time()
-                now = registered[-1]
-                while asyncio.get_running_loop().time() - heard < 0.5:
-                    for port in ports:
-                        for bundle in (registered[-1], late):
-                            await asyncio.to_thread(shakes_hands, port, bundle)
-                            reviews += 1
-                late = now
 
-        reviewing = asyncio.create_task(review())
-        try:
-            await until(lambda: going_on(reviewing) and reviews > 20, within=PATIENT_SECONDS)
-            made = renewed(None, datetime.now(UTC))
-            data: dict[str, Any] = {
-                "ca.crt": base64.b64encode(made.bundle()).decode(),
-                "ca.key": base64.b64encode(made.private()).decode(),
-            }
-            await client.patch(SECRET, server.SECRET_NAME, "default", {"data": data})
-            await until(lambda: registered[-1].startswith(made.bundle()) and first in registered[-1])
-            await until(lambda: [replica._bundle for replica in replicas] == [made.bundle()] * 2)
-            before = reviews
-            await until(lambda: going_on(reviewing) and reviews > before + 40, within=PATIENT_SECONDS)
-        finally:
-            for task in (reviewing, *running):
-                task.cancel()
-            await asyncio.wait([reviewing, *running])
-            for replica in replicas:
-                await replica.stop()
+async def test_api_server_that_learns_late_of_a_replaced_authority_is_served(replicas: Replicas) -> None:
+    old = replicas.hook.registered[-1]
+    new = await replicas.replace_secret()
+    await replicas.look_after()
+    both = replicas.hook.registered[-1]
+    assert new in both
+    assert old in both
+    await replicas.review(old, both)
+    replicas.clock.pass_seconds(server._SPREAD_SECONDS - 1)
+    await replicas.look_after()
+    await replicas.review(old, both)
+    replicas.clock.pass_seconds(1)
+    await replicas.look_after()
+    await replicas.review(both, new)
+    with pytest.raises(ssl.SSLError):
+        await replicas.review(old)
+    replicas.clock.pass_seconds(server._OVERLAP_SECONDS)
+    await replicas.look_after()
+    assert replicas.hook.registered[-1] == new
+
+
+async def test_new_certificate_waits_for_a_registration_that_the_api_refused_at_first(replicas: Replicas) -> None:
+    old = replicas.hook.registered[-1]
+    new = await replicas.replace_secret()
+    replicas.hook.refusal = ApiError(403, "Forbidden", "not now")
+    for _ in range(5):
+        await replicas.look_after()
+        replicas.clock.pass_seconds(server._OVERLAP_SECONDS)
+    replicas.hook.refusal = None
+    await replicas.look_after()
+    both = replicas.hook.registered[-1]
+    assert old in both
+    await replicas.review(old, both)
+    replicas.clock.pass_seconds(server._SPREAD_SECONDS)
+    await replicas.look_after()
+    await replicas.review(both, new)
+
+
+async def test_replica_that_cannot_watch_the_secret_is_trusted_until_it_shows_the_new_authority(
+    replicas: Replicas,
+) -> None:
+    watching, looking = replicas.webhooks
+    new = await replicas.replace_secret()
+    await watching.look_after()
+    replicas.clock.pass_seconds(server._LOOK_AFTER_SECONDS)
+    await replicas.look_after()
+    replicas.clock.pass_seconds(server._SPREAD_SECONDS)
+    await replicas.review(replicas.hook.registered[-1])
+    await looking.look_after()
+    await replicas.review(replicas.hook.registered[-1], new)
 
 
 class RegisteredHook(Hook):
