@@ -16,7 +16,7 @@ from edge.lab.build import default_cache
 from tests.boot.conftest import Run
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 
 BOOT = ("dhcp", "script", "kernel", "initrd", "agent", "action", "workflow")
 """The steps that all machines have in common, from iPXE on."""
@@ -63,7 +63,6 @@ def test_uefi_machine_boots_from_power_on_to_succeeded(lab: Run, tmp_path: Path)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
 def test_machine_with_secure_boot_gets_from_power_on_to_succeeded_without_a_packet_of_ipv4(lab: Run) -> None:
     shims = Path(sys.prefix) / "shim-trixie"
     outcome = lab("--firmware", "uefi-secure", "--shim-dir", shims, "--ipv6", "--patience", 200, timeout=360)
@@ -85,7 +84,6 @@ def test_machine_is_installed_and_its_cloud_init_is_served_without_a_packet_of_i
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("firmware", "first"), [("uefi", "tftp"), ("uefi-http", "binary")])
 def test_machine_boots_over_ipv6_by_ipxe_to_succeeded(lab: Run, firmware: str, first: str) -> None:
     outcome = lab("--firmware", firmware, "--ipv6", "--ipxe-dir", Path(sys.prefix) / "ipxe-bookworm", timeout=360)
@@ -95,7 +93,6 @@ def test_machine_boots_over_ipv6_by_ipxe_to_succeeded(lab: Run, firmware: str, f
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("firmware", "first"), [("uefi", "tftp"), ("uefi-http", "binary")])
 def test_machine_boots_over_ipv6_through_a_router_to_succeeded(
     lab: Run, tmp_path: Path, firmware: str, first: str

@@ -16,7 +16,7 @@ import pytest
 from edge.lab.build import default_cache
 from tests.boot.signed import make_uki, sign
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.long
 
 PROGRAM = Path(__file__).with_name("netboot.py")
 OLD_IPXE, NEW_IPXE = (Path(sys.prefix) / f"ipxe-{suite}" for suite in ("bookworm", "trixie"))
@@ -173,7 +173,6 @@ def test_refused_pxe_rom_goes_on_to_the_next_boot_device_over_ipv6(boot: Boot) -
     assert "dhcp refused" in report.steps()
 
 
-@pytest.mark.timeout(270)
 def test_machine_with_secure_boot_gets_to_the_kernel_by_shim_and_grub_and_says_why_it_does_not_start(
     boot: Boot,
 ) -> None:
@@ -287,7 +286,6 @@ def test_new_ipxe_boots_inside_its_vlan_and_goes_there_once(boot: Boot) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(270)
 @pytest.mark.parametrize(
     ("parameters", "memory", "screen", "sentence"),
     [
@@ -340,7 +338,6 @@ def test_medium_boots_inside_the_vlan_of_its_machine(boot: Boot, static: bool) -
 # --- Secure Boot with keys of the site's own --------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(270)
 def test_ipxe_that_the_site_has_signed_runs_and_a_kernel_that_it_has_not_is_refused_with_the_reason(
     boot: Boot, tmp_path: Path
 ) -> None:
@@ -355,7 +352,6 @@ def test_ipxe_that_the_site_has_signed_runs_and_a_kernel_that_it_has_not_is_refu
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
 def test_machine_that_refuses_ipxe_is_found_out_and_goes_on_by_shim_and_grub(boot: Boot) -> None:
     secure = ("--boot-path", "auto", "--shim-dir", str(SHIMS / "shim-trixie"))
     report = boot("uefi-secure", "script ok", *secure, ipxe=NEW_IPXE, within=300, healthy=False)
@@ -376,7 +372,6 @@ def unsigned_uki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
 def test_osie_as_one_signed_program_finds_out_by_itself_who_it_is_and_whom_to_ask(
     boot: Boot, unsigned_uki: Path, tmp_path: Path
 ) -> None:
@@ -391,7 +386,6 @@ def test_osie_as_one_signed_program_finds_out_by_itself_who_it_is_and_whom_to_as
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("relayed", [False, True], ids=["on the link", "relayed"])
 def test_osie_as_one_signed_program_finds_the_edge_over_ipv6(
     boot: Boot, unsigned_uki: Path, tmp_path: Path, relayed: bool
@@ -407,7 +401,6 @@ def test_osie_as_one_signed_program_finds_the_edge_over_ipv6(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
 def test_unsigned_uki_is_refused_with_the_reason_on_the_journey(boot: Boot, unsigned_uki: Path) -> None:
     report = boot(
         "uefi-own-keys-http",

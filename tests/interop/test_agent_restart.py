@@ -152,7 +152,6 @@ async def test_workflow_and_its_output(server, rig, tmp_path):
     assert await asyncio.wait_for(agent.wait(), 10) == 0
 
 
-@pytest.mark.timeout(90)
 async def test_kill_9_at_any_moment_runs_no_action_twice_and_every_workflow_ends(server, rig, tmp_path):
     rng = random.Random(20261122)
     for number in range(6):

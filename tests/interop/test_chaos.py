@@ -488,7 +488,7 @@ def check_runs(lives: list[list[tuple[str, int]]]) -> None:
     assert not (again := [run for run, number in times.items() if number > 1]), f"run twice: {again}"
 
 
-@pytest.mark.timeout(240 + 2 * WORKFLOWS)
+@pytest.mark.timeout(600 + 2 * WORKFLOWS)
 async def test_every_workflow_ends_as_it_should_and_no_action_runs_twice_whatever_is_killed(world: World) -> None:
     print(f"CHAOS_SEED={SEED}")
     begin = time.monotonic()

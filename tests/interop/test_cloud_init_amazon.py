@@ -19,8 +19,6 @@ from tests.interop.cloud_init.computer import HERE, Computer, release, releases
 from tests.interop.cloud_init.rack import BASE, MetadataRack, Registered
 from tests.interop.rack import IN_EDGE, TINKEDGE
 
-pytestmark = pytest.mark.timeout(300)  # what a fixture boots counts for the first test that uses it
-
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBJmHi2b0lmbUaodGcZfYcKqm6dSYYFVxvEYCwNbmTLn"
 MACHINE = Registered(
     "amazon", "52:54:00:00:0f:01", "172.31.77.151", {"ssh-public-keys": KEY}, userdata="#!/bin/sh\n# of amazon\n"

@@ -20,8 +20,6 @@ from tests.interop.cloud_init.computer import HERE, Computer, release, releases
 from tests.interop.cloud_init.rack import BASE, MetadataRack, Registered, documented
 from tests.interop.rack import IN_EDGE, TINKEDGE
 
-pytestmark = pytest.mark.timeout(300)  # what a fixture boots counts for the first test that uses it
-
 CRAWLER = "crawler"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBJmHi2b0lmbUaodGcZfYcKqm6dSYYFVxvEYCwNbmTLn"
 NAT = "172.31.77.99"

@@ -16,7 +16,7 @@ from tests.interop.site.site import address_of
 from tests.interop.test_edge_workers import WorkersSite
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.long
 
 SIZE = 300_000_007
 CACHE_BYTES = 100_000_000

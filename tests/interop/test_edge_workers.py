@@ -25,7 +25,7 @@ from tests.interop.site.site import Site, address_of, file_bytes, mac_of
 from tests.unit.bundle import layouts
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.long
 
 EDGE = address_of(1)
 

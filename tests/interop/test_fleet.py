@@ -83,7 +83,6 @@ def namespaces() -> set[str]:
     return {entry.name for entry in Path("/run/netns").iterdir() if entry.name.startswith("tinkedge-fleet-")}
 
 
-@pytest.mark.timeout(300)
 def test_thirty_machines_boot_without_a_failure_over_tls_and_with_tokens(tmp_path: Path) -> None:
     options = ["--machines", "30", "--initrd-size", "4MB", "--kernel-size", "1MB", *secured(tmp_path, "192.0.2.1")]
     before = namespaces()
@@ -104,7 +103,6 @@ def test_nobody_is_attacked_by_accident(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("link", [Link.RELAY, Link.DIRECT])
 def test_whatever_befalls_machines_no_action_is_run_twice(tmp_path: Path, link: Link) -> None:
     address = "192.0.2.1" if link is Link.RELAY else "10.64.0.1"
@@ -129,7 +127,6 @@ def test_whatever_befalls_machines_no_action_is_run_twice(tmp_path: Path, link: 
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
 async def test_site_that_is_there_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     network = IPv4Network("10.80.0.0/16")
     (tmp_path / "site").mkdir()

@@ -243,7 +243,6 @@ def comes_back(host: Host) -> None:
     host.run("apt-get", "remove", "-y", "tinkedge")
 
 
-@pytest.mark.timeout(400)
 def test_package_from_first_installation_to_purge(
     package: Path, older: Path, tmp_path: Path, transcript: Transcript
 ) -> None:
@@ -276,7 +275,6 @@ def test_what_the_documents_say_is_typed_in_the_transcript(page: str, heading: s
     assert told <= done
 
 
-@pytest.mark.timeout(300)
 def test_empty_debian_without_a_route_gets_from_one_signed_file_to_its_first_success(
     package: Path, tmp_path: Path
 ) -> None:

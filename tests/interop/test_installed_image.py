@@ -89,7 +89,6 @@ def podman(made: Path, tmp_path: Path) -> Iterator[Podman]:
         podman.end()
 
 
-@pytest.mark.timeout(400)
 def test_image_installs_a_machine_as_a_user_with_three_capabilities(podman: Podman, made: Path, tmp_path: Path) -> None:
     (image,) = made.glob("*.oci.tar")
     assert image.stat().st_size < 150 * MIB

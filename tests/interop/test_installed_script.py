@@ -34,7 +34,6 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         yield host
 
 
-@pytest.mark.timeout(300)
 def test_script_installs_what_serves_machines_upgrades_and_removes(host: Host, tmp_path: Path) -> None:
     install = ("bash", "/root/install.sh")
     ours = ("/opt/*", "/usr/local/**/*tinkedge*")
@@ -76,7 +75,6 @@ def test_script_installs_what_serves_machines_upgrades_and_removes(host: Host, t
     assert host.there("/var/lib/tinkedge/kubeconfig")
 
 
-@pytest.mark.timeout(300)
 def test_pip_installs_what_serves_machines(host: Host, tmp_path: Path) -> None:
     """As pipx does it, whose packages come from an index: `make test-fresh`."""
     # Debian's own, from where it is: to copy it into the environment takes longer than the installation.

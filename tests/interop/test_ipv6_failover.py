@@ -15,7 +15,7 @@ import pytest
 from tests.interop.rack import IN_EDGE, Namespaces, Process, ip
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.long
 
 MAC, ADDRESS, MACHINE, SECOND = "52:54:00:77:02:01", "fd77:2::50", "machine", "edge2"
 EDGES = {IN_EDGE: ("rack0", "fd77:2::1"), SECOND: ("eth0", "fd77:2::2")}

@@ -21,8 +21,6 @@ from tests.interop.conftest import in_namespace
 from tests.interop.rack import IN_EDGE, TINKEDGE, ip
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
-
 WELL_KNOWN = IPv6Address("fe80::a9fe:a9fe")
 URL = "http://[fe80::a9fe:a9fe%25eth0]"
 OWNER = Registered("owner", "52:54:00:00:0c:01", "172.31.77.51", userdata="#!/bin/sh\n: secret of the owner\n")

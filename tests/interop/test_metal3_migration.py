@@ -121,7 +121,6 @@ async def test_hosts_are_moved_with_all_they_have_and_the_plan_alone_changes_not
         assert "blockOwnerDeletion" not in owner, "OpenShift refuses it without rights on the host's finalizers"
 
 
-@pytest.mark.timeout(400)
 async def test_killed_migration_is_continued_and_one_that_is_done_does_nothing(site: Site) -> None:
     await fill(site, 60)
     before = await everything(site)

@@ -206,7 +206,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-@pytest.mark.timeout(240)
 def test_control_plane_is_swapped_as_the_page_says_and_back(site: Site) -> None:
     assert ADDRESS_OF_MACHINE in site.asks_dhcp()
     agent = site._program("tink_agent", f"{ADDRESS}:42113", AGENT, where=IN_MACHINE)

@@ -123,7 +123,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.end()
 
 
-@pytest.mark.timeout(180)
 def test_machine_of_a_running_workflow_goes_on_across_a_move_and_back(site: Site) -> None:
     here = site.up("here")
     site.kubectl("here", "apply", "-f", "-", stdin=site.manifests())

@@ -84,7 +84,6 @@ async def test_link_lets_the_browser_in_and_nobody_without(desk: Desk) -> None:
 
 
 @SIZES
-@pytest.mark.timeout(400)
 async def test_pages_break_no_rule_of_accessibility(desk: Desk, rules: str, width: int) -> None:
     paths = ["/", "/?group=rack", "/?q=nobody-has-this", "/edge", "/machine/02:00:00:00:00:01"]
     paths += [f"/machine/{desk.macs[name]}" for name in ("node-20", "node-36", "node-38", "node-48", "stranger")]

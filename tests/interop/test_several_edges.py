@@ -34,7 +34,7 @@ PATIENCE_OF_FIRMWARE = {"TFTP", "script"}
 EMULATED = {11: "bios", 12: "uefi", 13: "bios"}
 """Machines of QEMU, which boot while the others do."""
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.interop.faults.fault import Fault
 from tests.interop.faults.site import NEAR, Site
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.long
 
 ELSEWHERE = {"one digit off": NEAR, "second card": "this-host-drops-tcp-42113"}
 """The Hardware on which the problem of a machine is shown that has none of its own."""

@@ -221,7 +221,6 @@ async def test_after_workflow_command_that_fails_is_logged_and_the_agent_goes_on
     await agent.close()
 
 
-@pytest.mark.timeout(20)
 async def test_after_workflow_command_that_hangs_ends_with_the_agent():
     spool = Spool()
     agent = Agent(FakeRuntime(), spool, after_workflow=("/bin/sleep", "600"))

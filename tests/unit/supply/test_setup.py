@@ -104,7 +104,6 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-@pytest.mark.timeout(300)
 def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grows_and_is_made_anew_for_another_python(
     checkout: Checkout,
 ) -> None:

@@ -164,7 +164,7 @@ def to_the_end(state: State, *, hangs: bool) -> Iterator[tuple[State, str]]:
     raise ViolationError(f"it goes on and on: {LONGEST} steps are not enough")
 
 
-@pytest.mark.timeout(3600 if DEEP else 120)
+@pytest.mark.timeout(3600 if DEEP else 600)
 @pytest.mark.parametrize(("workflows", "servers", "faults", "kind", "limit", "deep_limit"), SIZES)
 def test_no_way_leads_to_a_second_run_or_to_a_state_that_stays(
     workflows: int, servers: int, faults: int, kind: dict[str, bool], limit: int, deep_limit: int

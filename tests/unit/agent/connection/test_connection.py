@@ -198,7 +198,6 @@ def impatient_channel(port):
     return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=list(options.items()))
 
 
-@pytest.mark.timeout(60)
 async def test_connection_that_died_without_a_word_is_noticed_and_made_anew(log):
     server, received, port, spool = Server(), [], free_port(), Spool()
     wire = Wire(port)

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests import recordings
 from tests.unit.apiserver.conftest import Client
 
@@ -184,7 +182,7 @@ async def record(connect: Any, make_player: Callable[[Any], Any]) -> None:
 
 
 if ORACLE:
-    test_record = pytest.mark.timeout(600)(record)
+    test_record = record
 
 
 async def test_clients_get_what_a_real_server_gives(
