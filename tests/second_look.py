@@ -23,7 +23,7 @@ MOST_FLAKY = 3
 _SECOND_LOOK = ("tests/interop/", "tests/boot/")
 
 
-@dataclass
+@dataclass(eq=False)  # pluggy puts plugins into sets
 class Failures:
     """The failed tests of a run: a plugin of pytest, in the process that collects the results."""
 

@@ -45,6 +45,7 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
+    (tmp_path / "conftest.py").write_text("def pytest_configure(config): config.pluginmanager.get_plugins()\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     return Project(tmp_path)
 
