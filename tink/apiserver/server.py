@@ -300,7 +300,7 @@ class ApiServer:
         return labels
 
     def _committed(self, event: Event) -> None:
-        """Take a change that is on the disk: use what it configures, and tell watches and controllers."""
+        """Take a change that is on the disk: use what it configures, log it, and notify watches and controllers."""
         key = event.key
         if key.resource == definitions.KEY or key.resource in webhooks.KEYS:
             self._use(key.resource, key.name, None if event.type == "DELETED" else event.object)
@@ -308,6 +308,8 @@ class ApiServer:
                 self._schemas.pop(event.object["metadata"]["uid"], None)
                 spec = event.object["spec"]
                 self._broadcaster.end(f"{spec['group']}/{spec['names']['plural']}")
+        if self._api is not None:
+            self._api.committed(event)
         self._broadcaster.publish(event)
         self._lifecycle.on_event(event)
         self._garbage_collector.on_event(event)

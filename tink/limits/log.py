@@ -3,15 +3,23 @@
 the same            a line with a `key` is written once in an interval
 too much            so many lines in an interval, and no more of one owner (a namespace, say) than its share
 what is left out    lines that nothing was written of are counted; the first line of an interval after that says
-                    how many they were
+                    how many they were, and of whom most of them
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
+from typing import Final
 
 from tink.limits.once_per import OncePer
+from tink.printable import printable
+
+_OWNERS: Final = 64
+"""Owners whose lines are counted for each; those of others are counted in all."""
+_NAMED: Final = 3
+_MAX_NAME: Final = 64
 
 
 class LimitedLog:
@@ -31,6 +39,7 @@ class LimitedLog:
         self._interval = interval
         self._once = OncePer(interval, capacity, share)
         self._left_out = 0
+        self._left_out_of: Counter[Hashable] = Counter()
         self._left_out_since = 0.0
 
     def log(
@@ -51,15 +60,29 @@ class LimitedLog:
         if key is None:
             key = object()
         due = self._once.due(key, now, owner)
-        if self._left_out and not 0 <= now - self._left_out_since < self._interval:
-            self._log.warning("%d more lines like the last ones were left out", self._left_out)
-            self._left_out = 0
+        self._report(now)
         if due:
             self._log.log(level, message, *args, exc_info=exc_info, extra={"fields": fields} if fields else None)
         elif key not in self._once:
             self._left_out_since = self._left_out_since if self._left_out else now
             self._left_out += 1
+            if owner is not None and (owner in self._left_out_of or len(self._left_out_of) < _OWNERS):
+                self._left_out_of[owner] += 1
         return due
+
+    def report_left_out(self) -> None:
+        """Write how many lines were left out in an interval that has ended."""
+        if self._left_out:
+            self._report(self._clock())
+
+    def _report(self, now: float) -> None:
+        if not self._left_out or 0 <= now - self._left_out_since < self._interval:
+            return
+        most = [f"{_short(owner)} {count}" for owner, count in self._left_out_of.most_common(_NAMED)]
+        whose = f" (most of them: {', '.join(most)})" if most else ""
+        self._log.warning("%d more lines like the last ones were left out%s", self._left_out, whose)
+        self._left_out = 0
+        self._left_out_of.clear()
 
     def warning(
         self,
@@ -71,3 +94,7 @@ class LimitedLog:
     ) -> bool:
         """As `log`, on that level."""
         return self.log(logging.WARNING, message, *args, key=key, owner=owner, fields=fields)
+
+
+def _short(owner: Hashable) -> str:
+    return printable(str(owner))[:_MAX_NAME]

@@ -22,7 +22,7 @@ from tink.apiserver.access import ADMIN, Authenticator
 from tink.apiserver.admission.warnings import limited
 from tink.apiserver.discovery import DocumentRequest, Documents
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http.audit import Audit
+from tink.apiserver.http.audit import Audit, Origin
 from tink.apiserver.http.callers import CALLER, Sessions, authenticate, authorize, in_whose_name, wanted
 from tink.apiserver.http.forms import accepted_form, formed
 from tink.apiserver.http.lists import ListResponses, list_head
@@ -55,8 +55,8 @@ from tink.apiserver.requests import (
     parse_version,
 )
 from tink.apiserver.resources import Registry, Resource, advice
-from tink.apiserver.store import StorageError, Store
-from tink.apiserver.write import SCALE, Result, Reviewer, Scales, Verbs, find_review
+from tink.apiserver.store import Event, StorageError, Store
+from tink.apiserver.write import ORIGIN, SCALE, Result, Reviewer, Scales, Verbs, find_review
 from tink.offload import offload, weight
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ BODY_SECONDS = 60.0
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _ROUTED = web.RequestKey("routed", tuple)
 """What the request is about, once that is known."""
+_ASKED = web.RequestKey("asked", Origin)
+"""Who asks for what: what this request writes is logged with it."""
 _QUIET = (404, 409, 410)
 """Answers that belong to normal work: not worth a line in the log."""
 
@@ -129,14 +131,14 @@ class Api:
             self._refused(request, error)
             return error_response(error)
         except web.HTTPRequestEntityTooLarge:
-            self.request_log.refused(request.method, request.path, f"the body is larger than {MAX_BODY} bytes")
+            self._log_refusal(request, f"the body is larger than {MAX_BODY} bytes")
             return error_response(errors.too_large_body(MAX_BODY))
         except StorageError as error:
             return error_response(errors.internal(str(error)))
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:
-            log.exception("%s %s: a fault of this server", request.method, request.path)
+            self.request_log.failed(request.method, request.path)
             return error_response(errors.internal("see the log of the API server"))
         finally:
             self.sessions.end()
@@ -150,7 +152,12 @@ class Api:
             action = wanted(request.method, path, parse_path(path), request.query)
             self._audit.refused(caller, request.remote or "?", action, for_log(error))
         elif error.code not in _QUIET:
-            self.request_log.refused(request.method, request.path, f"{error.code} {for_log(error)}")
+            self._log_refusal(request, f"{error.code} {for_log(error)}")
+
+    def _log_refusal(self, request: web.Request, what: str) -> None:
+        caller = request.get(CALLER)
+        owner = (caller.by or caller.name) if caller is not None else ""
+        self.request_log.refused(request.method, request.path, what, owner)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = _path(request)
@@ -164,9 +171,18 @@ class Api:
         target = parse_path(path)
         action = wanted(request.method, path, target, request.query)
         authorize(caller, action)
-        response = await self._authorized(request, path, target)
-        self._audit.answered(request, caller, action, response)
+        origin = request[_ASKED] = Origin.of(request, caller, action)
+        token = ORIGIN.set(origin)
+        try:
+            response = await self._authorized(request, path, target)
+        finally:
+            ORIGIN.reset(token)
+        self._audit.answered(origin, response)
         return response
+
+    def committed(self, event: Event) -> None:
+        """Log a change that is on the disk, whatever becomes of the request that it is of."""
+        self._audit.committed(event)
 
     async def _authorized(self, request: web.Request, path: str, target: Target | None) -> web.StreamResponse:
         document = self._document(request, path)
@@ -335,7 +351,9 @@ class Api:
         raw = await _sent(request)
         content = request.headers.get("Content-Type", "")
         body = await offload(weight(raw), decode, content, raw, strict=False) if raw else None
-        return DeleteOptions.of(request.query, body.value if body else None, request[CALLER])
+        options = DeleteOptions.of(request.query, body.value if body else None, request[CALLER])
+        request[_ASKED].dry_run = options.dry_run
+        return options
 
     async def _delete_collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
         options = ListOptions.of(request.query)
@@ -385,4 +403,6 @@ async def _sent(request: web.Request) -> bytes:
 
 def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:
     agent = request.headers.get("User-Agent", "")
-    return WriteOptions.of(request.query, kind, agent, apply=apply, caller=request[CALLER])
+    options = WriteOptions.of(request.query, kind, agent, apply=apply, caller=request[CALLER])
+    request[_ASKED].dry_run = options.dry_run
+    return options

@@ -1,95 +1,235 @@
-"""Who did what, in the log: a line for each write of a user, and for what he may not.
+"""The audit: a line in the log for each object that is written, and for what a caller may not do.
 
-    alice from 10.0.0.7: delete workflows.tinkerbell.org default/install: 200
+    alice from 10.0.0.7: delete workflows.tinkerbell.org default/install: deleted
+    alice from 10.0.0.7: patch hardware.tinkerbell.org default/m1: spec, metadata changed
+    alice from 10.0.0.7: patch hardware.tinkerbell.org default/m1: 200 (dry run)
     admin as bob from 127.0.0.1: ...
 
-Reads are not in it, nor is what our own components write: the journey and Events tell that. There are no bodies and no
-tokens in it. So many lines a minute at most, and of one user no more than a share: the log says how many were left out.
+A line about a write comes from the change on the disk, not from the request or its answer: it names the object that was
+written, and it is there although the client has hung up or the answer has failed. Such lines are never left out.
+Requests that wrote nothing (dry runs, repeated states) and refusals have lines of their own, of which there are so many
+a minute at most, and fewer of one user; what is left out is counted. A flood of them covers no write.
+
+Reads are not in the log. Of what our own components and the server itself write, statuses, Events and Leases are not:
+the journey and Events show those. There are no bodies and no tokens in the log.
 
 Each line has fields beside it: who (`user`, `by`, `address`) did what (`verb`, `resource`) to which object (`object`,
-and `workflow` where it is one), and with which `status`; `outcome` is refused where he may not.
+and `workflow` where it is one). `outcome` is created, changed, marked (for deletion), deleted or refused; `changed`
+names the parts of the object that differ. A request that wrote nothing has its `status` and, if it is one, `dry_run`.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
 
 import orjson
 from aiohttp import web
 
 from tink.apiserver.access import ADMIN, Action, Caller, Request
+from tink.apiserver.store import Event
 from tink.limits.log import LimitedLog
+from tink.schema import quote
 
 log = logging.getLogger(__name__)
 
-CAPACITY: Final = 1000
-SHARE: Final = 500
-"""Lines in a minute: in all, and of one user."""
+CAPACITY: Final = 300
+SHARE: Final = 100
+"""Lines in a minute about requests that wrote nothing, and as many about refusals: in all, and of one user."""
 _READS: Final = frozenset({"get", "list", "watch", "head", ""})
 _OURS: Final = "tinkedge"
-"""How our components call themselves (User-Agent)."""
+"""How our components call themselves (User-Agent), and how their roles begin."""
 _CREATED: Final = 201
 _LONG: Final = 64 << 10
-_WORKFLOWS: Final = ("tinkerbell.org", "workflows")
+_WORKFLOWS: Final = "tinkerbell.org/workflows"
 _QUESTIONS: Final = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
+_COMPARED: Final = 128 << 10
+"""Bytes of both states of an object up to which they are compared: this happens on the event loop."""
+_ROUTINE: Final = frozenset({"/events", "events.k8s.io/events", "coordination.k8s.io/leases"})
+"""What components write all the time."""
+_KEPT_BY_SERVER: Final = frozenset({"managedFields", "resourceVersion", "generation"})
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._@:/+-]+")
+_VERBS: Final = {"ADDED": "create", "MODIFIED": "update", "DELETED": "delete"}
+
+
+@dataclass(slots=True)
+class Origin:
+    """The request that a write comes from: who asks for what. `is_ours`: a component of ours asks for itself.
+
+    `dry_run` is what the options of the request say, and `writes` counts what it has written.
+    """
+
+    caller: Caller
+    address: str
+    action: Action | Request
+    is_ours: bool
+    dry_run: bool = False
+    writes: int = 0
+
+    @classmethod
+    def of(cls, request: web.Request, caller: Caller, action: Action | Request) -> Origin:
+        """Describe a request."""
+        return cls(caller, request.remote or "", action, _is_ours(caller, request))
 
 
 class Audit:
     """Writes the lines. `clock` gives seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = LimitedLog(log, clock, capacity=CAPACITY, share=SHARE)
+        self._idle = LimitedLog(log, clock, capacity=CAPACITY, share=SHARE)
+        self._refusals = LimitedLog(log, clock, capacity=CAPACITY, share=SHARE)
 
-    def answered(
-        self, request: web.Request, caller: Caller, action: Action | Request, response: web.StreamResponse
-    ) -> None:
-        """A request was answered."""
+    def committed(self, event: Event) -> None:
+        """Log a change that is on the disk."""
+        origin = event.origin if isinstance(event.origin, Origin) else None
+        if origin is not None:
+            origin.writes += 1
+        if origin is None or origin.is_ours:
+            if event.key.resource in _ROUTINE:
+                return
+            outcome, changed = _outcome(event)
+            if changed in (("status",), ("managedFields",)):
+                return
+        else:
+            outcome, changed = _outcome(event)
+        fields = _written(origin, event) | {"outcome": outcome}
+        said = "marked for deletion" if outcome == "marked" else outcome
+        if changed:
+            fields["changed"] = ", ".join(changed)
+            said = f"{fields['changed']} changed"
+        head = (_who(origin), fields["verb"], fields["resource"], fields["object"], said)
+        log.info("%s: %s %s %s: %s", *head, extra={"fields": fields})
+        for others in (self._idle, self._refusals):
+            others.report_left_out()
+
+    def answered(self, origin: Origin, response: web.StreamResponse) -> None:
+        """Log a request that was answered and has written nothing."""
+        action = origin.action
         if isinstance(action, Request) or action.verb in _READS or action.group in _QUESTIONS:
             return
-        if _is_ours(caller, request):
+        if origin.is_ours or origin.writes:
             return
         name = action.name or _created(response)
-        address = request.remote or ""
-        fields = _fields(caller, address, action, name) | {"status": response.status}
-        tried = " (dry run)" if "dryRun" in request.query else ""
-        self._log.log(
+        fields = _asked(origin, name) | {"status": response.status}
+        said = " (dry run)" if origin.dry_run else ", nothing changed"
+        self._idle.log(
             logging.INFO,
-            "%s from %s: %s %s %s%s: %d",
-            _who(caller),
-            address,
-            action.verb,
-            fields["resource"],
-            _place(action, name),
-            tried,
-            response.status,
-            owner=caller.name,
-            fields=fields | ({"dry_run": True} if tried else {}),
+            "%s: %s %s %s: %d%s",
+            *(_who(origin), action.verb, fields["resource"], _place(action, name), response.status, said),
+            owner=_actor(origin.caller),
+            fields=fields | ({"dry_run": True} if origin.dry_run else {}),
         )
 
     def refused(self, caller: Caller, address: str, wanted: Action | Request, why: str) -> None:
-        """A request was forbidden: the same once a minute."""
-        fields = _fields(caller, address, wanted, getattr(wanted, "name", "")) | {"outcome": "refused"}
-        line = "%s from %s: refused: %s"
-        self._log.log(logging.INFO, line, _who(caller), address, why, key=why, owner=caller.name, fields=fields)
+        """Log that a request was forbidden: the same once a minute."""
+        origin = Origin(caller, address, wanted, is_ours=False)
+        fields = _asked(origin, getattr(wanted, "name", "")) | {"outcome": "refused"}
+        actor = _actor(caller)
+        key = (actor, why)
+        self._refusals.log(logging.INFO, "%s: refused: %s", _who(origin), why, key=key, owner=actor, fields=fields)
 
 
-def _fields(caller: Caller, address: str, wanted: Action | Request, name: str) -> dict[str, object]:
-    """What a line says, by itself; what is empty is not there."""
-    said = {"user": caller.name, "by": caller.by, "address": address, "verb": wanted.verb}
-    if isinstance(wanted, Request):
-        return _given(said | {"path": wanted.path})
-    place = _place(wanted, name)
-    said |= {"resource": f"{wanted.combined}.{wanted.group}".rstrip("."), "object": place}
-    if name and (wanted.group, wanted.resource) == _WORKFLOWS:
+# --- who ----------------------------------------------------------------------------------------------------------
+
+
+def _is_ours(caller: Caller, request: web.Request) -> bool:
+    """Return whether a component of ours asks for itself: by its role, or with the token of this host's files."""
+    if caller.by:
+        return False
+    if caller != ADMIN:
+        return caller.role.startswith(f"{_OURS}-")
+    agent = request.headers.get("User-Agent", "").partition("/")[0]
+    return agent == _OURS and _is_loopback(request.remote or "")
+
+
+def _is_loopback(address: str) -> bool:
+    with suppress(ValueError):
+        return ip_address(address).is_loopback
+    return False
+
+
+def _actor(caller: Caller) -> str:
+    """Return who really calls: one who impersonates many has the share of one."""
+    return caller.by or caller.name
+
+
+def _who(origin: Origin | None) -> str:
+    if origin is None:
+        return "the API server"
+    caller = origin.caller
+    name = f"{_plain(caller.by)} as {_plain(caller.name)}" if caller.by else _plain(caller.name)
+    return f"{name} from {origin.address}"
+
+
+def _plain(name: str) -> str:
+    """Quote a name in which somebody could hide words of a line."""
+    return name if _PLAIN.fullmatch(name) else quote(name)
+
+
+# --- what ---------------------------------------------------------------------------------------------------------
+
+
+def _outcome(event: Event) -> tuple[str, tuple[str, ...]]:
+    """Tell what became of the object, and which parts of it differ: none are named where they were not compared."""
+    if event.type != "MODIFIED":
+        return ("created" if event.type == "ADDED" else "deleted"), ()
+    if len(event.body) + len(event.prior or b"") > _COMPARED:
+        return "changed", ()
+    before, after = event.before or {"metadata": {}}, event.object
+    if "deletionTimestamp" in after["metadata"] and "deletionTimestamp" not in before["metadata"]:
+        return "marked", ()
+    parts = [name for name in (before | after) if name != "metadata" and before.get(name) != after.get(name)]
+    if _meant(before["metadata"]) != _meant(after["metadata"]):
+        parts.append("metadata")
+    return "changed", tuple(parts or ["managedFields"])
+
+
+def _meant(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if name not in _KEPT_BY_SERVER}
+
+
+def _written(origin: Origin | None, event: Event) -> dict[str, Any]:
+    """The fields of a line about a write: the object is the one that was stored."""
+    group, _, plural = event.key.resource.rpartition("/")
+    action = origin.action if origin is not None else None
+    verb, resource = _VERBS[event.type], plural
+    if isinstance(action, Action):
+        verb = action.verb
+        if (action.group, action.resource) == (group, plural):
+            resource = action.combined
+    place = f"{event.key.namespace}/{event.key.name}".lstrip("/")
+    said = _caller(origin) | {"verb": verb, "resource": f"{resource}.{group}".rstrip("."), "object": place}
+    if event.key.resource == _WORKFLOWS:
         said["workflow"] = place
     return _given(said)
 
 
-def _given(fields: dict[str, str]) -> dict[str, object]:
+def _asked(origin: Origin, name: str) -> dict[str, Any]:
+    """The fields of a line about a request."""
+    wanted = origin.action
+    said = _caller(origin) | {"verb": wanted.verb}
+    if isinstance(wanted, Request):
+        return _given(said | {"path": wanted.path})
+    place = _place(wanted, name)
+    said |= {"resource": f"{wanted.combined}.{wanted.group}".rstrip("."), "object": place}
+    if name and f"{wanted.group}/{wanted.resource}" == _WORKFLOWS:
+        said["workflow"] = place
+    return _given(said)
+
+
+def _caller(origin: Origin | None) -> dict[str, str]:
+    if origin is None:
+        return {}
+    return {"user": origin.caller.name, "by": origin.caller.by, "address": origin.address}
+
+
+def _given(fields: dict[str, str]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
@@ -97,18 +237,8 @@ def _place(action: Action, name: str) -> str:
     return (f"{action.namespace}/{name}" if action.resource != "namespaces" else name).strip("/")
 
 
-def _is_ours(caller: Caller, request: web.Request) -> bool:
-    """Whether a component of ours asks, on this host or another."""
-    agent = request.headers.get("User-Agent", "").partition("/")[0]
-    return caller.role.startswith(f"{_OURS}-") or (caller == ADMIN and agent == _OURS)
-
-
-def _who(caller: Caller) -> str:
-    return f"{caller.by} as {caller.name}" if caller.by else caller.name
-
-
 def _created(response: web.StreamResponse) -> str:
-    """The name of what was created; "" where the answer is long, or in another form."""
+    """Return the name in the answer to a dry run; "" where the answer is long, or in another form."""
     body = response.body if isinstance(response, web.Response) and response.status == _CREATED else None
     if not isinstance(body, bytes) or len(body) > _LONG:
         return ""

@@ -16,10 +16,13 @@ from tink.schema import quote
 
 
 def accepted_form(request: web.Request, resource: Resource, *, many: bool = False, watch: bool = False) -> Accepted:
-    """Choose the media type and form of a response. Raises StatusError (406)."""
+    """Choose the media type and form of a response. Raises StatusError (406, 400)."""
     header = ",".join(request.headers.getall("Accept", ()))
     written = message_of(resource.api_version, resource.kind) is not None
-    return negotiate(header, protobuf=written, many=many, watch=watch)
+    accepted = negotiate(header, protobuf=written, many=many, watch=watch)
+    if accepted.form is Form.TABLE:
+        included(request)  # before the write that the table would show
+    return accepted
 
 
 def included(request: web.Request) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from ipaddress import IPv6Network, ip_address
 
 from tink.limits.log import LimitedLog
 
@@ -16,26 +17,49 @@ INTERVAL_SECONDS = 60.0
 """How long the same is not told again."""
 CAPACITY = 200
 """Most different lines in that time; of more it only says how many there were."""
+SHARE = 50
+"""Of these, lines about the requests of one user."""
 STRANGERS = 20
-"""As many about requests without a good token."""
+STRANGERS_SHARE = 5
+"""Lines about requests without a good token: in all, and from one address (of IPv6: one network of 64 bits)."""
+FAULTS = 10
+"""Stack traces of this server's own faults, which a client could cause again and again."""
+MAX_PATH = 500
+"""Characters of a path that are written."""
 
 
 class RequestLog:
     """Writes what is wrong with requests to a log. `clock` gives seconds."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = LimitedLog(log, clock, capacity=CAPACITY, interval=INTERVAL_SECONDS)
-        # Of their own: strangers must not crowd out what users are told of.
-        self._strangers = LimitedLog(log, clock, capacity=STRANGERS, interval=INTERVAL_SECONDS)
+        self._log = LimitedLog(log, clock, capacity=CAPACITY, interval=INTERVAL_SECONDS, share=SHARE)
+        # A budget of its own: strangers must not crowd out the lines about users.
+        self._strangers = LimitedLog(log, clock, capacity=STRANGERS, interval=INTERVAL_SECONDS, share=STRANGERS_SHARE)
+        self._faults = LimitedLog(log, clock, capacity=FAULTS, interval=INTERVAL_SECONDS)
 
-    def refused(self, method: str, path: str, what: str) -> None:
-        """Write one line, unless the same was written within the last minute."""
-        self._log.log(logging.INFO, "%s %s: %s", method, path, what, key=(method, path, what))
+    def refused(self, method: str, path: str, what: str, user: str = "") -> None:
+        """Write one line about a request of `user`, unless the same was written within the last minute."""
+        path = path[:MAX_PATH]
+        self._log.log(logging.INFO, "%s %s: %s", method, path, what, key=(method, path, what), owner=user or None)
+
+    def failed(self, method: str, path: str) -> None:
+        """Write the stack trace of the exception that is being handled: a fault of this server."""
+        self._faults.log(logging.ERROR, "%s %s: a fault of this server", method, path[:MAX_PATH], exc_info=True)
 
     def unauthorized(self, address: str, message: str) -> None:
         """Somebody has no token, or a wrong one: a line for each address now and then."""
         what = message.removeprefix("Unauthorized").removeprefix(": ") or "no token, or one that is not known"
-        self._strangers.log(logging.INFO, "%s: 401 Unauthorized: %s", address, what, key=(address, what))
+        line = "%s: 401 Unauthorized: %s"
+        self._strangers.log(logging.INFO, line, address, what, key=(address, what), owner=_network(address))
+
+
+def _network(address: str) -> str:
+    """Return what a stranger has for himself: an IPv4 address, or 64 bits of IPv6."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    return address if found.version == 4 else str(IPv6Network((int(found) >> 64 << 64, 64)))
 
 
 class NotHttp(logging.Filter):

@@ -214,14 +214,20 @@ class DeleteOptions:
 
     @staticmethod
     def of(query: MultiMapping[str], body: Any, caller: Caller = ADMIN) -> DeleteOptions:
-        """Read the body of a delete or, without one, its query. Raises StatusError (400, 422)."""
-        if body is None:
+        """Read the body of a delete or, without one, its query. Raises StatusError (400, 422).
+
+        kube-apiserver passes the query over where there is a body (endpoints/handlers/delete.go). A query that asks to
+        do less than the body (a dry run, keeping the dependents) is refused instead.
+        """
+        if body is not None:
+            _check_types(body)
+            _check_agreement(query, body)
+        else:
             body = {name: query[name] for name in ("propagationPolicy",) if query.get(name)}
             if "orphanDependents" in query:
                 body["orphanDependents"] = parse_bool(query["orphanDependents"])
             body["dryRun"] = query.getall("dryRun", [])
             parse_number(query.get("gracePeriodSeconds", ""))
-        _check_types(body)
         policy, orphan, dry_run = body.get("propagationPolicy"), body.get("orphanDependents"), body.get("dryRun") or []
         wrong: list[FieldError] = []
         if policy is not None and orphan is not None:
@@ -248,6 +254,22 @@ class DeleteOptions:
         if self.policy:
             made["propagationPolicy"] = self.policy
         return made | ({"dryRun": ["All"]} if self.dry_run else {})
+
+
+def _check_agreement(query: MultiMapping[str], body: dict[str, Any]) -> None:
+    """Check that a delete does not more by its body than its query allows. Raises StatusError (400)."""
+    orphans = body.get("orphanDependents") or body.get("propagationPolicy") == "Orphan"
+    given = (
+        ("dryRun", any(query.getall("dryRun", [])), bool(body.get("dryRun"))),
+        ("propagationPolicy", query.get("propagationPolicy") == "Orphan", orphans),
+        ("orphanDependents", parse_bool(query.get("orphanDependents", "")), orphans),
+    )
+    for name, in_query, in_body in given:
+        if in_query and not in_body:
+            raise errors.bad_request(
+                f"{name}: the query of this DELETE says {quote(query[name])}, its body does not, and the body of a "
+                f"DELETE is what counts: set {name} in the body, or send no body"
+            )
 
 
 _DELETE_TYPES: dict[str, tuple[type, str]] = {

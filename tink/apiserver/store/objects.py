@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -48,13 +48,17 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Event:
-    """One change that is on the disk: type ADDED, MODIFIED or DELETED. `prior` is the state before."""
+    """One change that is on the disk: type ADDED, MODIFIED or DELETED. `prior` is the state before.
+
+    `origin` is that of the `Write`; an event that is read from the history has none.
+    """
 
     version: int
     key: Key
     type: str
     body: bytes
     prior: bytes | None
+    origin: object = field(default=None, compare=False, repr=False)
 
     @cached_property
     def object(self) -> dict[str, Any]:
@@ -70,13 +74,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A change to make: `expected` is the version that the object must be at, 0 when it must not exist."""
+    """A change to make: `expected` is the version that the object must be at, 0 when it must not exist.
+
+    `origin` is handed on to the `Event`: it says who asked, and means nothing to the store.
+    """
 
     key: Key
     version: int
     body: bytes
     expected: int
     delete: bool = False
+    origin: object = None
 
 
 class Owned(NamedTuple):

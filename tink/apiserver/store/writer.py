@@ -87,7 +87,7 @@ class Writer:
         )
         if OWNERS_MARK in change.body or (prior is not None and OWNERS_MARK in prior):
             self._own(change, prior)
-        return Event(change.version, key, kind, change.body, prior)
+        return Event(change.version, key, kind, change.body, prior, change.origin)
 
     def _own(self, change: Write, prior: bytes | None) -> None:
         before = owner_uids(prior) if prior is not None else set()

@@ -5,6 +5,7 @@ make it. `pipeline` takes it to the store by the steps of `strategy` (creating o
 `admission` (webhooks) and `persistence`. `deletion` and `propagation` say what becomes of what is deleted.
 """
 
+from tink.apiserver.write.persistence import ORIGIN
 from tink.apiserver.write.pipeline import AdmitCreate, add_nothing
 from tink.apiserver.write.propagation import FOREGROUND, ORPHAN
 from tink.apiserver.write.reviews import REVIEWS, Reviewer, find_review
@@ -14,6 +15,7 @@ from tink.apiserver.write.verbs import Verbs
 
 __all__ = [
     "FOREGROUND",
+    "ORIGIN",
     "ORPHAN",
     "REVIEWS",
     "SCALE",

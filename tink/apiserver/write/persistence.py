@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+from typing import Final
+
 from tink.apiserver import conversion, errors
 from tink.apiserver.requests import Target
 from tink.apiserver.resources import Resource
@@ -10,6 +13,10 @@ from tink.schema import Raw
 
 MAX_STORED_BYTES = 6 << 20
 """Bytes of an object as it is stored: twice what can be sent. (etcd, where Kubernetes stores them, takes 1.5 MiB.)"""
+
+ORIGIN: Final[ContextVar[object]] = ContextVar("origin", default=None)
+"""The request that the running task answers. It goes with each write to the store and from there, when the change is on
+the disk, to the audit: no way of a write can forget it. None: the server itself writes."""
 
 
 class Persistence:
@@ -47,7 +54,7 @@ class Persistence:
         if len(body) > MAX_STORED_BYTES:  # step by step, perhaps
             why = f"it would be stored with {len(body)} bytes, managedFields included; the limit is {MAX_STORED_BYTES}"
             raise errors.too_large_object(resource.group, resource.plural, key.name, why)
-        await self._store.write(Write(key, version, body, expected))
+        await self._store.write(Write(key, version, body, expected, origin=ORIGIN.get()))
         return await self._answer(resource, Stored(key.namespace, key.name, version, body), new, converted)
 
     @staticmethod
@@ -60,7 +67,7 @@ class Persistence:
         converted = await conversion.as_stored(resource, last)
         version = self._store.next_version()
         body = conversion.with_version(converted, version)
-        await self._store.write(Write(key, version, body, expected, delete=True))
+        await self._store.write(Write(key, version, body, expected, delete=True, origin=ORIGIN.get()))
 
 
 def key_of(resource: Resource, target: Target) -> Key:

@@ -68,6 +68,9 @@ class Verbs:
     async def _create_named(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         new = submitted.object_of(resource, target.namespace, body.value)
         fields = new["metadata"]
+        if target.name:
+            # kube-apiserver creates what the body names, whatever the path says: rights and logs are about the path.
+            submitted.check_name(fields, target.name)
         if (fields.pop("resourceVersion", None) or "").strip("0").isdigit():
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
         if fields.get("name") or not fields.get("generateName"):

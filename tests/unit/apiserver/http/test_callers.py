@@ -1,11 +1,8 @@
-"""Users at the API: what each may, what they are told, what becomes of what they have open, and what the log says."""
+"""Users at the API: what each may, what they are told, and what becomes of what they have open."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +10,12 @@ import aiohttp
 import pytest
 
 from tests.unit.apiserver.conftest import GROUP, MERGE, Client, Start
-from tink.apiserver import USERS_FILE, change_role, issue_token, revoke_token
+from tests.unit.apiserver.http.conftest import SECRETS, WORKFLOW, WORKFLOWS, User
+from tink.apiserver import USERS_FILE, change_role, revoke_token
 from tink.apiserver.access import Action, Request
 from tink.apiserver.http.callers import wanted
 from tink.apiserver.requests import parse_path
 
-WORKFLOWS = f"{GROUP}/namespaces/default/workflows"
-WORKFLOW = {"metadata": {"name": "x"}, "spec": {"hardwareRef": {"name": "m"}, "templateRef": {"name": "t"}}}
-SECRETS = "/api/v1/namespaces/default/secrets"
 APPLY = "application/apply-patch+yaml"
 SELF = "/apis/authorization.k8s.io/v1"
 WRITES: list[tuple[str, str, Any, dict[str, Any]]] = [
@@ -45,26 +40,6 @@ WRITES: list[tuple[str, str, Any, dict[str, Any]]] = [
     ("POST", "/apis", {}, {}),
     ("OPTIONS", WORKFLOWS, None, {}),
 ]
-User = Callable[..., str]
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> User:
-    """Hand out a token."""
-
-    def token(name: str, role: str, *namespaces: str, days: float = 1) -> str:
-        now = datetime.now(UTC)
-        return issue_token(tmp_path / "state", name, role, namespaces, now, now + timedelta(days=days))[1]
-
-    return token
-
-
-@pytest.fixture
-async def some(api: Client) -> Client:
-    """With a Workflow and a Secret."""
-    assert (await api("POST", WORKFLOWS, WORKFLOW)).status == 201
-    assert (await api("POST", SECRETS, {"metadata": {"name": "s"}, "stringData": {"a": "hunter2"}})).status == 201
-    return api
 
 
 # --- what a request is about
@@ -280,71 +255,6 @@ async def test_users_and_their_tokens_are_there_after_a_restart(start: Start, tm
     await server.stop()
     _, client = await start()
     assert (await client("GET", "/api/v1/events", token=token)).status == 200
-
-
-# --- the log
-
-
-async def test_log_says_who_wrote_what_and_who_was_refused_and_has_no_token(
-    some: Client, user: User, caplog: pytest.LogCaptureFixture
-) -> None:
-    token = user("alice", "edit")
-    viewer = user("bob", "view")
-    with caplog.at_level(logging.INFO):
-        await some.merge(f"{WORKFLOWS}/x", {"metadata": {"labels": {"a": "SECRET"}}}, token=token)
-        await some("DELETE", f"{WORKFLOWS}/x", token=token, dryRun="All")
-        await some("GET", WORKFLOWS, token=token)
-        for _ in range(3):
-            await some("DELETE", f"{WORKFLOWS}/x", token=viewer)
-            await some("GET", f"{WORKFLOWS}/x", token=token[:-1])
-    lines = [record.getMessage() for record in caplog.records]
-    assert [line for line in lines if line.startswith(("alice", "bob", "127.0.0.1"))] == [
-        "alice from 127.0.0.1: patch workflows.tinkerbell.org default/x: 200",
-        "alice from 127.0.0.1: delete workflows.tinkerbell.org default/x (dry run): 200",
-        'bob from 127.0.0.1: refused: workflows.tinkerbell.org "x" is forbidden: User "bob" cannot delete resource '
-        '"workflows" in API group "tinkerbell.org" in the namespace "default"',
-        "127.0.0.1: 401 Unauthorized: no token, or one that is not known",
-    ]
-    for secret in (token.rpartition(".")[2], viewer.rpartition(".")[2], some.token, "SECRET"):
-        assert secret not in caplog.text
-
-
-async def test_log_has_in_fields_who_did_what_to_which_object(
-    some: Client, user: User, caplog: pytest.LogCaptureFixture
-) -> None:
-    editor, viewer = user("alice", "edit"), user("bob", "view")
-    with caplog.at_level(logging.INFO):
-        await some.merge(f"{WORKFLOWS}/x", {"metadata": {"labels": {"a": "b"}}}, token=editor, dryRun="All")
-        await some("DELETE", f"{WORKFLOWS}/x", token=viewer)
-        await some("DELETE", "/version", token=viewer)
-    told = [record.__dict__["fields"] for record in caplog.records if getattr(record, "fields", None)]
-    place = {"address": "127.0.0.1", "resource": "workflows.tinkerbell.org", "object": "default/x"}
-    assert told == [
-        {"user": "alice", "verb": "patch", "workflow": "default/x", "status": 200, "dry_run": True} | place,
-        {"user": "bob", "verb": "delete", "workflow": "default/x", "outcome": "refused"} | place,
-        {"user": "bob", "verb": "delete", "path": "/version", "address": "127.0.0.1", "outcome": "refused"},
-    ]
-
-
-async def test_log_says_what_was_created(some: Client, user: User, caplog: pytest.LogCaptureFixture) -> None:
-    token = user("alice", "edit")
-    with caplog.at_level(logging.INFO):
-        new = {**WORKFLOW, "metadata": {"generateName": "many-"}}
-        name = (await some("POST", WORKFLOWS, new, token=token)).json["metadata"]["name"]
-    assert f"alice from 127.0.0.1: create workflows.tinkerbell.org default/{name}: 201" in caplog.text
-
-
-async def test_components_do_not_fill_the_log(some: Client, user: User, caplog: pytest.LogCaptureFixture) -> None:
-    headers = {"Authorization": f"Bearer {some.token}"}
-    server = user("rack-7", "tinkedge-server")
-    with caplog.at_level(logging.INFO):
-        assert (await some.merge(f"{WORKFLOWS}/x/status", {"status": {"state": "Pending"}}, token=server)).status == 200
-        for agent in ("tinkedge", "kubectl/v1.32.4"):
-            async with some._session.delete(WORKFLOWS, headers={**headers, "User-Agent": agent}) as answer:
-                assert answer.status == 200
-    assert [line for line in caplog.messages if line.startswith(("admin", "rack-7"))] == [
-        "admin from 127.0.0.1: deletecollection workflows.tinkerbell.org default: 200"
-    ]
 
 
 # --- versions that are known and not served

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from tests.unit.apiserver.conftest import Client
-from tink.apiserver.http.request_log import CAPACITY, INTERVAL_SECONDS, NotHttp, RequestLog
+from tink.apiserver.http.request_log import (
+    CAPACITY,
+    FAULTS,
+    INTERVAL_SECONDS,
+    SHARE,
+    STRANGERS_SHARE,
+    NotHttp,
+    RequestLog,
+)
 
 LOG = logging.getLogger("tests.refusals")
 
@@ -53,3 +61,25 @@ async def test_repeated_bad_request_is_one_line(bare: Client, caplog: pytest.Log
     for _ in range(5):
         assert (await bare("GET", "/api/v1/secrets?limit=x")).status == 400
     assert sum("strconv.ParseInt" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_paths_that_one_user_makes_up_leave_room_for_the_lines_about_others(told: Any) -> None:
+    requests = RequestLog(LOG, lambda: 0.0)
+    for number in range(CAPACITY * 3):
+        requests.refused("GET", f"/{number}", "400 no", "mallory")
+        requests.unauthorized(f"2001:db8::{number:x}", "Unauthorized")
+    requests.refused("GET", "/" + "x" * 9000, "400 no", "alice")
+    requests.unauthorized("::1", "Unauthorized")
+    assert len(told()) == SHARE + STRANGERS_SHARE + 2
+    assert [line[:30] for line in told()[-2:]] == ["GET /" + "x" * 25, "::1: 401 Unauthorized: no toke"]
+    assert max(map(len, told())) < 600
+
+
+def test_fault_that_is_caused_again_and_again_leaves_few_stack_traces(told: Any) -> None:
+    requests = RequestLog(LOG, lambda: 0.0)
+    for number in range(100):
+        try:
+            raise ValueError(number)
+        except ValueError:
+            requests.failed("GET", f"/{number}")
+    assert len(told()) == FAULTS

@@ -1,0 +1,291 @@
+"""The audit: one line for each object that was written, with its real name, whatever the request says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unit.apiserver.conftest import GROUP, MERGE, Client
+from tests.unit.apiserver.http.conftest import SECRETS, WORKFLOW, WORKFLOWS, User
+
+HARDWARE = f"{GROUP}/namespaces/default/hardware"
+MACHINE = {"metadata": {"name": "m"}, "spec": {}}
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+Lines = Callable[[], list[str]]
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Lines:
+    """Give the lines of the audit, without the address."""
+    caplog.set_level(logging.INFO)
+
+    def found() -> list[str]:
+        said = [record.getMessage() for record in caplog.records if record.name == "tink.apiserver.http.audit"]
+        return [line.replace(" from 127.0.0.1", "") for line in said]
+
+    return found
+
+
+def _fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [record.__dict__["fields"] for record in caplog.records if getattr(record, "fields", None)]
+
+
+# --- each write has a line with what was written
+
+
+async def test_log_says_who_wrote_what_and_who_was_refused_and_has_no_token(
+    some: Client, user: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = user("alice", "edit")
+    viewer = user("bob", "view")
+    with caplog.at_level(logging.INFO):
+        await some.merge(f"{WORKFLOWS}/x", {"metadata": {"labels": {"a": "SECRET"}}}, token=token)
+        await some("DELETE", f"{WORKFLOWS}/x", token=token, dryRun="All")
+        await some("GET", WORKFLOWS, token=token)
+        for _ in range(3):
+            await some("DELETE", f"{WORKFLOWS}/x", token=viewer)
+            await some("GET", f"{WORKFLOWS}/x", token=token[:-1])
+    found = [record.getMessage() for record in caplog.records]
+    assert [line for line in found if line.startswith(("alice", "bob", "127.0.0.1"))] == [
+        "alice from 127.0.0.1: patch workflows.tinkerbell.org default/x: metadata changed",
+        "alice from 127.0.0.1: delete workflows.tinkerbell.org default/x: 200 (dry run)",
+        'bob from 127.0.0.1: refused: workflows.tinkerbell.org "x" is forbidden: User "bob" cannot delete resource '
+        '"workflows" in API group "tinkerbell.org" in the namespace "default"',
+        "127.0.0.1: 401 Unauthorized: no token, or one that is not known",
+    ]
+    for secret in (token.rpartition(".")[2], viewer.rpartition(".")[2], some.token, "SECRET"):
+        assert secret not in caplog.text
+
+
+async def test_fields_say_who_did_what_to_which_object(
+    some: Client, user: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    editor, viewer = user("alice", "edit"), user("bob", "view")
+    with caplog.at_level(logging.INFO):
+        await some.merge(f"{WORKFLOWS}/x", {"metadata": {"labels": {"a": "b"}}}, token=editor)
+        await some.merge(f"{WORKFLOWS}/x", {"metadata": {"labels": {"a": "c"}}}, token=editor, dryRun="All")
+        await some("DELETE", f"{WORKFLOWS}/x", token=viewer)
+        await some("DELETE", "/version", token=viewer)
+    place = {"address": "127.0.0.1", "resource": "workflows.tinkerbell.org", "object": "default/x"}
+    assert _fields(caplog) == [
+        {"user": "alice", "verb": "patch", "workflow": "default/x", "outcome": "changed", "changed": "metadata"}
+        | place,
+        {"user": "alice", "verb": "patch", "workflow": "default/x", "status": 200, "dry_run": True} | place,
+        {"user": "bob", "verb": "delete", "workflow": "default/x", "outcome": "refused"} | place,
+        {"user": "bob", "verb": "delete", "path": "/version", "address": "127.0.0.1", "outcome": "refused"},
+    ]
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/yaml", TABLE])
+async def test_generated_name_is_logged_in_whatever_form_the_answer_is(
+    some: Client, user: User, lines: Lines, accept: str
+) -> None:
+    token = user("alice", "edit")
+    new = {**WORKFLOW, "metadata": {"generateName": "many-"}}
+    assert (await some("POST", WORKFLOWS, new, token=token, accept=accept)).status == 201
+    name = (await some("GET", WORKFLOWS)).json["items"][0]["metadata"]["name"]
+    assert name.startswith("many-")
+    assert lines() == [f"alice: create workflows.tinkerbell.org default/{name}: created"]
+
+
+@pytest.mark.parametrize("metadata", [{"name": "evil"}, {"generateName": "evil-"}, {}])
+async def test_post_to_an_objects_path_with_another_name_is_refused(
+    some: Client, user: User, lines: Lines, metadata: dict[str, str]
+) -> None:
+    token = user("alice", "edit")
+    answer = await some("POST", f"{WORKFLOWS}/innocent", {**WORKFLOW, "metadata": metadata}, token=token)
+    assert answer.status == 400
+    assert "the name of the object" in answer.json["message"]
+    assert [each["metadata"]["name"] for each in (await some("GET", WORKFLOWS)).json["items"]] == ["x"]
+    assert lines() == []
+    other = {**WORKFLOW, "metadata": {"name": "innocent", "namespace": "other"}}
+    assert (await some("POST", f"{WORKFLOWS}/innocent", other, token=token)).status == 400
+    same = {**WORKFLOW, "metadata": {"name": "innocent"}}
+    assert (await some("POST", f"{WORKFLOWS}/innocent", same, token=token)).status == 201
+    assert lines() == ["alice: create workflows.tinkerbell.org default/innocent: created"]
+
+
+async def test_each_object_of_a_deletecollection_has_a_line(some: Client, user: User, lines: Lines) -> None:
+    token = user("alice", "edit")
+    held = {**WORKFLOW, "metadata": {"name": "y", "finalizers": ["example.org/hold"]}}
+    assert (await some("POST", WORKFLOWS, held)).status == 201
+    assert (await some("DELETE", WORKFLOWS, token=token)).status == 200
+    assert lines()[1:] == [
+        "alice: deletecollection workflows.tinkerbell.org default/x: deleted",
+        "alice: deletecollection workflows.tinkerbell.org default/y: marked for deletion",
+    ]
+
+
+async def test_write_whose_client_has_hung_up_has_a_line(some: Client, user: User, lines: Lines) -> None:
+    """The server cancels the handler of a client that goes away; what is on its way to the disk gets there."""
+    token = user("alice", "edit")
+    body = json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hit"}}).encode()
+    for number in range(20):
+        named = body.replace(b"hit", b"hit-%d" % number)
+        asked = asyncio.create_task(some("POST", SECRETS, named, token=token))
+        for _ in range(number):
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.wait([asked])
+    stored = await _settled(some)
+    assert sorted(line.split()[3] for line in lines()) == sorted(f"default/{name}:" for name in stored)
+
+
+async def _settled(client: Client) -> list[str]:
+    """Give the names of the Secrets when nothing that was begun is under way any more."""
+    await client("POST", SECRETS, {"metadata": {"name": "last"}})
+    while True:
+        before = [each["metadata"]["name"] for each in (await client("GET", SECRETS)).json["items"]]
+        await asyncio.sleep(0.05)
+        after = [each["metadata"]["name"] for each in (await client("GET", SECRETS)).json["items"]]
+        if before == after:
+            return [name for name in after if name != "s"]
+
+
+async def test_wrong_form_of_the_answer_is_refused_before_the_write(some: Client, user: User, lines: Lines) -> None:
+    token = user("alice", "edit")
+    new = {**WORKFLOW, "metadata": {"name": "unseen"}}
+    answer = await some("POST", WORKFLOWS, new, token=token, accept=TABLE, includeObject="Everything")
+    assert answer.status == 400
+    assert (await some("GET", f"{WORKFLOWS}/unseen")).status == 404
+    assert lines() == []
+
+
+# --- dry runs
+
+
+async def test_delete_whose_query_and_body_differ_about_a_dry_run_is_refused(
+    some: Client, user: User, lines: Lines
+) -> None:
+    """Kubernetes reads the query of a DELETE only when it has no body: `?dryRun=All` would be passed over."""
+    token = user("alice", "edit")
+    for path in (f"{WORKFLOWS}/x", WORKFLOWS):
+        for body in ({}, {"dryRun": []}, {"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": None}):
+            answer = await some("DELETE", path, body, token=token, dryRun="All")
+            assert answer.status == 400
+            assert "dryRun" in answer.json["message"]
+    assert (await some("GET", f"{WORKFLOWS}/x")).status == 200
+    assert lines() == []
+
+
+async def test_delete_whose_query_keeps_dependents_and_whose_body_does_not_is_refused(some: Client) -> None:
+    for query in ({"propagationPolicy": "Orphan"}, {"orphanDependents": "true"}):
+        answer = await some("DELETE", f"{WORKFLOWS}/x", {}, **query)
+        assert answer.status == 400
+        assert next(iter(query)) in answer.json["message"]
+        assert (
+            await some("DELETE", f"{WORKFLOWS}/x", {"propagationPolicy": "Orphan", "dryRun": ["All"]}, **query)
+        ).status == 200
+    assert (await some("DELETE", f"{WORKFLOWS}/x", {}, propagationPolicy="Background")).status == 200
+
+
+async def test_dry_run_in_the_body_of_a_delete_is_logged_as_one(some: Client, user: User, lines: Lines) -> None:
+    token = user("alice", "edit")
+    for path in (f"{WORKFLOWS}/x", WORKFLOWS):
+        for query in ({}, {"dryRun": "All"}):
+            assert (await some("DELETE", path, {"dryRun": ["All"]}, token=token, **query)).status == 200
+    assert (await some("DELETE", f"{WORKFLOWS}/x", token=token)).status == 200
+    assert lines() == [
+        *["alice: delete workflows.tinkerbell.org default/x: 200 (dry run)"] * 2,
+        *["alice: deletecollection workflows.tinkerbell.org default: 200 (dry run)"] * 2,
+        "alice: delete workflows.tinkerbell.org default/x: deleted",
+    ]
+
+
+async def test_write_that_changes_nothing_says_so(some: Client, user: User, lines: Lines) -> None:
+    token = user("alice", "edit")
+    assert (await some.merge(f"{WORKFLOWS}/x", {}, token=token)).status == 200
+    assert lines() == ["alice: patch workflows.tinkerbell.org default/x: 200, nothing changed"]
+
+
+async def test_no_flood_of_dry_runs_and_refusals_covers_a_write(some: Client, user: User, lines: Lines) -> None:
+    token = user("alice", "edit")
+    for number in range(560):
+        await some.merge(f"{WORKFLOWS}/x", {"metadata": {"labels": {"a": str(number)}}}, token=token, dryRun="All")
+        if number % 4 == 0:
+            await some("DELETE", f"{HARDWARE}/m{number}/status", token=token)
+            await some("DELETE", f"/api/v1/namespaces/n{number}", token=token)
+    await some.merge(f"{WORKFLOWS}/x", {"metadata": {"labels": {"a": "b"}}}, token=token)
+    await some("DELETE", f"{WORKFLOWS}/x", token=token)
+    assert lines()[-2:] == [
+        "alice: patch workflows.tinkerbell.org default/x: metadata changed",
+        "alice: delete workflows.tinkerbell.org default/x: deleted",
+    ]
+    assert len(lines()) < 300
+
+
+# --- components
+
+
+async def test_status_that_components_write_is_not_in_the_log(some: Client, user: User, lines: Lines) -> None:
+    server = user("rack-7", "tinkedge-server")
+    status = {"status": {"state": "Pending"}}
+    assert (await some.merge(f"{WORKFLOWS}/x/status", status, token=server)).status == 200
+    assert await _ours(some, "PATCH", f"{WORKFLOWS}/x/status", {"status": {"state": "Running"}}) == 200
+    event = {"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}}
+    assert await _ours(some, "POST", "/api/v1/namespaces/default/events", event) == 201
+    assert lines() == []
+
+
+async def test_what_is_desired_is_in_the_log_with_a_components_token_too(
+    some: Client, user: User, lines: Lines
+) -> None:
+    server = user("rack-7", "tinkedge-server")
+    assert (await some("POST", HARDWARE, MACHINE)).status == 201
+    script = {"spec": {"ipxe": {"inline": "#!ipxe\nchain http://203.0.113.9/"}}}
+    assert (await some.merge(f"{HARDWARE}/m", script, token=server)).status == 200
+    note = {"metadata": {"annotations": {"tinkerbell.org/agent-id": "other"}}}
+    assert (await some.merge(f"{HARDWARE}/m", note, token=server)).status == 200
+    assert await _ours(some, "DELETE", f"{WORKFLOWS}/x") == 200
+    assert lines()[1:] == [
+        "rack-7: patch hardware.tinkerbell.org default/m: spec changed",
+        "rack-7: patch hardware.tinkerbell.org default/m: metadata changed",
+        "admin: delete workflows.tinkerbell.org default/x: deleted",
+    ]
+
+
+async def test_who_impersonates_a_component_is_in_the_log(some: Client, user: User, lines: Lines) -> None:
+    assert (await some("GET", f"{WORKFLOWS}/x", token=user("rack-7", "tinkedge-server"))).status == 200
+    status = {"status": {"state": "Running"}}
+    assert await _ours(some, "PATCH", f"{WORKFLOWS}/x/status", status, {"Impersonate-User": "rack-7"}) == 200
+    assert lines() == ["admin as rack-7: patch workflows/status.tinkerbell.org default/x: status changed"]
+
+
+async def test_name_that_imitates_a_line_is_quoted(some: Client, lines: Lines) -> None:
+    name = "alice: delete workflows.tinkerbell.org default/x: deleted\nbob"
+    headers = {"Impersonate-User": "alice: delete workflows x: deleted", "Impersonate-Group": "system:masters"}
+    assert name not in headers["Impersonate-User"]
+    assert await _ours(some, "DELETE", f"{WORKFLOWS}/x", None, headers) == 200
+    assert lines() == [
+        'admin as "alice: delete workflows x: deleted": delete workflows.tinkerbell.org default/x: deleted'
+    ]
+
+
+async def test_what_garbage_collection_deletes_has_a_line(some: Client, lines: Lines) -> None:
+    owner = (await some("GET", f"{WORKFLOWS}/x")).json
+    mine = {"apiVersion": owner["apiVersion"], "kind": "Workflow", "name": "x", "uid": owner["metadata"]["uid"]}
+    held = {**WORKFLOW, "metadata": {"name": "y", "ownerReferences": [mine]}}
+    assert (await some("POST", WORKFLOWS, held)).status == 201
+    async with some.watch(WORKFLOWS) as watch:
+        assert (await some("DELETE", f"{WORKFLOWS}/x")).status == 200
+        while await watch.next() is not None:
+            if len(lines()) > 2:
+                break
+    assert lines()[1:] == [
+        "admin: delete workflows.tinkerbell.org default/x: deleted",
+        "the API server: delete workflows.tinkerbell.org default/y: deleted",
+    ]
+
+
+async def _ours(client: Client, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> int:
+    """Ask as a component on this host does."""
+    own = {"Authorization": f"Bearer {client.token}", "User-Agent": "tinkedge", "Content-Type": MERGE}
+    if method == "POST":
+        own["Content-Type"] = "application/json"
+    async with client._session.request(method, path, json=body, headers=own | (headers or {})) as answer:
+        return answer.status
