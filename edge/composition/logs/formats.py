@@ -18,6 +18,7 @@ from tink.printable import escaped
 PRIORITIES: Final = ("<7>", "<7>", "<6>", "<4>", "<3>", "<2>")
 """Those of syslog, by a tenth of the level: debug, info, warning, err, crit."""
 
+_INDENT: Final = "    "
 _NO_FIELDS: Final[dict[str, Any]] = {}
 
 
@@ -73,14 +74,15 @@ class JsonFormatter(logging.Formatter):
 
 
 def lines_of(record: logging.LogRecord, form: logging.Formatter) -> list[str]:
-    """Logger and message in one line, then those of an exception and a stack."""
-    message = record.getMessage()
-    lines = [f"{record.name}: {escaped(message)}"]
-    if record.exc_info:
-        lines += form.formatException(record.exc_info).splitlines()
+    """Return logger and message in one line, then the lines of an exception and a stack, indented.
+
+    The text of an exception may be made of what a client sent: without the indent, a line break in it forges a line.
+    """
+    traces = [form.formatException(record.exc_info)] if record.exc_info else []
     if record.stack_info:
-        lines += record.stack_info.splitlines()
-    return lines
+        traces.append(record.stack_info)
+    rest = [_INDENT + escaped(line) for trace in traces for line in trace.splitlines()]
+    return [f"{record.name}: {escaped(record.getMessage())}", *rest]
 
 
 def _safe(value: Any) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from edge.composition.logs import set_up, writer
+from edge.composition.logs.formats import JournalFormatter, TextFormatter
 from edge.composition.logs.journal import JournalWriter
 from edge.composition.logs.writer import StreamWriter
 from edge.journey.events import Outcome, Step
@@ -54,6 +55,22 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     captured = capsys.readouterr()
     assert captured.out == ""
     return [json.loads(line) for line in captured.err.splitlines()]
+
+
+@pytest.mark.parametrize("prefix", ["", "<3>"])
+def test_no_text_of_an_exception_forges_a_line_or_moves_the_cursor(prefix: str) -> None:
+    forged = "tink.apiserver.http.audit: alice from 10.0.0.7: delete hardware.tinkerbell.org default/m1: deleted"
+    try:
+        raise ValueError(f"no such name: x\n{forged}\u2028{forged}\x0b{forged}\x1b[2J")
+    except ValueError:
+        error = sys.exc_info()
+    record = logging.LogRecord("edge.http", logging.ERROR, "f", 1, "failed for %s", (f"m\n{forged}",), error)
+    form = JournalFormatter() if prefix else TextFormatter()
+    first, *rest = form.format(record).split("\n")
+    assert first.endswith(f"edge.http: failed for m\\n{forged}")
+    assert {line.removeprefix(prefix)[:4] for line in rest} == {"    "}
+    assert sum(line.removeprefix(prefix).startswith(f"    {forged}") for line in rest) == 3
+    assert all(line.isprintable() for line in rest)
 
 
 def test_json_has_one_object_a_line_whatever_was_logged(capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +224,7 @@ def test_journal_has_the_facts_of_a_line_as_fields(journal: Journal, tmp_path: P
         logger.exception("broken")
     found = journal.entry()
     assert found["PRIORITY"] == "3"
-    assert found["MESSAGE"].startswith("edge.journey: broken\nTraceback (most recent call last):\n")
+    assert found["MESSAGE"].startswith("edge.journey: broken\n    Traceback (most recent call last):\n")
     logger.handlers[0].close()
 
 
