@@ -2,6 +2,9 @@
 
 All of it is read and checked to the last byte beside its place first, within the data directory; only then is it moved
 there, each file whole, and the index of the images last. What earlier bundles brought and this one does not have stays.
+
+`bundle.json` says which bundle was loaded last. An older one is refused: its signature is as good as on the day it was
+made, and what has been replaced since may have been replaced for a reason.
 """
 
 from __future__ import annotations
@@ -11,16 +14,20 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import orjson
 
 from edge.artifacts import ImageLayout, LayoutError
 from edge.bundle.archive import Progress, Reader
-from edge.bundle.manifest import BOOT, FILES, IMAGES, LOADED, OBJECTS, OSIE, BundleError, Manifest
+from edge.bundle.manifest import BOOT, FILES, IMAGES, LOADED, OBJECTS, OSIE, BundleError, Manifest, time_of
 from tink.api.v1alpha2 import API_VERSION
 from tink.files import data_directory, private_files
 
+RECORD = data_directory.BUNDLE
+_MAX_RECORD = 4096
+_TIME = "%Y-%m-%d %H:%M:%S"
 _INDEX = f"{IMAGES}index.json"
 _RESERVE = 64 << 20
 """Bytes that are left for what else is on the disk."""
@@ -47,13 +54,15 @@ def check(reader: Reader, progress: Progress) -> None:
             progress("checked, in bytes", done, total)
 
 
-def load(reader: Reader, directory: Path, progress: Progress) -> Loaded:
+def load(reader: Reader, directory: Path, progress: Progress, *, allow_older: bool = False) -> Loaded:
     """Put it in place; until the last byte is checked nothing changes. Raises BundleError, DataDirectoryError, OSError.
 
-    As root, it is done as the owner of the directory: who has that could have put links there.
+    `allow_older`: also a bundle that is older than the one loaded last. As root, it is done as the owner of the
+    directory: who has that could have put links there.
     """
     with _as_owner(directory):
         data_directory.claim(directory)
+        _check_age(reader.manifest, directory, allow_older=allow_older)
         _room(reader.manifest, directory)
         with private_files.directory(directory, "bundle") as staging:
             names = _unpack(reader, staging, progress)
@@ -62,6 +71,8 @@ def load(reader: Reader, directory: Path, progress: Progress) -> Loaded:
                 _merge_index(staging / _INDEX, directory / _INDEX)
                 names.remove(_INDEX)
                 names.append(_INDEX)
+            # First: after a loss of power in between, an older bundle is refused, and this one can be loaded again.
+            private_files.write(directory / RECORD, _record(reader))
             for name in names:
                 target = directory / name
                 _directories(directory, target.parent)
@@ -69,6 +80,38 @@ def load(reader: Reader, directory: Path, progress: Progress) -> Loaded:
             for folder in sorted({(directory / name).parent for name in names}):
                 private_files.sync_directory(folder)
     return Loaded(reader.manifest, tuple(names))
+
+
+def _record(reader: Reader) -> bytes:
+    made = reader.manifest
+    said = {"created": made.created, "tinkedge": made.tinkedge, "signer": reader.signer}
+    return orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n"
+
+
+def _check_age(manifest: Manifest, directory: Path, *, allow_older: bool) -> None:
+    """Refuse a bundle that is older than the one loaded last. Raises BundleError, OSError."""
+    loaded = None if allow_older else _loaded(directory / RECORD)
+    if loaded is not None and manifest.created < loaded:
+        raise BundleError(
+            f"it was made {manifest.created:{_TIME}} UTC, and {directory} has a bundle of {loaded:{_TIME}} UTC: an older "
+            "one would bring back what was replaced since. Load the newer one, make this one anew, or give --allow-older "
+            "if you mean to go back"
+        )
+
+
+def _loaded(path: Path) -> datetime | None:
+    """Read when the bundle was made that was loaded last; None if none was. Raises BundleError, OSError."""
+    try:
+        with path.open("rb") as file:
+            created = orjson.loads(file.read(_MAX_RECORD))["created"]
+    except FileNotFoundError:
+        return None
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise BundleError(f"{path}: it can't be read ({error}); give --allow-older to replace it") from error
+    try:
+        return time_of(created)
+    except (TypeError, ValueError) as error:
+        raise BundleError(f"{path}: created: {error}; give --allow-older to replace it") from error
 
 
 def _unpack(reader: Reader, staging: Path, progress: Progress) -> list[str]:

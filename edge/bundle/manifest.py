@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -96,7 +96,7 @@ class Manifest:
             raise BundleError(f"{MANIFEST}: format is {number!r}, and this release reads {FORMAT}: {do}")
         try:
             return cls._of(fields)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise BundleError(f"{MANIFEST} can't be read: {type(error).__name__} {error}") from error
 
     @classmethod
@@ -104,7 +104,7 @@ class Manifest:
         program = fields["program"]
         return cls(
             tinkedge=str(fields["tinkedge"]),
-            created=datetime.fromisoformat(fields["created"]),
+            created=time_of(fields["created"]),
             program=None if program is None else Program(**{str(key): str(value) for key, value in program.items()}),
             osies=tuple(str(name) for name in fields["osies"]),
             images=tuple(
@@ -113,6 +113,14 @@ class Manifest:
             ),
             sizes={str(name): _size(name, size) for name, size in fields["sizes"].items()},
         )
+
+
+def time_of(text: str) -> datetime:
+    """Read a time with its zone. Raises TypeError, ValueError."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return found.astimezone(UTC)
 
 
 def _size(name: str, size: Any) -> int:

@@ -192,10 +192,17 @@ def show(file: Path, key: Path, output: str) -> None:
     default=Path("/var/lib/tinkedge"),
     help="Where OSIEs, images, files, boot programs and objects are put.",
 )
-def load(file: Path, key: Path, data_dir: Path) -> None:
+@click.option(
+    "--allow-older",
+    is_flag=True,
+    help="Load FILE although it was made before the bundle that was loaded last; from then on its age is what counts.",
+)
+def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
     """Put what FILE brings for machines into the data directory, once every byte of it is checked.
 
-    What earlier bundles brought stays. The program is installed by the bundle's own install.sh.
+    What earlier bundles brought stays. A FILE that was made before the bundle loaded last is refused: whoever brings an
+    old bundle could bring back what was replaced since (--allow-older). The program is installed by the bundle's own
+    install.sh.
     """
     from edge.bundle import load as put
     from edge.bundle import next_steps
@@ -204,7 +211,7 @@ def load(file: Path, key: Path, data_dir: Path) -> None:
     progress = Progress()
     try:
         with _errors(progress, file), _opened(file, key) as reader:
-            loaded = put(reader, data_dir, progress)
+            loaded = put(reader, data_dir, progress, allow_older=allow_older)
     except DataDirectoryError as error:
         raise click.ClickException(str(error)) from error
     for line in _said(loaded.manifest, file):

@@ -32,7 +32,10 @@ SECRET = frozenset(
 )
 """What tinkedge makes there for its owner alone; `kubeconfig.lock` is kubectl's, while it changes the file."""
 _PKI = frozenset({"ca.key"})
-_OURS = SECRET | {
+BUNDLE = "bundle.json"
+"""Which bundle was loaded last."""
+KNOWN = SECRET | {
+    BUNDLE,
     "artifacts",
     "checkpoint",
     "journey",
@@ -129,7 +132,7 @@ def problems(directory: Path, user: int | None = None) -> list[Problem]:
     if mode := stat.S_IMODE(status.st_mode) & _OTHERS:
         may = "write to" if mode & (stat.S_IWGRP | stat.S_IWOTH) else "look into"
         seen = f"other users of this host can {may} it (mode {stat.S_IMODE(status.st_mode):04o})"
-        foreign = [name for name in names if name not in _OURS and not _TEMPORARY.fullmatch(name)]
+        foreign = [name for name in names if name not in KNOWN and not _TEMPORARY.fullmatch(name)]
         if foreign:
             listed = ", ".join(foreign[:5]) + (", ..." if len(foreign) > 5 else "")
             remedy = f"it also has what is not tinkedge's ({listed}): 'chmod 700 {quoted}' if nobody else needs that"

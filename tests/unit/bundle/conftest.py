@@ -43,11 +43,11 @@ class Site:
         self.contents = Contents(osies=(Osie.of(f"lab={directory}/osie"),), files=(str(directory / "disk.raw"),))
         self.said: list[str] = []
 
-    def around(self) -> Surroundings:
-        return Surroundings(ROOT / "deploy", self.directory / "cache", "0.1.0", NOW, quiet, self.said.append)
+    def around(self, now: datetime = NOW) -> Surroundings:
+        return Surroundings(ROOT / "deploy", self.directory / "cache", "0.1.0", now, quiet, self.said.append)
 
-    def create(self, contents: Contents | None = None) -> None:
-        create(contents or self.contents, self.file, sign, self.around())
+    def create(self, contents: Contents | None = None, now: datetime = NOW) -> None:
+        create(contents or self.contents, self.file, sign, self.around(now))
 
     def reader(self, content: bytes | None = None) -> Reader:
         return Reader(io.BytesIO(self.file.read_bytes() if content is None else content), verify)

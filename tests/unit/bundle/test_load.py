@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from edge.artifacts import ImageLayout
 from edge.bundle import BundleError, Contents, Osie, load, next_steps
 from tests.unit.bundle import layouts
-from tests.unit.bundle.conftest import Site, packed, quiet
+from tests.unit.bundle.conftest import NOW, Site, packed, quiet
 from tink.files.data_directory import DataDirectoryError
 
 
@@ -31,7 +32,13 @@ def data(tmp_path: Path) -> Path:
 
 def test_each_part_comes_to_its_place_for_its_owner_alone(site: Site, data: Path) -> None:
     loaded = load(site.reader(), data, quiet)
-    assert files(data) == {"osie/lab/kernel", "osie/lab/initrd", "files/disk.raw", "manifests/osie-lab.json"}
+    assert files(data) == {
+        "osie/lab/kernel",
+        "osie/lab/initrd",
+        "files/disk.raw",
+        "manifests/osie-lab.json",
+        "bundle.json",
+    }
     assert (data / "osie/lab/kernel").read_bytes() == b"kernel" * 1000
     assert {path.stat().st_mode & 0o077 for path in data.rglob("*")} == {0}
     assert any("http://HOST:7080/files/" in line for line in next_steps(loaded, data))
@@ -123,6 +130,57 @@ def test_disk_without_room_is_said_before_anything_is_written(
     with pytest.raises(BundleError, match=r"67 MB are needed there, and 0 MB are free"):
         load(site.reader(), data, quiet)
     assert files(data) == set()
+
+
+# --- an older bundle
+
+
+def test_older_bundle_with_a_good_signature_is_refused_with_both_dates(site: Site, data: Path) -> None:
+    old = site.file.read_bytes()
+    (site.directory / "osie/kernel").write_bytes(b"mended")
+    site.create(now=NOW + timedelta(days=2))
+    new = site.file.read_bytes()
+    load(site.reader(new), data, quiet)
+    load(site.reader(new), data, quiet)
+    with pytest.raises(BundleError) as caught:
+        load(site.reader(old), data, quiet)
+    for said in ("2026-11-23 12:00:00 UTC", "2026-11-25 12:00:00 UTC", "--allow-older"):
+        assert said in str(caught.value)
+    assert (data / "osie/lab/kernel").read_bytes() == b"mended"
+    load(site.reader(old), data, quiet, allow_older=True)
+    assert (data / "osie/lab/kernel").read_bytes() == b"kernel" * 1000
+    load(site.reader(old), data, quiet)
+    load(site.reader(new), data, quiet)
+
+
+def test_older_bundle_of_other_parts_is_refused_too(site: Site, data: Path) -> None:
+    """It could bring an object, or a file, that the newer one has left out on purpose."""
+    site.create(Contents(files=site.contents.files))
+    old = site.file.read_bytes()
+    site.create(Contents(osies=site.contents.osies), now=NOW + timedelta(seconds=1))
+    load(site.reader(), data, quiet)
+    with pytest.raises(BundleError, match="--allow-older"):
+        load(site.reader(old), data, quiet)
+    assert not (data / "files").exists()
+
+
+@pytest.mark.parametrize("record", ["", "[]", '{"created": 5}', '{"created": "2026-11-23T12:00:00"}', "x" * 9999])
+def test_record_that_can_not_be_read_refuses_with_the_remedy(site: Site, data: Path, record: str) -> None:
+    (data / "bundle.json").write_text(record)
+    with pytest.raises(BundleError, match=r"bundle.json: .*--allow-older"):
+        load(site.reader(), data, quiet)
+    load(site.reader(), data, quiet, allow_older=True)
+    load(site.reader(), data, quiet)
+
+
+def test_bundle_that_is_refused_in_the_end_does_not_count_as_loaded(site: Site, data: Path) -> None:
+    old = site.file.read_bytes()
+    site.create(now=NOW + timedelta(days=2))
+    members = site.members()
+    members["sbom.cdx.json"] = members["sbom.cdx.json"][:-1] + b" "
+    with pytest.raises(BundleError, match="another header|damaged"):
+        load(site.reader(packed(members)), data, quiet)
+    load(site.reader(old), data, quiet)
 
 
 # --- what a bundle is made of -----------------------------------------------------------------------------------------
