@@ -8,6 +8,7 @@ restoration  everything is read and checked before anything is put in its place;
 """
 
 from tink.backup.archive import ArchiveError
+from tink.backup.contents import foreign
 from tink.backup.creation import BackupError, create
 from tink.backup.encryption import EncryptionError, decrypted, encrypted, is_encrypted
 from tink.backup.restoration import Restored, RestoreError, restore, salvage
@@ -21,6 +22,7 @@ __all__ = [
     "create",
     "decrypted",
     "encrypted",
+    "foreign",
     "is_encrypted",
     "restore",
     "salvage",

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 import orjson
@@ -24,6 +24,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _MAX_MANIFEST = 4 << 20
 _MAX_FILES = 10_000
+_MAX_SIZE = 1 << 62
 _MAX_NAME = 100
 """Bytes of a name in a tar's header."""
 _BLOCK = 512
@@ -88,10 +89,16 @@ class Manifest:
         for file in self.files:
             if problem := unusable_name(file.name):
                 raise ArchiveError(f"{file.name!r} can't be in a backup: {problem}")
-            if file.size < 0:
+            if not 0 <= file.size <= _MAX_SIZE:
                 raise ArchiveError(f"{file.name!r} has a size of {file.size}")
-        if len({file.name for file in self.files}) != len(self.files):
-            raise ArchiveError("a name stands twice in it")
+        seen: set[str] = set()
+        for name in (file.name.casefold() for file in self.files):
+            if name in seen:  # on a file system that knows no case, one file would take the place of the other
+                raise ArchiveError(f"a name stands twice in it, or in upper and lower case: {name!r}; rename one")
+            seen.add(name)
+        for file in self.files:
+            if above := {str(folder).casefold() for folder in PurePosixPath(file.name).parents} & seen:
+                raise ArchiveError(f"{min(above)!r} is a file and a folder in it")
 
 
 def unusable_name(name: str) -> str:

@@ -1,21 +1,31 @@
-"""What of a data directory belongs to a backup: all of it but the caches, and what only means something while a process
-runs. So keys, tokens and accounts of later releases are in it, too."""
+"""The files of a data directory that belong to a backup, by name: keys, tokens, accounts, and what an operator or a
+bundle has put there for machines. Caches do not, nor does what only means something while a process runs.
+
+`unknown` is asked on both ways: a backup has no file, and a restore takes no file, that tinkedge does not know. An
+archive could otherwise bring a log to a state (`state.db-wal`), or what is trusted because it stands there. A file of
+the operator's own goes along when it is named (`also`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Final
 
-STATE = "state.db"
-OSIE = "osie"
+from tink.files import data_directory
+
+STATE: Final = "state.db"
+OSIE: Final = "osie"
 """The operator's kernels and initrds: as large as they can be had again, so on request only."""
-FILES = frozenset({"images", "files"})
-"""What machines are given besides, container images and disk images: as OSIE."""
-REPLACED = "replaced-"
+FILES: Final = frozenset({"images", "files"})
+"""Container images and disk images for machines: as OSIE."""
+REPLACED: Final = "replaced-"
 """What a restore has moved aside begins with that."""
 _STATE_FILES = re.compile(r"state\.(db(-wal|-shm|-journal)?|lock|newest)")
-_NOT_KEPT = frozenset({"artifacts", "checkpoint", "lost+found", "journey", "kubeconfig.lock", "machine-logs"})
+_NOT_KEPT: Final = frozenset({"artifacts", "checkpoint", "lost+found", "journey", "kubeconfig.lock", "machine-logs"})
+_KEYS: Final = "pki"
+_FOLDERS: Final = frozenset({OSIE, *FILES, "ipxe", "manifests"})
 
 
 def is_state(name: str) -> bool:
@@ -30,10 +40,36 @@ def is_kept(name: str) -> bool:
     )
 
 
-def kept_files(directory: Path, *, osie: bool = False, files: bool = False) -> Iterator[tuple[str, Path]]:
+def unknown(name: str, also: Collection[str] = ()) -> bool:
+    """Say whether no file of this name, a path within the data directory, belongs to a backup.
+
+    `also`: first parts of names that belong to it as well.
+    """
+    first, _, rest = name.partition("/")
+    if is_state(first) or first in _NOT_KEPT:
+        return name != STATE
+    if first in also:
+        return False
+    if first == _KEYS:
+        return not rest or "/" in rest
+    if first in _FOLDERS:
+        return not rest
+    return bool(rest) or first not in data_directory.KNOWN
+
+
+def foreign(directory: Path, also: Collection[str] = ()) -> list[str]:
+    """Name the entries of a data directory that no backup has, for tinkedge does not know them. Raises OSError."""
+    known = data_directory.KNOWN | _NOT_KEPT | set(also)
+    found = sorted(path.name for path in directory.iterdir())
+    return [name for name in found if name not in known and not name.startswith((".", REPLACED))]
+
+
+def kept_files(
+    directory: Path, *, osie: bool = False, files: bool = False, also: Collection[str] = ()
+) -> Iterator[tuple[str, Path]]:
     """Give the files of a data directory for a backup, but not the state: names within it, and paths.
 
-    `osie`, `files`: also OSIE's and FILES' own.
+    `osie`, `files`: also OSIE's and FILES' own. `also`: further entries.
 
     What is neither a file nor a directory is left out. Raises OSError.
     """
@@ -42,7 +78,9 @@ def kept_files(directory: Path, *, osie: bool = False, files: bool = False) -> I
         name = path.name
         if is_state(name) or name in left_out or name.startswith((".", REPLACED)):
             continue
-        yield from _files(path, name)
+        for inner, found in _files(path, name):
+            if not unknown(inner, also):
+                yield inner, found
 
 
 def _files(path: Path, name: str) -> Iterator[tuple[str, Path]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
@@ -27,12 +27,14 @@ def create(
     progress: Progress,
     osie: bool = False,
     files: bool = False,
+    also: Collection[str] = (),
     work: Path | None = None,
 ) -> Manifest:
     """Write a backup of the data directory to what `open_output` gives when all has been read and checked.
 
-    `osie`, `files`: with what is as large as that (`contents`). `work` is where the copy of the state stands meanwhile
-    (None: in the data directory), `now` has a time zone. Raises BackupError, ArchiveError, OSError.
+    `osie`, `files`: with what is as large as that (`contents`). `also`: further entries of the directory. `work` is
+    where the copy of the state stands meanwhile (None: in the data directory), `now` has a time zone. Raises BackupError,
+    ArchiveError, OSError.
     """
     state = directory / contents.STATE
     if not state.is_file():
@@ -40,13 +42,16 @@ def create(
             f"{directory} holds no {contents.STATE}: it is no data directory with an embedded API. Give --data-dir; of "
             "objects in a cluster, the cluster's own backup has care"
         )
+    for name in also:
+        if not (directory / name).exists() or contents.is_state(name) or "/" in name:
+            raise BackupError(f"--also {name}: {directory} has no such file or directory of yours")
     with private_files.directory(work or directory, "backup") as beside:
         copy = beside / contents.STATE
         _check_room(state, beside)
         take_snapshot(state, copy, progress)
         held = survey_snapshot(copy)
         names, paths = [contents.STATE], [copy]
-        for name, path in contents.kept_files(directory, osie=osie, files=files):
+        for name, path in contents.kept_files(directory, osie=osie, files=files, also=also):
             if problem := archive.unusable_name(name):
                 raise BackupError(f"{path}: {problem}; move it out of the data directory")
             names.append(name)

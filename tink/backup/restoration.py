@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,6 +31,9 @@ from tink.workflow.status import InvalidStatusError, deleted, name_of
 WORKFLOWS = "tinkerbell.org/workflows"
 _MARGIN = 10**9
 """Versions that are skipped at least; etcd's documentation advises as many."""
+_RESERVE = 64 << 20
+"""Bytes that are left for what else is on the disk."""
+_NAMED = 5
 _PER_SECOND = 10**6
 """And as many for each second since the backup: more than any server has written."""
 
@@ -64,26 +67,25 @@ class Restored:
 
 
 def restore(
-    source: BinaryIO, directory: Path, *, now: datetime, progress: Progress, force: bool = False, resume: bool = False
+    source: BinaryIO,
+    directory: Path,
+    *,
+    now: datetime,
+    progress: Progress,
+    force: bool = False,
+    resume: bool = False,
+    also: Collection[str] = (),
 ) -> Restored:
-    """Make a data directory of a backup. `force`: what is there is moved aside. `resume`: nothing is held.
+    """Make a data directory of a backup. `force`: what is there is moved aside. `resume`: nothing is held. `also`:
+    files or directories that are taken from the backup although tinkedge does not know them.
 
     Raises RestoreError, ArchiveError, EncryptionError, SnapshotError, OSError; then nothing has changed.
     """
     with _claimed(directory, force=force), private_files.directory(directory, "restore") as staging:
         reader = Reader(source)
         manifest = reader.manifest
-        total, done = sum(file.size for file in manifest.files), 0
-        for file, content in reader.files():
-            path = staging / file.name
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                for chunk in content:
-                    out.write(chunk)
-                    done += len(chunk)
-                    progress("unpacked", done, total)
-                out.flush()
-                os.fsync(out.fileno())
+        _check_names(manifest, also)
+        _unpack(reader, staging, directory, progress)
         since = max(0, int((now - manifest.created).total_seconds()))
         why = f"restored from the backup of {manifest.created:%Y-%m-%dT%H:%M:%SZ}, and may have run since"
         skipped = _MARGIN + since * _PER_SECOND
@@ -93,13 +95,60 @@ def restore(
         return made
 
 
+def _check_names(manifest: Manifest, also: Collection[str]) -> None:
+    """Raises RestoreError."""
+    strange = sorted(file.name for file in manifest.files if contents.unknown(file.name, also))
+    if strange:
+        listed = ", ".join(map(repr, strange[:_NAMED])) + (" ..." if len(strange) > _NAMED else "")
+        firsts = sorted({name.partition("/")[0] for name in strange if not contents.is_state(name.partition("/")[0])})
+        remedy = f"; --also {firsts[0]} takes what is your own" if firsts else ""
+        raise RestoreError(
+            f"the backup has {listed}: no data directory of this release has that in a backup. Was it made by a newer "
+            f"release, or changed? Nothing was restored{remedy}"
+        )
+
+
+def _unpack(reader: Reader, staging: Path, directory: Path, progress: Progress) -> None:
+    """Write all files beside their place, as long as there is room. Raises RestoreError, ArchiveError, OSError."""
+    sizes = {file.name: file.size for file in reader.manifest.files}
+    total, done = sum(sizes.values()), 0
+    later = sizes.get(contents.STATE, 0) + _RESERVE  # the state is written once more when its versions go on
+    _check_room(directory, total + later)
+    for file, content in reader.files():
+        path = staging / file.name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            for chunk in content:
+                _check_room(directory, total - done + later)
+                out.write(chunk)
+                done += len(chunk)
+                progress("unpacked", done, total)
+            out.flush()
+            os.fsync(out.fileno())
+
+
+def _check_room(directory: Path, needed: int) -> None:
+    """Raises RestoreError."""
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise RestoreError(
+            f"{directory}: {needed / 1e6:,.0f} MB are needed there to restore, and {free / 1e6:,.0f} MB are free: make "
+            "room, or give another --data-dir. Nothing was restored"
+        )
+
+
 def salvage(damaged: Path, directory: Path, *, now: datetime, force: bool = False, resume: bool = False) -> Restored:
     """Make a data directory of what can be read of a damaged one, which may be the same with `force`.
 
     Raises RestoreError, SnapshotError, OSError; then nothing has changed.
     """
     with _claimed(directory, force=force), private_files.directory(directory, "restore") as staging:
-        for name, path in contents.kept_files(damaged):
+        kept = list(contents.kept_files(damaged))
+        sizes = [
+            path.stat().st_size for path in (damaged / contents.STATE, *(path for _, path in kept)) if path.exists()
+        ]
+        _check_room(directory, sum(sizes) + sum(sizes[:1]) + _RESERVE)
+        for name, path in kept:
             copy = staging / name
             copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             private_files.write(copy, path.read_bytes())
@@ -181,8 +230,23 @@ def _move(path: Path, target: Path) -> None:
         path.replace(target)
 
 
+def _check_places(staging: Path, directory: Path) -> None:
+    """See that nothing is written past a link, and no file meets a directory, where files are put beside those that are
+    there. Raises RestoreError, OSError."""
+    for path in staging.rglob("*"):
+        name = path.relative_to(staging)
+        if not contents.is_kept(name.parts[0]):
+            continue
+        target = directory / name
+        if target.is_symlink() and path.is_dir():
+            raise RestoreError(f"{target} is a link, and a restore writes past none: move it aside, or unpack by hand")
+        if os.path.lexists(target) and path.is_dir() != (target.is_dir() and not target.is_symlink()):
+            raise RestoreError(f"{target} is in the way of what the backup has there: move it aside")
+
+
 def _put_in_place(staging: Path, directory: Path, now: datetime) -> Path | None:
-    """Move what is there aside, and what was made to its place; the state last. Raises OSError."""
+    """Move what is there aside, and what was made to its place; the state last. Raises RestoreError, OSError."""
+    _check_places(staging, directory)
     for path in staging.rglob("*"):
         _give_to_owner(directory, path)
     there = [path for path in directory.iterdir() if not contents.is_kept(path.name)]

@@ -28,6 +28,12 @@ from edge.commands.state.rotation import name_at, too_many
     help="Also DATA_DIR/images and DATA_DIR/files: container and disk images, as large as they are.",
 )
 @click.option(
+    "--also",
+    multiple=True,
+    metavar="NAME",
+    help="A file or directory of your own in the data directory. Repeatable; `tinkedge restore` needs it, too.",
+)
+@click.option(
     "--work-dir",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     default=None,
@@ -45,6 +51,7 @@ def backup(
     passphrase_file: Path | None,
     with_osie: bool,
     with_files: bool,
+    also: tuple[str, ...],
     work_dir: Path | None,
     keep: int | None,
 ) -> None:
@@ -52,11 +59,11 @@ def backup(
 
     It has the objects of the embedded API as of one moment, with keys, tokens and certificates: whoever has the file
     may do everything. FILE is for its owner alone (0600), and whole or not there; in a directory, it is named by the
-    time. `tinkedge restore` takes it back.
+    time. What tinkedge does not know in the directory is left out, and named. `tinkedge restore` takes it back.
     """
     # Only for who makes a backup: the API server is a tenth of a second of imports.
     from tink.apiserver import ApiServerError
-    from tink.backup import ArchiveError, BackupError, create, encrypted
+    from tink.backup import ArchiveError, BackupError, create, encrypted, foreign
     from tink.files import private_files
 
     passphrase, now = read_passphrase(passphrase_file), datetime.now(UTC).replace(microsecond=0)
@@ -89,8 +96,10 @@ def backup(
                 progress=progress,
                 osie=with_osie,
                 files=with_files,
+                also=also,
                 work=work_dir,
             )
+            left_out = foreign(data_dir, also)
         sys.stdout.buffer.flush()
         gone = _remove(directory, file.name, keep) if keep is not None else []
     except (BackupError, ArchiveError, ApiServerError) as error:
@@ -103,6 +112,8 @@ def backup(
     click.echo(f"{file}: {sum(manifest.objects.values())} objects ({counts}) at version {manifest.version}", err=True)
     others = ", ".join(each.name for each in manifest.files[1:])
     click.echo(f"with {others or 'no other file'}{'' if passphrase is None else '; encrypted'}", err=True)
+    if left_out:
+        click.echo(f"left out, for it is not tinkedge's: {', '.join(left_out)}; --also NAME takes it along", err=True)
     if passphrase is None:
         click.echo("it is not encrypted and holds every Secret and key; see --passphrase-file", err=True)
     if gone:

@@ -38,10 +38,25 @@ _HEAD = 32
     is_flag=True,
     help="FILE is a damaged data directory: take what can still be read of it.",
 )
-def restore(file: Path, data_dir: Path, passphrase_file: Path | None, force: bool, resume: bool, salvage: bool) -> None:
+@click.option(
+    "--also",
+    multiple=True,
+    metavar="NAME",
+    help="A file or directory of your own, which was backed up with --also. Repeatable.",
+)
+def restore(
+    file: Path,
+    data_dir: Path,
+    passphrase_file: Path | None,
+    force: bool,
+    resume: bool,
+    salvage: bool,
+    also: tuple[str, ...],
+) -> None:
     """Restore a data directory from the backup FILE, or from standard input (-).
 
-    Every byte is checked before anything is put in its place. The stack must not run there. Workflows that had not
+    Every byte is checked before anything is put in its place, and there has to be room for all of it. A backup with a
+    file that no data directory has is refused. The stack must not run there. Workflows that had not
     begun in the backup are held (annotation tinkerbell.org/hold): they may have run since. Exits with 2 if a salvage
     has lost something.
     """
@@ -60,7 +75,9 @@ def restore(file: Path, data_dir: Path, passphrase_file: Path | None, force: boo
         else:
             with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
                 source = _plain(opened, passphrase)
-                restored = restore_backup(source, data_dir, now=now, progress=progress, force=force, resume=resume)
+                restored = restore_backup(
+                    source, data_dir, now=now, progress=progress, force=force, resume=resume, also=also
+                )
     except (RestoreError, EncryptionError, ApiServerError) as error:
         raise click.ClickException(str(error)) from error
     except ArchiveError as error:
