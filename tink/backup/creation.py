@@ -33,8 +33,8 @@ def create(
     """Write a backup of the data directory to what `open_output` gives when all has been read and checked.
 
     `osie`, `files`: with what is as large as that (`contents`). `also`: further entries of the directory. `work` is
-    where the copy of the state stands meanwhile (None: in the data directory), `now` has a time zone. Raises BackupError,
-    ArchiveError, OSError.
+    where the copy of the state stands meanwhile (None: in the data directory), `now` has a time zone. Raises
+    BackupError, ArchiveError, OSError.
     """
     state = directory / contents.STATE
     if not state.is_file():
