@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS: Final = 60.0
 _REPEATED_PER_INTERVAL: Final = 600
+_OF_ONE_MACHINE: Final = 30
+"""Of these: others send in its name, and choose what a line says."""
 _PACKETS_PER_INTERVAL: Final = 20
 
 
@@ -32,7 +34,7 @@ class Reports:
         self._record = record
         self.take: NoteTaker = take if take is not None else self._note
         self._clock = clock
-        self._machine_once = OncePer(_INTERVAL_SECONDS, _REPEATED_PER_INTERVAL)
+        self._machine_once = OncePer(_INTERVAL_SECONDS, _REPEATED_PER_INTERVAL, _OF_ONE_MACHINE)
         self._machine_tally = Tally(_INTERVAL_SECONDS, _REPEATED_PER_INTERVAL)
         self._packet_once = OncePer(_INTERVAL_SECONDS, _PACKETS_PER_INTERVAL)
         self._withheld = Tally(_INTERVAL_SECONDS, _PACKETS_PER_INTERVAL)
@@ -65,7 +67,7 @@ class Reports:
 
     def once(self, mac: str, outcome: Outcome, line: str, **detail: Value) -> None:
         """Tell `line` about a machine, if it was not told in the last minute."""
-        if self._machine_once.due((mac, line), self._clock()):
+        if self._machine_once.due((mac, line), self._clock(), owner=mac):
             self._record(mac, Step.DHCP, outcome, line, **detail)
 
     def tallied(self, mac: str, key: str, line: str, **detail: Value) -> None:

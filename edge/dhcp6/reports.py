@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS: Final = 60.0
 _MACHINES: Final = 600
+_OF_ONE_MACHINE: Final = 30
+"""Of these: others send in its name, and choose what a line says."""
 _PACKETS: Final = 20
 
 
@@ -37,7 +39,7 @@ class Reports6:
         self._clock = clock
         free = "a free address of the machine's network; without it the machine gets no answer"
         self._address = ("ipv6:", f"  address: {prefix}50  # {free}")
-        self._machine_once = OncePer(_INTERVAL_SECONDS, _MACHINES)
+        self._machine_once = OncePer(_INTERVAL_SECONDS, _MACHINES, _OF_ONE_MACHINE)
         self._tally = Tally(_INTERVAL_SECONDS, _MACHINES)
         self._stranger_once = OncePer(_INTERVAL_SECONDS, _MACHINES)
         self._packet_once = OncePer(_INTERVAL_SECONDS, _PACKETS)
@@ -59,7 +61,7 @@ class Reports6:
 
     def once(self, mac: str, outcome: Outcome, line: str, **detail: Value) -> None:
         """Tell `line` about a machine, if it was not told in the last minute."""
-        if self._machine_once.due((mac, line), self._clock()):
+        if self._machine_once.due((mac, line), self._clock(), owner=mac):
             self._record(mac, Step.DHCP, outcome, line, **detail)
 
     def tallied(self, mac: str, key: str, line: str, **detail: Value) -> None:

@@ -53,6 +53,8 @@ SAY_AGAIN_SECONDS = 60.0
 """After which time the same refusal, or the same document for the same machine, is worth another line."""
 MAX_SAID, MAX_REFUSALS = 16384, 1024
 """Lines about machines, and about strangers, in that time."""
+MAX_SAID_OF_ONE = 256
+"""Lines about one machine: what it asks for can't silence what happens to the others."""
 
 Handler = Callable[[web.Request, Route, Caller], Awaitable[web.StreamResponse]]
 
@@ -66,7 +68,7 @@ class Memory:
     """What was said of machines and of strangers, and why the last file of a machine did not come, by MAC (None: it is
     kept where it is needed)."""
 
-    said: OncePer = field(default_factory=lambda: OncePer(SAY_AGAIN_SECONDS, MAX_SAID))
+    said: OncePer = field(default_factory=lambda: OncePer(SAY_AGAIN_SECONDS, MAX_SAID, MAX_SAID_OF_ONE))
     refusals: OncePer = field(default_factory=lambda: OncePer(SAY_AGAIN_SECONDS, MAX_REFUSALS))
     failures: Newest[str, str] | None = None
 

@@ -42,9 +42,9 @@ class Context:
     refusals: OncePer
     """What was said of strangers: apart, so that no number of them can silence what happens to machines."""
 
-    def first(self, *key: Hashable) -> bool:
-        """Whether `key`, which names a registered machine, is worth saying now."""
-        return self.said.due(key, self.clock())
+    def first(self, what: str, mac: str, *more: Hashable) -> bool:
+        """Return whether this of a registered machine is worth a line now."""
+        return self.said.due((what, mac, *more), self.clock(), owner=mac)
 
     def first_refusal(self, *key: Hashable) -> bool:
         """Whether `key`, which holds what a stranger chose, is worth saying now."""

@@ -211,3 +211,20 @@ def test_settings_that_can_not_work_are_refused_at_start(field: str, value: Any)
 def test_nothing_answers_where_dhcp_is_off(make_edge: MakeEdge) -> None:
     with pytest.raises(SettingsError, match="the mode is off"):
         make_edge(mode=DhcpMode.OFF)
+
+
+def test_lines_forged_in_one_machines_name_leave_room_for_those_about_others(
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
+) -> None:
+    """Whoever sends in the name of a machine chooses the server that the line names."""
+    edge = make_edge(
+        make_hardware("lab-1", MAC, "10.77.0.58"), make_hardware("lab-2", "52:54:00:00:00:02", "10.77.0.59")
+    )
+    for number in range(700):
+        edge.send(
+            wire.altered(captured["edk2_pxe_request"], options={54: bytes((10, 78, number // 250, number % 250))})
+        )
+    packet = wire.altered(captured["edk2_pxe_request"], options=OTHER)
+    edge.send(packet[:28] + bytes.fromhex("525400000002") + packet[34:])
+    assert [event.mac for event in edge.events][-1] == "52:54:00:00:00:02"
+    assert len(edge.events) == 31
