@@ -93,9 +93,9 @@ def _check_age(manifest: Manifest, directory: Path, *, allow_older: bool) -> Non
     loaded = None if allow_older else _loaded(directory / RECORD)
     if loaded is not None and manifest.created < loaded:
         raise BundleError(
-            f"it was made {manifest.created:{_TIME}} UTC, and {directory} has a bundle of {loaded:{_TIME}} UTC: an older "
-            "one would bring back what was replaced since. Load the newer one, make this one anew, or give --allow-older "
-            "if you mean to go back"
+            f"it was made {manifest.created:{_TIME}} UTC, and {directory} has a bundle of {loaded:{_TIME}} UTC: an "
+            "older one would bring back what was replaced since. Load the newer one, or make this one again; "
+            "--allow-older goes back on purpose"
         )
 
 

@@ -1,4 +1,4 @@
-"""`tinkedge agent`: runs inside the OSIE. Imports nothing but click and `tink.agent`."""
+"""`tinkedge agent`: runs inside the OSIE. Imports click, `tink.agent` and leaves of `tink`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,22 @@ import click
 
 from edge.commands.options import log_level as log_level_option
 from tink.agent import AgentError, from_kernel_command_line, run
+from tink.printable import escaped
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+class AgentFormatter(logging.Formatter):
+    """A line on the machine's console: `agent: message`, and below it the lines of an exception, indented.
+
+    Servers, registries and actions choose words of it: none of them begins a line, or moves the cursor.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return "agent: " + "\t".join(map(escaped, record.message.split("\t")))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        return "\n".join(f"    {escaped(line)}" for line in super().formatException(ei).splitlines())
 
 
 @click.command()
@@ -66,7 +80,9 @@ def agent(
     **flags: Any,
 ) -> None:
     """The agent: takes Workflows from the server and runs their actions on this machine."""
-    logging.basicConfig(level=log_level.upper(), format="agent: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(AgentFormatter())
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
     try:
         command = tuple(shlex.split(after_workflow))
     except ValueError as error:

@@ -28,6 +28,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_DETAILS = 1000
 """Characters of the message with which a call is ended."""
+_OF_ONE_MACHINE = 64
+"""Lines in a minute about callers that name the same machine, from however many addresses."""
 _MAX_METHOD = 200
 _SYNC_SECONDS = 10.0
 """How long an agent is kept waiting for the server's first look at the API."""
@@ -51,7 +53,7 @@ class Callers:
         self._informers = informers
         self._observe = observe
         self._closed = False
-        self.of_machines = LimitedLog(log, time.monotonic, capacity=1024)
+        self.of_machines = LimitedLog(log, time.monotonic, capacity=1024, share=_OF_ONE_MACHINE)
         self.of_strangers = LimitedLog(log, time.monotonic, capacity=256)
 
     def close(self) -> None:
@@ -114,7 +116,8 @@ class Callers:
         why = why if peer in why else f"{peer} asked as {agent_id!r}: {why}"
         limited, what = (self.of_machines, (key, peer)) if any(key) else (self.of_strangers, peer)
         fields = {"agent": agent_id, "hardware": str(key) if any(key) else "", "address": peer, "outcome": "refused"}
-        said = limited.warning("agent %r at %s refused: %s", agent_id, peer, why, key=what, fields=fields)
+        owner = str(key) if any(key) else None
+        said = limited.warning("agent %r at %s refused: %s", agent_id, peer, why, key=what, owner=owner, fields=fields)
         if said:
             self._observe(AgentActivity(agent_id, peer, ActivityKind.REFUSED, why, str(key)))
         return said

@@ -178,7 +178,7 @@ def test_bundle_that_is_refused_in_the_end_does_not_count_as_loaded(site: Site, 
     site.create(now=NOW + timedelta(days=2))
     members = site.members()
     members["sbom.cdx.json"] = members["sbom.cdx.json"][:-1] + b" "
-    with pytest.raises(BundleError, match="another header|damaged"):
+    with pytest.raises(BundleError, match=r"another header|damaged"):
         load(site.reader(packed(members)), data, quiet)
     load(site.reader(old), data, quiet)
 

@@ -25,7 +25,8 @@ def test_lines_of_one_tenant_leave_room_for_those_of_others(caplog: pytest.LogCa
     assert said(caplog) == [*(f"hostile {number}" for number in range(5)), "victim", "nobody's"]
     now = 10.0
     limited.warning("hostile again", owner="hostile")
-    assert said(caplog)[-2:] == ["95 more lines like the last ones were left out (most of them: hostile 95)", "hostile again"]
+    left_out = "95 more lines like the last ones were left out (most of them: hostile 95)"
+    assert said(caplog)[-2:] == [left_out, "hostile again"]
 
 
 def test_lines_are_bounded_in_all(caplog: pytest.LogCaptureFixture) -> None:
