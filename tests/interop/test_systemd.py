@@ -122,9 +122,9 @@ def test_journal_is_asked_for_a_machine_and_prometheus_for_the_process(host: Hos
     said = host.journal("-u", "tinkedge", *asked, "-o", "cat").splitlines()
     assert said
     assert all(f": {manifests.MAC} dhcp " in line for line in said), said
-    wrote = ("TINKEDGE_USER=admin", "TINKEDGE_WORKFLOW=default/first", "TINKEDGE_STATUS=201")
+    wrote = ("TINKEDGE_USER=admin", "TINKEDGE_WORKFLOW=default/first", "TINKEDGE_OUTCOME=created")
     (line,) = host.journal("-u", "tinkedge", *wrote, "-o", "cat").splitlines()
-    assert line.endswith("admin from 127.0.0.1: create workflows.tinkerbell.org default/first: 201")
+    assert line.endswith("admin from 127.0.0.1: create workflows.tinkerbell.org default/first: created")
     metrics = host.run("curl", "-sf", "http://127.0.0.1:7081/metrics").splitlines()
     assert "tinkedge_ready 1.0" in metrics
     assert any(line.startswith("process_resident_memory_bytes ") for line in metrics), "the unit hides /proc/stat"
