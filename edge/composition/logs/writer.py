@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, TextIO
 
 MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
-"""Lines that wait for a standard error that is blocked."""
+"""Lines that wait for a standard error that is blocked. Twice as much where a line is `reserved`."""
 
 _GATHER_SECONDS = 0.02  # after a batch: the next lines are written together
 _ERROR_SECONDS = 0.1
@@ -57,7 +57,9 @@ class StreamWriter(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        if self._taken_bytes - self._written_bytes > self._max_waiting_bytes:
+        # A flood of other lines takes no place of those about writes to the API (extra={"reserved": True}).
+        most = self._max_waiting_bytes * (2 if getattr(record, "reserved", False) else 1)
+        if self._taken_bytes - self._written_bytes > most:
             self._lost += 1
             return
         if self._lost:

@@ -285,6 +285,18 @@ def test_lines_of_many_batches_are_whole_and_in_order() -> None:
     assert pipe.read_all() == [f"{number} {'x' * 50}" for number in range(5_000)]
 
 
+def test_flood_of_lines_takes_no_place_of_a_reserved_one() -> None:
+    pipe = Pipe(max_waiting_bytes=200_000)
+    for number in range(20_000):
+        pipe.log.info("%d %s", number, "x" * 90)
+        if number % 200 == 0:
+            pipe.log.info("write %d", number, extra={"reserved": True})
+    pipe.start_reading()
+    said = pipe.read_all()
+    assert [line for line in said if line.startswith("write")] == [f"write {n}" for n in range(0, 20_000, 200)]
+    assert any("are missing here" in line for line in said)
+
+
 def test_reader_of_standard_error_that_has_stopped_holds_nobody_up_and_fills_no_memory() -> None:
     pipe = Pipe(max_waiting_bytes=200_000)
     start = time.monotonic()

@@ -216,7 +216,7 @@ def test_nothing_answers_where_dhcp_is_off(make_edge: MakeEdge) -> None:
 def test_lines_forged_in_one_machines_name_leave_room_for_those_about_others(
     make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
-    """Whoever sends in the name of a machine chooses the server that the line names."""
+    """A sender that forges a machine's packets chooses the server that the line names."""
     edge = make_edge(
         make_hardware("lab-1", MAC, "10.77.0.58"), make_hardware("lab-2", "52:54:00:00:00:02", "10.77.0.59")
     )

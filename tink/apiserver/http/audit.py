@@ -104,7 +104,7 @@ class Audit:
             fields["changed"] = ", ".join(changed)
             said = f"{fields['changed']} changed"
         head = (_who(origin), fields["verb"], fields["resource"], fields["object"], said)
-        log.info("%s: %s %s %s: %s", *head, extra={"fields": fields})
+        log.info("%s: %s %s %s: %s", *head, extra={"fields": fields, "reserved": True})
         for others in (self._idle, self._refusals):
             others.report_left_out()
 
@@ -176,7 +176,7 @@ def _plain(name: str) -> str:
 
 
 def _outcome(event: Event) -> tuple[str, tuple[str, ...]]:
-    """Tell what became of the object, and which parts of it differ: none are named where they were not compared."""
+    """Return what became of the object, and which parts of it differ: none if they were not compared."""
     if event.type != "MODIFIED":
         return ("created" if event.type == "ADDED" else "deleted"), ()
     if len(event.body) + len(event.prior or b"") > _COMPARED:
