@@ -301,6 +301,8 @@ class ApiServer:
 
     def _committed(self, event: Event) -> None:
         """Take a change that is on the disk: use what it configures, log it, and notify watches and controllers."""
+        if self._api is not None:
+            self._api.committed(event)
         key = event.key
         if key.resource == definitions.KEY or key.resource in webhooks.KEYS:
             self._use(key.resource, key.name, None if event.type == "DELETED" else event.object)
@@ -308,8 +310,6 @@ class ApiServer:
                 self._schemas.pop(event.object["metadata"]["uid"], None)
                 spec = event.object["spec"]
                 self._broadcaster.end(f"{spec['group']}/{spec['names']['plural']}")
-        if self._api is not None:
-            self._api.committed(event)
         self._broadcaster.publish(event)
         self._lifecycle.on_event(event)
         self._garbage_collector.on_event(event)
