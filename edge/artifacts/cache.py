@@ -15,8 +15,9 @@ fifty machines cost the upstream one request. The rooms behind this door:
 
 An artifact that is on disk is served from there. After `revalidate_after` seconds the next machine makes the cache
 ask the upstream whether it has changed (ETag, Last-Modified); an upstream that is down or broken costs nothing but a
-log line then, the stored bytes are served as `STALE`. If the OSIE says which checksum it wants, and a file with that is
-here, nobody needs to be asked at all.
+log line then, the stored bytes are served as `STALE`. If the OSIE demands a checksum, and its own URL has brought a file
+with that checksum, nobody needs to be asked at all. A file of another URL is not served, whatever its checksum: tenants
+may know the checksums of each other's files. Another URL is fetched once for itself.
 
 A download goes on when the machines that wanted it have left: they, or others, come again. What `stop` interrupts is
 kept, and gone on with when it is asked for after the next start.
@@ -187,7 +188,7 @@ class ArtifactCache:
         """Until when (seconds of the clock) `open` would give this `version` again, if nobody removes it; 0: it has
         to be looked at each time."""
         pin = normalized(sha256)
-        stored, check = self._stored(key_of(url, pin), pin), self._checked.get((url, pin))
+        stored, check = self._store.brought(key_of(url, pin), pin), self._checked.get((url, pin))
         if stored is None or stored.version != version:
             return 0.0
         if pin:
@@ -217,8 +218,8 @@ class ArtifactCache:
     # --- what other edges are given ---
 
     def held(self, key: str, pin: str) -> tuple[Copy | None, bool]:
-        """The copy of the artifact `key` (`edge.artifacts.storage.store.key_of`), or one with the checksum `pin`; and
-        whether this edge is about to have it from its upstream.
+        """Return the copy of the artifact `key` (`edge.artifacts.storage.store.key_of`), with the checksum `pin` if
+        there is one; and whether this edge is about to have it from its upstream.
 
         What comes from another edge is no copy before it is whole: no edge waits for one that waits for it.
         """
@@ -230,7 +231,7 @@ class ArtifactCache:
                     download.version, download.size, download.etag, download.last_modified, self._revalidate_after
                 )
                 return copy, True
-        stored = self._stored(key, pin)
+        stored = self._store.brought(key, pin)
         if stored is None:
             return None, flight is not None
         check = self._checked.get((stored.url, stored.pin))
@@ -254,7 +255,7 @@ class ArtifactCache:
         flight = self._flight(key)
         if flight is not None and flight.download is not None and flight.download.version == version:
             return flight.download.reader() if self._is_shared(flight) else None
-        stored = self._stored(key, pin)
+        stored = self._store.brought(key, pin)
         if stored is None or stored.version != version:
             return None
         return await self._open_intact(stored, stale=False)
@@ -268,9 +269,6 @@ class ArtifactCache:
         began = flight.answered.done() and download is not None and not download.ended
         return began and download is not None and download.source in (Source.UPSTREAM, Source.UPSTREAM_EDGE)
 
-    def _stored(self, key: str, pin: str) -> Stored | None:
-        return self._store.with_sha256(pin) if pin else self._store.with_key(key)
-
     # --- opening what is here ---
 
     async def _open_local(self, url: str, pin: str) -> Artifact:
@@ -281,12 +279,12 @@ class ArtifactCache:
             raise ChecksumError(url, f"wrong SHA-256: the OSIE says {pin}, but the file has {found}")
         return artifact
 
-    async def _open_pinned(self, pin: str) -> Artifact | None:
-        """A file with the checksum, from wherever it came: nothing can be more right.
+    async def _open_pinned(self, url: str, pin: str) -> Artifact | None:
+        """Open a file with the checksum `pin` that `url` has brought: the upstream need not be asked. None: no such file.
 
         What was stored before this start is hashed once, before it is relied upon.
         """
-        while (stored := self._store.with_sha256(pin)) is not None:
+        while (stored := self._store.brought(key_of(url, pin), pin)) is not None:
             if (artifact := await self._open_intact(stored, stale=False)) is not None:
                 return artifact
         return None
@@ -345,7 +343,7 @@ class ArtifactCache:
     async def _try_remote(self, key: _Key) -> Artifact | None:
         """None if what was here is gone."""
         url, pin = key
-        if pin and (artifact := await self._open_pinned(pin)) is not None:
+        if pin and (artifact := await self._open_pinned(url, pin)) is not None:
             return artifact
         flight = self._flights.get(key)
         if flight is None:

@@ -109,8 +109,8 @@ class PeerCaches(Protocol):
     """The other edges."""
 
     async def find(self, key: str, url: str, pin: str, avoided: Collection[str]) -> Offer | None:
-        """The best copy of the artifact `key`, which is that of `url`, or of one with the checksum `pin`, that a peer
-        has, but for the peers `avoided`.
+        """Return the best copy of the artifact `key`, which is that of `url` with the checksum `pin` (may be empty),
+        that a peer has, but for the peers `avoided`. What only another URL brought to the peer is none.
 
         None, or a copy that is not fresh: this edge is the one to ask the upstream. It may take a while to say so,
         where another one is about to have it.

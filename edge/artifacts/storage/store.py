@@ -160,13 +160,17 @@ class Store:
         """The whole artifact of `url`, if there is one."""
         return self._index.get(key_of(url, pin))
 
-    def with_key(self, key: str) -> Stored | None:
-        """The same by `key_of` what is wanted."""
-        return self._index.get(key)
+    def brought(self, key: str, sha256: str = "") -> Stored | None:
+        """Return the artifact that the URL behind `key` (see `key_of`) brought here, or None.
 
-    def with_sha256(self, sha256: str) -> Stored | None:
-        """A whole artifact with these bytes, wherever it came from."""
-        return next((stored for stored in self._index.values() if stored.sha256 == sha256), None)
+        With `sha256`, only these bytes count, whatever checksum was demanded when the URL was fetched. Bytes that only
+        another URL brought never count: to know a checksum is no permission to read the file.
+        """
+        stored = self._index.get(key)
+        if stored is not None and sha256 in ("", stored.sha256):
+            return stored
+        alike = (each for each in self._index.values() if sha256 and each.sha256 == sha256)
+        return next((each for each in alike if key_of(each.url, sha256) == key), None)
 
     def whole(self) -> list[Stored]:
         """All artifacts, least recently used first."""

@@ -13,10 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import Artifact, ArtifactCache, ChecksumError, Source, UpstreamError, checksum, normalized
+from edge.artifacts import (
+    Artifact,
+    ArtifactCache,
+    ArtifactError,
+    ChecksumError,
+    Source,
+    UpstreamError,
+    checksum,
+    normalized,
+)
 from edge.artifacts.checksum import FileSums, from_sidecar, sidecar_url
 from edge.artifacts.fetch.download import TAIL_BYTES
 
@@ -196,9 +206,60 @@ async def test_pinned_kernel_boots_though_the_upstream_is_down_or_has_another(
     assert await fetch(cache, upstream.url, pin) == (Source.CACHE, kept)
 
 
-async def test_kernel_under_another_url_is_not_fetched_again(cache: ArtifactCache, upstream: Any, fetch: Fetch) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brought(
+    start_cache: Any, upstream: Any, fetch: Fetch, restarted: bool
+) -> None:
+    """Tenant A pins the checksum of B's file, which B's URL, with a password in it, has brought here."""
+    cache, secret = await start_cache(), upstream.content
+    b_url, pin = upstream.url.replace("http://", "http://b:password@"), digest(secret)
+    await fetch(cache, f"{b_url}?token=b", pin)
+    if restarted:
+        cache = await start_cache()
+
+    async def not_modified(_request: web.Request) -> web.StreamResponse:
+        return web.Response(status=304)
+
+    for answer in ("404", "403", "503", "others", "304"):
+        upstream.mode, upstream.content = (answer, b"") if answer.isdigit() else ("", b"x" * len(secret))
+        upstream.answers = [not_modified] if answer == "304" else []
+        with pytest.raises(ArtifactError):
+            await fetch(cache, upstream.url, pin)
+        with pytest.raises(ArtifactError):
+            await fetch(cache, f"{b_url}?token=a", pin)
+    asked = len(upstream.requests)
+    assert await fetch(cache, f"{b_url}?token=b", pin) == (Source.CACHE, secret)
+    assert len(upstream.requests) == asked
+
+
+async def test_checksum_beside_a_file_gives_no_file_that_only_another_url_has_brought(
+    cache: ArtifactCache, upstream: Any, fetch: Fetch
+) -> None:
     await fetch(cache, upstream.url)
-    assert (await fetch(cache, upstream.url + "-moved", digest(upstream.content)))[0] is Source.CACHE
+    upstream.sidecar, upstream.content = f"{digest(upstream.content)}  kernel\n".encode(), b"mine"
+    with pytest.raises(ChecksumError):
+        await fetch(cache, f"{upstream.url}-of-a")
+
+
+async def test_another_url_with_the_same_checksum_is_fetched_once_for_itself(
+    start_cache: Any, upstream: Any, fetch: Fetch
+) -> None:
+    cache, pin = await start_cache(), digest(upstream.content)
+    await fetch(cache, upstream.url)
+    moved = upstream.url + "-moved"
+    assert await fetch(cache, moved, pin) == (Source.UPSTREAM, upstream.content)
+    assert await fetch(cache, moved, pin) == (Source.CACHE, upstream.content)
+    assert await fetch(await start_cache(), moved, pin) == (Source.CACHE, upstream.content)
+    assert len(upstream.requests) == 2
+
+
+async def test_osies_with_the_same_url_share_one_download_whether_they_demand_a_checksum_or_not(
+    start_cache: Any, upstream: Any, fetch: Fetch
+) -> None:
+    cache, pin = await start_cache(), digest(upstream.content)
+    await fetch(cache, upstream.url)
+    assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
+    assert await fetch(await start_cache(), upstream.url, pin) == (Source.CACHE, upstream.content)
     assert len(upstream.requests) == 1
 
 

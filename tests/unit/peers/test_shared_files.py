@@ -113,6 +113,16 @@ async def test_blob_that_is_not_what_its_digest_says_is_not_taken(make_sites, pu
         await branch.read(blob_url(digest_of(CONTENT)), digest_of(CONTENT)[7:])
 
 
+async def test_digest_of_a_kernel_gives_it_as_no_blob_of_an_image(make_sites, upstream):
+    center, branch = await make_sites({1: 0, 2: 1})
+    digest = digest_of(upstream.content)
+    for edge in (center, branch):
+        await edge.read(upstream.url, digest[7:])
+    for url in (blob_url(digest), manifest_url("actions/disk", digest)):
+        with pytest.raises(NotFoundError, match="has no such file either"):
+            await branch.read(url, digest[7:])
+
+
 async def test_three_tiers_hand_it_down_and_say_what_none_has(make_sites, put):
     edges = await make_sites({1: 0, 2: 1, 3: 2})
     put(1, "disk")

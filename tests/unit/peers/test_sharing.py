@@ -135,13 +135,30 @@ async def test_upstream_that_is_down_does_not_matter_where_another_edge_has_the_
     assert await two.read(upstream.url) == upstream.content
 
 
-async def test_file_with_a_checksum_needs_no_upstream_at_all(make_site: MakeSite, upstream: Upstream) -> None:
+@pytest.mark.parametrize("demanded_before", [True, False])
+async def test_file_with_a_checksum_that_its_url_has_brought_to_another_edge_needs_no_upstream(
+    make_site: MakeSite, upstream: Upstream, demanded_before: bool
+) -> None:
     one, two = await make_site(2)
     pin = hashlib.sha256(upstream.content).hexdigest()
-    await one.read(upstream.url, pin)
+    await one.read(upstream.url, pin if demanded_before else "")
     one.times[0] += 3600
-    assert await two.read("http://127.0.0.1:9/other/name", pin) == upstream.content
+    upstream.mode = "500"
+    assert await two.read(upstream.url, pin) == upstream.content
     assert (upstream.whole, upstream.checks) == (1, 0)
+
+
+async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brought_to_another_edge(
+    make_site: MakeSite, upstream: Upstream
+) -> None:
+    one, two = await make_site(2)
+    pin = hashlib.sha256(upstream.content).hexdigest()
+    await one.read(f"{upstream.url}?token=b", pin)
+    upstream.mode = "403"
+    for url in (upstream.url, f"{upstream.url}?token=a", "http://127.0.0.1:9/other/name"):
+        with pytest.raises(ArtifactError):
+            await two.read(url, pin)
+    assert one.peers.counts.served == 0
 
 
 @pytest.mark.parametrize("pinned", [True, False])

@@ -45,6 +45,16 @@ async def test_checksum_of_the_osie_holds_to_the_last_edge(make_sites, upstream)
         await branch.read(upstream.url, "0" * 64)
 
 
+async def test_knowing_a_checksum_gives_the_branch_no_file_that_only_another_url_has_brought(make_sites, upstream):
+    center, branch = await make_sites({1: 0, 2: 1})
+    pin = sha256(upstream.content)
+    await center.read(f"{upstream.url}?token=b", pin)
+    upstream.mode = "403"
+    with pytest.raises(ArtifactError, match="403"):
+        await branch.read(f"{upstream.url}?token=a", pin)
+    assert (center.peers.counts.served, branch.cache.counts.peer_bytes) == (0, 0)
+
+
 async def test_damage_at_the_center_is_noticed_and_the_origin_asked(make_sites, upstream):
     center, branch = await make_sites({1: 0, 2: 1})
     await center.read(upstream.url)
