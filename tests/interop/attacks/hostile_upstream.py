@@ -51,6 +51,11 @@ async def answer(path: str, request: str, writer: asyncio.StreamWriter) -> None:
         case "good":
             content = honest(int(argument))
             await send(writer, OK + b"Content-Length: %d\r\n\r\n" % len(content) + content)
+        case "private" if "\r\nauthorization: basic " not in request.lower():
+            await send(writer, b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        case "private":
+            content = honest(int(argument))
+            await send(writer, OK + b"Content-Length: %d\r\n\r\n" % len(content) + content)
         case "to":
             await send(writer, f"HTTP/1.1 302 Found\r\nLocation: {argument}\r\nContent-Length: 0\r\n\r\n".encode())
         case "loop":

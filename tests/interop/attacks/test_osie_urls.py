@@ -10,6 +10,7 @@ The edge's host is in a cloud, too: 169.254.169.254 answers on its link.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
 import sys
 from collections.abc import Iterator
@@ -81,9 +82,10 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
         yield edge
 
 
-def boot(edge: Edge, name: str, url: str) -> tuple[int, bytes]:
-    """What the tenant's machine gets as its kernel when the OSIE names `url`."""
-    edge.kubectl.apply(manifest("OSIE", name, {"kernelUrl": url, "initrdUrl": "http://192.0.2.1/initrd"}))
+def boot(edge: Edge, name: str, url: str, **annotations: str) -> tuple[int, bytes]:
+    """Return what the tenant's machine gets as its kernel when the OSIE names `url`."""
+    spec = {"kernelUrl": url, "initrdUrl": "http://192.0.2.1/initrd"}
+    edge.kubectl.apply(manifest("OSIE", name, spec, **annotations))
     wait_until(lambda: b"does not exist" not in edge.get("near", f"/osie/{name}/kernel")[1])
     return edge.get("near", f"/osie/{name}/kernel")
 
@@ -145,6 +147,18 @@ def test_honest_upstream_beside_is_served(edge: Edge) -> None:
     content = hostile_upstream.honest(50_000)
     assert boot(edge, "honest", f"http://{EVIL}/good/50000") == (200, content)
     assert boot(edge, "moved", f"http://{EVIL}/to/{quote(f'http://{EVIL}/good/50000', '')}") == (200, content)
+
+
+def test_checksum_of_another_tenants_file_is_no_permission_to_read_it(edge: Edge) -> None:
+    """The file is in the edge's cache: the other tenant's OSIE names it with the password that its upstream wants."""
+    content = hostile_upstream.honest(60_000)
+    assert boot(edge, "theirs", f"http://user:password@{EVIL}/private/60000") == (200, content)
+    pin = {"kernel-sha256": hashlib.sha256(content).hexdigest()}
+    for name, path in (("without-password", "private/60000"), ("other-file", "good/50000")):
+        status, body = boot(edge, name, f"http://{EVIL}/{path}", **pin)
+        assert content[-1000:] not in body, f"OSIE {name} reads the other tenant's file"
+        assert status != 200 or len(body) < 60_000
+    assert boot(edge, "theirs-pinned", f"http://user:password@{EVIL}/private/60000", **pin) == (200, content)
 
 
 @pytest.fixture(scope="module")
