@@ -13,7 +13,8 @@
 
 The name comes from a network that anybody may be on, in the spelling of firmware of thirty years. It is taken apart
 here. All but the operator's files are looked up in tables; those are looked up below one directory, and nothing leads
-out of it. Whether the machine may netboot is asked of the one policy first, for a machine that is not to boot from the
+out of it. A file in a directory that is named like a machine's MAC is that machine's, by whatever link or name it is
+asked for. Whether the machine may netboot is asked of the one policy first, for a machine that is not to boot from the
 network must not get there by TFTP either. What is made for one machine is served to that machine only.
 
 Who asks is known by its address. A MAC in the name says nothing of that: anybody can write another machine's. So it is
@@ -25,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -259,7 +260,7 @@ class BootFiles:
             dialect = Dialect.PI_COMMAND_LINE
             return _text(scripts.script(mac, self._origin, client=client, dialect=dialect, recorded=False), name, mac)
         try:
-            common = await asyncio.to_thread(_text_below, firmware, name)
+            common = await asyncio.to_thread(_text_below, firmware, name, (firmware, self._extra))
         except FileNotFoundError:
             common = ""
         except (OSError, ValueError) as error:
@@ -330,8 +331,8 @@ class BootFiles:
             message, about = f"may not netboot: {decision.reason}", self._registered(asked.named)
             return Refusal(ErrorCode.ACCESS_VIOLATION, message, asked.mac, about=about)
         if mac is None or asked.named not in (None, mac):
-            message = f"{asked.shown} is served to its own machine only"
-            return Refusal(ErrorCode.ACCESS_VIOLATION, message, asked.mac, about=self._registered(asked.named))
+            about = self._registered(asked.named)
+            return Refusal(ErrorCode.ACCESS_VIOLATION, _own_only(asked), asked.mac, about=about)
         return mac
 
     def _registered(self, mac: str | None) -> str | None:
@@ -384,22 +385,63 @@ class BootFiles:
             return await asyncio.to_thread(self._read_extra, root, asked, shared)
         except TooLargeError as error:
             return Refusal(ErrorCode.UNDEFINED, f"{asked.shown}: {error}", asked.mac)
+        except _ForeignFileError as error:
+            about = self._registered(error.owner)
+            return Refusal(ErrorCode.ACCESS_VIOLATION, _own_only(asked), asked.mac, about=about)
         except (OSError, ValueError):
             return missing
 
     def _read_extra(self, root: Path, asked: _Asked, shared: bool) -> TftpFile:
-        """In a thread. Raises OSError, ValueError, TooLargeError."""
+        """Read the file in a thread. Raises OSError, ValueError, TooLargeError, _ForeignFileError."""
         segments = asked.segments
         # A machine's own directory where there is one, and the common files where there is none.
         if shared and not (root / segments[0]).is_dir():
             segments = segments[1:]
-        fd = open_below(root, segments)
+        fd, path = open_below(root, segments)
         try:
+            owner = _owner(path, (root, self._extra))
+            if owner is not None and not self._is_at(owner, asked):
+                raise _ForeignFileError(owner)
             snapshot = self._snapshots.take(fd)
         finally:
             os.close(fd)
         # The method of the snapshot keeps it, and with it the one copy for all, until the transfer has ended.
         return TftpFile(snapshot.content, label=shown_name("/".join(segments)), mac=asked.mac, close=snapshot.release)
+
+    def _is_at(self, owner: str, asked: _Asked) -> bool:
+        """Return whether the client is the machine with the MAC `owner`, by this or another interface of its Hardware."""
+        if owner == self._callers.mac(asked.client_ip):
+            return True
+        machine, owning = asked.at_address, self._inventory.by_mac(owner)
+        if machine is None or owning is None:
+            return False
+        return (machine.namespace, machine.name) == (owning.namespace, owning.name)
+
+
+class _ForeignFileError(Exception):
+    """The file is in the directory of another machine, the one with the MAC `owner`."""
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(owner)
+        self.owner = owner
+
+
+def _owner(path: Path, roots: Iterable[Path | None]) -> str | None:
+    """Return the MAC that the directory below one of `roots` which holds the file `path` is named by, if it is one.
+
+    `path` has no links in it, so it says where the file is. One root may be in the other.
+    """
+    for root in roots:
+        inside = os.path.realpath(root) if root is not None else None
+        if inside is not None and path.is_relative_to(inside):
+            segments = path.relative_to(inside).parts
+            if len(segments) > 1 and (owner := mac_of(segments[0])) is not None:
+                return owner
+    return None
+
+
+def _own_only(asked: _Asked) -> str:
+    return f"{asked.shown} is served to its own machine only"
 
 
 def _is_of_pi(asked: _Asked) -> bool:
@@ -407,9 +449,12 @@ def _is_of_pi(asked: _Asked) -> bool:
     return len(asked.segments) > 1 and raspberry_pi.is_serial(asked.segments[0])
 
 
-def _text_below(root: Path, name: str) -> str:
-    """A short text of the operator's. Blocks. Raises OSError, ValueError."""
-    with os.fdopen(open_below(root, [name]), "rb") as file:
+def _text_below(root: Path, name: str, roots: Iterable[Path | None]) -> str:
+    """Read a short text of the operator's, for all machines. Blocks. Raises OSError, ValueError."""
+    fd, path = open_below(root, [name])
+    with os.fdopen(fd, "rb") as file:
+        if _owner(path, roots) is not None:
+            raise ValueError("a link leads into the directory of one machine")
         content = file.read(_MAX_PI_CONFIG_BYTES + 1)
     if len(content) > _MAX_PI_CONFIG_BYTES:
         raise ValueError(f"larger than {_MAX_PI_CONFIG_BYTES >> 10} KiB")

@@ -79,9 +79,10 @@ class Snapshots:
         return snapshot
 
 
-def open_below(root: Path, segments: list[str]) -> int:
-    """A descriptor of the regular file `segments` below `root`. Symbolic links may lead anywhere inside, never outside.
+def open_below(root: Path, segments: list[str]) -> tuple[int, Path]:
+    """Open the regular file `segments` below `root`. Symbolic links may lead anywhere inside, never outside.
 
+    Return its descriptor and its path without links: where the file really is, whatever name it was asked for by.
     Blocks. Raises OSError: FileNotFoundError where there is no such regular file.
     """
     inside = os.path.realpath(root)
@@ -103,4 +104,4 @@ def open_below(root: Path, segments: list[str]) -> int:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise FileNotFoundError(wanted)
-    return fd
+    return fd, Path(wanted)

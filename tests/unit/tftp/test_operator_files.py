@@ -14,6 +14,7 @@ from edge.tftp import mapped
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile
 from tests.unit.tftp.boot_files import (
+    IP,
     LOCKED_IP,
     MAC,
     OTHER,
@@ -23,6 +24,9 @@ from tests.unit.tftp.boot_files import (
     Edge,
     make_edge,
 )
+
+DIRECTORY = MAC.replace(":", "-")
+"""Of that machine alone."""
 
 
 async def test_raspberry_pi_gets_the_common_firmware_or_its_own(edge: Edge) -> None:
@@ -152,6 +156,68 @@ async def test_links_may_lead_around_inside_but_never_out(edge: Edge, tmp_path: 
     assert await edge.text("whole/whole/v1/start4.elf") == "inside"
     for name in ("out/secret", "file", "up", "self", "out/tftp/../secret", "whole"):
         assert isinstance(await edge.get(name), Refusal)
+
+
+@pytest.fixture
+def owned(edge: Edge) -> Edge:
+    """An edge with one machine's own directory, which links of the operator's lead into."""
+    (edge.extra / DIRECTORY).mkdir()
+    (edge.extra / DIRECTORY / "keys").write_text("own")
+    (edge.extra / "link").symlink_to(f"{DIRECTORY}/keys")
+    (edge.extra / "by-name").mkdir()
+    (edge.extra / "by-name" / "lab-1").symlink_to(f"../{DIRECTORY}")
+    (edge.extra / "all").symlink_to(".")
+    (edge.extra / PI).symlink_to(DIRECTORY)
+    (edge.extra / OTHER.replace(":", "")).mkdir()
+    (edge.extra / OTHER.replace(":", "") / "theirs").symlink_to(f"../{DIRECTORY}")
+    return edge
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "link",
+        "by-name/lab-1/keys",
+        f"all/{DIRECTORY}/keys",
+        f"{PI}/keys",
+        f"{OTHER}/theirs/keys",
+        f"02-00-00-00-00-01/{DIRECTORY}/keys",
+        f"//.\\52.54.00.00.00.09\\{DIRECTORY}/keys",
+        f"{PI[:-1]}0/{DIRECTORY}/keys",
+    ],
+)
+async def test_file_in_a_machines_own_directory_is_for_that_machine_whatever_name_is_asked_for(owned: Edge, name: str) -> None:
+    answer = await owned.refused(name, OTHER_IP)
+    assert answer.about in (MAC, None)
+    if "theirs" not in name:
+        assert await owned.text(name) == "own"
+
+
+async def test_link_into_a_machines_own_directory_stands_on_its_journey(owned: Edge) -> None:
+    answer = await owned.refused("link", OTHER_IP)
+    assert (answer.code, answer.mac, answer.about) == (ErrorCode.ACCESS_VIOLATION, OTHER, MAC)
+    assert answer.message == "link is served to its own machine only"
+
+
+async def test_machine_with_two_interfaces_reads_its_own_directory_from_either(owned: Edge) -> None:
+    interfaces = {MAC: {"dhcp": {"ip": IP}}, "52:54:00:12:34:57": {"dhcp": {"ip": "10.0.0.60"}}}
+    spec = {"networkInterfaces": interfaces, "osie": {"name": "lab"}}
+    owned.inventory.apply({"metadata": {"name": "lab-1", "namespace": "default"}, "spec": spec})
+    assert await owned.text("link", "10.0.0.60") == "own"
+
+
+async def test_firmware_of_raspberry_pis_may_be_in_the_operators_directory_and_gives_no_machines_own_files(
+    tmp_path: Path,
+) -> None:
+    edge = make_edge(tmp_path, pi_firmware=tmp_path / "tftp")
+    (edge.extra / DIRECTORY).mkdir()
+    for name in ("config.txt", "keys"):
+        (edge.extra / DIRECTORY / name).write_text("own")
+        (edge.extra / name).symlink_to(f"{DIRECTORY}/{name}")
+    assert isinstance(await edge.get("keys", OTHER_IP), Refusal)
+    assert isinstance(await edge.get(f"{PI}/{DIRECTORY}/keys", OTHER_IP), Refusal)
+    answer = await edge.refused("config.txt", OTHER_IP)
+    assert "a link leads into the directory of one machine" in answer.message
 
 
 async def test_only_regular_files_are_opened(edge: Edge) -> None:
