@@ -15,9 +15,10 @@ fifty machines cost the upstream one request. The rooms behind this door:
 
 An artifact that is on disk is served from there. After `revalidate_after` seconds the next machine makes the cache
 ask the upstream whether it has changed (ETag, Last-Modified); an upstream that is down or broken costs nothing but a
-log line then, the stored bytes are served as `STALE`. If the OSIE demands a checksum, and its own URL has brought a file
-with that checksum, nobody needs to be asked at all. A file of another URL is not served, whatever its checksum: tenants
-may know the checksums of each other's files. Another URL is fetched once for itself.
+log line then, the stored bytes are served as `STALE`. If the OSIE demands a checksum, and its own URL has brought a
+file with that checksum, nobody needs to be asked at all. A file of another URL is not served, whatever its checksum:
+tenants may know the checksums of each other's files. Another URL is fetched once for itself, and an upstream's 304
+proves nothing there: only bytes do.
 
 A download goes on when the machines that wanted it have left: they, or others, come again. What `stop` interrupts is
 kept, and gone on with when it is asked for after the next start.
@@ -280,7 +281,7 @@ class ArtifactCache:
         return artifact
 
     async def _open_pinned(self, url: str, pin: str) -> Artifact | None:
-        """Open a file with the checksum `pin` that `url` has brought: the upstream need not be asked. None: no such file.
+        """Open a file with the checksum `pin` that `url` has brought, without asking the upstream. None: no such file.
 
         What was stored before this start is hashed once, before it is relied upon.
         """

@@ -409,7 +409,7 @@ class BootFiles:
         return TftpFile(snapshot.content, label=shown_name("/".join(segments)), mac=asked.mac, close=snapshot.release)
 
     def _is_at(self, owner: str, asked: _Asked) -> bool:
-        """Return whether the client is the machine with the MAC `owner`, by this or another interface of its Hardware."""
+        """Return whether the client is the machine with the MAC `owner`, or has another MAC of the same Hardware."""
         if owner == self._callers.mac(asked.client_ip):
             return True
         machine, owning = asked.at_address, self._inventory.by_mac(owner)

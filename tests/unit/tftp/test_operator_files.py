@@ -186,7 +186,9 @@ def owned(edge: Edge) -> Edge:
         f"{PI[:-1]}0/{DIRECTORY}/keys",
     ],
 )
-async def test_file_in_a_machines_own_directory_is_for_that_machine_whatever_name_is_asked_for(owned: Edge, name: str) -> None:
+async def test_file_in_a_machines_own_directory_is_for_that_machine_whatever_name_is_asked_for(
+    owned: Edge, name: str
+) -> None:
     answer = await owned.refused(name, OTHER_IP)
     assert answer.about in (MAC, None)
     if "theirs" not in name:
