@@ -7,7 +7,7 @@
     nothing tells the file apart      all comes again: what was there is compared, by its SHA-256, and passed over
     another ETag, length or beginning ChangedError: nothing of the new file is given out after bytes of the old one
 
-An attempt is in vain that brings no new byte; see `patience` for how many there are.
+Attempts are in vain until they have brought `PROGRESS_BYTES` that are new; see `patience` for how many there are.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from image2disk.patience import BrokenError, Patience
 from image2disk.web import AnswerError, UntrustedError, Web, said
 
 READ_BYTES: Final = 1 << 20
+PROGRESS_BYTES: Final = 64 * 1024
+"""What a connection must bring before it breaks for that not to count as another vain attempt."""
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 _STRONG: Final = re.compile(r'"[^"]*"')
 _SURE_AFTER: Final = timedelta(seconds=60)
@@ -68,7 +70,7 @@ class Download:
 
     def chunks(self) -> Iterator[bytes]:
         """All of it. Raises ChangedError, ActionError (DownloadFailed)."""
-        best = 0
+        before = 0
         while True:
             try:
                 for chunk in self._attempt():
@@ -76,12 +78,13 @@ class Download:
                     self.received += len(chunk)
                     yield chunk
             except (BrokenError, AnswerError) as error:
-                if self.received > best:
-                    best = self.received
+                if self.received - before >= PROGRESS_BYTES:
+                    before = self.received
                     self._patience.progressed()
-                if not self._patience.lasts(error, f"goes on from byte {best}"):
+                if not self._patience.lasts(error, f"goes on from byte {self.received}"):
                     is_final = isinstance(error, AnswerError) and not error.may_pass
-                    raise self._failed(str(error) if is_final else f"{error}; {best} bytes were there") from None
+                    there = f"{error}; {self.received} bytes were there"
+                    raise self._failed(str(error) if is_final else there) from None
             except UntrustedError as error:
                 raise self._failed(f"{error}; give IMG_SHA256, which says what is right") from None
             else:
@@ -141,16 +144,13 @@ class Download:
 
     def _body(self, response: http.client.HTTPResponse, length: int | None) -> Iterator[bytes]:
         left = length
-        while left is None or left:
-            try:
-                chunk = response.read1(READ_BYTES if left is None else min(left, READ_BYTES))
-            except (OSError, http.client.HTTPException) as error:
-                raise BrokenError(f"the connection broke: {said(error)}") from None
-            if not chunk:
-                break
-            if left is not None:
-                left -= len(chunk)
-            yield chunk
+        try:
+            for chunk in self._web.body(response, READ_BYTES):
+                if left is not None:
+                    left -= len(chunk)
+                yield chunk
+        except (OSError, http.client.HTTPException) as error:
+            raise BrokenError(f"the connection broke: {said(error)}") from None
         if left:
             raise BrokenError(f"the connection ended {left} bytes early")
 

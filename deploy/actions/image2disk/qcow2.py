@@ -4,54 +4,106 @@
 
 A table must come before the clusters that it names. What `qemu-img convert` writes is so; a file that a machine has run
 from need not be, and is refused as soon as that shows. What no table names is zero on the disk.
+
+An image can't make this use more memory than a constant, some 40 MiB: what tables name is 8 bytes a cluster until it
+comes (`_Pending`), zeros are written as soon as a table has named them, and compressed clusters are inflated one by one
+out of the last three clusters of the file, however many of them share bytes.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections import defaultdict
+from array import array
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from image2disk.disk import Disk
 from image2disk.errors import ActionError
 
 MAGIC: Final = b"QFI\xfb"
-MAX_PENDING: Final = 4 << 20
-"""Clusters that tables have named and that have not come yet: 256 GiB of them, of the usual size."""
+MAX_PENDING: Final = 2 << 20
+"""Tables and clusters that tables have named and that have not come yet: 128 GiB of clusters of the usual size."""
+MAX_RUNS: Final = 64
+"""Ascending sequences that they make up: one where the file has them in the order of the tables."""
+_SLICE: Final = 1 << 16
+"""Entries of a table that are sorted at a time."""
 _MAX_L1_BYTES: Final = 32 << 20
 """QEMU's own limit."""
+_WINDOW: Final = 3
+"""Clusters of the file that a compressed one can lie in: it has two clusters' bytes at most, and begins anywhere."""
 _HEADER: Final = struct.Struct(">4sIQIIQIIQQIIQ")
 _HEADER_3: Final = struct.Struct(">QQQII")
 _DIRTY, _DAMAGED, _EXTERNAL, _COMPRESSION, _EXTENDED = (1 << bit for bit in range(5))
 _OFFSET: Final = 0x00FF_FFFF_FFFF_FE00
 _COMPRESSED: Final = 1 << 62
 _ZERO: Final = 1
-_SECTOR_BYTES: Final = 512
 _REMEDY: Final = "make it anew with `qemu-img convert -O qcow2`, or serve it raw and compressed"
-
-
-@dataclass(slots=True)
-class _Extent:
-    """A compressed cluster for `guest`: `left` bytes of it have not come yet."""
-
-    start: int
-    left: int
-    guest: int
-    parts: list[bytes] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """`size` of the disk in bytes."""
+    """`size` of the disk in bytes; `number_bits` are needed to number its clusters."""
 
     cluster_bits: int
     size: int
     l1_offset: int
     l1_entries: int
     may_be_zero: bool
+
+    @property
+    def number_bits(self) -> int:
+        return (self.size >> self.cluster_bits).bit_length()
+
+
+class _Pending:
+    """Numbers below 2**64 that are awaited in ascending order: ascending runs of 8 bytes each."""
+
+    def __init__(self) -> None:
+        self._runs: list[_Run] = []
+
+    def __len__(self) -> int:
+        return sum(len(run.numbers) - run.at for run in self._runs)
+
+    def add(self, numbers: list[int]) -> bool:
+        """Await these, too, at most `_SLICE`. False if they would be in more than `MAX_RUNS` runs."""
+        if not numbers:
+            return True
+        numbers.sort()
+        run = next((run for run in self._runs if run.numbers[-1] <= numbers[0]), None)
+        if run is None:
+            if len(self._runs) == MAX_RUNS:
+                return False
+            run = _Run(array("Q"))
+            self._runs.append(run)
+        run.numbers.extend(numbers)
+        return True
+
+    def pop(self, end: int) -> int | None:
+        """Remove and return the smallest; None if none is below `end`."""
+        run = min(self._runs, key=_Run.head, default=None)
+        if run is None or (number := run.head()) >= end:
+            return None
+        run.at += 1
+        if run.at == len(run.numbers):
+            self._runs.remove(run)
+        elif run.at == _SLICE // 8:
+            del run.numbers[: run.at]
+            run.at = 0
+        return number
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Ascending numbers, of which those before `at` have come."""
+
+    numbers: array[int]
+    at: int = 0
+
+    def head(self) -> int:
+        return self.numbers[self.at]
 
 
 class Qcow2:
@@ -60,13 +112,13 @@ class Qcow2:
     def __init__(self, name: str, disk: Disk) -> None:
         self._name = name
         self._disk = disk
-        self._l1 = bytearray()
-        self._l1_is_read = False
-        self._tables: dict[int, int] = {}
-        self._clusters: dict[int, int] = {}
-        self._extents: defaultdict[int, list[_Extent]] = defaultdict(list)
-        self._pending = 0
-        self._zeros: list[tuple[int, int]] = []
+        self._l1_read = 0
+        # By the cluster of the file in which each begins: tables and plain clusters, and by the byte: compressed ones.
+        self._plain = _Pending()
+        self._compressed = _Pending()
+        self._window: deque[bytes] = deque(maxlen=_WINDOW)
+        self._inflated: tuple[int, bytes] = (-1, b"")
+        self._zeros = (0, 0)
         self._index = 0
         self.size = 0
 
@@ -102,15 +154,21 @@ class Qcow2:
             features, _, _, _, length = _HEADER_3.unpack_from(head.ljust(_HEADER.size + _HEADER_3.size), _HEADER.size)
             compression = head[104] if length > 104 and len(head) > 104 else 0
         self._check(features, compression)
-        if not 9 <= bits <= 21 or not size or l1_entries * 8 > _MAX_L1_BYTES or l1_offset % (1 << bits):
-            raise self._damaged("its header has no possible sizes")
-        each = 1 << (2 * bits - 3)
-        if l1_entries < -(-size // each):
-            raise self._damaged("its table is shorter than its disk")
+        if not 9 <= bits <= 21:
+            raise self._damaged(f"its cluster_bits are {bits}, not 9 to 21")
+        if not size:
+            raise self._damaged("its size is 0")
+        if l1_entries * 8 > _MAX_L1_BYTES:
+            raise self._damaged(f"its l1_size is {l1_entries}, more than {_MAX_L1_BYTES // 8}")
+        if not l1_offset or l1_offset % (1 << bits):
+            raise self._damaged(f"its l1_table_offset is {l1_offset}, which is not where a cluster begins")
         if size > self._disk.size:
             message = f"its disk has {size} bytes, and {self._disk.name} has {self._disk.size}: No space left"
             raise ActionError("WriteFailed", f"{self._name}: {message}")
-        return _Header(bits, size, l1_offset, -(-size // each), version == 3)
+        needed = -(-size // (1 << (2 * bits - 3)))
+        if l1_entries < needed:
+            raise self._damaged(f"its l1_size is {l1_entries}: shorter than the table of its disk, {needed}")
+        return _Header(bits, size, l1_offset, needed, version == 3)
 
     def _check(self, features: int, compression: int) -> None:
         if features & _DAMAGED:
@@ -128,112 +186,162 @@ class Qcow2:
 
     def _take(self, header: _Header, cluster: bytes) -> None:
         at = self._index << header.cluster_bits
-        needed = header.l1_entries * 8
-        if not self._l1_is_read and header.l1_offset <= at < header.l1_offset + needed:
-            self._l1 += cluster[: needed - len(self._l1)]
-            if len(self._l1) == needed:
-                self._read_l1(header)
-        elif at in self._tables:
-            self._read_l2(header, self._tables.pop(at), cluster)
-        elif (guest := self._clusters.pop(at, None)) is not None:
-            self._pending -= 1
-            self._put(header, guest, cluster)
-        if extents := self._extents.pop(self._index, None):
-            self._take_compressed(header, at, cluster, extents)
-
-    def _read_l1(self, header: _Header) -> None:
-        self._l1_is_read = True
-        span = 1 << (2 * header.cluster_bits - 3)
-        for number, (entry,) in enumerate(struct.iter_unpack(">Q", self._l1)):
-            offset = entry & _OFFSET
-            if not offset:
-                self._is_zero(number * span, min((number + 1) * span, header.size))
+        self._window.append(cluster)
+        self._inflate_until(header, self._index + 2 - _WINDOW)
+        found = self._due(header)
+        if header.l1_offset <= at < header.l1_offset + header.l1_entries * 8:
+            if found is not None:
+                raise self._damaged(f"the cluster at {at} is named by a table, and part of the L1 table")
+            self._read_l1(header, cluster)
+        elif found is not None:
+            is_table, number = found
+            if is_table:
+                self._read_l2(header, number, cluster)
             else:
-                self._must_come(header, offset, f"a table at {offset}")
-                self._tables[offset] = number * span
-        self._l1.clear()
+                self._put(header, number, cluster)
 
-    def _read_l2(self, header: _Header, base: int, table: bytes) -> None:
-        bits, size = header.cluster_bits, header.size
+    def _due(self, header: _Header) -> tuple[bool, int] | None:
+        """Return what this cluster of the file is: True and the number of its L1 entry for a table, else False and that
+        of the disk's cluster; None for what no table names."""
+        bits = header.number_bits
+        end = (self._index + 1) << (bits + 1)
+        packed = self._plain.pop(end)
+        if packed is None:
+            return None
+        if self._plain.pop(end) is not None:
+            raise self._damaged(f"the cluster at {self._index << header.cluster_bits} is named twice")
+        return bool(packed >> bits & 1), packed & ((1 << bits) - 1)
+
+    def _read_l1(self, header: _Header, part: bytes) -> None:
+        span = 1 << (2 * header.cluster_bits - 3)
+        entries = part[: (header.l1_entries - self._l1_read) * 8]
+        if len(entries) % 8:
+            raise self._cut_off()
+        for first in range(0, len(entries), _SLICE * 8):
+            tables = []
+            for (entry,) in struct.iter_unpack(">Q", entries[first : first + _SLICE * 8]):
+                number, offset = self._l1_read, entry & _OFFSET
+                self._l1_read += 1
+                if not offset:
+                    self._is_zero(number * span, min((number + 1) * span, header.size))
+                else:
+                    self._must_come(header, offset, "table")
+                    tables.append(self._packed(header, offset, number, is_table=True))
+            self._await(self._plain, tables)
+
+    def _read_l2(self, header: _Header, l1_number: int, table: bytes) -> None:
+        bits = header.cluster_bits
         if len(table) != 1 << bits:
             raise self._cut_off()
-        shift = 62 - (bits - 8)
-        for number, (entry,) in enumerate(struct.iter_unpack(">Q", table)):
-            guest = base + (number << bits)
-            if guest >= size:
-                break
-            if entry & _COMPRESSED:
-                start = entry & ((1 << shift) - 1)
-                sectors = ((entry >> shift) & ((1 << (bits - 8)) - 1)) + 1
-                self._must_come(header, start, f"the cluster at {start}", aligned=False)
-                extent = _Extent(start, sectors * _SECTOR_BYTES - start % _SECTOR_BYTES, guest)
-                self._extents[start >> bits].append(extent)
-                self._name_one()
-            elif not (offset := entry & _OFFSET) or (header.may_be_zero and entry & _ZERO):
-                self._is_zero(guest, min(guest + (1 << bits), size))
-            else:
-                self._must_come(header, offset, f"the cluster at {offset}")
-                if offset in self._clusters:
-                    raise self._damaged(f"the cluster at {offset} is named twice")
-                self._clusters[offset] = guest
-                self._name_one()
+        first, count = l1_number << (bits - 3), -(-header.size // (1 << bits))
+        entries = table[: (count - first) * 8]
+        for at in range(0, len(entries), _SLICE * 8):
+            self._read_entries(header, first + at // 8, entries[at : at + _SLICE * 8])
 
-    def _name_one(self) -> None:
-        self._pending += 1
-        if self._pending > MAX_PENDING:
-            message = f"its tables name more than {MAX_PENDING} clusters before these come; {_REMEDY}"
-            raise ActionError("NotStreamable", f"{self._name}: {message}")
+    def _read_entries(self, header: _Header, first: int, entries: bytes) -> None:
+        """Read those of an L2 table, of which the first is of the disk's cluster `first`."""
+        bits, plain, compressed = header.cluster_bits, list[int](), list[int]()
+        start_mask = (1 << (70 - bits)) - 1
+        for number, (entry,) in enumerate(struct.iter_unpack(">Q", entries), first):
+            if entry & _COMPRESSED:
+                start = entry & start_mask
+                self._must_come(header, start, "cluster", aligned=False)
+                compressed.append(self._packed_start(header, start, number))
+            elif not (offset := entry & _OFFSET) or (header.may_be_zero and entry & _ZERO):
+                self._is_zero(number << bits, min((number + 1) << bits, header.size))
+            else:
+                self._must_come(header, offset, "cluster")
+                plain.append(self._packed(header, offset, number, is_table=False))
+        self._await(self._plain, plain)
+        self._await(self._compressed, compressed)
+
+    def _packed(self, header: _Header, offset: int, number: int, *, is_table: bool) -> int:
+        bits = header.number_bits
+        packed = (offset >> header.cluster_bits << 1 | is_table) << bits | number
+        if packed >> 64:
+            raise self._not_streamable(f"the {'table' if is_table else 'cluster'} at {offset} is too far into the file")
+        return packed
+
+    def _packed_start(self, header: _Header, start: int, number: int) -> int:
+        packed = start << header.number_bits | number
+        if packed >> 64:
+            raise self._not_streamable(f"the cluster at {start} is too far into the file")
+        return packed
+
+    def _await(self, pending: _Pending, numbers: list[int]) -> None:
+        if len(self._plain) + len(self._compressed) + len(numbers) > MAX_PENDING:
+            raise self._not_streamable(f"its tables name more than {MAX_PENDING} clusters before these come")
+        if not pending.add(numbers):
+            raise self._not_streamable("its clusters come in another order than its tables name them")
 
     def _must_come(self, header: _Header, offset: int, what: str, *, aligned: bool = True) -> None:
         if aligned and offset % (1 << header.cluster_bits):
-            raise self._damaged(f"{what} does not begin where a cluster does")
+            raise self._damaged(f"the {what} at {offset} does not begin where a cluster does")
         if offset >> header.cluster_bits <= self._index:
             at = self._index << header.cluster_bits
-            message = f"its table at {at} comes after {what}, which it names, so it can't be streamed; {_REMEDY}"
-            raise ActionError("NotStreamable", f"{self._name}: {message}")
+            article = "a" if what == "table" else "the"
+            raise self._not_streamable(f"its table at {at} comes after {article} {what} at {offset}, which it names")
 
-    def _take_compressed(self, header: _Header, at: int, cluster: bytes, extents: list[_Extent]) -> None:
-        for extent in extents:
-            start = max(extent.start - at, 0)
-            part = cluster[start : start + extent.left]
-            extent.parts.append(part)
-            extent.left -= len(part)
-            if extent.left and len(cluster) == 1 << header.cluster_bits:
-                self._extents[self._index + 1].append(extent)
-            else:
-                self._inflate(header, extent)  # the last one's sectors may be more than the file has
+    # --- compressed clusters ---
 
-    def _inflate(self, header: _Header, extent: _Extent) -> None:
-        self._pending -= 1
+    def _inflate_until(self, header: _Header, end: int) -> None:
+        """Write the compressed clusters that begin before the cluster `end` of the file."""
+        bits = header.number_bits
+        limit = max(end, 0) << (header.cluster_bits + bits)
+        if (packed := self._compressed.pop(limit)) is None:
+            return
+        first = (self._index + 1 - len(self._window)) << header.cluster_bits
+        window = memoryview(b"".join(self._window))
+        while packed is not None:
+            start, number = packed >> bits, packed & ((1 << bits) - 1)
+            if start != self._inflated[0]:
+                self._inflated = start, self._inflate(header, start, window[start - first :])
+            self._put(header, number, self._inflated[1])
+            packed = self._compressed.pop(limit)
+
+    def _inflate(self, header: _Header, start: int, content: memoryview) -> bytes:
+        """Return the cluster that `content` begins with."""
         length = 1 << header.cluster_bits
+        if not content:
+            raise self._cut_off()
+        inner = zlib.decompressobj(wbits=-15)
         try:
-            content = zlib.decompressobj(wbits=-15).decompress(b"".join(extent.parts), length)
+            # Nearly all are shorter than what they become. What zlib does not need of more, it would copy.
+            whole = inner.decompress(content[:length], length)
+            if len(whole) < length and not inner.eof:
+                whole += inner.decompress(inner.unconsumed_tail + content[length:], length - len(whole))
         except zlib.error as error:
-            raise self._damaged(f"the cluster at {extent.start}: {error}") from None
-        if len(content) != length:
-            raise self._damaged(f"the cluster at {extent.start} has {len(content)} bytes, not {length}")
-        self._put(header, extent.guest, content)
+            raise self._damaged(f"the cluster at {start}: {error}") from None
+        if len(whole) != length:
+            raise self._damaged(f"the cluster at {start} has {len(whole)} bytes, not {length}")
+        return whole
 
-    def _put(self, header: _Header, guest: int, content: bytes) -> None:
-        whole = content.ljust(1 << header.cluster_bits, b"\0")
+    # --- the disk ---
+
+    def _put(self, header: _Header, number: int, content: bytes) -> None:
+        guest, whole = number << header.cluster_bits, content.ljust(1 << header.cluster_bits, b"\0")
         self._disk.write(guest, memoryview(whole)[: header.size - guest])
 
     def _is_zero(self, start: int, end: int) -> None:
-        if self._zeros and self._zeros[-1][1] == start:
-            start = self._zeros.pop()[0]
+        """Zero these bytes, and with them those before, if they follow upon each other."""
+        if self._zeros[1] == start:
+            self._zeros = self._zeros[0], end
+        else:
+            self._write_zeros()
+            self._zeros = start, end
+
+    def _write_zeros(self) -> None:
+        start, end = self._zeros
         if end > start:
-            self._zeros.append((start, end))
+            self._disk.zero(start, end)
 
     def _end(self, header: _Header) -> None:
-        for extents in list(self._extents.values()):  # those whose last sectors the file does not have
-            for extent in extents:
-                if not extent.parts:
-                    raise self._cut_off()
-                self._inflate(header, extent)
-        if not self._l1_is_read or self._tables or self._clusters:
+        # The last sectors of the last ones need not be in the file.
+        self._index -= 1
+        self._inflate_until(header, self._index + 1)
+        if self._l1_read < header.l1_entries or len(self._plain) or len(self._compressed):
             raise self._cut_off()
-        for start, end in self._zeros:
-            self._disk.zero(start, end)
+        self._write_zeros()
 
     # --- words ---
 
@@ -245,6 +353,9 @@ class Qcow2:
 
     def _unsupported(self, why: str) -> ActionError:
         return ActionError("ImageUnsupported", f"{self._name}: a qcow2 image that can't be written: {why}; {_REMEDY}")
+
+    def _not_streamable(self, why: str) -> ActionError:
+        return ActionError("NotStreamable", f"{self._name}: a qcow2 image that can't be streamed: {why}; {_REMEDY}")
 
 
 class _Pieces:

@@ -24,6 +24,8 @@ from image2disk.web import AnswerError, UntrustedError, Web, said
 
 MAX_MANIFEST_BYTES: Final = 4 << 20
 """The specification's own limit."""
+MAX_VALUES: Final = 100_000
+"""In a manifest: Python needs some 70 bytes for a value that is two bytes of JSON."""
 MAX_TOKEN_BYTES: Final = 64 << 10
 _INDEXES: Final = (
     "application/vnd.oci.image.index.v1+json",
@@ -102,6 +104,8 @@ class Registry:
             raise ActionError(
                 "ChecksumMismatch", f"{self._settings.url}: the registry gives another manifest than {digest}"
             )
+        if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
+            raise self._unsupported(f"its manifest has more than {MAX_VALUES} values")
         try:
             manifest = json.loads(content)
         except (ValueError, RecursionError):
@@ -125,7 +129,7 @@ class Registry:
         headers = {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))}
         with self._web.get_as(url, headers, self._authorization) as response:
             try:
-                content = response.read(MAX_MANIFEST_BYTES + 1)
+                content = self._web.content(response, MAX_MANIFEST_BYTES)
             except (OSError, http.client.HTTPException) as error:
                 raise BrokenError(f"the connection broke: {said(error)}") from None
             if len(content) > MAX_MANIFEST_BYTES:
@@ -168,7 +172,7 @@ class Registry:
         wanted = {"service": fields.get("service", ""), "scope": f"repository:{self._name}:pull"}
         try:
             with self._web.get(f"{realm}?{urllib.parse.urlencode(wanted)}", {}) as response:
-                answer = json.loads(response.read(MAX_TOKEN_BYTES))
+                answer = json.loads(self._web.content(response, MAX_TOKEN_BYTES))
             token = answer.get("token") or answer.get("access_token")
         except (ValueError, AttributeError, OSError, http.client.HTTPException):
             token = None

@@ -32,12 +32,14 @@ class Copying:
         disk: Disk,
         say: Callable[[str], None] = print,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` gives seconds, by which servers are found too slow."""
         self._settings = settings
         self._disk = disk
         self._say = say
         self._sleep = sleep
-        self._web = Web(check_certificates=not settings.sha256 and not settings.is_artefact)
+        self._web = Web(check_certificates=not settings.sha256 and not settings.is_artefact, clock=clock)
         self._download: Download | None = None
 
     def run(self) -> tuple[int, str]:

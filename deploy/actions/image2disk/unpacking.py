@@ -1,4 +1,7 @@
-"""Compressed bytes in, the image's out: as they come, in bounded memory, however many streams stand in a row."""
+"""Compressed bytes in, the image's out: as they come, in bounded memory, however many streams stand in a row.
+
+Memory is what one decompressor may look back at (`WINDOW_BYTES`; gzip 32 KiB, bzip2 4 MiB) and `MOST_BYTES` of output.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from typing import IO, Final, Protocol
 
 from image2disk.errors import ActionError
 
-MOST_BYTES: Final = 4 << 20
-"""That come out at a time."""
+MOST_BYTES: Final = 1 << 20
+"""That come out at a time, however much a byte that goes in becomes."""
 MOST_WORDS: Final = 4096
-XZ_MEMORY_BYTES: Final = 256 << 20
-"""`xz -9` needs 65 MiB."""
+WINDOW_BYTES: Final = 128 << 20
+"""What decompression may look back at; a file that wants more is refused. `xz -9` needs 65, `zstd --ultra -22` 128."""
 MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
 """How each begins."""
 LONGEST_MAGIC: Final = max(map(len, MAGIC))
@@ -61,7 +64,7 @@ class _Gzip:
 
 _MAKERS: Final[dict[str, Callable[[], _Decompressor]]] = {
     "gzip": _Gzip,
-    "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES),
+    "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW_BYTES),
     "bzip2": bz2.BZ2Decompressor,
 }
 
@@ -106,7 +109,7 @@ def _in_process(chunks: Iterator[bytes], make: Callable[[], _Decompressor]) -> I
 
 def _by_zstd(chunks: Iterator[bytes], url: str) -> Iterator[bytes]:
     """By the program: Python has it since 3.14 only."""
-    command = ["zstd", "-dcq"]
+    command = ["zstd", "-dcq", f"--memory={WINDOW_BYTES >> 20}MB"]
     with tempfile.TemporaryFile() as words:
         zstd = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, bufsize=0)
         feeder = _Feeder(chunks, zstd)

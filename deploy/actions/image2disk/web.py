@@ -1,19 +1,29 @@
-"""One HTTP request, and what may go wrong with it: for the image and for registries."""
+"""One HTTP request, and what may go wrong with it: for the image and for registries.
+
+A server is waited for only as long as it brings something: less than `LOW_SPEED_BYTES_PER_SECOND` of a body over
+`LOW_SPEED_SECONDS` of waiting is as good as silence, whatever comes besides (headers, interim answers, trailers). The
+numbers are those of the agent (`tink.agent.images.connection`), which this image does not have.
+"""
 
 from __future__ import annotations
 
 import http.client
+import io
 import re
+import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from email.message import Message
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import IO, Any, Final
 
 SILENCE_SECONDS: Final = 60.0
 """A server that says nothing for so long is as good as gone."""
+LOW_SPEED_SECONDS: Final = 60.0
+LOW_SPEED_BYTES_PER_SECOND: Final = 1024
 RETRIED: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
 """What a server answers that may answer otherwise in a moment (RFC 9110 section 15; RFC 6585 section 4)."""
 _BUSY: Final = frozenset((429, 503))
@@ -43,15 +53,140 @@ class UntrustedError(Exception):
     """The server's certificate is not one of an authority that the image knows."""
 
 
+class TooSlowError(OSError):
+    """A server has sent less than the least rate; the message says how much."""
+
+
+class LowSpeedLimit:
+    """The least rate of one body after the other. Counts the time that is spent on waiting for the server, no other."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds."""
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Something is asked for."""
+        self._waited, self._useful = 0.0, 0
+
+    def useful(self, count: int) -> None:
+        """So many bytes of a body came."""
+        self._useful += count
+
+    def read(self, raw: Any, buffer: Any) -> int | None:
+        """Read into `buffer` as `io.RawIOBase.readinto` does. Raises TooSlowError."""
+        if self._waited >= LOW_SPEED_SECONDS:
+            if self._useful < LOW_SPEED_BYTES_PER_SECOND * self._waited:
+                raise TooSlowError(f"the server is too slow: {self._useful} bytes in {self._waited:.0f} s")
+            self.begin()
+        asked = self._clock()
+        try:
+            count: int | None = raw.readinto(buffer)
+        finally:
+            self._waited += self._clock() - asked
+        return count
+
+
+class LimitedReader(io.RawIOBase):
+    """The bytes of `raw` as long as they come fast enough."""
+
+    def __init__(self, raw: Any, limit: LowSpeedLimit) -> None:
+        self._raw = raw
+        self._limit = limit
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """See `io.RawIOBase`. Raises OSError."""
+        return self._limit.read(self._raw, buffer)
+
+    def close(self) -> None:
+        """Close what is read from, too."""
+        self._raw.close()
+        super().close()
+
+
+class _Socket:
+    """A connected socket, as much of it as http.client uses."""
+
+    def __init__(self, sock: socket.socket, limit: LowSpeedLimit) -> None:
+        self._sock = sock
+        self._limit = limit
+        self.sendall = sock.sendall
+        self.close = sock.close
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(LimitedReader(self._sock.makefile("rb", buffering=0), self._limit))
+
+
+def _connections(limit: LowSpeedLimit) -> tuple[type[http.client.HTTPConnection], type[http.client.HTTPSConnection]]:
+    """Return the classes of connections that are read from through `limit`."""
+
+    class Plain(http.client.HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            self.sock: Any = _Socket(self.sock, limit)
+
+    class Encrypted(http.client.HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            self.sock: Any = _Socket(self.sock, limit)
+
+    return Plain, Encrypted
+
+
+class _Plain(urllib.request.HTTPHandler):
+    def __init__(self, kind: type[http.client.HTTPConnection]) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._kind, req)
+
+
+class _Encrypted(urllib.request.HTTPSHandler):
+    def __init__(self, kind: type[http.client.HTTPSConnection], context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._kind = kind
+        self._trust = context
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._kind, req, context=self._trust)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects without their bodies, which urllib would read to their ends, however large."""
+
+    def http_error_302(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage
+    ) -> Any:
+        fp.close()
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
 class Web:
     """`check_certificates`: of https; not needed where a checksum says which bytes are right."""
 
-    def __init__(self, *, check_certificates: bool) -> None:
+    def __init__(self, *, check_certificates: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds."""
         context = ssl.create_default_context()
         if not check_certificates:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+        self._limit = LowSpeedLimit(clock)
+        plain, encrypted = _connections(self._limit)
+        handlers = _Plain(plain), _Encrypted(encrypted, context), _Redirects()
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def body(self, response: http.client.HTTPResponse, most: int) -> Iterator[bytes]:
+        """Pieces of the body, `most` bytes at a time, as they come. Raises OSError, HTTPException."""
+        while chunk := response.read1(most):
+            self._limit.useful(len(chunk))
+            yield chunk
 
     def get_as(
         self, url: str, headers: Mapping[str, str], authorization: Callable[[AnswerError | None], str]
@@ -75,6 +210,7 @@ class Web:
             )
             if authorization:
                 request.add_unredirected_header("Authorization", authorization)
+            self._limit.begin()
             response = self._opener.open(request, timeout=SILENCE_SECONDS)
         except urllib.error.HTTPError as error:
             with error:
@@ -90,6 +226,15 @@ class Web:
         if not isinstance(response, http.client.HTTPResponse):
             raise AnswerError("redirects to what is neither http nor https", 400)
         return response
+
+    def content(self, response: http.client.HTTPResponse, most: int) -> bytes:
+        """Return the body, or its first bytes, more than `most`. Raises OSError, HTTPException."""
+        content = bytearray()
+        for chunk in self.body(response, most + 1):
+            content += chunk
+            if len(content) > most:
+                break
+        return bytes(content)
 
 
 def _retry_after(headers: Message) -> float | None:

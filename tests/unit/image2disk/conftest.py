@@ -1,10 +1,12 @@
 """The action's own code, a disk that is a file, and a web server that does what servers should not."""
 
+import contextlib
 import http.server
 import os
 import random
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +22,8 @@ from image2disk.settings import read
 @dataclass
 class Site:
     """What is served. `before`, or `busy` by path, are the statuses of the first answers; `cuts` says after how many
-    bytes of each answer the connection is cut (None: not at all).
+    bytes of each answer the connection is cut (None: not at all). `redirect`: where all are sent on to, with a body
+    that has no end.
     """
 
     url: str = ""
@@ -37,6 +40,7 @@ class Site:
     change: tuple[int, bytes, str] | None = None
     asked: list[dict[str, str]] = field(default_factory=list)
     token: str = ""
+    redirect: str = ""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -53,6 +57,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             _, site.content, site.etag = site.change
         if statuses := site.busy.get(self.path.partition("?")[0], site.before):
             return self._refuse(statuses.pop(0))
+        if site.redirect and self.path != site.redirect:
+            return self._send_on()
         content, kind = site.files.get(self.path.partition("?")[0], (site.content, "application/octet-stream"))
         if site.token and self.path.startswith("/v2/") and self.headers.get("Authorization") != f"Bearer {site.token}":
             self.send_response(401)
@@ -84,6 +90,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
         self.close_connection = True
         return None
+
+    def _send_on(self):
+        self.send_response(302)
+        self.send_header("Location", self.site.redirect)
+        self.end_headers()
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(bytes(1 << 20))
 
     def _refuse(self, status):
         self.send_response(status)
@@ -131,11 +146,12 @@ class Target:
         self.disk = Disk("/dev/test", self.fd)
         self.said = []
         self.pauses = []
+        self.clock = time.monotonic
 
     def copy(self, url, **env):
         """Bytes of the image, and the checksum of what was fetched."""
         settings = read({"IMG_URL": url, "DEST_DISK": "/dev/test", **env})
-        result = Copying(settings, self.disk, self.said.append, self.pauses.append).run()
+        result = Copying(settings, self.disk, self.said.append, self.pauses.append, self.clock).run()
         self.disk.finish()
         return result
 

@@ -1,12 +1,18 @@
 """Servers that cut connections, know no ranges, or have another file after a while: never a wrong byte on the disk."""
 
 import hashlib
+import http.client
+import io
+import itertools
 import random
 import time
 from email.utils import formatdate
+from types import SimpleNamespace
 
 import pytest
+from image2disk.download import Download
 from image2disk.errors import ActionError
+from image2disk.web import LimitedReader, Web
 
 LENGTH = 5_000_003
 
@@ -166,3 +172,92 @@ def test_empty_file_is_no_image(site, target):
     site.content = b""
     with pytest.raises(ActionError, match="is empty"):
         target.copy(f"{site.url}/x.img")
+
+
+class Trickle(io.RawIOBase):
+    """A connection that brings an answer's head, and then `count` bytes every `seconds` of a clock of its own."""
+
+    def __init__(self, count, seconds):
+        self.head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n"
+        self.count, self.seconds = count, seconds
+        self.now = 0.0
+        self.brought = 0
+
+    def clock(self):
+        return self.now
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        if self.head:
+            buffer[: len(self.head)] = self.head
+            count, self.head = len(self.head), b""
+            return count
+        self.now += self.seconds
+        count = min(self.count, len(buffer))
+        buffer[:count] = b"x" * count
+        self.brought += count
+        return count
+
+
+class TricklingWeb(Web):
+    """Each request is answered by `trickle`, which goes on where it was."""
+
+    def __init__(self, trickle):
+        super().__init__(check_certificates=True, clock=trickle.clock)
+        self.trickle = trickle
+        self.asked = 0
+
+    def get_as(self, url, headers, authorization):
+        self.asked += 1
+        if self.asked > 50:
+            raise AssertionError("asks again and again")
+        self._limit.begin()
+        trickle = self.trickle
+        trickle.head = Trickle(0, 0).head
+        limited = io.BufferedReader(LimitedReader(trickle, self._limit))
+        response = http.client.HTTPResponse(SimpleNamespace(makefile=lambda _mode: limited))
+        response.begin()
+        return response
+
+
+def test_server_that_trickles_is_given_up_as_one_that_says_nothing():
+    trickle, pauses, said = Trickle(1, 10.0), [], []
+    web = TricklingWeb(trickle)
+    download = Download(web, "http://site/x.img", retries=3, is_proved=False, say=said.append, sleep=pauses.append)
+    with pytest.raises(ActionError, match=r"too slow: \d+ bytes in 60 s"):
+        list(download.chunks())
+    assert trickle.now == 60.0 * 4
+    assert pauses == [1, 2, 4]
+
+
+def test_server_at_the_least_rate_is_waited_for_and_a_disk_that_is_slow_is_not_its_fault():
+    trickle = Trickle(10_240, 10.0)
+    download = Download(TricklingWeb(trickle), "http://site/x.img", retries=0, is_proved=False)
+    chunks = download.chunks()
+    for _ in range(100):
+        assert next(chunks)
+        trickle.now += 3600.0  # the disk takes its time
+    assert trickle.brought >= 1_000_000
+
+
+def test_time_that_the_head_of_an_answer_takes_counts(site, target, content):
+    hours = itertools.count(0, 3600)
+    target.clock = lambda: next(hours)
+    with pytest.raises(ActionError, match=r"the server is too slow: \d+ bytes in 3600 s"):
+        target.copy(f"{site.url}/x.img", IMG_RETRIES="2")
+    assert target.pauses == [1, 2]
+
+
+def test_connections_that_bring_a_few_bytes_each_are_given_up(site, target, content):
+    site.cuts = [100] * 1000
+    with pytest.raises(ActionError, match="900 bytes were there"):
+        target.copy(f"{site.url}/x.img")
+    assert len(site.asked) == 9
+
+
+def test_body_of_a_redirect_is_not_read(site, target, content):
+    site.redirect = "/here"
+    target.copy(f"{site.url}/x.img")
+    assert target.content[:LENGTH] == content
