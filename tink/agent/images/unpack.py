@@ -6,7 +6,8 @@ followed as if the directory were `/`, so that no entry ends up outside, whateve
 (`.wh.NAME`, `.wh..wh..opq`) remove what lower layers brought. Nothing else writes to the directory meanwhile, so a
 path that has been checked stays checked.
 
-Limits: bytes and entries of the whole image, the headers of one entry, the depth of directories. Of the extended
+Limits: bytes and entries of the whole image, as they become in the file system; the names that are kept in mind; the
+headers of one entry, and those for all entries; the depth of directories. Sparse files are refused. Of the extended
 attributes only file capabilities are applied: others may mean something to overlayfs, or to nobody.
 Source: OCI image specification 1.0, "Image Layer Filesystem Changeset".
 """
@@ -22,7 +23,7 @@ import stat
 import subprocess
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -34,6 +35,12 @@ WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 HEADER_LIMIT_BYTES = 256 * 1024
 """All headers of one entry together: a long name, extended attributes, a map of a sparse file."""
+GLOBAL_HEADERS = 64
+GLOBAL_HEADER_BYTES = 16 * 1024
+"""Those that hold for all entries to come (pax `g`): tarfile gives a copy of them to each entry."""
+INODE_BYTES = 1024
+PAGE_BYTES = 4096
+"""What an entry takes in a tmpfs, besides its content; and what content is a multiple of."""
 
 _INVALID = (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError, OverflowError, RecursionError)
 """What tarfile and gzip raise for archives that are none."""
@@ -53,15 +60,20 @@ class OutOfSpaceError(UnpackError):
 
 @dataclass(slots=True)
 class Budget:
-    """What an image may still use; shared by its layers. `hidden`: what whiteouts of directories may look at."""
+    """What an image may still use; shared by its layers.
+
+    `bytes` are those of the file system. `hidden`: what whiteouts of directories may look at. `names`: characters of
+    the names that are kept in mind while a layer is unpacked.
+    """
 
     bytes: int
     entries: int = 500_000
     hidden: int = 5_000_000
+    names: int = 128 << 20
 
     def spend(self, size: int) -> None:
-        """Count one more entry of `size` bytes. Raises OutOfSpaceError, UnpackError."""
-        self.bytes -= size
+        """Count one more entry of `size` bytes, as what it takes. Raises OutOfSpaceError, UnpackError."""
+        self.bytes -= INODE_BYTES + -(-size // PAGE_BYTES) * PAGE_BYTES
         self.entries -= 1
         if self.bytes < 0:
             raise OutOfSpaceError("the image needs more space than there is")
@@ -73,6 +85,12 @@ class Budget:
         self.hidden -= 1
         if self.hidden < 0:
             raise UnpackError("the image has more whiteouts of directories than can be followed")
+
+    def remember(self, name: str) -> None:
+        """Count a name that is kept in mind. Raises UnpackError."""
+        self.names -= len(name)
+        if self.names < 0:
+            raise UnpackError("the names of the image's files are too long to be kept in mind together")
 
 
 class _Readable(Protocol):
@@ -182,6 +200,7 @@ def _apply(root: Path, file: _ForwardFile, budget: Budget) -> None:
         while (member := archive.next()) is not None:
             file.begin_entry()
             archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every header of a large image
+            _check_global_headers(archive.pax_headers)
             if member.size < 0:
                 raise UnpackError(f"{member.name!r}: a negative size")
             # What tarfile does not know has content for it, and is read over.
@@ -193,6 +212,15 @@ def _apply(root: Path, file: _ForwardFile, budget: Budget) -> None:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise OutOfSpaceError(f"{member.name!r}: {error.strerror}") from error
                 raise UnpackError(f"{member.name!r}: {error.strerror}") from error
+
+
+def _check_global_headers(headers: Mapping[str, str] | None) -> None:
+    if not headers:
+        return
+    if len(headers) > GLOBAL_HEADERS or sum(map(len, (*headers, *headers.values()))) > GLOBAL_HEADER_BYTES:
+        raise UnpackError(
+            f"the global headers are more than {GLOBAL_HEADERS}, or than {GLOBAL_HEADER_BYTES} characters"
+        )
 
 
 def _entry(root: Path, member: tarfile.TarInfo, file: _ForwardFile, written: set[str], budget: Budget) -> None:
@@ -222,7 +250,7 @@ def _entry(root: Path, member: tarfile.TarInfo, file: _ForwardFile, written: set
         _make_node(path, member)
     else:
         raise UnpackError(f"{member.name!r}: an entry of type {member.type!r}")
-    _note(written, root, path)
+    _note(written, root, path, budget)
     if not member.islnk():
         _set_attributes(path, member)
 
@@ -312,9 +340,10 @@ def _hide(directory: Path, written: set[str], budget: Budget) -> None:
             _hide(path, written, budget)
 
 
-def _note(written: set[str], root: Path, path: Path) -> None:
-    while path != root and str(path) not in written:
-        written.add(str(path))
+def _note(written: set[str], root: Path, path: Path, budget: Budget) -> None:
+    while path != root and (name := str(path)) not in written:
+        budget.remember(name)
+        written.add(name)
         path = path.parent
 
 

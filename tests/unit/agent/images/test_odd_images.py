@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from tink.agent.images import reference
-from tink.agent.images.registry import AbortedError, Registries, RegistryError, Session, retry_backoff
+from tink.agent.images.registry import (
+    AbortedError,
+    Registries,
+    RegistryError,
+    Session,
+    json_object,
+    retry_backoff,
+)
 from tink.agent.images.store import _blob
 from tink.agent.images.unpack import Budget, UnpackError, apply_layer
 from tink.agent.model import AgentError
@@ -49,6 +56,14 @@ def test_hard_link_to_nothing_is_refused(tmp_path: Path) -> None:
     archive = layer(tmp_path / "layer", (member("hard", tarfile.LNKTYPE, "./"), b""))
     with pytest.raises(UnpackError, match="hard link to nothing"):
         apply_layer(tmp_path / "root", archive, Budget(10**6), lambda: None)
+
+
+@pytest.mark.parametrize("value", [b"[]", b"{}", b"0", b'""'])
+def test_document_of_very_many_values_is_not_read(value: bytes) -> None:
+    """4 MiB of empty lists are 100 MB in memory."""
+    content = b'{"layers":[' + value + (b"," + value) * 1_000_000 + b"]}"
+    with pytest.raises(RegistryError, match="its manifest has more than 100000 values"):
+        json_object(content, "manifest")
 
 
 @pytest.mark.parametrize(

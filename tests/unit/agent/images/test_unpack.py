@@ -250,6 +250,47 @@ def test_too_many_files_stop_at_the_budget(place):
         unpack(place, layer, budget=Budget(ROOMY, entries=10))
 
 
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
+def test_entry_counts_as_what_it_takes_in_the_file_system(place, kind):
+    """In the OSIE that is memory: a page for a file of one byte, and an inode for each."""
+    layer = Layer()
+    for number in range(500):
+        layer.add(f"file{number}", kind, content=b"x" if kind == tarfile.REGTYPE else b"")
+    with pytest.raises(OutOfSpaceError):
+        unpack(place, gzip.compress(layer.bytes), budget=Budget(400_000))
+
+
+def test_names_that_are_kept_in_mind_are_bounded(place):
+    """Half a million names of 4,000 characters are some megabytes of a compressed layer, and two gigabytes of memory."""
+    layer, long = Layer(), "/".join(["d" * 250] * 14)
+    for number in range(40):
+        layer.add(f"{long}/{number}")
+    with pytest.raises(UnpackError, match="names of the image's files"):
+        unpack(place, layer, budget=Budget(ROOMY, names=100_000))
+
+
+def test_global_headers_do_not_add_up(place):
+    """Each is short enough for its entry, and holds for all that follow."""
+    raw = b""
+    for number in range(30):
+        records = b"".join(b"%d k%d=v\n" % (len(f"10 k{key}=v\n"), key) for key in range(number * 10, number * 10 + 10))
+        header = tarfile.TarInfo("x")
+        header.type, header.size = tarfile.XGLTYPE, len(records)
+        raw += header.tobuf(tarfile.GNU_FORMAT) + records.ljust(-(-len(records) // 512) * 512, b"\0")
+        raw += tarfile.TarInfo(f"file{number}").tobuf(tarfile.GNU_FORMAT)
+    with pytest.raises(UnpackError, match="global headers"):
+        unpack(place, raw + bytes(1024))
+
+
+def test_global_header_of_git_archive_is_taken(place):
+    buffer = io.BytesIO()
+    with tarfile.open(
+        fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "c" * 40}
+    ) as archive:
+        archive.addfile(tarfile.TarInfo("file"))
+    assert (unpack(place, buffer.getvalue()) / "file").exists()
+
+
 def test_directories_that_names_imply_count_as_files(place):
     """Or half a million names would make a hundred million directories, each in the memory of the machine."""
     layer = Layer()
