@@ -218,9 +218,7 @@ def _check_global_headers(headers: Mapping[str, str] | None) -> None:
     if not headers:
         return
     if len(headers) > GLOBAL_HEADERS or sum(map(len, (*headers, *headers.values()))) > GLOBAL_HEADER_BYTES:
-        raise UnpackError(
-            f"the global headers are more than {GLOBAL_HEADERS}, or than {GLOBAL_HEADER_BYTES} characters"
-        )
+        raise UnpackError(f"more than {GLOBAL_HEADERS} global headers, or {GLOBAL_HEADER_BYTES} characters of them")
 
 
 def _entry(root: Path, member: tarfile.TarInfo, file: _ForwardFile, written: set[str], budget: Budget) -> None:
