@@ -204,7 +204,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "--osie-dir",
             type=_DIRECTORY,
             default=None,
-            help="OSIEs may name files below it as file://. Default: DATA_DIR/osie.",
+            help="OSIEs of any namespace may name any file below it as file://. Default: DATA_DIR/osie.",
         ),
         click.option(
             "--cache-size",
