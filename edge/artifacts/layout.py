@@ -19,6 +19,8 @@ from typing import Any
 
 MAX_MANIFEST_BYTES = 4 << 20
 """The distribution specification's own limit for a manifest."""
+MAX_VALUES = 100_000
+"""Values in one: Python needs some 70 bytes for a value that is two bytes of JSON."""
 _MAX_DEPTH = 3
 """An index of indexes of manifests."""
 REFERENCE = "org.opencontainers.image.ref.name"
@@ -175,6 +177,8 @@ def _read(path: Path) -> bytes:
 
 
 def _object(content: bytes, what: str) -> dict[str, Any]:
+    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise LayoutError(f"{what} has more than {MAX_VALUES} values")
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

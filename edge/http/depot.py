@@ -147,7 +147,8 @@ class Depot:
             while filled < artifact.size:
                 filled = await artifact.filled(filled)
             content = await asyncio.to_thread(os.pread, artifact.fd, artifact.size, 0)
-        found = ImageManifest.of(content, reference.partition(":")[0] if is_digest(reference) else "sha256")
+        algorithm = reference.partition(":")[0] if is_digest(reference) else "sha256"
+        found = await asyncio.to_thread(ImageManifest.of, content, algorithm)
         if is_digest(reference) and found.digest != reference:
             raise LayoutError(f"{url} came with the digest {found.digest}")
         return found

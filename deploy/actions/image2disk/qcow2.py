@@ -40,6 +40,7 @@ _DIRTY, _DAMAGED, _EXTERNAL, _COMPRESSION, _EXTENDED = (1 << bit for bit in rang
 _OFFSET: Final = 0x00FF_FFFF_FFFF_FE00
 _COMPRESSED: Final = 1 << 62
 _ZERO: Final = 1
+_MOST_PARTS: Final = 4096
 _REMEDY: Final = "make it anew with `qemu-img convert -O qcow2`, or serve it raw and compressed"
 
 
@@ -370,7 +371,7 @@ class _Pieces:
         if len(self._chunk) >= length:
             piece, self._chunk = self._chunk[:length], self._chunk[length:]
             return bytes(piece)
-        parts, left = [], length
+        parts, left = list[bytes | memoryview](), length
         while left:
             if not self._chunk:
                 more = next(self._chunks, None)
@@ -380,6 +381,8 @@ class _Pieces:
             part, self._chunk = self._chunk[:left], self._chunk[left:]
             parts.append(part)
             left -= len(part)
+            if len(parts) == _MOST_PARTS:  # a server may send byte by byte, and a view takes 200
+                parts = [b"".join(parts)]
         return b"".join(parts)
 
     def put_back(self, piece: bytes) -> None:

@@ -158,6 +158,12 @@ def far_cluster(disk):
     write(disk, tables(9, 1 << 15, lambda _: [1 << 62 | 1 << 60] * 64))
 
 
+def bytes_one_by_one(disk):
+    """As a server sends them that makes a chunk of each."""
+    content = header(20, 1 << 30, 1)
+    write(disk, (content[at : at + 1] for at in range(len(content))))
+
+
 def manifest_of_empty_lists(disk):
     import hashlib
     import io
@@ -209,6 +215,7 @@ def bomb(disk):
         ("clusters_in_a_disorder", "NotStreamable: x.qcow2: a qcow2 image that can't be streamed: its clusters", 0),
         ("zeros_with_gaps", "written", 128 * 4096 << 16),
         ("far_cluster", "NotStreamable: x.qcow2: a qcow2 image that can't be streamed: the cluster at", 0),
+        ("bytes_one_by_one", "ImageDamaged: x.qcow2: a damaged qcow2 image: it ends before", 0),
         ("manifest_of_empty_lists", "ImageUnsupported: oci://", 0),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
