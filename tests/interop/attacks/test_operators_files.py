@@ -2,7 +2,9 @@
 
     edge's namespace: `tinkedge up --tftp-dir` on 172.31.77.1
     "near":           the machine that the directory is named like
-    "stranger":       another machine with a Hardware of its own
+    "stranger":       another machine
+
+Both machines have a Hardware.
 """
 
 from __future__ import annotations
