@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv6Address
 from typing import Final
 
 PATTERN: Final = r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}"
@@ -18,3 +19,21 @@ def is_mac(text: str) -> bool:
 def octets(mac: str) -> bytes:
     """The six bytes of a MAC address in this form. Raises ValueError where it has other digits."""
     return bytes.fromhex(mac.replace(":", ""))
+
+
+def eui64_mac(address: IPv6Address) -> str | None:
+    """Return the MAC that an IPv6 address was made from (RFC 4291 appendix A), None if it was made otherwise."""
+    packed = address.packed
+    if packed[11:13] != b"\xff\xfe" or packed[8] & 1:  # a group's MAC is no card's; bit 1 is inverted
+        return None
+    return (bytes((packed[8] ^ 2,)) + packed[9:11] + packed[13:16]).hex(":")
+
+
+def mac_in(address: str) -> str | None:
+    """The same of an address as text in its one spelling (RFC 5952); None for what is no IPv6 address, too."""
+    if "ff:fe" not in address:
+        return None
+    try:
+        return eui64_mac(IPv6Address(address))
+    except ValueError:
+        return None

@@ -1,8 +1,9 @@
 """Who is calling: from the address of a packet or connection to the machine.
 
 Where this edge gives out the addresses, a machine is at the address that its Hardware reserves, and nowhere else, but
-for IPv6: there it is also wherever the kernel knows its MAC to be. Where another DHCP server does, three things tell,
-the first that says anything wins:
+for IPv6: there it is wherever the kernel knows its MAC to be, also at an address that another Hardware reserves, for a
+machine makes addresses itself (SLAAC). Where another DHCP server gives them out, three things tell, the first that says
+anything wins:
 
 1. the kernel's neighbour table, for machines on a link of ours (`edge.neighbour.table`): it can't be told lies by
    DHCP, so that a machine that asks for an address in another one's name does not get that one's metadata;
@@ -24,6 +25,7 @@ from typing import Final, NamedTuple, Protocol
 from edge.callers.addresses import Networks, inside
 from edge.machines import DhcpMode, Inventory, Machine
 from tink.limits.newest import Newest
+from tink.mac import mac_in
 
 MAX_MACHINES = 131_072
 """Registered machines whose addresses are remembered."""
@@ -106,31 +108,36 @@ class Callers:
         if not self.gives_addresses:
             mac = self.mac(ip, connected=connected)
             return self._inventory.by_mac(mac) if mac is not None else None
-        machine = self._inventory.by_ip(ip)
-        if machine is None:
-            return self._at_own_address(ip)
-        mac = self._neighbour(ip)
-        if mac == machine.mac or mac is None or (mac == _HIDDEN and not connected) or self._has(machine, mac):
-            return machine
-        return None
-
-    def _at_own_address(self, ip: str) -> Machine | None:
-        """With IPv6 a machine has addresses besides: of its link alone, and of a prefix that routers advertise."""
-        if ":" not in ip or self._inventory.claimants_of_ip(ip):
+        if ":" not in ip and self._inventory.by_ip(ip) is None:
             return None
-        mac = self._neighbour(ip)
-        return self._inventory.by_mac(mac) if mac else None
+        neighbour = self._neighbour(ip)
+        machine = self._reserved(ip, neighbour)
+        if machine is not None:
+            return machine if neighbour != _HIDDEN or not connected else None
+        # With IPv6 a machine has addresses besides: of its link alone, and of a prefix that routers advertise.
+        return self._inventory.by_mac(neighbour) if neighbour and ":" in ip else None
+
+    def _reserved(self, ip: str, neighbour: str | None) -> Machine | None:
+        """The machine that this address is reserved for, as far as `neighbour` at the address is no other one.
+
+        Where no MAC is known, an address that was made from the MAC of another Hardware (RFC 4291 appendix A) is not
+        believed: that machine has it as soon as a router advertises the prefix, whoever reserves it.
+        """
+        machine = self._inventory.by_ip(ip)
+        mac = neighbour or mac_in(ip)
+        if machine is None or mac is None or self._has(machine, mac):
+            return machine
+        others = () if neighbour else self._inventory.claimants(mac)
+        return machine if not neighbour and all(other.terminating for other in others) else None
 
     def mac(self, ip: str, *, connected: bool = False) -> str | None:
         """The MAC of whoever calls from this address, registered or not; None if it is not known."""
         neighbour = self._neighbour(ip)
         if neighbour == _HIDDEN and connected:
             return None
-        machine = self._inventory.by_ip(ip)
+        machine = self._reserved(ip, neighbour)
         if self.gives_addresses:
-            if machine is not None and (not neighbour or self._has(machine, neighbour)):
-                return machine.mac
-            return neighbour or None
+            return machine.mac if machine is not None else neighbour or None
         now = self._clock()
         mac = neighbour or self._machines.mac(ip, now) or self._strangers.mac(ip, now)
         if mac is None and machine is not None and not self._machines.knows(machine.mac, now):
@@ -193,6 +200,8 @@ class Callers:
 
     def _has(self, machine: Machine, mac: str) -> bool:
         """Whether a card of the machine's Hardware has this MAC: a bond, or a host with two cards, answers with any."""
+        if mac == machine.mac and not machine.terminating:
+            return True
         return any(mac == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
 
     def _neighbour(self, ip: str) -> str | None:

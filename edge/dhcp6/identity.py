@@ -13,23 +13,15 @@ neither can tell a machine. In the order of what can be trusted:
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import IPv6Address
 
 from edge.dhcp6.datagram import Received6
 from edge.dhcp6.wire import Message6, Option, Relay
+from tink.mac import eui64_mac
 
 _ETHERNET = b"\x00\x01"
 
 Neighbour6 = Callable[[str], str | None]
 """The MAC of who answers for a link-local address on the interface; None: not known."""
-
-
-def eui64_mac(address: IPv6Address) -> str | None:
-    """The MAC that the address was made of (RFC 4291 appendix A); None: it is of another make."""
-    packed = address.packed
-    if packed[11:13] != b"\xff\xfe" or packed[8] & 1:  # a group's MAC is no card's; bit 1 is inverted
-        return None
-    return (bytes((packed[8] ^ 2,)) + packed[9:11] + packed[13:16]).hex(":")
 
 
 def mac_of(

@@ -230,7 +230,7 @@ class Responder6:
                 return self._leased(message, reservation, client, relays)
 
     def _compile(self, machine: Machine) -> Reservation6:
-        sole = machine.ipv6 is None or len(self._inventory.claimants_of_ip(machine.ipv6)) == 1
+        sole = machine.ipv6 is None or self._inventory.by_ip(machine.ipv6) is machine
         made = compile_reservation(machine, self.settings.address, is_sole=sole)
         self._reservations[octets(machine.mac)] = made
         return made

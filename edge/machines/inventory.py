@@ -3,6 +3,8 @@
 Fed by an informer of Hardware objects (`tink.kube`), one event at a time; read synchronously by DHCP, TFTP, HTTP and
 the metadata service. A look-up is a dictionary access, whatever the number of machines.
 
+Of two Hardware that claim one address neither is served, unless one of them is being deleted: then the other one is.
+
 A site may have 100,000 of them. What every packet needs of a machine is at hand; its Hardware is kept packed, and read
 when somebody compiles an answer from it. At a start a machine that asks is read before those that have not asked yet
 (`follow`).
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 _AT_HAND = 64
 """Hardware that is kept as it was read: a machine that boots asks for several answers that are compiled from it."""
 
-_SERVED_METADATA = ("name", "namespace", "labels", "annotations")
+_SERVED_METADATA = ("name", "namespace", "labels", "annotations", "deletionTimestamp")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +43,7 @@ class Machine:
 
     `mac` is lower case with colons; `ip` is the reserved IPv4 address in dotted form and `ipv6` the IPv6 address in its
     one spelling (RFC 5952), or None where none is given; `boot_path` what its Hardware says of it, None: nothing.
+    `terminating`: its Hardware is being deleted, and yields to any other one with the same address.
     """
 
     mac: str
@@ -51,6 +54,7 @@ class Machine:
     disable_netboot: bool
     boot_path: BootPath | None
     ipv6: str | None
+    terminating: bool
     _packed: bytes = field(repr=False)
     _read: Callable[[bytes], Hardware] = field(repr=False)
 
@@ -115,13 +119,16 @@ class Inventory:
         if self._informer is not None and self._informer.untold:
             self._informer.tell(mac)
         found = self._by_mac.get(mac)
-        return found if isinstance(found, Machine) else None
+        return found if isinstance(found, Machine) else _sole(found)
 
     def claimants(self, mac: str) -> tuple[Machine, ...]:
-        """All machines whose Hardware claims this MAC: more than one is an operator's mistake."""
+        """All machines whose Hardware claims this MAC: more than one is an operator's mistake.
+
+        Those of Hardware that are being deleted are left out if there is another one.
+        """
         if self._informer is not None and self._informer.untold:
             self._informer.tell(mac)
-        return _all(self._by_mac, mac)
+        return _rivals(_all(self._by_mac, mac))
 
     def by_ip(self, ip: str) -> Machine | None:
         """The machine with this reserved address, dotted or as RFC 5952 spells it; None if none has it, or several
@@ -130,20 +137,26 @@ class Inventory:
         if self._informer is not None and self._informer.untold:
             self._informer.tell(ip)
         found = self._by_ip.get(ip)
-        return found if isinstance(found, Machine) else None
+        return found if isinstance(found, Machine) else _sole(found)
 
     def claimants_of_ip(self, ip: str) -> tuple[Machine, ...]:
-        """All machines whose Hardware reserves this address: more than one is an operator's mistake."""
+        """All machines whose Hardware reserves this address, as with `claimants`."""
         if self._informer is not None and self._informer.untold:
             self._informer.tell(ip)
-        return _all(self._by_ip, ip)
+        return _rivals(_all(self._by_ip, ip))
 
     def by_name(self, name: str, namespace: str = "default") -> tuple[Machine, ...]:
-        """All network interfaces of a Hardware, in the order of the object; empty if there is none of that name."""
+        """All network interfaces of a Hardware, in the order of the object; empty if there is none of that name.
+
+        Those of a Hardware that is being deleted are left out where another one has the MAC.
+        """
         key = NamespacedName(namespace, name)
         if self._informer is not None and self._informer.untold:
             self._informer.tell_of(key)
-        return self._by_object.get(key, ())
+        machines = self._by_object.get(key, ())
+        if not any(machine.terminating for machine in machines):
+            return machines
+        return tuple(machine for machine in machines if machine in self.claimants(machine.mac))
 
     def looked_up_by(self, key: NamespacedName, packed: bytes) -> list[str] | None:
         """By what the machines of a Hardware, packed as that, are looked for (`looked_up_by`), if that is at hand."""
@@ -218,6 +231,7 @@ class Inventory:
         namespace, name = key
         read = self._read
         path = _boot_path(key, hardware)
+        terminating = hardware.metadata.deletion_timestamp is not None
         for mac, interface in hardware.spec.network_interfaces.items():
             if not is_mac(mac):
                 log.error(
@@ -232,7 +246,7 @@ class Inventory:
             ip = dhcp.ip if dhcp is not None else None
             ipv6 = str(IPv6Address(dhcp.ipv6.address)) if dhcp is not None and dhcp.ipv6 is not None else None
             disabled = interface.disable_dhcp, interface.disable_netboot
-            yield Machine(mac, ip, namespace, name, *disabled, path, ipv6, packed, read)
+            yield Machine(mac, ip, namespace, name, *disabled, path, ipv6, terminating, packed, read)
 
     def _read(self, packed: bytes) -> Hardware:
         hardware = self._at_hand.get(packed)
@@ -281,14 +295,29 @@ def _all(index: _Index, value: str) -> tuple[Machine, ...]:
     return (found,) if isinstance(found, Machine) else found
 
 
+def _rivals(machines: tuple[Machine, ...]) -> tuple[Machine, ...]:
+    """Return those whose Hardware is not being deleted; if there are none, all."""
+    if len(machines) < 2:
+        return machines
+    return tuple(machine for machine in machines if not machine.terminating) or machines
+
+
+def _sole(machines: tuple[Machine, ...] | None) -> Machine | None:
+    """Return the one machine that may be served of all that claim an address."""
+    rivals = _rivals(machines) if machines is not None else ()
+    return rivals[0] if len(rivals) == 1 else None
+
+
 def _add(index: _Index, what: str, value: str, machine: Machine) -> None:
     claimants = (*_all(index, value), machine)
     if len(claimants) == 1:
         index[value] = machine
         return
     index[value] = claimants
-    names = ", ".join(sorted(f"{m.namespace}/{m.name}" for m in claimants))
-    log.error("%s %s is claimed by several Hardware, so none is served: %s", what, value, names)
+    rivals = _rivals(claimants)
+    if len(rivals) > 1:
+        names = ", ".join(sorted(f"{m.namespace}/{m.name}" for m in rivals))
+        log.error("%s %s is claimed by several Hardware, so none is served: %s", what, value, names)
 
 
 def _discard(index: _Index, value: str, machine: Machine) -> None:

@@ -2,7 +2,8 @@
 
 Whoever may write hosts in one namespace could take over a machine of another, or switch it off: of two Hardware that
 claim one MAC or IPv4 address the edge serves neither (`edge.machines.inventory`). The admission webhook refuses the
-second, where there is one; this does so by itself. What a Hardware has already stays, whoever wanted it first. Fed by
+second, where there is one; this does so by itself. What a Hardware has already stays, whoever wanted it first, until it
+is being deleted. Fed by
 the informer of Hardware, so it knows of those of the namespaces that are followed.
 """
 
@@ -10,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
 
+from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Index
 from tink.kube.objects import NamespacedName
-from tink.webhooks import Claim, ClaimKind, Claims, Conflict, claims_of
+from tink.webhooks import Claim, ClaimKind, Claims, Conflict, UsedAddress, canonical, claims_of, is_terminating
 
 
 class Addresses:
@@ -33,15 +35,21 @@ class Addresses:
         """Forget a Hardware that is gone; the hosts that waited for what it had."""
         return self._waiting_for(self._claims.remove(hardware))
 
-    def claim(self, key: NamespacedName, wanted: Raw, hardware: Raw | None) -> list[Conflict]:
-        """What of the addresses of `wanted` others have, in the order of the fields; if nothing, they are its own from
-        now on. `hardware` is what it is now."""
+    def claim(self, key: NamespacedName, wanted: Raw, hardware: Raw | None) -> list[Conflict | UsedAddress]:
+        """What of the addresses of `wanted` it may not have, in the order of the fields: what others have, and what
+        machines of other namespaces use as gateway and the like. If nothing, they are its own from now on. `hardware`
+        is what it is now."""
         had = claims_of(hardware)
         new = {claim: path for claim, path in claims_of(wanted).items() if claim not in had}
-        conflicts = self._claims.conflicts(key, new, self._elapsed())
+        terminating = is_terminating(hardware)
+        conflicts: list[Conflict | UsedAddress] = [
+            *self._claims.conflicts(key, new, self._elapsed(), terminating=terminating)
+        ]
         taken = {conflict.claim for conflict in conflicts}
-        self._waiting.set(key, taken)
-        if not any(kind is ClaimKind.MAC for kind, _ in taken):
+        conflicts += [each for each in self._claims.used(key, new) if each.is_foreign and each.claim not in taken]
+        taken = {conflict.claim for conflict in conflicts}
+        self._waiting.set(key, {each.held if isinstance(each, Conflict) else each.claim for each in conflicts})
+        if not any(kind is ClaimKind.MAC for kind, _ in taken) and not terminating:
             free = {claim: path for claim, path in new.items() if claim not in taken}
             self._claims.admitted(key, free, self._elapsed())
         return conflicts
@@ -54,10 +62,17 @@ class Addresses:
         return {key for claim in claims for key in self._waiting.keys(claim)}
 
 
-def without_ip(hardware: Raw, addresses: Set[str]) -> None:
-    """Take these addresses out of a Hardware that is to be applied, with what goes with each; its name stays."""
+def without(hardware: Raw, claims: Set[Claim]) -> None:
+    """Take these IP addresses and agent ids out of a Hardware that is to be applied. An address goes with all that it
+    needs; its name stays."""
     for mac, interface in hardware["spec"]["networkInterfaces"].items():
         dhcp = interface.get("dhcp", {})
-        if dhcp.get("ip") in addresses:
-            kept = {key: value for key, value in dhcp.items() if key == "hostname"}
-            hardware["spec"]["networkInterfaces"][mac] = {**interface, "dhcp": kept}
+        ipv6 = dhcp.get("ipv6")
+        if ipv6 is not None and (ClaimKind.IP, canonical(ipv6["address"])) in claims:
+            dhcp = {key: value for key, value in dhcp.items() if key != "ipv6"}
+        if (ClaimKind.IP, dhcp.get("ip")) in claims:
+            dhcp = {key: value for key, value in dhcp.items() if key in ("hostname", "ipv6")}
+        if dhcp != interface.get("dhcp", {}):
+            hardware["spec"]["networkInterfaces"][mac] = {**interface, "dhcp": dhcp}
+    if any(kind is ClaimKind.AGENT_ID for kind, _ in claims):
+        del hardware["metadata"]["annotations"][AGENT_ID_ANNOTATION]

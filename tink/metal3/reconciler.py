@@ -20,13 +20,13 @@ from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.kube.resources import HARDWARE, SECRET
 from tink.kube.runtime import DONE, FairSemaphore, Result
-from tink.metal3.addresses import Addresses, without_ip
+from tink.metal3.addresses import Addresses, without
 from tink.metal3.hosts import Hosts
 from tink.metal3.ownership import is_ours, is_secured, netboots
 from tink.metal3.reporter import Reporter
 from tink.metal3.settings import Metal3Settings
 from tink.metal3.writer import HardwareWriter
-from tink.webhooks import REMEMBERED_SECONDS, ClaimKind, References
+from tink.webhooks import REMEMBERED_SECONDS, ClaimKind, Conflict, References, UsedAddress
 
 log = logging.getLogger(__name__)
 
@@ -132,22 +132,15 @@ class HostReconciler:
         if not taken:
             self._reporter.clear(key, "AddressTaken")
             return None
-        without_ip(wanted, {each.claim[1] for each in taken if each.claim[0] is ClaimKind.IP})
+        without(wanted, {each.claim for each in taken})
         refused = any(each.claim[0] is ClaimKind.MAC for each in taken)
-        # Whose it is, only those learn who may see it.
-        holders = [
-            f"Hardware {each.holder.name}" if each.holder.namespace == key.namespace else "another Hardware"
-            for each in taken
-        ]
-        conflicts = "; ".join(
-            f"{holder} has the {each.claim[0]} {each.claim[1]}" for each, holder in zip(taken, holders, strict=True)
-        )
+        conflicts = "; ".join(_taken(key, each) for each in taken)
         result = "its Hardware is left as it is" if refused else "it is not served to this one"
         self._reporter.report(key, "AddressTaken", f"{conflicts}: {result} until that is gone", warning=True)
         if not refused:
             return None
         # What is only about to be another's may never be.
-        soon = any(each.arriving for each in taken)
+        soon = any(isinstance(each, Conflict) and each.arriving for each in taken)
         return Result(requeue_after=REMEMBERED_SECONDS if soon else self._settings.resync)
 
     async def _as_it_is(self, key: NamespacedName) -> Raw:
@@ -204,3 +197,12 @@ class HostReconciler:
         self._reporter.forget(key)
         self._writer.forget(key)
         self._addresses.forget(key)
+
+
+def _taken(key: NamespacedName, conflict: Conflict | UsedAddress) -> str:
+    """Why an address is not free. Only those learn whose it is who may see it."""
+    kind, value = conflict.claim
+    if isinstance(conflict, UsedAddress):
+        return f"the {kind} {value} is the {conflict.use} of machines of another namespace"
+    is_visible = conflict.holder.namespace == key.namespace
+    return f"{f'Hardware {conflict.holder.name}' if is_visible else 'another Hardware'} has the {kind} {value}"

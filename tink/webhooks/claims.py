@@ -1,26 +1,36 @@
-"""Which Hardware has which MAC and IP addresses: an index over the whole cluster, a dictionary access per question.
+"""Which Hardware has which MAC addresses, IP addresses and agent ids: an index over the whole cluster, a dictionary
+access per question. It also knows which addresses machines are told to use as gateway, name server and the like.
 
 Fed by the informer of Hardware. An informer is a moment behind the API, so the index also remembers what was admitted
 just now: of two Hardware created at the same moment with the same address, the second to be reviewed is refused. That
 holds for one process; two controllers that each admit one of them at the same moment can't know of each other, and then
 the edge serves neither (`edge.machines.inventory`).
+
+A Hardware that is being deleted gives up its claims: they block no other Hardware, and the edge serves the other one
+first. It may gain none that any other Hardware has.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, IPv6Interface
+from socket import inet_aton, inet_ntoa
 from typing import Any
 
+from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
+from tink.limits.newest import Newest
+from tink.mac import mac_in
 
 REMEMBERED_SECONDS = 5.0
 """How long an admitted write may take until the informer has it; more than a write and its watch event ever take."""
 MOST_REMEMBERED = 10_000
+_MOST_SHARED = 4096
 
 
 class ClaimKind(StrEnum):
@@ -28,10 +38,21 @@ class ClaimKind(StrEnum):
 
     MAC = "MAC address"
     IP = "IP address"
+    AGENT_ID = "agent id"
 
 
 Claim = tuple[ClaimKind, str]
-"""An address in its canonical form."""
+"""An address in its canonical form, or an agent id in lower case."""
+
+
+class Use(StrEnum):
+    """What machines use an address for that is not their own."""
+
+    GATEWAY = "gateway"
+    NAME_SERVER = "name server"
+    TIME_SERVER = "time server"
+    NETWORK = "network address"
+    BROADCAST = "broadcast address"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +63,23 @@ class Conflict:
     field: str
     holder: NamespacedName
     held_in: str
-    terminating: bool = False
-    """The holder is being deleted, and not gone yet."""
+    held: Claim
+    """The holder's claim: `claim`, or the MAC that an agent id is."""
     arriving: bool = False
     """The holder was admitted a moment ago; whether it was stored is not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedAddress:
+    """`field` of the reviewed Hardware names `address`, which has another role elsewhere.
+
+    `is_foreign`: the machines that use it belong to Hardware of another namespace.
+    """
+
+    claim: Claim
+    field: str
+    use: Use
+    is_foreign: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,80 +89,222 @@ class _Arrival:
     expires: float
 
 
+_Uses = frozenset[tuple[str, Use]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    claims: Mapping[Claim, str]
+    uses: _Uses
+    terminating: bool
+
+
+_NOTHING = _Held({}, frozenset(), terminating=False)
+
+
+def is_terminating(obj: Any) -> bool:
+    """Return True if the object is being deleted, and a finalizer holds it."""
+    return bool(as_mapping(as_mapping(obj).get("metadata")).get("deletionTimestamp"))
+
+
 def claims_of(hardware: Any) -> dict[Claim, str]:
-    """The addresses of a Hardware, each with the path of its field; what can't be read claims nothing."""
+    """The addresses and the agent id of a Hardware, each with the path of its field; what can't be read claims
+    nothing."""
     claims: dict[Claim, str] = {}
-    interfaces = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("networkInterfaces"))
-    for mac, interface in interfaces.items():
+    for mac, interface in _interfaces(hardware).items():
         path = f"spec.networkInterfaces[{mac}]"
         claims[(ClaimKind.MAC, mac.lower())] = path
-        ip = as_mapping(as_mapping(interface).get("dhcp")).get("ip")
+        dhcp = as_mapping(as_mapping(interface).get("dhcp"))
+        ip = dhcp.get("ip")
         if isinstance(ip, str) and ip:
             claims.setdefault((ClaimKind.IP, ip), f"{path}.dhcp.ip")
-        address = as_mapping(as_mapping(as_mapping(interface).get("dhcp")).get("ipv6")).get("address")
+        address = as_mapping(dhcp.get("ipv6")).get("address")
         if isinstance(address, str) and address:
-            claims.setdefault((ClaimKind.IP, canonical(address)), f"{path}.dhcp.ipv6.address")
+            address = canonical(address)
+            claims.setdefault((ClaimKind.IP, address), f"{path}.dhcp.ipv6.address")
+            if (made_of := mac_in(address)) is not None:
+                # Its machine has it as soon as a router advertises the prefix (SLAAC, RFC 4862).
+                claims.setdefault((ClaimKind.MAC, made_of), f"{path}.dhcp.ipv6.address")
+    metadata = as_mapping(as_mapping(hardware).get("metadata"))
+    agent_id = as_mapping(metadata.get("annotations")).get(AGENT_ID_ANNOTATION)
+    if isinstance(agent_id, str) and (agent_id := agent_id.strip()):
+        claims[(ClaimKind.AGENT_ID, agent_id.lower())] = f"metadata.annotations[{AGENT_ID_ANNOTATION}]"
     return claims
+
+
+def uses_of(hardware: Any) -> dict[tuple[str, Use], str]:
+    """The addresses that a Hardware's machine uses and does not have, each with the path of its field."""
+    uses: dict[tuple[str, Use], str] = {}
+    for mac, interface in _interfaces(hardware).items():
+        dhcp = as_mapping(as_mapping(interface).get("dhcp"))
+        ipv6 = as_mapping(dhcp.get("ipv6"))
+        path = f"spec.networkInterfaces[{mac}].dhcp"
+        named = [
+            (Use.GATEWAY, f"{path}.gateway", [dhcp.get("gateway")]),
+            (Use.NAME_SERVER, f"{path}.nameservers", dhcp.get("nameservers")),
+            (Use.NAME_SERVER, f"{path}.ipv6.nameservers", ipv6.get("nameservers")),
+            (Use.TIME_SERVER, f"{path}.timeservers", dhcp.get("timeservers")),
+        ]
+        for use, field, addresses in named:
+            for address in addresses if isinstance(addresses, list) else ():
+                if isinstance(address, str) and address:
+                    uses.setdefault((canonical(address), use), field)
+        for field, ends in (
+            (f"{path}.netmask", _ends(str(dhcp.get("ip", "")), str(dhcp.get("netmask", "")))),
+            (f"{path}.ipv6.prefixLength", _ends(str(ipv6.get("address", "")), str(ipv6.get("prefixLength", 64)))),
+        ):
+            for use, address in ends:
+                uses.setdefault((address, use), field)
+    return uses
+
+
+def _ends(ip: str, mask: str) -> tuple[tuple[Use, str], ...]:
+    """The addresses of a network that are no host's, of an address in it and its netmask or prefix length."""
+    try:
+        if ":" in ip:
+            network = IPv6Interface(f"{ip}/{mask}").network
+            # RFC 4291 section 2.6.1: the first address is that of any router; RFC 6164: not on a link of two.
+            return ((Use.NETWORK, str(network.network_address)),) if network.prefixlen < 127 else ()
+        bits = int.from_bytes(inet_aton(mask))
+        return _ends4(int.from_bytes(inet_aton(ip)) & bits, bits)
+    except (OSError, ValueError):
+        return ()
+
+
+@functools.lru_cache(maxsize=4096)
+def _ends4(network: int, bits: int) -> tuple[tuple[Use, str], ...]:
+    last = network | bits ^ 0xFFFFFFFF
+    if last - network < 2:
+        return ()  # RFC 3021: both addresses of a /31 are hosts'
+    first, last_address = (inet_ntoa(each.to_bytes(4)) for each in (network, last))
+    return (Use.NETWORK, first), (Use.BROADCAST, last_address)
 
 
 def canonical(address: str) -> str:
     """An IPv6 address in its one spelling (RFC 5952); what is none, as it is."""
+    if ":" not in address:
+        return address
     try:
         return str(IPv6Address(address))
     except ValueError:
         return address
 
 
+def _interfaces(hardware: Any) -> Mapping[str, Any]:
+    return as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("networkInterfaces"))
+
+
+def _rivals(claim: Claim) -> Iterator[Claim]:
+    """The claims of another Hardware that `claim` is in conflict with."""
+    kind, value = claim
+    yield claim
+    if kind is ClaimKind.AGENT_ID:
+        yield ClaimKind.MAC, value  # its agent calls itself so without an annotation
+
+
 class Claims:
     """Belongs to one event loop. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._of: dict[NamespacedName, dict[Claim, str]] = {}
+        self._of: dict[NamespacedName, _Held] = {}
         self._holders: dict[Claim, dict[NamespacedName, str]] = {}
-        self._terminating: set[NamespacedName] = set()
+        self._users: dict[str, dict[tuple[str, Use], int]] = {}
+        """By address: how many Hardware of a namespace have it in this use."""
+        self._shared: Newest[_Uses, _Uses] = Newest(_MOST_SHARED)
+        """The machines of one network use the same addresses: one copy is enough."""
         self._arrivals: OrderedDict[Claim, _Arrival] = OrderedDict()
 
     def apply(self, hardware: Raw) -> set[Claim]:
-        """Take in a Hardware that was added or changed; what it has given up."""
+        """Take in a Hardware that was added or changed; return the claims that others may have now."""
         key = NamespacedName.of(hardware)
+        terminating = is_terminating(hardware)
         claims = claims_of(hardware)
-        gone = self._replace(key, claims)
-        if hardware["metadata"].get("deletionTimestamp"):
-            self._terminating.add(key)
-        for claim in claims:
+        uses = frozenset(uses_of(hardware))
+        uses = self._shared[uses] = self._shared.get(uses, uses)
+        gone = self._replace(key, _Held(claims, uses, terminating=terminating))
+        for claim in claims if not terminating else ():
             arrival = self._arrivals.get(claim)
             if arrival is not None and arrival.holder == key:
                 del self._arrivals[claim]
         return gone
 
     def remove(self, hardware: Raw) -> set[Claim]:
-        """Forget a Hardware that is gone; what it had."""
-        return self._replace(NamespacedName.of(hardware), {})
+        """Forget a Hardware that is gone; return the claims that others may have now."""
+        return self._replace(NamespacedName.of(hardware), _NOTHING)
 
-    def conflicts(self, key: NamespacedName, wanted: Mapping[Claim, str], now: float) -> list[Conflict]:
-        """What of `wanted` other Hardware than `key` have, in the order of the fields."""
+    def conflicts(
+        self, key: NamespacedName, wanted: Mapping[Claim, str], now: float, *, terminating: bool = False
+    ) -> list[Conflict]:
+        """What of `wanted` other Hardware than `key` have, in the order of the fields.
+
+        `terminating`: `key` is being deleted, so it may not even have what others that are being deleted have.
+        """
         self._expire(now)
-        found: list[Conflict] = []
+        found = (
+            self._conflict(key, claim, field, held, terminating=terminating)
+            for claim, field in wanted.items()
+            for held in _rivals(claim)
+        )
+        conflicts: dict[Claim, Conflict] = {}
+        for conflict in found:
+            if conflict is not None:
+                conflicts.setdefault(conflict.claim, conflict)
+        return list(conflicts.values())
+
+    def used(self, key: NamespacedName, wanted: Mapping[Claim, str]) -> list[UsedAddress]:
+        """The addresses in `wanted` that machines of other Hardware use as their gateway and the like: of another
+        namespace's first, one use each."""
+        found = []
         for claim, field in wanted.items():
-            for holder, held_in in self._holders.get(claim, {}).items():
-                if holder != key:
-                    found.append(Conflict(claim, field, holder, held_in, terminating=holder in self._terminating))
-                    break
-            else:
-                arrival = self._arrivals.get(claim)
-                if arrival is not None and arrival.holder != key:
-                    found.append(Conflict(claim, field, arrival.holder, arrival.field, arriving=True))
+            users = self._users.get(claim[1], {}) if claim[0] is ClaimKind.IP else {}
+            own = self._of.get(key, _NOTHING)
+            uses = [
+                (namespace == key.namespace, use)
+                for (namespace, use), count in users.items()
+                if count > (namespace == key.namespace and not own.terminating and (claim[1], use) in own.uses)
+            ]
+            if uses:
+                is_own, use = min(uses, key=lambda each: each[0])
+                found.append(UsedAddress(claim, field, use, is_foreign=not is_own))
         return found
+
+    def reserved(self, namespace: str, uses: Mapping[tuple[str, Use], str]) -> list[UsedAddress]:
+        """The addresses in `uses` that Hardware of other namespaces than `namespace` reserve for their machines."""
+        found = []
+        for (address, use), field in uses.items():
+            claim = (ClaimKind.IP, address)
+            if any(key.namespace != namespace for key in self._live(claim)):
+                found.append(UsedAddress(claim, field, use, is_foreign=True))
+        return found
+
+    def holds(self, claim: Claim, other_than: NamespacedName) -> bool:
+        """Return True if another Hardware that is not being deleted has this."""
+        return any(key != other_than for key in self._live(claim))
 
     def admitted(self, key: NamespacedName, claims: Mapping[Claim, str], now: float) -> None:
         """Remember that `key` was let in with these, until the informer says so."""
         for claim, field in claims.items():
-            if key in self._holders.get(claim, {}):
+            if key in self._live(claim):
                 continue
             self._arrivals[claim] = _Arrival(key, field, now + REMEMBERED_SECONDS)
             self._arrivals.move_to_end(claim)
         while len(self._arrivals) > MOST_REMEMBERED:
             self._arrivals.popitem(last=False)
+
+    def _conflict(
+        self, key: NamespacedName, claim: Claim, field: str, held: Claim, *, terminating: bool
+    ) -> Conflict | None:
+        holders = self._holders.get(held, {})
+        for holder in holders if terminating else self._live(held):
+            if holder != key:
+                return Conflict(claim, field, holder, holders[holder], held)
+        arrival = self._arrivals.get(held)
+        if arrival is not None and arrival.holder != key:
+            return Conflict(claim, field, arrival.holder, arrival.field, held, arriving=True)
+        return None
+
+    def _live(self, claim: Claim) -> list[NamespacedName]:
+        return [key for key in self._holders.get(claim, ()) if not self._of[key].terminating]
 
     def _expire(self, now: float) -> None:
         while self._arrivals:
@@ -137,16 +313,37 @@ class Claims:
                 return
             del self._arrivals[claim]
 
-    def _replace(self, key: NamespacedName, claims: dict[Claim, str]) -> set[Claim]:
-        before = self._of.pop(key, {})
-        for claim in before:
+    def _replace(self, key: NamespacedName, held: _Held) -> set[Claim]:
+        """Return the claims that `key` has given up, by the change or by being deleted."""
+        before = self._of.pop(key, _NOTHING)
+        for claim in before.claims:
             holders = self._holders[claim]
             del holders[key]
             if not holders:
                 del self._holders[claim]
-        self._terminating.discard(key)
-        if claims:
-            self._of[key] = claims
-        for claim, field in claims.items():
+        gone = set(before.claims)
+        if not held.terminating:
+            gone -= held.claims.keys()
+        gone |= self._change_uses(key.namespace, before, held)
+        if held.claims or held.uses:
+            self._of[key] = held
+        for claim, field in held.claims.items():
             self._holders.setdefault(claim, {})[key] = field
-        return before.keys() - claims.keys()
+        return gone
+
+    def _change_uses(self, namespace: str, before: _Held, held: _Held) -> set[Claim]:
+        """Return the addresses that no machine uses any more."""
+        old, new = (each.uses if not each.terminating else frozenset() for each in (before, held))
+        for address, use in new - old:
+            users = self._users.setdefault(address, {})
+            users[namespace, use] = users.get((namespace, use), 0) + 1
+        gone = set()
+        for address, use in old - new:
+            users = self._users[address]
+            users[namespace, use] -= 1
+            if not users[namespace, use]:
+                del users[namespace, use]
+            if not users:
+                del self._users[address]
+                gone.add((ClaimKind.IP, address))
+        return gone

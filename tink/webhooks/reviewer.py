@@ -1,7 +1,8 @@
 """Decides about one write: an AdmissionRequest in, a verdict out (admission.k8s.io/v1).
 
-    Hardware   create, update   refused if another Hardware has one of its MAC or IP addresses; a warning for each of
-                                the mistakes that can be stored (`tink.api.mistakes`)
+    Hardware   create, update   refused if another Hardware has one of its MAC or IP addresses or its agent id, or if
+                                machines of another namespace use one of its IP addresses as gateway and the like; a
+                                warning for each of the mistakes that can be stored (`tink.api.mistakes`)
                delete           a warning if Workflows that have not ended refer to it
     OSIE       create, update   a warning if a URL leads to an address that edges fetch nothing from, or an annotation
                                 is no checksum
@@ -13,8 +14,9 @@
 The indexes answer at once; before a write is refused or warned about, the object in question is read from the API, for
 the informers behind the indexes are a moment late: what was released or created just now must not count.
 
-Only what a write changes is looked at. An object that has a conflict already can still be labelled, mended in steps and
-deleted, and one that is being deleted is never in anybody's way.
+A review judges what a write changes, in whatever state the object is. An object that has a conflict already can still
+be labelled, corrected in steps and deleted. A Hardware that is being deleted blocks no other one, and it may gain no
+address that another one has.
 """
 
 from __future__ import annotations
@@ -35,7 +37,17 @@ from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
 from tink.template import TemplateError, TemplateSyntaxError, parse_fields
-from tink.webhooks.claims import Claims, Conflict, claims_of
+from tink.webhooks.claims import (
+    Claim,
+    ClaimKind,
+    Claims,
+    Conflict,
+    Use,
+    UsedAddress,
+    claims_of,
+    is_terminating,
+    uses_of,
+)
 from tink.webhooks.references import References, ended, targets_of
 
 log = logging.getLogger(__name__)
@@ -48,6 +60,7 @@ Cached = Callable[[str, str, str], bool]
 NAMED_REFERRERS = 3
 MOST_CAUSES = 20
 _LOOKUP_SECONDS = 1.0
+_APART = "agents are told apart by address, token or certificate only; give one of them another id"
 _THREAD_BYTES = 32 * 1024
 """Templates larger than this are parsed beside the event loop."""
 
@@ -115,7 +128,7 @@ class Reviewer:
         try:
             if request.operation == "DELETE":
                 return self._deletion(request)
-            if request.operation not in ("CREATE", "UPDATE") or _metadata(request.new).get("deletionTimestamp"):
+            if request.operation not in ("CREATE", "UPDATE"):
                 return ALLOWED
             match request.kind:
                 case "Hardware":
@@ -137,25 +150,48 @@ class Reviewer:
     async def _hardware(self, request: Request) -> Verdict:
         had = claims_of(request.old)
         wanted = {claim: path for claim, path in claims_of(request.new).items() if claim not in had}
+        terminating = is_terminating(request.new)
         found = [
-            (conflict.claim, conflict.holder, await self._holds(conflict))
-            for conflict in self.claims.conflicts(request.key, wanted, self.clock())
+            (conflict.held, conflict.holder, await self._holds(conflict, terminating=terminating))
+            for conflict in self.claims.conflicts(request.key, wanted, self.clock(), terminating=terminating)
         ]
         # Asked again: others may have been admitted meanwhile. Nothing is awaited between this and `admitted`.
         now = self.clock()
-        conflicts = self.claims.conflicts(request.key, wanted, now)
-        released = {(claim, holder) for claim, holder, holds in found if holds is False}
-        stored = {(claim, holder) for claim, holder, holds in found if holds is True}
+        conflicts = self.claims.conflicts(request.key, wanted, now, terminating=terminating)
+        used = self.claims.used(request.key, wanted)
+        released = {(held, holder) for held, holder, holds in found if holds is False}
+        stored = {(held, holder) for held, holder, holds in found if holds is True}
         causes = [
-            _conflict(conflict, arriving=conflict.arriving and (conflict.claim, conflict.holder) not in stored)
+            _conflict(conflict, arriving=conflict.arriving and (conflict.held, conflict.holder) not in stored)
             for conflict in conflicts
-            if conflict.arriving or (conflict.claim, conflict.holder) not in released
+            if conflict.arriving or (conflict.held, conflict.holder) not in released
         ]
+        causes += [_foreign_use(each) for each in used if each.is_foreign]
         if causes:
             return Verdict(tuple(causes[:MOST_CAUSES]))
-        if not request.dry_run:
+        if not request.dry_run and not terminating:
             self.claims.admitted(request.key, wanted, now)
-        return Verdict(warnings=(*_two_scripts(request.new), *await self._mistakes(request)))
+        advice = [_own_use(each) for each in used] + self._names(request, wanted)
+        return Verdict(warnings=(*_two_scripts(request.new), *advice[:MOST_CAUSES], *await self._mistakes(request)))
+
+    def _names(self, request: Request, wanted: Mapping[Claim, str]) -> list[str]:
+        """Warnings about addresses and agent ids that this write names and another Hardware has: it may be right."""
+        before = uses_of(request.old)
+        uses = {use: path for use, path in uses_of(request.new).items() if use not in before}
+        found = [
+            f"{each.field}: {each.claim[1]}, the {each.use} here, is reserved for a machine of another namespace: "
+            "correct one of them, unless that machine serves this one"
+            for each in self.claims.reserved(request.key.namespace, uses)
+        ]
+        namespace, name = request.key
+        for (kind, value), path in wanted.items():
+            if kind is ClaimKind.AGENT_ID and value != name and self.cached("Hardware", namespace, value):
+                found.append(f"{path}: {value} is also the name of Hardware {namespace}/{value}: {_APART}")
+            elif kind is ClaimKind.MAC and self.claims.holds((ClaimKind.AGENT_ID, value), request.key):
+                found.append(f"{path}: another Hardware has {value} as its agent id: this machine's agent goes first")
+        if request.operation == "CREATE" and self.claims.holds((ClaimKind.AGENT_ID, name), request.key):
+            found.append(f"metadata.name: another Hardware has {name} as its agent id: {_APART}")
+        return found
 
     async def _mistakes(self, request: Request) -> list[str]:
         """Those that this write makes."""
@@ -172,14 +208,17 @@ class Reviewer:
                 told.append(f"spec.osie.name: there is no {target} yet: the machine netboots nothing until there is")
         return told[:MOST_CAUSES]
 
-    async def _holds(self, conflict: Conflict) -> bool | None:
-        """Whether the holder has the address now, after what the informer knows; None if nobody can tell."""
+    async def _holds(self, conflict: Conflict, *, terminating: bool) -> bool | None:
+        """Return True if the holder has what it holds now, after what the informer knows, and None if that can't be
+        read. `terminating`: as seen by a Hardware that is being deleted itself."""
         try:
             holder = await self._look_up("Hardware", *conflict.holder)
         except Exception as error:
             log.warning("Hardware %s can't be read, so it may have changed: %s", conflict.holder, error)
             return None
-        return holder is not None and conflict.claim in claims_of(holder)
+        if holder is None or (is_terminating(holder) and not terminating):
+            return False
+        return conflict.held in claims_of(holder)
 
     # --- Templates and Workflows ----------------------------------------------------------------------------------
 
@@ -241,13 +280,27 @@ class Reviewer:
 
 def _conflict(conflict: Conflict, *, arriving: bool) -> Cause:
     kind, value = conflict.claim
-    holder = conflict.holder
-    message = f"{kind} {value} is that of Hardware {holder} already ({conflict.held_in})"
-    if arriving:
-        message = f"{kind} {value} is that of Hardware {holder}, which is written at this moment ({conflict.held_in})"
-    elif conflict.terminating:
-        message += ", which is being deleted: wait until it is gone"
-    return Cause(conflict.field, message, "FieldValueDuplicate")
+    holder = f"Hardware {conflict.holder}"
+    if conflict.held != conflict.claim:
+        what = f"{kind} {value} is the MAC address of {holder}"
+    elif kind is ClaimKind.MAC and conflict.field.endswith(".address"):
+        what = f"the address is made of the MAC address {value} (SLAAC), which is that of {holder}"
+    else:
+        what = f"{kind} {value} is that of {holder}"
+    when = ", which is written at this moment" if arriving else " already"
+    return Cause(conflict.field, f"{what}{when} ({conflict.held_in})", "FieldValueDuplicate")
+
+
+def _foreign_use(used: UsedAddress) -> Cause:
+    what = f"IP address {used.claim[1]} is the {used.use} of machines of another namespace: reserve another address"
+    return Cause(used.field, what, "FieldValueDuplicate")
+
+
+def _own_use(used: UsedAddress) -> str:
+    what = f"{used.field}: {used.claim[1]} is the {used.use} of other machines of this namespace"
+    if used.use in (Use.NETWORK, Use.BROADCAST):
+        return f"{what}: reserve another address, or correct their netmask"
+    return f"{what}: reserve another address, unless this machine is that {used.use}"
 
 
 def _syntax(error: TemplateSyntaxError) -> Cause:

@@ -27,8 +27,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
-from edge.dhcp6.identity import eui64_mac, is_mac, of_duid
+from edge.dhcp6.identity import is_mac, of_duid
 from edge.dhcp6.wire import MAX_IAS, Message6, MessageType6, Option, Relay, is_local
+from tink.mac import eui64_mac
 
 LEARNT: Final = frozenset(
     {

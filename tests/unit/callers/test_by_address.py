@@ -309,5 +309,65 @@ def test_machine_with_ipv6_is_known_by_its_reserved_address_and_wherever_the_ker
     assert callers.machine("fd00::99") is None
     table.entries["fd00::d"] = A
     clock.now += 2
-    assert callers.machine("fd00::d") is None, "somebody else's address is not enough to be that machine"
+    at_second = callers.machine("fd00::d")
+    assert at_second is not None
+    assert at_second.name == "a", "somebody else's address is not enough to be that machine: it is what its MAC says"
+    table.entries["fd00::d"] = "52:54:00:99:99:99"
+    clock.now += 2
+    assert callers.machine("fd00::d") is None
     assert callers.neighbour("fe80::d") == C
+
+
+SLAAC = "fd00::5054:ff:fe00:a"
+"""Made of the MAC of `a`."""
+
+
+def six(name: str, mac: str, address: str, **metadata: Any) -> dict[str, Any]:
+    made = hardware(name, mac, None)
+    made["metadata"] |= metadata
+    made["spec"]["networkInterfaces"][mac] = {"dhcp": {"ipv6": {"address": address}}}
+    return made
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_machine_is_itself_at_an_ipv6_address_that_another_hardware_reserves(
+    inventory: Inventory, giving: Callers, table: Table, connected: bool
+) -> None:
+    inventory.apply(six("thief", C, "fd00::aaaa"))
+    inventory.apply(six("second", SPARE, "fd00::bbbb"))
+    inventory.apply(six("third", "52:54:00:00:00:1b", "fd00::bbbb"))
+    table.entries |= {"fd00::aaaa": A, "fd00::bbbb": A}
+    for address in ("fd00::aaaa", "fd00::bbbb"):
+        machine = giving.machine(address, connected=connected)
+        assert machine is not None
+        assert (machine.name, giving.mac(address, connected=connected)) == ("a", A)
+
+
+def test_reservation_of_an_address_made_of_anothers_mac_serves_nobody_where_no_mac_is_known(
+    inventory: Inventory, giving: Callers, table: Table
+) -> None:
+    inventory.apply(six("thief", C, SLAAC))
+    assert giving.machine(SLAAC, connected=True) is None
+    assert giving.mac(SLAAC, connected=True) is None
+    table.entries[SLAAC] = C
+    giving.changed(SLAAC)
+    assert name(giving, SLAAC) == "thief", "on our link, its machine has the address"
+    table.entries.clear()
+    giving.changed(SLAAC)
+    inventory.remove(hardware("a", A, "10.0.0.1"))
+    assert name(giving, SLAAC) == "thief", "no other Hardware has the MAC"
+    gone = hardware("a", A, "10.0.0.1")
+    gone["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    inventory.apply(gone)
+    assert name(giving, SLAAC) == "thief", "a Hardware that is being deleted is in nobody's way"
+
+
+def test_terminating_hardware_with_anothers_mac_is_not_the_machine_at_its_own_addresses(
+    inventory: Inventory, giving: Callers, table: Table
+) -> None:
+    """A machine would get the attacker's user-data wherever the attacker's Hardware reserves an address."""
+    thief = six("thief", A, "fd00::aaaa", deletionTimestamp="2027-01-15T08:00:00Z")
+    thief["spec"]["networkInterfaces"][A]["dhcp"]["ip"] = "10.0.0.66"
+    inventory.apply(thief)
+    table.entries |= {"10.0.0.1": A, "fd00::aaaa": A, "10.0.0.66": A}
+    assert [name(giving, ip) for ip in ("10.0.0.1", "fd00::aaaa", "10.0.0.66")] == ["a", "a", None]

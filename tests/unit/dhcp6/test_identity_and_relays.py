@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.dhcp6 import wire
-from edge.dhcp6.identity import eui64_mac
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, option
 from tests.unit.dhcp6.harness import (
@@ -25,6 +24,7 @@ from tests.unit.dhcp6.harness import (
     ia,
     relayed,
 )
+from tink.mac import eui64_mac
 
 RELAY = IPv6Address("fd00:88::2")
 PRIVATE = IPv6Address("fe80::1c2d:3e4f:5a6b:7c8d")

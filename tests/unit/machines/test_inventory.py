@@ -134,7 +134,7 @@ def test_change_that_no_answer_depends_on_is_no_change() -> None:
     before = inventory.by_mac(MAC)
     heard: list[str] = []
     inventory.on_change(heard.append)
-    metadata = obj["metadata"] | {"resourceVersion": "9", "managedFields": [{}], "deletionTimestamp": "x"}
+    metadata = obj["metadata"] | {"resourceVersion": "9", "managedFields": [{}]}
     inventory.apply(obj | {"metadata": metadata, "status": {"conditions": "odd"}})
     assert heard == []
     assert inventory.by_mac(MAC) is before
@@ -309,3 +309,55 @@ def test_ipv6_address_claimed_twice_serves_neither(caplog: pytest.LogCaptureFixt
     assert inventory.by_ip("fd00::5") is None
     assert len(inventory.claimants_of_ip("fd00::5")) == 2
     assert "IP fd00::5 is claimed by several" in caplog.text
+
+
+LEAVING = {"deletionTimestamp": "2027-01-15T08:00:00Z"}
+
+
+def leaving(name: str, mac: str, ip: str = "10.0.0.5") -> dict[str, Any]:
+    obj = hardware(name, mac, ip)
+    return {**obj, "metadata": obj["metadata"] | LEAVING}
+
+
+@pytest.mark.parametrize("terminating_first", [True, False])
+def test_hardware_that_is_being_deleted_yields_to_another_with_its_mac_and_address(terminating_first: bool) -> None:
+    inventory = Inventory()
+    heard: list[str] = []
+    inventory.on_change(heard.append)
+    objects = [leaving("thief", MAC), hardware("victim", MAC)]
+    for obj in objects if terminating_first else reversed(objects):
+        inventory.apply(obj)
+    for found in (inventory.by_mac(MAC), inventory.by_ip("10.0.0.5")):
+        assert found is not None
+        assert found.name == "victim"
+    assert [machine.name for machine in inventory.claimants(MAC)] == ["victim"]
+    assert [machine.name for machine in inventory.claimants_of_ip("10.0.0.5")] == ["victim"]
+    assert inventory.by_name("thief") == (), "the MAC is no card of it"
+    heard.clear()
+    inventory.remove(hardware("victim", MAC))
+    assert heard == [MAC]
+    found = inventory.by_mac(MAC)
+    assert found is not None
+    assert (found.name, len(inventory.by_name("thief"))) == ("thief", 1), "until it is gone, and no other one claims it"
+
+
+def test_of_two_hardware_that_are_being_deleted_neither_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    inventory = Inventory()
+    inventory.apply(leaving("a", MAC))
+    inventory.apply(leaving("b", MAC))
+    assert inventory.by_mac(MAC) is None
+    assert "claimed by several Hardware" in caplog.text
+
+
+def test_change_is_heard_by_both_when_one_with_the_same_address_is_being_deleted() -> None:
+    inventory = Inventory()
+    inventory.apply(hardware("a", MAC))
+    inventory.apply(hardware("b", OTHER_MAC))
+    assert inventory.by_ip("10.0.0.5") is None
+    heard: list[str] = []
+    inventory.on_change(heard.append)
+    inventory.apply(leaving("b", OTHER_MAC))
+    assert set(heard) == {MAC, OTHER_MAC}
+    found = inventory.by_ip("10.0.0.5")
+    assert found is not None
+    assert found.mac == MAC

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tests.unit.webhooks.world import World, hardware, said
+from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
 from tink.kube.objects import ObjectReference
 from tink.webhooks.claims import MOST_REMEMBERED, REMEMBERED_SECONDS, ClaimKind, Claims, claims_of
 from tink.webhooks.references import References
+from tink.webhooks.reviewer import Verdict
 
 
 async def test_address_of_another_machine_is_refused_and_the_machine_and_its_field_are_named(world: World) -> None:
@@ -39,22 +41,54 @@ async def test_mac_in_capitals_of_an_older_object_is_the_same_mac(world: World) 
     assert said(await world.review("CREATE", hardware("b", ("aa:bb", ""))))
 
 
-async def test_machine_with_a_conflict_can_be_labelled_mended_and_deleted(world: World) -> None:
+LEAVING = {"deletionTimestamp": "2027-01-15T08:00:00Z", "finalizers": ["example.org/held"]}
+
+
+async def test_machine_with_a_conflict_can_be_labelled_corrected_and_deleted(world: World) -> None:
     world.store(hardware("a", ("m1", "1.1.1.1")))
     old = world.store(hardware("b", ("m1", "1.1.1.1"), ("m2", "")))
     assert not said(await world.review("UPDATE", hardware("b", ("m1", "1.1.1.1"), ("m2", ""), labels={"x": "y"}), old))
     assert not said(await world.review("UPDATE", hardware("b", ("m1", "1.1.1.1")), old))
     assert said(await world.review("UPDATE", hardware("b", ("m1", "1.1.1.1"), ("m2", ""), ("m3", "")), old)) == []
-    leaving = hardware("b", ("m1", "1.1.1.1"), deletionTimestamp="2027-01-15T08:00:00Z")
-    assert not said(await world.review("UPDATE", leaving, hardware("b")))
+    leaving = world.store(hardware("b", ("m1", "1.1.1.1"), **LEAVING))
+    for change in ({"labels": {"x": "y"}}, {"finalizers": []}, {"annotations": {"x": "y"}}):
+        new = hardware("b", ("m1", "1.1.1.1"), **{**LEAVING, **change})
+        assert not said(await world.review("UPDATE", new, leaving))
 
 
-async def test_machine_that_is_being_deleted_keeps_its_address_until_it_is_gone(world: World) -> None:
-    leaving = world.store(hardware("a", ("m1", ""), deletionTimestamp="2027-01-15T08:00:00Z"))
-    new = hardware("b", ("m1", ""))
-    assert "which is being deleted: wait until it is gone" in said(await world.review("CREATE", new))[0]
-    world.reviewer.claims.remove(leaving)
-    assert not said(await world.review("CREATE", new))
+@pytest.mark.parametrize("holder", [{}, LEAVING], ids=["live", "being deleted, too"])
+@pytest.mark.parametrize("gained", [("m1", ""), ("m2", "1.1.1.1")], ids=["MAC", "IP"])
+async def test_machine_that_is_being_deleted_gains_no_address_of_another_one(
+    world: World, holder: Any, gained: tuple[str, str]
+) -> None:
+    world.store(hardware("victim", ("m1", "1.1.1.1"), **holder))
+    old = world.store(hardware("thief", ("m2", ""), namespace="e", **LEAVING))
+    thief = hardware("thief", ("m2", ""), gained, namespace="e", **LEAVING)
+    assert "is that of Hardware d/victim already" in said(await world.review("UPDATE", thief, old))[0]
+    assert not said(await world.review("UPDATE", hardware("thief", ("m2", ""), ("m3", ""), **LEAVING), old))
+    assert not said(await world.review("CREATE", hardware("c", ("m3", "")))), "what it gains blocks nobody"
+
+
+async def test_machine_that_is_being_deleted_blocks_no_other_one(world: World) -> None:
+    world.store(hardware("thief", ("m1", "1.1.1.1"), namespace="e", **LEAVING))
+    assert not said(await world.review("CREATE", hardware("victim", ("m1", "1.1.1.1"))))
+    world.store(hardware("victim", ("m1", "1.1.1.1")))
+    assert "d/victim" in said(await world.review("CREATE", hardware("c", ("m1", ""), namespace="e")))[0]
+
+
+async def test_machine_whose_deletion_the_informer_does_not_know_yet_blocks_no_other_one(world: World) -> None:
+    world.store(hardware("a", ("m1", "")))
+    world.store(hardware("a", ("m1", ""), **LEAVING), informed=False)
+    assert not said(await world.review("CREATE", hardware("b", ("m1", ""))))
+
+
+def test_address_is_free_for_those_that_wait_as_soon_as_the_deletion_begins() -> None:
+    claims = Claims()
+    assert claims.apply(hardware("a", ("m1", "1.1.1.1"))) == set()
+    assert claims.apply(hardware("a", ("m1", "1.1.1.1"), **LEAVING)) == {
+        (ClaimKind.MAC, "m1"),
+        (ClaimKind.IP, "1.1.1.1"),
+    }
 
 
 async def test_second_of_two_creates_at_once_is_refused_until_the_first_can_not_come_any_more(world: World) -> None:
@@ -94,11 +128,14 @@ async def test_what_the_informers_know_counts_while_the_api_can_not_be_asked(wor
     assert said(await world.review("CREATE", hardware("b", ("m1", ""))))
 
 
-async def test_machine_that_is_made_anew_does_not_conflict_with_what_it_was(world: World) -> None:
-    world.store(hardware("a", ("m1", ""), deletionTimestamp="2027-01-15T08:00:00Z"))
+async def test_machine_that_is_created_again_does_not_conflict_with_what_it_was(world: World) -> None:
+    leaving = world.store(hardware("a", ("m1", ""), **LEAVING))
     assert not said(await world.review("CREATE", hardware("a", ("m1", ""))))
     assert world.asked == 0
-    assert not world.reviewer.claims._arrivals, "the informer knows of it; there is nothing to remember"
+    world.inform(leaving)
+    assert "written at this moment" in said(await world.review("CREATE", hardware("b", ("m1", ""))))[0], (
+        "a late event of the old one does not make the new one forgotten"
+    )
     world.store(hardware("a", ("m1", "")))
     assert said(await world.review("CREATE", hardware("b", ("m1", ""))))[0].endswith(
         "already (spec.networkInterfaces[m1])"
@@ -146,3 +183,148 @@ def test_nothing_is_left_of_machines_that_are_gone() -> None:
 @pytest.mark.parametrize("odd", [None, 1, [], {}, {"spec": 1}, {"spec": {"networkInterfaces": []}}])
 def test_odd_hardware_claims_nothing(odd: Any) -> None:
     assert claims_of(odd) == {}
+
+
+# --- addresses that a machine makes itself, and those that it uses ---
+
+MAC, OTHER = "52:54:00:00:00:0a", "52:54:00:00:00:0b"
+SLAAC = "fd00::5054:ff:fe00:a"
+
+
+def networked(name: str, mac: str, ip: str, namespace: str = "d", **dhcp: Any) -> Raw:
+    made = hardware(name, (mac, ip), namespace=namespace)
+    made["spec"]["networkInterfaces"][mac]["dhcp"] |= dhcp
+    return made
+
+
+async def test_address_that_another_machine_makes_of_its_mac_is_refused(world: World) -> None:
+    world.store(hardware("victim", (MAC, "")))
+    thief = networked("thief", OTHER, "10.0.0.2", "e", ipv6={"address": SLAAC})
+    assert said(await world.review("CREATE", thief)) == [
+        f"spec.networkInterfaces[{OTHER}].dhcp.ipv6.address: the address is made of the MAC address {MAC} (SLAAC), "
+        f"which is that of Hardware d/victim already (spec.networkInterfaces[{MAC}])"
+    ]
+    own = networked("own", "52:54:00:00:00:0c", "10.0.0.3", ipv6={"address": "fd00::5054:ff:fe00:c"})
+    assert not said(await world.review("CREATE", own))
+
+
+async def test_mac_of_which_another_machine_has_its_address_is_refused(world: World) -> None:
+    world.store(networked("first", OTHER, "10.0.0.2", "e", ipv6={"address": SLAAC}))
+    assert said(await world.review("CREATE", hardware("second", (MAC, "")))) == [
+        f"spec.networkInterfaces[{MAC}]: MAC address {MAC} is that of Hardware e/first already "
+        f"(spec.networkInterfaces[{OTHER}].dhcp.ipv6.address)"
+    ]
+
+
+NETWORK = {
+    "netmask": "255.255.255.0",
+    "gateway": "10.0.0.1",
+    "nameservers": ["10.0.0.53", "dns.example"],
+    "timeservers": ["10.0.0.123"],
+}
+USED = {
+    "10.0.0.0": "network address",
+    "10.0.0.1": "gateway",
+    "10.0.0.53": "name server",
+    "10.0.0.123": "time server",
+    "10.0.0.255": "broadcast address",
+    "fd00::": "network address",
+    "fd00::53": "name server",
+}
+
+
+def reserving(address: str, namespace: str) -> Raw:
+    if ":" in address:
+        return networked("thief", OTHER, "10.9.9.9", namespace, ipv6={"address": address})
+    return networked("thief", OTHER, address, namespace)
+
+
+@pytest.mark.parametrize("address", USED)
+async def test_address_that_machines_of_another_namespace_use_is_refused_without_their_names(
+    world: World, address: str
+) -> None:
+    six = {"address": "fd00::a", "nameservers": ["fd00:0::53"]}
+    world.store(networked("victim", MAC, "10.0.0.10", **NETWORK, ipv6=six))
+    (refusal,) = said(await world.review("CREATE", reserving(address, "e")))
+    field = "dhcp.ipv6.address" if ":" in address else "dhcp.ip"
+    assert refusal == (
+        f"spec.networkInterfaces[{OTHER}].{field}: IP address {address} is the {USED[address]} of machines of another "
+        "namespace: reserve another address"
+    )
+    verdict = await world.review("CREATE", reserving(address, "d"))
+    assert verdict.causes == (), "a machine of the same tenant may be that server"
+    assert f"{address} is the {USED[address]} of other machines of this namespace" in verdict.warnings[0]
+
+
+async def test_address_that_was_leased_before_it_was_a_gateway_stays_and_who_names_it_is_warned(world: World) -> None:
+    router = world.store(networked("router", OTHER, "10.0.0.1", "e"))
+    verdict = await world.review("CREATE", networked("a", MAC, "10.0.0.10", **NETWORK))
+    assert verdict.causes == ()
+    assert [w for w in verdict.warnings if "10.0.0.1, the gateway here, is reserved for a machine of another" in w]
+    own = await world.review("CREATE", networked("b", MAC, "10.0.0.10", "e", **NETWORK))
+    assert own.warnings == (), "a site's router may be a machine of the site"
+    old = world.store(networked("a", MAC, "10.0.0.10", **NETWORK))
+    assert (await world.review("UPDATE", {**old, "status": {}}, old)).warnings == (), "once is enough"
+    assert not said(await world.review("UPDATE", {**router, "status": {}}, router))
+
+
+@pytest.mark.parametrize("how", ["changed", "being deleted", "gone"])
+async def test_address_that_no_machine_uses_any_more_can_be_reserved(world: World, how: str) -> None:
+    world.store(networked("a", MAC, "10.0.0.10", **NETWORK))
+    last = world.store(networked("b", "52:54:00:00:00:0c", "10.0.0.11", **NETWORK))
+    world.reviewer.claims.remove(world.store(networked("a", MAC, "10.0.0.10", **NETWORK)))
+    assert said(await world.review("CREATE", reserving("10.0.0.1", "e")))
+    if how == "changed":
+        gone = world.reviewer.claims.apply(hardware("b", ("52:54:00:00:00:0c", "10.0.0.11")))
+    elif how == "gone":
+        gone = world.reviewer.claims.remove(last)
+    else:
+        gone = world.reviewer.claims.apply({**last, "metadata": {**last["metadata"], **LEAVING}})
+    assert (ClaimKind.IP, "10.0.0.1") in gone
+    assert not said(await world.review("CREATE", reserving("10.0.0.1", "e")))
+    world.reviewer.claims.remove(last)
+    assert not world.reviewer.claims._users
+
+
+async def test_machine_that_is_its_own_gateway_or_has_a_network_of_two_is_not_warned(world: World) -> None:
+    alone = world.store(networked("a", MAC, "10.0.0.10", netmask="255.255.255.254", gateway="10.0.0.10"))
+    assert await world.review("UPDATE", networked("a", MAC, "10.0.0.11"), alone) == Verdict()
+    assert await world.review("UPDATE", networked("a", OTHER, "10.0.0.10", gateway="10.0.0.10"), alone) == Verdict()
+
+
+# --- agent ids ---
+
+
+def identified(name: str, mac: str, agent_id: str, namespace: str = "d") -> Raw:
+    return hardware(name, (mac, ""), namespace=namespace, annotations={"tinkerbell.org/agent-id": agent_id})
+
+
+async def test_agent_id_of_another_machine_is_refused(world: World) -> None:
+    world.store(identified("victim", MAC, "Rack1-U7"))
+    (refusal,) = said(await world.review("CREATE", identified("thief", OTHER, " rack1-u7", "e")))
+    where = "metadata.annotations[tinkerbell.org/agent-id]"
+    assert refusal == f"{where}: agent id rack1-u7 is that of Hardware d/victim already ({where})"
+    (refusal,) = said(await world.review("CREATE", identified("thief", OTHER, MAC.upper(), "e")))
+    assert refusal == (
+        f"{where}: agent id {MAC} is the MAC address of Hardware d/victim already (spec.networkInterfaces[{MAC}])"
+    )
+    assert not said(await world.review("CREATE", identified("own", OTHER, OTHER, "e"))), "its own MAC"
+
+
+async def test_mac_and_name_are_not_refused_for_an_agent_id_that_anybody_may_choose(world: World) -> None:
+    world.store(identified("thief", OTHER, MAC, "e"))
+    verdict = await world.review("CREATE", hardware("victim", (MAC, "")))
+    assert verdict.causes == ()
+    assert "another Hardware has 52:54:00:00:00:0a as its agent id" in verdict.warnings[0]
+    world.store(identified("thief", OTHER, "node1", "e"))
+    verdict = await world.review("CREATE", hardware("node1", ("52:54:00:00:00:0c", "")))
+    assert verdict.causes == ()
+    assert "metadata.name: another Hardware has node1 as its agent id" in verdict.warnings[0]
+
+
+async def test_agent_id_that_is_a_name_in_its_namespace_is_warned_about(world: World) -> None:
+    world.known = True
+    verdict = await world.review("CREATE", identified("a", MAC, "node1"))
+    assert verdict.causes == ()
+    assert "node1 is also the name of Hardware d/node1" in verdict.warnings[0]
+    assert (await world.review("CREATE", identified("node1", MAC, "node1"))).warnings == ()

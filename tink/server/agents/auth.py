@@ -11,8 +11,11 @@ A client certificate names its machine by a MAC or by a Hardware:
     SAN URI   tinkerbell:52:54:00:00:00:01 | tinkerbell:NAMESPACE/NAME
     CN        52:54:00:00:00:01 | NAME | NAMESPACE/NAME, where the certificate has no SAN of these two kinds (RFC 6125)
 
-A name counts only while it is that of one Hardware alone, in all ways to read it: `a.b` is the Hardware a.b as well as
-the Hardware a of the namespace b.
+A name counts while it is that of one Hardware alone, in all ways to read it: `a.b` is the Hardware a.b as well as the
+Hardware a of the namespace b. A name of several counts for the one whose address the connection comes from.
+
+Several Hardware may have the id that an agent gives itself, for tenants choose names. Then it means the one that it may
+speak for.
 
 Who may not speak for a machine is told what it showed, and nothing of that machine: not whether there is one, either
 (`public_message`). The log and the journey have the rest, and who asked.
@@ -136,12 +139,35 @@ class AgentAuthorizer:
     def admit(self, agent_id: str, credentials: Credentials) -> NamespacedName:
         """The machine that the agent speaks for. Raises RefusedError."""
         named = repr(agent_id)
+        keys = self._agents.named(agent_id)
+        meant = self._meant(keys, credentials) if len(keys) > 1 else keys
         try:
-            key = self._agents.find(agent_id)
+            key = self._agents.only(agent_id, meant or keys)
         except UnknownAgentError as error:
             raise self._unknown(error, credentials, named) from error
         self.authorise(key, credentials, named)
         return key
+
+    def _meant(self, keys: Collection[NamespacedName], credentials: Credentials) -> Collection[NamespacedName]:
+        """Those of several Hardware with one id that the agent may speak for, of these the one at its address: the
+        names that one tenant chooses must not silence the agent of another."""
+        allowed = {key for key in keys if self._may_speak(key, credentials)}
+        here = self._here(allowed, credentials.peer)
+        return here if len(here) == 1 else allowed
+
+    def _may_speak(self, key: NamespacedName, credentials: Credentials) -> bool:
+        if self._auth is AgentAuth.ADDRESS:
+            return bool(self._here((key,), credentials.peer))
+        try:
+            self.authorise(key, credentials)
+        except ForeignAgentError:
+            return False
+        return True
+
+    def _here(self, keys: Collection[NamespacedName], peer: str) -> set[NamespacedName]:
+        """Those of `keys` whose address this is, and at which no other machine is seen."""
+        at_peer = {key for key in keys if peer in self._agents.addresses(key)}
+        return {key for key in at_peer if self._other_host(peer, self._agents.macs(key)) is None}
 
     def _unknown(self, error: UnknownAgentError, credentials: Credentials, named: str) -> RefusedError:
         """No Hardware, or several, has the id: whoever asks is told what a foreign agent would be."""
@@ -235,14 +261,16 @@ class AgentAuthorizer:
         if not credentials.certificate:
             raise NoCredentialsError(*_both(key, credentials, named, "it shows no client certificate"))
         names = certificate_ids(credentials.certificate)
-        if not any(self._is_alone(key, ids) for ids in names):
+        if not any(self._is_named(key, ids, credentials.peer) for ids in names):
             shown = [repr(ids[0][:_NAME_CHARACTERS]) for ids in names[:_NAMES_SHOWN]] or ["no machine"]
             more = " and more" if len(names) > _NAMES_SHOWN else ""
             raise ForeignAgentError(*_both(key, credentials, named, f"its certificate names {', '.join(shown)}{more}"))
 
-    def _is_alone(self, key: NamespacedName, ids: Iterable[str]) -> bool:
-        """Whether these are ids of that Hardware, and of no other."""
-        return {found for each in ids for found in self._agents.named(each)} == {key}
+    def _is_named(self, key: NamespacedName, ids: Collection[str], peer: str) -> bool:
+        """Return True if these are ids of that Hardware and of no other, or of no other that has the address `peer`."""
+        if {found for each in ids for found in self._agents.named(each, names_first=True)} == {key}:
+            return True
+        return self._here({found for each in ids for found in self._agents.named(each)}, peer) == {key}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,12 +1,14 @@
 """Which machine an agent means: it calls itself by the MAC of one of its Hardware's interfaces, by its name, or as the
 Hardware's annotation says that it does.
 
-That proves nothing; `auth` decides whether it may. MACs and names go before annotations: with one of these nobody takes
-the agent of another machine away from it.
+That proves nothing; `auth` decides which of the Hardware with an id the agent may speak for. The MAC of an interface
+goes before all else, and so does NAMESPACE/NAME: no other Hardware's name or annotation makes these ambiguous. A
+Hardware that is being deleted yields its MACs to others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -31,6 +33,7 @@ class _Identity:
     addresses: frozenset[str]
     given: str = ""
     """By the annotation."""
+    terminating: bool = False
 
 
 class AgentDirectory:
@@ -40,7 +43,8 @@ class AgentDirectory:
         """`scope`: which Hardware it has, for messages; empty: all."""
         self._scope = f" (only Hardware {scope} counts here)" if scope else ""
         self._machines: dict[NamespacedName, _Identity] = {}
-        self._by_id: dict[str, set[NamespacedName]] = {}
+        self._by_mac: dict[str, set[NamespacedName]] = {}
+        self._by_name: dict[str, set[NamespacedName]] = {}
         self._by_annotation: dict[str, set[NamespacedName]] = {}
 
     def apply(self, obj: Raw) -> None:
@@ -57,7 +61,8 @@ class AgentDirectory:
         addresses |= {spelled(dhcp.ipv6.address) for dhcp in reserved if dhcp.ipv6 is not None}
         given = hardware.metadata.annotations.get(AGENT_ID_ANNOTATION, "").strip()
         given = given if given.isascii() and len(given) <= MAX_AGENT_ID else ""
-        identity = _Identity(key, tuple(mac.lower() for mac in interfaces), addresses, given)
+        terminating = hardware.metadata.deletion_timestamp is not None
+        identity = _Identity(key, tuple(mac.lower() for mac in interfaces), addresses, given, terminating)
         self._machines[key] = identity
         for index, ids in self._indexes(identity):
             for agent_id in ids:
@@ -75,12 +80,20 @@ class AgentDirectory:
                     del index[agent_id]
 
     def _indexes(self, identity: _Identity) -> tuple[tuple[dict[str, set[NamespacedName]], set[str]], ...]:
+        names = {identity.key.name.lower(), str(identity.key).lower()}
         given = {identity.given.lower()} if identity.given else set()
-        return (self._by_id, _ids(identity)), (self._by_annotation, given)
+        return (self._by_mac, set(identity.macs)), (self._by_name, names), (self._by_annotation, given)
 
     def find(self, agent_id: str) -> NamespacedName:
         """The Hardware of an agent: by MAC, name, namespace/name, or annotation. Raises UnknownAgentError."""
-        keys = self.named(agent_id)
+        return self.only(agent_id, self.named(agent_id))
+
+    def only(self, agent_id: str, keys: Collection[NamespacedName]) -> NamespacedName:
+        """The one Hardware of `keys`, which have this id; of several the only one with that name, or the only one that
+        is not being deleted. Raises UnknownAgentError."""
+        live = {key for key in keys if not self._machines[key].terminating}
+        for preferred in (self._by_name.get(agent_id.lower(), set()).intersection(keys), live):
+            keys = preferred if len(preferred) == 1 else keys
         if len(keys) == 1:
             return next(iter(keys))
         if not keys:
@@ -91,18 +104,27 @@ class AgentDirectory:
         names = ", ".join(sorted(map(str, keys)))
         raise UnknownAgentError(f"the agent id {agent_id!r} fits several Hardware, so it is none: {names}")
 
-    def named(self, agent_id: str) -> frozenset[NamespacedName]:
-        """All Hardware of that MAC or name, or else with such an annotation, in upper or lower case of ASCII: beyond it
-        other letters have ours, too."""
+    def named(self, agent_id: str, *, names_first: bool = False) -> frozenset[NamespacedName]:
+        """All Hardware with that id, in upper or lower case of ASCII: beyond it other letters have ours, too.
+
+        Those with the MAC alone if there are any, then the one of that namespace and name; else those with that name or
+        annotation. `names_first`: those with the annotation only if none has the name.
+        """
         if not agent_id.isascii():
             return frozenset()
         spelled = agent_id.lower()
-        return frozenset(self._by_id.get(spelled) or self._by_annotation.get(spelled) or ())
+        if keys := self._by_mac.get(spelled):
+            return frozenset(key for key in keys if not self._machines[key].terminating) or frozenset(keys)
+        keys = self._by_name.get(spelled, set())
+        if keys and (names_first or "/" in spelled):
+            return frozenset(keys)
+        return frozenset(keys | self._by_annotation.get(spelled, set()))
 
     def at(self, address: str) -> NamespacedName | None:
         """The one Hardware that gives its machine this IP address. It looks at all of them: ask seldom."""
-        keys = [key for key, identity in self._machines.items() if address in identity.addresses]
-        return keys[0] if len(keys) == 1 else None
+        found = [identity for identity in self._machines.values() if address in identity.addresses]
+        found = [identity for identity in found if not identity.terminating] or found
+        return found[0].key if len(found) == 1 else None
 
     def is_known(self, key: NamespacedName) -> bool:
         """Whether there is such a Hardware."""
@@ -125,7 +147,3 @@ class AgentDirectory:
         if identity is not None and identity.given:
             return identity.given
         return identity.macs[0] if identity is not None and identity.macs else key.name
-
-
-def _ids(identity: _Identity) -> set[str]:
-    return {*identity.macs, identity.key.name.lower(), str(identity.key).lower()}

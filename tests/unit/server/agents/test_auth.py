@@ -123,6 +123,78 @@ def test_another_machine_at_the_address_is_not_the_one(directory: AgentDirectory
     AgentAuthorizer(directory, AgentAuth.NONE, None, lambda: NOW, other_host).authorise(KEY, Credentials("192.0.2.1"))
 
 
+# --- ids that several Hardware have ---
+
+
+def annotated(name: str, mac: str, agent_id: str, ip: str, namespace: str = "d") -> Raw:
+    made = machine(name, mac, namespace=namespace, ip=ip)
+    made["metadata"]["annotations"] = {"tinkerbell.org/agent-id": agent_id}
+    return made
+
+
+THIEF = "52:54:00:00:00:66"
+SILENCERS = {
+    "a Hardware of its name": (machine("h", THIEF, namespace="e", ip="192.0.2.66"), "h"),
+    "a Hardware named like its annotation": (machine("rack1-u7", THIEF, namespace="e", ip="192.0.2.66"), "rack1-u7"),
+    "its annotation": (annotated("a", THIEF, "rack1-u7", "192.0.2.66", "e"), "rack1-u7"),
+    "its name as an annotation": (annotated("a", THIEF, "h", "192.0.2.66", "e"), "h"),
+    "its MAC as an annotation": (annotated("a", THIEF, MAC, "192.0.2.66", "e"), MAC),
+    "its full name as an annotation": (annotated("a", THIEF, "d/h", "192.0.2.66", "e"), "d/h"),
+}
+
+
+@pytest.fixture
+def victim() -> AgentDirectory:
+    agents = AgentDirectory()
+    agents.apply(annotated("h", MAC, "rack1-u7", "192.0.2.1"))
+    return agents
+
+
+@pytest.mark.parametrize("silencer", SILENCERS)
+@pytest.mark.parametrize("auth", [AgentAuth.ADDRESS, AgentAuth.TOKEN, AgentAuth.NONE])
+def test_names_that_another_tenant_chooses_silence_no_agent(
+    victim: AgentDirectory, keys: TokenKeys, auth: AgentAuth, silencer: str
+) -> None:
+    thief, agent_id = SILENCERS[silencer]
+    victim.apply(thief)
+    shown = Credentials("192.0.2.1", keys.mint(MAC, NOW))
+    assert authorizer(victim, auth, keys).admit(agent_id, shown) == KEY
+    if auth is not AgentAuth.NONE:
+        with pytest.raises(RefusedError):
+            authorizer(victim, auth, keys).admit(agent_id, Credentials("192.0.2.77", keys.mint(OTHER, NOW)))
+
+
+@pytest.mark.parametrize("silencer", ["a Hardware of its name", "a Hardware named like its annotation"])
+def test_names_that_another_tenant_chooses_silence_no_agent_with_a_certificate(
+    victim: AgentDirectory, certify: Certify, silencer: str
+) -> None:
+    thief, agent_id = SILENCERS[silencer]
+    victim.apply(thief)
+    by_certificate = authorizer(victim, AgentAuth.MTLS)
+    pem = certify(common=agent_id).pem
+    assert by_certificate.admit(MAC, Credentials("192.0.2.1", "", pem)) == KEY
+    assert by_certificate.admit(agent_id, Credentials("192.0.2.1", "", pem)) == KEY
+    for elsewhere in ("192.0.2.66", "192.0.2.77"):
+        with pytest.raises(RefusedError):
+            by_certificate.admit(MAC, Credentials(elsewhere, "", pem))
+
+
+def test_an_id_of_several_machines_is_not_of_one_at_whose_address_another_host_is(victim: AgentDirectory) -> None:
+    victim.apply(SILENCERS["a Hardware of its name"][0])
+    seen = AgentAuthorizer(victim, AgentAuth.ADDRESS, None, lambda: NOW, lambda _address, _macs: OTHER)
+    with pytest.raises(RefusedError, match="fits several Hardware, so it is none: d/h, e/h") as caught:
+        seen.admit("h", Credentials("192.0.2.1"))
+    assert "d/h" not in caught.value.public_message
+    assert "e/h" not in caught.value.public_message
+
+
+def test_where_nothing_is_asked_a_name_goes_before_an_annotation(victim: AgentDirectory) -> None:
+    victim.apply(SILENCERS["its name as an annotation"][0])
+    nothing = authorizer(victim, AgentAuth.NONE)
+    assert nothing.admit("h", Credentials("198.51.100.1")) == KEY
+    assert nothing.admit("h", Credentials("192.0.2.66")) == ("e", "a"), "it calls itself so, at its own address"
+
+
 def test_a_machine_without_address_says_what_to_do() -> None:
     agents = AgentDirectory()
     agents.apply(machine("h", MAC, ip=None))

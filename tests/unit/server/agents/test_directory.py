@@ -62,6 +62,34 @@ def test_an_agent_is_known_as_its_hardware_says_but_never_by_what_is_anothers(di
         directory.find("rack1-u7")
 
 
+def annotated(name: str, mac: str, agent_id: str, namespace: str = "e") -> Raw:
+    made = machine(name, mac, namespace=namespace)
+    made["metadata"]["annotations"] = {"tinkerbell.org/agent-id": agent_id}
+    return made
+
+
+def test_an_id_is_that_of_all_that_have_it_but_a_mac_and_a_full_name_are_never_ambiguous(
+    directory: AgentDirectory,
+) -> None:
+    directory.apply(annotated("i", "52:54:00:00:00:0a", "rack1-u7"))
+    directory.apply(machine("rack1-u7", "52:54:00:00:00:0b", namespace="f"))
+    directory.apply(annotated("j", "52:54:00:00:00:0c", MAC, "f"))
+    directory.apply(annotated("k", "52:54:00:00:00:0d", "d/h", "f"))
+    assert directory.named("rack1-u7") == {("e", "i"), ("f", "rack1-u7")}
+    assert directory.named("rack1-u7", names_first=True) == {("f", "rack1-u7")}
+    assert directory.named(MAC) == directory.named("d/h") == {("d", "h")}
+
+
+def test_a_hardware_that_is_being_deleted_yields_its_mac_and_its_address(directory: AgentDirectory) -> None:
+    thief = machine("thief", MAC, namespace="e")
+    thief["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    directory.apply(thief)
+    assert directory.find(MAC) == ("d", "h")
+    assert directory.at("192.0.2.1") == ("d", "h")
+    directory.remove(machine("h", namespace="d"))
+    assert directory.find(MAC) == ("e", "thief")
+
+
 def test_a_changed_machine_loses_its_old_mac(directory: AgentDirectory) -> None:
     directory.apply(machine("h", OTHER))
     with pytest.raises(UnknownAgentError):
