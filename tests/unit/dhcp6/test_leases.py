@@ -156,6 +156,18 @@ def test_address_that_two_hardware_claim_is_given_to_neither(make_edge: MakeEdge
     assert addresses(edge.answer(EDK2_HTTP_SOLICIT)) == LEASE
 
 
+def test_address_of_a_hardware_that_is_being_deleted_is_given_to_the_other_one(make_edge: MakeEdge6) -> None:
+    leaving = hardware("m2", "52:54:00:00:00:02", "fd00:77:0:0:0:0:0:50")
+    leaving["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    edge = make_edge(leaving, hardware())
+    assert addresses(edge.answer(EDK2_HTTP_SOLICIT)) == LEASE
+    own = hardware()
+    own["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    edge.inventory.apply(own)
+    edge.inventory.apply(hardware("m2", "52:54:00:00:00:02", "fd00:77:0:0:0:0:0:50"))
+    assert edge.send(EDK2_HTTP_SOLICIT) is None
+
+
 def test_disabled_interface_gets_nothing(make_edge: MakeEdge6) -> None:
     edge = make_edge(hardware(disableDhcp=True))
     assert edge.send(EDK2_HTTP_SOLICIT) is None

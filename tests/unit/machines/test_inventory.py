@@ -315,7 +315,7 @@ LEAVING = {"deletionTimestamp": "2027-01-15T08:00:00Z"}
 
 
 def leaving(name: str, mac: str, ip: str = "10.0.0.5") -> dict[str, Any]:
-    obj = hardware(name, mac, ip)
+    obj = hardware(name, mac, ip=ip)
     return {**obj, "metadata": obj["metadata"] | LEAVING}
 
 

@@ -208,6 +208,22 @@ def test_address_that_two_hardware_claim_is_given_to_neither_until_one_gives_it_
     assert edge.send(captured["edk2_pxe_discover"]) is not None
 
 
+@pytest.mark.parametrize("terminating_first", [True, False])
+def test_address_of_a_hardware_that_is_being_deleted_is_given_to_the_other_one_alone(
+    make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes], terminating_first: bool
+) -> None:
+    leaving = make_hardware("thief", "52:54:00:00:00:09", "10.77.0.58")
+    leaving["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    objects = [leaving, make_hardware("lab-1", MAC, "10.77.0.58")]
+    edge = make_edge(*(objects if terminating_first else reversed(objects)))
+    assert edge.send(captured["edk2_pxe_discover"]) is not None
+    of_thief = bytearray(captured["edk2_pxe_discover"])
+    of_thief[28:34] = bytes.fromhex("525400000009")
+    assert edge.send(bytes(of_thief)) is None
+    edge.inventory.remove(objects[1])
+    assert edge.send(bytes(of_thief)) is not None
+
+
 def test_mac_that_two_hardware_claim_gets_no_answer_and_both_are_named(
     make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes]
 ) -> None:

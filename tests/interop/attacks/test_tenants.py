@@ -1,0 +1,157 @@
+"""Tenants of one edge: what one who may write Hardware in a namespace of his own does to the machines of another.
+
+    edge's namespace: rack0 172.31.77.1, fd77::1 --- bridge --- "victim" .50, "late" .51
+
+`tinkedge up` runs as it does by default, with `--ipv6`. The attacker writes by kubectl in the namespace `mallory`; the
+machines of others have their Hardware in `default`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.interop.cloud_init.rack import MetadataRack, Registered
+from tests.interop.rack import ADDRESS, IN_EDGE, ip
+from tests.waiting import wait_until
+
+AGENT_ID = "rack1-u7"
+VICTIM = Registered("victim", "52:54:00:00:0b:50", "172.31.77.50", {"agent-id": AGENT_ID}, userdata="of the victim")
+LATE = Registered("late", "52:54:00:00:0b:51", "172.31.77.51", userdata="of the late one")
+HELD = {"finalizers": ["example.org/held"]}
+EDGE6 = "fd77::1"
+_numbers = itertools.count(1)
+
+
+class Tenants(MetadataRack):
+    """The edge has IPv6 on its network, too."""
+
+    def bridge(self, name: str, address: str) -> None:
+        super().bridge(name, address)
+        ip("-n", self.namespaces[IN_EDGE], "address", "add", f"{EDGE6}/64", "dev", name, "nodad")
+
+
+@pytest.fixture(scope="module")
+def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
+    with Tenants(tmp_path_factory.mktemp("tenants")) as rack:
+        rack.up("--ipv6")
+        rack.kubectl("create", "namespace", "mallory")
+        rack.register(VICTIM)
+        yield rack
+
+
+def write(rack: Tenants, name: str, interfaces: dict[str, Any], **metadata: Any) -> str:
+    """Create the attacker's Hardware; return what kubectl says of a refusal, "" if it was admitted."""
+    about = {"name": name, "namespace": "mallory", **metadata}
+    spec = {"networkInterfaces": interfaces, "instance": {"userdata": "of mallory"}}
+    body = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": about, "spec": spec}
+    file = rack.directory / f"{name}.json"
+    file.write_text(json.dumps(body))
+    done = rack.kubectl.run("create", "-f", file)
+    return done.err if done.popen.returncode else ""
+
+
+def patch(rack: Tenants, name: str, change: dict[str, Any]) -> str:
+    """Patch the attacker's Hardware; return what kubectl says of a refusal, "" if it was admitted."""
+    done = rack.kubectl.run("patch", "hardware", name, "-n", "mallory", "--type=merge", "-p", json.dumps(change))
+    return done.err if done.popen.returncode else ""
+
+
+def held(rack: Tenants, name: str, interfaces: dict[str, Any]) -> None:
+    """Have the attacker own a Hardware that is being deleted, and that a finalizer holds."""
+    assert write(rack, name, interfaces, **HELD) == ""
+    rack.kubectl("delete", "hardware", name, "-n", "mallory", "--wait=false")
+
+
+def userdata(rack: Tenants, machine: Registered, base: str = f"http://{ADDRESS}:7080", source: str = "") -> str:
+    sender = ["--interface", source] if source else []
+    done = rack.run(machine.name, "curl", "-sg", "--max-time", "5", *sender, f"{base}/2009-04-04/user-data")
+    return done.out
+
+
+def own_mac() -> str:
+    """A MAC that no Hardware has had."""
+    return f"52:54:00:00:0c:{next(_numbers):02x}"
+
+
+def reserved(address: str) -> dict[str, Any]:
+    return {own_mac(): {"dhcp": {"ipv6": {"address": address}} if ":" in address else {"ip": address}}}
+
+
+def test_hardware_that_is_being_deleted_takes_no_machine_of_another_tenant(rack: Tenants) -> None:
+    held(rack, "taker", {(mac := own_mac()): {}})
+    for taken in ({VICTIM.mac: {}}, {mac: {"dhcp": {"ip": VICTIM.address}}}):
+        refusal = patch(rack, "taker", {"spec": {"networkInterfaces": taken}})
+        assert "is that of Hardware default/victim already" in refusal
+    assert userdata(rack, VICTIM) == "of the victim"
+    assert patch(rack, "taker", {"metadata": {"labels": {"a": "b"}}}) == ""
+    assert patch(rack, "taker", {"metadata": {"finalizers": None}}) == "", "it can still go"
+    wait_until(lambda: "taker" not in rack.kubectl("get", "hardware", "-n", "mallory", "-o", "name"))
+
+
+def test_claim_of_a_hardware_that_is_being_deleted_keeps_no_machine_from_its_operator(rack: Tenants) -> None:
+    """The attacker had the machine's addresses first, and a finalizer keeps his Hardware for as long as he likes."""
+    held(rack, "keeper", {LATE.mac: {"dhcp": {"ip": LATE.address}}})
+    rack.register(LATE)
+    wait_until(lambda: userdata(rack, LATE) == "of the late one", lambda: rack.process.err)
+    assert patch(rack, "keeper", {"metadata": {"labels": {"a": "b"}}}) == ""
+    assert userdata(rack, LATE) == "of the late one"
+
+
+@pytest.fixture(scope="module")
+def silencers(rack: Tenants) -> None:
+    """Hardware of the attacker that are named like the victim, and like its agent: names of a namespace are free."""
+    for name in (AGENT_ID, "victim"):
+        assert write(rack, name, {own_mac(): {}}) == ""
+
+
+def test_agent_id_of_another_tenants_machine_is_refused(rack: Tenants) -> None:
+    for agent_id in (AGENT_ID.upper(), VICTIM.mac):
+        refusal = write(rack, "thief", {own_mac(): {}}, annotations={"tinkerbell.org/agent-id": agent_id})
+        assert f"metadata.annotations[tinkerbell.org/agent-id]: agent id {agent_id.lower()} is " in refusal
+
+
+@pytest.mark.usefixtures("silencers")
+@pytest.mark.parametrize("agent_id", [AGENT_ID, "victim", VICTIM.mac, "default/victim"])
+def test_names_of_another_tenants_hardware_silence_no_agent(rack: Tenants, agent_id: str) -> None:
+    state = rack.directory / f"agent-{agent_id.replace('/', '-').replace(':', '')}"
+    options = ["--server", f"{ADDRESS}:42113", "--runtime", "process", "--state-dir", state]
+    before = len(connected(rack))
+    agent = rack.tinkedge("victim", "agent", "--agent-id", agent_id, *options)
+    wait_until(lambda: len(connected(rack)) > before, lambda: agent.err + rack.process.err[-2000:])
+    assert agent.terminate() == 0
+
+
+def connected(rack: Tenants) -> list[dict[str, Any]]:
+    return [event for event in rack.journey(VICTIM) if event["step"] == "agent" and event["outcome"] == "ok"]
+
+
+def test_address_that_a_machine_makes_of_its_mac_can_not_be_reserved_by_another_tenant(rack: Tenants) -> None:
+    refusal = write(rack, "slaac", reserved("fd77::5054:ff:fe00:b50"))
+    assert f"the address is made of the MAC address {VICTIM.mac} (SLAAC)" in refusal
+
+
+def test_machine_is_itself_at_an_address_that_another_tenant_reserves(rack: Tenants) -> None:
+    """A privacy address, which says nothing of the MAC: the review can't know whose it is."""
+    assert write(rack, "privacy", reserved("fd77::abcd")) == ""
+    ip("-n", rack.namespaces["victim"], "address", "add", "fd77::abcd/64", "dev", "eth0", "nodad")
+    assert userdata(rack, VICTIM, f"http://[{EDGE6}]:7080", "fd77::abcd") == "of the victim"
+
+
+@pytest.mark.parametrize(
+    ("address", "use"),
+    [
+        ("172.31.77.1", "gateway"),
+        ("172.31.77.2", "name server"),
+        ("172.31.77.0", "network address"),
+        ("172.31.77.255", "broadcast address"),
+    ],
+)
+def test_address_that_machines_of_another_tenant_use_can_not_be_reserved(rack: Tenants, address: str, use: str) -> None:
+    refusal = write(rack, "user", reserved(address))
+    assert f".dhcp.ip: IP address {address} is the {use} of machines of another namespace" in refusal
+    assert "victim" not in refusal
