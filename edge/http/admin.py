@@ -209,7 +209,8 @@ class AdminApp:
         return response
 
     def _all_machines(self) -> Iterator[dict[str, object]]:
-        silent = {machine.mac: machine for machine in self._inventory.machines()}
+        # Several Hardware may claim a MAC: the one that is served with it is shown.
+        silent = {each.mac: self._inventory.by_mac(each.mac) or each for each in self._inventory.machines()}
         for mac in self._journey.macs():
             summary = self._journey.summary(mac)
             if summary is not None:  # else it was forgotten between two portions

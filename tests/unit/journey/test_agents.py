@@ -12,17 +12,19 @@ from tink.server import ActivityKind, AgentActivity
 from tink.server.output import LINE_CHARACTERS, fitting
 
 MAC = "52:54:00:00:00:01"
+MACHINE = SimpleNamespace(mac=MAC, name="h", namespace="d")
+THIEF = SimpleNamespace(mac="52:54:00:00:00:66", name="thief", namespace="e")
 
 
 class Inventory:
     def by_mac(self, mac):
-        return SimpleNamespace(mac=MAC) if mac == MAC else None
+        return MACHINE if mac == MAC else None
 
     def by_ip(self, ip):
-        return SimpleNamespace(mac=MAC) if ip == "192.0.2.1" else None
+        return MACHINE if ip == "192.0.2.1" else None
 
     def by_name(self, name, namespace):
-        return [SimpleNamespace(mac=MAC)] if (name, namespace) == ("h", "d") else []
+        return {("h", "d"): [MACHINE], ("thief", "e"): [THIEF]}.get((name, namespace), [])
 
 
 @pytest.fixture
@@ -67,6 +69,14 @@ def test_output_from_elsewhere_says_from_where(journey, observe, line):
     assert event.message.endswith(" (so says 192.0.2.9)")
     assert len(event.message) <= MAX_MESSAGE
     assert event.detail["from"] == "192.0.2.9"
+
+
+def test_agent_of_another_hardware_that_calls_itself_by_the_mac_writes_nothing_on_the_machines_journey(
+    journey, observe
+):
+    observe(replace(output("forged"), hardware="e/thief"))
+    assert journey.events(MAC) == []
+    assert len(journey.events(THIEF.mac)) == 1
 
 
 def test_machine_is_found_by_its_hardware_when_the_agent_has_a_name(journey, observe):
