@@ -40,6 +40,8 @@ class ClaimKind(StrEnum):
     IP = "IP address"
     AGENT_ID = "agent id"
 
+    __hash__ = str.__hash__  # enum's own is Python code, for each look-up in an index
+
 
 Claim = tuple[ClaimKind, str]
 """An address in its canonical form, or an agent id in lower case."""
@@ -53,6 +55,8 @@ class Use(StrEnum):
     TIME_SERVER = "time server"
     NETWORK = "network address"
     BROADCAST = "broadcast address"
+
+    __hash__ = str.__hash__  # as above
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,26 +140,32 @@ def uses_of(hardware: Any) -> dict[tuple[str, Use], str]:
     """The addresses that a Hardware's machine uses and does not have, each with the path of its field."""
     uses: dict[tuple[str, Use], str] = {}
     for mac, interface in _interfaces(hardware).items():
-        dhcp = as_mapping(as_mapping(interface).get("dhcp"))
-        ipv6 = as_mapping(dhcp.get("ipv6"))
-        path = f"spec.networkInterfaces[{mac}].dhcp"
-        named = [
-            (Use.GATEWAY, f"{path}.gateway", [dhcp.get("gateway")]),
-            (Use.NAME_SERVER, f"{path}.nameservers", dhcp.get("nameservers")),
-            (Use.NAME_SERVER, f"{path}.ipv6.nameservers", ipv6.get("nameservers")),
-            (Use.TIME_SERVER, f"{path}.timeservers", dhcp.get("timeservers")),
-        ]
-        for use, field, addresses in named:
-            for address in addresses if isinstance(addresses, list) else ():
-                if isinstance(address, str) and address:
-                    uses.setdefault((canonical(address), use), field)
-        for field, ends in (
-            (f"{path}.netmask", _ends(str(dhcp.get("ip", "")), str(dhcp.get("netmask", "")))),
-            (f"{path}.ipv6.prefixLength", _ends(str(ipv6.get("address", "")), str(ipv6.get("prefixLength", 64)))),
-        ):
-            for use, address in ends:
-                uses.setdefault((address, use), field)
+        for address, use, field in _used_by(interface):
+            uses.setdefault((address, use), f"spec.networkInterfaces[{mac}].dhcp.{field}")
     return uses
+
+
+def _used_by(interface: Any) -> Iterator[tuple[str, Use, str]]:
+    """The same of one interface, with the field's path below `dhcp`."""
+    dhcp = as_mapping(as_mapping(interface).get("dhcp"))
+    gateway = dhcp.get("gateway")
+    if isinstance(gateway, str) and gateway:
+        yield gateway, Use.GATEWAY, "gateway"
+    yield from _listed(dhcp, "nameservers", Use.NAME_SERVER, "nameservers")
+    yield from _listed(dhcp, "timeservers", Use.TIME_SERVER, "timeservers")
+    for use, address in _ends(str(dhcp.get("ip", "")), str(dhcp.get("netmask", ""))):
+        yield address, use, "netmask"
+    if ipv6 := as_mapping(dhcp.get("ipv6")):
+        yield from _listed(ipv6, "nameservers", Use.NAME_SERVER, "ipv6.nameservers")
+        for use, address in _ends(str(ipv6.get("address", "")), str(ipv6.get("prefixLength", 64))):
+            yield address, use, "ipv6.prefixLength"
+
+
+def _listed(of: Mapping[str, Any], name: str, use: Use, field: str) -> Iterator[tuple[str, Use, str]]:
+    addresses = of.get(name)
+    for address in addresses if isinstance(addresses, list) else ():
+        if isinstance(address, str):
+            yield canonical(address), use, field
 
 
 def _ends(ip: str, mask: str) -> tuple[tuple[Use, str], ...]:
@@ -219,9 +229,13 @@ class Claims:
         key = NamespacedName.of(hardware)
         terminating = is_terminating(hardware)
         claims = claims_of(hardware)
-        uses = frozenset(uses_of(hardware))
-        uses = self._shared[uses] = self._shared.get(uses, uses)
-        gone = self._replace(key, _Held(claims, uses, terminating=terminating))
+        uses = frozenset(
+            (address, use) for each in _interfaces(hardware).values() for address, use, _ in _used_by(each)
+        )
+        shared = self._shared.get(uses)
+        if shared is None:
+            shared = self._shared[uses] = uses
+        gone = self._replace(key, _Held(claims, shared, terminating=terminating))
         for claim in claims if not terminating else ():
             arrival = self._arrivals.get(claim)
             if arrival is not None and arrival.holder == key:
@@ -315,7 +329,10 @@ class Claims:
 
     def _replace(self, key: NamespacedName, held: _Held) -> set[Claim]:
         """Return the claims that `key` has given up, by the change or by being deleted."""
-        before = self._of.pop(key, _NOTHING)
+        before = self._of.get(key, _NOTHING)
+        if before == held:
+            return set()
+        self._of.pop(key, None)
         for claim in before.claims:
             holders = self._holders[claim]
             del holders[key]
