@@ -89,11 +89,11 @@ class AgentDirectory:
         return self.only(agent_id, self.named(agent_id))
 
     def only(self, agent_id: str, keys: Collection[NamespacedName]) -> NamespacedName:
-        """The one Hardware of `keys`, which have this id; of several the only one with that name, or the only one that
-        is not being deleted. Raises UnknownAgentError."""
-        live = {key for key in keys if not self._machines[key].terminating}
-        for preferred in (self._by_name.get(agent_id.lower(), set()).intersection(keys), live):
-            keys = preferred if len(preferred) == 1 else keys
+        """The one Hardware of `keys`, which have this id; of several the only one that is not being deleted, or of
+        these the only one with that name. Raises UnknownAgentError."""
+        keys = {key for key in keys if not self._machines[key].terminating} or keys
+        by_name = self._by_name.get(agent_id.lower(), set()).intersection(keys)
+        keys = by_name if len(by_name) == 1 else keys
         if len(keys) == 1:
             return next(iter(keys))
         if not keys:

@@ -188,6 +188,17 @@ def test_an_id_of_several_machines_is_not_of_one_at_whose_address_another_host_i
     assert "e/h" not in caught.value.public_message
 
 
+@pytest.mark.parametrize("auth", [AgentAuth.ADDRESS, AgentAuth.TOKEN, AgentAuth.NONE])
+def test_hardware_that_is_being_deleted_gets_no_agent_by_what_the_victim_had_later(
+    victim: AgentDirectory, keys: TokenKeys, auth: AgentAuth
+) -> None:
+    thief = machine("rack1-u7", MAC, namespace="e", ip="192.0.2.1")
+    thief["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    victim.apply(thief)
+    for agent_id in ("rack1-u7", MAC, "h"):
+        assert authorizer(victim, auth, keys).admit(agent_id, Credentials("192.0.2.1", keys.mint(MAC, NOW))) == KEY
+
+
 def test_where_nothing_is_asked_a_name_goes_before_an_annotation(victim: AgentDirectory) -> None:
     victim.apply(SILENCERS["its name as an annotation"][0])
     nothing = authorizer(victim, AgentAuth.NONE)
