@@ -249,21 +249,18 @@ class Claims:
     def conflicts(
         self, key: NamespacedName, wanted: Mapping[Claim, str], now: float, *, terminating: bool = False
     ) -> list[Conflict]:
-        """What of `wanted` other Hardware than `key` have, in the order of the fields.
+        """What of `wanted` other Hardware than `key` have, in the order of the fields: each that has it, then the one
+        that was admitted with it a moment ago.
 
         `terminating`: `key` is being deleted, so it may not even have what others that are being deleted have.
         """
         self._expire(now)
-        found = (
-            self._conflict(key, claim, field, held, terminating=terminating)
+        return [
+            conflict
             for claim, field in wanted.items()
             for held in _rivals(claim)
-        )
-        conflicts: dict[Claim, Conflict] = {}
-        for conflict in found:
-            if conflict is not None:
-                conflicts.setdefault(conflict.claim, conflict)
-        return list(conflicts.values())
+            for conflict in self._conflicts(key, claim, field, held, terminating=terminating)
+        ]
 
     def used(self, key: NamespacedName, wanted: Mapping[Claim, str]) -> list[UsedAddress]:
         """The addresses in `wanted` that machines of other Hardware use as their gateway and the like: of another
@@ -305,17 +302,17 @@ class Claims:
         while len(self._arrivals) > MOST_REMEMBERED:
             self._arrivals.popitem(last=False)
 
-    def _conflict(
+    def _conflicts(
         self, key: NamespacedName, claim: Claim, field: str, held: Claim, *, terminating: bool
-    ) -> Conflict | None:
-        holders = self._holders.get(held, {})
-        for holder in holders if terminating else self._live(held):
+    ) -> Iterator[Conflict]:
+        paths = self._holders.get(held, {})
+        holders = list(paths) if terminating else self._live(held)
+        for holder in holders:
             if holder != key:
-                return Conflict(claim, field, holder, holders[holder], held)
+                yield Conflict(claim, field, holder, paths[holder], held)
         arrival = self._arrivals.get(held)
-        if arrival is not None and arrival.holder != key:
-            return Conflict(claim, field, arrival.holder, arrival.field, held, arriving=True)
-        return None
+        if arrival is not None and arrival.holder not in (key, *holders):
+            yield Conflict(claim, field, arrival.holder, arrival.field, held, arriving=True)
 
     def _live(self, claim: Claim) -> list[NamespacedName]:
         return [key for key in self._holders.get(claim, ()) if not self._of[key].terminating]

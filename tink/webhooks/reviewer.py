@@ -161,10 +161,12 @@ class Reviewer:
         used = self.claims.used(request.key, wanted)
         released = {(held, holder) for held, holder, holds in found if holds is False}
         stored = {(held, holder) for held, holder, holds in found if holds is True}
+        lasting = [each for each in conflicts if each.arriving or (each.held, each.holder) not in released]
+        first = {each.claim: each for each in reversed(lasting)}
         causes = [
-            _conflict(conflict, arriving=conflict.arriving and (conflict.held, conflict.holder) not in stored)
-            for conflict in conflicts
-            if conflict.arriving or (conflict.held, conflict.holder) not in released
+            _conflict(each, arriving=each.arriving and (each.held, each.holder) not in stored)
+            for each in lasting
+            if first[each.claim] is each
         ]
         causes += [_foreign_use(each) for each in used if each.is_foreign]
         if causes:

@@ -122,6 +122,16 @@ async def test_address_that_was_let_go_a_moment_ago_is_free(world: World) -> Non
     assert not said(await world.review("CREATE", hardware("c", ("m1", ""))))
 
 
+async def test_address_that_one_of_two_has_let_go_is_still_that_of_the_other(world: World) -> None:
+    for name in ("a", "b"):
+        world.store(hardware(name, ("m1", "")))
+    world.store(hardware("a", ("m1", ""), **LEAVING), informed=False)
+    assert "d/b already" in said(await world.review("CREATE", hardware("c", ("m1", ""))))[0]
+    del world.stored["Hardware", "d", "b"]
+    assert not said(await world.review("CREATE", hardware("c", ("m1", ""))))
+    assert "d/c, which is written at this moment" in said(await world.review("CREATE", hardware("d", ("m1", ""))))[0]
+
+
 async def test_what_the_informers_know_counts_while_the_api_can_not_be_asked(world: World) -> None:
     world.store(hardware("a", ("m1", "")))
     world.fault = UnreachableError("away")
