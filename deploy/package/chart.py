@@ -1,7 +1,7 @@
 """The Helm chart, and what is made of it: one source for all ways onto a cluster.
 
     values.schema.json      what each value may be; options of tinkedge as the commands have them
-    deploy/rbac*.yaml, deploy/metal3-webhook.yaml, deploy/kustomize
+    deploy/rbac*.yaml, deploy/webhooks.yaml, deploy/metal3-webhook.yaml, deploy/kustomize
                             the chart, rendered, for those without Helm
 
 tests/interop/test_chart.py makes all of it anew and compares.
@@ -72,8 +72,11 @@ def rendered(helm: Helm) -> dict[Path, str]:
     webhook = _only("metal3Webhook"), "--show-only", accounts, "--show-only", "templates/rbac-metal3-webhook.yaml"
     secrets = helm.template("--set", "rbac.secretsNamespaces={NAMESPACE}", "--show-only", rbac)
     peers = helm.template("--set", "edge.peers=true", "--show-only", rbac)
+    attributes = helm.template("--set", "server.agentAttributes=true", "--show-only", rbac)
     files = {
+        "rbac-attributes.yaml": _named(_plain(attributes), "tinkedge-server-attributes"),
         "rbac-peers.yaml": _named(_plain(peers), "tinkedge-edge-peers", "tinkedge-server-peers"),
+        "webhooks.yaml": _plain(helm.template("--show-only", "templates/webhooks.yaml")),
         "rbac.yaml": _OWN_NAMESPACE + _plain(helm.template("--show-only", accounts, "--show-only", rbac)),
         "rbac-secrets.yaml": _applied_anywhere(_plain(secrets)),
         "rbac-metal3.yaml": _plain(helm.template(*metal3[0], *metal3[1:])),
@@ -110,8 +113,9 @@ def _says_something(document: str) -> bool:
 
 
 def _named(text: str, *names: str) -> str:
-    """Of the objects those of these names."""
-    documents = [each for each in text.split("---\n") if any(f"\n  name: {name}\n" in each for name in names)]
+    """Return the objects of these names, and those of the same names with that of the namespace."""
+    lines = [f"\n  name: {name}{suffix}\n" for name in names for suffix in ("", f".{NAMESPACE}")]
+    documents = [each for each in text.split("---\n") if any(line in each for line in lines)]
     return "".join(f"---\n{each}" for each in documents)
 
 

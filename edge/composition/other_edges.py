@@ -15,7 +15,7 @@ from edge.machines import DhcpMode
 from edge.peers import EdgeLeases, Peers, ServerReports
 from tink.files.key_file import KeyFile
 from tink.kube.client import KubeClient
-from tink.kube.runtime import pod_namespace
+from tink.kube.runtime import own_pod, pod_namespace
 
 Changed = Callable[[frozenset[str], frozenset[str]], None]
 
@@ -57,6 +57,8 @@ def say_hello(settings: StackSettings, peers: Peers, client: KubeClient, tasks: 
             identity=peers.own.id,
             own=lambda: list(peers.own.authorities),
             found=peers.found,
+            # With a kubeconfig, the API knows this process by other credentials than the pod's.
+            pod=own_pod() if settings.kubeconfig is None else None,
         )
         tasks.spawn(leases.run(), "Leases of edges")
 

@@ -57,6 +57,7 @@ from tink.metrics.families import Scraped
 from tink.metrics.process import process_registry
 from tink.net.host_port import join_host_port
 from tink.server import WorkflowServer
+from tink.webhooks import Webhooks
 from tink.workflow import ended, protection
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Stack:
         self._controllers: dict[str, Controller] = {}
         self._kept: Kept | None = None
         self._serving: Serving | None = None
+        self._webhooks: Webhooks | None = None
         self._contact = ApiContact(
             lambda: self._informers.values(),
             self.journey.announce,
@@ -143,6 +145,7 @@ class Stack:
         """The same, with what operators are told beside it."""
         notes = [*self._contact.notes, self._leadership(), self._fixed.note if self._fixed is not None else ""]
         notes += [self._serving.workers_note] if self._serving is not None else []
+        notes += self._webhooks.notes if self._webhooks is not None else []
         return Readiness(self.not_ready, tuple(filter(None, notes)))
 
     def _leadership(self) -> str:
@@ -456,6 +459,7 @@ class Stack:
         self.metrics.register(webhooks.metrics)
         await hooks.start(webhooks, self._settings)
         self._spawn(webhooks.run(), "webhooks")
+        self._webhooks = webhooks
 
     async def _start_server(
         self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers, networks: HostNetworks

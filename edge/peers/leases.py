@@ -1,14 +1,18 @@
-"""How the edges of a cluster find each other: each keeps a Lease (coordination.k8s.io/v1) that says where it is.
+"""How the edges of a cluster find each other: each keeps a Lease (coordination.k8s.io/v1) with its addresses.
 
-    metadata.name          tinkedge-edge-10-1-0-2, by its first address, which no other edge of the site has
+    metadata.name          that of the edge's pod; outside of pods tinkedge-edge-10-1-0-2, by the edge's first address
+    metadata.ownerReferences    the pod: Kubernetes deletes the Lease with it
     metadata.labels        tinkerbell.org/edge-group: the edges that are to know each other
     metadata.annotations   tinkerbell.org/edge-addresses: 10.1.0.2:7080,10.2.0.2:7080
     spec.holderIdentity    the edge's name, another one after each start
     spec.renewTime         to the second; who does not renew is out of date, whatever its clock says, when his Lease has
                            not changed for its duration
 
-A Lease says only where to ask: whoever answers there has to have the key. Its edge removes it at a clean end; one that
-has not been renewed for a day is removed by whoever sees it. While the API is away, what was found last counts.
+A Lease says only where to ask: whoever answers there has to have the key. A Lease that has not been renewed for a day
+is ignored. While the API is away, what was found last counts.
+
+A pod needs no right to delete Leases: it empties its own at a clean end, and the chart's admission policy lets it write
+no other. Outside of pods an edge deletes its Lease at a clean end, and Leases of others that are a day old.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from typing import Final
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import LEASE
+from tink.kube.runtime import Pod
 from tink.timestamps import rfc3339
 from tink.workflow.status import parse_timestamp
 
@@ -53,11 +58,14 @@ class EdgeLeases:
         identity: str,
         own: Callable[[], list[str]],
         found: Callable[[Iterable[str]], None],
+        pod: Pod | None = None,
         reads_only: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`own()` gives the `address:port` where this edge is, at this moment; `found` is told where others are.
-        `reads_only`: this is no edge, and has nothing of its own to keep. `now` gives Unix seconds."""
+        """`own()` gives the `address:port` where this edge is, at this moment; `found` is called with the addresses of
+        the others. `pod` is the pod of this edge, if it runs in one. `reads_only`: this is no edge, and has nothing of
+        its own to keep. `now` gives Unix seconds."""
+        self._pod = pod
         self._reads_only = reads_only
         self._client = client
         self._namespace = namespace
@@ -70,7 +78,7 @@ class EdgeLeases:
         self._failing = False
 
     async def run(self) -> None:
-        """Until cancelled; then the Lease goes."""
+        """Keep and read Leases until cancelled; then give up this edge's own."""
         try:
             while True:
                 await self._turn()
@@ -78,7 +86,7 @@ class EdgeLeases:
         finally:
             with suppress(ApiError, TimeoutError):
                 async with asyncio.timeout(2):
-                    await self._remove(self._name)
+                    await self._give_up()
 
     async def _turn(self) -> None:
         try:
@@ -96,26 +104,40 @@ class EdgeLeases:
         own = self._own()
         if not own:
             return
-        name = lease_name(own[0])
+        name = self._pod.name if self._pod is not None else lease_name(own[0])
         if name != self._name:
             await self._remove(self._name)
         self._name = name
+        await self._write(own)
+
+    async def _write(self, own: list[str]) -> None:
+        metadata: Raw = {
+            "name": self._name,
+            "namespace": self._namespace,
+            "labels": {GROUP_LABEL: self._group},
+            "annotations": {ADDRESSES_ANNOTATION: ",".join(own[:MAX_ADDRESSES])},
+        }
+        if self._pod is not None:
+            metadata["ownerReferences"] = [
+                {"apiVersion": "v1", "kind": "Pod", "name": self._pod.name, "uid": self._pod.uid}
+            ]
         lease = {
             "apiVersion": LEASE.api_version,
             "kind": LEASE.kind,
-            "metadata": {
-                "name": name,
-                "namespace": self._namespace,
-                "labels": {GROUP_LABEL: self._group},
-                "annotations": {ADDRESSES_ANNOTATION: ",".join(own[:MAX_ADDRESSES])},
-            },
+            "metadata": metadata,
             "spec": {
                 "holderIdentity": self._identity,
                 "leaseDurationSeconds": DURATION_SECONDS,
                 "renewTime": rfc3339(self._now(), "microseconds"),
             },
         }
-        await self._client.apply(LEASE, name, self._namespace, lease, manager="tinkedge-edge", force=True)
+        await self._client.apply(LEASE, self._name, self._namespace, lease, manager="tinkedge-edge", force=True)
+
+    async def _give_up(self) -> None:
+        if self._pod is None:
+            await self._remove(self._name)
+        elif self._name:
+            await self._write([])
 
     async def look(self) -> None:
         """Read all. Raises ApiError."""
@@ -137,7 +159,7 @@ class EdgeLeases:
         return self._now() - renewed if renewed is not None else math.inf
 
     async def _remove(self, name: str) -> None:
-        if name and not self._reads_only:
+        if name and not self._reads_only and self._pod is None:
             with suppress(ApiError):
                 await self._client.delete(LEASE, name, self._namespace)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.webhooks.registration import NAME, Address, configuration, register, unregister
 from tink.webhooks.reviewer import Request, Reviewer, Verdict
+
+log = logging.getLogger(__name__)
 
 _READ_SECONDS = 30.0
 """As long as API servers wait for an answer, at most."""
@@ -45,6 +48,8 @@ class Admission:
         self._failure_policy = failure_policy
         self._namespaces = tuple(namespaces)
         self._name = name
+        self._differences: tuple[str, ...] = ()
+        """What was logged of a configuration that the chart or an operator made."""
         self._informers = {"Hardware": hardware, "Template": templates, "OSIE": osies}
         self._synced = (hardware, templates, workflows, osies)
         self._reviewer = Reviewer(self._look_up, self._cached, time.monotonic, site)
@@ -59,8 +64,20 @@ class Admission:
             await informer.wait_for_cache_sync()
 
     async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
-        """Write the ValidatingWebhookConfiguration. Raises ApiError."""
-        return await register(client, self._configuration(address, bundle))
+        """Write the ValidatingWebhookConfiguration, or its caBundle alone; return whether something was written.
+
+        Raises RegistrationError, ApiError.
+        """
+        registered = await register(client, self._configuration(address, bundle))
+        if registered.differences and registered.differences != self._differences:
+            log.warning(
+                "ValidatingWebhookConfiguration %s is not the one of this version: %s. Some writes may not be "
+                "reviewed: run `helm upgrade`, or apply deploy/webhooks.yaml",
+                self._name,
+                "; ".join(registered.differences),
+            )
+        self._differences = registered.differences
+        return registered.written
 
     async def unregister(self, client: KubeClient) -> None:
         """Delete it: nobody waits for a review that can't be held. Raises ApiError."""

@@ -7,7 +7,9 @@ registered before the first certificate that needs it is shown. Replacing the Se
 see that at once, register both authorities, and show the new one when every API server has had time to learn of it.
 
 Where one process serves on loopback, the authority lives in memory and is new at each start. Where several replicas
-serve behind one Service, they share it through a Secret. Serving keys are never written to a disk.
+serve behind one Service, they share it through a Secret. The chart makes that Secret, empty, and the first replica
+fills it: an account that may create Secrets can have one made that holds the token of another account. Serving keys
+are never written to a disk.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import orjson
 from cryptography import x509
@@ -27,7 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tink.api.v1alpha2 import as_mapping
 from tink.kube.certificates import builder, common_name, new_key, private_pem
-from tink.kube.client import ConflictError, KubeClient, NotFoundError
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import SECRET
 
 AUTHORITY_LIFE = timedelta(days=3650)
@@ -162,8 +165,8 @@ class SecretKeeper:
                 made, version = renewed(None, now), None
             else:
                 self._version = str(as_mapping(found.get("metadata")).get("resourceVersion", ""))
-                kept = self._read(found)
-                if not kept.ageing(now):
+                kept = self._read(found) if found.get("data") else None
+                if kept is not None and not kept.ageing(now):
                     return kept
                 made, version = renewed(kept, now), found["metadata"]["resourceVersion"]
             try:
@@ -181,7 +184,8 @@ class SecretKeeper:
         except (KeyError, TypeError, ValueError) as error:
             where = f"Secret {self._namespace}/{self._name}"
             raise CertificateError(
-                f"{where}: no certificate authority: {error}. Delete it to get a new one."
+                f"{where}: no certificate authority: {error}. Empty it to get a new one: kubectl patch secret -n "
+                f"{self._namespace} {self._name} -p '{{\"data\":null}}'"
             ) from error
 
     async def _write(self, authority: Authority, version: str | None) -> None:
@@ -192,11 +196,22 @@ class SecretKeeper:
         if version is None:
             metadata = {"name": self._name, "namespace": self._namespace}
             secret = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": data}
-            stored = await self._client.create(SECRET, secret)
+            stored = await self._create(secret)
         else:
             patch = {"metadata": {"resourceVersion": version}, "data": data}
             stored = await self._client.patch(SECRET, self._name, self._namespace, patch)
         self._version = stored["metadata"]["resourceVersion"]
+
+    async def _create(self, secret: dict[str, object]) -> dict[str, Any]:
+        try:
+            return await self._client.create(SECRET, secret)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            raise CertificateError(
+                f"Secret {self._namespace}/{self._name} does not exist, and this account may not create it: run `helm "
+                f"upgrade`, or: kubectl create secret generic -n {self._namespace} {self._name}"
+            ) from error
 
 
 def _general(name: str) -> x509.GeneralName:

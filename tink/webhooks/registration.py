@@ -1,19 +1,24 @@
-"""Tells the API server where to ask and whom to trust: one ValidatingWebhookConfiguration, mostly `tinkedge`.
+"""Registers the webhooks: one ValidatingWebhookConfiguration, by default `tinkedge`.
 
-It is written at each start, looked after while we serve (somebody may edit or delete it), and, where the webhooks are
-on loopback, deleted at a clean stop. After an unclean one it points at a port where nobody answers: with failurePolicy
-Ignore a write then costs one refused connection, and the next start mends it.
+There are two kinds of configuration, told apart by the label `app.kubernetes.io/managed-by`:
+
+- Made by tinkedge, where it runs with an administrator's rights. It is written at each start, kept as it should be
+  while the webhooks serve, and, where they are on loopback, deleted at a clean stop. After an unclean one it points at
+  a closed port: with failurePolicy Ignore a write then costs one refused connection, until the next start.
+- Made by the chart or an operator. Nothing is written but `clientConfig.caBundle`, and nothing is deleted: an account
+  that may change the rules of a configuration can have every Secret of the cluster sent to it. Differences from what
+  the webhooks expect are reported, not repaired.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tink.api.v1alpha2 import GROUP, VERSION, Raw
-from tink.kube.client import ConflictError, KubeClient, NotFoundError
+from tink.api.v1alpha2 import GROUP, VERSION, Raw, as_mapping
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import ResourceType
 
 CONFIGURATION = ResourceType(
@@ -24,6 +29,7 @@ CONFIGURATION = ResourceType(
     namespaced=False,
 )
 NAME = "tinkedge"
+_MANAGED_BY, _TINKEDGE = "app.kubernetes.io/managed-by", "tinkedge"
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """Each namespace has it, with its own name."""
 TIMEOUT_SECONDS = 5
@@ -34,6 +40,18 @@ _REVIEWED = {
     "templates": ("CREATE", "UPDATE", "DELETE"),
     "workflows": ("CREATE", "UPDATE"),
 }
+
+
+class RegistrationError(Exception):
+    """A configuration can't be used as it is. The message names the object, the field and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The result of `register`: whether something was `written`, and in what the configuration differs."""
+
+    written: bool
+    differences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +82,7 @@ def configuration(
     return {
         "apiVersion": CONFIGURATION.api_version,
         "kind": CONFIGURATION.kind,
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "tinkedge"}},
+        "metadata": {"name": name, "labels": {_MANAGED_BY: _TINKEDGE}},
         "webhooks": [
             {
                 "name": f"{plural}.admission.{GROUP}",
@@ -90,22 +108,91 @@ def configuration(
     }
 
 
-async def register(client: KubeClient, wanted: Raw) -> bool:
-    """Have the API server use `wanted`; whether something had to be written. Raises ApiError."""
+async def register(client: KubeClient, wanted: Raw) -> Registered:
+    """Register `wanted`: as a whole where tinkedge made the configuration, else its caBundle alone.
+
+    Raises RegistrationError, ApiError.
+    """
     name = wanted["metadata"]["name"]
     try:
         found = await client.get(CONFIGURATION, name, None)
     except NotFoundError:
-        try:
-            await client.create(CONFIGURATION, wanted)
-        except ConflictError:  # another replica was faster, with the same content
-            return False
-        return True
-    # Whoever made the object, such as Helm, keeps his labels: only what is asked is ours.
+        return Registered(await _create(client, wanted))
+    if as_mapping(as_mapping(found.get("metadata")).get("labels")).get(_MANAGED_BY) != _TINKEDGE:
+        return await _trust(client, found, wanted)
     if holds(found.get("webhooks"), wanted["webhooks"]):
-        return False
+        return Registered(written=False)
     await client.patch(CONFIGURATION, name, None, {"webhooks": wanted["webhooks"]})
+    return Registered(written=True)
+
+
+async def _create(client: KubeClient, wanted: Raw) -> bool:
+    try:
+        await client.create(CONFIGURATION, wanted)
+    except ConflictError:  # another replica was faster, with the same content
+        return False
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        raise RegistrationError(
+            f"{_named(wanted)} does not exist, and this account may not create it: run `helm upgrade`, or apply "
+            "deploy/webhooks.yaml"
+        ) from error
     return True
+
+
+async def _trust(client: KubeClient, found: Raw, wanted: Raw) -> Registered:
+    """Write the caBundle of `wanted` into the webhooks of `found` that are asked at the same address."""
+    expected = {webhook["name"]: webhook for webhook in wanted["webhooks"]}
+    webhooks: list[Raw] = [dict(webhook) for webhook in found.get("webhooks") or []]
+    ours = [webhook for webhook in webhooks if _is_asked_here(webhook, expected)]
+    if not ours:
+        address = _address(wanted["webhooks"][0]["clientConfig"])
+        raise RegistrationError(
+            f"{_named(wanted)}: none of its webhooks is asked at {address}: correct webhooks[].clientConfig, or give "
+            "--webhook-configuration the name of another one"
+        )
+    bundle = wanted["webhooks"][0]["clientConfig"]["caBundle"]
+    old = [webhook["clientConfig"].get("caBundle") for webhook in ours]
+    for webhook in ours:
+        webhook["clientConfig"] = webhook["clientConfig"] | {"caBundle": bundle}
+    differences = tuple(_differences(webhooks, expected))
+    if all(each == bundle for each in old):
+        return Registered(written=False, differences=differences)
+    # A merge patch replaces a list as a whole (RFC 7386): only in the version of the object that was read.
+    metadata = {"resourceVersion": found["metadata"]["resourceVersion"]}
+    await client.patch(CONFIGURATION, wanted["metadata"]["name"], None, {"metadata": metadata, "webhooks": webhooks})
+    return Registered(written=True, differences=differences)
+
+
+def _is_asked_here(webhook: Raw, expected: dict[str, Raw]) -> bool:
+    if webhook.get("name") not in expected:
+        return False
+    address = {k: v for k, v in expected[webhook["name"]]["clientConfig"].items() if k != "caBundle"}
+    return holds(webhook.get("clientConfig"), address)
+
+
+def _differences(webhooks: list[Raw], expected: dict[str, Raw]) -> Iterator[str]:
+    """Describe in words where these webhooks are not the expected ones."""
+    found = {str(webhook.get("name")): webhook for webhook in webhooks}
+    for name, webhook in expected.items():
+        if name not in found:
+            yield f"{name} is missing"
+            continue
+        for field, value in webhook.items():
+            if not holds(found[name].get(field), value):
+                yield f"{name} has another {field}"
+
+
+def _address(config: Raw) -> str:
+    service = as_mapping(config.get("service"))
+    if not service:
+        return str(config.get("url"))
+    return f"Service {service['namespace']}/{service['name']}:{service['port']}{service['path']}"
+
+
+def _named(configuration: Raw) -> str:
+    return f"{CONFIGURATION.kind} {configuration['metadata']['name']}"
 
 
 async def unregister(client: KubeClient, name: str = NAME) -> None:

@@ -28,7 +28,7 @@ from tink.net.connection_limit import LimitedSite, Limits
 from tink.webhooks import certificates
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
 from tink.webhooks.metrics import WebhookMetrics
-from tink.webhooks.registration import Address
+from tink.webhooks.registration import Address, RegistrationError
 from tink.webhooks.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 SERVICE_PORT = 9443
 """Where a Service's endpoints listen, unless told otherwise: what controllers on Kubernetes use by custom."""
-SECRET_NAME = "tinkedge-webhook-ca"  # noqa: S105 - the name of a Secret
 
 _LARGEST_REVIEW = 16 << 20
 """Bytes: an old and a new object of the 3 MiB that the API takes, and the growth that escapes in JSON can bring. A hook
@@ -69,7 +68,7 @@ class Hook(Protocol):
     async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
         """Have the API server ask at `address` and trust `bundle`; whether something had to be written.
 
-        Raises ApiError.
+        Raises RegistrationError, ApiError.
         """
 
     async def unregister(self, client: KubeClient) -> None:
@@ -94,7 +93,7 @@ class Webhooks:
         self._context.set_alpn_protocols(["http/1.1"])
         self._keeper: MemoryKeeper | SecretKeeper = MemoryKeeper()
         if self._settings.service:
-            self._keeper = SecretKeeper(client, self._settings.namespace, SECRET_NAME)
+            self._keeper = SecretKeeper(client, self._settings.namespace, f"{self._settings.name}-ca")
         self._serving: certificates.Serving | None = None
         self._bundle = b""
         """Of the authority that is shown."""
@@ -106,7 +105,7 @@ class Webhooks:
         """The bundle of the authority that follows the one that is shown; empty if none does."""
         self._show_from: datetime | None = None
         """When a certificate of that authority may be shown; None until every API can be told to trust it."""
-        self._failing: set[Hook] = set()
+        self._failing: dict[Hook, Exception] = {}
         self._runner: web.AppRunner | None = None
         self._registered: set[Hook] = set()
         # All replicas behind a Service are asked by one path, and a NetworkPolicy can say by whom.
@@ -209,6 +208,11 @@ class Webhooks:
         known = bundle.split(end)
         return bundle + b"".join(one + end for one in self._former.split(end) if one.strip() and one not in known)
 
+    @property
+    def notes(self) -> list[str]:
+        """One line for each webhook that is not registered, for /readyz."""
+        return [f"{hook.missed}: {error}" for hook, error in self._failing.items()]
+
     def address(self, hook: Hook) -> Address:
         """Where the API server is told to ask."""
         path, settings = hook.path + self._secret, self._settings
@@ -222,19 +226,19 @@ class Webhooks:
             address = self.address(hook)
             try:
                 written = await hook.register(self._client, address, bundle)
-            except ApiError as error:
+            except (ApiError, RegistrationError) as error:
                 self._failed(hook, error)
                 continue
             if written:
                 log.info("webhook %s registered at %s", hook.path, address.url or f"Service {self._settings.service}")
             self._registered.add(hook)
-            self._failing.discard(hook)
+            self._failing.pop(hook, None)
         return not self._failing
 
     def _failed(self, hook: Hook, error: Exception) -> None:
         if hook not in self._failing:
             log.warning("%s: the webhook can't be registered: %s", hook.missed, error)
-        self._failing.add(hook)
+        self._failing[hook] = error
 
     def _show(self, authority: certificates.Authority, now: datetime) -> None:
         self._serving = certificates.serving(authority, self._names(), now)

@@ -20,7 +20,8 @@ class WebhookSettings:
     url: str = ""
     """https://HOST:PORT, for an API server outside of a cluster's network."""
     service: str = ""
-    """NAMESPACE/NAME or NAMESPACE/NAME:PORT (else 443) of a Kubernetes Service in front of all replicas."""
+    """NAMESPACE/NAME or NAMESPACE/NAME:PORT (else 443) of a Kubernetes Service in front of all replicas. They share a
+    certificate authority in the Secret NAME-ca."""
     port: int = 0
     """Where to listen; 0: any free port on loopback, 9443 for a url or a service."""
     configuration: str = "tinkedge"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from edge.peers.leases import ABANDONED_SECONDS, MAX_ADDRESSES, EdgeLeases, addresses, is_authority
 from tests.waiting import until
 from tink.kube.client import NotFoundError, UnreachableError
+from tink.kube.runtime import Pod, own_pod
 
 NOW = 1_800_000_000.0
 
@@ -42,7 +46,7 @@ class Api:
 
 
 class Edge:
-    def __init__(self, api: Api, *own: str, group: str = "rack") -> None:
+    def __init__(self, api: Api, *own: str, group: str = "rack", pod: Pod | None = None) -> None:
         self.own = list(own)
         self.found: set[str] = set()
         self.leases = EdgeLeases(
@@ -52,6 +56,7 @@ class Edge:
             identity="0" * 32,
             own=lambda: self.own,
             found=lambda found: setattr(self, "found", set(found)),
+            pod=pod,
             now=lambda: NOW,
         )
 
@@ -99,6 +104,69 @@ async def test_lease_that_was_abandoned_a_day_ago_is_removed_and_a_late_one_is_n
     await edge.turn()
     assert sorted(api.leases) == ["tinkedge-edge-10-0-0-1", "tinkedge-edge-10-0-0-3"]
     assert edge.found == {"10.0.0.3:7080"}
+
+
+class PodApi(Api):
+    """The same Leases, for an account that may not delete any."""
+
+    def __init__(self, api: Api) -> None:
+        super().__init__()
+        self.leases = api.leases
+        self.written: set[str] = set()
+
+    async def apply(self, _type: Any, name: str, _namespace: str, obj: dict[str, Any], **_: Any) -> dict[str, Any]:
+        self.written.add(name)
+        return await super().apply(_type, name, _namespace, obj)
+
+    async def delete(self, _type: Any, name: str, _namespace: str) -> None:
+        pytest.fail(f"a pod has no right to delete the Lease {name}")
+
+
+async def test_pod_writes_no_lease_but_its_own_and_deletes_none() -> None:
+    """RBAC and the chart's admission policy let it do no more."""
+    api = Api()
+    abandoned, other = Edge(api, "10.0.0.2:7080"), Edge(api, "10.0.0.3:7080")
+    for each in (abandoned, other):
+        await each.turn()
+    restricted = PodApi(api)
+    edge = Edge(restricted, "10.0.0.1:7080", pod=Pod("tinkedge-edge-abcde", "u-1"))
+    running = asyncio.create_task(edge.leases.run())
+    await until(lambda: edge.found == {"10.0.0.2:7080", "10.0.0.3:7080"})
+    api.leases["tinkedge-edge-10-0-0-2"]["spec"]["renewTime"] = stamp(NOW - ABANDONED_SECONDS - 1)
+    edge.own = ["10.0.0.7:7080"]
+    await edge.turn()
+    assert edge.found == {"10.0.0.3:7080"}
+    assert "tinkedge-edge-10-0-0-2" in api.leases
+    await other.turn()
+    assert other.found == {"10.0.0.7:7080"}
+    running.cancel()
+    await asyncio.wait([running])
+    await other.turn()
+    assert other.found == set(), "at a clean end the others know at once"
+    assert restricted.written == {"tinkedge-edge-abcde"}
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "tinkedge-edge-abcde", "uid": "u-1"}
+    assert api.leases["tinkedge-edge-abcde"]["metadata"]["ownerReferences"] == [owner]
+
+
+@pytest.mark.parametrize(
+    ("claims", "pod"),
+    [
+        ({"kubernetes.io": {"pod": {"name": "p", "uid": "u"}}}, Pod("p", "u")),
+        ({"kubernetes.io": {"serviceaccount": {"name": "a"}}}, None),
+        ({"kubernetes.io": {"pod": {"name": 1, "uid": "u"}}}, None),
+        ({"sub": "x"}, None),
+        ([], None),
+    ],
+)
+def test_pod_is_the_one_that_the_mounted_token_is_bound_to(claims: Any, pod: Pod | None, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    assert own_pod(token) is None
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    token.write_text(f"e30.{body}.c2ln\n")
+    assert own_pod(token) == pod
+    for garbled in ("", "x", "a.b.c", "a.!.c"):
+        token.write_text(garbled)
+        assert own_pod(token) is None
 
 
 async def test_api_that_is_away_leaves_what_was_found(caplog: pytest.LogCaptureFixture) -> None:

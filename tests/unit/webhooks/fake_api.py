@@ -31,7 +31,8 @@ class FakeApi:
         return self._put(name, obj)
 
     async def patch(self, resource: Any, name: str, namespace: str | None, patch: Raw) -> Raw:
-        return self._put(name, {**self.objects[name], **patch})
+        old = self.objects[name]
+        return self._put(name, {**old, **patch, "metadata": {**old["metadata"], **patch.get("metadata", {})}})
 
     async def delete(self, resource: Any, name: str, namespace: str | None) -> Raw:
         if self.objects.pop(name, None) is None:

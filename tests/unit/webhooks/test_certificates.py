@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.webhooks.fake_api import FakeApi
 from tink.kube.certificates import show
+from tink.kube.client import ApiError
 from tink.webhooks import certificates
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
 
@@ -90,11 +91,31 @@ async def test_replicas_share_one_authority_whoever_made_it() -> None:
     assert (await mine.authority(NOW + 3000 * DAY)).bundle() == renewed.bundle()
 
 
-@pytest.mark.parametrize("data", [None, {}, {"ca.crt": "eA==", "ca.key": "eA=="}, {"ca.crt": 7, "ca.key": "!"}])
+@pytest.mark.parametrize("data", [None, {}])
+async def test_empty_secret_such_as_the_chart_s_is_filled_by_the_first_replica(data: Any) -> None:
+    api = FakeApi()
+    api.objects["ca"] = {"metadata": {"name": "ca", "resourceVersion": "1"}, "data": data}
+    mine, theirs = SecretKeeper(api, "ns", "ca"), SecretKeeper(api, "ns", "ca")  # type: ignore[arg-type]
+    assert (await mine.authority(NOW)).bundle() == (await theirs.authority(NOW)).bundle()
+    assert api.writes == 1
+
+
+async def test_secret_that_may_not_be_created_is_named_with_the_remedy() -> None:
+    api = FakeApi()
+
+    async def create(*_: Any) -> Any:
+        raise ApiError(403, "Forbidden", "no")
+
+    api.create = create  # type: ignore[method-assign]
+    with pytest.raises(CertificateError, match=r"Secret ns/ca does not exist, and .*kubectl create secret generic -n"):
+        await SecretKeeper(api, "ns", "ca").authority(NOW)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("data", [{"ca.crt": "eA==", "ca.key": "eA=="}, {"ca.crt": 7, "ca.key": "!"}])
 async def test_secret_that_holds_no_authority_is_named_with_what_to_do(data: Any) -> None:
     api = FakeApi()
     api.objects["ca"] = {"metadata": {"name": "ca"}, "data": data}
-    with pytest.raises(CertificateError, match=r"Secret ns/ca: no certificate authority: .*Delete it"):
+    with pytest.raises(CertificateError, match=r"Secret ns/ca: no certificate authority: .*Empty it"):
         await SecretKeeper(api, "ns", "ca").authority(NOW)  # type: ignore[arg-type]
 
 

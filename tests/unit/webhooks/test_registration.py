@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import base64
+import copy
 from typing import Any
 
 import pytest
 
 from tests.unit.webhooks.fake_api import FakeApi
-from tink.webhooks.registration import Address, configuration, register, unregister
+from tink.kube.client import ApiError
+from tink.webhooks.registration import Address, RegistrationError, configuration, register, unregister
 from tink.webhooks.settings import WebhookSettings
 
 
 async def test_registration_writes_only_what_differs_and_bears_defaults_of_the_server() -> None:
     api: Any = FakeApi()
     wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", "Ignore")
-    assert await register(api, wanted)
+    assert (await register(api, wanted)).written
     for webhook in api.objects["tinkedge"]["webhooks"]:
         webhook["objectSelector"] = {}
-    assert not await register(api, wanted)
-    assert await register(api, configuration(Address("/p", url="https://127.0.0.1:1"), b"CB", "Ignore"))
+    assert not (await register(api, wanted)).written
+    assert (await register(api, configuration(Address("/p", url="https://127.0.0.1:1"), b"CB", "Ignore"))).written
     api.objects["tinkedge"]["webhooks"].append({"name": "somebody.else.s"})
-    assert await register(api, wanted)
-    assert not await register(api, wanted)
+    assert (await register(api, wanted)).written
+    assert not (await register(api, wanted)).written
     api.objects["tinkedge"]["webhooks"].pop()
-    assert await register(api, wanted)
+    assert (await register(api, wanted)).written
     assert api.objects["tinkedge"]["webhooks"] == wanted["webhooks"]
     await unregister(api)
     await unregister(api)
@@ -37,29 +39,99 @@ async def test_tenant_is_asked_about_his_namespaces_alone_under_a_name_of_his_ow
     everywhere, tenant = (
         configuration(address, b"CA", "Ignore", *scope) for scope in ((), (["b", "a", "a"], "tinkedge.ns"))
     )
-    assert await register(api, everywhere)
-    assert await register(api, tenant)
+    assert (await register(api, everywhere)).written
+    assert (await register(api, tenant)).written
     assert set(api.objects) == {"tinkedge", "tinkedge.ns"}
     chosen = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a", "b"]}
     for webhook in api.objects["tinkedge.ns"]["webhooks"]:
         assert webhook["namespaceSelector"] == {"matchExpressions": [chosen]}
     again = configuration(address, b"CA", "Ignore", (), "tinkedge.ns")
-    assert await register(api, again), "a scope that is given up is given up there, too"
-    assert not await register(api, again)
+    assert (await register(api, again)).written, "a scope that is given up is given up there, too"
+    assert not (await register(api, again)).written
     await unregister(api, "tinkedge.ns")
     assert set(api.objects) == {"tinkedge"}
 
 
-async def test_labels_of_whoever_made_the_object_stay_as_they_are() -> None:
-    """The chart has the object, without webhooks, so that it goes with the release; Helm's labels say whose it is."""
+SERVICE = Address("/p", namespace="ns", name="w")
+
+
+def of_the_chart(api: FakeApi, **changes: Any) -> list[dict[str, Any]]:
+    """A configuration as the chart makes it: everything but the bundles. Returns its webhooks."""
+    made = configuration(SERVICE, b"", "Ignore")
+    for webhook in made["webhooks"]:
+        del webhook["clientConfig"]["caBundle"]
+        webhook |= changes
+    made["metadata"] |= {"labels": {"app.kubernetes.io/managed-by": "Helm"}, "resourceVersion": "7"}
+    api.objects["tinkedge"] = made
+    webhooks: list[dict[str, Any]] = made["webhooks"]
+    return webhooks
+
+
+async def test_nothing_but_the_bundle_is_written_into_a_configuration_that_the_chart_made() -> None:
     api: Any = FakeApi()
-    helm = {"name": "tinkedge", "labels": {"app.kubernetes.io/managed-by": "Helm"}}
-    api.objects["tinkedge"] = {"metadata": dict(helm)}
-    wanted = configuration(Address("/p", namespace="ns", name="w"), b"CA", "Ignore")
-    assert await register(api, wanted)
-    assert not await register(api, wanted)
-    assert api.objects["tinkedge"]["metadata"]["labels"] == helm["labels"]
-    assert api.objects["tinkedge"]["webhooks"] == wanted["webhooks"]
+    before = copy.deepcopy(of_the_chart(api, timeoutSeconds=3))
+    wanted = configuration(SERVICE, b"CA", "Ignore")
+    registered = await register(api, wanted)
+    assert registered.written
+    assert registered.differences == tuple(
+        f"{plural}.admission.tinkerbell.org has another timeoutSeconds"
+        for plural in ("hardware", "osies", "templates", "workflows")
+    )
+    assert not (await register(api, wanted)).written
+    for old, new in zip(before, api.objects["tinkedge"]["webhooks"], strict=True):
+        bundle = base64.b64encode(b"CA").decode()
+        assert new == {**old, "clientConfig": {**old["clientConfig"], "caBundle": bundle}}
+    assert (await register(api, configuration(SERVICE, b"CB", "Ignore"))).written
+    assert api.objects["tinkedge"]["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "Helm"}
+
+
+async def test_webhook_that_is_asked_elsewhere_or_is_not_there_is_reported_and_stays_so() -> None:
+    api: Any = FakeApi()
+    webhooks = of_the_chart(api)
+    webhooks[0]["clientConfig"] = {"url": "https://elsewhere.example/"}
+    del webhooks[1]
+    registered = await register(api, configuration(SERVICE, b"CA", "Ignore"))
+    assert registered.differences == (
+        "hardware.admission.tinkerbell.org has another clientConfig",
+        "osies.admission.tinkerbell.org is missing",
+    )
+    found = api.objects["tinkedge"]["webhooks"]
+    assert found[0]["clientConfig"] == {"url": "https://elsewhere.example/"}
+    assert [webhook["name"].partition(".")[0] for webhook in found] == ["hardware", "templates", "workflows"]
+
+
+async def test_bundle_is_written_into_the_version_that_was_read() -> None:
+    api: Any = FakeApi()
+    of_the_chart(api)
+    patches = []
+
+    async def patch(_resource: Any, _name: str, _namespace: Any, patch: dict[str, Any]) -> dict[str, Any]:
+        patches.append(patch)
+        return {}
+
+    api.patch = patch
+    await register(api, configuration(SERVICE, b"CA", "Ignore"))
+    assert [each["metadata"] for each in patches] == [{"resourceVersion": "7"}]
+
+
+@pytest.mark.parametrize("webhooks", [None, [], [{"name": "somebody.else.s", "clientConfig": {"url": "https://x/"}}]])
+async def test_configuration_without_webhooks_of_ours_is_named_with_the_remedy(webhooks: Any) -> None:
+    api: Any = FakeApi()
+    api.objects["tinkedge"] = {"metadata": {"name": "tinkedge"}, "webhooks": webhooks}
+    with pytest.raises(RegistrationError, match=r"tinkedge: none of its webhooks is asked at Service ns/w:443/p: "):
+        await register(api, configuration(SERVICE, b"CA", "Ignore"))
+    assert api.writes == 0
+
+
+async def test_configuration_that_may_not_be_created_is_named_with_the_remedy() -> None:
+    api: Any = FakeApi()
+
+    async def create(*_: Any) -> None:
+        raise ApiError(403, "Forbidden", "no")
+
+    api.create = create
+    with pytest.raises(RegistrationError, match="tinkedge does not exist, and this account may not create it: run"):
+        await register(api, configuration(SERVICE, b"CA", "Ignore"))
 
 
 def test_api_server_is_told_of_a_service_or_a_url_with_the_bundle() -> None:

@@ -116,7 +116,7 @@ class Replicas:
             "ca.crt": base64.b64encode(made.bundle()).decode(),
             "ca.key": base64.b64encode(made.private()).decode(),
         }
-        await self.client.patch(SECRET, server.SECRET_NAME, "default", {"data": data})
+        await self.client.patch(SECRET, "hook-ca", "default", {"data": data})
         return made.bundle()
 
 
@@ -254,7 +254,7 @@ async def test_of_a_thousand_writes_none_goes_unreviewed_while_the_secret_is_rep
                 "ca.crt": base64.b64encode(made.bundle()).decode(),
                 "ca.key": base64.b64encode(made.private()).decode(),
             }
-            await client.patch(SECRET, server.SECRET_NAME, "default", {"data": data})
+            await client.patch(SECRET, "hook-ca", "default", {"data": data})
             await until(lambda: [replica._bundle for replica in replicas] == [made.bundle()] * 2)
             after = len(written)
             many = max(1000, after + 100)

@@ -24,6 +24,7 @@ seconds, where it may not watch.
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import math
 import random
@@ -47,7 +48,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_POD_NAMESPACE, _POD_TOKEN = _ACCOUNT / "namespace", _ACCOUNT / "token"
 _WATCH_SECONDS = 290
 _DENIED = (401, 403)
 _SHORTEST_PAUSE_SECONDS = 0.05
@@ -61,6 +63,29 @@ def pod_namespace(default: str = "default", path: Path = _POD_NAMESPACE) -> str:
         return path.read_text().strip() or default
     except OSError:
         return default
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The pod that this process runs in, as its service account's token names it."""
+
+    name: str
+    uid: str
+
+
+def own_pod(path: Path = _POD_TOKEN) -> Pod | None:
+    """Return the pod to which the mounted token is bound; None outside of pods, and for a token that names no pod.
+
+    The API server gives the same name to admission policies, as the user's `authentication.kubernetes.io/pod-name`.
+    """
+    try:
+        claims = path.read_text().strip().split(".")[1]
+        padded = claims + "=" * (-len(claims) % 4)
+        pod = orjson.loads(base64.urlsafe_b64decode(padded))["kubernetes.io"]["pod"]
+        name, uid = pod["name"], pod["uid"]
+    except (OSError, LookupError, TypeError, ValueError):
+        return None
+    return Pod(name, uid) if isinstance(name, str) and isinstance(uid, str) else None
 
 
 def steady() -> float:

@@ -2,14 +2,16 @@
 
     tinkerbell.org/agent-attributes: {"cpu": {"totalCores": 8}, "blockDevices": [{"name": "sda", "size": "480GB"}], ...}
 
-It says so with every poll; what is written is what has changed. It is the agent's word, and whoever speaks for a
-machine may say anything: so texts, lists and the whole are bounded, and one machine has one write in a while. Where
-this server may not write (RBAC), it says so once in a while, and the journey and the log have it in one line still.
+The agent sends them with every poll; a change is written. They are the agent's word, and whoever speaks for a machine
+may say anything: so texts, lists and the whole are bounded, and one machine has one write in a while. Where the API does
+not let this server write them (RBAC), the server logs that once and tries again an hour later; the journey and the log
+have them in one line still.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
@@ -33,6 +35,8 @@ MAX_BYTES: Final = 16 << 10
 _MAX_TEXT, _MAX_ITEMS = 128, 64
 _WRITE_SECONDS, _WRITES = 60.0, 10_000
 """One write of a machine in so many seconds, and so many of all in that time."""
+_REFUSED_SECONDS = 3600.0
+"""After the API has refused a write by 403."""
 _NAMES: Final = {"block": "blockDevices", "network": "networkInterfaces"}
 """Of lists, in Tinkerbell's JSON; its other names are those of protobuf's JSON."""
 
@@ -88,10 +92,14 @@ class AttributesKeeper:
         self._waiting: dict[NamespacedName, str] = {}
         """What is to be written, one after the other: a rack that was powered on says all of it at once."""
         self._due = OncePer(_WRITE_SECONDS, _WRITES)
+        self._refused_until = -math.inf
+        self._was_refused = False
         self._log = LimitedLog(log, clock, capacity=10, interval=600.0)
 
     def said(self, key: NamespacedName, attributes: pb.AgentAttributes) -> None:
-        """The machine's agent says this of it."""
+        """Keep what the machine's agent says of the machine."""
+        if self._clock() < self._refused_until:
+            return
         said = hash(attributes.SerializeToString(deterministic=True))
         if self._kept.get(key) == said:
             return
@@ -116,7 +124,7 @@ class AttributesKeeper:
         while self._waiting:
             key = next(iter(self._waiting))
             await self._write(key, self._waiting[key])
-            del self._waiting[key]  # not before: as long as there is one, this goes on
+            self._waiting.pop(key, None)  # not before: as long as there is one, this goes on
 
     async def _write(self, key: NamespacedName, text: str) -> None:
         patch: Raw = {"metadata": {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: text}}}
@@ -124,6 +132,19 @@ class AttributesKeeper:
             await self._client.patch(HARDWARE, key.name, key.namespace, patch)
         except ApiError as error:
             self._kept.pop(key, None)  # once more with one of the next polls
-            what = "what the agent of Hardware %s says of its machine is not kept: %s"
-            advice = " (the server's role needs patch on hardware, deploy/rbac.yaml)" if error.status == 403 else ""
-            self._log.warning(f"{what}{advice}", key, error, key=error.status)
+            if error.status == 403:
+                self._refused()
+            else:
+                self._log.warning("attributes of Hardware %s are not stored: %s", key, error, key=error.status)
+
+    def _refused(self) -> None:
+        for key in self._waiting:
+            self._kept.pop(key, None)
+        self._waiting.clear()
+        self._refused_until = self._clock() + _REFUSED_SECONDS
+        if not self._was_refused:
+            log.info(
+                "attributes that agents send are not stored in Hardware: the server's role has no patch on hardware "
+                "(server.agentAttributes of the chart, or deploy/rbac-attributes.yaml)"
+            )
+        self._was_refused = True

@@ -90,6 +90,19 @@ true
 {{- end -}}
 {{- end }}
 
+{{- define "tinkedge.check.accounts" -}}
+{{- $users := dict -}}
+{{- range $role := list "edge" "server" "controller" "metal3" "metal3-webhook" -}}
+{{- if (get $.Values (include "tinkedge.valuesKey" $role)).enabled -}}
+{{- $account := include "tinkedge.serviceAccount" (list $ $role) -}}
+{{- if hasKey $users $account -}}
+{{- fail (printf "serviceAccount.name: %s and %s have the account %q in common, and each would have the rights of both: give them two (or make roles of your own, with rbac.create false)" (get $users $account) $role $account) -}}
+{{- end -}}
+{{- $_ := set $users $account $role -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- /* Values that contradict each other, in words; the schema has what one value may be. */}}
 {{- define "tinkedge.check" -}}
 {{- $values := .Values -}}
@@ -117,6 +130,10 @@ true
 {{- if and $values.edge.cache.existingClaim (or (eq $values.edge.kind "DaemonSet") (gt (int $values.edge.replicas) 1)) -}}
 {{- fail "edge.cache.existingClaim: one cache is for one edge: edge.kind Deployment with replicas 1" -}}
 {{- end -}}
+{{- if and $values.server.agentAttributes (not $values.rbac.admissionPolicies) -}}
+{{- fail "server.agentAttributes: without rbac.admissionPolicies the server could change all of every Hardware" -}}
+{{- end -}}
+{{- if and $values.rbac.create $values.rbac.admissionPolicies }}{{ include "tinkedge.check.accounts" . }}{{ end -}}
 {{- if and $values.server.tls.certManager.enabled (not $values.server.tls.certManager.issuerRef.name) -}}
 {{- fail "server.tls.certManager.issuerRef.name: which issuer of cert-manager's signs?" -}}
 {{- end -}}

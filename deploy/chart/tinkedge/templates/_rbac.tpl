@@ -31,11 +31,78 @@ same account may do in the release's own namespace.
 
 {{- /* The name of the ValidatingWebhookConfiguration: several releases in a cluster don't take each other's. */}}
 {{- define "tinkedge.webhookConfiguration" -}}
-{{- if .Values.scope.namespaces -}}
-{{ printf "%s.%s" (include "tinkedge.fullname" .) .Release.Namespace }}
-{{- else -}}
-tinkedge
-{{- end -}}
+{{ printf "%s-webhooks.%s" (include "tinkedge.fullname" .) .Release.Namespace }}
+{{- end }}
+
+{{- define "tinkedge.webhookService" -}}
+{{ include "tinkedge.fullname" . }}-webhooks
+{{- end }}
+
+{{- /*
+The Secret in which the replicas behind a Service share the authority of their certificates: (list $ ROLE SERVICE). It is
+empty: the first replica fills it, and an upgrade leaves alone what is in it.
+*/}}
+{{- define "tinkedge.authoritySecret" -}}
+{{- $top := index . 0 -}}
+apiVersion: v1
+kind: Secret
+type: Opaque
+metadata:
+  name: {{ index . 2 }}-ca
+  namespace: {{ $top.Release.Namespace }}
+  labels:
+    {{- include "tinkedge.labels" $top | nindent 4 }}
+    app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- /*
+What an account may not do with a right that RBAC gives as a whole only (kubernetes.io, "Validating Admission Policy"):
+(dict "top" $ "name" "webhooks" "account" "controller" "rule" RULE "validations" TEXT "variables" TEXT).
+*/}}
+{{- define "tinkedge.policy" -}}
+{{- $name := printf "%s-%s.%s" (include "tinkedge.fullname" .top) .name .top.Release.Namespace -}}
+{{- $account := printf "system:serviceaccount:%s:%s" .top.Release.Namespace (include "tinkedge.serviceAccount" (list .top .account)) -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "tinkedge.labels" .top | nindent 4 }}
+    app.kubernetes.io/component: {{ .account }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {{ .rule | trim | nindent 8 | trim }}
+  matchConditions:
+    - name: account
+      expression: request.userInfo.username == "{{ $account }}"
+  {{- with .variables }}
+  variables:
+    {{- . | trim | nindent 4 }}
+  {{- end }}
+  validations:
+    {{- .validations | trim | nindent 4 }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "tinkedge.labels" .top | nindent 4 }}
+    app.kubernetes.io/component: {{ .account }}
+spec:
+  policyName: {{ $name }}
+  validationActions: [Deny]
+{{- end }}
+
+{{- /* Validations that leave metadata alone, but for `annotations`. */}}
+{{- define "tinkedge.policy.metadata" -}}
+- expression: >-
+    object.metadata.?labels == oldObject.metadata.?labels
+    && object.metadata.?finalizers == oldObject.metadata.?finalizers
+    && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences
+  message: this account changes no labels, finalizers and ownerReferences of the object
 {{- end }}
 
 {{- define "tinkedge.binding" -}}
@@ -93,13 +160,51 @@ labels:
 {{- end }}
 
 {{- define "tinkedge.rules.webhook-registration" -}}
-- apiGroups: [admissionregistration.k8s.io]
-  resources: [validatingwebhookconfigurations]
-  verbs: [create]
+# Its caBundle; a ValidatingAdmissionPolicy lets nothing else be changed.
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingwebhookconfigurations]
   resourceNames: [{{ include "tinkedge.webhookConfiguration" . }}]
   verbs: [get, patch]
+{{- end }}
+
+{{- define "tinkedge.policy.webhook-registration" -}}
+- expression: >-
+    size(object.webhooks) == size(oldObject.webhooks)
+    && object.webhooks.all(new, oldObject.webhooks.exists(old,
+    new.name == old.name
+    && new.rules == old.rules
+    && new.clientConfig.?service == old.clientConfig.?service
+    && new.clientConfig.?url == old.clientConfig.?url
+    && new.?failurePolicy == old.?failurePolicy
+    && new.?matchPolicy == old.?matchPolicy
+    && new.?matchConditions == old.?matchConditions
+    && new.?namespaceSelector == old.?namespaceSelector
+    && new.?objectSelector == old.?objectSelector
+    && new.?timeoutSeconds == old.?timeoutSeconds
+    && new.sideEffects == old.sideEffects
+    && new.admissionReviewVersions == old.admissionReviewVersions))
+  message: the controller writes nothing but webhooks[].clientConfig.caBundle
+{{ include "tinkedge.policy.metadata" . }}
+- expression: object.metadata.?annotations == oldObject.metadata.?annotations
+  message: the controller changes no annotations of the webhook configuration
+{{- end }}
+
+{{- define "tinkedge.policy.conversion" -}}
+- expression: >-
+    object.spec.group == oldObject.spec.group
+    && object.spec.names == oldObject.spec.names
+    && object.spec.scope == oldObject.spec.scope
+    && object.spec.versions == oldObject.spec.versions
+    && object.spec.?preserveUnknownFields == oldObject.spec.?preserveUnknownFields
+  message: the webhook writes nothing but spec.conversion
+- expression: >-
+    object.spec.conversion.strategy == "Webhook"
+    && object.spec.conversion.webhook.clientConfig.?service.?namespace.orValue("") == "{{ .Release.Namespace }}"
+    && object.spec.conversion.webhook.clientConfig.?service.?name.orValue("") == "{{ include "tinkedge.fullname" . }}-metal3-webhook"
+  message: hosts are converted by the webhook's own Service
+{{ include "tinkedge.policy.metadata" . }}
+- expression: object.metadata.?annotations == oldObject.metadata.?annotations
+  message: the webhook changes no annotations of the definition
 {{- end }}
 
 {{- /* A Lease by its name, which is that of the program's. */}}
@@ -114,15 +219,12 @@ labels:
   verbs: [get, watch, patch]
 {{- end }}
 
+{{- /* The Secret of `tinkedge.authoritySecret`, by the name of its Service. */}}
 {{- define "tinkedge.rules.authority" -}}
-# A rule can't name what does not exist yet.
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [create]
-- apiGroups: [""]
-  resources: [secrets]
-  resourceNames: [tinkedge-webhook-ca]
-  verbs: [get, patch, watch]  # without "watch", one that somebody replaces is noticed within a minute
+  resourceNames: [{{ . }}-ca]
+  verbs: [get, patch, watch]  # without "watch", a replacement is noticed within a minute
 {{- end }}
 
 {{- define "tinkedge.rules.server" -}}
@@ -136,10 +238,24 @@ labels:
 - apiGroups: [tinkerbell.org]
   resources: [workflows/status]
   verbs: [patch]
-# The annotation tinkerbell.org/agent-attributes: what tink-agent says of its machine. Without it, that is in the log only.
+{{- end }}
+
+{{- define "tinkedge.rules.server-attributes" -}}
+# The annotation tinkerbell.org/agent-attributes; a ValidatingAdmissionPolicy lets nothing else be changed.
 - apiGroups: [tinkerbell.org]
   resources: [hardware]
   verbs: [patch]
+{{- end }}
+
+{{- define "tinkedge.policy.server-attributes" -}}
+- expression: object.spec == oldObject.spec
+  message: the server changes no spec of a Hardware
+{{ include "tinkedge.policy.metadata" . }}
+- expression: >-
+    variables.new.all(key, key == "tinkerbell.org/agent-attributes"
+    || (key in variables.old && variables.old[key] == variables.new[key]))
+    && variables.old.all(key, key in variables.new)
+  message: the server writes no annotation of a Hardware but tinkerbell.org/agent-attributes
 {{- end }}
 
 {{- define "tinkedge.rules.edge" -}}
@@ -160,10 +276,18 @@ labels:
 {{- end }}
 
 {{- define "tinkedge.rules.edge-peers" -}}
-# Each edge keeps one of its own, by its address, reads the others', and removes what has been abandoned.
+# Each edge keeps one with the name of its pod, and reads the others'. Kubernetes deletes it with the pod. A rule can't name
+# what does not exist yet: a ValidatingAdmissionPolicy lets no other Lease be written.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  verbs: [list, create, patch, delete]
+  verbs: [list, create, patch]
+{{- end }}
+
+{{- define "tinkedge.policy.edge-peers" -}}
+- expression: >-
+    object.metadata.name
+    == request.userInfo.?extra[?"authentication.kubernetes.io/pod-name"][?0].orValue("")
+  message: an edge writes no Lease but that with the name of its own pod
 {{- end }}
 
 {{- define "tinkedge.rules.server-peers" -}}

@@ -77,12 +77,10 @@ agent-token-key: /run/secrets/tinkedge/keys/agent-token.key
 {{- include "tinkedge.settings.scope" . }}
 lease-namespace: {{ .Release.Namespace }}
 {{- if .Values.controller.webhooks.enabled }}
-webhook-service: {{ .Release.Namespace }}/{{ include "tinkedge.fullname" . }}-webhooks
+webhook-service: {{ .Release.Namespace }}/{{ include "tinkedge.webhookService" . }}
 webhook-port: {{ .Values.controller.webhooks.port }}
 webhook-failure-policy: {{ .Values.controller.webhooks.failurePolicy }}
-{{- if .Values.scope.namespaces }}
 webhook-configuration: {{ include "tinkedge.webhookConfiguration" . }}
-{{- end }}
 {{- else }}
 disable: [webhooks]
 {{- end }}

@@ -18,7 +18,8 @@ from tests.waiting import until
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.kube.client import ApiError
 from tink.printable import printable
-from tink.server.older.attributes import MAX_BYTES, as_json
+from tink.kube.objects import NamespacedName
+from tink.server.older.attributes import MAX_BYTES, AttributesKeeper, as_json
 
 SAID = pb.AgentAttributes(
     cpu=pb.AgentAttributes.CPU(total_cores=8, total_threads=16),
@@ -95,11 +96,40 @@ async def test_what_changes_all_the_time_is_not_written_all_the_time(rig: Rig, a
 async def test_a_server_that_may_not_write_them_says_so_and_serves(
     rig: Rig, agent: TinkAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING)
+    caplog.set_level(logging.INFO)
     rig.api.faults = [ApiError(403, "Forbidden", "no")]
     await idles(agent, SAID)
-    await until(lambda: "needs patch on hardware, deploy/rbac.yaml" in caplog.text)
+    await until(lambda: "server.agentAttributes of the chart, or deploy/rbac-attributes.yaml" in caplog.text)
     assert kept(rig) is None
     hold(rig, 10.0)  # until the server has heard of the Workflow
     rig.workflow()
     assert (await agent.poll()).action_id == "a0"
+
+
+async def test_a_server_that_was_refused_asks_once_an_hour_and_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    now, asked, writes = 1000.0, 0, []
+
+    class Api:
+        async def patch(self, *_: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            raise ApiError(403, "Forbidden", "no")
+
+    hardware = {"metadata": {"name": "h", "namespace": "d"}}
+    keeper = AttributesKeeper(Api(), lambda _namespace, _name: hardware, writes.append, lambda: now)
+
+    async def said() -> int:
+        """The requests after two machines' agents have said what they have."""
+        for name in ("h", "i"):
+            keeper.said(NamespacedName("d", name), SAID)
+        while writes:
+            await writes.pop()
+        return asked
+
+    assert await said() == 1
+    now += 3599
+    assert await said() == 1
+    now += 2
+    assert await said() == 2
+    assert caplog.text.count("are not stored in Hardware") == 1

@@ -1,0 +1,158 @@
+"""What the holder of a service account's token tries on a real API server: everything here has to be refused.
+
+`deploy/rbac*.yaml` grants, ValidatingAdmissionPolicies narrow; tests/unit/chart/test_rights.py has both as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from edge.lab.shell import CommandError
+from tests.cluster.node import Node
+from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
+from tink.kube.client import ApiError, KubeClient
+from tink.kube.resources import HARDWARE, LEASE, SECRET
+from tink.webhooks.registration import CONFIGURATION
+
+Raw = dict[str, Any]
+
+WEBHOOKS = "tinkedge-webhooks.tinkedge"
+_SECRETS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"]}
+_ALL = {
+    "name": "all.example.com",
+    "rules": [_SECRETS],
+    "clientConfig": {"url": "https://192.0.2.1/"},
+    "sideEffects": "None",
+    "admissionReviewVersions": ["v1"],
+}
+_FORBIDDEN = "is forbidden: User"
+_STOLEN = {
+    "metadata": {"name": "stolen", "annotations": {"kubernetes.io/service-account.name": "tinkedge-edge"}},
+    "apiVersion": "v1",
+    "kind": "Secret",
+    "type": "kubernetes.io/service-account-token",
+}
+_THIEF = {"spec": {"holderIdentity": "thief"}}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A request of an account, and the words of its refusal."""
+
+    account: str
+    what: str
+    request: Callable[[KubeClient], Awaitable[object]]
+    words: str
+
+
+class Thief:
+    """Has the tokens of the release's service accounts."""
+
+    def __init__(self, node: Node, namespace: str, pod: str) -> None:
+        """`pod` is the edge's: its token names it, as the kubelet's does."""
+        self._node = node
+        self._namespace = namespace
+        self._pod = pod
+
+    async def attack(self, hardware: str) -> int:
+        """Try everything and return the number of attacks. Raises CommandError for one that is not refused.
+
+        `hardware` is the name of a Hardware in the namespace `default`.
+        """
+        async with await KubeClient.connect(self._node.kubeconfig) as administrator:
+            webhooks = (await administrator.get(CONFIGURATION, WEBHOOKS, None))["webhooks"]
+        attacks = [*self._of_the_controller(webhooks), *_of_the_server(hardware), *self._of_the_edge(hardware)]
+        for each in attacks:
+            async with await self.client(each.account) as client:
+                try:
+                    await each.request(client)
+                except ApiError as error:
+                    if each.words not in str(error):
+                        raise CommandError(f"{each.account}, {each.what}: {error}") from None
+                else:
+                    raise CommandError(f"the token of {each.account} may {each.what}")
+        return len(attacks)
+
+    async def works(self, hardware: str) -> None:
+        """Write what the server and an edge are to write. Raises ApiError."""
+        async with await self.client("server") as client:
+            annotations = {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: "{}"}}
+            await client.patch(HARDWARE, hardware, "default", {"metadata": annotations})
+        async with await self.client("edge") as client:
+            await client.apply(LEASE, self._pod, self._namespace, self._lease(self._pod), manager="test", force=True)
+
+    async def client(self, account: str) -> KubeClient:
+        """A client with the token of a service account."""
+        bound = ("--bound-object-kind=Pod", f"--bound-object-name={self._pod}") if account == "edge" else ()
+        token = await self._node.kubectl("create", "token", f"tinkedge-{account}", "-n", self._namespace, *bound)
+        content = yaml.safe_load(self._node.kubeconfig.read_text())
+        content["users"][0]["user"] = {"token": token}
+        path: Path = self._node.directory / f"{account}.kubeconfig"
+        path.write_text(yaml.safe_dump(content))
+        return await KubeClient.connect(path)
+
+    def _of_the_controller(self, webhooks: list[Raw]) -> list[Attack]:
+        def patched(*changed: Raw) -> Callable[[KubeClient], Awaitable[object]]:
+            return lambda client: client.patch(CONFIGURATION, WEBHOOKS, None, {"webhooks": [*changed]})
+
+        first, *others = webhooks
+        evil = {"metadata": {"name": "evil"}, "webhooks": [_ALL]}
+        namespace, pod = self._namespace, self._pod
+        wider = {**first, "rules": [*first["rules"], _SECRETS]}
+        elsewhere = {**first, "clientConfig": {"url": "https://192.0.2.1/"}}
+        bundle = "nothing but webhooks[].clientConfig.caBundle"
+        attacks = {
+            "create another webhook configuration": (lambda c: c.create(CONFIGURATION, evil), _FORBIDDEN),
+            "have Secrets reviewed": (patched(wider, *others), bundle),
+            "add a webhook": (patched(first, *others, _ALL), bundle),
+            "have another host asked": (patched(elsewhere, *others), bundle),
+            "remove a webhook": (patched(*others), bundle),
+            "delete the webhook configuration": (lambda c: c.delete(CONFIGURATION, WEBHOOKS, None), _FORBIDDEN),
+            "keep it from being deleted": (
+                lambda c: c.patch(CONFIGURATION, WEBHOOKS, None, {"metadata": {"finalizers": ["example.com/stay"]}}),
+                "changes no labels, finalizers",
+            ),
+            "make a Secret with the edge's token": (lambda c: c.create(SECRET, _STOLEN, namespace), _FORBIDDEN),
+            "read Secrets": (lambda c: c.list(SECRET, namespace), _FORBIDDEN),
+            "write an edge's Lease": (lambda c: c.patch(LEASE, pod, namespace, _THIEF), _FORBIDDEN),
+        }
+        return [Attack("controller", what, *each) for what, each in attacks.items()]
+
+    def _of_the_edge(self, hardware: str) -> list[Attack]:
+        namespace, pod, leader = self._namespace, self._pod, "tinkedge-controller"
+        other = self._lease("tinkedge-edge-other")
+        own = "but that with the name of its own pod"
+        attacks = {
+            "take the controllers' Lease": (lambda c: c.patch(LEASE, leader, namespace, _THIEF), own),
+            "write another edge's Lease": (lambda c: c.create(LEASE, other, namespace), own),
+            "delete the controllers' Lease": (lambda c: c.delete(LEASE, leader, namespace), _FORBIDDEN),
+            "delete Leases of edges": (lambda c: c.delete(LEASE, pod, namespace), _FORBIDDEN),
+            "write a Hardware": (lambda c: c.patch(HARDWARE, hardware, "default", {"spec": {}}), _FORBIDDEN),
+            "read Secrets": (lambda c: c.list(SECRET, namespace), _FORBIDDEN),
+        }
+        return [Attack("edge", what, *each) for what, each in attacks.items()]
+
+    def _lease(self, name: str) -> Raw:
+        metadata = {"name": name, "namespace": self._namespace}
+        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}
+
+
+def _of_the_server(hardware: str) -> list[Attack]:
+    def patched(patch: Raw) -> Callable[[KubeClient], Awaitable[object]]:
+        return lambda client: client.patch(HARDWARE, hardware, "default", patch)
+
+    attacks = {
+        "write a Hardware's user-data": (patched({"spec": {"instance": {"userdata": "#!/bin/sh"}}}), "changes no spec"),
+        "write another annotation": (
+            patched({"metadata": {"annotations": {"tinkerbell.org/agent-id": "x"}}}),
+            "writes no annotation",
+        ),
+        "move a Hardware to another site": (patched({"metadata": {"labels": {"a": "b"}}}), "changes no labels"),
+        "delete a Hardware": (lambda client: client.delete(HARDWARE, hardware, "default"), _FORBIDDEN),
+    }
+    return [Attack("server", what, *each) for what, each in attacks.items()]
