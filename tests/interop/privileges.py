@@ -20,25 +20,44 @@ from tests.interop.rack import Process, tinkedge
 from tests.waiting import until
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.manifests import apply_object
 from tink.kube.resources import HARDWARE, LEASE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
-from tink.webhooks.registration import CONFIGURATION, NAME
+from tink.webhooks.registration import CONFIGURATION
 
 ROLES = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
 ROLES_FOR_SECRETS = ROLES.with_name("rbac-secrets.yaml")
 """Applied to a namespace, for an edge."""
 ROLES_FOR_PEERS = ROLES.with_name("rbac-peers.yaml")
+ROLES_FOR_ATTRIBUTES = ROLES.with_name("rbac-attributes.yaml")
+WEBHOOKS = ROLES.with_name("webhooks.yaml")
+"""The Service of the webhooks, the Secret of their authority, and their configuration."""
 CLUSTER = os.environ.get("TINKEDGE_CLUSTER", "")
 HOME = "tinkedge"
 """The namespace of the service accounts, and of the Lease."""
 WORK = "privileges"
 """The namespace of the Workflows: the roles are for all namespaces."""
 MAC = "52:54:00:00:00:01"
+POD = "tinkedge-edge-abcde"
+"""The pod of an edge."""
+AUTHORITY = "tinkedge-webhooks-ca"
+REGISTERED = "tinkedge-webhooks.tinkedge"
 USERDATA = "machine-userdata"
 """A Secret."""
 TAKEOVER = 60.0
 """Seconds: the Lease's fifteen, a retry, and a slow machine."""
 RBAC = "rbac.authorization.k8s.io"
+ADMISSION = "admissionregistration.k8s.io"
 KINDS = {
+    "Pod": ResourceType("", "v1", "pods", "Pod"),
+    "Secret": SECRET,
+    "Service": ResourceType("", "v1", "services", "Service"),
+    "ValidatingAdmissionPolicy": ResourceType(
+        ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False
+    ),
+    "ValidatingAdmissionPolicyBinding": ResourceType(
+        ADMISSION, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False
+    ),
+    "ValidatingWebhookConfiguration": CONFIGURATION,
     "Namespace": ResourceType("", "v1", "namespaces", "Namespace", namespaced=False),
     "ServiceAccount": ResourceType("", "v1", "serviceaccounts", "ServiceAccount"),
     "Role": ResourceType(RBAC, "v1", "roles", "Role"),
@@ -216,15 +235,19 @@ class Site:
         self.directory = directory
         self._exits = exits
 
-    async def gate(self, account: str) -> Gate:
-        token = await self._token(account) if CLUSTER else self._upstream.token
+    async def gate(self, account: str, pod: str = "") -> Gate:
+        """The gate of a service account; its token is bound to a pod of that name, if it is given one."""
+        token = await self._token(account, pod) if CLUSTER else self._upstream.token
         made = Gate(account, Upstream(self._upstream.url, self._upstream.trust, token), self.directory)
         self._exits.push_async_callback(made.stop)
         await made.start()
         return made
 
-    async def _token(self, account: str) -> str:
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    async def _token(self, account: str, pod: str) -> str:
+        spec: Raw = {"expirationSeconds": 3600}
+        if pod:
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         url = f"{self._upstream.url}/api/v1/namespaces/{HOME}/serviceaccounts/{account}/token"
         headers = {"Authorization": f"Bearer {self._upstream.token}"}
         async with (
@@ -269,6 +292,16 @@ class Site:
             return True
         return False
 
+    async def apply(self, file: Path, namespace: str = "") -> list[Raw]:
+        """Apply the objects of a manifest as the administrator, those without a namespace to `namespace`."""
+        objects = [each for each in yaml.load_all(file.read_text(), Loader=yaml.CSafeLoader) if each]
+        for obj in objects:
+            if CLUSTER or obj["kind"] in ("Secret", "ValidatingWebhookConfiguration"):  # the others are nothing here
+                if namespace:
+                    obj["metadata"]["namespace"] = namespace
+                await apply_object(self.client, KINDS[obj["kind"]], obj, "test")
+        return objects
+
     async def holder(self) -> str:
         try:
             lease = await self.client.get(LEASE, "tinkedge-controller", HOME)
@@ -284,12 +317,12 @@ class Site:
                 with contextlib.suppress(ApiError):
                     await self.client.patch(resource, name, WORK, {"metadata": {"finalizers": None}})
                     await self.client.delete(resource, name, WORK)
-        kept = (SECRET, "tinkedge-webhook-ca", HOME), (LEASE, "tinkedge-controller", HOME), (SECRET, USERDATA, WORK)
+        kept = (SECRET, AUTHORITY, HOME), (LEASE, "tinkedge-controller", HOME), (SECRET, USERDATA, WORK)
         for resource, name, namespace in kept:
             with contextlib.suppress(NotFoundError):
                 await self.client.delete(resource, name, namespace)
         with contextlib.suppress(NotFoundError):
-            await self.client.delete(CONFIGURATION, NAME, None)
+            await self.client.delete(CONFIGURATION, REGISTERED, None)
 
 
 async def served(client: KubeClient) -> None:

@@ -23,6 +23,8 @@ from deploy.package.target import PackageError
 from edge.cli import main
 from edge.configuration import check
 from tests.programs.build import built
+from tink.webhooks import WebhookSettings
+from tink.webhooks.registration import Address, configuration
 
 Raw = dict[str, Any]
 
@@ -149,6 +151,63 @@ def test_kubectl_makes_of_the_kustomization_what_helm_makes_of_the_chart(objects
     assert ours.keys() == theirs.keys() - hooks | {("Namespace", "tinkedge")}
     for key, each in ours.items():
         assert each.get("spec") == theirs.get(key, {}).get("spec"), key
+
+
+# --- rights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_webhooks_are_those_that_the_controller_expects(objects: dict[str, Objects], name: str) -> None:
+    (made,) = objects[name].of("ValidatingWebhookConfiguration")
+    settings = objects[name].settings("controller")
+    where = WebhookSettings(service=settings["webhook-service"])
+    expected = configuration(
+        Address("/admission", namespace=where.namespace, name=where.name, port=where.service_port),
+        b"",
+        settings["webhook-failure-policy"],
+        settings["namespaces"].split(",") if "namespaces" in settings else (),
+        settings["webhook-configuration"],
+    )
+    for webhook in expected["webhooks"]:
+        del webhook["clientConfig"]["caBundle"]
+    assert made["metadata"]["name"] == expected["metadata"]["name"]
+    assert made["webhooks"] == expected["webhooks"]
+
+
+def test_policies_are_for_the_rights_of_these_values_and_can_be_left_out(
+    helm: Helm, objects: dict[str, Objects]
+) -> None:
+    made = {name: {each["metadata"]["name"] for each in objects[name].of("ValidatingAdmissionPolicy")} for name in SETS}
+    registration = "tinkedge-webhook-registration.tinkedge"
+    assert made["default"] == made["service"] == {registration}
+    assert made["edges"] == {registration, "tinkedge-edge-peers.tinkedge"}
+    assert made["everything"] == {
+        registration,
+        "tinkedge-server-attributes.tinkedge",
+        "tinkedge-metal3-webhook.tinkedge",
+    }
+    assert "kind: ValidatingAdmissionPolicy" not in helm.template("--set", "rbac.admissionPolicies=false")
+    account = "system:serviceaccount:tinkedge:somebody"
+    policy = objects["everything"].one("ValidatingAdmissionPolicy", registration)
+    assert policy["spec"]["matchConditions"][0]["expression"] == f'request.userInfo.username == "{account}"'
+
+
+def test_server_may_not_write_hardware_unless_agents_attributes_are_wanted(objects: dict[str, Objects]) -> None:
+    def verbs(name: str) -> set[str]:
+        roles = [
+            each
+            for each in (*objects[name].of("ClusterRole"), *objects[name].of("Role"))
+            if each["metadata"]["labels"]["app.kubernetes.io/component"] == "server"
+        ]
+        rules = [rule for role in roles for rule in role["rules"] if "hardware" in rule["resources"]]
+        return {verb for rule in rules for verb in rule["verbs"]}
+
+    assert {name: verbs(name) for name in SETS} == {
+        "default": {"list", "watch"},
+        "edges": {"list", "watch"},
+        "service": {"list", "watch"},
+        "everything": {"list", "watch", "patch"},
+    }
 
 
 # --- what the objects say ---------------------------------------------------------------------------------------------
@@ -292,8 +351,9 @@ def test_keys_are_made_once_and_kept(objects: dict[str, Objects]) -> None:
     assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert secret["data"].keys() == {"agent-token.key", "metadata-token.key", "reports.key", "admin-token"}
     assert len(set(secret["data"].values())) == 4
-    assert objects["default"].of("Secret") == []
-    assert objects["everything"].of("Secret") == [], "an existing one is named"
+    made = {name: {each["metadata"]["name"] for each in objects[name].of("Secret")} for name in SETS}
+    assert made["default"] == {"tinkedge-webhooks-ca"}
+    assert made["everything"] == {"tinkedge-webhooks-ca", "tinkedge-metal3-webhook-ca"}, "an existing one is named"
 
 
 def test_servers_have_no_key_but_that_of_agents(objects: dict[str, Objects]) -> None:
@@ -361,6 +421,11 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
             r'scope.hardwareSelector: "site in \(" is no label selector such as site=berlin',
         ),
         (["settings.namespaces=a"], "namespaces"),
+        (["server.agentAttributes=true", "rbac.admissionPolicies=false"], "server.agentAttributes: without rbac"),
+        (
+            ["server.serviceAccount.name=a", "edge.serviceAccount.name=a"],
+            'edge and server have the account "a" in common',
+        ),
     ],
 )
 def test_values_that_can_not_be_are_refused_in_words(helm: Helm, options: list[str], words: str) -> None:
@@ -402,7 +467,8 @@ def test_tenant_has_rights_in_his_namespaces_alone(objects: dict[str, Objects]) 
     everywhere, tenant = objects["default"], objects["service"]
     (registration,) = tenant.of("ClusterRole")
     assert registration["metadata"]["name"] == "tinkedge-webhook-registration"
-    assert registration["rules"][1]["resourceNames"] == ["tinkedge.tinkedge"], "other releases have theirs"
+    (rule,) = registration["rules"]
+    assert rule["resourceNames"] == ["tinkedge-webhooks.tinkedge"], "other releases have theirs"
     for role in ("controller", "webhooks", "server", "edge"):
         roles = [each for each in tenant.of("Role") if each["metadata"]["name"] == f"tinkedge-{role}-objects"]
         bindings = [each for each in tenant.of("RoleBinding") if each["metadata"]["name"] == f"tinkedge-{role}-objects"]
@@ -420,9 +486,8 @@ def test_tenant_s_roles_follow_his_namespaces_and_his_site(objects: dict[str, Ob
     assert {role: each.get("namespaces") for role, each in said.items()} == dict.fromkeys(said, "berlin,tinkedge")
     selectors = {role: each.get("hardware-selector") for role, each in said.items()}
     assert selectors == {"edge": "site in (berlin,ulm)", "server": "site in (berlin,ulm)", "controller": None}
-    assert said["controller"]["webhook-configuration"] == "tinkedge.tinkedge"
-    assert objects["service"].one("ValidatingWebhookConfiguration", "tinkedge.tinkedge")
-    assert "webhook-configuration" not in objects["default"].settings("controller")
+    assert said["controller"]["webhook-configuration"] == "tinkedge-webhooks.tinkedge"
+    assert objects["service"].one("ValidatingWebhookConfiguration", "tinkedge-webhooks.tinkedge")
 
 
 def test_tenant_with_hosts_of_metal3_needs_no_cluster_role_for_them(helm: Helm) -> None:

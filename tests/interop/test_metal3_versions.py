@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 
 from tests.interop.conftest import Kubectl
 from tests.interop.host_site import (
@@ -235,6 +236,8 @@ async def test_webhook_behind_a_service_registers_with_its_role_and_needs_all_of
     await empty_site.client.create(
         ResourceType("", "v1", "namespaces", "Namespace", namespaced=False), {"metadata": {"name": "tinkedge"}}
     )
+    (secret,) = [each for each in yaml.safe_load_all(ROLES.read_text()) if each["kind"] == "Secret"]
+    await empty_site.client.create(SECRET, secret)
     standing = await gate(empty_site, grants("tinkedge-metal3-webhook", ROLES), tmp_path)
     client = await KubeClient.connect(standing.kubeconfig)
     address = WebhookSettings(service="tinkedge/tinkedge-metal3-webhook", port=free_port())
@@ -246,7 +249,7 @@ async def test_webhook_behind_a_service_registers_with_its_role_and_needs_all_of
             await webhooks.stop()
             kept = {"ca.crt": old.bundle(), "ca.key": old.private()}
             data = {name: base64.b64encode(pem).decode() for name, pem in kept.items()}
-            await empty_site.client.patch(SECRET, "tinkedge-webhook-ca", "tinkedge", {"data": data})
+            await empty_site.client.patch(SECRET, secret["metadata"]["name"], "tinkedge", {"data": data})
         webhooks = Webhooks(client, [HostConversion(ConversionSettings())], address)
         await webhooks.start()
         running = asyncio.create_task(webhooks.run())

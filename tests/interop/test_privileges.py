@@ -17,23 +17,31 @@ import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import grpc.aio
 import pytest
 import yaml
 
+from edge.peers import EdgeLeases
+from edge.peers.leases import addresses
 from proto import older_pb2
 from tests.interop.privileges import (
+    AUTHORITY,
     CLUSTER,
     HOME,
     KINDS,
     MAC,
+    POD,
+    REGISTERED,
     ROLES,
+    ROLES_FOR_ATTRIBUTES,
     ROLES_FOR_PEERS,
     ROLES_FOR_SECRETS,
     TAKEOVER,
     USERDATA,
+    WEBHOOKS,
     WORK,
     Site,
     Wish,
@@ -49,8 +57,9 @@ from tink.apiserver import ApiServer
 from tink.kube.client import KubeClient
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, EVENT, HARDWARE, LEASE, SECRET, WORKFLOW
+from tink.kube.runtime import Pod
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
-from tink.webhooks.registration import CONFIGURATION, NAME
+from tink.webhooks.registration import CONFIGURATION
 
 
 @pytest.fixture
@@ -80,14 +89,21 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def test_two_controllers_elect_take_over_and_review_with_their_role_and_need_all_of_it(site: Site) -> None:
+    made = await site.apply(WEBHOOKS)
+    (registered,) = [each for each in made if each["kind"] == "ValidatingWebhookConfiguration"]
+    # Nobody answers behind that Service here: what the API server would ask, `review` does.
+    ignoring = [{**webhook, "failurePolicy": "Ignore"} for webhook in registered["webhooks"]]
+    await site.client.patch(CONFIGURATION, REGISTERED, None, {"webhooks": ignoring})
     gate = await site.gate("tinkedge-controller")
-    port = free_port()
     options: list[str | Path] = ["controller", "--kubeconfig", gate.kubeconfig, "--lease-namespace", HOME]
-    reviewing = site.start(*options, "--webhook-url", f"https://127.0.0.1:{port}", "--webhook-port", str(port))
+    options += ["--webhook-service", f"{HOME}/tinkedge-webhooks", "--webhook-configuration", REGISTERED]
+    port = free_port()
+    reviewing = site.start(*options, "--webhook-port", str(port))
     await site.ready(reviewing)
     await site.until(site.holder, reviewing)
     # The review of a Workflow asks whether what it names is not there, or only not known yet.
-    await site.workflow("early", "late", "later")
+    warnings = await _review(port, {"hardwareRef": {"name": "late"}, "templateRef": {"name": "later"}})
+    assert len(warnings) == 2, warnings
     await site.references()
     await site.workflow("first")
     await site.until(lambda: _is(site, "first", "Pending"), reviewing)
@@ -102,8 +118,7 @@ async def test_two_controllers_elect_take_over_and_review_with_their_role_and_ne
     await site.until(lambda: site.gone(WORKFLOW, "brief"), reviewing)
 
     before = await site.holder()
-    behind = ["--webhook-service", f"{HOME}/hooks", "--webhook-port", str(free_port())]
-    other = site.start(*options, *behind)
+    other = site.start(*options, "--webhook-port", str(free_port()))
     await site.ready(other)
     assert await site.holder() == before, "there are two"
     stopped = time.monotonic()
@@ -113,7 +128,6 @@ async def test_two_controllers_elect_take_over_and_review_with_their_role_and_ne
         assert await asyncio.to_thread(reviewing.terminate) == 0
     await site.until(lambda: _holds(site, before), other, within=TAKEOVER)
     print(f"takeover after {time.monotonic() - stopped:.1f} s")
-    await site.client.delete(CONFIGURATION, NAME, None)  # nobody answers behind that Service
     await site.workflow("second")
     await site.until(lambda: _is(site, "second", "Pending"), other)
     assert FINALIZER in (await site.client.get(WORKFLOW, "second", WORK))["metadata"]["finalizers"]
@@ -124,11 +138,29 @@ async def test_two_controllers_elect_take_over_and_review_with_their_role_and_ne
     old = renewed(None, datetime.now(UTC) - AUTHORITY_LIFE + timedelta(days=30))
     kept = {"ca.crt": old.bundle(), "ca.key": old.private()}
     body = {"data": {name: base64.b64encode(pem).decode() for name, pem in kept.items()}}
-    await site.client.patch(SECRET, "tinkedge-webhook-ca", HOME, body)
-    third = site.start(*options, *behind)
+    await site.client.patch(SECRET, AUTHORITY, HOME, body)
+    third = site.start(*options, "--webhook-port", str(free_port()))
     await site.ready(third)
     assert await asyncio.to_thread(third.terminate) == 0
+    authority = (await site.client.get(SECRET, AUTHORITY, HOME))["data"]["ca.crt"]
+    found = (await site.client.get(CONFIGURATION, REGISTERED, None))["webhooks"]
+    assert [webhook["clientConfig"]["caBundle"] for webhook in found] == [authority] * 4
+    assert [webhook["rules"] for webhook in found] == [webhook["rules"] for webhook in registered["webhooks"]]
     check(gate, reviewing, other, third)
+
+
+async def _review(port: int, spec: dict[str, Any]) -> list[str]:
+    """Ask about a new Workflow as an API server does, and return the warnings."""
+    workflow = {"metadata": {"name": "early", "namespace": WORK}, "spec": spec}
+    kind = {"group": "tinkerbell.org", "version": "v1alpha2", "kind": "Workflow"}
+    asked = {"uid": "1", "kind": kind, "name": "early", "namespace": WORK, "operation": "CREATE", "object": workflow}
+    url = f"https://127.0.0.1:{port}/admission"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, json={"kind": "AdmissionReview", "request": asked}, ssl=False) as answer,
+    ):
+        warnings: list[str] = (await answer.json())["response"]["warnings"]
+        return warnings
 
 
 async def _is(site: Site, workflow: str, state: str) -> bool:
@@ -179,7 +211,10 @@ async def test_server_runs_a_workflow_with_its_role_and_needs_all_of_it(site: Si
         annotations = (await site.client.get(HARDWARE, "machine", WORK))["metadata"].get("annotations", {})
         return AGENT_ATTRIBUTES_ANNOTATION in annotations
 
-    # tink-agent says what its machine has, with each poll.
+    # tink-agent says what its machine has, with each poll. Where that is to be kept, the server has one more role.
+    if CLUSTER:
+        await site.apply(ROLES_FOR_ATTRIBUTES)
+    gate.allow(grants("tinkedge-server", ROLES_FOR_ATTRIBUTES))
     cpu = older_pb2.AgentAttributes.CPU(total_cores=8)
     poll = older_pb2.ActionRequest(agent_id=MAC, agent_attributes=older_pb2.AgentAttributes(cpu=cpu))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -222,35 +257,44 @@ async def test_edge_serves_with_its_role_and_needs_all_of_it(site: Site) -> None
 
 async def test_edge_is_found_by_others_with_the_role_for_that(site: Site) -> None:
     granted = grants("tinkedge-edge", ROLES_FOR_PEERS)
-    for obj in yaml.load_all(ROLES_FOR_PEERS.read_text(), Loader=yaml.CSafeLoader) if CLUSTER else ():
-        await apply_object(site.client, KINDS[obj["kind"]], obj, "test")
-    gate = await site.gate("tinkedge-edge")
+    uid = "00000000-0000-0000-0000-000000000000"
+    if CLUSTER:
+        await site.apply(ROLES_FOR_PEERS)
+        container = {"name": "edge", "image": "tinkedge"}
+        spec = {"serviceAccountName": "tinkedge-edge", "containers": [container]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD, "namespace": HOME}, "spec": spec}
+        uid = (await site.client.create(KINDS["Pod"], body))["metadata"]["uid"]
+    gate = await site.gate("tinkedge-edge", pod=POD)
     gate.allow(granted)
-    key = site.directory / "edges.key"
-    key.write_text("k" * 64 + "\n")
-    key.chmod(0o600)
-    edge = site.start(
-        "edge", "--kubeconfig", gate.kubeconfig, "--disable", "dhcp", "--disable", "tftp",
-        "--interface", "lo=127.0.0.1", "--http-port", str(free_port()), "--admin-port", str(free_port()),
-        "--data-dir", site.directory / "edge", "--metadata-token-key", key,
-        "--peer-group", "rack", "--lease-namespace", HOME,
-    )  # fmt: skip
-    await site.ready(edge)
-    lease = "tinkedge-edge-127-0-0-1"
-    await site.until(lambda: _there(site, lease), edge)
-    await site.until(lambda: any((wish.verb, wish.resource) == ("list", "leases") for wish in gate.wishes), edge)
-    assert await asyncio.to_thread(edge.terminate) == 0  # the gate is of this thread
-    assert await site.gone(LEASE, lease, HOME)
+    async with await KubeClient.connect(gate.kubeconfig) as client:
+        leases = EdgeLeases(
+            client,
+            namespace=HOME,
+            group="rack",
+            identity="one",
+            own=lambda: ["127.0.0.1:7080"],
+            found=lambda _: None,
+            pod=Pod(POD, uid),
+        )
+        running = asyncio.create_task(leases.run())
+        await site.until(lambda: any((wish.verb, wish.resource) == ("list", "leases") for wish in gate.wishes))
+        assert addresses(await site.client.get(LEASE, POD, HOME)) == {"127.0.0.1:7080"}
+        running.cancel()
+        await asyncio.wait([running])
+    assert addresses(await site.client.get(LEASE, POD, HOME)) == set()
     assert gate.refused == []
     # To apply what is not there takes `create`, too, which only a real API server asks for.
     assert {grant.verb for grant in gate.unused() if grant in granted} <= {"create"}
+    await site.client.delete(LEASE, POD, HOME)
+    if CLUSTER:
+        await site.client.delete(KINDS["Pod"], POD, HOME)
 
 
 async def test_server_that_runs_apart_finds_edges_with_the_role_for_that(site: Site) -> None:
     granted = grants("tinkedge-server", ROLES_FOR_PEERS)
     assert [grant.verb for grant in granted] == ["list"]
-    for obj in yaml.safe_load_all(ROLES_FOR_PEERS.read_text()) if CLUSTER else ():
-        await apply_object(site.client, KINDS[obj["kind"]], obj, "test")
+    if CLUSTER:
+        await site.apply(ROLES_FOR_PEERS)
     gate = await site.gate("tinkedge-server")
     gate.allow(granted)
     key = site.directory / "edges.key"
@@ -267,10 +311,6 @@ async def test_server_that_runs_apart_finds_edges_with_the_role_for_that(site: S
 
     await site.until(looked, server)
     assert gate.refused == []
-
-
-async def _there(site: Site, lease: str) -> bool:
-    return not await site.gone(LEASE, lease, HOME)
 
 
 async def test_edge_reads_a_secret_for_a_machine_where_the_role_for_that_is_and_says_so_where_not(site: Site) -> None:
@@ -306,9 +346,8 @@ async def test_edge_reads_a_secret_for_a_machine_where_the_role_for_that_is_and_
     assert CLUSTER or needed == {("get", "secrets", WORK, USERDATA)}
 
     granted = grants("tinkedge-edge", ROLES_FOR_SECRETS, WORK)
-    for obj in yaml.load_all(ROLES_FOR_SECRETS.read_text(), Loader=yaml.CSafeLoader) if CLUSTER else ():
-        obj["metadata"]["namespace"] = WORK
-        await apply_object(site.client, KINDS[obj["kind"]], obj, "test")
+    if CLUSTER:
+        await site.apply(ROLES_FOR_SECRETS, WORK)
     gate.allow(granted)
     await site.until(served_it, edge)
     assert [grant for grant in gate.unused() if grant in granted] == []

@@ -28,7 +28,8 @@ KINDS = frozenset(
     {
         *("ClusterRole", "ClusterRoleBinding", "ConfigMap", "CustomResourceDefinition", "DaemonSet", "Deployment"),
         *("Namespace", "NetworkPolicy", "Pod", "PodDisruptionBudget", "PriorityClass", "Role", "RoleBinding"),
-        *("Secret", "Service", "ServiceAccount", "ValidatingWebhookConfiguration"),
+        *("Secret", "Service", "ServiceAccount", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+        "ValidatingWebhookConfiguration",
     }
 )
 

@@ -172,7 +172,9 @@ def test_policy_is_in_force_for_its_account_alone(policy: Raw) -> None:
     assert policy["spec"]["failurePolicy"] == "Fail"
     (condition,) = policy["spec"]["matchConditions"]
     account = policy["metadata"]["labels"]["app.kubernetes.io/component"]
-    assert condition["expression"] == f'request.userInfo.username == "system:serviceaccount:tinkedge:tinkedge-{account}"'
+    assert (
+        condition["expression"] == f'request.userInfo.username == "system:serviceaccount:tinkedge:tinkedge-{account}"'
+    )
 
 
 def refusals(name: str, new: Raw, old: Raw | None, user: Raw | None = None) -> list[str]:
@@ -344,7 +346,10 @@ def test_webhooks_of_the_chart_are_those_that_the_controller_expects() -> None:
 
 def test_secret_for_the_authority_is_made_empty() -> None:
     """An account that may create Secrets may have one made that holds another account's token."""
-    for file, name in (("webhooks.yaml", "tinkedge-webhooks-ca"), ("metal3-webhook.yaml", "tinkedge-metal3-webhook-ca")):
+    for file, name in (
+        ("webhooks.yaml", "tinkedge-webhooks-ca"),
+        ("metal3-webhook.yaml", "tinkedge-metal3-webhook-ca"),
+    ):
         (secret,) = [each for each in objects(file) if each["kind"] == "Secret"]
         assert secret["metadata"]["name"] == name
         assert not secret.keys() & {"data", "stringData"}

@@ -3,9 +3,9 @@
     tinkerbell.org/agent-attributes: {"cpu": {"totalCores": 8}, "blockDevices": [{"name": "sda", "size": "480GB"}], ...}
 
 The agent sends them with every poll; a change is written. They are the agent's word, and whoever speaks for a machine
-may say anything: so texts, lists and the whole are bounded, and one machine has one write in a while. Where the API does
-not let this server write them (RBAC), the server logs that once and tries again an hour later; the journey and the log
-have them in one line still.
+may say anything: so texts, lists and the whole are bounded, and one machine has one write in a while. Where this server
+has no right to write them (RBAC), it logs that once and tries again an hour later; the journey and the log have them in
+one line still.
 """
 
 from __future__ import annotations

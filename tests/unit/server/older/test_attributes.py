@@ -17,8 +17,8 @@ from tests.unit.server.older.test_agents import MAC, TinkAgent, hold
 from tests.waiting import until
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.kube.client import ApiError
-from tink.printable import printable
 from tink.kube.objects import NamespacedName
+from tink.printable import printable
 from tink.server.older.attributes import MAX_BYTES, AttributesKeeper, as_json
 
 SAID = pb.AgentAttributes(
