@@ -5,7 +5,8 @@
     build the image, as `make image` does, and a node of real etcd, kube-apiserver, controllers, kubelet, kube-proxy
     each set of values as a dry run; helm install, helm test; a machine boots from pods until its Workflow has succeeded
     upgrade and rollback while 20 Workflows run each: all succeed, no action runs twice
-    keys survive an upgrade; a drain leaves a server and a controller; what `helm uninstall` leaves, and what not
+    keys survive an upgrade; what the tokens of the release's accounts can't do; a drain leaves a server and a
+    controller; what `helm uninstall` leaves, and what not
 
 It prints what it sees with the time of each step, and ends with 1 at the first that is not so. Root, Debian; Go at
 first.
@@ -35,6 +36,7 @@ from edge.lab.machine import Firmware, Machine, MachineSettings
 from edge.lab.rack import Rack, RackNetwork
 from edge.lab.shell import CommandError, run
 from edge.lab.supply import Depot, Registry
+from tests.cluster.attacks import Thief
 from tests.cluster.machines import Machines, listed, template
 from tests.cluster.node import NEEDED, Node
 from tests.cluster.pki import NODE
@@ -108,6 +110,7 @@ class Trial:
             await self._boot(stack)
             await self._many(stack)
             await self._keys()
+            await self._rights()
             await self._drain()
             await self._beside()
             await self._uninstall()
@@ -335,6 +338,27 @@ class Trial:
         data: dict[str, str] = json.loads(text)["data"]
         return data
 
+    async def _rights(self) -> None:
+        """With everything that takes rights: the roles do their work, and their tokens are good for nothing else."""
+        upgrade = ["upgrade", "tinkedge", str(CHART), "--values", str(self._values)]
+        await self._helm(*upgrade, "--set", "edge.peers=true", "--set", "server.agentAttributes=true", "--wait")
+        selector = ["-l", "app.kubernetes.io/component=edge", "-o", "jsonpath={.items[0].metadata.name}"]
+        pod = await self._node.kubectl("get", "pods", "-n", NAMESPACE, *selector)
+        await self._node.until("the Lease of the edge", lambda: self._leases_are({"tinkedge-controller", pod}))
+        thief = Thief(self._node, NAMESPACE, pod)
+        await thief.works("lab-machine")
+        tried = await thief.attack("lab-machine")
+        await self._helm(*upgrade, "--wait")
+        await self._node.until("the end of the edge's Lease", lambda: self._leases_are({"tinkedge-controller"}))
+        self._tell(
+            f"{tried} attacks with the tokens of controller, server and edge are refused; "
+            "the Lease of an edge goes with its pod"
+        )
+
+    async def _leases_are(self, names: set[str]) -> bool:
+        found = await self._node.kubectl("get", "leases", "-n", NAMESPACE, "-o", "name")
+        return {each.partition("/")[2] for each in found.split()} == names
+
     async def _drain(self) -> None:
         """The only node: what is evicted has nowhere to go, so the last of each role has to stay."""
         drain = ["drain", NODE, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=20s"]
@@ -379,7 +403,8 @@ class Trial:
         await self._node.until("the end of all pods", self._no_pods)
         if (await self._node.kubectl("get", kinds, "-o", "name")).split() != before:
             raise CommandError("helm uninstall took objects along")
-        webhooks = await self._node.kubectl("get", "validatingwebhookconfigurations", "-o", "name")
+        kinds = "validatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings"
+        webhooks = await self._node.kubectl("get", kinds, "-o", "name")
         if webhooks:
             raise CommandError(f"helm uninstall left {webhooks}: the API server would go on asking")
         await self._node.kubectl("label", "hardware", "lab-machine", "still=writable")
@@ -387,7 +412,7 @@ class Trial:
             "get", "secrets,leases,configmaps,services,serviceaccounts", "-n", NAMESPACE, "-o", "name"
         )
         ours = sorted(name for name in left.split() if "tinkedge" in name)
-        wanted = ["lease.coordination.k8s.io/tinkedge-controller", "secret/tinkedge-keys", "secret/tinkedge-webhook-ca"]
+        wanted = ["lease.coordination.k8s.io/tinkedge-controller", "secret/tinkedge-keys"]
         if ours != wanted:
             raise CommandError(f"helm uninstall left {ours}")
         self._tell(

@@ -79,12 +79,16 @@ class Thief:
         return len(attacks)
 
     async def works(self, hardware: str) -> None:
-        """Write what the server and an edge are to write. Raises ApiError."""
-        async with await self.client("server") as client:
-            annotations = {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: "{}"}}
-            await client.patch(HARDWARE, hardware, "default", {"metadata": annotations})
-        async with await self.client("edge") as client:
-            await client.apply(LEASE, self._pod, self._namespace, self._lease(self._pod), manager="test", force=True)
+        """Write what the server and an edge are to write. Raises CommandError."""
+        try:
+            async with await self.client("server") as client:
+                annotations = {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: "{}"}}
+                await client.patch(HARDWARE, hardware, "default", {"metadata": annotations})
+            async with await self.client("edge") as client:
+                lease = self._lease(self._pod)
+                await client.apply(LEASE, self._pod, self._namespace, lease, manager="test", force=True)
+        except ApiError as error:
+            raise CommandError(f"the chart does not let a role do its work: {error}") from error
 
     async def client(self, account: str) -> KubeClient:
         """A client with the token of a service account."""

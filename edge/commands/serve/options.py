@@ -116,7 +116,10 @@ _LEASE_NAMESPACE = click.option(
 _WEBHOOK_ADDRESS = (
     click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),
     click.option(
-        "--webhook-service", default="", help="NAMESPACE/NAME[:PORT] of the Service in front of the webhooks."
+        "--webhook-service",
+        default="",
+        help="NAMESPACE/NAME[:PORT] of the Service in front of the webhooks. All replicas share the certificate "
+        "authority in the Secret NAME-ca of that namespace.",
     ),
     click.option(
         "--webhook-port",
@@ -394,7 +397,8 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--webhook-configuration",
             default="tinkedge",
-            help="Name of the ValidatingWebhookConfiguration: of several installations in a cluster each has its own.",
+            help="Name of the ValidatingWebhookConfiguration: of several installations in a cluster each has its own. "
+            "tinkedge makes one that is missing; in one that the chart or an operator made it writes caBundle alone.",
         ),
     ),
     Service.CONVERSION: (empty_checksum_type,),
