@@ -120,12 +120,15 @@ def collect(suite: str, out: Path) -> None:
 @_OUT
 @click.option("--helm", type=click.Path(path_type=Path), default="helm", show_default=True, help="Helm's program.")
 def chart(out: Path, helm: Path) -> None:
-    """Make anew what is made of deploy/chart: its values.schema.json, deploy/rbac*.yaml, deploy/kustomize.
+    """Generate what is made of the chart: deploy/rbac*.yaml, deploy/webhooks.yaml, deploy/kustomize and the like.
+
+    Before that, generate what the chart has of the program: values.schema.json, files/webhooks.yaml.
 
     The chart itself goes into --out as helm takes it.
     """
     program = helm_chart.Helm(helm)
     (helm_chart.CHART / "values.schema.json").write_text(helm_chart.values_schema())
+    (helm_chart.CHART / "files" / "webhooks.yaml").write_text(helm_chart.webhooks())
     for path, text in helm_chart.rendered(program).items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)

@@ -1,6 +1,7 @@
 """The Helm chart, and what is made of it: one source for all ways onto a cluster.
 
     values.schema.json      what each value may be; options of tinkedge as the commands have them
+    files/webhooks.yaml     the admission webhooks as the controller expects them, but for the values of a release
     deploy/rbac*.yaml, deploy/webhooks.yaml, deploy/metal3-webhook.yaml, deploy/kustomize
                             the chart, rendered, for those without Helm
 
@@ -23,6 +24,8 @@ import yaml
 from deploy.package.target import PackageError
 from edge.cli import main as commands
 from edge.configuration import key, settable
+from tink.webhooks import Address, Admission
+from tink.webhooks.registration import configuration
 
 DEPLOY: Final = Path(__file__).resolve().parents[1]
 CHART: Final = DEPLOY / "chart" / "tinkedge"
@@ -63,6 +66,15 @@ class Helm:
         if done.returncode:
             raise PackageError(done.stderr.strip() or done.stdout.strip())
         return done.stdout
+
+
+def webhooks() -> str:
+    """Return the text of files/webhooks.yaml: upper-case words stand for values of a release."""
+    address = Address(Admission.path, namespace="NAMESPACE", name="SERVICE")
+    found = configuration(address, b"", "FAILURE_POLICY")["webhooks"]
+    for webhook in found:
+        del webhook["clientConfig"]["caBundle"]
+    return _MADE.replace("deploy/chart", "tink/webhooks/registration.py") + yaml.safe_dump(found, sort_keys=False)
 
 
 def rendered(helm: Helm) -> dict[Path, str]:

@@ -20,7 +20,6 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import orjson
 from cryptography import x509
@@ -28,7 +27,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tink.api.v1alpha2 import as_mapping
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.certificates import builder, common_name, new_key, private_pem
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import SECRET
@@ -202,7 +201,7 @@ class SecretKeeper:
             stored = await self._client.patch(SECRET, self._name, self._namespace, patch)
         self._version = stored["metadata"]["resourceVersion"]
 
-    async def _create(self, secret: dict[str, object]) -> dict[str, Any]:
+    async def _create(self, secret: Raw) -> Raw:
         try:
             return await self._client.create(SECRET, secret)
         except ApiError as error:

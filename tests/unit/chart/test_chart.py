@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from deploy.package.chart import CHART, DEPLOY, ROLES, values_schema
+from deploy.package.chart import CHART, DEPLOY, ROLES, values_schema, webhooks
 from deploy.supply.__main__ import project
 from edge.cli import main
 from edge.configuration import key, settable
@@ -28,6 +28,10 @@ def test_chart_is_released_with_the_program() -> None:
 
 def test_schema_is_that_of_the_options_of_today() -> None:
     assert (CHART / "values.schema.json").read_text() == values_schema(), "make chart"
+
+
+def test_webhooks_of_the_chart_are_those_of_the_program() -> None:
+    assert (CHART / "files" / "webhooks.yaml").read_text() == webhooks(), "make chart"
 
 
 def test_schema_knows_every_value_and_each_default_is_good() -> None:
