@@ -174,9 +174,7 @@ def test_webhooks_are_those_that_the_controller_expects(objects: dict[str, Objec
     assert made["webhooks"] == expected["webhooks"]
 
 
-def test_policies_are_for_the_rights_of_these_values_and_can_be_left_out(
-    helm: Helm, objects: dict[str, Objects]
-) -> None:
+def test_each_right_that_rbac_can_not_narrow_comes_with_its_policy(helm: Helm, objects: dict[str, Objects]) -> None:
     made = {name: {each["metadata"]["name"] for each in objects[name].of("ValidatingAdmissionPolicy")} for name in SETS}
     registration = "tinkedge-webhook-registration.tinkedge"
     assert made["default"] == made["service"] == {registration}
@@ -186,7 +184,9 @@ def test_policies_are_for_the_rights_of_these_values_and_can_be_left_out(
         "tinkedge-server-attributes.tinkedge",
         "tinkedge-metal3-webhook.tinkedge",
     }
-    assert "kind: ValidatingAdmissionPolicy" not in helm.template("--set", "rbac.admissionPolicies=false")
+    without = helm.template("--set", "controller.webhooks.enabled=false")
+    assert "kind: ValidatingAdmissionPolicy" not in without
+    assert "admissionregistration" not in without, "nor the rights"
     account = "system:serviceaccount:tinkedge:somebody"
     policy = objects["everything"].one("ValidatingAdmissionPolicy", registration)
     assert policy["spec"]["matchConditions"][0]["expression"] == f'request.userInfo.username == "{account}"'
@@ -421,7 +421,6 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
             r'scope.hardwareSelector: "site in \(" is no label selector such as site=berlin',
         ),
         (["settings.namespaces=a"], "namespaces"),
-        (["server.agentAttributes=true", "rbac.admissionPolicies=false"], "server.agentAttributes: without rbac"),
         (
             ["server.serviceAccount.name=a", "edge.serviceAccount.name=a"],
             'edge and server have the account "a" in common',

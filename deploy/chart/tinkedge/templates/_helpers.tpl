@@ -130,10 +130,7 @@ true
 {{- if and $values.edge.cache.existingClaim (or (eq $values.edge.kind "DaemonSet") (gt (int $values.edge.replicas) 1)) -}}
 {{- fail "edge.cache.existingClaim: one cache is for one edge: edge.kind Deployment with replicas 1" -}}
 {{- end -}}
-{{- if and $values.server.agentAttributes (not $values.rbac.admissionPolicies) -}}
-{{- fail "server.agentAttributes: without rbac.admissionPolicies the server could change all of every Hardware" -}}
-{{- end -}}
-{{- if and $values.rbac.create $values.rbac.admissionPolicies }}{{ include "tinkedge.check.accounts" . }}{{ end -}}
+{{- if $values.rbac.create }}{{ include "tinkedge.check.accounts" . }}{{ end -}}
 {{- if and $values.server.tls.certManager.enabled (not $values.server.tls.certManager.issuerRef.name) -}}
 {{- fail "server.tls.certManager.issuerRef.name: which issuer of cert-manager's signs?" -}}
 {{- end -}}
