@@ -33,6 +33,8 @@ _MANAGED_BY, _TINKEDGE = "app.kubernetes.io/managed-by", "tinkedge"
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """Each namespace has it, with its own name."""
 TIMEOUT_SECONDS = 5
+_TRIES = 3
+"""Besides the last one, whose conflict is reported."""
 
 _REVIEWED = {
     "hardware": ("CREATE", "UPDATE", "DELETE"),
@@ -113,6 +115,15 @@ async def register(client: KubeClient, wanted: Raw) -> Registered:
 
     Raises RegistrationError, ApiError.
     """
+    for _ in range(_TRIES):
+        try:
+            return await _register(client, wanted)
+        except ConflictError:
+            continue  # another replica wrote the same bundle
+    return await _register(client, wanted)
+
+
+async def _register(client: KubeClient, wanted: Raw) -> Registered:
     name = wanted["metadata"]["name"]
     try:
         found = await client.get(CONFIGURATION, name, None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.webhooks.fake_api import FakeApi
-from tink.kube.client import ApiError
+from tink.kube.client import ApiError, ConflictError
 from tink.webhooks.registration import Address, RegistrationError, configuration, register, unregister
 from tink.webhooks.settings import WebhookSettings
 
@@ -108,6 +108,23 @@ async def test_bundle_is_written_into_the_version_that_was_read() -> None:
     api.patch = patch
     await register(api, configuration(SERVICE, b"CA", "Ignore"))
     assert [each["metadata"] for each in patches] == [{"resourceVersion": "7"}]
+
+
+async def test_replica_that_was_overtaken_looks_again() -> None:
+    api: Any = FakeApi()
+    of_the_chart(api)
+    write, conflicts = api.patch, 0
+
+    async def patch(*arguments: Any) -> Any:
+        """The other replica is faster, once."""
+        nonlocal conflicts
+        await write(*arguments)
+        conflicts += 1
+        raise ConflictError(409, "Conflict", "the object has been modified")
+
+    api.patch = patch
+    assert not (await register(api, configuration(SERVICE, b"CA", "Ignore"))).written
+    assert conflicts == 1
 
 
 @pytest.mark.parametrize("webhooks", [None, [], [{"name": "somebody.else.s", "clientConfig": {"url": "https://x/"}}]])

@@ -57,7 +57,6 @@ _SERVER: Final = (
     Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "workflows")),
     Rule(("get",), ("tinkerbell.org",), ("workflows",)),
     Rule(("patch",), ("tinkerbell.org",), ("workflows/status",)),
-    Rule(("patch",), ("tinkerbell.org",), ("hardware",)),
 )
 _EDGE: Final = (
     Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "osies", "workflows")),

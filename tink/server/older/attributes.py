@@ -145,6 +145,6 @@ class AttributesKeeper:
         if not self._was_refused:
             log.info(
                 "attributes that agents send are not stored in Hardware: the server's role has no patch on hardware "
-                "(server.agentAttributes of the chart, or deploy/rbac-attributes.yaml)"
+                "(on a cluster: server.agentAttributes of the chart, or deploy/rbac-attributes.yaml)"
             )
         self._was_refused = True
