@@ -341,10 +341,9 @@ class Serving:
         if self.peers is not None:
             self._pool.tell(Edges(*self.peers.known()))
 
-    def _learn(self, mac: str, ip: str) -> None:
-        """DHCP says where a machine is."""
-        self._callers.learn(mac, ip)
-        if self._pool is not None and not self._callers.gives_addresses:
+    def _learn(self, interface: str, mac: str, ip: str, *, relayed: bool) -> None:
+        """DHCP on an interface of ours says where a machine is."""
+        if self._callers.learn(mac, ip, "" if relayed else interface) and self._pool is not None:
             self._pool.learned(mac, ip)
 
     def _take_over(self, sock: socket.socket, received: bytes) -> None:
@@ -383,10 +382,11 @@ class Serving:
             await services.receive_logs(self._syslog_server)
 
     def _syslog_server(self, state: NetworkState, address: str) -> SyslogServer:
-        return SyslogServer(self._logs.take, host=address, interface=state.interface)
+        take = partial(self._logs.take, interface=state.interface)
+        return SyslogServer(take, host=address, interface=state.interface)
 
-    def _mac_at(self, ip: str) -> str | None:
-        machine = self._callers.machine(ip)
+    def _mac_at(self, ip: str, interface: str) -> str | None:
+        machine = self._callers.answering_on(interface).machine(ip)
         return machine.mac if machine is not None else None
 
     # --- the parts ----------------------------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ class Serving:
             self._policy,
             take=self._journey.note,
             quarantine=self._quarantine,
-            learn=self._learn,
+            learn=partial(self._learn, state.interface),
             relay_heard=self._relay_heard,
             fast_path=self._settings.edge.fast_path,
             boot_path=self._boot_paths.of,

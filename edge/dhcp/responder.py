@@ -42,6 +42,10 @@ _FROM_SERVERS: Final = {
 }
 
 
+def _forget(mac: str, ip: str, *, relayed: bool) -> None:
+    """Learn nothing."""
+
+
 class Responder:
     """Answers DHCP for the machines of an inventory, in the mode that the policy has.
 
@@ -59,7 +63,7 @@ class Responder:
         *,
         take: NoteTaker | None = None,
         quarantine: Quarantine | None = None,
-        learn: Learn = lambda _mac, _ip: None,
+        learn: Learn = _forget,
         relay_heard: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
         fast_path: bool = True,
         boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,

@@ -15,7 +15,7 @@ calls. In the mode `proxy` machines are answered that have a Hardware; in `auto-
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from edge.dhcp.boot import BootChoice, identify
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, NO_SOURCE, PXE_PORT, SERVER_PORT, Received, Reply
@@ -32,8 +32,12 @@ from edge.machines import Inventory, Machine
 
 _NO_ANSWER = "ProxyDHCP offer"
 
-Learn = Callable[[str, str], None]
-"""`learn(mac, ip)`: the machine with this MAC says that it has this address (`edge.callers.Callers.learn`)."""
+
+class Learn(Protocol):
+    """Takes note of the address of a machine (`edge.callers.Callers.learn`)."""
+
+    def __call__(self, mac: str, ip: str, *, relayed: bool) -> None:
+        """The machine with this MAC says that it has this address, on our link or through a relay."""
 
 
 class Proxy:
@@ -138,7 +142,7 @@ class Proxy:
         requested = message.options.get(options.REQUESTED_ADDRESS, b"")
         address = options.dotted(message.ciaddr if any(message.ciaddr) or len(requested) != 4 else requested)
         if options.is_host(address):
-            self._learn(mac, address)
+            self._learn(mac, address, relayed=bool(any(message.giaddr)))
 
     def _may_be_answered(self, mac: str, message_type: MessageType, message: Message) -> bool:
         """Whether a machine may be that has no Hardware, or more than one."""

@@ -80,7 +80,7 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
             binaries,
             policy,
             quarantine=quarantine,
-            learn=lambda mac, ip: edge.learnt.append((mac, ip)),
+            learn=lambda mac, ip, *, relayed: edge.learnt.append((mac, ip)),
             relay_heard=relay_heard,
             fast_path=fast_path,
         )
