@@ -32,7 +32,7 @@ from edge.composition.other_edges import peers_of
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
 from edge.composition.workers import Edges, Inbox, Networks, Pool, Sources, WorkerSite, WorkerTftp
-from edge.conflict import IPV6, Changed, Quarantine
+from edge.conflict import IPV6, Changed, Quarantine, Relays
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
 from edge.http import AdminApp, Runner, admin_runner, has_ended, machine_runner
@@ -121,6 +121,7 @@ class Serving:
         self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, workflows.has_pending, workflows.why_none)
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
         self._quarantine6 = Quarantine(time.time, edge.decline_quarantine, declined, IPV6)
+        self._relays = Relays(edge.relays, lambda address: bool(inventory.claimants_of_ip(address)))
         metadata = metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
         self._binaries = boot_binaries(settings)
         self._boot_paths = BootPaths(
@@ -435,6 +436,7 @@ class Serving:
             self._policy,
             take=self._journey.note,
             quarantine=self._quarantine,
+            relays=self._relays,
             learn=partial(self._learn, state.interface),
             relay_heard=self._relay_heard,
             fast_path=self._settings.edge.fast_path,
@@ -457,6 +459,7 @@ class Serving:
             self._policy,
             LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
             self._quarantine6,
+            relays=self._relays,
             take=self._journey.note,
             fast_path=self._settings.edge.fast_path,
             boot_path=self._boot_paths.of,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from edge.conflict import Declined, Quarantine
+from edge.conflict import Declined, Quarantine, Relays
 from edge.dhcp.boot import BootChoice
 from edge.dhcp.datagram import SERVER_PORT, Received, Reply
 from edge.dhcp.fast_path import FastPath
@@ -63,6 +63,7 @@ class Responder:
         *,
         take: NoteTaker | None = None,
         quarantine: Quarantine | None = None,
+        relays: Relays | None = None,
         learn: Learn = _forget,
         relay_heard: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
         fast_path: bool = True,
@@ -71,7 +72,7 @@ class Responder:
         """`clock` gives seconds, of any epoch; it spaces repeated events and log lines. Raises SettingsError.
 
         `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` may be shared with the
-        responders of other networks (default: one of its own). `learn` is told in the proxy modes which address a
+        responders of other networks (default: one of its own), and so may `relays`. `learn` is told in the proxy modes which address a
         machine says it has; `boot_path(machine)` is by which program it boots (None: by the usual one);
         `relay_heard(machine, link, relay)` once of each link that relays speak for, if it is none of ours, with the
         machine that the relay spoke for. Without `fast_path`
@@ -88,6 +89,7 @@ class Responder:
         """Answers what is plain, on port 67; None where everything is answered in full: in the proxy modes, too."""
         self.declined: Declined | None = None
         """What machines declined, for ARP probes to look into; None in the proxy modes, which give no address."""
+        relays = relays if relays is not None else Relays()
         self._replies: Leases | Proxy
         if policy.mode is DhcpMode.RESERVATION:
             quarantine = quarantine if quarantine is not None else Quarantine(clock)
@@ -102,16 +104,32 @@ class Responder:
                 quarantine,
                 declined,
                 destinations,
+                relays,
                 relay_heard,
             )
             if fast_path:
                 self.fast_path = FastPath(
-                    leases.reservations, policy, choice, quarantine, declined.acknowledged, destinations, self._reports
+                    leases.reservations,
+                    policy,
+                    choice,
+                    quarantine,
+                    declined.acknowledged,
+                    destinations,
+                    relays,
+                    self._reports,
                 )
         else:
             unknown = policy.mode is DhcpMode.AUTO_PROXY
             self._replies = Proxy(
-                inventory, settings, choice, self._reports, unregistered, learn, destinations, unknown_clients=unknown
+                inventory,
+                settings,
+                choice,
+                self._reports,
+                unregistered,
+                learn,
+                destinations,
+                relays,
+                unknown_clients=unknown,
             )
 
     def machine_changed(self, mac: str) -> None:
