@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import ICMPv6ND_NS, ICMPv6NDOptSrcLLAddr, IPv6
 from scapy.layers.l2 import ARP, Ether
 
@@ -113,21 +115,22 @@ class TwoNetworks(Namespaces):
 
         return in_namespace(self.namespaces[name], talk)
 
-    def claim(self, *addresses: str) -> None:
-        """The attacker says on its own network that it has these addresses, until the edge's kernel believes it."""
-        mac, edge = MACS[ATTACKER], self.namespaces[IN_EDGE]
-        wire = Wire(self.namespaces[ATTACKER], "eth0")
-        try:
-            for address in addresses:
+    def claim(self, address: str) -> None:
+        """The attacker says on its own network that it has this address, until the edge's kernel believes it."""
+        mac = MACS[ATTACKER]
 
-                def claimed(address: str = address) -> bool:
-                    wire.send(lie(mac, address))
-                    return mac in self.run(IN_EDGE, "ip", "neigh", "show", address, "dev", "rack0").out
+        def claimed() -> bool:
+            wire.send(lie(mac, address))
+            return mac in self.run(IN_EDGE, "ip", "neigh", "show", address, "dev", "rack0").out
 
-                wait_until(claimed, lambda: self.run(IN_EDGE, "ip", "neigh").out)
-        finally:
-            wire.close()
-        assert edge
+        with closing(Wire(self.namespaces[ATTACKER], "eth0")) as wire:
+            wait_until(claimed, lambda: self.run(IN_EDGE, "ip", "neigh").out)
+
+    def journey(self, name: str) -> list[str]:
+        """The messages on a machine's journey."""
+        answer = self.operators(self.directory / "data", f"/api/v1/machines/{MACS[name]}/events")
+        events: list[dict[str, Any]] = json.loads(answer)
+        return [event["message"] for event in events]
 
 
 def lie(mac: str, address: str) -> bytes:
@@ -188,3 +191,27 @@ def test_packets_from_a_machines_address_on_another_network_get_nothing_of_it(si
             prefix = 128 if ":" in address else 32
             ip("-n", site.namespaces[ATTACKER], "address", "del", f"{address}/{prefix}", "dev", "eth0")
     assert site.get(ATTACKER, IPS[ATTACKER], USERDATA) == "user-data of attacker 200"
+
+
+@pytest.mark.parametrize("relay", ["0.0.0.0", "172.31.78.9"], ids=["as the machine", "as its relay"])
+def test_decline_on_another_network_takes_a_machine_nothing_though_its_sender_answers_the_probes(
+    site: TwoNetworks, relay: str
+) -> None:
+    if site.mode != "reservation":
+        pytest.skip("another server gives the addresses")
+    chaddr = bytes.fromhex(MACS[VICTIM].replace(":", ""))
+    words = [("message-type", "decline"), ("server_id", ADDRESS), ("requested_addr", IPS[VICTIM]), "end"]
+    source, target = ("0.0.0.0", "255.255.255.255") if relay == "0.0.0.0" else (IPS[ATTACKER], ADDRESS)
+    packet = IP(src=source, dst=target) / UDP(sport=68, dport=67) / BOOTP(op=1, xid=7, chaddr=chaddr, giaddr=relay)
+    decline = bytes(Ether(src=MACS[ATTACKER], dst="ff:ff:ff:ff:ff:ff") / packet / DHCP(options=words))
+    with closing(Wire(site.namespaces[ATTACKER], "eth0")) as wire:
+
+        def told() -> list[str]:
+            wire.send(decline)
+            wire.send(lie(MACS[ATTACKER], IPS[VICTIM]))
+            return [message for message in site.journey(VICTIM) if "DECLINE" in message]
+
+        (line,) = wait_until(told, lambda: site.process.err)[:1]
+    why = "the link that it came from is not" if relay == "0.0.0.0" else f"it comes from {IPS[ATTACKER]} and not from"
+    assert any(f"is not believed: {why}" in line for line in site.journey(VICTIM)), site.journey(VICTIM)
+    assert not any("already uses" in line for line in site.journey(VICTIM))
