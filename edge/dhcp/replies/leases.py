@@ -215,7 +215,7 @@ class Leases:
         if agent.giaddr:
             is_near = network.has_link(agent.link) and not self._doubt(reservation, agent, received)
         elif received.source in (machine.ip, NO_SOURCE):
-            is_near = True
+            is_near = received.source == machine.ip or network.is_here
         else:
             is_near = network.holds(options.ipv4(received.source))
             by = f", from {received.source}"

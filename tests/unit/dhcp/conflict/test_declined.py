@@ -373,3 +373,14 @@ def test_decline_on_a_link_that_is_not_the_machines_takes_nothing(
     assert edge.look(SQUATTER) == 0
     assert edge.quarantined == []
     assert "is not believed: the link that it came from is not of this machine's network" in edge.messages()[-1]
+
+
+def test_release_on_a_link_that_is_not_the_machines_is_not_told(
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
+) -> None:
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), networks=(IPv4Network("10.99.0.0/24"),))
+    release = wire.altered(captured["plain_discover"], options={53: b"\7"}, ciaddr=ADDRESS)
+    edge.send(release)
+    assert edge.messages() == []
+    edge.send(release, source="10.77.0.58")
+    assert edge.messages() == ["DHCPRELEASE of 10.77.0.58"]
