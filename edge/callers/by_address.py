@@ -110,7 +110,8 @@ class Callers:
         self._by_address = by_address
         self._machines = _Addresses(MAX_MACHINES)
         self._strangers = _Addresses(MAX_STRANGERS)
-        self._interface = ""
+        self.interface = ""
+        """The one that sockets are bound to which answer; empty: they are not bound."""
         self._views: dict[str, Callers] = {}
         self._neighbour_of: Newest[str, dict[str, _Neighbour]] = Newest(_MAX_NEIGHBOURS)
         """By address, and by the interface that the answering socket is bound to."""
@@ -124,7 +125,7 @@ class Callers:
         view = self._views.get(interface)
         if view is None:
             view = self._views[interface] = copy.copy(self)
-            view._interface = interface
+            view.interface = interface
         return view
 
     def machine(self, ip: str, *, connected: bool = False) -> Machine | None:
@@ -136,9 +137,9 @@ class Callers:
         if machine is None:
             return self._at_own_address(ip)
         mac = self._neighbour(ip)
-        if mac == _HIDDEN:
-            return None if connected or self._is_elsewhere(ip) else machine
-        return machine if mac == machine.mac or mac is None or self._has(machine, mac) else None
+        if not mac:
+            return None if (mac == _HIDDEN and connected) or self._is_elsewhere(ip) else machine
+        return machine if mac == machine.mac or self._has(machine, mac) else None
 
     def _at_own_address(self, ip: str) -> Machine | None:
         """With IPv6 a machine has addresses besides: of its link alone, and of a prefix that routers advertise."""
@@ -150,7 +151,7 @@ class Callers:
     def mac(self, ip: str, *, connected: bool = False) -> str | None:
         """The MAC of whoever calls from this address, registered or not; None if it is not known."""
         neighbour = self._neighbour(ip)
-        if neighbour == _HIDDEN and (connected or self._is_elsewhere(ip)):
+        if not neighbour and ((neighbour == _HIDDEN and connected) or self._is_elsewhere(ip)):
             return None
         machine = self._inventory.by_ip(ip)
         if self.gives_addresses:
@@ -225,12 +226,15 @@ class Callers:
         return any(mac == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
 
     def _is_elsewhere(self, ip: str) -> bool:
-        """Whether the address is on another link of ours than the one that this view is for: its machine asks there."""
-        return bool(self._interface) and self._neighbours.link(ip) not in ("", self._interface)
+        """Whether the address is on another link of ours than the one that this view is for: its machine asks there.
+
+        The answer would leave by this link all the same, to a gateway or to whatever host answers ARP for the address.
+        """
+        return bool(self.interface) and self._neighbours.link(ip) not in ("", self.interface)
 
     def _neighbour(self, ip: str) -> str | None:
         """The MAC at this address on a link of ours; _HIDDEN: not known now; None: it is on none."""
-        now, interface = self._clock(), self._interface
+        now, interface = self._clock(), self.interface
         known = self._neighbour_of.get(ip)
         found = known.get(interface) if known is not None else None
         if found is not None and 0 <= now - found[1] < NEIGHBOUR_SECONDS:

@@ -65,7 +65,9 @@ class Relays:
             return f"it comes from {source}, which --relays does not name"
         name = str(ip_address(relay))
         if name != source:
-            return f"it comes from {source} and not from its relay {name}; name {source} in --relays if it is the relay's"
+            return (
+                f"it comes from {source} and not from its relay {name}; name {source} in --relays if it is the relay's"
+            )
         if not is_of_network:
             return f"its relay {name} is not of this machine's network; name it in --relays if it is a relay"
         if self._is_reserved(name):

@@ -71,12 +71,12 @@ class Responder:
     ) -> None:
         """`clock` gives seconds, of any epoch; it spaces repeated events and log lines. Raises SettingsError.
 
-        `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` may be shared with the
-        responders of other networks (default: one of its own), and so may `relays`. `learn` is told in the proxy modes which address a
-        machine says it has; `boot_path(machine)` is by which program it boots (None: by the usual one);
-        `relay_heard(machine, link, relay)` once of each link that relays speak for, if it is none of ours, with the
-        machine that the relay spoke for. Without `fast_path`
-        every packet is answered in full, which changes nothing but the time.
+        `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` and `relays` may be
+        shared with the responders of other networks (default: ones of its own). `learn` is called in the proxy modes
+        with the address that a machine says it has. `boot_path(machine)` is the program by which it boots (None: the
+        usual one). `relay_heard(machine, link, relay)` is called once for each link that relays speak for, if it is
+        none of ours, with the machine that the relay spoke for. Without `fast_path` every packet is answered in full,
+        which changes nothing but the time.
         """
         if policy.mode is DhcpMode.OFF:
             raise SettingsError("DHCP: the mode is off, so there is nothing to answer")

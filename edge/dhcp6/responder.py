@@ -97,9 +97,9 @@ class Responder6:
         """`clock` gives seconds of any epoch; `neighbour` asks the kernel who has a link-local address.
 
         `quarantine`, of IPv6, and `relays` may be shared with the responders of other networks (default: ones of its
-        own). `take` is the cheap way to record a prepared step (default: by `record`). `boot_path` says by which program a machine
-        boots (None: by the usual one). Without `fast_path` every message is answered in full, which changes nothing but
-        the time.
+        own). `take` is the cheap way to record a prepared step (default: by `record`). `boot_path` says by which
+        program a machine boots (None: by the usual one). Without `fast_path` every message is answered in full, which
+        changes nothing but the time.
         """
         self.settings = settings
         self._inventory = inventory

@@ -30,7 +30,7 @@ print(packet.hex(), struct.unpack("=i", ancillary[0][2])[0], source[0])
 """
 
 
-# Solicits 3,000 times as fast as it goes, and then waits for an advertisement to all nodes; prints how many came before.
+# Solicits 3,000 times at once, then waits for an advertisement to all nodes; prints how many came before.
 FLOOD = """
 import socket, struct
 scope = socket.if_nametoindex("eth0")

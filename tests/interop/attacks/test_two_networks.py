@@ -1,7 +1,7 @@
 """A host on one network of the edge that says it has the addresses of a machine on another network of the edge.
 
     edge's namespace: rack0 172.31.77.1, fd77:1::1 --- bridge --- "attacker" 172.31.77.51
-                      rack1 172.31.78.1, fd77:2::1 --- bridge --- "victim" 172.31.78.50, and the addresses it makes itself
+                      rack1 172.31.78.1, fd77:2::1 --- bridge --- "victim" 172.31.78.50, and addresses of its own
 
 `tinkedge up --ipv6` runs once with reservations and once beside another DHCP server. Both machines have a Hardware.
 """
@@ -193,12 +193,28 @@ def test_packets_from_a_machines_address_on_another_network_get_nothing_of_it(si
     assert site.get(ATTACKER, IPS[ATTACKER], USERDATA) == "user-data of attacker 200"
 
 
+def test_gateway_of_the_edge_gets_nothing_of_machines_on_another_network(site: TwoNetworks) -> None:
+    """The edge's default route leads to the attacker's network, as answers do that leave by a socket bound there."""
+    gateways = {IPS[VICTIM]: (IPS[ATTACKER], 32), SLAAC: ("fd77:1::51", 128)}
+    for address, (gateway, prefix) in gateways.items():
+        route = ["default", "via", gateway, "dev", "rack0"]
+        ip("-n", site.namespaces[IN_EDGE], "route", "add", *route)
+        site.add_address(ATTACKER, f"{address}/{prefix}")
+        try:
+            answer = site.tftp(ATTACKER, address, f"{MACS[VICTIM]}/auto.ipxe")
+            assert answer[:2] == b"\0\5", answer
+            assert b"victim" not in answer
+            assert site.tftp(VICTIM, address, f"{MACS[VICTIM]}/auto.ipxe")[:4] == b"\0\3\0\1", address
+        finally:
+            ip("-n", site.namespaces[ATTACKER], "address", "del", f"{address}/{prefix}", "dev", "eth0")
+            ip("-n", site.namespaces[IN_EDGE], "route", "del", *route)
+
+
+@pytest.mark.parametrize("site", ["reservation"], indirect=True)
 @pytest.mark.parametrize("relay", ["0.0.0.0", "172.31.78.9"], ids=["as the machine", "as its relay"])
 def test_decline_on_another_network_takes_a_machine_nothing_though_its_sender_answers_the_probes(
     site: TwoNetworks, relay: str
 ) -> None:
-    if site.mode != "reservation":
-        pytest.skip("another server gives the addresses")
     chaddr = bytes.fromhex(MACS[VICTIM].replace(":", ""))
     words = [("message-type", "decline"), ("server_id", ADDRESS), ("requested_addr", IPS[VICTIM]), "end"]
     source, target = ("0.0.0.0", "255.255.255.255") if relay == "0.0.0.0" else (IPS[ATTACKER], ADDRESS)
@@ -211,7 +227,7 @@ def test_decline_on_another_network_takes_a_machine_nothing_though_its_sender_an
             wire.send(lie(MACS[ATTACKER], IPS[VICTIM]))
             return [message for message in site.journey(VICTIM) if "DECLINE" in message]
 
-        (line,) = wait_until(told, lambda: site.process.err)[:1]
+        wait_until(told, lambda: site.process.err)
     why = "the link that it came from is not" if relay == "0.0.0.0" else f"it comes from {IPS[ATTACKER]} and not from"
     assert any(f"is not believed: {why}" in line for line in site.journey(VICTIM)), site.journey(VICTIM)
     assert not any("already uses" in line for line in site.journey(VICTIM))

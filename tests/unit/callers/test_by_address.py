@@ -359,6 +359,20 @@ def test_datagram_from_an_address_of_another_link_is_nobodys_before_its_sender_i
     assert by_br0.mac("10.0.0.1") is None
 
 
+@pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, *PROXY])
+def test_gateway_on_a_link_has_no_machines_of_another_link_of_ours_behind_it(
+    inventory: Inventory, two_links: Table, clock: Clock, mode: DhcpMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket that is bound to br0 answers them by the gateway there."""
+    monkeypatch.setattr(two_links, "mac", lambda _ip, _interface="": None)
+    monkeypatch.setattr(two_links, "on_link", lambda _ip, _interface="": False)
+    found = Callers(inventory, mode, two_links, clock).answering_on("br0")
+    assert found.machine("10.0.0.1") is None
+    assert found.mac("10.0.0.1") is None
+    two_links.routes.clear()
+    assert name(found, "10.0.0.1") == "a", "behind a router on br0"
+
+
 def test_change_on_any_link_makes_the_views_of_all_links_ask_again(giving: Callers, two_links: Table) -> None:
     by_br1 = giving.answering_on("br1")
     assert name(by_br1, "10.0.0.1") == "a"

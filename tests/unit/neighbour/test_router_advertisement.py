@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from ipaddress import IPv6Network
 
 import pytest
@@ -105,7 +106,7 @@ def test_flood_of_solicitations_is_answered_so_often_and_hides_no_host(sources: 
             single += found is not None
     assert single <= 11 * (UNICAST_ANSWERS if sources == 1 else UNICAST_ANSWERS_IN_ALL)
     assert len(to_all) in (4, 5)
-    assert all(b - a >= MULTICAST_INTERVAL_SECONDS for a, b in zip(to_all, to_all[1:], strict=False))
+    assert all(b - a >= MULTICAST_INTERVAL_SECONDS for a, b in itertools.pairwise(to_all))
     found = solicited.answer("fe80::aaaa", 1010.0)
     assert found is not None or to_all[-1] > 1010.0, "it is answered at its address, or by the next to all"
 

@@ -337,9 +337,7 @@ def test_relays_that_are_named_are_believed_by_where_they_send_from_and_no_other
         assert "it comes from 10.77.0.2, which --relays does not name" in behind.said()
 
 
-def test_relay_with_an_address_elsewhere_has_to_be_named(
-    make_behind: Callable[[str], Behind], wire: Wire
-) -> None:
+def test_relay_with_an_address_elsewhere_has_to_be_named(make_behind: Callable[[str], Behind], wire: Wire) -> None:
     """RFC 3527: its address is not of the machines' network, which its link selection names."""
     for relays in ("", "10.99.0.2"):
         behind = make_behind(relays)

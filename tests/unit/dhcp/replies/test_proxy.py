@@ -95,7 +95,9 @@ def test_only_relays_that_are_named_say_where_a_machine_is(
         proxy.send(claim, source="10.99.0.8", source_port=67)
     assert proxy.learnt == []
     (line,) = proxy.messages()
-    assert line == "that it has 10.99.0.9 is not believed: the packet comes from 10.99.0.8, which --relays does not name"
+    assert (
+        line == "that it has 10.99.0.9 is not believed: the packet comes from 10.99.0.8, which --relays does not name"
+    )
     proxy.send(claim, source="192.0.2.9", source_port=67)
     assert proxy.learnt == [(MAC, "10.99.0.9")]
     proxy.send(wire.altered(claim, giaddr=bytes(4)))
