@@ -72,6 +72,8 @@ UNSEEN: Final = _Unseen()
 
 _HIDDEN: Final = ""
 """On a link of ours, but the kernel does not know the MAC at this moment."""
+_ELSEWHERE: Final = "elsewhere"
+"""On another link of ours than the one that the answer would leave by: its machine asks there."""
 
 
 class _Known(NamedTuple):
@@ -137,9 +139,9 @@ class Callers:
         if machine is None:
             return self._at_own_address(ip)
         mac = self._neighbour(ip)
-        if not mac:
-            return None if (mac == _HIDDEN and connected) or self._is_elsewhere(ip) else machine
-        return machine if mac == machine.mac or self._has(machine, mac) else None
+        if mac == machine.mac or mac is None or (mac == _HIDDEN and not connected) or self._has(machine, mac):
+            return machine
+        return None
 
     def _at_own_address(self, ip: str) -> Machine | None:
         """With IPv6 a machine has addresses besides: of its link alone, and of a prefix that routers advertise."""
@@ -151,7 +153,7 @@ class Callers:
     def mac(self, ip: str, *, connected: bool = False) -> str | None:
         """The MAC of whoever calls from this address, registered or not; None if it is not known."""
         neighbour = self._neighbour(ip)
-        if not neighbour and ((neighbour == _HIDDEN and connected) or self._is_elsewhere(ip)):
+        if neighbour == _ELSEWHERE or (neighbour == _HIDDEN and connected):
             return None
         machine = self._inventory.by_ip(ip)
         if self.gives_addresses:
@@ -215,7 +217,8 @@ class Callers:
 
     def neighbour(self, ip: str) -> str | None:
         """The MAC of whoever is at an address of our links, as the kernel knows it; None: it does not, now."""
-        return self._neighbour(ip) or None
+        found = self._neighbour(ip)
+        return None if found in (_HIDDEN, _ELSEWHERE) else found
 
     def _notify(self) -> None:
         for handler in self._handlers:
@@ -226,26 +229,27 @@ class Callers:
         return any(mac == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
 
     def _is_elsewhere(self, ip: str) -> bool:
-        """Whether the address is on another link of ours than the one that this view is for: its machine asks there.
+        """Whether the address is on another link of ours than the one that this view is for.
 
         The answer would leave by this link all the same, to a gateway or to whatever host answers ARP for the address.
         """
         return bool(self.interface) and self._neighbours.link(ip) not in ("", self.interface)
 
     def _neighbour(self, ip: str) -> str | None:
-        """The MAC at this address on a link of ours; _HIDDEN: not known now; None: it is on none."""
+        """The MAC at this address on a link of ours, _HIDDEN or _ELSEWHERE; None: it is on none."""
         now, interface = self._clock(), self.interface
         known = self._neighbour_of.get(ip)
         found = known.get(interface) if known is not None else None
         if found is not None and 0 <= now - found[1] < NEIGHBOUR_SECONDS:
             return found[0]
-        mac = None
-        if not inside(ip, self._by_address):
-            mac = self._neighbours.mac(ip, interface)
-            if mac is None and self._neighbours.on_link(ip, interface):
-                if known is not None:
-                    known.pop(interface, None)
-                return _HIDDEN  # not for a second: the kernel is about to know it
+        is_asked = not inside(ip, self._by_address)
+        mac = self._neighbours.mac(ip, interface) if is_asked else None
+        if mac is None and self._is_elsewhere(ip):
+            mac = _ELSEWHERE
+        elif mac is None and is_asked and self._neighbours.on_link(ip, interface):
+            if known is not None:
+                known.pop(interface, None)
+            return _HIDDEN  # not for a second: the kernel is about to know it
         self._neighbour_of[ip] = {**(known or {}), interface: (mac, now)}
         return mac
 
