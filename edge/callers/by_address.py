@@ -40,7 +40,7 @@ _MAX_NEIGHBOURS = 4096
 
 
 class Neighbours(Protocol):
-    """Who is on our links, as the kernel knows it: `edge.neighbour.table`.
+    """The hosts on our links, as the kernel knows them: `edge.neighbour.table`.
 
     `interface` is the one that the socket which answers is bound to; empty: it is not bound, so the route decides.
     """
@@ -49,7 +49,7 @@ class Neighbours(Protocol):
         """The MAC of the host on a link of ours that gets what is sent to the address; None: it does not know one."""
 
     def on_link(self, ip: str, interface: str = "") -> bool:
-        """Whether what is sent to the address stays on a link of ours, so that there is a MAC to be known."""
+        """Return whether what is sent to the address stays on a link of ours, so that there is a MAC to be known."""
 
     def link(self, ip: str) -> str:
         """The interface of ours that the route to the address leads to; empty: to none, or to a router."""
@@ -113,16 +113,16 @@ class Callers:
         self._machines = _Addresses(MAX_MACHINES)
         self._strangers = _Addresses(MAX_STRANGERS)
         self.interface = ""
-        """The one that sockets are bound to which answer; empty: they are not bound."""
+        """The interface that the answering sockets are bound to; empty: they are not bound."""
         self._views: dict[str, Callers] = {}
         self._neighbour_of: Newest[str, dict[str, _Neighbour]] = Newest(_MAX_NEIGHBOURS)
         """By address, and by the interface that the answering socket is bound to."""
         self._handlers: list[Callable[[], None]] = []
 
     def answering_on(self, interface: str) -> Callers:
-        """The same, for requests whose answers leave by sockets that are bound to this interface.
+        """Return a view for requests that are answered by sockets which are bound to this interface.
 
-        What is learnt, and what the kernel said, is shared with all other views.
+        All views share what was learnt and what the kernel said.
         """
         view = self._views.get(interface)
         if view is None:
@@ -229,7 +229,7 @@ class Callers:
         return any(mac == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
 
     def _is_elsewhere(self, ip: str) -> bool:
-        """Whether the address is on another link of ours than the one that this view is for.
+        """Return whether the address is on another link of ours than the one that this view is for.
 
         The answer would leave by this link all the same, to a gateway or to whatever host answers ARP for the address.
         """

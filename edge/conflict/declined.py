@@ -93,7 +93,7 @@ class _Probing:
     machine: Machine
     source: str
     doubt: str = ""
-    """Why the machine's relay is not believed; empty: it is, or there is none."""
+    """The reason why the machine's relay is not believed; empty: it is, or there is none."""
     probes_left: int = PROBES
     due: float = 0.0
     own: bool = False

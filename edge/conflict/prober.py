@@ -58,7 +58,7 @@ class Prober(ABC):
         self._rest()
 
     def _is_on_link(self, address: bytes) -> bool:
-        """Whether the address is on the link of this interface: on another one, any host here could answer for it."""
+        """Return whether the address is on the link of this interface. Any host here could answer for another one."""
         try:
             route = route_to(ip_address(address))
             return route.kind is RouteKind.LINK and route.interface == socket.if_nametoindex(self._interface)

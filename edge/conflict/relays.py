@@ -1,4 +1,4 @@
-"""Which relays' word counts, where only the relay says that a message is a machine's own. Pure.
+"""DHCP relays that are believed, where only the relay says that a message is a machine's own. Pure.
 
 A host anywhere can send a message with the address of a relay in it (giaddr; link-address of DHCPv6), and a whole
 exchange proves nothing: no answer of this server holds anything that a client has to send back. So what a relay passes
@@ -10,7 +10,8 @@ on counts in one of two ways:
   to several registered machines. A host elsewhere can't send from such an address unless routers let it forge one.
 
 Relays that send from another address than they name (RFC 3527, and relays that use the address towards this server)
-are to be named in `--relays`. This is about a machine's word against itself: whom leases go to is no question of it.
+are to be named in `--relays`. Leases are given through any relay: this is about messages that take something from a
+machine.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Relays:
         """MACs of machines that got a lease through a relay, at most `SEVERAL`, by the relay's packed address."""
 
     def carried(self, relay: bytes, mac: bytes) -> None:
-        """A registered machine was acknowledged a lease through a relay of its own network."""
+        """Take note that a registered machine was acknowledged a lease through a relay of its own network."""
         machines = self._machines.get(relay)
         if machines is None:
             machines = self._machines[relay] = set()
@@ -49,7 +50,7 @@ class Relays:
             machines.add(mac)
 
     def names(self, source: str) -> bool:
-        """Whether `--relays` names the address."""
+        """Return whether `--relays` names the address."""
         address = ip_address(source)
         return any(address in network for network in self.configured)
 

@@ -58,7 +58,7 @@ class AddressResolution:
 
 
 def _packet_info(sock: socket.socket, interface: str) -> tuple[int, int, bytes]:
-    """What has a datagram leave by this interface (ip(7), RFC 3542 section 6). Raises OSError."""
+    """Return the control message that has a datagram leave by this interface (ip(7), RFC 3542). Raises OSError."""
     index = socket.if_nametoindex(interface)
     if sock.family == socket.AF_INET6:
         return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16xI", index)

@@ -169,7 +169,7 @@ class NeighbourTable:
         return name if name in self._interfaces else ""
 
     def _route(self, address: bytes, interface: str = "") -> Route:
-        """Raises OSError: the interface has gone, or the kernel's answer was lost."""
+        """Ask the kernel. Raises OSError if the interface has gone or the kernel's answer was lost."""
         index = socket.if_nametoindex(interface) if interface else 0
         answer = self._answer_to(route_request(ip_address(address), self._next(), index))
         if answer is None:

@@ -256,7 +256,7 @@ class Leases:
             self._declined.heard(machine, reservation.yiaddr, received.source, relayed=relayed, doubt=doubt)
 
     def _doubt(self, reservation: Reservation, agent: RelayAgent, received: Received) -> str:
-        """Why the relay's word does not count for this machine; empty: it does."""
+        """Return why the relay is not believed for this machine; empty: it is."""
         dhcp = reservation.machine.interface.dhcp
         return self._relays.doubt(
             received.source,
