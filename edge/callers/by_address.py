@@ -12,12 +12,15 @@ anything wins:
    is known to be elsewhere.
 
 In every mode a second address on a machine is not enough to become the one whose address that is: whoever is on a link
-of ours must have the MAC of one of its cards, as the kernel knows it. Behind a router there is nothing to be known but
-the address. TFTP, HTTP and the metadata service all ask here.
+of ours must have the MAC of one of its cards, as the kernel knows it. The kernel is asked about one link alone, the one
+by which the answer to the address leaves: a host on another link of ours can say that it has the address, and does not
+get the answer. Behind a router there is nothing to be known but the address. TFTP, HTTP and the metadata service all
+ask here; TFTP, whose sockets are bound to an interface, asks a view of its own (`answering_on`).
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple, Protocol
@@ -39,29 +42,40 @@ _MAX_NEIGHBOURS = 4096
 
 
 class Neighbours(Protocol):
-    """Who is on our links, as the kernel knows it: `edge.neighbour.table`."""
+    """The hosts on our links, as the kernel knows them: `edge.neighbour.table`.
 
-    def mac(self, ip: str) -> str | None:
-        """The MAC that answers for an address; None: it does not know one."""
+    `interface` is the one that the socket which answers is bound to; empty: it is not bound, so the route decides.
+    """
 
-    def on_link(self, ip: str) -> bool:
-        """Whether whoever is at the address is on a link of ours, so that there is a MAC to be known."""
+    def mac(self, ip: str, interface: str = "") -> str | None:
+        """The MAC of the host on a link of ours that gets what is sent to the address; None: it does not know one."""
+
+    def on_link(self, ip: str, interface: str = "") -> bool:
+        """Return whether what is sent to the address stays on a link of ours, so that there is a MAC to be known."""
+
+    def link(self, ip: str) -> str:
+        """The interface of ours that the route to the address leads to; empty: to none, or to a router."""
 
 
 class _Unseen:
     """Nobody's neighbours can be known."""
 
-    def mac(self, _ip: str) -> str | None:
+    def mac(self, _ip: str, _interface: str = "") -> str | None:
         return None
 
-    def on_link(self, _ip: str) -> bool:
+    def on_link(self, _ip: str, _interface: str = "") -> bool:
         return False
+
+    def link(self, _ip: str) -> str:
+        return ""
 
 
 UNSEEN: Final = _Unseen()
 
 _HIDDEN: Final = ""
 """On a link of ours, but the kernel does not know the MAC at this moment."""
+_ELSEWHERE: Final = "elsewhere"
+"""On another link of ours than the one that the answer would leave by: its machine asks there."""
 
 
 class _Known(NamedTuple):
@@ -100,8 +114,23 @@ class Callers:
         self._by_address = by_address
         self._machines = _Addresses(MAX_MACHINES)
         self._strangers = _Addresses(MAX_STRANGERS)
-        self._neighbour_of: Newest[str, _Neighbour] = Newest(_MAX_NEIGHBOURS)
+        self.interface = ""
+        """The interface that the answering sockets are bound to; empty: they are not bound."""
+        self._views: dict[str, Callers] = {}
+        self._neighbour_of: Newest[str, dict[str, _Neighbour]] = Newest(_MAX_NEIGHBOURS)
+        """By address, and by the interface that the answering socket is bound to."""
         self._handlers: list[Callable[[], None]] = []
+
+    def answering_on(self, interface: str) -> Callers:
+        """Return a view for requests that are answered by sockets which are bound to this interface.
+
+        All views share what was learnt and what the kernel said.
+        """
+        view = self._views.get(interface)
+        if view is None:
+            view = self._views[interface] = copy.copy(self)
+            view.interface = interface
+        return view
 
     def machine(self, ip: str, *, connected: bool = False) -> Machine | None:
         """The machine that calls from this address; None if no Hardware is known to be there."""
@@ -133,7 +162,7 @@ class Callers:
     def mac(self, ip: str, *, connected: bool = False) -> str | None:
         """The MAC of whoever calls from this address, registered or not; None if it is not known."""
         neighbour = self._neighbour(ip)
-        if neighbour == _HIDDEN and connected:
+        if neighbour == _ELSEWHERE or (neighbour == _HIDDEN and connected):
             return None
         machine = self._reserved(ip, neighbour)
         if self.gives_addresses:
@@ -158,13 +187,15 @@ class Callers:
             return None
         return mac or "somebody whose MAC the kernel does not know now"
 
-    def learn(self, mac: str, ip: str) -> None:
+    def learn(self, mac: str, ip: str, interface: str | None = None) -> bool:
         """Take note that the machine with this MAC has this address, as its DHCP conversation says.
 
-        A MAC has one address and an address one MAC; what was said last counts.
+        A MAC has one address and an address one MAC; what was said last counts. `interface` is the one that the
+        machine was heard on, empty: through a relay. Such a machine can't have an address of another link of ours, and
+        the result is False. Without `interface` that was looked at before.
         """
-        if self.gives_addresses:
-            return
+        if self.gives_addresses or (interface is not None and self._neighbours.link(ip) not in ("", interface)):
+            return False
         now = self._clock()
         registered = bool(self._inventory.claimants(mac))
         pool, other = (self._machines, self._strangers) if registered else (self._strangers, self._machines)
@@ -172,6 +203,7 @@ class Callers:
             self._notify()
         other.forget(mac, ip)
         pool.put(mac, ip, now)
+        return True
 
     def learnt(self) -> Iterator[tuple[str, str]]:
         """MAC and address of all of whom that is remembered, those heard last at the end of each kind."""
@@ -192,7 +224,8 @@ class Callers:
 
     def neighbour(self, ip: str) -> str | None:
         """The MAC of whoever is at an address of our links, as the kernel knows it; None: it does not, now."""
-        return self._neighbour(ip) or None
+        found = self._neighbour(ip)
+        return None if found in (_HIDDEN, _ELSEWHERE) else found
 
     def _notify(self) -> None:
         for handler in self._handlers:
@@ -204,19 +237,29 @@ class Callers:
             return True
         return any(mac == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
 
+    def _is_elsewhere(self, ip: str) -> bool:
+        """Return whether the address is on another link of ours than the one that this view is for.
+
+        The answer would leave by this link all the same, to a gateway or to whatever host answers ARP for the address.
+        """
+        return bool(self.interface) and self._neighbours.link(ip) not in ("", self.interface)
+
     def _neighbour(self, ip: str) -> str | None:
-        """The MAC at this address on a link of ours; _HIDDEN: not known now; None: it is on none."""
-        now = self._clock()
+        """The MAC at this address on a link of ours, _HIDDEN or _ELSEWHERE; None: it is on none."""
+        now, interface = self._clock(), self.interface
         known = self._neighbour_of.get(ip)
-        if known is not None and 0 <= now - known[1] < NEIGHBOUR_SECONDS:
-            return known[0]
-        mac = None
-        if not inside(ip, self._by_address):
-            mac = self._neighbours.mac(ip)
-            if mac is None and self._neighbours.on_link(ip):
-                self._neighbour_of.pop(ip, None)
-                return _HIDDEN  # not for a second: the kernel is about to know it
-        self._neighbour_of[ip] = mac, now
+        found = known.get(interface) if known is not None else None
+        if found is not None and 0 <= now - found[1] < NEIGHBOUR_SECONDS:
+            return found[0]
+        is_asked = not inside(ip, self._by_address)
+        mac = self._neighbours.mac(ip, interface) if is_asked else None
+        if mac is None and self._is_elsewhere(ip):
+            mac = _ELSEWHERE
+        elif mac is None and is_asked and self._neighbours.on_link(ip, interface):
+            if known is not None:
+                known.pop(interface, None)
+            return _HIDDEN  # not for a second: the kernel is about to know it
+        self._neighbour_of[ip] = {**(known or {}), interface: (mac, now)}
         return mac
 
 

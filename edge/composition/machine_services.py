@@ -117,10 +117,11 @@ class MachineServices:
         """For one address of ours, with the `sock` that is open there (None: with one of its own). See TftpServer and
         BootFiles for the rest; the inventory is to call the latter's `machine_changed`."""
         edge = self._settings.edge
+        callers = self._callers.answering_on(interface)
         files = BootFiles(
             self._binaries,
             self._inventory,
-            self._callers,
+            callers,
             self._policy,
             address=address,
             scripts=self.scripts,
@@ -128,7 +129,7 @@ class MachineServices:
             default_osie=edge.default_osie,
             extra=edge.tftp_dir,
             pi_firmware=edge.rpi_dir,
-            resolution=AddressResolution(self._callers.is_hidden),
+            resolution=AddressResolution(callers.is_hidden, interface),
             failures=failures,
         )
         server = TftpServer(

@@ -32,7 +32,7 @@ from edge.composition.other_edges import peers_of
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings, Syslog
 from edge.composition.workers import Edges, Inbox, Networks, Pool, Sources, WorkerSite, WorkerTftp
-from edge.conflict import IPV6, Changed, Quarantine
+from edge.conflict import IPV6, Changed, Quarantine, Relays
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
 from edge.http import AdminApp, Runner, admin_runner, has_ended, machine_runner
@@ -121,6 +121,7 @@ class Serving:
         self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, workflows.has_pending, workflows.why_none)
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
         self._quarantine6 = Quarantine(time.time, edge.decline_quarantine, declined, IPV6)
+        self._relays = Relays(edge.relays, lambda address: bool(inventory.claimants_of_ip(address)))
         metadata = metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
         self._binaries = boot_binaries(settings)
         self._boot_paths = BootPaths(
@@ -341,10 +342,9 @@ class Serving:
         if self.peers is not None:
             self._pool.tell(Edges(*self.peers.known()))
 
-    def _learn(self, mac: str, ip: str) -> None:
-        """DHCP says where a machine is."""
-        self._callers.learn(mac, ip)
-        if self._pool is not None and not self._callers.gives_addresses:
+    def _learn(self, interface: str, mac: str, ip: str, *, relayed: bool) -> None:
+        """DHCP on an interface of ours says where a machine is."""
+        if self._callers.learn(mac, ip, "" if relayed else interface) and self._pool is not None:
             self._pool.learned(mac, ip)
 
     def _take_over(self, sock: socket.socket, received: bytes) -> None:
@@ -383,10 +383,11 @@ class Serving:
             await services.receive_logs(self._syslog_server)
 
     def _syslog_server(self, state: NetworkState, address: str) -> SyslogServer:
-        return SyslogServer(self._logs.take, host=address, interface=state.interface)
+        take = partial(self._logs.take, interface=state.interface)
+        return SyslogServer(take, host=address, interface=state.interface)
 
-    def _mac_at(self, ip: str) -> str | None:
-        machine = self._callers.machine(ip)
+    def _mac_at(self, ip: str, interface: str) -> str | None:
+        machine = self._callers.answering_on(interface).machine(ip)
         return machine.mac if machine is not None else None
 
     # --- the parts ----------------------------------------------------------------------------------------------------
@@ -435,7 +436,8 @@ class Serving:
             self._policy,
             take=self._journey.note,
             quarantine=self._quarantine,
-            learn=self._learn,
+            relays=self._relays,
+            learn=partial(self._learn, state.interface),
             relay_heard=self._relay_heard,
             fast_path=self._settings.edge.fast_path,
             boot_path=self._boot_paths.of,
@@ -457,6 +459,7 @@ class Serving:
             self._policy,
             LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
             self._quarantine6,
+            relays=self._relays,
             take=self._journey.note,
             fast_path=self._settings.edge.fast_path,
             boot_path=self._boot_paths.of,

@@ -63,6 +63,8 @@ class EdgeSettings:
     dhcp_mode: DhcpMode = DhcpMode.RESERVATION
     netboot_when: NetbootWhen = NetbootWhen.ALLOWED
     decline_quarantine: float = 600.0
+    relays: Networks = ()
+    """From where relays send (none: those that bring leases to several machines of their own network are believed)."""
     default_osie: tuple[str, str] | None = None
     ipxe_dir: Path = Path("/usr/lib/ipxe")
     shim_dir: Path | None = None

@@ -14,7 +14,7 @@ _GROUPS: Final = {
     "First of all": "interface public-ip data-dir kubeconfig manifests dhcp-mode osie-dir disable log-level config",
     "Network": """
         http-port peer peer-group reports-key upstream-edge downstream-edges legacy-ports
-        known-by-address trusted-proxies ipv6 public-ipv6 router-advertisements ipv6-router decline-quarantine
+        known-by-address trusted-proxies ipv6 public-ipv6 router-advertisements ipv6-router decline-quarantine relays
     """,
     "Netboot": """
         netboot-when default-osie boot-path boot-file ipxe-dir shim-dir tftp-dir rpi-dir tftp-single-port

@@ -6,5 +6,6 @@ from edge.conflict.declined import Acknowledged, Claim, Declined
 from edge.conflict.family import IPV4, IPV6, Family
 from edge.conflict.prober import Prober
 from edge.conflict.quarantine import Changed, Quarantine
+from edge.conflict.relays import Relays
 
-__all__ = ["IPV4", "IPV6", "Acknowledged", "Changed", "Claim", "Declined", "Family", "Prober", "Quarantine"]
+__all__ = ["IPV4", "IPV6", "Acknowledged", "Changed", "Claim", "Declined", "Family", "Prober", "Quarantine", "Relays"]

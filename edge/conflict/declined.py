@@ -1,15 +1,16 @@
-"""What becomes of a DHCPDECLINE or a Decline of DHCPv6: a machine says that another host has its address. Pure; the
-clock is given.
+"""Judges a DHCPDECLINE or a Decline of DHCPv6: a machine says that another host has its address. Pure; the clock is
+given.
 
-Anybody can say so in its name. So nobody's word is taken where ARP (RFC 5227) or neighbour discovery (RFC
-4861) can tell:
+Any host can send one in a machine's name. So the message alone counts for nothing where ARP (RFC 5227) or neighbour
+discovery (RFC 4861) can tell:
 
-    DHCPDECLINE -> on our link: who answers a probe for the address?
-                     another host               -> quarantine
-                     the machine itself, nobody -> nothing; the machine goes on to be served
-                -> through a relay, or on an interface that is no Ethernet, where nobody can probe:
-                     we gave the machine its address a moment ago   -> a short quarantine
-                     otherwise                                      -> nothing
+    DHCPDECLINE -> on our link: which host answers a probe for the address?
+                     another host             -> quarantine
+                     the machine itself, none -> nothing; the machine is served as before
+                -> through a relay, or on an interface that is no Ethernet, where no probe can be sent:
+                     the relay is believed (`edge.conflict.relays`), this server has given the machine its address a
+                     moment ago, and the machine was not silenced so in the last ten minutes -> a short quarantine
+                     otherwise                                                               -> nothing
 
 `edge.conflict.prober` sends the probes and hands in what is heard; without one nobody can probe. It is asked by `wake`
 to call `step`, and `wait` says when again.
@@ -26,6 +27,7 @@ from edge.conflict.family import text
 from edge.conflict.quarantine import Quarantine
 from edge.journey.events import Outcome, Value
 from edge.machines import Inventory, Machine
+from tink.limits.newest import Newest
 from tink.limits.once_per import Tally, times
 from tink.mac import octets
 
@@ -40,6 +42,10 @@ MAX_PROBED: Final = 64
 """Addresses that are probed at a time: some 100 probes a second."""
 UNSEEN_SECONDS: Final = 60.0
 """The longest quarantine where nobody can probe."""
+UNSEEN_AGAIN_SECONDS: Final = 600.0
+"""How long after such a quarantine began the machine has no other one: at most a tenth of the time is lost."""
+MAX_UNSEEN: Final = 4096
+"""Machines of which it is known when such a quarantine began."""
 ACKNOWLEDGED_SECONDS: Final = 60.0
 """So long ago, or up to twice as long, an address was given whose DHCPDECLINE counts where nobody can probe."""
 
@@ -86,6 +92,8 @@ class _Probing:
 
     machine: Machine
     source: str
+    doubt: str = ""
+    """The reason why the machine's relay is not believed; empty: it is, or there is none."""
     probes_left: int = PROBES
     due: float = 0.0
     own: bool = False
@@ -109,11 +117,16 @@ class Declined:
         self._clock = clock
         self._probing: dict[bytes, _Probing] = {}  # by address
         self._full = Tally(60.0, 1)
+        self._unseen_at: Newest[str, float] = Newest(MAX_UNSEEN)
+        """When the last quarantine of a machine without a probe began, by MAC."""
 
-    def heard(self, machine: Machine, address: bytes, source: str, *, relayed: bool) -> None:
-        """The machine's DHCPDECLINE of its address came from `source`, by a way that it can take."""
+    def heard(self, machine: Machine, address: bytes, source: str, *, relayed: bool, doubt: str = "") -> None:
+        """Look into the machine's DHCPDECLINE of its address, which came from `source` by a way that it can take.
+
+        `doubt` says why the relay that passed it on is not believed (`Relays.doubt`); empty: it is, or there is none.
+        """
         if self.wake is None or (relayed and not self.is_on_link(address)):
-            self._unseen(machine, source)
+            self._unseen(machine, source, doubt)
         elif address in self._probing:
             return
         elif len(self._probing) >= MAX_PROBED:
@@ -124,7 +137,7 @@ class Declined:
                     self.family.message, MAX_PROBED, text(address), machine.mac, times(held_back),
                 )  # fmt: skip
         else:
-            self._probing[address] = _Probing(machine, source, due=self._clock())
+            self._probing[address] = _Probing(machine, source, doubt, due=self._clock())
             self.wake()
 
     def disbelieved(self, machine: Machine, source: str, why: str) -> None:
@@ -180,7 +193,7 @@ class Declined:
         """The probe could not be sent."""
         probing = self._probing.pop(address, None)
         if probing is not None:
-            self._unseen(probing.machine, probing.source)
+            self._unseen(probing.machine, probing.source, probing.doubt)
 
     # --- verdicts ---------------------------------------------------------------------------------------------------
 
@@ -201,10 +214,16 @@ class Declined:
         line = f"{self.family.message} of {ip}, but {who} {self.family.protocol} there: it is offered as before"
         self._reports.tallied(machine.mac, line, line, address=ip)
 
-    def _unseen(self, machine: Machine, source: str) -> None:
-        if octets(machine.mac) not in self.acknowledged:
-            self.disbelieved(machine, source, "this server has given the machine no address in the last minute")
+    def _unseen(self, machine: Machine, source: str, doubt: str) -> None:
+        now = self._clock()
+        if not doubt and octets(machine.mac) not in self.acknowledged:
+            doubt = "this server has given the machine no address in the last minute"
+        if not doubt and 0 <= now - self._unseen_at.get(machine.mac, float("-inf")) < UNSEEN_AGAIN_SECONDS:
+            doubt = f"one counts in {UNSEEN_AGAIN_SECONDS / 60:.0f} minutes where nobody can look"
+        if doubt:
+            self.disbelieved(machine, source, doubt)
             return
+        self._unseen_at[machine.mac] = now
         ip, protocol = self.family.address(machine), self.family.protocol
         what = f"another host already uses {ip}, says a packet from {source}, where nobody can look by {protocol}"
         self._conflict(machine, what, UNSEEN_SECONDS)

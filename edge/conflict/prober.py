@@ -49,13 +49,21 @@ class Prober(ABC):
         except OSError as error:
             log.warning("%s: nobody can look who has a declined address: %s", self._what, error.strerror)
             return
-        self._declined.is_on_link = _is_on_link
+        self._declined.is_on_link = self._is_on_link
         self._declined.wake = self._soon
 
     def stop(self) -> None:
         """Look no more."""
         self._declined.wake = None
         self._rest()
+
+    def _is_on_link(self, address: bytes) -> bool:
+        """Return whether the address is on the link of this interface. Any host here could answer for another one."""
+        try:
+            route = route_to(ip_address(address))
+            return route.kind is RouteKind.LINK and route.interface == socket.if_nametoindex(self._interface)
+        except OSError:
+            return False
 
     def _soon(self) -> None:
         self._at(self._loop.time())
@@ -100,10 +108,3 @@ class Prober(ABC):
         if self._listener is not None:
             self._listener.stop()
             self._listener = None
-
-
-def _is_on_link(address: bytes) -> bool:
-    try:
-        return route_to(ip_address(address)).kind is RouteKind.LINK
-    except OSError:
-        return False

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from edge.conflict import Declined, Quarantine
+from edge.conflict import Declined, Quarantine, Relays
 from edge.dhcp.boot import BootChoice
 from edge.dhcp.datagram import SERVER_PORT, Received, Reply
 from edge.dhcp.fast_path import FastPath
@@ -42,6 +42,10 @@ _FROM_SERVERS: Final = {
 }
 
 
+def _forget(mac: str, ip: str, *, relayed: bool) -> None:
+    """Learn nothing."""
+
+
 class Responder:
     """Answers DHCP for the machines of an inventory, in the mode that the policy has.
 
@@ -59,19 +63,20 @@ class Responder:
         *,
         take: NoteTaker | None = None,
         quarantine: Quarantine | None = None,
-        learn: Learn = lambda _mac, _ip: None,
+        relays: Relays | None = None,
+        learn: Learn = _forget,
         relay_heard: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
         fast_path: bool = True,
         boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
         """`clock` gives seconds, of any epoch; it spaces repeated events and log lines. Raises SettingsError.
 
-        `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` may be shared with the
-        responders of other networks (default: one of its own). `learn` is told in the proxy modes which address a
-        machine says it has; `boot_path(machine)` is by which program it boots (None: by the usual one);
-        `relay_heard(machine, link, relay)` once of each link that relays speak for, if it is none of ours, with the
-        machine that the relay spoke for. Without `fast_path`
-        every packet is answered in full, which changes nothing but the time.
+        `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` and `relays` may be
+        shared with the responders of other networks (default: ones of its own). `learn` is called in the proxy modes
+        with the address that a machine says it has. `boot_path(machine)` is the program by which it boots (None: the
+        usual one). `relay_heard(machine, link, relay)` is called once for each link that relays speak for, if it is
+        none of ours, with the machine that the relay spoke for. Without `fast_path` every packet is answered in full,
+        which changes nothing but the time.
         """
         if policy.mode is DhcpMode.OFF:
             raise SettingsError("DHCP: the mode is off, so there is nothing to answer")
@@ -84,6 +89,7 @@ class Responder:
         """Answers what is plain, on port 67; None where everything is answered in full: in the proxy modes, too."""
         self.declined: Declined | None = None
         """What machines declined, for ARP probes to look into; None in the proxy modes, which give no address."""
+        relays = relays if relays is not None else Relays()
         self._replies: Leases | Proxy
         if policy.mode is DhcpMode.RESERVATION:
             quarantine = quarantine if quarantine is not None else Quarantine(clock)
@@ -98,16 +104,32 @@ class Responder:
                 quarantine,
                 declined,
                 destinations,
+                relays,
                 relay_heard,
             )
             if fast_path:
                 self.fast_path = FastPath(
-                    leases.reservations, policy, choice, quarantine, declined.acknowledged, destinations, self._reports
+                    leases.reservations,
+                    policy,
+                    choice,
+                    quarantine,
+                    declined.acknowledged,
+                    destinations,
+                    relays,
+                    self._reports,
                 )
         else:
             unknown = policy.mode is DhcpMode.AUTO_PROXY
             self._replies = Proxy(
-                inventory, settings, choice, self._reports, unregistered, learn, destinations, unknown_clients=unknown
+                inventory,
+                settings,
+                choice,
+                self._reports,
+                unregistered,
+                learn,
+                destinations,
+                relays,
+                unknown_clients=unknown,
             )
 
     def machine_changed(self, mac: str) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
 from typing import Final
 
-from edge.conflict import IPV6, Declined, Quarantine
+from edge.conflict import IPV6, Declined, Quarantine, Relays
 from edge.dhcp6 import wire
 from edge.dhcp6.boot import NOTHING, BootChoice6, Client6, identify
 from edge.dhcp6.datagram import CLIENT_PORT, SERVER_PORT, Received6, Reply6, text_of
@@ -89,16 +89,17 @@ class Responder6:
         neighbour: Neighbour6 = lambda _: None,
         quarantine: Quarantine | None = None,
         *,
+        relays: Relays | None = None,
         take: NoteTaker | None = None,
         fast_path: bool = True,
         boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
         """`clock` gives seconds of any epoch; `neighbour` asks the kernel who has a link-local address.
 
-        `quarantine`, of IPv6, may be shared with the responders of other networks (default: one of its own). `take` is
-        the cheap way to record a prepared step (default: by `record`). `boot_path` says by which program a machine
-        boots (None: by the usual one). Without `fast_path` every message is answered in full, which changes nothing but
-        the time.
+        `quarantine`, of IPv6, and `relays` may be shared with the responders of other networks (default: ones of its
+        own). `take` is the cheap way to record a prepared step (default: by `record`). `boot_path` says by which
+        program a machine boots (None: by the usual one). Without `fast_path` every message is answered in full, which
+        changes nothing but the time.
         """
         self.settings = settings
         self._inventory = inventory
@@ -111,6 +112,7 @@ class Responder6:
         self._reservations: Newest[bytes, Reservation6] = Newest(MAX_KEPT)
         self._answers = Allowance(ANSWERS, ANSWERS_IN_ALL)
         self._quarantine = quarantine if quarantine is not None else Quarantine(clock, family=IPV6)
+        self._relays = relays if relays is not None else Relays()
         self.declined: Final = Declined(inventory, self._quarantine, self._reports, clock)
         """What machines declined, to be looked into by neighbour discovery."""
         self.fast_path: FastPath6 | None = None
@@ -127,6 +129,7 @@ class Responder6:
                 clock,
                 self._server_id,
                 settings.networks,
+                self._relays,
             )
 
     def machine_changed(self, mac: str) -> None:
@@ -227,7 +230,7 @@ class Responder6:
             case MessageType6.INFORMATION_REQUEST:
                 return self._informed(message, reservation, client)
             case _:
-                return self._leased(message, reservation, client, relays)
+                return self._leased(message, reservation, client, relays, received)
 
     def _compile(self, machine: Machine) -> Reservation6:
         sole = machine.ipv6 is None or self._inventory.by_ip(machine.ipv6) is machine
@@ -238,7 +241,12 @@ class Responder6:
     # --- by the message's type ------------------------------------------------------------------------------------
 
     def _leased(
-        self, message: Message6, reservation: Reservation6, client: Client6, relays: tuple[Relay, ...]
+        self,
+        message: Message6,
+        reservation: Reservation6,
+        client: Client6,
+        relays: tuple[Relay, ...],
+        received: Received6,
     ) -> bytes | None:
         """Sections 18.3.1, 18.3.2, 18.3.4 and 18.3.5: the address, for each identity association."""
         asks = bool(message.get(Option.IA_NA))
@@ -262,7 +270,10 @@ class Responder6:
         boot = self._choice.choose(reservation.machine, client)
         body += reservation.network.told(message.requested) + boot.options
         if asks and not renews and kind is MessageType6.REPLY:
-            self.declined.acknowledged.lately.add(octets(reservation.machine.mac))
+            mac = octets(reservation.machine.mac)
+            self.declined.acknowledged.lately.add(mac)
+            if relays and received.source in reservation.network.subnet:
+                self._relays.carried(received.source.packed, mac)
         self._reports.sent(reservation.machine.mac, kind, client, NOTHING if renews else boot, lease=asks)
         return self._reply(message, body, kind)
 
@@ -311,7 +322,11 @@ class Responder6:
                 why = f"{where} is not of this machine's network"
                 self.declined.disbelieved(machine, str(received.source), why)
             else:
-                self.declined.heard(machine, ip.packed, str(received.source), relayed=bool(relays))
+                source, doubt = str(received.source), ""
+                if relays:  # it sends from its own address, to which the answer goes
+                    is_of_network = received.source in reservation.network.subnet
+                    doubt = self._relays.doubt(source, received.source.packed, is_of_network=is_of_network)
+                self.declined.heard(machine, ip.packed, source, relayed=bool(relays), doubt=doubt)
         if message.get(Option.SERVERID) != self.settings.duid:
             return None
         return self._reply(message, wire.status(Status.SUCCESS))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -23,14 +24,19 @@ QUESTIONS_A_SECOND: Final = 100
 """Of hosts with a link-local address, for anybody can write any in a packet's source."""
 _LOOK_SECONDS: Final = 0.01
 _DISCARD_PORT: Final = 9  # RFC 863
+_IP_PKTINFO: Final = getattr(socket, "IP_PKTINFO", 8)  # linux/in.h; in the socket module since Python 3.12
 
 
 class AddressResolution:
     """Asks hosts of our links who they are."""
 
-    def __init__(self, is_hidden: Callable[[str], bool]) -> None:
-        """`is_hidden(ip)`: whether the host at `ip` (dotted) is on a link of ours and not known yet."""
+    def __init__(self, is_hidden: Callable[[str], bool], interface: str = "") -> None:
+        """`is_hidden(ip)`: whether the host at `ip` (dotted) is on a link of ours and not known yet.
+
+        The link is that of `interface`; empty: the one that the route to the address leads to.
+        """
         self.is_due = is_hidden
+        self._interface = interface
 
     async def resolve(self, ip: str) -> bool:
         """Whether the host at `ip`, a link-local one with its link as its zone, is known now."""
@@ -39,7 +45,8 @@ class AddressResolution:
             sock.setblocking(False)
             try:
                 scope = (0, socket.if_nametoindex(zone)) if zone else ()
-                sock.sendto(b"", (bare, _DISCARD_PORT, *scope))
+                by = [_packet_info(sock, self._interface)] if self._interface and not zone else []
+                sock.sendmsg([b""], by, 0, (bare, _DISCARD_PORT, *scope))
             except OSError as error:
                 log.debug("%s can't be asked who it is: %s", ip, error.strerror)
                 return False
@@ -48,6 +55,14 @@ class AddressResolution:
                 return True
             await asyncio.sleep(_LOOK_SECONDS)
         return False
+
+
+def _packet_info(sock: socket.socket, interface: str) -> tuple[int, int, bytes]:
+    """Return the control message that has a datagram leave by this interface (ip(7), RFC 3542). Raises OSError."""
+    index = socket.if_nametoindex(interface)
+    if sock.family == socket.AF_INET6:
+        return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16xI", index)
+    return socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I8x", index)
 
 
 class LinkLocalResolution:

@@ -25,7 +25,14 @@ _RTA_DST: Final = 1
 _RTA_OIF: Final = 4
 _RTA_GATEWAY: Final = 5
 _RTA_VIA: Final = 18
-_NO_ROUTE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EAFNOSUPPORT)
+_NO_ROUTE: Final = (
+    errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+    errno.EACCES,
+    errno.EINVAL,
+    errno.EAFNOSUPPORT,
+    errno.EOPNOTSUPP,
+)
 """No route; a route that says so (unreachable, prohibit, blackhole); no IPv6: nothing can be sent there."""
 
 _ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths of destination and source, tos, table, ..., type, flags
@@ -68,10 +75,16 @@ def is_own(address: IPv4Address | IPv6Address) -> bool:
     return route_to(address).kind in (RouteKind.OWN, RouteKind.EVERYBODY)
 
 
-def route_request(address: IPv4Address | IPv6Address, sequence: int) -> bytes:
-    """The question."""
+def route_request(address: IPv4Address | IPv6Address, sequence: int, interface: int = 0) -> bytes:
+    """The question. `interface` is the number of the one that the sender is bound to; 0: the sender is not bound.
+
+    For a bound sender Linux takes an IPv4 address without a route by that interface for one of its link
+    (ip_route_output_key_hash_rcu), and an IPv6 address without one for unreachable (RT6_LOOKUP_F_IFACE).
+    """
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     body = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + attribute(_RTA_DST, address.packed)
+    if interface:
+        body += attribute(_RTA_OIF, interface.to_bytes(4, sys.byteorder))
     return question(_RTM_GETROUTE, body, sequence)
 
 

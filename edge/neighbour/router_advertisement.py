@@ -11,6 +11,10 @@ router. No host makes itself an address of such a prefix (A is not set).
 Where this host is the router (`--ipv6-router`), the same says so for half an hour, now and then without being asked
 (section 6.2.4), and takes it back at the end (section 6.2.5).
 
+A host is answered at its own address, so that it need not wait. Solicitations beyond a bound are answered together, by
+one advertisement to all nodes within three seconds, as section 6.2.6 has it: a flood of them costs no more than that,
+and the host that the flood hides is answered all the same.
+
 Off unless asked for: a network with an IPv6 router of its own, that says M, has no need of it.
 """
 
@@ -28,6 +32,7 @@ from ipaddress import IPv6Network
 from typing import Final
 
 from edge.listener import Listener, advice
+from tink.limits.allowance import Allowance
 from tink.net.link_local import is_link_local
 
 log = logging.getLogger(__name__)
@@ -38,7 +43,9 @@ HOP_LIMIT: Final = 255  # RFC 4861 section 6.1: a packet with less has passed a 
 ALL_NODES: Final = "ff02::1"
 
 _ICMP6_FILTER = 1  # linux/icmpv6.h; a bitmap of 256 types, a set bit blocks
-_MULTICAST_INTERVAL_SECONDS = 3.0  # RFC 4861 section 10, MIN_DELAY_BETWEEN_RAS
+MULTICAST_INTERVAL_SECONDS: Final = 3.0  # RFC 4861 section 10, MIN_DELAY_BETWEEN_RAS
+UNICAST_ANSWERS, UNICAST_ANSWERS_IN_ALL = 2, 100
+"""A second, to one host and to all; a client solicits every few seconds."""
 _UNASKED_SECONDS: Final = (200.0, 600.0)  # section 6.2.1: MinRtrAdvInterval and MaxRtrAdvInterval
 ROUTER_LIFETIME_SECONDS: Final = 1800  # section 6.2.1: three times the latter
 _PREFIX_SECONDS: Final = 86400
@@ -93,6 +100,32 @@ def router_advertisement(says: Advertised = Advertised()) -> bytes:
     return head + b"".join(options)
 
 
+class Solicited:
+    """Decides where a solicitation is answered, and when. Pure."""
+
+    def __init__(self) -> None:
+        self._unicast = Allowance(UNICAST_ANSWERS, UNICAST_ANSWERS_IN_ALL)
+        self._to_all_at = float("-inf")
+
+    def answer(self, source: str, now: float) -> tuple[str, float] | None:
+        """Return the address that the answer goes to and the seconds until then; None: one to all nodes is due already.
+
+        A host without a link-local address is answered by one to all nodes: the kernel would answer it from an address
+        that is not link-local, which RFC 4861 section 6.1.2 forbids.
+        """
+        if is_link_local(source) and self._unicast.take(source, now):
+            return source, 0.0
+        if now < self._to_all_at:
+            return None
+        wait = max(self._to_all_at + MULTICAST_INTERVAL_SECONDS - now, 0.0)
+        self._to_all_at = now + wait
+        return ALL_NODES, wait
+
+    def told_all(self, now: float) -> None:
+        """Take note that an advertisement went to all nodes without being asked for."""
+        self._to_all_at = now
+
+
 class RouterAdvertiser:
     """Answers router solicitations on one interface."""
 
@@ -102,7 +135,8 @@ class RouterAdvertiser:
         self._timer: asyncio.TimerHandle | None = None
         self._listener: Listener[tuple[bytes, int, str]] | None = None
         self._scope = 0
-        self._multicast_at = float("-inf")
+        self._solicited = Solicited()
+        self._soon: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Open the socket and serve. Raises RouterAdvertiserError."""
@@ -124,9 +158,10 @@ class RouterAdvertiser:
 
     async def stop(self) -> None:
         """Close the socket. Where this host was the router, it is none any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._soon):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._soon = None
         if self._listener is not None:
             if self._says.lifetime:
                 self._send(self._listener.socket, ALL_NODES, Advertised())
@@ -172,21 +207,21 @@ class RouterAdvertiser:
             self._answer(sock, source)
 
     def _answer(self, sock: socket.socket, source: str) -> None:
-        address = source.partition("%")[0]
-        if not is_link_local(address):
-            # From a host without an address, or with one that would make the kernel answer from an address that is
-            # not link-local, which RFC 4861 section 6.1.2 forbids: to all nodes then, at most every three seconds.
-            now = asyncio.get_running_loop().time()
-            if now - self._multicast_at < _MULTICAST_INTERVAL_SECONDS:
-                return
-            self._multicast_at = now
-            address = ALL_NODES
-        self._send(sock, address, self._says)
+        loop = asyncio.get_running_loop()
+        answer = self._solicited.answer(source.partition("%")[0], loop.time())
+        if answer is None:
+            return
+        address, wait = answer
+        if wait > 0:
+            self._soon = loop.call_later(wait, self._send, sock, address, self._says)
+        else:
+            self._send(sock, address, self._says)
 
     def _tell_all(self) -> None:
         """What hosts have learnt ends some time: say it again before."""
         if self._listener is not None:
             self._send(self._listener.socket, ALL_NODES, self._says)
+            self._solicited.told_all(asyncio.get_running_loop().time())
             later = random.uniform(*_UNASKED_SECONDS)  # noqa: S311 - so that routers do not speak all at once
             self._timer = asyncio.get_running_loop().call_later(later, self._tell_all)
 

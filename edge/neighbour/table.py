@@ -1,9 +1,18 @@
 """The kernel's neighbour table: which hardware address answers for an IP address on one of our links.
 
-Whoever talks to this host on a link has an entry there, made of its ARP packets or, with IPv6, of neighbour discovery
-(RFC 4861). One entry is asked for over rtnetlink
-(RTM_GETNEIGH with a destination, Linux 5.0 and later), which takes some microseconds however large the table is. Where
-there is none, the route (RTM_GETROUTE) tells whether there could be one.
+A host that talks to this host on a link has an entry there, made of its ARP packets or, with IPv6, of neighbour
+discovery (RFC 4861). The kernel makes such an entry on whatever link the packet came from, and does not ask whether the
+address belongs there: a host on one link can have entries for the addresses of all others. So an entry counts only on
+the link by which our answer to the address leaves, which the route tells (RTM_GETROUTE): the host that the entry names
+gets that answer, and no other host does.
+
+    an unbound socket (TCP)                 the route to the address
+    a socket bound to an interface (TFTP)   the route by that interface, as the kernel looks it up for that socket
+
+Both questions are asked over rtnetlink (RTM_GETNEIGH with a destination needs Linux 5.0), which takes some
+microseconds however large the tables are. Of several routes it is the one that the kernel prefers; of a multipath route
+the one next hop that it picks for that address. Rules that look at the source address, a mark or the kind of packet are
+not followed.
 """
 
 from __future__ import annotations
@@ -29,7 +38,7 @@ from edge.neighbour.netlink import (
     open_socket,
     question,
 )
-from edge.neighbour.route import RouteKind, parse_route, route_request
+from edge.neighbour.route import Route, RouteKind, parse_route, route_request
 from tink.net.link_local import is_link_local_packed
 
 # linux/rtnetlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
@@ -84,8 +93,11 @@ class NeighbourTable:
         """Ask no more."""
         self._socket.close()
 
-    def mac(self, ip: str) -> str | None:
-        """The hardware address (lower case, colons) of `ip` on one of the interfaces; None if it has none.
+    def mac(self, ip: str, interface: str = "") -> str | None:
+        """Return the hardware address (lower case, colons) of the host that gets what is sent to `ip`.
+
+        `interface` is the one that the sending socket is bound to; empty: the socket is not bound. Return None if the
+        host is not on a link of ours, or the kernel does not know its hardware address.
 
         A link-local address is looked up on the interface of its zone, `fe80::1%eth1`, and without one only where there
         is no choice: on another link it is another host's.
@@ -94,17 +106,28 @@ class NeighbourTable:
         address = _packed(bare)
         if address is None:
             return None
-        interfaces = self._interfaces
-        if is_link_local_packed(address) and (zone or len(interfaces) > 1):
-            interfaces = (zone,) if zone in interfaces else ()
-        for name in interfaces:
-            index = self._indexes.get(name)
-            found = self._ask(index, address) if index is not None else None
-            if found is None and self._look_up(name) != index:
-                found = self._ask(self._indexes[name], address) if name in self._indexes else None
-            if found is not None:
-                return found
+        if is_link_local_packed(address):
+            return self._mac_on(self._link_of_zone(zone or interface), address)
+        try:
+            route = self._route(address, interface)
+            if route.kind is RouteKind.LINK and socket.if_indextoname(route.interface) in self._interfaces:
+                return self._ask(route.interface, address)
+        except OSError:
+            pass  # the interface has gone at this moment, or the answer was lost
         return None
+
+    def _link_of_zone(self, zone: str) -> str:
+        """The interface that a link-local address is on; empty: unknown, or none of ours."""
+        if not zone and len(self._interfaces) == 1:
+            return self._interfaces[0]
+        return zone if zone in self._interfaces else ""
+
+    def _mac_on(self, name: str, address: bytes) -> str | None:
+        index = self._indexes.get(name)
+        found = self._ask(index, address) if index is not None else None
+        if found is None and name and self._look_up(name) != index:
+            found = self._ask(self._indexes[name], address) if name in self._indexes else None
+        return found
 
     def _look_up(self, name: str) -> int | None:
         """The number of an interface; None: it is gone, and may come back, with another one."""
@@ -115,21 +138,43 @@ class NeighbourTable:
             return None
         return index
 
-    def on_link(self, ip: str) -> bool:
+    def on_link(self, ip: str, interface: str = "") -> bool:
         """Whether what is sent to `ip` goes, by no router, to one of the interfaces, where ARP or neighbour discovery
-        finds its owner."""
+        finds its owner. True where the kernel does not say at this moment, so that no address is believed meanwhile.
+
+        `interface` is as for `mac`.
+        """
         address = _packed(ip.partition("%")[0])
-        if address is not None and is_link_local_packed(address):
-            return True  # of which link, no route tells
-        answer = self._answer_to(route_request(ip_address(address), self._next())) if address is not None else None
-        if answer is None:
+        if address is None:
             return False
+        if is_link_local_packed(address):
+            return True  # of which link, no route tells
         try:
-            route = parse_route(answer)
+            route = self._route(address, interface)
+            if route.kind is not RouteKind.LINK:
+                return False
             name = socket.if_indextoname(route.interface)
-            return route.kind is RouteKind.LINK and name in self._interfaces and self._has_arp(name)
+            return name in self._interfaces and self._has_arp(name)
         except OSError:
-            return False  # it has gone at this moment
+            return True
+
+    def link(self, ip: str) -> str:
+        """The interface of ours on whose link the address is (not a link-local one); empty: it is on none."""
+        address = _packed(ip)
+        try:
+            route = self._route(address) if address is not None else Route(RouteKind.NONE)
+            name = socket.if_indextoname(route.interface) if route.kind is RouteKind.LINK else ""
+        except OSError:
+            return ""
+        return name if name in self._interfaces else ""
+
+    def _route(self, address: bytes, interface: str = "") -> Route:
+        """Ask the kernel. Raises OSError if the interface has gone or the kernel's answer was lost."""
+        index = socket.if_nametoindex(interface) if interface else 0
+        answer = self._answer_to(route_request(ip_address(address), self._next(), index))
+        if answer is None:
+            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+        return parse_route(answer)
 
     def _has_arp(self, name: str) -> bool:
         """Whether it is an Ethernet, and not a tunnel, say. Raises OSError."""

@@ -55,14 +55,14 @@ class MachineLogs:
 
     def __init__(
         self,
-        mac_at: Callable[[str], str | None],
+        mac_at: Callable[[str, str], str | None],
         record: Recorder,
         files: LogFiles,
         clock: Callable[[], float],
         now: Callable[[], float],
     ) -> None:
-        """`mac_at(ip)` is the MAC of the registered machine at an address; `clock` gives monotonic seconds, `now` those
-        since the epoch."""
+        """`mac_at(ip, interface)` is the MAC of the registered machine at an address that sends by this interface of
+        ours (empty: any); `clock` gives monotonic seconds, `now` those since the epoch."""
         self._mac_at = mac_at
         self._record = record
         self._files = files
@@ -77,9 +77,9 @@ class MachineLogs:
         self.dropped = 0
         self.of_strangers = 0
 
-    def take(self, datagram: bytes, ip: str) -> None:
-        """A datagram has come from this address."""
-        mac, now = self._mac_at(ip), self._clock()
+    def take(self, datagram: bytes, ip: str, interface: str = "") -> None:
+        """Keep the lines of a datagram that came from this address on this interface."""
+        mac, now = self._mac_at(ip, interface), self._clock()
         if mac is None:
             self.of_strangers += 1
             if self._said.due("stranger", now):

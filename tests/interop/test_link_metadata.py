@@ -82,6 +82,27 @@ def test_owner_s_address_on_another_link_is_not_the_owner(rack: MetadataRack) ->
         assert "secret" not in get(rack, THIEF.name, path, *forged)
 
 
+def test_gateway_of_the_edge_with_the_owners_global_address_is_not_the_owner(rack: MetadataRack) -> None:
+    """Answers to fe80::a9fe:a9fe leave by the link that was asked on, wherever the route to the asker leads."""
+    edge, thief, owner, address = *(rack.namespaces[name] for name in (IN_EDGE, THIEF.name, OWNER.name)), "fd77:1::51"
+    ip("-n", edge, "address", "add", "fd77:1::1/64", "dev", "rack0", "nodad")
+    ip("-n", thief, "address", "add", "fe80::99/64", "dev", "eth0", "nodad")
+    ip("-n", edge, "route", "add", "default", "via", "fe80::99", "dev", "rack1")
+    for namespace, prefix in ((owner, 64), (thief, 128)):
+        ip("-n", namespace, "address", "add", f"{address}/{prefix}", "dev", "eth0", "nodad")
+    try:
+        rack.run(OWNER.name, "curl", "-sg", "--max-time", "5", "--interface", address, "http://[fd77:1::1]/")
+        assert OWNER.mac in rack.run(IN_EDGE, "ip", "neigh", "show", address, "dev", "rack0").out
+        assert get(rack, THIEF.name, "/latest/user-data", "--interface", address) == ""
+        assert get(rack, THIEF.name, "/latest/meta-data/instance-id") == "thief"
+    finally:
+        ip("-n", edge, "route", "del", "default", "via", "fe80::99", "dev", "rack1")
+        for namespace, prefix in ((owner, 64), (thief, 128)):
+            ip("-n", namespace, "address", "del", f"{address}/{prefix}", "dev", "eth0")
+        ip("-n", thief, "address", "del", "fe80::99/64", "dev", "eth0")
+        ip("-n", edge, "address", "del", "fd77:1::1/64", "dev", "rack0")
+
+
 @pytest.mark.parametrize("path", ["/auto.ipxe", "/v2/", "/osie/lab/kernel", "/healthz", "/peers/hello"])
 def test_nothing_but_metadata_is_there(rack: MetadataRack, path: str) -> None:
     assert get(rack, OWNER.name, path) == "here is metadata alone (--link-metadata)\n"

@@ -24,11 +24,11 @@ def neigh(network: Network, *words: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def ask(network: Network, *interfaces: str, ip: str = IP) -> str | None:
+def ask(network: Network, *interfaces: str, ip: str = IP, bound: str = "") -> str | None:
     def inside() -> str | None:
         table = NeighbourTable(interfaces)
         try:
-            return table.mac(ip)
+            return table.mac(ip, bound)
         finally:
             table.close()
 
@@ -113,6 +113,68 @@ def test_on_link_is_what_goes_to_one_of_the_interfaces_by_no_router(network: Net
         return found
 
     assert network.inside(network.server, inside) == asked
+
+
+@pytest.fixture
+def two(network: Network) -> Network:
+    """Two links, and on both of them an entry for an address of the second."""
+    network.cable("eth1", "srv1", "10.77.7.1/24")
+    for interface, mac in (("srv0", OTHER_MAC), ("srv1", network.client_mac)):
+        neigh(network, "replace", "10.77.7.5", "lladdr", mac, "dev", interface, "nud", "reachable")
+    return network
+
+
+def test_entry_counts_only_on_the_link_that_the_answer_leaves_by(two: Network) -> None:
+    links, ip = ("srv0", "srv1"), "10.77.7.5"
+    assert ask(two, *links, ip=ip) == two.client_mac
+    assert ask(two, *reversed(links), ip=ip) == two.client_mac
+    assert ask(two, "srv0", ip=ip) is None, "its link is none of ours"
+    assert ask(two, *links, ip=ip, bound="srv1") == two.client_mac
+    assert ask(two, *links, ip=ip, bound="srv0") == OTHER_MAC, "a socket that is bound there answers that host"
+    assert ask(two, *links, ip=ip, bound="gone0") is None
+
+
+def test_entry_of_an_address_behind_a_router_does_not_count(two: Network) -> None:
+    two.route(two.server, "10.88.0.0/16", "10.77.7.9")
+    for interface in ("srv0", "srv1"):
+        neigh(two, "replace", "10.88.0.5", "lladdr", OTHER_MAC, "dev", interface, "nud", "reachable")
+    assert ask(two, "srv0", "srv1", ip="10.88.0.5") is None
+    assert ask(two, "srv0", "srv1", ip="10.88.0.5", bound="srv1") is None
+    assert ask(two, "srv0", "srv1", ip="10.88.0.5", bound="srv0") == OTHER_MAC, "where the kernel would ask by ARP"
+
+
+def test_ipv6_address_is_on_a_link_only_with_a_route_to_it(two: Network) -> None:
+    two.add_address(two.server, "srv1", "fd77:7::1/64")
+    for interface, mac in (("srv0", OTHER_MAC), ("srv1", two.client_mac)):
+        for ip in ("fd77:7::5", "fd77:8::5"):
+            neigh(two, "replace", ip, "lladdr", mac, "dev", interface, "nud", "reachable")
+    assert ask(two, "srv0", "srv1", ip="fd77:7::5") == two.client_mac
+    assert ask(two, "srv0", "srv1", ip="fd77:7::5", bound="srv0") is None
+    assert ask(two, "srv0", "srv1", ip="fd77:8::5") is None, "of no network that this host knows"
+
+
+def test_address_that_is_routed_to_another_link_is_known_there(two: Network) -> None:
+    two.remove_address(two.server, "srv1", "10.77.7.1/24")
+    two.add_address(two.server, "srv0", "10.77.7.1/24")
+    neigh(two, "replace", "10.77.7.5", "lladdr", OTHER_MAC, "dev", "srv0", "nud", "reachable")
+    assert ask(two, "srv0", "srv1", ip="10.77.7.5") == OTHER_MAC
+
+
+def test_of_two_links_with_one_network_a_bound_socket_answers_by_its_own(two: Network) -> None:
+    two.add_address(two.server, "srv0", "10.77.7.2/24")
+    assert ask(two, "srv0", "srv1", ip="10.77.7.5", bound="srv0") == OTHER_MAC
+    assert ask(two, "srv0", "srv1", ip="10.77.7.5", bound="srv1") == two.client_mac
+
+
+def test_multipath_route_is_asked_for_the_hop_that_the_kernel_takes(two: Network) -> None:
+    hops = ["nexthop", "dev", "srv0", "nexthop", "dev", "srv1"]
+    command = ["ip", "-n", two.server, "route", "add", "10.99.0.0/16", *hops]
+    subprocess.run(command, check=True, capture_output=True)
+    for interface, mac in (("srv0", OTHER_MAC), ("srv1", two.client_mac)):
+        neigh(two, "replace", "10.99.0.5", "lladdr", mac, "dev", interface, "nud", "reachable")
+    way = two.inside(two.server, lambda: socket.if_indextoname(route_to(ip_address("10.99.0.5")).interface))
+    expected = {"srv0": OTHER_MAC, "srv1": two.client_mac}[way]
+    assert ask(two, "srv0", "srv1", ip="10.99.0.5") == expected
 
 
 def test_changes_of_the_table_are_told(network: Network) -> None:

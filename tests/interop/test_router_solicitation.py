@@ -30,6 +30,27 @@ print(packet.hex(), struct.unpack("=i", ancillary[0][2])[0], source[0])
 """
 
 
+# Solicits 3,000 times at once, then waits for an advertisement to all nodes; prints how many came before.
+FLOOD = """
+import socket, struct
+scope = socket.if_nametoindex("eth0")
+s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+s.setsockopt(socket.IPPROTO_ICMPV6, 1, struct.pack("=8I", *[0xffffffff] * 4, 0xffffffff & ~(1 << 6), *[0xffffffff] * 3))
+s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
+s.settimeout(30)
+for _ in range(3000):
+    s.sendto(bytes((133, 0)) + bytes(6), ("ff02::2", 0, 0, scope))
+single = 0
+try:
+    while s.recvmsg(1500, 64)[1][0][2][0] != 0xff:
+        single += 1
+finally:
+    print(single)
+"""
+
+
 async def start() -> Sequence[RouterAdvertiser]:
     advertiser = RouterAdvertiser("srv0")
     await advertiser.start()
@@ -54,6 +75,13 @@ def test_solicitation_is_answered_with_router_lifetime_zero(ipv6: Network) -> No
     assert bytes.fromhex(packet)[5:] == bytes(11)
     assert hop_limit == "255"
     assert source.startswith("fe80:")
+
+
+def test_flood_of_solicitations_is_answered_together_and_not_one_by_one(ipv6: Network) -> None:
+    with ipv6.serving(start):
+        ipv6.run("python3", "-c", SOLICIT, "255", "10")  # the link-local address may be used now
+        done = ipv6.run("python3", "-c", FLOOD, timeout=60)
+    assert int(done.stdout) < 1000, done.stderr
 
 
 def test_solicitation_that_came_through_a_router_is_not_answered(ipv6: Network) -> None:

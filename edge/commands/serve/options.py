@@ -167,6 +167,14 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             help="Seconds for which an address is not offered after its machine found somebody else there.",
         ),
         click.option(
+            "--relays",
+            type=types.networks,
+            default="",
+            help="Addresses and networks that DHCP relays send from. What comes through a relay from elsewhere does "
+            "not count when a machine declines or releases its address, or says in the proxy modes where it is. Leases "
+            "are given through any relay.",
+        ),
+        click.option(
             "--default-osie",
             type=types.osie,
             default=None,

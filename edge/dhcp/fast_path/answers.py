@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from edge.conflict import Acknowledged, Quarantine
+from edge.conflict import Acknowledged, Quarantine, Relays
 from edge.dhcp.boot import NO_BOOT, Boot, BootChoice, ClientKind, Verdict, identify
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, SERVER_PORT, Reply
 from edge.dhcp.fast_path.layout import Layout, layout_of
@@ -137,6 +137,7 @@ class FastPath:
         quarantine: Quarantine,
         acknowledged: Acknowledged,
         destinations: Destinations,
+        relays: Relays,
         reports: Reports,
     ) -> None:
         """`reservations` are those that are compiled, by the six bytes of the MAC; the rest is that of the replies."""
@@ -152,6 +153,7 @@ class FastPath:
         self._known: InUse[int, _KnownLayout] = InUse(_LAYOUTS, _LAYOUTS_OF_A_LENGTH)
         self._alike = self._known.lists.get
         self._relays = destinations.relays
+        self._carried = relays.carried
 
     def answer(self, packet: bytes) -> Reply | None:
         """The offer or acknowledgement for a packet of port 67, or None: it has to be answered in full."""
@@ -210,6 +212,8 @@ class FastPath:
             relay = self._relays.get(giaddr)
             if relay is None:
                 return None
+            if known.acknowledges:
+                self._carried(giaddr, chaddr)
             # What Reply() does, in half the time: one is made for each packet.
             reply = tuple.__new__(Reply, (payload, relay, SERVER_PORT, b""))
         elif broadcast:

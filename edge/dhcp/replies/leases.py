@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from edge.conflict import Declined, Quarantine
+from edge.conflict import Declined, Quarantine, Relays
 from edge.dhcp.boot import BootChoice, Client, ClientKind, Verdict, identify
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, NO_SOURCE, PXE_PORT, SERVER_PORT, Received, Reply
 from edge.dhcp.replies.assembly import TooSmallError, assemble, echo_client_identifier, first_options
@@ -56,6 +56,7 @@ class Leases:
         quarantine: Quarantine,
         declined: Declined,
         destinations: Destinations,
+        relays: Relays,
         relay_heard: Callable[[Machine, str, str], None],
     ) -> None:
         self.reservations: dict[bytes, Reservation] = {}
@@ -67,6 +68,7 @@ class Leases:
         self._quarantine = quarantine
         self._declined = declined
         self._destinations = destinations
+        self._relays = relays
         self._relay_heard = relay_heard
         self._heard_links: set[bytes] = set()
         self._here = settings.networks
@@ -153,6 +155,8 @@ class Leases:
             if self._is_quarantined(reservation):
                 return None
             self._declined.acknowledged.lately.add(message.chaddr)
+            if reservation.network.holds(agent.giaddr):
+                self._relays.carried(agent.giaddr, message.chaddr)
         return self._lease(MessageType.ACK, reservation, message, agent, renewing=renewing)
 
     def _stand_in(
@@ -200,7 +204,7 @@ class Leases:
         """Section 4.3.4. The reservation stays; there is nothing to take back, but something to tell.
 
         It comes from the address that is released (section 4.4.4), from another one of a machine that has several, or
-        through a relay of the machine's network; not from elsewhere.
+        through a relay of the machine's network that is believed; not from elsewhere.
         """
         machine, network, agent = reservation.machine, reservation.network, relay_agent_of(message)
         # systemd-networkd names no server, though section 4.4.4 wants it.
@@ -209,9 +213,9 @@ class Leases:
             return
         by = ""
         if agent.giaddr:
-            is_near = network.has_link(agent.link)
+            is_near = network.has_link(agent.link) and not self._doubt(reservation, agent, received)
         elif received.source in (machine.ip, NO_SOURCE):
-            is_near = True
+            is_near = received.source == machine.ip or network.is_here
         else:
             is_near = network.holds(options.ipv4(received.source))
             by = f", from {received.source}"
@@ -226,7 +230,8 @@ class Leases:
 
         It is listened to only of the address that we gave the machine, only if it names us, and only from where the
         machine can be. It has no address, so it broadcasts on its link from none (sections 4.1 and 4.4.4), which no
-        router passes on and no kernel takes for a packet to a single address; or its relay passes that on.
+        router passes on and no kernel takes for a packet to a single address; or its relay passes that on. Hosts of
+        this link have no say in who has an address of another one.
         """
         machine = reservation.machine
         requested = message.options.get(options.REQUESTED_ADDRESS)
@@ -242,8 +247,23 @@ class Leases:
         elif not agent.giaddr and received.source != NO_SOURCE:
             why = "a machine declines by a broadcast on its link, or through its relay"
             self._declined.disbelieved(machine, received.source, why)
+        elif not agent.giaddr and not reservation.network.is_here:
+            why = "the link that it came from is not of this machine's network"
+            self._declined.disbelieved(machine, received.source, why)
         else:
-            self._declined.heard(machine, reservation.yiaddr, received.source, relayed=bool(agent.giaddr))
+            doubt = self._doubt(reservation, agent, received) if agent.giaddr else ""
+            relayed = bool(agent.giaddr)
+            self._declined.heard(machine, reservation.yiaddr, received.source, relayed=relayed, doubt=doubt)
+
+    def _doubt(self, reservation: Reservation, agent: RelayAgent, received: Received) -> str:
+        """Return why the relay is not believed for this machine; empty: it is."""
+        dhcp = reservation.machine.interface.dhcp
+        return self._relays.doubt(
+            received.source,
+            agent.giaddr,
+            is_of_network=reservation.network.holds(agent.giaddr),
+            gateway=dhcp.gateway if dhcp is not None else None,
+        )
 
     def _boot_server(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
         """A request on port 4011: the client has its address and asks for its boot file only."""

@@ -15,8 +15,9 @@ calls. In the mode `proxy` machines are answered that have a Hardware; in `auto-
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
+from edge.conflict import Relays
 from edge.dhcp.boot import BootChoice, identify
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, NO_SOURCE, PXE_PORT, SERVER_PORT, Received, Reply
 from edge.dhcp.replies.assembly import TooSmallError, assemble
@@ -32,8 +33,12 @@ from edge.machines import Inventory, Machine
 
 _NO_ANSWER = "ProxyDHCP offer"
 
-Learn = Callable[[str, str], None]
-"""`learn(mac, ip)`: the machine with this MAC says that it has this address (`edge.callers.Callers.learn`)."""
+
+class Learn(Protocol):
+    """Takes note of the address of a machine (`edge.callers.Callers.learn`)."""
+
+    def __call__(self, mac: str, ip: str, *, relayed: bool) -> None:
+        """The machine with this MAC says that it has this address, on our link or through a relay."""
 
 
 class Proxy:
@@ -48,6 +53,7 @@ class Proxy:
         unregistered: Unregistered,
         learn: Learn,
         destinations: Destinations,
+        relays: Relays,
         *,
         unknown_clients: bool,
     ) -> None:
@@ -58,6 +64,7 @@ class Proxy:
         self._unregistered = unregistered
         self._learn = learn
         self._destinations = destinations
+        self._relays = relays
         self._unknown_clients = unknown_clients
         self._server_id = options.ipv4(settings.server_ip)
 
@@ -123,7 +130,9 @@ class Proxy:
         """Learn from a REQUEST which address its sender has or is about to have.
 
         Only one that was broadcast on our link or came by a relay can be the machine's: any host of a routed network
-        can send us one in a machine's name, and would be taken for it at its own address from then on.
+        can send us one in a machine's name, and would be taken for it at its own address from then on. Such a host can
+        invent a relay, too, which `--relays` prevents: the machine's own network is not known here, as it is where this
+        server gives the address.
         """
         server_id = message.options.get(options.SERVER_IDENTIFIER)
         if received.port == SERVER_PORT and server_id == self._server_id:
@@ -137,8 +146,15 @@ class Proxy:
             return  # by unicast, from anywhere: what a machine says to its server is broadcast, or passed on by a relay
         requested = message.options.get(options.REQUESTED_ADDRESS, b"")
         address = options.dotted(message.ciaddr if any(message.ciaddr) or len(requested) != 4 else requested)
-        if options.is_host(address):
-            self._learn(mac, address)
+        if not options.is_host(address):
+            return
+        relayed = any(message.giaddr)
+        if relayed and self._relays.configured and not self._relays.names(received.source):
+            if self._inventory.by_mac(mac) is not None:
+                line = f"that it has {address} is not believed: the packet comes from {received.source}, which --relays"
+                self._reports.tallied(mac, "not from a relay", f"{line} does not name")
+            return
+        self._learn(mac, address, relayed=relayed)
 
     def _may_be_answered(self, mac: str, message_type: MessageType, message: Message) -> bool:
         """Whether a machine may be that has no Hardware, or more than one."""

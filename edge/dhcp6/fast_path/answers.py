@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Network
 from typing import Final, NamedTuple
 
-from edge.conflict import Acknowledged, Quarantine
+from edge.conflict import Acknowledged, Quarantine, Relays
 from edge.dhcp6 import wire
 from edge.dhcp6.boot import NOTHING, Boot6, BootChoice6, Stage, identify
 from edge.dhcp6.datagram import CLIENT_PORT, SERVER_PORT, Reply6, text_of
@@ -128,6 +128,7 @@ class FastPath6:
         clock: Callable[[], float],
         server_id: bytes,
         networks: Sequence[IPv6Network],
+        relays: Relays,
     ) -> None:
         """`reservations` are those that are compiled, by the six bytes of the MAC; `server_id` is the option, encoded;
         `networks` are those of the interface (none: unknown); the rest is that of the responder."""
@@ -141,6 +142,7 @@ class FastPath6:
         self._clock = clock
         self._server_id = server_id
         self._here = tuple(networks)
+        self._carried = relays.carried
         self._known: InUse[int, _KnownLayout] = InUse(_LAYOUTS, _LAYOUTS_OF_A_LENGTH)
         self._alike = self._known.lists.get  # by length
 
@@ -196,11 +198,14 @@ class FastPath6:
         payload = b"".join(pieces)
 
         # A relay of the machine's own network may carry a whole site; a client's link-local address is in none.
-        if not network.holds(source) and not self._may_answer(source):
+        is_own = network.holds(source)
+        if not is_own and not self._may_answer(source):
             return None
         known.used = True
         if known.acknowledges:
             self._acknowledged.lately.add(mac)
+            if is_own and known.relays:
+                self._carried(source, mac)
         if note is not None:
             self._reports.take(machine.mac, note)
         else:

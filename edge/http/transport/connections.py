@@ -29,6 +29,7 @@ from edge.callers import Networks, inside, other_end
 from edge.http.context import text
 from edge.http.transport.fast_path import FastPathConnection, HandedOnConnection, HandOn, KnownHeads, ResponseLookup
 from tink.limits.once_per import OncePer
+from tink.net.link_local import is_link_local
 from tink.printable import printable
 
 log = logging.getLogger(__name__)
@@ -133,6 +134,18 @@ class BoundedServer(web.Server):
 
     # --- places: who may stay ----------------------------------------------------------------------------------------
 
+    @staticmethod
+    def _may_come_from(transport: asyncio.Transport, address: str) -> bool:
+        """Return whether the link of the connection is known to be that of its address.
+
+        A connection to a link-local address is answered on its link, even where the route to the asker leads to another
+        one. RFC 6724 section 5, rule 2, has hosts ask there from a link-local address.
+        """
+        if ":" not in address or is_link_local(address):
+            return True
+        local = transport.get_extra_info("sockname")
+        return not (isinstance(local, tuple) and is_link_local(str(local[0])))
+
     def admit(self, connection: FastPathConnection) -> bool:
         """A connection begins; where it is one too many, an idle one is closed for it, or it is itself."""
         name = connection.transport.get_extra_info("peername")
@@ -140,6 +153,11 @@ class BoundedServer(web.Server):
             return False  # it was reset before we could look
         # As the inventory spells it; that of an IPv4 socket is.
         connection.address = address = other_end(name) if ":" in name[0] else name[0]
+        if not self._may_come_from(connection.transport, address):
+            self.warn(
+                address, "asks at a link-local address and has none itself, so that no link is known to be its own"
+            )
+            return False
         neighbours = self._by_address.get(address, {})
         fits = True
         if len(neighbours) >= self._limits.per_address and not inside(address, self._limits.proxies):

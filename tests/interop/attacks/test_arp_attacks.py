@@ -59,9 +59,14 @@ class Rack:
         network, inventory, binaries = self.network, self.dhcp.inventory, self.dhcp.binaries
         policy, table = NetbootPolicy(self.mode), NeighbourTable(["srv0"])
         self.callers = callers = Callers(inventory, self.mode, table)
+        bound = callers.answering_on("srv0")
         settings = DhcpSettings(SERVER, SERVER, f"http://{SERVER}:7080")
+
+        def learn(mac: str, ip: str, *, relayed: bool) -> None:
+            callers.learn(mac, ip, "" if relayed else "srv0")
+
         responder = Responder(
-            inventory, settings, network.record, time.monotonic, binaries, policy, learn=callers.learn
+            inventory, settings, network.record, time.monotonic, binaries, policy, learn=learn
         )  # fmt: skip
         inventory.on_change(responder.machine_changed)
         osie = {"metadata": {"name": "lab"}, "spec": {"kernelUrl": "http://u/k", "initrdUrl": "http://u/i"}}
@@ -71,11 +76,11 @@ class Rack:
         files = BootFiles(
             binaries,
             inventory,
-            callers,
+            bound,
             policy,
             address=SERVER,
             scripts=scripts,
-            resolution=AddressResolution(callers.is_hidden),
+            resolution=AddressResolution(bound.is_hidden, "srv0"),
         )
         started = [DhcpServer(responder, "srv0"), TftpServer(files, network.record, host=SERVER, interface="srv0")]
         for server in started:

@@ -139,6 +139,28 @@ def test_decline_from_a_routed_network_takes_no_machine_its_address_and_is_told(
     assert sum(words in message for message in server.dhcp.network.messages()) == 1
 
 
+def test_host_that_invents_the_relay_of_a_machine_does_not_silence_it(server: Everything, far: str) -> None:
+    """A whole exchange in the machine's name, and its DHCPDECLINE, from the attacker's own address."""
+    relay, behind, network = "10.77.9.1", "10.77.9.50", server.dhcp.network
+    server.dhcp.register(behind)
+    own = ("server_id", SERVER), ("requested_addr", behind)
+    with (
+        server.serving(),
+        closing(in_namespace(network.client, _udp)) as forger,
+        closing(in_namespace(network.client, _udp)) as router,
+    ):
+        router.bind((relay, 67))
+        router.settimeout(10)
+        for _ in range(3):
+            forger.sendto(message("request", *own, giaddr=relay), (SERVER, 67))
+            assert BOOTP(router.recv(2000)).yiaddr == behind, "leases go to any relay"
+            forger.sendto(message("decline", *own, giaddr=relay), (SERVER, 67))
+        wait_until(server.told(f"it comes from {MACHINE} and not from its relay {relay}"), server.dhcp.network.messages)
+        router.sendto(message("discover", giaddr=relay), (SERVER, 67))
+        assert BOOTP(router.recv(2000)).yiaddr == behind
+    assert server.begun == []
+
+
 def test_machine_that_has_its_address_renews_while_it_is_in_quarantine(server: Everything, far: str) -> None:
     machine = server.dhcp.inventory.by_mac(MAC)
     assert machine is not None

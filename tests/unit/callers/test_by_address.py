@@ -24,19 +24,28 @@ class Clock:
 
 
 class Table:
-    """A neighbour table, which addresses are on our links, and how often it was asked."""
+    """A neighbour table, which addresses are on our links, and how often it was asked.
+
+    `bound` has entries by address and by the interface that the answering socket is bound to; `routes` the interface
+    that the route to an address leads to.
+    """
 
     def __init__(self) -> None:
         self.entries: dict[str, str] = {}
+        self.bound: dict[tuple[str, str], str] = {}
+        self.routes: dict[str, str] = {}
         self.links: set[str] = set()
         self.asked = 0
 
-    def mac(self, ip: str) -> str | None:
+    def mac(self, ip: str, interface: str = "") -> str | None:
         self.asked += 1
-        return self.entries.get(ip)
+        return self.bound.get((ip, interface)) if interface else self.entries.get(ip)
 
-    def on_link(self, ip: str) -> bool:
-        return ip in self.links
+    def on_link(self, ip: str, interface: str = "") -> bool:
+        return bool(interface) or ip in self.links
+
+    def link(self, ip: str) -> str:
+        return self.routes.get(ip, "")
 
 
 def hardware(name: str, mac: str, ip: str | None) -> dict[str, Any]:
@@ -371,3 +380,81 @@ def test_terminating_hardware_with_anothers_mac_is_not_the_machine_at_its_own_ad
     inventory.apply(thief)
     table.entries |= {"10.0.0.1": A, "fd00::aaaa": A, "10.0.0.66": A}
     assert [name(giving, ip) for ip in ("10.0.0.1", "fd00::aaaa", "10.0.0.66")] == ["a", "a", None]
+
+
+# --- several links ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_links(table: Table) -> Table:
+    """`a` is on the link of br1, where its address is routed to; `b` says on br0 that it has the address, too."""
+    table.routes["10.0.0.1"] = "br1"
+    table.links.add("10.0.0.1")
+    table.entries["10.0.0.1"] = A
+    table.bound = {("10.0.0.1", "br1"): A, ("10.0.0.1", "br0"): B}
+    return table
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, *PROXY])
+@pytest.mark.usefixtures("two_links")
+def test_machine_is_known_on_the_link_by_which_its_answer_leaves(
+    inventory: Inventory, table: Table, clock: Clock, mode: DhcpMode
+) -> None:
+    found = Callers(inventory, mode, table, clock)
+    by_br0, by_br1 = found.answering_on("br0"), found.answering_on("br1")
+    for _ in range(2):
+        assert (name(found, "10.0.0.1"), name(by_br1, "10.0.0.1")) == ("a", "a")
+        assert name(by_br0, "10.0.0.1") != "a"
+        found.changed("10.0.0.1")
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, *PROXY])
+def test_datagram_from_an_address_of_another_link_is_nobodys_before_its_sender_is_known(
+    inventory: Inventory, two_links: Table, clock: Clock, mode: DhcpMode
+) -> None:
+    del two_links.bound["10.0.0.1", "br0"]
+    by_br0 = Callers(inventory, mode, two_links, clock).answering_on("br0")
+    assert not by_br0.is_hidden("10.0.0.1"), "nobody has to be asked there"
+    assert by_br0.machine("10.0.0.1") is None
+    assert by_br0.mac("10.0.0.1") is None
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, *PROXY])
+def test_gateway_on_a_link_has_no_machines_of_another_link_of_ours_behind_it(
+    inventory: Inventory, two_links: Table, clock: Clock, mode: DhcpMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket that is bound to br0 answers them by the gateway there."""
+    monkeypatch.setattr(two_links, "mac", lambda _ip, _interface="": None)
+    monkeypatch.setattr(two_links, "on_link", lambda _ip, _interface="": False)
+    found = Callers(inventory, mode, two_links, clock).answering_on("br0")
+    assert found.machine("10.0.0.1") is None
+    assert found.mac("10.0.0.1") is None
+    two_links.routes.clear()
+    clock.now += 1
+    assert name(found, "10.0.0.1") == "a", "behind a router on br0"
+
+
+def test_change_on_any_link_makes_the_views_of_all_links_ask_again(giving: Callers, two_links: Table) -> None:
+    by_br1 = giving.answering_on("br1")
+    assert name(by_br1, "10.0.0.1") == "a"
+    two_links.bound["10.0.0.1", "br1"] = B
+    giving.changed("10.0.0.1")
+    assert name(by_br1, "10.0.0.1") is None
+
+
+def test_machine_that_moves_to_another_link_is_known_there(giving: Callers, two_links: Table, clock: Clock) -> None:
+    two_links.bound = {("10.0.0.1", "br0"): A}
+    two_links.routes["10.0.0.1"] = "br0"
+    assert name(giving.answering_on("br0"), "10.0.0.1") == "a"
+    clock.now += 1
+    assert name(giving.answering_on("br1"), "10.0.0.1") is None
+
+
+def test_dhcp_on_one_link_teaches_nothing_of_an_address_of_another_link(proxy: Callers, table: Table) -> None:
+    table.routes["10.9.0.7"] = "br1"
+    for interface in ("br0", ""):
+        assert not proxy.learn(C, "10.9.0.7", interface)
+    assert proxy.mac("10.9.0.7") is None
+    assert proxy.learn(C, "10.9.0.7", "br1")
+    assert proxy.learn(B, "10.9.0.8", ""), "a relay speaks for networks that are none of ours"
+    assert (proxy.mac("10.9.0.7"), proxy.mac("10.9.0.8")) == (C, B)

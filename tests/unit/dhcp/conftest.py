@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edge.conflict import Quarantine
+from edge.conflict import Quarantine, Relays
 from edge.dhcp import DhcpSettings, Responder
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
@@ -57,6 +57,7 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
         relay_heard: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
         fast_path: bool = True,
         looks: bool = True,
+        relays: str = "",
     ) -> Edge:
         inventory = Inventory()
         for obj in objects:
@@ -80,7 +81,10 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
             binaries,
             policy,
             quarantine=quarantine,
-            learn=lambda mac, ip: edge.learnt.append((mac, ip)),
+            relays=Relays(
+                tuple(map(IPv4Network, relays.split())), lambda address: bool(inventory.claimants_of_ip(address))
+            ),
+            learn=lambda mac, ip, *, relayed: edge.learnt.append((mac, ip)),
             relay_heard=relay_heard,
             fast_path=fast_path,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
-from edge.conflict import IPV6, Claim, Quarantine
+from edge.conflict import IPV6, Claim, Quarantine, Relays
 from edge.dhcp6 import Received6, Reply6, Responder6, Settings6, server_duid, wire
 from edge.dhcp6.wire import Message6, MessageType6, Option, option
 from edge.journey.events import JourneyEvent, Outcome, Step
@@ -106,9 +106,10 @@ def make(
     looks: bool = True,
     usual: BootPath = BootPath.IPXE,
     fast_path: bool = True,
+    relays: str = "",
 ) -> Edge6:
     """`looks`: neighbour discovery can tell who has an address. `usual` is --boot-path; `fast_path` as `Responder6` has
-    it."""
+    it; `relays` is --relays, with spaces in between."""
     inventory, events = Inventory(), []
     when = NetbootWhen.WORKFLOW if has_pending is not None else NetbootWhen.ALLOWED
     policy = NetbootPolicy(DhcpMode.RESERVATION, when, has_pending or (lambda _namespace, _name: True))
@@ -134,6 +135,9 @@ def make(
         policy,
         lambda ip: edge.neighbours.get(ip),
         Quarantine(lambda: edge.now, changed=changed, family=IPV6),
+        relays=Relays(
+            tuple(map(IPv6Network, relays.split())), lambda address: bool(inventory.claimants_of_ip(address))
+        ),
         boot_path=edge.boot_paths.of,
         fast_path=fast_path,
     )

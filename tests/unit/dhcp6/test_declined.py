@@ -19,6 +19,7 @@ from edge.dhcp6.wire import Option, Status, options
 from edge.journey.events import Outcome
 from tests.unit.dhcp6.harness import (
     ADDRESS,
+    LINK_LOCAL,
     MAC,
     SERVER_ID,
     Edge6,
@@ -43,8 +44,8 @@ RELAY = IPv6Address("fd00:77::2")
 
 @pytest.fixture
 def blind(make_edge: MakeEdge6) -> Edge6:
-    """An edge that can't look."""
-    return make_edge(hardware(), looks=False)
+    """An edge that can't look, and knows a relay."""
+    return make_edge(hardware(), looks=False, relays="fd00:77::2")
 
 
 # --- on the link ------------------------------------------------------------------------------------------------------
@@ -222,3 +223,58 @@ def test_advertisement_says_who_has_the_address_unless_a_router_may_have_passed_
 @given(st.binary(max_size=80))
 def test_whatever_arrives_is_no_error(packet: bytes) -> None:
     solicitation.claim(b"\x88\0" + packet, 255)
+
+
+# --- relays -----------------------------------------------------------------------------------------------------------
+
+
+NEIGHBOURS = [("m2", "52:54:00:fa:00:2c", "fd00:77::52"), ("m3", "52:54:00:fa:00:2d", "fd00:77::53")]
+
+
+def lease_all(edge: Edge6, relay: IPv6Address) -> None:
+    """Three machines get their addresses through a relay."""
+    edge.send(relayed(REQUEST, "fd00:77::2"), relay)
+    for _, mac, _ in NEIGHBOURS:
+        link_layer = option(Option.CLIENT_LINKLAYER_ADDR, b"\0\1" + bytes.fromhex(mac.replace(":", "")))
+        assert edge.send(relayed(REQUEST, "fd00:77::2", LINK_LOCAL, link_layer), relay) is not None
+
+
+def behind(make_edge: MakeEdge6, relays: str = "") -> Edge6:
+    return make_edge(hardware(), *(hardware(*each) for each in NEIGHBOURS), looks=False, relays=relays)
+
+
+def test_host_that_says_it_is_the_machines_relay_takes_no_machine_its_address(make_edge: MakeEdge6) -> None:
+    edge, attacker = behind(make_edge), IPv6Address("fd00:99::9")
+    for _ in range(3):
+        lease_all(edge, attacker)
+        edge.send(relayed(DECLINE, "fd00:77::2"), attacker)
+    assert edge.quarantined == []
+    (line,) = (line for line in edge.lines() if "DECLINE" in line)
+    assert "from fd00:99::9 is not believed: its relay fd00:99::9 is not of this machine's network" in line
+    assert "--relays" in line
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_relay_of_the_network_is_believed_when_it_brought_leases_to_several_machines(
+    make_edge: MakeEdge6, fast_path: bool
+) -> None:
+    machines = [hardware(), *(hardware(*each) for each in NEIGHBOURS)]
+    edge = make_edge(*machines, looks=False, fast_path=fast_path)
+    edge.send(relayed(REQUEST, "fd00:77::2"), RELAY)
+    edge.send(relayed(DECLINE, "fd00:77::2"), RELAY)
+    assert edge.quarantined == []
+    lease_all(edge, RELAY)
+    for neighbour in ("fd00:77::3", NEIGHBOURS[0][2]):
+        edge.send(relayed(DECLINE, "fd00:77::2"), IPv6Address(neighbour))
+    assert edge.quarantined == []
+    edge.send(relayed(DECLINE, "fd00:77::2"), RELAY)
+    assert edge.quarantined == [(MAC, ADDRESS, edge.now + UNSEEN_SECONDS)]
+
+
+def test_relays_that_are_named_are_believed_and_no_others(make_edge: MakeEdge6) -> None:
+    edge = behind(make_edge, "fd00:99::9")
+    lease_all(edge, RELAY)
+    edge.send(relayed(DECLINE, "fd00:77::2"), RELAY)
+    assert edge.quarantined == []
+    edge.send(relayed(DECLINE, "fd00:77::2"), IPv6Address("fd00:99::9"))
+    assert [each[:2] for each in edge.quarantined] == [(MAC, ADDRESS)]

@@ -285,11 +285,14 @@ class Links:
     def __init__(self) -> None:
         self.macs: dict[str, str] = {}
 
-    def mac(self, ip: str) -> str | None:
+    def mac(self, ip: str, _interface: str = "") -> str | None:
         return self.macs.get(ip) or None
 
-    def on_link(self, ip: str) -> bool:
+    def on_link(self, ip: str, _interface: str = "") -> bool:
         return ip in self.macs
+
+    def link(self, ip: str) -> str:
+        return "srv0" if ip in self.macs else ""
 
 
 async def test_connection_stops_being_the_machines_when_another_has_its_address(other_rack: OtherRack) -> None:

@@ -26,8 +26,9 @@ class Site:
         self.seconds = 1000.0
         self.journey = Journey(time.time)
         self.files = LogFiles(directory / "machine-logs")
+        macs = {IP: MAC, OTHER_IP: OTHER_MAC}
         self.logs = MachineLogs(
-            {IP: MAC, OTHER_IP: OTHER_MAC}.get, self.journey.record, self.files, lambda: self.seconds, lambda: 0.0
+            lambda ip, _interface: macs.get(ip), self.journey.record, self.files, lambda: self.seconds, lambda: 0.0
         )
 
     def text(self, mac: str = MAC) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from ipaddress import IPv4Network
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +24,8 @@ QUARANTINED = (MAC, "10.77.0.58")
 
 @pytest.fixture
 def blind(make_edge: MakeEdge, make_hardware: MakeHardware) -> Edge:
-    """An edge that can't send ARP probes."""
-    return make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), looks=False)
+    """An edge that can't send ARP probes, and knows a relay."""
+    return make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), looks=False, relays="10.77.0.2/32")
 
 
 # --- on the link ------------------------------------------------------------------------------------------------------
@@ -115,15 +118,14 @@ def test_unicast_decline_is_not_believed_and_told_once_a_minute_with_how_often(
 def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believed_and_for_a_minute(
     blind: Edge, wire: Wire, captured: dict[str, bytes], decline: bytes, relay: bytes, fast_path: bool
 ) -> None:
-    decline = wire.altered(decline, giaddr=relay)
+    decline, source = wire.altered(decline, giaddr=relay), "10.77.0.2" if any(relay) else "0.0.0.0"
     for _ in range(3):
-        blind.send(decline, source="10.77.0.2")
-        blind.send(decline)
+        blind.send(decline, source=source)
     assert blind.quarantined == []
     discover, request = (wire.altered(captured[f"edk2_pxe_{name}"], giaddr=relay) for name in ("discover", "request"))
     for _ in range(2 if fast_path else 1):
         assert wire.kind(blind.send(request)) is MessageType.ACK
-    blind.send(decline)
+    blind.send(decline, source=source)
     assert blind.quarantined == [(*QUARANTINED, blind.now + UNSEEN_SECONDS)]
     assert blind.send(discover) is None
     blind.now += UNSEEN_SECONDS
@@ -195,17 +197,18 @@ def test_lease_is_renewed_in_quarantine_and_nothing_else_is(
         ("10.77.0.58", bytes(4), ADDRESS, True),
         ("0.0.0.0", bytes(4), ADDRESS, True),
         ("10.77.0.2", RELAY, ADDRESS, True),
+        ("10.99.0.9", RELAY, ADDRESS, False),
         ("10.99.0.9", bytes(4), ADDRESS, False),
         ("10.77.0.58", bytes(4), b"\x0a\x4d\0\x63", False),
         ("10.99.0.2", OTHERS_RELAY, ADDRESS, False),
     ],
 )
 def test_release_is_told_only_of_the_machines_own_address_and_from_where_it_can_be(
-    edge: Edge, wire: Wire, captured: dict[str, bytes], source: str, giaddr: bytes, ciaddr: bytes, told: bool
+    blind: Edge, wire: Wire, captured: dict[str, bytes], source: str, giaddr: bytes, ciaddr: bytes, told: bool
 ) -> None:
     packet = wire.altered(captured["plain_discover"], options={53: b"\7"}, ciaddr=ciaddr, giaddr=giaddr)
-    edge.send(packet, source=source)
-    assert edge.messages() == (["DHCPRELEASE of 10.77.0.58"] if told else [])
+    blind.send(packet, source=source)
+    assert blind.messages() == (["DHCPRELEASE of 10.77.0.58"] if told else [])
 
 
 # --- ARP --------------------------------------------------------------------------------------------------------------
@@ -233,3 +236,149 @@ def test_any_arp_packet_of_a_host_says_where_it_is(op: int) -> None:
 @given(st.binary(max_size=80))
 def test_no_frame_is_too_odd(frame: bytes) -> None:
     arp.claim(frame)
+
+
+# --- relays -----------------------------------------------------------------------------------------------------------
+
+
+GATEWAY, OTHER_RELAY = b"\x0a\x4d\0\1", b"\x0a\x4d\0\3"
+
+
+class Behind:
+    """Machines behind relays of an edge that can't look at their link; the first is the captures'."""
+
+    def __init__(self, edge: Edge, wire: Wire, request: bytes, decline: bytes) -> None:
+        self.edge, self.wire, self.request, self.declining = edge, wire, request, decline
+
+    def lease(self, relay: bytes, source: str, machine: int = 0, **options: bytes) -> None:
+        """A machine takes its address through a relay."""
+        chaddr, address = bytes.fromhex("525400123456")[:5] + bytes((0x56 + machine,)), bytes((10, 77, 0, 58 + machine))
+        packet = self.wire.altered(self.request, chaddr=chaddr, giaddr=relay, options={50: address})
+        assert self.wire.kind(self.edge.send(packet, source=source)) is MessageType.ACK
+
+    def decline(self, relay: bytes, source: str) -> bool:
+        """Whether a DHCPDECLINE of the first machine silences it."""
+        before = len(self.edge.quarantined)
+        self.edge.send(self.wire.altered(self.declining, giaddr=relay), source=source)
+        return len(self.edge.quarantined) > before
+
+    def said(self) -> str:
+        return next(message for message in reversed(self.edge.messages()) if "DECLINE" in message)
+
+
+@pytest.fixture
+def make_behind(
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes], decline: bytes
+) -> Callable[[str], Behind]:
+    def make(relays: str = "") -> Behind:
+        machines = [make_hardware(f"lab-{n}", f"52:54:00:12:34:{0x56 + n:02x}", f"10.77.0.{58 + n}") for n in range(3)]
+        edge = make_edge(*machines, looks=False, relays=relays, server_ip="10.77.9.1")
+        named = {54: b"\x0a\x4d\x09\1"}
+        return Behind(
+            edge, wire, wire.altered(captured["edk2_pxe_request"], options=named), wire.altered(decline, options=named)
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("source", ["10.99.0.9", "10.77.0.58"], ids=["a routed host", "the machine's address"])
+def test_host_that_says_it_is_the_machines_relay_takes_no_machine_its_address(
+    make_behind: Callable[[], Behind], source: str
+) -> None:
+    """It has no need of our answers: a REQUEST names nothing that is not known beforehand."""
+    behind = make_behind()
+    for machine in (0, 1, 2, 0):
+        behind.lease(RELAY, source, machine)
+        assert not behind.decline(RELAY, source)
+    (line,) = (message for message in behind.edge.messages() if "DECLINE" in message)
+    assert line.startswith(f"a DHCPDECLINE from {source} is not believed: ")
+    assert f"it comes from {source} and not from its relay 10.77.0.2; name {source} in --relays" in line
+
+
+def test_relay_that_brought_leases_to_several_machines_is_believed_from_its_own_address(
+    make_behind: Callable[[], Behind],
+) -> None:
+    behind = make_behind()
+    for machine in (0, 0, 1):
+        behind.lease(RELAY, "10.77.0.2", machine)
+    assert not behind.decline(RELAY, "10.77.0.2")
+    assert "its relay 10.77.0.2 is not known yet to serve 3 machines" in behind.said()
+    behind.lease(RELAY, "10.77.0.2", 2)
+    assert not behind.decline(OTHER_RELAY, "10.77.0.3"), "a neighbour of the machines"
+    assert behind.decline(RELAY, "10.77.0.2")
+
+
+def test_gateway_of_the_hardware_is_believed_as_its_relay_from_its_own_address(
+    make_behind: Callable[[], Behind],
+) -> None:
+    behind = make_behind()
+    behind.lease(GATEWAY, "10.77.0.1")
+    assert not behind.decline(GATEWAY, "10.99.0.9")
+    assert behind.decline(GATEWAY, "10.77.0.1")
+
+
+def test_machine_is_no_relay_of_its_neighbours(make_behind: Callable[[], Behind]) -> None:
+    behind, neighbour = make_behind(), b"\x0a\x4d\0\x3b"
+    for machine in range(3):
+        behind.lease(neighbour, "10.77.0.59", machine)
+    assert not behind.decline(neighbour, "10.77.0.59")
+    assert "its relay 10.77.0.59 has an address that a Hardware reserves" in behind.said()
+
+
+@pytest.mark.parametrize(("source", "believed"), [("192.0.2.9", True), ("10.77.0.2", False)])
+def test_relays_that_are_named_are_believed_by_where_they_send_from_and_no_others(
+    make_behind: Callable[[str], Behind], source: str, believed: bool
+) -> None:
+    behind = make_behind("192.0.2.0/24")
+    for machine in range(3):
+        behind.lease(RELAY, "10.77.0.2", machine)
+    assert behind.decline(RELAY, source) is believed
+    if not believed:
+        assert "it comes from 10.77.0.2, which --relays does not name" in behind.said()
+
+
+def test_relay_with_an_address_elsewhere_has_to_be_named(make_behind: Callable[[str], Behind], wire: Wire) -> None:
+    """RFC 3527: its address is not of the machines' network, which its link selection names."""
+    for relays in ("", "10.99.0.2"):
+        behind = make_behind(relays)
+        for name in ("request", "declining"):
+            packet = wire.altered(getattr(behind, name), options={82: b"\5\4\x0a\x4d\0\0"})
+            setattr(behind, name, packet)
+        for machine in range(3):
+            behind.lease(OTHERS_RELAY, "10.99.0.2", machine)
+        assert behind.decline(OTHERS_RELAY, "10.99.0.2") is bool(relays)
+
+
+def test_machine_is_silenced_once_in_ten_minutes_where_nobody_can_look(make_behind: Callable[[str], Behind]) -> None:
+    behind = make_behind("10.77.0.2")
+    silenced = 0
+    for _ in range(60):
+        behind.edge.responder.declined.pass_time()
+        if not behind.edge.quarantine.holds(MAC):
+            behind.lease(RELAY, "10.77.0.2")
+        silenced += behind.decline(RELAY, "10.77.0.2")
+        behind.edge.now += 30
+    assert silenced == 3, "in half an hour"
+    assert "one counts in 10 minutes where nobody can look" in behind.said()
+
+
+def test_decline_on_a_link_that_is_not_the_machines_takes_nothing(
+    make_edge: MakeEdge, make_hardware: MakeHardware, decline: bytes
+) -> None:
+    """Any host of that link could answer the probe."""
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), networks=(IPv4Network("10.99.0.0/24"),))
+    edge.send(decline)
+    assert edge.look(SQUATTER) == 0
+    assert edge.quarantined == []
+    assert "is not believed: the link that it came from is not of this machine's network" in edge.messages()[-1]
+
+
+def test_release_on_a_link_that_is_not_the_machines_is_not_told(
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
+) -> None:
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), networks=(IPv4Network("10.99.0.0/24"),))
+    release = wire.altered(captured["plain_discover"], options={53: b"\7"}, ciaddr=ADDRESS)
+    edge.send(release)
+    assert edge.messages() == []
+    edge.send(release, source="10.77.0.58")
+    assert edge.messages() == ["DHCPRELEASE of 10.77.0.58"]

@@ -98,11 +98,13 @@ def test_decline_that_is_not_about_what_we_gave_the_machine_is_not_believed(
 
 
 def test_decline_through_a_relay_that_is_the_server_is_believed(
-    edge: Edge, wire: Wire, captured: dict[str, bytes], decline: bytes
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes], decline: bytes
 ) -> None:
-    relay = b"\x0a\x4d\0\2"
+    """RFC 5107: option 54 is the relay's."""
+    edge, relay = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), relays="192.0.2.9"), b"\x0a\x4d\0\2"
     edge.send(wire.altered(captured["edk2_pxe_request"], giaddr=relay, options={54: relay, 82: b"\x0b\4" + relay}))
-    edge.send(wire.altered(decline, giaddr=relay, options={54: relay, 82: b"\x0b\4" + relay}))
+    decline = wire.altered(decline, giaddr=relay, options={54: relay, 82: b"\x0b\4" + relay})
+    edge.send(decline, source="192.0.2.9")
     assert len(edge.quarantined) == 1
 
 

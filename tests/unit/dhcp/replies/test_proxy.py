@@ -83,6 +83,27 @@ def test_host_of_a_routed_network_can_not_have_itself_taken_for_a_machine(
     assert proxy.learnt == []
 
 
+def test_only_relays_that_are_named_say_where_a_machine_is(
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
+) -> None:
+    """Without --relays, a host of a routed network can name itself as a relay."""
+    hardware = make_hardware("lab-1", MAC, "10.77.0.58")
+    proxy = make_edge(hardware, mode=DhcpMode.PROXY, relays="192.0.2.9")
+    options = {53: b"\3", 50: b"\x0a\x63\0\x09"}
+    claim = wire.altered(captured["plain_discover"], options=options, giaddr=b"\x0a\x63\0\x08")
+    for _ in range(20):
+        proxy.send(claim, source="10.99.0.8", source_port=67)
+    assert proxy.learnt == []
+    (line,) = proxy.messages()
+    assert (
+        line == "that it has 10.99.0.9 is not believed: the packet comes from 10.99.0.8, which --relays does not name"
+    )
+    proxy.send(claim, source="192.0.2.9", source_port=67)
+    assert proxy.learnt == [(MAC, "10.99.0.9")]
+    proxy.send(wire.altered(claim, giaddr=bytes(4)))
+    assert len(proxy.learnt) == 2, "on the link no relay is needed"
+
+
 def test_nothing_is_learnt_from_strangers_from_nonsense_or_from_wishes(
     proxy: Edge, wire: Wire, captured: dict[str, bytes]
 ) -> None:
