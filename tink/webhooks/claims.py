@@ -4,12 +4,15 @@ Fed by the informer of Hardware. An informer is a moment behind the API, so the 
 just now: of two Hardware created at the same moment with the same address, the second to be reviewed is refused. That
 holds for one process; two controllers that each admit one of them at the same moment can't know of each other, and then
 the edge serves neither (`edge.machines.inventory`).
+
+In the process of the embedded API the index is fed by the store's commits (`plugin`), and a write reserves its claims
+until it is settled. There two Hardware never get one address, however many writes race.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv6Address
@@ -46,6 +49,14 @@ class Conflict:
     """The holder is being deleted, and not gone yet."""
     arriving: bool = False
     """The holder was admitted a moment ago; whether it was stored is not known yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reservation:
+    """The claims of one write that is admitted and not settled."""
+
+    holder: NamespacedName
+    claims: Mapping[Claim, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,7 @@ class Claims:
         self._holders: dict[Claim, dict[NamespacedName, str]] = {}
         self._terminating: set[NamespacedName] = set()
         self._arrivals: OrderedDict[Claim, _Arrival] = OrderedDict()
+        self._reserved: dict[Claim, list[_Reservation]] = {}
 
     def apply(self, hardware: Raw) -> set[Claim]:
         """Take in a Hardware that was added or changed; what it has given up."""
@@ -118,7 +130,29 @@ class Claims:
                 arrival = self._arrivals.get(claim)
                 if arrival is not None and arrival.holder != key:
                     found.append(Conflict(claim, field, arrival.holder, arrival.field, arriving=True))
+                    continue
+                other = next((each for each in self._reserved.get(claim, ()) if each.holder != key), None)
+                if other is not None:
+                    found.append(Conflict(claim, field, other.holder, other.claims[claim], arriving=True))
         return found
+
+    def reserve(self, key: NamespacedName, claims: Mapping[Claim, str]) -> Callable[[], None]:
+        """Hold `claims` for a write of `key`; the returned function ends that, when the write has been settled.
+
+        For a reviewer in the process of the store: `apply` has been called by then, so the claim is never free between.
+        """
+        reservation = _Reservation(key, claims)
+        for claim in claims:
+            self._reserved.setdefault(claim, []).append(reservation)
+
+        def release() -> None:
+            for claim in claims:
+                others = self._reserved[claim]
+                others.remove(reservation)
+                if not others:
+                    del self._reserved[claim]
+
+        return release
 
     def admitted(self, key: NamespacedName, claims: Mapping[Claim, str], now: float) -> None:
         """Remember that `key` was let in with these, until the informer says so."""

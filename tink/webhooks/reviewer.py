@@ -28,13 +28,13 @@ from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
-
 from tink.api.mistakes import ELSEWHERE, Reason, Site, hardware_mistakes, osie_mistakes, user_data_mistakes
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
+from tink.offload import YAML_WEIGHT, offload
 from tink.template import TemplateError, TemplateSyntaxError, parse_fields
+from tink.template_process import BusyError
 from tink.webhooks.claims import Claims, Conflict, claims_of
 from tink.webhooks.references import References, ended, targets_of
 
@@ -45,11 +45,17 @@ Lookup = Callable[[str, str, str], Awaitable[Raw | None]]
 Cached = Callable[[str, str, str], bool]
 """`cached(kind, namespace, name)`: whether the informers know that Hardware or Template."""
 
+Parse = Callable[[str, Raw], Awaitable[list[TemplateSyntaxError]]]
+"""`parse(namespace, template)`: its syntax errors. Raises TemplateError, and BusyError if it can't be parsed now."""
+
 NAMED_REFERRERS = 3
 MOST_CAUSES = 20
 _LOOKUP_SECONDS = 1.0
-_THREAD_BYTES = 32 * 1024
-"""Templates larger than this are parsed beside the event loop."""
+
+
+async def parse_here(_namespace: str, template: Raw) -> list[TemplateSyntaxError]:
+    """Parse a Template on the event loop, for tests and small tools."""
+    return parse_fields(template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +69,19 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Refused if there are causes; `warnings` are shown to whoever writes, either way."""
+    """Refused if there are causes or if `busy`; `warnings` are shown to whoever writes, either way."""
 
     causes: tuple[Cause, ...] = ()
     warnings: tuple[str, ...] = ()
+    busy: str = ""
+    """Why the write can't be reviewed now, and what to do: it is refused, and may be tried again (429)."""
+    release: Callable[[], None] | None = field(default=None, compare=False)
+    """Ends what an admitted write holds; call it when the write has been stored or has failed."""
+
+    @property
+    def outcome(self) -> str:
+        """In one word, for metrics."""
+        return "busy" if self.busy else "refused" if self.causes else "warned" if self.warnings else "allowed"
 
 
 ALLOWED = Verdict()
@@ -109,27 +124,28 @@ class Reviewer:
     """What gives machines their addresses; in the same process it is known, elsewhere nothing is said of it."""
     claims: Claims = field(default_factory=Claims)
     references: References = field(default_factory=References)
+    exact: bool = False
+    """Whether `claims` follows the store itself: it is never late, and an admitted write holds its claims until it is
+    settled."""
+    parse: Parse = parse_here
 
     async def review(self, request: Request) -> Verdict:
-        """Decide. Never raises: what can't be decided is let in, and logged."""
-        try:
-            if request.operation == "DELETE":
-                return self._deletion(request)
-            if request.operation not in ("CREATE", "UPDATE") or _metadata(request.new).get("deletionTimestamp"):
-                return ALLOWED
-            match request.kind:
-                case "Hardware":
-                    return await self._hardware(request)
-                case "OSIE":
-                    known = osie_mistakes(request.old)
-                    new = [str(one) for one in osie_mistakes(request.new) if one not in known]
-                    return Verdict(warnings=(*_unreachable(request.new, request.old), *new))
-                case "Template":
-                    return await self._template(request)
-                case "Workflow":
-                    return await self._workflow(request)
-        except Exception:
-            log.exception("%s %s/%s is let in unreviewed", request.kind, *request.key)
+        """Decide about a write. Raises whatever keeps it from being decided: the caller refuses the write then."""
+        if request.operation == "DELETE":
+            return self._deletion(request)
+        if request.operation not in ("CREATE", "UPDATE") or _metadata(request.new).get("deletionTimestamp"):
+            return ALLOWED
+        match request.kind:
+            case "Hardware":
+                return await self._hardware(request)
+            case "OSIE":
+                known = osie_mistakes(request.old)
+                new = [str(one) for one in osie_mistakes(request.new) if one not in known]
+                return Verdict(warnings=(*_unreachable(request.new, request.old), *new))
+            case "Template":
+                return await self._template(request)
+            case "Workflow":
+                return await self._workflow(request)
         return ALLOWED
 
     # --- Hardware -------------------------------------------------------------------------------------------------
@@ -137,11 +153,10 @@ class Reviewer:
     async def _hardware(self, request: Request) -> Verdict:
         had = claims_of(request.old)
         wanted = {claim: path for claim, path in claims_of(request.new).items() if claim not in had}
-        found = [
-            (conflict.claim, conflict.holder, await self._holds(conflict))
-            for conflict in self.claims.conflicts(request.key, wanted, self.clock())
-        ]
-        # Asked again: others may have been admitted meanwhile. Nothing is awaited between this and `admitted`.
+        suspected = () if self.exact else self.claims.conflicts(request.key, wanted, self.clock())
+        found = [(conflict.claim, conflict.holder, await self._holds(conflict)) for conflict in suspected]
+        warnings = (*_two_scripts(request.new), *await self._mistakes(request))
+        # Asked again: others may have been admitted meanwhile. Nothing is awaited between this and the end.
         now = self.clock()
         conflicts = self.claims.conflicts(request.key, wanted, now)
         released = {(claim, holder) for claim, holder, holds in found if holds is False}
@@ -153,17 +168,21 @@ class Reviewer:
         ]
         if causes:
             return Verdict(tuple(causes[:MOST_CAUSES]))
-        if not request.dry_run:
-            self.claims.admitted(request.key, wanted, now)
-        return Verdict(warnings=(*_two_scripts(request.new), *await self._mistakes(request)))
+        if request.dry_run or not wanted:
+            return Verdict(warnings=warnings)
+        if self.exact:
+            return Verdict(warnings=warnings, release=self.claims.reserve(request.key, wanted))
+        self.claims.admitted(request.key, wanted, now)
+        return Verdict(warnings=warnings)
 
     async def _mistakes(self, request: Request) -> list[str]:
         """Those that this write makes."""
         site = self.site()
         known = hardware_mistakes(request.old, site)
         new = [one for one in hardware_mistakes(request.new, site) if one not in known]
-        if _userdata(request.new) != _userdata(request.old):
-            new += user_data_mistakes(request.new)
+        if (userdata := _userdata(request.new)) != _userdata(request.old):
+            size = len(userdata) * YAML_WEIGHT if isinstance(userdata, str) else 0
+            new += await offload(size, lambda: [*user_data_mistakes(request.new)])
         told = [str(one) for one in new if one.reason is not Reason.GATEWAY_OUTSIDE_NETWORK]  # refused anyhow
         metadata = {"namespace": request.key.namespace}
         before = targets_of({"kind": "Hardware", "metadata": metadata, "spec": _spec(request.old)})
@@ -188,12 +207,11 @@ class Reviewer:
         if not isinstance(template, dict) or _spec(template) == _spec(request.old):
             return ALLOWED
         try:
-            if len(orjson.dumps(template)) > _THREAD_BYTES:
-                errors = await asyncio.to_thread(parse_fields, template)
-            else:
-                errors = parse_fields(template)
+            errors = await self.parse(request.key.namespace, template)
         except TemplateError:
             return ALLOWED  # of a wrong type, which the schema has to say
+        except BusyError as error:
+            return Verdict(busy=str(error))
         return Verdict(tuple(_syntax(error) for error in errors[:MOST_CAUSES]))
 
     async def _workflow(self, request: Request) -> Verdict:
@@ -291,7 +309,7 @@ def _metadata(obj: Any) -> Mapping[str, Any]:
 
 
 def _userdata(hardware: Any) -> Any:
-    return as_mapping(_spec(hardware)).get("instance")
+    return as_mapping(as_mapping(_spec(hardware)).get("instance")).get("userdata")
 
 
 def _spec(obj: Any) -> Any:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -58,6 +58,10 @@ class Hook(Protocol):
     @property
     def missed(self) -> str:
         """What is so while the API server can't be told where to ask; for the log."""
+
+    @property
+    def notes(self) -> Iterable[str]:
+        """What operators are told of it, beside that."""
 
     async def ready(self) -> None:
         """Return when it can be answered."""
@@ -187,6 +191,14 @@ class Webhooks:
         end = b"-----END CERTIFICATE-----\n"
         known = bundle.split(end)
         return bundle + b"".join(one + end for one in former.split(end) if one.strip() and one not in known)
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What operators are told: which hooks are not registered, and what these say."""
+        for hook in self._hooks:
+            if hook in self._failing:
+                yield f"{hook.missed}: the webhook can't be registered, the log says why"
+            yield from hook.notes
 
     def address(self, hook: Hook) -> Address:
         """Where the API server is told to ask."""
