@@ -51,6 +51,8 @@ Parse = Callable[[str, Raw], Awaitable[list[TemplateSyntaxError]]]
 NAMED_REFERRERS = 3
 MOST_CAUSES = 20
 _LOOKUP_SECONDS = 1.0
+_CARD_WEIGHT = 512
+"""What to look at a network interface costs, in bytes of JSON: each is compared with all networks of the site."""
 
 
 async def parse_here(_namespace: str, template: Raw) -> list[TemplateSyntaxError]:
@@ -178,9 +180,17 @@ class Reviewer:
     async def _mistakes(self, request: Request) -> list[str]:
         """Those that this write makes."""
         site = self.site()
-        known = hardware_mistakes(request.old, site)
-        new = [one for one in hardware_mistakes(request.new, site) if one not in known]
-        if (userdata := _userdata(request.new)) != _userdata(request.old):
+        cards = max(
+            len(as_mapping(as_mapping(_spec(each)).get("networkInterfaces"))) for each in (request.new, request.old)
+        )
+        known, found = await offload(
+            cards * _CARD_WEIGHT, lambda: [hardware_mistakes(each, site) for each in (request.old, request.new)]
+        )
+        new = [one for one in found if one not in known]
+        if (instance := as_mapping(_spec(request.new)).get("instance")) != as_mapping(_spec(request.old)).get(
+            "instance"
+        ):
+            userdata = as_mapping(instance).get("userdata")
             size = len(userdata) * YAML_WEIGHT if isinstance(userdata, str) else 0
             new += await offload(size, lambda: [*user_data_mistakes(request.new)])
         told = [str(one) for one in new if one.reason is not Reason.GATEWAY_OUTSIDE_NETWORK]  # refused anyhow
@@ -306,10 +316,6 @@ def _unreachable(osie: Any, old: Any) -> tuple[str, ...]:
 
 def _metadata(obj: Any) -> Mapping[str, Any]:
     return as_mapping(as_mapping(obj).get("metadata"))
-
-
-def _userdata(hardware: Any) -> Any:
-    return as_mapping(as_mapping(_spec(hardware)).get("instance")).get("userdata")
 
 
 def _spec(obj: Any) -> Any:
