@@ -7,17 +7,19 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from tink.api.v1alpha2 import Raw
-from tink.apiserver import ApiServer
+from tink.apiserver import AdmissionPlugin, ApiServer
 from tink.kube.client import KubeClient
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD
 
 
 @contextlib.asynccontextmanager
-async def serving(directory: Path, definitions: Iterable[Raw] = ()) -> AsyncIterator[tuple[ApiServer, KubeClient]]:
+async def serving(
+    directory: Path, definitions: Iterable[Raw] = (), plugin: AdmissionPlugin | None = None
+) -> AsyncIterator[tuple[ApiServer, KubeClient]]:
     """A server with its state in a directory, and a client, once it has these CustomResourceDefinitions."""
     async with contextlib.AsyncExitStack() as exits:
-        api = ApiServer(directory, port=0)
+        api = ApiServer(directory, port=0, plugin=plugin)
         await api.start()
         exits.push_async_callback(api.stop)
         client = await KubeClient.connect(api.kubeconfig)

@@ -132,6 +132,11 @@ class Callers:
             view.interface = interface
         return view
 
+    @property
+    def sees_neighbours(self) -> bool:
+        """Whether the kernel tells which MAC has an address. If not, every address on a link is believed."""
+        return self._neighbours is not UNSEEN
+
     def machine(self, ip: str, *, connected: bool = False) -> Machine | None:
         """The machine that calls from this address; None if no Hardware is known to be there."""
         if not self.gives_addresses:

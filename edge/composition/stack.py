@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from prometheus_client.core import Metric
 
 from edge.callers import Callers
 from edge.checkpoint import checkpoint_metrics
@@ -53,11 +56,11 @@ from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics,
 from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
-from tink.metrics.families import Scraped
+from tink.metrics.families import Scraped, gauge
 from tink.metrics.process import process_registry
 from tink.net.host_port import join_host_port
 from tink.server import WorkflowServer
-from tink.webhooks import Webhooks
+from tink.template_process import TemplateProcess
 from tink.workflow import ended, protection
 
 if TYPE_CHECKING:
@@ -103,7 +106,10 @@ class Stack:
         self._controllers: dict[str, Controller] = {}
         self._kept: Kept | None = None
         self._serving: Serving | None = None
-        self._webhooks: Webhooks | None = None
+        self._callers: Callers | None = None
+        self._templates = TemplateProcess()
+        self._exit.callback(self._templates.close)
+        self._reviews = hooks.Reviews(settings, self._site, self._exit)
         self._contact = ApiContact(
             lambda: self._informers.values(),
             self.journey.announce,
@@ -111,6 +117,7 @@ class Stack:
         )
         self.metrics = process_registry(lambda: self.not_ready)
         """What Prometheus is given."""
+        self.metrics.register(Scraped(self._guard_metrics))
 
     async def start(self) -> None:
         """Start every service of the settings; ready when it returns. Raises StackError or the part's own error."""
@@ -145,8 +152,23 @@ class Stack:
         """The same, with what operators are told beside it."""
         notes = [*self._contact.notes, self._leadership(), self._fixed.note if self._fixed is not None else ""]
         notes += [self._serving.workers_note] if self._serving is not None else []
-        notes += self._webhooks.notes if self._webhooks is not None else []
+        notes += self._open_guards().values()
         return Readiness(self.not_ready, tuple(filter(None, notes)))
+
+    def _open_guards(self) -> dict[str, str]:
+        """The guards that let things pass now, by name, each with why; empty: it works."""
+        serves = bool(self._settings.services & (EDGE | {Service.SERVER}))
+        blind = serves and self._callers is not None and not self._callers.sees_neighbours
+        return {
+            "reviews": "; ".join(self._reviews.notes),
+            "neighbours": "the kernel's neighbours can't be read: machines are known by address alone" if blind else "",
+        }
+
+    def _guard_metrics(self) -> Iterator[Metric]:
+        text = "1: the guard lets things pass, see /readyz."
+        yield gauge(
+            "tinkedge_open_guard", text, ["guard"], {(name,): bool(why) for name, why in self._open_guards().items()}
+        )
 
     def _leadership(self) -> str:
         elector = self._elector
@@ -212,6 +234,7 @@ class Stack:
             addresses=self._settings.api_addresses,
             names=self._settings.api_names,
             admit_create=protection.protect,
+            plugin=self._reviews.in_process(lambda: self._api),
         )
         try:
             await api.start()
@@ -235,13 +258,16 @@ class Stack:
         informers = self._informers = {
             resource: self._informer(client, resource) for resource, users in needed.items() if users & wanted
         }
+        if self._reviews.plugin is not None:
+            self._reviews.plugin.follow(informers)
+            self.metrics.register(self._reviews.plugin.metrics)
         forget(self._settings)
         kept = self._kept = self._keeping(client, informers)
         self.metrics.register(InformerMetrics(informers.values()))
         self.metrics.register(ControllerMetrics(self._controllers))
         serving, mistakes, conditions = None, None, ConditionWriter(client)
         boots, problems = None, None
-        callers = callers_of(self._settings, self.inventory, self._exit)
+        callers = self._callers = callers_of(self._settings, self.inventory, self._exit)
         networks = self._networks = HostNetworks(self._settings.networks, self.journey.announce)
         self._exit.callback(networks.close)
         if wanted & EDGE:
@@ -295,6 +321,7 @@ class Stack:
                 templates=informers[TEMPLATE],
                 settings=self._settings.controller,
                 elector=self._elector,
+                render=self._templates.render_actions,
             )
             self._controllers["workflow"] = controller.runtime
             self.metrics.register(controller.metrics)
@@ -452,14 +479,11 @@ class Stack:
         return workflows.get(namespace, found) if found else None
 
     async def _start_webhooks(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
-        webhooks = await hooks.webhooks(self._settings, client, informers, self._site)
+        webhooks = await self._reviews.start(client, informers, self.metrics)
         if webhooks is None:
             return
         self._exit.push_async_callback(webhooks.stop)
-        self.metrics.register(webhooks.metrics)
-        await hooks.start(webhooks, self._settings)
         self._spawn(webhooks.run(), "webhooks")
-        self._webhooks = webhooks
 
     async def _start_server(
         self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers, networks: HostNetworks

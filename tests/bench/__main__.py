@@ -36,6 +36,7 @@ from tests.bench import (
     sites,
     templates,
     tftp,
+    turns,
     workers,
     workflows,
 )
@@ -59,6 +60,7 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "sites": sites.run,
     "workers": workers.run,
     "fleet": fleet.run,
+    "turns": turns.run,
 }
 LIMIT_SECONDS = 1200
 """For one subject; each takes one to four minutes on a quiet machine."""

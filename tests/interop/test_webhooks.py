@@ -21,9 +21,10 @@ from tests.api import serving
 from tests.interop.webhooks import record as recorder
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
-from tink.kube.resources import HARDWARE
-from tink.webhooks import Webhooks
+from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW
+from tink.webhooks import Admission, ReviewPlugin, Webhooks
 from tink.webhooks.registration import CONFIGURATION, NAME, configuration
 
 DIRECTORY = Path(__file__).parent / "webhooks"
@@ -99,6 +100,26 @@ async def test_users_of_the_embedded_api_read_what_users_of_a_cluster_read(
         assert ours == theirs, theirs["shows"]
 
 
+async def test_reviewer_in_the_process_of_the_api_says_the_same(tmp_path: Path) -> None:
+    async def find(key: str, namespace: str, name: str) -> Raw | None:
+        return await api.find(key, namespace, name)
+
+    plugin = ReviewPlugin(find)
+    async with serving(tmp_path, generate(), plugin) as (api, client):
+        informers = {resource: Informer(client, resource) for resource in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
+        plugin.follow(informers)
+        tasks = [asyncio.create_task(informer.run()) for informer in informers.values()]
+        try:
+            for informer in informers.values():
+                await informer.wait_for_cache_sync()
+            answers = await recorder.play(client._session, client.url, dict(await client._authorize()))
+        finally:
+            for task in tasks:
+                task.cancel()
+    for ours, theirs in zip(answers, RECORDED["answers"], strict=True):
+        assert ours == theirs, theirs["shows"]
+
+
 async def test_of_twenty_creates_at_once_with_one_address_one_goes_through(
     client: KubeClient, webhooks: Webhooks
 ) -> None:
@@ -115,7 +136,9 @@ async def test_registration_goes_at_a_clean_stop_and_is_mended_while_we_serve(
 ) -> None:
     first = await registered(client)
     assert first is not None
-    assert {webhook["failurePolicy"] for webhook in first["webhooks"]} == {"Ignore"}
+    policies = {webhook["name"].partition(".")[0]: webhook["failurePolicy"] for webhook in first["webhooks"]}
+    assert policies.pop("hardware") == "Fail"
+    assert set(policies.values()) == {"Ignore"}
     assert {webhook["sideEffects"] for webhook in first["webhooks"]} == {"None"}
     await client.delete(CONFIGURATION, NAME, None)
     await webhooks.look_after()
@@ -160,6 +183,23 @@ async def test_odd_objects_are_let_in_for_the_schema_to_judge(ask: Asked) -> Non
         for kind in ("Hardware", "Template", "Workflow"):
             status, answer = await ask(review(kind, "CREATE", odd))
             assert (status, answer["response"]) == (200, {"uid": "u-1", "allowed": True})
+
+
+@pytest.mark.parametrize(("policy", "let_in"), [("Fail", 0), ("Ignore", 1)])
+async def test_review_that_fails_leaves_the_write_to_the_failure_policy_and_is_counted(
+    webhooks: Webhooks, ask: Asked, monkeypatch: pytest.MonkeyPatch, policy: str, let_in: int
+) -> None:
+    [hook] = webhooks._hooks
+    assert isinstance(hook, Admission)
+    monkeypatch.setattr(hook, "_failure_policy", policy)
+    monkeypatch.setattr("tink.webhooks.reviewer.claims_of", lambda _: 1 / 0)
+    status, text = await ask(review("Hardware", "CREATE", recorder.hardware("m", (1, "10.9.9.9"))))
+    assert status == 500
+    assert text == "the review has failed: division by zero\n"
+    assert hook.metrics.unreviewed == let_in
+    notes = " ".join(webhooks.notes)
+    assert ("1 writes were let in unreviewed" in notes) == bool(let_in)
+    assert ("--webhook-failure-policy Ignore" in notes) == (policy == "Ignore")
 
 
 async def test_what_is_no_review_is_a_bad_request(ask: Asked) -> None:

@@ -4,6 +4,7 @@ from tink.apiserver.access import FILE as USERS_FILE
 from tink.apiserver.access import UserError, UserFileError, change_role, read_users
 from tink.apiserver.access import issue as issue_token
 from tink.apiserver.access import revoke as revoke_token
+from tink.apiserver.admission.plugin import AdmissionPlugin
 from tink.apiserver.credentials import user_kubeconfig
 from tink.apiserver.errors import ApiServerError
 from tink.apiserver.server import ApiServer
@@ -18,6 +19,7 @@ from tink.apiserver.store import (
 
 __all__ = [
     "USERS_FILE",
+    "AdmissionPlugin",
     "ApiServer",
     "ApiServerError",
     "UserError",

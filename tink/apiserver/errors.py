@@ -171,6 +171,12 @@ def too_large_body(limit: int) -> StatusError:
     return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
 
 
+def too_many_values(limit: int) -> StatusError:
+    """Refuse a body that would take too long to read."""
+    why = f"Request entity too large: more than {limit} values; write several objects instead of one"
+    return StatusError(413, "RequestEntityTooLarge", why)
+
+
 def too_large_object(group: str, plural: str, name: str, why: str) -> StatusError:
     """Refuse an object that would become larger than what is stored."""
     what = f'{_qualified(group, plural)} "{name}"'

@@ -17,7 +17,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from prometheus_client.registry import Collector
 from tink.apiserver import conversion, credentials, errors
 from tink.apiserver.access import FILE, Authenticator, UserFileError
 from tink.apiserver.admission import webhooks
+from tink.apiserver.admission.plugin import AdmissionPlugin
 from tink.apiserver.controllers import GarbageCollector, Lifecycle
 from tink.apiserver.errors import ApiServerError
 from tink.apiserver.http import Api, Sessions, http_logger
@@ -36,7 +37,7 @@ from tink.apiserver.metrics import ApiServerMetrics
 from tink.apiserver.read import Broadcaster, Lists
 from tink.apiserver.requests import Body, Target, WriteOptions
 from tink.apiserver.resources import Registry, builtin, definitions, webhook_configurations
-from tink.apiserver.store import Event, Key, StorageError, Store
+from tink.apiserver.store import Event, Key, StorageError, Store, Stored
 from tink.apiserver.webhooks import WebhookClient
 from tink.apiserver.write import AdmitCreate, Verbs, add_nothing
 from tink.files import data_directory, private_files
@@ -65,7 +66,7 @@ class ApiServer:
     """One API server over one data directory, at `host` and, for other hosts, at `addresses`. Start and stop once.
 
     Port 0 takes a free one. Its certificate is for all of these and for `names`. `admit_create` sees new objects before
-    the webhooks do.
+    the webhooks do. `plugin` reviews writes in this process.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class ApiServer:
         names: Sequence[str] = (),
         history: int = 10_000,
         admit_create: AdmitCreate = add_nothing,
+        plugin: AdmissionPlugin | None = None,
         now: Callable[[], datetime] = _utc_now,
     ) -> None:
         self._data_dir = data_dir
@@ -95,7 +97,10 @@ class ApiServer:
             beside=(data_dir / "token", data_dir / "pki" / "ca.key"),
         )
         self._webhook_client = WebhookClient()
-        self._webhooks = webhooks.Webhooks(self._webhook_client.post, self._namespace_labels, self._registry.versions)
+        self._plugin = plugin
+        self._webhooks = webhooks.Webhooks(
+            self._webhook_client.post, self._namespace_labels, self._registry.versions, plugin
+        )
         self._verbs = Verbs(self._store, now, self._webhooks, admit_create)
         self._lifecycle = Lifecycle(self._store, self._registry, self._verbs, now)
         self._garbage_collector = GarbageCollector(self._store, self._registry, self._verbs)
@@ -251,14 +256,13 @@ class ApiServer:
         ):
             self._registry.add(resource)
         for key in (definitions.KEY, *webhooks.KEYS):
-            after = ("", "")
-            more = True
-            while more:
-                page = await self._store.page(key, None, after=after)
-                for stored in page.items:
-                    self._use(key, stored.name, orjson.loads(stored.body))
-                    after = (stored.namespace, stored.name)
-                more = page.more
+            async for stored in self._stored(key):
+                self._use(key, stored.name, orjson.loads(stored.body))
+        if self._plugin is not None:
+            # Before anything is served: no write is reviewed by a plugin that knows a part of the state.
+            async for stored in self._stored(self._plugin.followed):
+                self._plugin.apply(orjson.loads(stored.body))
+            self._plugin.synced()
         namespaces = self._registry.find("", "v1", "namespaces")
         if namespaces is None:
             raise ApiServerError("namespaces are not built in")
@@ -267,6 +271,26 @@ class ApiServer:
                 target = Target("", "v1", "namespaces")
                 body = Body({"metadata": {"name": name}})
                 await self._verbs.create(namespaces, target, body, WriteOptions())
+
+    async def _stored(self, key: str) -> AsyncIterator[Stored]:
+        """Read all objects of a resource. Raises StorageError."""
+        after = ("", "")
+        more = True
+        while more:
+            page = await self._store.page(key, None, after=after)
+            for stored in page.items:
+                yield stored
+                after = (stored.namespace, stored.name)
+            more = page.more
+
+    async def find(self, key: str, namespace: str, name: str) -> Raw | None:
+        """Read an object as it is stored; `key` is such as `tinkerbell.org/hardware`. None if there is none.
+
+        Raises StorageError.
+        """
+        stored = await self._store.get(Key(key, namespace, name))
+        found: Raw | None = None if stored is None else orjson.loads(stored.body)
+        return found
 
     def _taken(self, definition: Raw) -> definitions.Claimed:
         return definitions.taken_names(definition, self._registry.all())
@@ -310,6 +334,9 @@ class ApiServer:
                 self._schemas.pop(event.object["metadata"]["uid"], None)
                 spec = event.object["spec"]
                 self._broadcaster.end(f"{spec['group']}/{spec['names']['plural']}")
+        if self._plugin is not None and key.resource == self._plugin.followed:
+            change = self._plugin.remove if event.type == "DELETED" else self._plugin.apply
+            change(event.object)
         self._broadcaster.publish(event)
         self._lifecycle.on_event(event)
         self._garbage_collector.on_event(event)

@@ -7,4 +7,5 @@ log            lines of a log, bounded by that
 backoff        growing delays between attempts
 newest         what came last, and no more entries than so many
 semaphore      so many at once, and who of those that wait is next
+fairness       those that wait take turns, namespace by namespace
 """

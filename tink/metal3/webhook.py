@@ -29,7 +29,7 @@ _LARGE = 1 << 20
 _LARGE_AT_ONCE = 2
 _READ_SECONDS = 30.0
 """As long as the API server waits for its answer."""
-_THREAD_BYTES = 256 << 10
+_THREAD_BYTES = 8 << 10
 """What is longer than this is converted beside the event loop."""
 
 
@@ -38,6 +38,7 @@ class HostConversion:
 
     path = "/convert"
     missed = "BareMetalHosts can be read and written in one version only"
+    notes = ()
 
     def __init__(self, settings: ConversionSettings, *, install: bool = False) -> None:
         self._settings = settings

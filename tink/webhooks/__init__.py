@@ -4,15 +4,18 @@
     API server -> `server` (HTTPS) -> `admission`; `certificates` (own authority) -> `server`
     `server` -> `registration` (tells the API server where to ask, and whom to trust)
 
+The embedded API asks the reviewer in its own process: commits -> `plugin` -> `reviewer`.
+
 `server` serves other hooks beside `admission`: `tink.metal3.webhook` converts Metal3's hosts.
 
 Two Hardware must not have one MAC, one IP address or one agent id, and none may have an address that another tenant's
 machines use as their gateway, name server and the like. A Template must parse. Whoever deletes what others refer to, or
 refers to what is not there, is warned. Everything else is in the schemas (`tink.api.rules`).
 
-The webhooks are advice, given where it is cheapest to take. What they guard holds without them: the edge serves nobody
-an address that two Hardware claim, and the controller fails a Workflow whose Template does not parse. So a review that
-can't be held lets the write through (failurePolicy Ignore unless told otherwise), and reviewing never raises.
+In the embedded API a write that can't be reviewed is refused. On a cluster the failure policy of the registration
+decides: Fail for the claims of Hardware, unless an operator sets Ignore, and Ignore for everything else. What is let in
+unreviewed does little harm: the edge serves no address that two Hardware claim, and the controller fails a Workflow
+whose Template does not parse.
 """
 
 from tink.webhooks.admission import Admission
@@ -27,6 +30,7 @@ from tink.webhooks.claims import (
     claims_of,
     is_terminating,
 )
+from tink.webhooks.plugin import ReviewPlugin
 from tink.webhooks.references import References
 from tink.webhooks.registration import Address, holds, unregister
 from tink.webhooks.server import SERVICE_PORT, Hook, Webhooks
@@ -43,6 +47,7 @@ __all__ = [
     "Conflict",
     "Hook",
     "References",
+    "ReviewPlugin",
     "UsedAddress",
     "WebhookSettings",
     "Webhooks",

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 from aiohttp import web
 
 from tink.api.mistakes import ELSEWHERE, Site
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
-from tink.webhooks.registration import NAME, Address, configuration, register, unregister
-from tink.webhooks.reviewer import Request, Reviewer, Verdict
+from tink.webhooks.metrics import ReviewMetrics
+from tink.webhooks.registration import NAME, TIMEOUT_SECONDS, Address, configuration, register, unregister
+from tink.webhooks.reviewer import Parse, Request, Reviewer, Verdict, parse_here
+
+log = logging.getLogger(__name__)
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +42,11 @@ class Admission:
         workflows: Informer,
         osies: Informer,
         site: Callable[[], Site] = lambda: ELSEWHERE,
-        failure_policy: str = "Ignore",
+        failure_policy: str = "Fail",
         namespaces: Sequence[str] = (),
         name: str = NAME,
+        parse: Parse = parse_here,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """It reviews objects of these `namespaces`, none: of all; `name` is that of its configuration."""
         self._client = client
@@ -52,7 +57,9 @@ class Admission:
         """What was logged of a configuration that the chart or an operator made."""
         self._informers = {"Hardware": hardware, "Template": templates, "OSIE": osies}
         self._synced = (hardware, templates, workflows, osies)
-        self._reviewer = Reviewer(self._look_up, self._cached, time.monotonic, site)
+        self._clock = clock
+        self.metrics = ReviewMetrics()
+        self._reviewer = Reviewer(self._look_up, self._cached, clock, site, parse=parse)
         references, claims = self._reviewer.references, self._reviewer.claims
         for informer in (hardware, workflows):
             informer.add_event_handler(lambda new, _: references.apply(new), references.remove)
@@ -99,13 +106,38 @@ class Admission:
             return web.Response(status=408, text=f"no AdmissionReview within {_READ_SECONDS:.0f} s\n")
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             return web.Response(status=400, text=f"no AdmissionReview: {error}\n")
-        verdict = await self._reviewer.review(Request.read(asked))
+        begun = self._clock()
+        try:
+            verdict = await self._reviewer.review(Request.read(asked))
+        except Exception as error:
+            log.exception("%s can't be reviewed", _named(asked))
+            self._not_decided(asked, "failed")
+            return web.Response(status=500, text=f"the review has failed: {error or type(error).__name__}\n")
+        self.metrics.decided(asked, verdict.outcome)
+        if self._clock() - begun > TIMEOUT_SECONDS:
+            self._not_decided(asked, "late")
         body = {
             "apiVersion": "admission.k8s.io/v1",
             "kind": "AdmissionReview",
             "response": {"uid": uid, **respond(verdict, asked)},
         }
         return web.Response(body=orjson.dumps(body), content_type="application/json")
+
+    def _not_decided(self, asked: Mapping[str, Any], reason: str) -> None:
+        """The failure policy of the registration decides about the write: that of claims may be Fail."""
+        if reason == "failed":
+            self.metrics.decided(asked, "failed")
+        claims = as_mapping(asked.get("kind")).get("kind") == "Hardware" and asked.get("operation") != "DELETE"
+        if not claims or self._failure_policy == "Ignore":
+            self.metrics.let_in(asked, reason)
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What operators are told of writes that are let in unreviewed."""
+        if self._failure_policy == "Ignore":
+            yield "Hardware is written unreviewed while no webhook answers (--webhook-failure-policy Ignore)"
+        if self.metrics.unreviewed:
+            yield f"{self.metrics.unreviewed} writes were let in unreviewed: see tinkedge_unreviewed_writes_total"
 
     async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
         try:
@@ -119,7 +151,7 @@ class Admission:
 
 def respond(verdict: Verdict, request: Mapping[str, Any]) -> Raw:
     """An AdmissionResponse without its uid; a refusal has the Status that an invalid object gets."""
-    response: Raw = {"allowed": not verdict.causes}
+    response: Raw = {"allowed": not verdict.causes and not verdict.busy}
     if verdict.warnings:
         response["warnings"] = list(verdict.warnings)
     if verdict.causes:
@@ -132,4 +164,13 @@ def respond(verdict: Verdict, request: Mapping[str, Any]) -> Raw:
             "message": "; ".join(f"{cause.field}: {cause.message}" for cause in verdict.causes),
             "details": {"group": "tinkerbell.org", "kind": asked.kind, "name": asked.key.name, "causes": causes},
         }
+    elif verdict.busy:
+        details = {"retryAfterSeconds": 1}
+        busy = {"code": 429, "reason": "TooManyRequests", "message": verdict.busy, "details": details}
+        response["status"] = {"status": "Failure", **busy}
     return response
+
+
+def _named(asked: Mapping[str, Any]) -> str:
+    request = Request.read(asked)
+    return f"{request.kind} {'/'.join(request.key)}"

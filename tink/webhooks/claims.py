@@ -8,13 +8,16 @@ the edge serves neither (`edge.machines.inventory`).
 
 A Hardware that is being deleted gives up its claims: they block no other Hardware, and the edge serves the other one
 first. It may gain none that any other Hardware has.
+
+In the process of the embedded API the index is fed by the store's commits (`plugin`), and a write reserves its claims
+until it is settled. There two Hardware never get one address, however many writes race.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv6Address, IPv6Interface
@@ -71,6 +74,14 @@ class Conflict:
     """The holder's claim: `claim`, or the MAC that an agent id is."""
     arriving: bool = False
     """The holder was admitted a moment ago; whether it was stored is not known yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reservation:
+    """The claims of one write that is admitted and not settled."""
+
+    holder: NamespacedName
+    claims: Mapping[Claim, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +234,7 @@ class Claims:
         self._shared: Newest[_Uses, _Uses] = Newest(_MOST_SHARED)
         """The machines of one network use the same addresses: one copy is enough."""
         self._arrivals: OrderedDict[Claim, _Arrival] = OrderedDict()
+        self._reserved: dict[Claim, list[_Reservation]] = {}
 
     def apply(self, hardware: Raw) -> set[Claim]:
         """Take in a Hardware that was added or changed; return the claims that others may have now."""
@@ -292,6 +304,24 @@ class Claims:
         """Return True if another Hardware that is not being deleted has this."""
         return any(key != other_than for key in self._live(claim))
 
+    def reserve(self, key: NamespacedName, claims: Mapping[Claim, str]) -> Callable[[], None]:
+        """Hold `claims` for a write of `key`; the returned function ends that, when the write has been settled.
+
+        For a reviewer in the process of the store: `apply` has been called by then, so the claim is never free between.
+        """
+        reservation = _Reservation(key, claims)
+        for claim in claims:
+            self._reserved.setdefault(claim, []).append(reservation)
+
+        def release() -> None:
+            for claim in claims:
+                others = self._reserved[claim]
+                others.remove(reservation)
+                if not others:
+                    del self._reserved[claim]
+
+        return release
+
     def admitted(self, key: NamespacedName, claims: Mapping[Claim, str], now: float) -> None:
         """Remember that `key` was let in with these, until the informer says so."""
         for claim, field in claims.items():
@@ -313,6 +343,9 @@ class Claims:
         arrival = self._arrivals.get(held)
         if arrival is not None and arrival.holder not in (key, *holders):
             yield Conflict(claim, field, arrival.holder, arrival.field, held, arriving=True)
+        for other in self._reserved.get(held, ()):
+            if other.holder not in (key, *holders):
+                yield Conflict(claim, field, other.holder, other.claims[held], held, arriving=True)
 
     def _live(self, claim: Claim) -> list[NamespacedName]:
         return [key for key in self._holders.get(claim, ()) if not self._of[key].terminating]

@@ -1,10 +1,11 @@
-"""What API servers ask us, as metrics: the names are controller-runtime's."""
+"""Metrics of reviews: how many requests API servers made, by controller-runtime's names, and what was decided."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 from aiohttp import web
 from prometheus_client.core import Metric
@@ -45,3 +46,40 @@ class WebhookMetrics(Collector):
         """Called for each scrape."""
         yield counter("controller_runtime_webhook_requests", "Reviews.", ["webhook", "code"], self._requests)
         yield histogram("controller_runtime_webhook_latency_seconds", "How long one took.", ["webhook"], self._seconds)
+
+
+class ReviewMetrics(Collector):
+    """Counts reviewed writes by kind and outcome, and those that were stored without a review."""
+
+    def __init__(self) -> None:
+        self._reviewed: Counter[tuple[str, str]] = Counter()
+        self._unreviewed: Counter[tuple[str, str]] = Counter({("Hardware", "failed"): 0, ("Hardware", "late"): 0})
+
+    @property
+    def unreviewed(self) -> int:
+        """How many writes were let in unreviewed since the start, as far as this process knows."""
+        return self._unreviewed.total()
+
+    def decided(self, request: Mapping[str, Any], outcome: str) -> None:
+        """Count a review. `outcome` is `allowed`, `warned`, `refused`, `busy` or `failed`."""
+        self._reviewed[_kind(request), outcome] += 1
+
+    def let_in(self, request: Mapping[str, Any], reason: str) -> None:
+        """Count a write that its API server lets in although the review has `failed`, or came `late`."""
+        self._unreviewed[_kind(request), reason] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Called for each scrape."""
+        labels = ["kind", "outcome"]
+        yield counter("tinkedge_reviewed_writes", "Writes that were reviewed, by the outcome.", labels, self._reviewed)
+        text = "Writes that were let in unreviewed because the review failed or came too late."
+        yield counter("tinkedge_unreviewed_writes", text, ["kind", "reason"], self._unreviewed)
+
+
+_KINDS = frozenset({"Hardware", "OSIE", "Template", "Workflow"})
+
+
+def _kind(request: Mapping[str, Any]) -> str:
+    kind = request.get("kind")
+    name = kind.get("kind") if isinstance(kind, dict) else None
+    return name if name in _KINDS else "other"

@@ -8,6 +8,9 @@ There are two kinds of configuration, told apart by the label `app.kubernetes.io
 - Made by the chart or an operator. Nothing is written but `clientConfig.caBundle`, and nothing is deleted: an account
   that may change the rules of a configuration can have every Secret of the cluster sent to it. Differences from what
   the webhooks expect are reported, not repaired.
+
+The embedded API needs none, for it reviews writes in its own process (`plugin`); one that an earlier version left is
+deleted at the start.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import GROUP, VERSION, Raw, as_mapping
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import ResourceType
@@ -42,6 +46,41 @@ _REVIEWED = {
     "templates": ("CREATE", "UPDATE", "DELETE"),
     "workflows": ("CREATE", "UPDATE"),
 }
+_AGENT_ID = f"object.metadata.?annotations[?'{AGENT_ID_ANNOTATION}']"
+_CLAIMS_CHANGE = (
+    "request.operation == 'CREATE' || request.operation == 'UPDATE' && (object.?spec != oldObject.?spec || "
+    f"{_AGENT_ID} != {_AGENT_ID.replace('object', 'oldObject')})"
+)
+"""CEL: whether a write of a Hardware may claim an address or a name (optional fields: Kubernetes 1.29)."""
+ADVICE = f"advice.hardware.admission.{GROUP}"
+"""The webhook that is asked about every other write of a Hardware, for warnings."""
+
+
+def reviewed(namespaces: Sequence[str] = ()) -> list[Raw]:
+    """The webhooks without an address: one for each resource, so that an answer names what it is about. They are asked
+    about objects of these namespaces; none: of all."""
+    chosen = {"key": _NAMESPACE_LABEL, "operator": "In", "values": sorted(set(namespaces))}
+    return [
+        {
+            "name": f"{plural}.admission.{GROUP}",
+            "admissionReviewVersions": ["v1"],
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "namespaceSelector": {"matchExpressions": [chosen]} if namespaces else {},
+            "rules": [
+                {
+                    "apiGroups": [GROUP],
+                    "apiVersions": [VERSION],
+                    "operations": list(operations),
+                    "resources": [plural],
+                    "scope": "Namespaced",
+                }
+            ],
+            "sideEffects": "None",
+            "timeoutSeconds": TIMEOUT_SECONDS,
+        }
+        for plural, operations in _REVIEWED.items()
+    ]
 
 
 class RegistrationError(Exception):
@@ -78,36 +117,32 @@ class Address:
 def configuration(
     address: Address, bundle: bytes, failure_policy: str, namespaces: Sequence[str] = (), name: str = NAME
 ) -> Raw:
-    """The ValidatingWebhookConfiguration: one webhook for each resource, so that an answer names what it is about. They
-    are asked about objects of these namespaces; none: of all."""
-    chosen = {"key": _NAMESPACE_LABEL, "operator": "In", "values": sorted(set(namespaces))}
+    """The ValidatingWebhookConfiguration.
+
+    `failure_policy` is that of writes of Hardware that may claim something. Everything else is let in while no webhook
+    answers: deletions, finalizers that are removed, and kinds whose reviews only warn or find early what the controller
+    finds anyway. So Fail locks nobody out of an object that is to go.
+    """
+    webhooks = reviewed(namespaces)
+    hardware = webhooks[0]
+    advice = hardware | {"name": ADVICE, "matchConditions": [_condition("no-claim-changes", f"!({_CLAIMS_CHANGE})")]}
+    for webhook in (*webhooks, advice):
+        webhook |= {"clientConfig": address.client_config(bundle), "failurePolicy": "Ignore"}
+    hardware |= {
+        "failurePolicy": failure_policy,
+        "rules": [hardware["rules"][0] | {"operations": ["CREATE", "UPDATE"]}],
+        "matchConditions": [_condition("claims-change", _CLAIMS_CHANGE)],
+    }
     return {
         "apiVersion": CONFIGURATION.api_version,
         "kind": CONFIGURATION.kind,
         "metadata": {"name": name, "labels": {_MANAGED_BY: _TINKEDGE}},
-        "webhooks": [
-            {
-                "name": f"{plural}.admission.{GROUP}",
-                "admissionReviewVersions": ["v1"],
-                "clientConfig": address.client_config(bundle),
-                "failurePolicy": failure_policy,
-                "matchPolicy": "Equivalent",
-                "namespaceSelector": {"matchExpressions": [chosen]} if namespaces else {},
-                "rules": [
-                    {
-                        "apiGroups": [GROUP],
-                        "apiVersions": [VERSION],
-                        "operations": list(operations),
-                        "resources": [plural],
-                        "scope": "Namespaced",
-                    }
-                ],
-                "sideEffects": "None",
-                "timeoutSeconds": TIMEOUT_SECONDS,
-            }
-            for plural, operations in _REVIEWED.items()
-        ],
+        "webhooks": [hardware, advice, *webhooks[1:]],
     }
+
+
+def _condition(name: str, expression: str) -> Raw:
+    return {"name": name, "expression": expression}
 
 
 async def register(client: KubeClient, wanted: Raw) -> Registered:

@@ -24,19 +24,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
-
 from tink.api.mistakes import ELSEWHERE, Reason, Site, hardware_mistakes, osie_mistakes, user_data_mistakes
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
+from tink.offload import YAML_WEIGHT, offload
 from tink.template import TemplateError, TemplateSyntaxError, parse_fields
+from tink.template_process import BusyError
 from tink.webhooks.claims import (
     Claim,
     ClaimKind,
@@ -57,12 +57,20 @@ Lookup = Callable[[str, str, str], Awaitable[Raw | None]]
 Cached = Callable[[str, str, str], bool]
 """`cached(kind, namespace, name)`: whether the informers know that Hardware or Template."""
 
+Parse = Callable[[str, Raw], Awaitable[list[TemplateSyntaxError]]]
+"""`parse(namespace, template)`: its syntax errors. Raises TemplateError, and BusyError if it can't be parsed now."""
+
 NAMED_REFERRERS = 3
 MOST_CAUSES = 20
 _LOOKUP_SECONDS = 1.0
 _APART = "agents are told apart by address, token or certificate only; give one of them another id"
-_THREAD_BYTES = 32 * 1024
-"""Templates larger than this are parsed beside the event loop."""
+_CARD_WEIGHT = 512
+"""What to look at a network interface costs, in bytes of JSON: each is compared with all networks of the site."""
+
+
+async def parse_here(_namespace: str, template: Raw) -> list[TemplateSyntaxError]:
+    """Parse a Template on the event loop, for tests and small tools."""
+    return parse_fields(template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +84,19 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Refused if there are causes; `warnings` are shown to whoever writes, either way."""
+    """Refused if there are causes or if `busy`; `warnings` are shown to whoever writes, either way."""
 
     causes: tuple[Cause, ...] = ()
     warnings: tuple[str, ...] = ()
+    busy: str = ""
+    """Why the write can't be reviewed now, and what to do: it is refused, and may be tried again (429)."""
+    release: Callable[[], None] | None = field(default=None, compare=False)
+    """Ends what an admitted write holds; call it when the write has been stored or has failed."""
+
+    @property
+    def outcome(self) -> str:
+        """In one word, for metrics."""
+        return "busy" if self.busy else "refused" if self.causes else "warned" if self.warnings else "allowed"
 
 
 ALLOWED = Verdict()
@@ -122,27 +139,28 @@ class Reviewer:
     """What gives machines their addresses; in the same process it is known, elsewhere nothing is said of it."""
     claims: Claims = field(default_factory=Claims)
     references: References = field(default_factory=References)
+    exact: bool = False
+    """Whether `claims` follows the store itself: it is never late, and an admitted write holds its claims until it is
+    settled."""
+    parse: Parse = parse_here
 
     async def review(self, request: Request) -> Verdict:
-        """Decide. Never raises: what can't be decided is let in, and logged."""
-        try:
-            if request.operation == "DELETE":
-                return self._deletion(request)
-            if request.operation not in ("CREATE", "UPDATE"):
-                return ALLOWED
-            match request.kind:
-                case "Hardware":
-                    return await self._hardware(request)
-                case "OSIE":
-                    known = osie_mistakes(request.old)
-                    new = [str(one) for one in osie_mistakes(request.new) if one not in known]
-                    return Verdict(warnings=(*_unreachable(request.new, request.old), *new))
-                case "Template":
-                    return await self._template(request)
-                case "Workflow":
-                    return await self._workflow(request)
-        except Exception:
-            log.exception("%s %s/%s is let in unreviewed", request.kind, *request.key)
+        """Decide about a write. Raises whatever keeps it from being decided: the caller refuses the write then."""
+        if request.operation == "DELETE":
+            return self._deletion(request)
+        if request.operation not in ("CREATE", "UPDATE"):
+            return ALLOWED
+        match request.kind:
+            case "Hardware":
+                return await self._hardware(request)
+            case "OSIE":
+                known = osie_mistakes(request.old)
+                new = [str(one) for one in osie_mistakes(request.new) if one not in known]
+                return Verdict(warnings=(*_unreachable(request.new, request.old), *new))
+            case "Template":
+                return await self._template(request)
+            case "Workflow":
+                return await self._workflow(request)
         return ALLOWED
 
     # --- Hardware -------------------------------------------------------------------------------------------------
@@ -151,11 +169,12 @@ class Reviewer:
         had = claims_of(request.old)
         wanted = {claim: path for claim, path in claims_of(request.new).items() if claim not in had}
         terminating = is_terminating(request.new)
-        found = [
-            (conflict.held, conflict.holder, await self._holds(conflict, terminating=terminating))
-            for conflict in self.claims.conflicts(request.key, wanted, self.clock(), terminating=terminating)
-        ]
-        # Asked again: others may have been admitted meanwhile. Nothing is awaited between this and `admitted`.
+        suspected: Sequence[Conflict] = ()
+        if not self.exact:
+            suspected = self.claims.conflicts(request.key, wanted, self.clock(), terminating=terminating)
+        found = [(each.held, each.holder, await self._holds(each, terminating=terminating)) for each in suspected]
+        mistakes = await self._mistakes(request)
+        # Asked again: others may have been admitted meanwhile. Nothing is awaited between this and the end.
         now = self.clock()
         conflicts = self.claims.conflicts(request.key, wanted, now, terminating=terminating)
         used = self.claims.used(request.key, wanted)
@@ -171,10 +190,14 @@ class Reviewer:
         causes += [_foreign_use(each) for each in used if each.is_foreign]
         if causes:
             return Verdict(tuple(causes[:MOST_CAUSES]))
-        if not request.dry_run and not terminating:
-            self.claims.admitted(request.key, wanted, now)
         advice = [_own_use(each) for each in used] + self._names(request, wanted)
-        return Verdict(warnings=(*_two_scripts(request.new), *advice[:MOST_CAUSES], *await self._mistakes(request)))
+        warnings = (*_two_scripts(request.new), *advice[:MOST_CAUSES], *mistakes)
+        if request.dry_run or terminating or not wanted:
+            return Verdict(warnings=warnings)
+        if self.exact:
+            return Verdict(warnings=warnings, release=self.claims.reserve(request.key, wanted))
+        self.claims.admitted(request.key, wanted, now)
+        return Verdict(warnings=warnings)
 
     def _names(self, request: Request, wanted: Mapping[Claim, str]) -> list[str]:
         """Warnings about addresses and agent ids that this write names and another Hardware has: it may be right."""
@@ -198,10 +221,19 @@ class Reviewer:
     async def _mistakes(self, request: Request) -> list[str]:
         """Those that this write makes."""
         site = self.site()
-        known = hardware_mistakes(request.old, site)
-        new = [one for one in hardware_mistakes(request.new, site) if one not in known]
-        if _userdata(request.new) != _userdata(request.old):
-            new += user_data_mistakes(request.new)
+        cards = max(
+            len(as_mapping(as_mapping(_spec(each)).get("networkInterfaces"))) for each in (request.new, request.old)
+        )
+        known, found = await offload(
+            cards * _CARD_WEIGHT, lambda: [hardware_mistakes(each, site) for each in (request.old, request.new)]
+        )
+        new = [one for one in found if one not in known]
+        if (instance := as_mapping(_spec(request.new)).get("instance")) != as_mapping(_spec(request.old)).get(
+            "instance"
+        ):
+            userdata = as_mapping(instance).get("userdata")
+            size = len(userdata) * YAML_WEIGHT if isinstance(userdata, str) else 0
+            new += await offload(size, lambda: [*user_data_mistakes(request.new)])
         told = [str(one) for one in new if one.reason is not Reason.GATEWAY_OUTSIDE_NETWORK]  # refused anyhow
         metadata = {"namespace": request.key.namespace}
         before = targets_of({"kind": "Hardware", "metadata": metadata, "spec": _spec(request.old)})
@@ -229,12 +261,11 @@ class Reviewer:
         if not isinstance(template, dict) or _spec(template) == _spec(request.old):
             return ALLOWED
         try:
-            if len(orjson.dumps(template)) > _THREAD_BYTES:
-                errors = await asyncio.to_thread(parse_fields, template)
-            else:
-                errors = parse_fields(template)
+            errors = await self.parse(request.key.namespace, template)
         except TemplateError:
             return ALLOWED  # of a wrong type, which the schema has to say
+        except BusyError as error:
+            return Verdict(busy=str(error))
         return Verdict(tuple(_syntax(error) for error in errors[:MOST_CAUSES]))
 
     async def _workflow(self, request: Request) -> Verdict:
@@ -343,10 +374,6 @@ def _unreachable(osie: Any, old: Any) -> tuple[str, ...]:
 
 def _metadata(obj: Any) -> Mapping[str, Any]:
     return as_mapping(as_mapping(obj).get("metadata"))
-
-
-def _userdata(hardware: Any) -> Any:
-    return as_mapping(_spec(hardware)).get("instance")
 
 
 def _spec(obj: Any) -> Any:

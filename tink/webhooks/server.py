@@ -14,7 +14,7 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -58,6 +58,10 @@ class Hook(Protocol):
     @property
     def missed(self) -> str:
         """What is so while the API server can't be told where to ask; for the log."""
+
+    @property
+    def notes(self) -> Iterable[str]:
+        """What operators are told of it, beside that."""
 
     async def ready(self) -> None:
         """Return when it can be answered."""
@@ -209,9 +213,12 @@ class Webhooks:
         return bundle + b"".join(one + end for one in self._former.split(end) if one.strip() and one not in known)
 
     @property
-    def notes(self) -> list[str]:
-        """One line for each webhook that is not registered, for /readyz."""
-        return [f"{hook.missed}: {error}" for hook, error in self._failing.items()]
+    def notes(self) -> Iterator[str]:
+        """Give the lines for /readyz: one for each hook that is not registered, and the notes of the hooks."""
+        for hook in self._hooks:
+            if hook in self._failing:
+                yield f"{hook.missed}: {self._failing[hook]}"
+            yield from hook.notes
 
     def address(self, hook: Hook) -> Address:
         """Where the API server is told to ask."""

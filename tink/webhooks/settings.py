@@ -26,8 +26,8 @@ class WebhookSettings:
     """Where to listen; 0: any free port on loopback, 9443 for a url or a service."""
     configuration: str = "tinkedge"
     """Name of the ValidatingWebhookConfiguration; of several installations in one cluster each has its own."""
-    failure_policy: str = "Ignore"
-    """What becomes of a write that can't be reviewed: Ignore lets it in, Fail refuses it."""
+    failure_policy: str = "Fail"
+    """What becomes of a Hardware that claims something and can't be reviewed: Ignore lets it in, Fail refuses it."""
 
     def __post_init__(self) -> None:
         if self.url and self.service:

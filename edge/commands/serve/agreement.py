@@ -145,7 +145,8 @@ def _listeners(services: Services, options: Options) -> Iterator[_Listener]:
     if Service.HTTP in services:
         for port in options.get("legacy_ports") or ():
             yield _Listener("legacy-ports", port, machines)
-    if services & {Service.WEBHOOKS, Service.CONVERSION}:
+    # The embedded API reviews writes without a webhook.
+    if Service.CONVERSION in services or services & {Service.WEBHOOKS, Service.APISERVER} == {Service.WEBHOOKS}:
         reached = bool(options.get("webhook_url") or options.get("webhook_service"))
         port = options.get("webhook_port") or (SERVICE_PORT if reached else 0)
         if port:

@@ -399,8 +399,9 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--webhook-failure-policy",
             type=click.Choice(["Ignore", "Fail"]),
-            default="Ignore",
-            help="What becomes of writes while no webhook answers: Ignore lets them in.",
+            default="Fail",
+            help="On a cluster, what becomes of a Hardware that claims addresses while no webhook answers: Fail "
+            "refuses it, Ignore lets it in unreviewed. The embedded API reviews writes itself.",
         ),
         click.option(
             "--webhook-configuration",

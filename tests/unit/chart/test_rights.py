@@ -202,11 +202,11 @@ def changed(obj: Raw, change: Callable[[Raw], object]) -> Raw:
 
 
 ADDRESS = Address("/admission", namespace="tinkedge", name="tinkedge-webhooks")
-REGISTERED = configuration(ADDRESS, b"CA", "Ignore", (), "tinkedge-webhooks.tinkedge")
+REGISTERED = configuration(ADDRESS, b"CA", "Fail", (), "tinkedge-webhooks.tinkedge")
 
 
 def test_controller_s_token_writes_the_bundle_of_its_webhooks() -> None:
-    new = configuration(ADDRESS, b"another", "Ignore", (), "tinkedge-webhooks.tinkedge")
+    new = configuration(ADDRESS, b"another", "Fail", (), "tinkedge-webhooks.tinkedge")
     assert refusals("webhook-registration", new, REGISTERED) == []
     for webhook in (bare := copy.deepcopy(REGISTERED))["webhooks"]:
         del webhook["clientConfig"]["caBundle"]
@@ -226,7 +226,7 @@ SECRETS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resou
         lambda obj: obj["webhooks"].__setitem__(1, {**obj["webhooks"][1], "name": "other.example"}),
         lambda obj: obj["webhooks"][0]["clientConfig"].update(url="https://192.0.2.1/"),
         lambda obj: obj["webhooks"][0]["clientConfig"]["service"].update(name="elsewhere"),
-        lambda obj: obj["webhooks"][0].update(failurePolicy="Fail"),
+        lambda obj: obj["webhooks"][0].update(failurePolicy="Ignore"),
         lambda obj: obj["webhooks"][0].update(namespaceSelector={"matchLabels": {"a": "b"}}),
         lambda obj: obj["webhooks"][0].update(objectSelector={"matchLabels": {"a": "b"}}),
         lambda obj: obj["webhooks"][0].update(matchConditions=[{"name": "never", "expression": "false"}]),

@@ -61,6 +61,7 @@ tinkedge_worker_restarts_total tinkedge_worker_up
 tinkedge_workflow_transitions_total tinkedge_workflows
 workqueue_adds_total workqueue_depth workqueue_longest_running_processor_seconds workqueue_queue_duration_seconds
 workqueue_retries_total workqueue_unfinished_work_seconds workqueue_work_duration_seconds
+tinkedge_open_guard tinkedge_reviewed_writes_total tinkedge_unreviewed_writes_total
 """
 
 
@@ -123,7 +124,7 @@ async def with_a_workflow(stack: Stack) -> AsyncIterator[KubeClient]:
 
 
 async def test_every_metric_keeps_its_name_and_is_in_the_paper(make: Make) -> None:
-    stack = make(*(set(Service) - {Service.DHCP, Service.TFTP, Service.CONVERSION}), workers=2, leader_elect=True)
+    stack = make(*(set(Service) - {Service.DHCP, Service.TFTP}), workers=2, leader_elect=True)
     await stack.start()
     async with with_a_workflow(stack):
         pass
@@ -167,13 +168,24 @@ async def test_standby_is_ready_and_says_who_leads(make: Make) -> None:
     first = make(Service.APISERVER, Service.CONTROLLER, leader_elect=True)
     await first.start()
     second = make(Service.CONTROLLER, leader_elect=True, kubeconfig=first._settings.data_dir / "kubeconfig")
-    await until(lambda: first.readiness.text == "ok: this replica leads")
+    await until(lambda: "this replica leads" in first.readiness.text)
     await second.start()
     await until(lambda: " leads" in second.readiness.text and "nobody" not in second.readiness.text)
     assert second.readiness.text.startswith("ok: this replica is on standby; ")
     lease = {"name": "tinkedge-controller"}
     assert (value(first, "leader_election_master_status", **lease), value(first, "tinkedge_ready")) == (1, 1)
     assert (value(second, "leader_election_master_status", **lease), value(second, "tinkedge_ready")) == (0, 1)
+
+
+async def test_guard_that_lets_writes_pass_is_said(make: Make) -> None:
+    guarded = make(Service.APISERVER, Service.CONTROLLER, Service.WEBHOOKS)
+    await guarded.start()
+    assert guarded.readiness.text == "ok"
+    assert value(guarded, "tinkedge_open_guard", guard="reviews") == 0
+    away = make(Service.CONTROLLER, Service.WEBHOOKS, kubeconfig=guarded._settings.data_dir / "kubeconfig")
+    await away.start()
+    assert "writes are not reviewed: the cluster can't reach this" in away.readiness.text
+    assert value(away, "tinkedge_open_guard", guard="reviews") == 1
 
 
 @pytest.fixture

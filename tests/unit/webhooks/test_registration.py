@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.webhooks.fake_api import FakeApi
+from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError
+from tink.schema import Conditions
 from tink.webhooks.registration import Address, RegistrationError, configuration, register, unregister
 from tink.webhooks.settings import WebhookSettings
 
@@ -175,3 +177,44 @@ def test_service_is_read_from_its_flag() -> None:
 def test_settings_that_can_not_be_are_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="webhooks"):
         WebhookSettings(**wrong)
+
+
+def asked(operation: str, obj: Raw | None, old: Raw | None) -> dict[str, bool]:
+    """Whether each webhook of Hardware is asked about a write, by its failure policy."""
+    wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", "Fail")
+    bindings = {"object": obj, "oldObject": old, "request": {"operation": operation}, "namespaceObject": None}
+    found = {}
+    for webhook in wanted["webhooks"][:2]:
+        conditions = Conditions.of(webhook["matchConditions"])
+        assert conditions is not None
+        found[webhook["failurePolicy"]] = operation in webhook["rules"][0]["operations"] and conditions.hold(bindings)
+    return found
+
+
+def hardware(spec: Raw | None = None, **metadata: Any) -> Raw:
+    return {"metadata": {"name": "h", **metadata}, **({"spec": spec} if spec is not None else {})}
+
+
+def test_only_writes_of_hardware_that_may_claim_something_are_refused_while_no_webhook_answers() -> None:
+    old = hardware({"networkInterfaces": {"m": {}}}, finalizers=["f"], annotations={"a": "b"})
+    claims = {"Fail": True, "Ignore": False}
+    others = {"Fail": False, "Ignore": True}
+    assert asked("CREATE", old, None) == claims
+    assert asked("UPDATE", old | {"spec": {}}, old) == claims
+    assert asked("UPDATE", hardware(**old["metadata"]), old) == claims
+    named = {**old["metadata"], "annotations": {"a": "b", "tinkerbell.org/agent-id": "x"}}
+    assert asked("UPDATE", old | {"metadata": named}, old) == claims
+    released = {**old["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": []}
+    assert asked("UPDATE", old | {"metadata": released}, old) == others
+    assert asked("UPDATE", old | {"metadata": {"name": "h"}}, old) == others
+    assert asked("UPDATE", old | {"status": {"x": 1}}, old) == others
+    assert asked("DELETE", None, old) == others
+
+
+def test_ignore_is_the_policy_of_everything_but_claims() -> None:
+    for policy in ("Fail", "Ignore"):
+        wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", policy)
+        policies = {webhook["name"]: webhook["failurePolicy"] for webhook in wanted["webhooks"]}
+        assert policies.pop("hardware.admission.tinkerbell.org") == policy
+        assert set(policies.values()) == {"Ignore"}
+        assert all("DELETE" not in webhook["rules"][0]["operations"] for webhook in wanted["webhooks"][:1])

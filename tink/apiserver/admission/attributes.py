@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,7 +17,7 @@ class Attributes:
 
     `options` is the CreateOptions, UpdateOptions, PatchOptions or DeleteOptions object of the request. `mutate` may put
     another object in the place of `object`; both may append to `warnings`, which the client sees. `labels` are those of
-    the namespace, once they were needed.
+    the namespace, once they were needed. `releases` are called when the write is settled (`AdmissionPlugin`).
     """
 
     operation: Literal["CREATE", "UPDATE", "DELETE"]
@@ -32,3 +32,9 @@ class Attributes:
     warnings: list[str] = field(default_factory=list)
     labels: Mapping[str, str] | None = None
     caller: Caller = ADMIN
+    releases: list[Callable[[], None]] = field(default_factory=list)
+
+    def settled(self) -> None:
+        """Release what plugins hold for this write: it has been stored, or it has failed."""
+        while self.releases:
+            self.releases.pop()()

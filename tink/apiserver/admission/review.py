@@ -145,9 +145,14 @@ def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) ->
         patch_type = "JSONPatch"
     if not mutating:
         patch = b""
+    return judge(hook, response, patch, patch_type or "")
+
+
+def judge(hook: str, response: Raw, patch: bytes = b"", patch_type: str = "") -> AdmissionResponse:
+    """Read what an AdmissionResponse decides."""
     return AdmissionResponse(
         patch,
-        patch_type or "",
+        patch_type,
         tuple(response.get("warnings") or ())[:MAX_WARNINGS],
         None if response.get("allowed") else _refusal(hook, response.get("status")),
     )

@@ -24,6 +24,7 @@ from tink.apiserver.admission import review
 from tink.apiserver.admission.attributes import Attributes
 from tink.apiserver.admission.configuration import Hook, compile_hooks
 from tink.apiserver.admission.matching import exempt, is_namespaces, labels_of
+from tink.apiserver.admission.plugin import AdmissionPlugin
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import not_an_object
 from tink.apiserver.resources import Resource
@@ -82,7 +83,7 @@ class Webhooks:
     """All webhooks of this API server.
 
     `namespace_labels` gives the labels of a namespace (StatusError 404 when there is none), `versions` all served
-    versions of the resource of a key.
+    versions of the resource of a key. `plugin` is asked in this process, before the validating webhooks.
     """
 
     def __init__(
@@ -90,13 +91,16 @@ class Webhooks:
         post: CallWebhook,
         namespace_labels: Callable[[str], Awaitable[Mapping[str, str]]],
         versions: Callable[[Resource], Sequence[Resource]],
+        plugin: AdmissionPlugin | None = None,
     ) -> None:
         self._post = post
         self._namespace_labels = namespace_labels
         self._versions = versions
         self._configurations: dict[tuple[str, str], tuple[Hook, ...]] = {}
         self._mutating: tuple[Hook, ...] = ()
-        self._validating: tuple[Hook, ...] = ()
+        self._plugin = plugin
+        self._in_process = compile_hooks({"webhooks": plugin.webhooks}) if plugin is not None else ()
+        self._validating = self._in_process
         self._matched: dict[tuple[bool, Resource, str, str], tuple[tuple[Hook, Resource], ...]] = {}
 
     def configured(self, key: str, name: str, configuration: Raw | None) -> None:
@@ -108,7 +112,8 @@ class Webhooks:
         self._matched.clear()
         in_order = sorted(self._configurations.items())
         self._mutating = tuple(hook for (kind, _), hooks in in_order if kind == MUTATING for hook in hooks)
-        self._validating = tuple(hook for (kind, _), hooks in in_order if kind == VALIDATING for hook in hooks)
+        named = tuple(hook for (kind, _), hooks in in_order if kind == VALIDATING for hook in hooks)
+        self._validating = self._in_process + named
 
     # --- mutating ---
 
@@ -183,7 +188,10 @@ class Webhooks:
     # --- validating ---
 
     async def validate(self, attributes: Attributes) -> None:
-        """Ask the validating webhooks, all at once. Raises StatusError: the first refusal in their order."""
+        """Ask the validating webhooks, all at once. Raises StatusError: the first refusal in their order.
+
+        The caller calls `attributes.settled` when the write is, in either case.
+        """
         if not self._validating or exempt(attributes.resource):
             return
         versioned: dict[Resource, _Versioned] = {}
@@ -297,6 +305,8 @@ class Webhooks:
         uid = str(uuid.uuid4())
         if now.asked is None:
             now.asked = review.request(attributes, now.resource)
+        if self._plugin is not None and hook in self._in_process:
+            return await self._ask_plugin(self._plugin, hook, attributes, now)
         text = review.review(hook.version, uid, now.asked, now.object, now.old)
         try:
             answer = review.decode(await self._post(hook.client, text, hook.timeout_s), hook.version)
@@ -308,6 +318,26 @@ class Webhooks:
             found = review.verify(hook.name, answer, uid, hook.version, mutating=hook.mutating)
         except review.InvalidResponseError as error:
             raise CalledError(hook.name, f"received invalid webhook response: {error}") from error
+        attributes.warnings.extend(found.warnings)
+        if found.refusal is not None:
+            raise found.refusal
+        return found
+
+    @staticmethod
+    async def _ask_plugin(
+        plugin: AdmissionPlugin, hook: Hook, attributes: Attributes, now: _Versioned
+    ) -> review.AdmissionResponse:
+        """Review a write in this process. Raises StatusError when it is refused, or when the review fails (500)."""
+        try:
+            response, release = await plugin.answer({**(now.asked or {}), "object": now.object, "oldObject": now.old})
+        except Exception as error:
+            log.exception("The review %s has failed; the write is refused", hook.name)
+            why = f"the review {quote(hook.name)} has failed, and nothing was stored: {error or type(error).__name__}"
+            raise errors.internal(why) from error
+        # Nothing is awaited between the answer and here: whatever becomes of this task, what is held is released.
+        if release is not None:
+            attributes.releases.append(release)
+        found = review.judge(hook.name, response)
         attributes.warnings.extend(found.warnings)
         if found.refusal is not None:
             raise found.refusal

@@ -41,6 +41,7 @@ from tink.apiserver.requests import (
     APPLY_PATCH,
     JSON,
     MAX_BODY,
+    MAX_VALUES,
     Accepted,
     Body,
     DeleteOptions,
@@ -54,10 +55,10 @@ from tink.apiserver.requests import (
     parse_path,
     parse_version,
 )
-from tink.apiserver.resources import Registry, Resource, advice
+from tink.apiserver.resources import Registry, Resource, advice, definitions
 from tink.apiserver.store import Event, StorageError, Store
 from tink.apiserver.write import ORIGIN, SCALE, Result, Reviewer, Scales, Verbs, find_review
-from tink.offload import offload, weight
+from tink.offload import flow, offload, weight
 
 log = logging.getLogger(__name__)
 
@@ -191,6 +192,7 @@ class Api:
                 raise errors.method_not_allowed()
             return document
         resource, target = self._route(request, target)
+        flow.set(target.namespace)
         self._about(request, resource, target)
         if resource.warning:
             request[DEPRECATED] = resource.warning
@@ -262,9 +264,8 @@ class Api:
         accepted = accepted_form(request, review)
         options = _write_options(request, "CreateOptions")
         body = await self._body(request, review, options)
-        made, warnings = self._reviewer.answer(
-            review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER]
-        )
+        asked = (review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER])
+        made, warnings = await offload(body.size, self._reviewer.answer, *asked)
         return self._result(request, review, Result(orjson.dumps(made), 201, warnings), accepted)
 
     def _on(self, target: Target) -> Verbs | Scales:
@@ -306,7 +307,9 @@ class Api:
         options = _write_options(request, "PatchOptions", apply=kind == APPLY_PATCH)
         raw = await _sent(request)
         try:
-            patch = await offload(weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore")
+            patch = await offload(
+                weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore", values=_values(resource)
+            )
         except StatusError:
             await self._verbs.get(resource, target)  # what does not exist is the more important news
             raise
@@ -345,6 +348,7 @@ class Api:
             strict=options.validation != "Ignore",
             kind=resource.kind,
             custom=resource.custom,
+            values=_values(resource),
         )
 
     async def _delete_options(self, request: web.Request) -> DeleteOptions:
@@ -386,6 +390,11 @@ class Api:
         for text in limited(result.warnings):
             response.headers.add("Warning", warning(text))
         return response
+
+
+def _values(resource: Resource) -> int:
+    """Give how many values a body may have. Definitions have many, and tenants write none."""
+    return MAX_BODY if resource.key == definitions.KEY else MAX_VALUES
 
 
 def _path(request: web.Request) -> str:

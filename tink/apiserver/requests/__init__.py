@@ -4,7 +4,7 @@ Pure: from the parts of an HTTP request to values, or to a `StatusError`. Everyt
 controller that makes some of its own, speaks in these values.
 """
 
-from tink.apiserver.requests.body import MAX_BODY, Body, decode, decode_patch, not_an_object
+from tink.apiserver.requests.body import MAX_BODY, MAX_VALUES, Body, decode, decode_patch, not_an_object
 from tink.apiserver.requests.media_types import (
     APPLY_PATCH,
     JSON,
@@ -47,6 +47,7 @@ __all__ = [
     "JSON",
     "JSON_PATCH",
     "MAX_BODY",
+    "MAX_VALUES",
     "MERGE_PATCH",
     "PROTOBUF",
     "STRATEGIC_PATCH",

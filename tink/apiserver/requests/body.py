@@ -5,6 +5,7 @@ Pure: from bytes to values, or to a `StatusError`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,9 @@ MAX_DEPTH = 100
 """Deepest nesting of a body."""
 MAX_BODY = 3 << 20
 """Largest body, in bytes (Kubernetes: 3 MiB)."""
+MAX_VALUES = 50_000
+"""Most values in a body, but of definitions. Reading it is one call that holds the interpreter's lock: 6 ms for so many
+lists, 110 ms for the million that MAX_BODY has room for. (Kubernetes has no such limit.)"""
 MAX_SHOWN = 1024
 """How much of a body without a kind is repeated in the answer, in characters."""
 
@@ -41,16 +45,22 @@ class Body:
     size: int = 0
 
 
+_OUTSIDE = re.compile(rb'[,\[{"]')
+_INSIDE = re.compile(rb'["\\]')
+
+
 class UnreadableError(ValueError):
     """A body that cannot be read; the message says why."""
 
 
-def decode(content_type: str, raw: bytes, *, strict: bool, kind: str = "", custom: bool = False) -> Body:
+def decode(
+    content_type: str, raw: bytes, *, strict: bool, kind: str = "", custom: bool = False, values: int = MAX_VALUES
+) -> Body:
     """Read JSON, YAML or, for built-in resources, protobuf.
 
     `kind` is what the body must be, for messages; objects of `custom` resources must say their kind. With `strict`,
-    keys that stand twice are found.
-    Raises StatusError: 415 for other types, 400 for what cannot be read.
+    keys that stand twice are found. `values` is how many the body may have.
+    Raises StatusError: 415 for other types, 413 for too many values, 400 for what cannot be read.
     """
     media = media_type(content_type)
     if any(not all(pair.partition("=")[::2]) for pair in content_type.split(";")[1:] if pair.strip()):
@@ -60,7 +70,7 @@ def decode(content_type: str, raw: bytes, *, strict: bool, kind: str = "", custo
     try:
         if media == PROTOBUF:
             return Body(load_protobuf(raw), size=len(raw))
-        body = _decode_yaml(raw) if media == YAML else _decode_json(raw, strict=strict)
+        body = _decode_yaml(raw, values) if media == YAML else _decode_json(raw, values, strict=strict)
         _check_head(body.value, raw, custom)
     except (UnreadableError, JsonError, ProtobufError) as error:
         if not kind:
@@ -90,11 +100,12 @@ def not_an_object(value: Any) -> str:
     return f"it must be an object, not {json_kind(value)}"
 
 
-def _decode_yaml(raw: bytes) -> Body:
+def _decode_yaml(raw: bytes, values: int) -> Body:
     try:
         value, repeated = document_and_repeated(raw)
         # Through JSON: what aliases share becomes separate, and what JSON cannot hold is refused.
         text = orjson.dumps(value)
+        _check_values(text, values)
         body = orjson.loads(text)
     except (YamlError, TypeError, RecursionError) as error:
         where = f"line {error.line}: " if isinstance(error, YamlError) and error.line else ""
@@ -103,7 +114,32 @@ def _decode_yaml(raw: bytes) -> Body:
     return Body(body, twice, len(text))
 
 
-def _decode_json(raw: bytes, *, strict: bool) -> Body:
+def _check_values(raw: bytes, most: int) -> None:
+    """Refuse JSON with too many values, before it is read. Raises StatusError (413)."""
+    if sum(map(raw.count, (b",", b"[", b"{"))) <= most:
+        return
+    # Most may stand in texts. Counted in Python, which other threads interrupt.
+    count = at = 0
+    while found := _OUTSIDE.search(raw, at):
+        at = found.end()
+        if found[0] == b'"':
+            at = _end_of_text(raw, at)
+            continue
+        count += 1
+        if count > most:
+            raise errors.too_many_values(most)
+
+
+def _end_of_text(raw: bytes, at: int) -> int:
+    while found := _INSIDE.search(raw, at):
+        if found[0] == b'"':
+            return found.end()
+        at = found.end() + 1
+    return len(raw)
+
+
+def _decode_json(raw: bytes, values: int, *, strict: bool) -> Body:
+    _check_values(raw, values)
     value = load_json(raw)
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise UnreadableError(f"json: exceeded max depth of {MAX_DEPTH}")
@@ -120,10 +156,10 @@ def _repeated(raw: bytes, value: Any) -> tuple[str, ...]:
     return tuple(f'duplicate field "{path}"' for path in duplicate_fields(raw))
 
 
-def decode_patch(kind: str, raw: bytes, *, strict: bool = False) -> Body:
-    """Read a patch of media type `kind`: JSON, or YAML for an apply. Raises StatusError (400)."""
+def decode_patch(kind: str, raw: bytes, *, strict: bool = False, values: int = MAX_VALUES) -> Body:
+    """Read a patch of media type `kind`: JSON, or YAML for an apply. Raises StatusError (400, 413)."""
     try:
-        return _decode_yaml(raw) if kind == APPLY_PATCH else _decode_json(raw, strict=strict)
+        return _decode_yaml(raw, values) if kind == APPLY_PATCH else _decode_json(raw, values, strict=strict)
     except (JsonError, UnreadableError) as error:
         raise errors.bad_request(f"error decoding patch: {error}") from error
 

@@ -54,7 +54,10 @@ class Deletion:
         )
         with errors.warned(attributes.warnings):
             await self._admission.mutate(attributes)
-            await self._admission.validate(attributes)
+            try:
+                await self._admission.validate(attributes)
+            finally:
+                attributes.settled()  # a deletion claims nothing
         finalizers = propagation.finalizers(fields, options.policy)
         key = Key(resource.key, stored.namespace, stored.name)
         if finalizers or resource.rules.holds(old):

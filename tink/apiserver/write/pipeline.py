@@ -8,7 +8,7 @@
                 prepared and defaulted again
     validate    schema, metadata, rules, CEL             here
     complete    identity, generation                     strategy
-    admit       webhooks and policies, the last word     admission
+    admit       plugin and webhooks, the last word       admission
     store       version of storage, optimistic lock      strategy, persistence
 
 `verbs` finds out what the new state is to be and hands it over as a `Draft`. The order is that of k8s.io/apiserver
@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
@@ -53,6 +54,7 @@ class Pipeline:
         self._now = now
         self._admission = admission
         self._admit_create = admit_create
+        self._storing: set[asyncio.Task[Result]] = set()
 
     def timestamp(self) -> str:
         """Give the time as metadata have it."""
@@ -89,11 +91,25 @@ class Pipeline:
         draft.warnings += finalizer_warnings(resource, draft.new, draft.old) + resource.rules.warn(draft.new)
         draft.complete(self.timestamp())
         attributes.object = draft.new
-        await self._admission.validate(attributes)
-        if draft.old is None and _status_has_default(resource):
+        try:
+            await self._admission.validate(attributes)
+        except BaseException:
+            attributes.settled()
+            raise
+        if not attributes.releases:
+            return await self._store(draft, size)
+        # A client that goes away now ends the request, but not the commit: what the review holds is held as long.
+        storing = asyncio.create_task(self._store(draft, size))
+        self._storing.add(storing)
+        storing.add_done_callback(lambda _: attributes.settled())
+        storing.add_done_callback(self._storing.discard)
+        return await asyncio.shield(storing)
+
+    async def _store(self, draft: Draft, size: int) -> Result:
+        if draft.old is None and _status_has_default(draft.resource):
             # Kubernetes has it when the object is read; here an object is stored as it is read. (In another version
             # than this it gets that one's: `conversion.as_stored`.)
-            await offload(size, complete, resource, draft.new)
+            await offload(size, complete, draft.resource, draft.new)
         return await draft.store(self._persistence)
 
     @staticmethod

@@ -18,6 +18,7 @@ from tink.apiserver.write import submitted
 from tink.apiserver.write.completion import complete, unknown_fields
 from tink.apiserver.write.strategy import Result
 from tink.apiserver.write.verbs import ATTEMPTS, Verbs
+from tink.offload import offload
 from tink.schema import Raw, compile_schema, deep_copy, root_schema
 from tink.schema.shapes import INT32, TEXT, struct
 
@@ -62,9 +63,9 @@ class Scales:
 
     async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Replace a scale: what counts is spec.replicas. Raises StatusError."""
-        scale = submitted.object_of(SCALE, target.namespace, deep_copy(body.value))
+        scale = submitted.object_of(SCALE, target.namespace, await offload(body.size, deep_copy, body.value))
         submitted.check_name(scale["metadata"], target.name)
-        warnings = _read(scale, body, options)
+        warnings = await offload(body.size, _read, scale, body, options)
         uid = scale["metadata"].pop("uid", "")
         with errors.warned(warnings):
             obj: Raw = orjson.loads((await self._verbs.get(resource, target)).body)
@@ -98,8 +99,8 @@ class Scales:
     async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Apply the replicas: of the object, whose manager they get. Raises StatusError."""
         paths = _paths(resource)
-        scale = submitted.applied_of(SCALE, deep_copy(body.value))
-        _read(scale, body, options)
+        scale = submitted.applied_of(SCALE, await offload(body.size, deep_copy, body.value))
+        await offload(body.size, _read, scale, body, options)
         config: Raw = {"apiVersion": resource.api_version, "kind": resource.kind}
         if "replicas" in (scale.get("spec") or {}):
             _set(config, paths.wanted, _replicas(scale))

@@ -6,7 +6,6 @@ replicas the one works that `leaderelection` chose. An `EventRecorder` says what
 
 from tink.kube.runtime.controller import DONE, Controller, Result, controller_log
 from tink.kube.runtime.events import Event, EventRecorder
-from tink.kube.runtime.fairness import FairSemaphore
 from tink.kube.runtime.leaderelection import (
     LeaderElectionConfig,
     LeaderElector,
@@ -19,6 +18,7 @@ from tink.kube.runtime.leaderelection import (
     while_leading,
 )
 from tink.kube.runtime.workqueue import WorkQueue
+from tink.limits.fairness import FairSemaphore
 
 __all__ = [
     "DONE",

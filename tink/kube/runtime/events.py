@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient
 from tink.kube.resources import EVENT, ResourceType
-from tink.kube.runtime.fairness import FairQueue
+from tink.limits.fairness import FairQueue
 from tink.limits.once_per import OncePer
 from tink.timestamps import rfc3339
 

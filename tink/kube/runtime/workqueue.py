@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
-from tink.kube.runtime.fairness import FairQueue
 from tink.limits.backoff import Backoff
+from tink.limits.fairness import FairQueue
 from tink.metrics import Histogram
 
 K = TypeVar("K", bound=Hashable)

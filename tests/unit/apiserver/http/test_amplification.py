@@ -176,5 +176,5 @@ async def test_heart_of_the_loop_beats_while_a_large_body_is_read(api: Client) -
         answer = await api("POST", "/api/v1/namespaces/default/configmaps", text)
     finally:
         heart.cancel()
-    assert answer.status == 400
+    assert answer.status == 413
     assert max(pauses) < 0.2

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tink.kube.runtime import FairSemaphore
-from tink.kube.runtime.fairness import FairQueue
+from tink.limits.fairness import FairQueue
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers())))

@@ -1,0 +1,43 @@
+"""What is large waits in turns: one namespace keeps no other waiting for more than one piece of work."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from tink.offload import LARGE, YAML_WEIGHT, flow, offload, weight
+
+
+async def test_small_work_is_done_on_the_event_loop_and_large_work_in_one_thread() -> None:
+    here = threading.current_thread().name
+    assert await offload(LARGE, lambda: threading.current_thread().name) == here
+    assert (await offload(LARGE + 1, lambda: threading.current_thread().name)).startswith("large")
+
+
+async def test_namespaces_take_turns() -> None:
+    begun: list[str] = []
+    gate = threading.Event()
+
+    async def work(namespace: str) -> None:
+        flow.set(namespace)
+
+        def large() -> None:
+            begun.append(namespace)
+            assert gate.wait(30)
+
+        await offload(LARGE + 1, large)
+
+    tasks = [asyncio.create_task(work("a")) for _ in range(10)]
+    await asyncio.sleep(0)
+    tasks.append(asyncio.create_task(work("b")))
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*tasks)
+    assert len(begun) == 11
+    assert begun.index("b") <= 2
+
+
+def test_yaml_weighs_more_than_json_and_aliases_are_always_large() -> None:
+    assert weight(b'{"a": "*"}') == len(b'{"a": "*"}')
+    assert weight(b"a: 1") == 4 * YAML_WEIGHT
+    assert weight(b"a: &x 1\nb: *x") > LARGE

@@ -1,0 +1,208 @@
+"""The reviewer inside the embedded API: no write is stored unreviewed, and no two Hardware get one address."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api import serving
+from tests.unit.apiserver.conftest import Client
+from tests.waiting import until
+from tink.api.crds import generate
+from tink.api.v1alpha2 import Raw
+from tink.apiserver import ApiServer
+from tink.apiserver.store import Store, Write
+from tink.kube.client import ApiError, KubeClient
+from tink.kube.resources import HARDWARE, TEMPLATE
+from tink.template_process import BusyError
+from tink.webhooks import ReviewPlugin
+
+HARDWARES = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
+MAC = "52:54:00:00:00:01"
+
+
+def machine(name: str, mac: str = MAC, **metadata: Any) -> Raw:
+    return {
+        "apiVersion": "tinkerbell.org/v1alpha2",
+        "kind": "Hardware",
+        "metadata": {"name": name, **metadata},
+        "spec": {"networkInterfaces": {mac: {"dhcp": {"ip": f"192.0.2.{int(mac[-2:], 16)}"}}}},
+    }
+
+
+class Reviewed:
+    """An API server with a plugin, and a client."""
+
+    def __init__(self, api: ApiServer, client: KubeClient, plugin: ReviewPlugin) -> None:
+        self.api, self.client, self.plugin = api, client, plugin
+
+    async def create(self, obj: Raw) -> Raw | ApiError:
+        resource = HARDWARE if obj["kind"] == "Hardware" else TEMPLATE
+        try:
+            return await self.client.create(resource, obj, "default")
+        except ApiError as error:
+            return error
+
+    async def names(self) -> list[str]:
+        listed = await self.client.list(HARDWARE, "default")
+        return [item["metadata"]["name"] for item in listed["items"]]
+
+
+Begin = Callable[..., Awaitable[Reviewed]]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with the definitions."""
+    directory = tmp_path_factory.mktemp("installed")
+
+    async def install() -> None:
+        async with serving(directory, generate()):
+            pass
+
+    asyncio.run(install())
+    return directory
+
+
+@pytest.fixture
+async def begin(installed: Path, tmp_path: Path) -> AsyncIterator[Begin]:
+    """Start servers over one data directory."""
+    running: list[Reviewed] = []
+    shutil.copytree(installed, tmp_path / "state")
+
+    async def started(**options: Any) -> Reviewed:
+        if running:
+            await running[-1].client.close()
+            await running[-1].api.stop()
+
+        async def find(key: str, namespace: str, name: str) -> Raw | None:
+            return await api.find(key, namespace, name)
+
+        plugin = ReviewPlugin(find, **options)
+        api = ApiServer(tmp_path / "state", port=0, plugin=plugin)
+        await api.start()
+        running.append(Reviewed(api, await KubeClient.connect(api.kubeconfig), plugin))
+        return running[-1]
+
+    yield started
+    await running[-1].client.close()
+    await running[-1].api.stop()
+
+
+async def test_of_thirty_writes_at_once_that_claim_one_mac_one_is_stored(begin: Begin) -> None:
+    reviewed = await begin()
+    results = await asyncio.gather(*(reviewed.create(machine(f"m{number}")) for number in range(30)))
+    assert sum(isinstance(result, dict) for result in results) == 1
+    refused = [result for result in results if isinstance(result, ApiError)]
+    assert {error.status for error in refused} == {422}
+    assert len(await reviewed.names()) == 1
+
+
+async def test_client_that_goes_away_frees_no_claim_before_the_write_is_settled(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reviewed = await begin()
+    written, original, begun, gate = [], Store.write, asyncio.Event(), asyncio.Event()
+
+    async def late(store: Store, change: Write) -> Any:
+        if change.key.name == "a":
+            begun.set()
+            await gate.wait()
+        written.append(change.key.name)
+        return await original(store, change)
+
+    monkeypatch.setattr(Store, "write", late)
+    client = await KubeClient.connect(reviewed.api.kubeconfig)
+    task = asyncio.create_task(client.create(HARDWARE, machine("a"), "default"))
+    await begun.wait()
+    task.cancel()
+    await client.close()
+    for number in range(5):  # requests enough for the server to see that the client has gone
+        error = await reviewed.create(machine(f"b{number}"))
+        assert isinstance(error, ApiError)
+        assert "is that of Hardware default/a, which is written at this moment" in str(error)
+    gate.set()
+    await until(lambda: written)
+    assert await until(reviewed.names) == ["a"]
+    monkeypatch.undo()
+    # What was held is held no more: it is stored.
+    error = await reviewed.create(machine("c"))
+    assert "is that of Hardware default/a already" in str(error)
+
+
+async def test_claim_of_a_write_that_fails_is_free_afterwards(begin: Begin) -> None:
+    reviewed = await begin()
+    assert isinstance(await reviewed.create(machine("a")), dict)
+    again = await reviewed.create(machine("a", "52:54:00:00:00:02"))
+    assert isinstance(again, ApiError)
+    assert again.status == 409
+    assert isinstance(await reviewed.create(machine("b", "52:54:00:00:00:02")), dict)
+
+
+async def test_hardware_from_before_the_start_is_known_at_the_first_write(begin: Begin) -> None:
+    assert isinstance(await (await begin()).create(machine("a")), dict)
+    error = await (await begin()).create(machine("b"))
+    assert isinstance(error, ApiError)
+    assert error.status == 422
+    assert f"MAC address {MAC} is that of Hardware default/a already (spec.networkInterfaces[{MAC}])" in str(error)
+
+
+async def test_dry_run_claims_nothing(begin: Begin) -> None:
+    reviewed = await begin()
+    client = Client(reviewed.api.kubeconfig)
+    try:
+        assert (await client("POST", HARDWARES, machine("a"), dryRun="All")).status == 201
+        assert (await client("POST", HARDWARES, machine("b"))).status == 201
+    finally:
+        await client.close()
+
+
+async def test_review_that_fails_refuses_the_write_and_is_counted(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reviewed = await begin()
+    monkeypatch.setattr("tink.webhooks.reviewer.claims_of", lambda _: 1 / 0)
+    error = await reviewed.create(machine("a"))
+    assert isinstance(error, ApiError)
+    assert error.status == 500
+    assert "hardware.admission.tinkerbell.org" in str(error)
+    assert "nothing was stored" in str(error)
+    assert await reviewed.names() == []
+    counted = {
+        tuple(sample.labels.values()): sample.value
+        for family in reviewed.plugin.metrics.collect()
+        for sample in family.samples
+        if family.name == "tinkedge_reviewed_writes"
+    }
+    assert counted == {("Hardware", "failed"): 1.0}
+
+
+async def test_template_that_can_not_be_parsed_now_is_refused_with_when_to_try_again(begin: Begin) -> None:
+    async def full(namespace: str, _template: Raw) -> Any:
+        raise BusyError(f"8 Templates of namespace {namespace} wait to be parsed")
+
+    reviewed = await begin(parse=full)
+    client = Client(reviewed.api.kubeconfig)
+    body = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Template", "metadata": {"name": "t"}}
+    spec = {"spec": {"actions": [{"name": "a", "image": "i"}]}}
+    try:
+        answer = await client("POST", HARDWARES.replace("hardware", "templates"), body | spec)
+    finally:
+        await client.close()
+    assert answer.status == 429
+    assert answer.headers["Retry-After"] == ["1"]
+    assert answer.json["reason"] == "TooManyRequests"
+
+
+async def test_finalizers_and_deletions_pass_while_claims_are_not_judged(begin: Begin) -> None:
+    reviewed = await begin()
+    await reviewed.create(machine("a", finalizers=["example.org/held"]))
+    await reviewed.client.delete(HARDWARE, "a", "default")
+    await reviewed.client.patch(HARDWARE, "a", "default", {"metadata": {"finalizers": None}})
+    assert await reviewed.names() == []
+    assert isinstance(await reviewed.create(machine("b")), dict)

@@ -1,0 +1,94 @@
+"""The reviewer inside the embedded API, as its admission plugin (`tink.apiserver.AdmissionPlugin`).
+
+The API server feeds it the Hardware that is stored, commit by commit, so claims are judged in the order of the writes
+and nothing is late. A write holds its claims from the review until it has been stored or has failed. What can't be
+reviewed is refused: there is no call that could get lost, and no policy that lets writes in.
+
+References are fed by informers once these run. They are for warnings alone, so no write waits for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from tink.api.mistakes import ELSEWHERE, Site
+from tink.api.v1alpha2 import GROUP, Raw
+from tink.kube.cache import Informer
+from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.webhooks.admission import respond
+from tink.webhooks.metrics import ReviewMetrics
+from tink.webhooks.registration import reviewed
+from tink.webhooks.reviewer import Lookup, Parse, Request, Reviewer, parse_here
+
+Find = Callable[[str, str, str], Awaitable[Raw | None]]
+"""`find(key, namespace, name)`: an object as it is stored; `key` is such as `tinkerbell.org/hardware`."""
+
+_KEYS: Final = {each.kind: f"{GROUP}/{each.plural}" for each in (HARDWARE, OSIE, TEMPLATE)}
+
+
+class ReviewPlugin:
+    """Reviews writes in the process of the API server. `find` reads its store; `site` is asked for each Hardware."""
+
+    followed = f"{GROUP}/{HARDWARE.plural}"
+
+    def __init__(
+        self,
+        find: Find,
+        *,
+        site: Callable[[], Site] = lambda: ELSEWHERE,
+        namespaces: Sequence[str] = (),
+        parse: Parse = parse_here,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """It reviews objects of these `namespaces`, none: of all."""
+        self.webhooks = reviewed(namespaces)
+        self.metrics = ReviewMetrics()
+        self._informers: dict[str, Informer] = {}
+        self._namespaces = frozenset(namespaces)
+        self._synced = False
+        self._reviewer = Reviewer(_lookup(find), self._cached, clock, site, exact=True, parse=parse)
+
+    def follow(self, informers: Mapping[ResourceType, Informer]) -> None:
+        """Warn of references from what these informers know, once they run."""
+        references = self._reviewer.references
+        for resource in (HARDWARE, WORKFLOW):
+            informers[resource].add_event_handler(lambda new, _: references.apply(new), references.remove)
+        self._informers = {each.kind: informers[each] for each in (HARDWARE, OSIE, TEMPLATE)}
+
+    def apply(self, obj: Raw) -> None:
+        """Take in a Hardware that is stored."""
+        if not self._namespaces or obj["metadata"]["namespace"] in self._namespaces:
+            self._reviewer.claims.apply(obj)
+
+    def remove(self, obj: Raw) -> None:
+        """Take in that a Hardware is gone."""
+        self._reviewer.claims.remove(obj)
+
+    def synced(self) -> None:
+        """Begin to review: the claims of all stored Hardware are known."""
+        self._synced = True
+
+    async def answer(self, request: Raw) -> tuple[Raw, Callable[[], None] | None]:
+        """Review an AdmissionRequest: an AdmissionResponse, and what ends that its claims are held."""
+        if not self._synced:
+            raise RuntimeError("the Hardware that is stored has not been read yet: try again in a second")
+        try:
+            verdict = await self._reviewer.review(Request.read(request))
+        except Exception:
+            self.metrics.decided(request, "failed")
+            raise
+        self.metrics.decided(request, verdict.outcome)
+        return respond(verdict, request), verdict.release
+
+    def _cached(self, kind: str, namespace: str, name: str) -> bool:
+        informer = self._informers.get(kind)
+        return informer is not None and informer.get(namespace, name) is not None
+
+
+def _lookup(find: Find) -> Lookup:
+    async def look_up(kind: str, namespace: str, name: str) -> Raw | None:
+        return await find(_KEYS[kind], namespace, name)
+
+    return look_up
