@@ -1,6 +1,7 @@
 """UDP as the datagram servers share it: DHCP, DHCPv6, TFTP, syslog, and what answers router solicitations.
 
-turns        a socket on the event loop, a turn's worth at a time; opening one, and what to do where that fails
+turns        a socket on the event loop, a turn's worth at a time; the budget of a turn, which all of them
+             share; opening a socket, and what to do where that fails
 moderation   packets that come fast gather for a moment before they are read (interval_timer: the kernel's)
 recvmmsg     many datagrams with one system call
 segments     many replies with one system call

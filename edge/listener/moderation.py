@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from edge.listener.interval_timer import EXPIRATIONS_BYTES, interval_timer
-from edge.listener.turns import Listener
+from edge.listener.turns import Listener, TurnBudget
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +91,10 @@ class ModeratedListener(Listener[list[bytes]]):
         *,
         after_turn: Callable[[], None],
         moderation: Moderation | None = None,
+        budget: TurnBudget | None = None,
     ) -> None:
         """As `Listener`; `receive` gives all that one turn is to take. `moderation` decides (None: one of its own)."""
-        super().__init__(sock, what, receive, self._count, per_turn=1, after_turn=after_turn)
+        super().__init__(sock, what, receive, self._count, per_turn=1, after_turn=after_turn, budget=budget)
         self._handle_all = handle
         self._taken = 0
         self._moderation = moderation if moderation is not None else Moderation()
@@ -128,7 +129,7 @@ class ModeratedListener(Listener[list[bytes]]):
         """Wait for the timer and no longer for the socket, or the other way round."""
         if self._timer is not None:
             self._stop_gathering()
-            self._loop.add_reader(self.socket, self._drain)
+            self._loop.add_reader(self.socket, self._readable)
         elif self._pause is None and self.socket.fileno() >= 0:  # else it rests, or was closed by what was handled
             try:
                 self._timer = interval_timer(INTERVAL_SECONDS)
@@ -141,7 +142,7 @@ class ModeratedListener(Listener[list[bytes]]):
 
     def _tick(self, timer: int) -> None:
         os.read(timer, EXPIRATIONS_BYTES)
-        self._drain()
+        self._readable()
 
     def _stop_gathering(self) -> None:
         if self._timer is not None:

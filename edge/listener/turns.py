@@ -1,8 +1,12 @@
 """The receiving side of a datagram server: what DHCP, TFTP, syslog and the answer to router solicitations share.
 
-The socket belongs to the event loop. When something has arrived, up to a turn's worth is taken, so that a storm on one
-port does not starve the others; an error of the network is reported and the service goes on; a fault of ours on one
-packet never ends the service of all others.
+The socket belongs to the event loop. When datagrams have arrived, the listener takes a limited number of them, so that
+a storm on one port does not starve the others. A network error is reported and the service goes on; a fault of ours on
+one packet never ends the service of all others.
+
+A datagram is answered in the turn of the event loop that receives it; a request over HTTP takes several turns: to
+accept the connection, to read the request, to send the answer. Several full sockets would make each turn long and leave
+HTTP a small share of the processor. So all listeners of a loop share one `TurnBudget`.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ import asyncio
 import errno
 import logging
 import socket
+import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from tink.limits.once_per import OncePer
 
@@ -21,7 +27,81 @@ log = logging.getLogger(__name__)
 _PAUSE_SECONDS = 1.0
 _SAY_AGAIN_SECONDS = 10.0
 
+TURN_SECONDS: Final = 0.00025
+"""Processor time that all listeners of an event loop may take of one of its turns, on average."""
+_MOST_SECONDS: Final = 0.005
+"""The same in a turn in which everything else took as long or longer: TCP is not to starve DHCP either."""
+_DEBT_SECONDS: Final = 0.02
+"""The longest overrun that later turns make up for. A clock that jumps must not silence the listeners."""
+
 D = TypeVar("D")
+
+
+class TurnBudget:
+    """Shares the turns of one event loop between its listeners and everything else, TCP above all.
+
+    A listener runs at once while the budget lasts. Afterwards it waits in line for a later turn, so the loop serves all
+    other sockets first. A turn brings TURN_SECONDS, or as much as everything else took since the listeners ran: half
+    of the processor is theirs. A listener that takes more at a time leaves a debt; the loop makes as many turns
+    without listeners as that takes.
+    """
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float]) -> None:
+        """`call_soon(callback)` calls back in the loop's next turn; `clock` gives seconds of processor time."""
+        self._call_soon = call_soon
+        self._clock = clock
+        self._left = TURN_SECONDS
+        self._ran = clock()
+        self._waiting: dict[Callable[[], None], None] = {}
+
+    def run(self, drain: Callable[[], None]) -> None:
+        """Call `drain` now, or in a later turn if the budget is used up or others wait. It waits at most once."""
+        if self._left > 0 and not self._waiting:
+            self._measure(drain)
+            return
+        if not self._waiting:
+            self._call_soon(self._next_turn)
+        self._waiting[drain] = None
+
+    def forget(self, drain: Callable[[], None]) -> None:
+        """Do not call `drain` if it waits."""
+        self._waiting.pop(drain, None)
+
+    def _next_turn(self) -> None:
+        now = self._clock()
+        others = min(now - self._ran, _MOST_SECONDS)
+        self._ran = now  # a turn without listeners must not count twice
+        brought = max(others, TURN_SECONDS)
+        self._left = min(self._left + brought, brought)
+        try:
+            while self._waiting and self._left > 0:
+                drain = next(iter(self._waiting))
+                del self._waiting[drain]
+                self._measure(drain)
+        finally:
+            if self._waiting:
+                self._call_soon(self._next_turn)
+
+    def _measure(self, drain: Callable[[], None]) -> None:
+        begun = self._clock()
+        try:
+            drain()
+        finally:
+            self._ran = self._clock()
+            self._left = max(self._left - (self._ran - begun), -_DEBT_SECONDS)
+
+
+_budgets: WeakKeyDictionary[asyncio.AbstractEventLoop, TurnBudget] = WeakKeyDictionary()
+
+
+def turn_budget() -> TurnBudget:
+    """Return the budget of the running event loop, which all its listeners share."""
+    loop = asyncio.get_running_loop()
+    budget = _budgets.get(loop)
+    if budget is None:
+        # The thread's processor time: on a busy machine, waiting for a processor is nothing that a listener has taken.
+        budget = _budgets[loop] = TurnBudget(loop.call_soon, time.thread_time)
+    return budget
 
 
 _FORCED = {socket.SO_SNDBUF: 32, socket.SO_RCVBUF: 33}
@@ -48,7 +128,9 @@ class Listener(Generic[D]):
         *,
         per_turn: int = 64,
         after_turn: Callable[[], None] = _nothing,
+        budget: TurnBudget | None = None,
     ) -> None:
+        """`budget` None: that of the running loop."""
         self.socket = sock
         self._what = what
         self._receive = receive
@@ -58,18 +140,24 @@ class Listener(Generic[D]):
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._once = OncePer(_SAY_AGAIN_SECONDS, 20)
+        self._run = (budget or turn_budget()).run
+        self._forget = (budget or turn_budget()).forget
 
     def start(self) -> None:
         """Begin to listen."""
         self._pause = None
-        self._loop.add_reader(self.socket, self._drain)
+        self._loop.add_reader(self.socket, self._readable)
 
     def stop(self) -> None:
         """Close the socket. `handle` may do so too."""
         if self._pause is not None:
             self._pause.cancel()
+        self._forget(self._drain)
         self._loop.remove_reader(self.socket)
         self.socket.close()
+
+    def _readable(self) -> None:
+        self._run(self._drain)
 
     def _drain(self) -> None:
         try:

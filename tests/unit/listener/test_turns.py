@@ -6,10 +6,14 @@ import asyncio
 import errno
 import os
 import socket
+from collections import Counter
+from collections.abc import Callable
 
 import pytest
+import uvloop
 
-from edge.listener import Listener, advice, turns
+from edge.listener import Listener, ModeratedListener, advice, turns
+from edge.listener.turns import TURN_SECONDS, TurnBudget
 from tests.waiting import until
 
 
@@ -131,3 +135,143 @@ def test_advice_says_what_to_do(number: int, words: tuple[str, ...]) -> None:
         "TFTP can't open UDP port 69", OSError(number, os.strerror(number)), port=69, without="--disable tftp"
     )
     assert all(word in text for word in words)
+
+
+# --- the budget of a turn ---------------------------------------------------------------------------------------------
+
+
+class Turns:
+    """An event loop by hand, with a processor clock: what is called soon is called in the next turn."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.ran: list[str] = []
+        self._soon: list[Callable[[], None]] = []
+        self.budget = TurnBudget(self._soon.append, lambda: self.now)
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._soon)
+
+    def drain(self, name: str, seconds: float) -> Callable[[], None]:
+        def drain() -> None:
+            self.ran.append(name)
+            self.now += seconds
+
+        return drain
+
+    def turn(self, *readable: Callable[[], None], others: float = 0.0) -> list[str]:
+        """One turn: what was called soon, the sockets that are readable, then `others` seconds of everything else."""
+        self.ran = []
+        soon, self._soon[:] = [*self._soon], []
+        for callback in soon:
+            callback()
+        for drain in readable:
+            self.budget.run(drain)
+        self.now += others
+        return self.ran
+
+
+def test_lone_datagram_is_read_at_once() -> None:
+    loop = Turns()
+    assert loop.turn(loop.drain("dhcp", TURN_SECONDS / 10)) == ["dhcp"]
+    assert not loop.has_more
+
+
+def test_listeners_together_take_no_more_of_a_turn_than_its_budget() -> None:
+    loop = Turns()
+    readable = [loop.drain(name, TURN_SECONDS / 2) for name in ("dhcp", "dhcp6", "syslog", "tftp")]
+    for _ in range(10):
+        assert len(loop.turn(*readable)) <= 2
+
+
+def test_full_sockets_are_read_in_turn() -> None:
+    loop = Turns()
+    readable = [loop.drain(name, TURN_SECONDS) for name in ("dhcp", "dhcp6", "syslog", "tftp")]
+    counts = Counter(name for _ in range(40) for name in loop.turn(*readable))
+    assert counts == {"dhcp": 10, "dhcp6": 10, "syslog": 10, "tftp": 10}
+
+
+def test_listener_that_takes_too_long_is_followed_by_as_many_turns_without_listeners() -> None:
+    loop = Turns()
+    readable = [loop.drain("dhcp", TURN_SECONDS * 10), loop.drain("tftp", TURN_SECONDS)]
+    ran = [loop.turn(*readable) for _ in range(22)]
+    assert sum(map(len, ran)) <= 5
+    assert {name for names in ran for name in names} == {"dhcp", "tftp"}
+
+
+def test_listeners_keep_half_of_the_processor_where_everything_else_is_busy() -> None:
+    loop = Turns()
+    others = TURN_SECONDS * 8
+    readable = [loop.drain("dhcp", TURN_SECONDS)]
+    counts = [len(loop.turn(*readable, loop.drain("tftp", TURN_SECONDS), others=others)) for _ in range(20)]
+    assert sum(counts[1:]) >= 2 * 19  # neither waits, for a turn brings as much as the others took
+
+
+def test_clock_that_jumps_silences_no_listener() -> None:
+    loop = Turns()
+    loop.turn(loop.drain("dhcp", 3600))
+    readable = loop.drain("dhcp", TURN_SECONDS)
+    assert any(loop.turn(readable) for _ in range(100))
+
+
+def test_fault_of_one_listener_leaves_the_others_in_line() -> None:
+    loop = Turns()
+
+    def fault() -> None:
+        raise ZeroDivisionError
+
+    loop.turn(loop.drain("dhcp", TURN_SECONDS), fault, loop.drain("tftp", TURN_SECONDS))
+    with pytest.raises(ZeroDivisionError):
+        loop.turn()
+    assert loop.turn() == ["tftp"]
+
+
+def test_listener_that_was_stopped_while_it_waits_is_not_read() -> None:
+    loop = Turns()
+    waits = loop.drain("tftp", TURN_SECONDS)
+    loop.turn(loop.drain("dhcp", TURN_SECONDS), waits)
+    loop.budget.forget(waits)
+    assert loop.turn() == []
+    assert not loop.has_more
+
+
+def test_tcp_is_served_between_the_datagrams_of_full_sockets() -> None:
+    """A loop as the edge's, three sockets that are always full, and a clock that a datagram takes 20 us of."""
+    now, taken = [0.0], Counter[str]()
+
+    async def serve() -> int:
+        loop = asyncio.get_running_loop()
+        budget = TurnBudget(loop.call_soon, lambda: now[0])
+        sockets = [pair() for _ in range(3)]
+
+        def receive(_: socket.socket) -> list[bytes]:
+            return [b"x"] * 64  # the datagram that makes the socket readable stays in it
+
+        def handle(_: socket.socket, packets: list[bytes]) -> None:
+            now[0] += len(packets) * 20e-6
+            taken["datagrams"] += len(packets)
+
+        served = [ModeratedListener(ours, "test", receive, handle, after_turn=lambda: None, budget=budget)
+                  for ours, _ in sockets]  # fmt: skip
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        for listener, (_, theirs) in zip(served, sockets, strict=True):
+            theirs.send(b"x")
+            listener.start()
+        for _ in range(29):
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+            writer.write(b"a request\n")
+            assert await reader.readline() == b"a request\n"
+            writer.close()
+        for listener, (_, theirs) in zip(served, sockets, strict=True):
+            listener.stop()
+            theirs.close()
+        server.close()
+        return taken["datagrams"]
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readline())
+        writer.close()
+
+    # Both ends are in the loop: some ten turns for a request, each of which brought 192 datagrams without the budget.
+    assert uvloop.run(serve()) < 29 * 400
