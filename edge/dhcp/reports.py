@@ -88,6 +88,14 @@ class Reports:
                 whom, most, times(held_back),
             )  # fmt: skip
 
+    def unread(self) -> None:
+        """Report that packets of machines without a Hardware are dropped unread. Once a minute."""
+        held_back = self._withheld.due("unread", self._clock())
+        if held_back is not None:
+            log.warning(
+                "DHCP packets of machines without a Hardware come too fast: most are dropped%s", times(held_back)
+            )
+
     def ignored(self, received: Received, why: str) -> None:
         """A packet makes no sense; who sent it may be anybody."""
         if self._packet_once.due((received.source, why[:40]), self._clock()):

@@ -152,6 +152,8 @@ class Responder:
 
     def respond_in_full(self, packet: bytes, received: Received) -> Reply | None:
         """The same, without the fast path, which learns from it."""
+        if isinstance(self._replies, Leases) and self._replies.is_surplus(packet):
+            return None
         try:
             message = codec.parse(packet)
         except codec.ParseError as error:

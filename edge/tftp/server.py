@@ -45,6 +45,7 @@ from edge.tftp.transport import (
 )
 from tink.limits.allowance import Allowance
 from tink.limits.once_per import OncePer, Tally, times
+from tink.limits.token_bucket import TokenBuckets
 from tink.net.link_local import is_link_local
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,9 @@ UNPROVEN_FIRST_BLOCKS, UNPROVEN_FIRST_BLOCKS_IN_ALL = 16, 4096
 transfers was acknowledged: 516 bytes for a request of twenty. An offer of options is no larger than its request."""
 ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL = 100, 5000
 """To one address, and to all: a Raspberry Pi asks for some dozens of files that are not there."""
+REQUESTS_AT_ONCE, REQUESTS_A_SECOND = 1000.0, 100.0
+"""Requests of one address that are read: a Raspberry Pi and GRUB ask for some hundred files within seconds."""
+_MOST_SENDERS = 4096
 
 _MOST_TRANSFERS = 4096
 _SAY_AGAIN_SECONDS, _MOST_LINES = 60.0, 600
@@ -134,6 +138,7 @@ class TftpServer:
         blocks = _share(UNPROVEN_FIRST_BLOCKS, processes), _share(UNPROVEN_FIRST_BLOCKS_IN_ALL, processes)
         errors = _share(ERRORS_A_SECOND, processes), _share(ERRORS_A_SECOND_IN_ALL, processes)
         self._first_blocks = {known: Allowance(*blocks, UNPROVEN_SECONDS) for known in (False, True)}
+        self._requests = TokenBuckets(REQUESTS_AT_ONCE, REQUESTS_A_SECOND, _MOST_SENDERS)
         self._errors = {known: Allowance(*errors) for known in (False, True)}
 
     @property
@@ -196,6 +201,9 @@ class TftpServer:
             return
         if local is None:
             return  # RFC 1123 section 4.2.3.5: requests to everybody are ignored
+        if not self._requests.allows(client[0], self._now()):
+            self._report_unread(client)
+            return
         try:
             request = packets.parse_request(datagram)
         except Garbage as garbage:
@@ -207,6 +215,14 @@ class TftpServer:
             return
         if not self._is_under_way(request, client):
             self._open(sock, request, client, local)
+
+    def _report_unread(self, client: Address) -> None:
+        held_back = self._bounds.due((client[0], "requests"), self._now())
+        if held_back is not None:
+            log.warning(
+                "TFTP: %s sends more than %d requests a second; the rest is dropped%s",
+                client[0], REQUESTS_A_SECOND, times(held_back),
+            )  # fmt: skip
 
     def _of_a_transfer(self, sock: socket.socket, datagram: bytes, client: Address) -> None:
         session = self._active.get(client)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable
 
 _ROUNDING_SECONDS = 1e-6
@@ -17,8 +18,9 @@ class TokenBuckets:
         self._burst = burst
         self._per_second = per_second
         self._capacity = capacity
-        # When all of the burst will be there again, by key; the order is that of the last pass.
-        self._full_at: dict[Hashable, float] = {}
+        # When all of the burst will be there again, by key; the order is that of the last pass. A dictionary has that
+        # order, too, but after many keys were taken out at its front, the first one takes long to find.
+        self._full_at: OrderedDict[Hashable, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._full_at)

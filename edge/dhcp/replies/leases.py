@@ -102,6 +102,17 @@ class Leases:
         self.reservations[chaddr] = reservation
         return reservation
 
+    def is_surplus(self, packet: bytes) -> bool:
+        """Return whether `packet` is one too many of machines without a Hardware.
+
+        The MAC alone decides, before the packet is parsed. A flood of made-up MACs costs little more than its reading.
+        """
+        chaddr = packet[28:34]  # RFC 2131 section 2
+        if chaddr in self.reservations or self._unregistered.may_send() or self._inventory.claimants(chaddr.hex(":")):
+            return False
+        self._reports.unread()
+        return True
+
     def answer(self, message_type: MessageType, message: Message, received: Received) -> Reply | None:
         """The answer to a client's message, or None for silence."""
         reservation = self.reservations.get(message.chaddr) or self.compile(message.chaddr.hex(":"))

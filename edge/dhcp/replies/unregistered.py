@@ -7,6 +7,7 @@ has it boot. Its operator finds a journey entry that carries a Hardware manifest
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 from uuid import UUID
 
 from edge.dhcp.boot import Client
@@ -15,10 +16,15 @@ from edge.dhcp.wire.codec import Message, MessageType
 from edge.journey.events import Outcome, Recorder, Step
 from edge.machines import hardware_manifest
 from tink.limits.once_per import OncePer
+from tink.limits.token_bucket import TokenBuckets
 
 INTERVAL_SECONDS = 60.0
 MACHINES_PER_INTERVAL = 600
 """A rack that is powered on is heard in full within its ROMs' four tries; a flood of invented MACs stops here."""
+
+PACKETS_AT_ONCE: Final = 1000.0
+PACKETS_A_SECOND: Final = 200.0
+"""Packets of machines without a Hardware that are read; the rest of a flood is dropped unread."""
 
 
 def proposed(server_ip: str) -> tuple[str, ...]:
@@ -39,6 +45,11 @@ class Unregistered:
         self._clock = clock
         self._server_ip = server_ip
         self._once = OncePer(INTERVAL_SECONDS, MACHINES_PER_INTERVAL)
+        self._packets = TokenBuckets(PACKETS_AT_ONCE, PACKETS_A_SECOND)
+
+    def may_send(self) -> bool:
+        """Return whether one more packet of a machine without a Hardware is to be read now."""
+        return self._packets.allows(None, self._clock())
 
     def heard(self, mac: str, message_type: MessageType, message: Message, client: Client, answer: str = "") -> None:
         """Take note of `message`, which `mac` sent, and of what it was told to boot, if it was."""

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from edge.dhcp import DhcpSettings, SettingsError
-from edge.dhcp.wire import options
+from edge.dhcp.replies.unregistered import PACKETS_A_SECOND, PACKETS_AT_ONCE
+from edge.dhcp.wire import codec, options
 from edge.journey.events import Note, Outcome, Step
 from edge.machines import DhcpMode
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
@@ -146,6 +147,32 @@ def test_a_flood_of_invented_machines_fills_neither_log_nor_memory(
     assert len(edge.events) == 600
     assert edge.responder._replies.reservations == {}
     assert edge.responder.fast_path._known.lists == {}
+
+
+def test_packets_of_invented_machines_are_dropped_unread_where_they_come_too_fast_and_a_machine_is_answered(
+    make_edge: MakeEdge,
+    make_hardware: MakeHardware,
+    captured: dict[str, bytes],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[bytes] = []
+    parse = codec.parse
+    monkeypatch.setattr(codec, "parse", lambda packet: (parsed.append(packet), parse(packet))[1])
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"))
+    packet = captured["edk2_pxe_discover"]
+
+    def flood(first: int) -> None:
+        for number in range(first, first + 3000):
+            assert edge.send(packet[:28] + b"\x02\0" + number.to_bytes(4, "big") + packet[34:]) is None
+
+    flood(0)
+    assert len(parsed) == PACKETS_AT_ONCE
+    assert edge.send(packet) is not None, "it was not yet heard of in this flood"
+    edge.now += 1
+    flood(3000)
+    assert len(parsed) == PACKETS_AT_ONCE + 1 + PACKETS_A_SECOND
+    assert caplog.text.count("machines without a Hardware come too fast: most are dropped") == 1
 
 
 def test_replies_of_servers_our_own_among_them_are_passed_over_in_silence(

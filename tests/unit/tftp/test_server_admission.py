@@ -15,7 +15,7 @@ from edge.tftp import TftpServer
 from edge.tftp import server as server_module
 from edge.tftp.packets import ErrorCode
 from edge.tftp.server import ERRORS_A_SECOND, MAX_WAITING_OF_CLIENT, UNPROVEN_FIRST_BLOCKS
-from edge.tftp.source import Refusal, TftpFile
+from edge.tftp.source import Refusal, TftpFile, TftpRequest
 from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, silence, udp
 from tests.waiting import until
 
@@ -59,6 +59,29 @@ async def test_ten_thousand_requests_in_others_names_cost_bounded_memory_and_no_
                 assert server.transfers <= server_module.MAX_HALF_OPEN + 1
             assert await fetching == CONTENT
     assert len(loopback.events) < 300
+
+
+async def test_requests_of_one_address_are_dropped_unread_where_they_come_too_fast_and_others_are_served(
+    client: socket.socket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "REQUESTS_AT_ONCE", 5.0)
+    monkeypatch.setattr(server_module, "REQUESTS_A_SECOND", 0.001)
+    asked: list[str] = []
+
+    def open_file(request: TftpRequest) -> TftpFile:
+        asked.append(request.client_ip)
+        return TftpFile(CONTENT, "file", None)
+
+    loopback = Loopback(open_file)
+    async with loopback.serving():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.bind(("127.9.0.1", 0))
+            for number in range(50):
+                stranger.sendto(rrq("tsize", "0", name=f"file{number}"), loopback.address)
+            await until(lambda: "sends more than" in caplog.text)
+        assert await download(client, loopback.address, rrq("blksize", "1468"), 1468) == CONTENT
+    assert asked.count("127.9.0.1") == 5
+    assert caplog.text.count("TFTP: 127.9.0.1 sends more than 0 requests a second; the rest is dropped") == 1
 
 
 @pytest.mark.parametrize("machine", [True, False], ids=["a machine's", "a stranger's"])
