@@ -39,6 +39,7 @@ from edge.http import AdminApp, Runner, admin_runner, has_ended, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened
+from edge.listener import listener_metrics, turn_budget
 from edge.machines import (
     BootPaths,
     DhcpMode,
@@ -220,6 +221,7 @@ class Serving:
         """Start what is one for all networks. Raises each part's own error."""
         edge, metrics = self._settings.edge, self._metrics
         metrics.register(Scraped(self._networks.metrics))
+        metrics.register(Scraped(partial(listener_metrics, turn_budget())))
         if self._cache is not None:
             await self._cache.start()
             self._exit.push_async_callback(self._cache.stop)

@@ -15,7 +15,9 @@ import asyncio
 import errno
 import logging
 import socket
+import struct
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -33,6 +35,10 @@ _MOST_SECONDS: Final = 0.005
 """The same in a turn in which everything else took as long or longer: TCP is not to starve DHCP either."""
 _DEBT_SECONDS: Final = 0.02
 """The longest overrun that later turns make up for. A clock that jumps must not silence the listeners."""
+
+_SO_MEMINFO: Final = 55
+"""Linux 4.12, asm-generic/socket.h; SK_MEMINFO_DROPS of linux/sock_diag.h is the last of its values."""
+_MEMINFO: Final = struct.Struct("=9I")
 
 D = TypeVar("D")
 
@@ -53,6 +59,23 @@ class TurnBudget:
         self._left = TURN_SECONDS
         self._ran = clock()
         self._waiting: dict[Callable[[], None], None] = {}
+        self.sockets: dict[socket.socket, str] = {}
+        """The open sockets of the listeners, and what each serves."""
+        self._lost_before: Counter[str] = Counter()
+
+    def lost(self) -> dict[str, int]:
+        """Return how many datagrams the kernel dropped for want of room in a socket, by service."""
+        counts = Counter(self._lost_before)
+        for sock, what in list(self.sockets.items()):
+            counts[what] += _dropped(sock)
+        return dict(counts)
+
+    def close(self, sock: socket.socket) -> None:
+        """Close a listener's socket and keep what it has lost."""
+        what = self.sockets.pop(sock, None)
+        if what is not None:
+            self._lost_before[what] += _dropped(sock)
+        sock.close()
 
     def run(self, drain: Callable[[], None]) -> None:
         """Call `drain` now, or in a later turn if the budget is used up or others wait. It waits at most once."""
@@ -89,6 +112,15 @@ class TurnBudget:
         finally:
             self._ran = self._clock()
             self._left = max(self._left - (self._ran - begun), -_DEBT_SECONDS)
+
+
+def _dropped(sock: socket.socket) -> int:
+    """Return the kernel's count of datagrams that found no room in the socket; 0 if the socket is closed."""
+    try:
+        values = sock.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
+    except OSError:
+        return 0
+    return int(_MEMINFO.unpack(values)[-1]) if len(values) == _MEMINFO.size else 0
 
 
 _budgets: WeakKeyDictionary[asyncio.AbstractEventLoop, TurnBudget] = WeakKeyDictionary()
@@ -140,21 +172,22 @@ class Listener(Generic[D]):
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._once = OncePer(_SAY_AGAIN_SECONDS, 20)
-        self._run = (budget or turn_budget()).run
-        self._forget = (budget or turn_budget()).forget
+        self._budget = budget or turn_budget()
+        self._run = self._budget.run
 
     def start(self) -> None:
         """Begin to listen."""
         self._pause = None
+        self._budget.sockets[self.socket] = self._what
         self._loop.add_reader(self.socket, self._readable)
 
     def stop(self) -> None:
         """Close the socket. `handle` may do so too."""
         if self._pause is not None:
             self._pause.cancel()
-        self._forget(self._drain)
+        self._budget.forget(self._drain)
         self._loop.remove_reader(self.socket)
-        self.socket.close()
+        self._budget.close(self.socket)
 
     def _readable(self) -> None:
         self._run(self._drain)

@@ -275,3 +275,20 @@ def test_tcp_is_served_between_the_datagrams_of_full_sockets() -> None:
 
     # Both ends are in the loop: some ten turns for a request, each of which brought 192 datagrams without the budget.
     assert uvloop.run(serve()) < 29 * 400
+
+
+async def test_datagrams_that_found_no_room_are_counted_by_service_even_after_the_socket_is_closed() -> None:
+    budget = turns.turn_budget()
+    ours = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    ours.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    ours.bind(("127.0.0.1", 0))
+    served = Listener(ours, "a full service", lambda sock: sock.recv(100), lambda _sock, _datagram: None)
+    served.start()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as theirs:
+        for _ in range(200):
+            theirs.sendto(b"x", ours.getsockname())
+    lost = budget.lost()["a full service"]
+    assert 0 < lost < 200
+    served.stop()
+    assert budget.lost()["a full service"] == lost
