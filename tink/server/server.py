@@ -85,9 +85,11 @@ class WorkflowServer:
         clock: Callable[[], float] = time.time,
         other_host: OtherHost = lambda _address, _macs: None,
         scope: str = "",
+        kept_away: Callable[[list[tuple[str, float]]], None] = lambda _: None,
     ) -> None:
         """`clock` gives Unix seconds; `other_host` sees who has a machine's address without being it; `scope` says for
-        people which Hardware the informer has, if that is not all."""
+        people which Hardware the informer has, if that is not all; `kept_away` gets the networks (CIDR) that attacked
+        and may not connect, each until then (monotonic seconds)."""
         self._addresses = tuple(addresses)
         self.port = 0
         self._informers = hardware, workflows
@@ -146,6 +148,7 @@ class WorkflowServer:
         self._servers: dict[str, grpc.aio.Server] = {}
         """By address: gRPC's can take up no further one once it runs."""
         self._certificates: Certificates | None = None
+        self._kept_away = kept_away
         self._guard: Guard | None = None
         self._limiter: ConcurrencyLimiter | None = None
         self._guarding: asyncio.Task[None] | None = None
@@ -161,7 +164,8 @@ class WorkflowServer:
         """
         settings = self._settings
         self._certificates = Certificates(settings.tls) if settings.tls is not None else None
-        self._guard = guard = Guard(connection_limits(settings.connections_per_address))
+        limits = connection_limits(settings.connections_per_address, tls=settings.tls is not None)
+        self._guard = guard = Guard(limits, settings.memory, self._kept_away)
         self._limiter = ConcurrencyLimiter(
             settings.calls,
             settings.calls_per_address,
@@ -181,6 +185,11 @@ class WorkflowServer:
         if self._certificates is not None:
             self._spawn(self._follow_certificates(self._certificates))
         self._sweep_sessions()
+
+    def keep_away(self, blocks: Iterable[tuple[str, float]]) -> None:
+        """Take no connection from these networks (CIDR), each until then (monotonic seconds). After `start`."""
+        if self._guard is not None:
+            self._guard.keep_away(blocks)
 
     def metrics(self) -> ServerMetrics:
         """For Prometheus, of a server that has started."""
