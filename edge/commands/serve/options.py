@@ -445,9 +445,9 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "--grpc-memory",
             type=types.memory,
             default=None,
-            help="Memory that the gRPC server may have, such as 1GB. Strangers can make gRPC want more: then it ends. In "
-            "tinkedge up it is a process of its own, which is started again. Default there: a quarter of this host's, "
-            "between 400 MB and 4 GB; of tinkedge server: all that its container may have.",
+            help="Memory that the gRPC server may have, such as 1GB. Strangers can make gRPC want more: then it ends. "
+            "In tinkedge up it is a process of its own, which is started again. Default there: a quarter of this "
+            "host's, between 400 MB and 4 GB; of tinkedge server: all that its container may have.",
         ),
     ),
     "client": (

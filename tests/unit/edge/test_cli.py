@@ -23,6 +23,7 @@ from edge.composition.host import Network
 from edge.composition.processors import default_server_memory
 from edge.composition.settings import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
 from edge.machines import DhcpMode, NetbootWhen
+from tink.server import ServerSettings
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 HEAVY = ("aiohttp", "cryptography", "grpc", "jinja2", "kubernetes_asyncio", "orjson", "pydantic", "rich", "uvloop")
