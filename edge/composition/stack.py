@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -59,7 +59,7 @@ from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, p
 from tink.metrics.families import Scraped
 from tink.metrics.process import process_registry
 from tink.net.host_port import join_host_port
-from tink.server import AgentActivity, WorkflowServer
+from tink.server import AgentActivity, Certificates, WorkflowServer
 from tink.workflow import ended, protection
 
 if TYPE_CHECKING:
@@ -86,11 +86,12 @@ _RESTORE_SECONDS = 3.0
 @dataclass(frozen=True, slots=True)
 class AgentsObserver:
     """What a process that has nothing but the gRPC server calls: with what agents do, when the server listens, and with
-    the networks (CIDR) that it keeps away, each until then (CLOCK_MONOTONIC)."""
+    the networks (CIDR) that it keeps away, each until then (CLOCK_MONOTONIC). `away` are those from the start on."""
 
     observe: Callable[[AgentActivity], None]
     listens: Callable[[], None]
     kept_away: Callable[[list[tuple[str, float]]], None]
+    away: tuple[tuple[str, float], ...] = ()
 
 
 class Stack:
@@ -100,7 +101,6 @@ class Stack:
         """`agents` is told of what agents do; None: the journey is."""
         self._settings = settings
         self._agents = agents
-        self._server: WorkflowServer | None = None
         self._server_process: ServerProcess | None = None
         self.agents_metrics: list[Collector] = []
         """What the gRPC server counts, if it runs in this process."""
@@ -174,11 +174,6 @@ class Stack:
         if self._server_process is not None:
             return self._server_process.note
         return self._fixed.note if self._fixed is not None else ""
-
-    def keep_away(self, blocks: Iterable[tuple[str, float]]) -> None:
-        """Have the gRPC server of this process take no connection from these networks (CIDR) before then."""
-        if self._server is not None:
-            self._server.keep_away(blocks)
 
     def _leadership(self) -> str:
         elector = self._elector
@@ -257,9 +252,11 @@ class Stack:
         return api.kubeconfig
 
     def _start_server_process(self, kubeconfig: Path | None) -> None:
-        """Begin it early: it takes as long as the other services together."""
+        """Begin it early: it takes as long as the other services together. Raises TlsError."""
         from edge.composition.server_process import ServerProcess  # it imports what runs in the child, which is a Stack
 
+        if self._settings.server.tls is not None:
+            Certificates(self._settings.server.tls)  # what can't be used is said before machines are served
         observe = AgentJourney(self.journey.record, self.inventory).observe
         process = self._server_process = ServerProcess(self._settings, kubeconfig, observe, self.journey.announce)
         self._exit.push_async_callback(process.stop)
@@ -518,7 +515,7 @@ class Stack:
             self._fixed = AgentsAddresses(self._settings.grpc_addresses, port)
         networked = [join_host_port(address, port) for state in networks.states for address in state.addresses]
         agents = self._agents
-        server = self._server = WorkflowServer(
+        server = WorkflowServer(
             client,
             workflows=informers[WORKFLOW],
             hardware=informers[HARDWARE],
@@ -526,6 +523,7 @@ class Stack:
             settings=self._settings.server,
             observe=agents.observe if agents is not None else AgentJourney(self.journey.record, self.inventory).observe,
             kept_away=agents.kept_away if agents is not None else lambda _: None,
+            away=agents.away if agents is not None else (),
             other_host=callers.stranger,
             scope=self._settings.scope,
         )

@@ -48,8 +48,9 @@ STATE_SECONDS: Final = 1.0
 WAITING_BYTES: Final = 8 << 20
 """Of activities that the parent has not taken: more are dropped."""
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
-_OWN_LOGGERS: Final = ("tink.server", "tink.files", "edge.composition.networks.agents", __name__)
-"""What the parent logs as well (networks, informers) is logged once, but for errors."""
+_OWN_LOGGERS: Final = ("tink.server", "tink.files", "edge.composition.networks.agents")
+_LOGGED_TWICE: Final = ("edge.composition.networks", "tink.kube")
+"""The parent follows networks and the API as well: its lines are enough."""
 _RESERVE_BYTES: Final = 64 << 20
 """Address space beyond the limit: threads that gRPC starts later reserve 8 MiB each for their stacks."""
 _BADNESS: Final = 500
@@ -85,7 +86,8 @@ class _Child:
         self.lost = asyncio.Event()
         self.channel = Channel(sock, self._take, self.lost.set)
         self._dropped = 0
-        self._stack = Stack(begin.settings, agents=AgentsObserver(self._observe, self._listens, self._kept_away))
+        agents = AgentsObserver(self._observe, self._listens, self._kept_away, begin.kept_away)
+        self._stack = Stack(begin.settings, agents=agents)
 
     async def run(self) -> None:
         """Serve until the parent ends, or ends the channel."""
@@ -108,7 +110,6 @@ class _Child:
     def _listens(self) -> None:
         if self._begin.settings.server.memory is not None:
             _limit_memory(self._begin.settings.server.memory)
-        self._stack.keep_away(self._begin.kept_away)
         self.channel.send(Up())
 
     def _observe(self, activity: AgentActivity) -> None:
@@ -172,7 +173,9 @@ def _limit_memory(most: int) -> None:
 
 
 def _is_own(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR or record.name.startswith(_OWN_LOGGERS)
+    if record.name.startswith(_OWN_LOGGERS):
+        return True
+    return record.levelno >= logging.ERROR and not record.name.startswith(_LOGGED_TWICE)
 
 
 async def _run(begin: ServerBegin, sock: socket.socket) -> None:

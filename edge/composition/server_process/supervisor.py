@@ -232,7 +232,7 @@ class ServerProcess:
                 self._channel.send(Ping(self._asked))
 
     def _ended(self, how: str) -> None:
-        self._failure = how
+        self._failure, self._state = how, ServerState("", "")
         how = f"the gRPC server's process {how}"
         if self._began.is_set():
             log.error("%s: it is started again, and agents connect again", how)
@@ -298,8 +298,10 @@ class ServerProcess:
         yield gauge("tinkedge_server_resident_memory_bytes", "Its memory.", [], {(): size or 0.0})
         limit = {(): float(self._limit)} if self._limit is not None else {}
         yield gauge("tinkedge_server_memory_limit_bytes", "Bytes at which it is ended (--grpc-memory).", [], limit)
-        if self._serves:
+        if self._serves and self._state.metrics:
             yield from text_string_to_metric_families(self._state.metrics)
+        else:
+            yield gauge("tinkedge_agents_served", "Whether agents are served.", [], {(): 0.0})
 
 
 def activity_of(message: Activity) -> AgentActivity:

@@ -125,9 +125,17 @@ class Guard:
         for name, until in blocks:
             self.connections.bar(ip_network(name), until)
 
-    async def run(self, port: int) -> None:
-        """Look until cancelled."""
-        sockets = self._sockets = Sockets(port)
+    def listens(self, port: int) -> None:
+        """This port is listened on, perhaps at one more address: who is kept away does not get in there."""
+        sockets = self._sockets = self._sockets or Sockets(port)
+        for _ in sockets.accepted():
+            pass
+        self._keep_away()
+
+    async def run(self) -> None:
+        """Look until cancelled, after `listens`. Raises RuntimeError before."""
+        if (sockets := self._sockets) is None:
+            raise RuntimeError("the guard was not told of a port")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch(sockets))
             tasks.create_task(self._watch_memory(sockets))
