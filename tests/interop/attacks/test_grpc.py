@@ -158,13 +158,15 @@ def a_workflow_succeeds(site: Site) -> None:
     agent.end()
 
 
-def test_header_blocks_that_become_much_memory_leave_booting_machines_alone(tmp_path: Path) -> None:
-    """HPACK bombs: 84 kB of one connection became 400 MB of the process that all machines need."""
+@pytest.mark.parametrize("churn", [False, True], ids=["connections that rest", "connections that are closed at once"])
+def test_header_blocks_that_become_much_memory_leave_booting_machines_alone(tmp_path: Path, churn: bool) -> None:
+    """HPACK bombs: 84 kB of one connection became 300 MB and more of the process that all machines need."""
     with running(tmp_path, "--grpc-memory", f"{LIMIT_MB}MB") as edge:
         site = Site(edge)
         everything_but_agents_is_served(edge)
         before, strangers = memory_of(site.parent), site.attackers(3)
-        attacks = [site.attack("resting_bomb", 10, connections=5, local=[address]) for address in strangers]
+        options = {"churn": churn, "connections": 1 if churn else 5}
+        attacks = [site.attack("resting_bomb", 8, local=[address], **options) for address in strangers]
         peak, parent = 0.0, before
         while any(attack.popen.poll() is None for attack in attacks):
             everything_but_agents_is_served(edge)
@@ -174,9 +176,9 @@ def test_header_blocks_that_become_much_memory_leave_booting_machines_alone(tmp_
         assert parent - before < 30, (before, parent)
         assert peak < 1.3 * LIMIT_MB, "its limit, and stacks of threads"
         for address in strangers:
-            assert f"no new connections from {address}/32 for a while" in edge.process.err
+            assert churn or f"no new connections from {address}/32 for a while" in edge.process.err
         a_workflow_succeeds(site)
-        assert edge.process.err.count("hpack_encoder.cc") <= 6, "lines of gRPC's core, once a minute"
+        assert edge.process.err.count("hpack_encoder.cc") <= 20, "lines of gRPC's core, once a minute of each process"
 
 
 def test_grpc_server_that_is_killed_is_replaced_and_says_so_meanwhile(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ _SETTLES_SECONDS: Final = 1.0
 """Seconds after the last new connection for which to look: gRPC takes a moment to accept one."""
 _TURNOVER_SECONDS: Final = 1.0
 """How often to look nevertheless while the host has new connections: one of ours may have taken another's place."""
-_MEMORY_SECONDS: Final = 0.02
-"""How often the memory is looked at: gRPC expands some 20 MB in that time."""
+_MEMORY_SECONDS: Final = 0.05
+"""How often the memory is looked at: gRPC expands some 50 MB in that time at most."""
 _GIVE_BACK_SECONDS: Final = 0.1
 """After connections were ended, gRPC takes a moment to free their memory."""
 _BUSY: Final = 0.25
