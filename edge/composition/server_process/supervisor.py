@@ -107,8 +107,8 @@ class ServerProcess:
         self._began = asyncio.Event()
         """The child listens, or has failed."""
         self._serves = False
-        self._failure = ""
-        self._stopping = False
+        self._failure = self._reason = ""
+        """Why the child ends, and what it said itself of why it can't start."""
         self._ends: deque[tuple[float, str]] = deque(maxlen=16)
         self._restarts = 0
         self._asked = self._answered = 0
@@ -130,11 +130,10 @@ class ServerProcess:
         except TimeoutError:
             raise StackError(f"the gRPC server did not begin within {START_SECONDS:.0f} s") from None
         if not self._serves:
-            raise StackError(self._failure or self.problem)
+            raise StackError(self._reason or self.problem)
 
     async def stop(self) -> None:
         """End the child in order, which tells agents that it stops."""
-        self._stopping = True
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
@@ -257,7 +256,7 @@ class ServerProcess:
             case Pong():
                 self._answered = message.number
             case Failed():
-                self._failure = message.reason
+                self._reason, self._failure = message.reason, f"can't start: {message.reason}"
             case Up():
                 self._up()
 

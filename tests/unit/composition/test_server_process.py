@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +35,6 @@ class Child:
     pid = 2**22 + 1  # no process has it
 
     def __init__(self, begin: ServerBegin, channel: int, stderr: int) -> None:
-        import socket
-
         self.begin = begin
         self.stderr = os.dup(stderr)
         self.heard: list[Message] = []
@@ -117,6 +116,9 @@ async def test_start_waits_until_the_child_listens_and_says_why_it_can_not(paren
     child.end(1)
     with pytest.raises(StackError, match=r"^the port is taken: choose another one with --grpc-port$"):
         await parent.process.listening()
+    assert parent.process.problem.startswith(
+        "agents are not served: the gRPC server's process can't start: the port is"
+    )
     (await parent.child()).channel.send(Up())
     await parent.until("")
     await parent.process.listening()

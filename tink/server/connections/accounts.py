@@ -48,8 +48,9 @@ _REST_SECONDS: Final = 1.0
 _SNAPSHOT_SECONDS: Final = 5.0
 _EXPANSION: Final = 8192
 """A byte of a header block can name an entry of HPACK's table, which has 4 kB (RFC 9113 section 6.5.2)."""
-_LEAST_SUSPICIOUS: Final = 2 << 10
-"""Bytes that belong to no call and that a block may send in some seconds while memory grows. A ping has 17."""
+_LEAST_SUSPICIOUS: Final = 1 << 10
+"""Bytes that belong to no call and that a connection may send in some seconds while memory grows. A ping has 17; an
+entry that fills HPACK's table has 2,500, Huffman coded (RFC 7541 section 5.2)."""
 _GUILTY: Final = 0.75
 """The share of all such bytes that those have sent who go in one turn. Others have theirs if it goes on."""
 _MOST_LEFT: Final = 4096
@@ -354,23 +355,25 @@ class Connections:
                 if connection.accepted is not None:
                     yield self._end(connection, connection.accepted, why)
 
-    def _strays(self, now: float) -> dict[Block, int]:
-        """Bytes that belong to no call and came lately, by blocks that have sent many."""
+    def _strays(self, now: float) -> Counter[Block]:
+        """Bytes that belong to no call and came lately, by block, of connections that have sent many."""
         found: Counter[Block] = Counter()
         for connection in self._all.values():
             if connection.block.name is not None and connection.recent is not None:
-                found[connection.block.name] += connection.recent.stray_lately
+                size = connection.recent.stray_lately
+                found[connection.block.name] += size if size >= _LEAST_SUSPICIOUS else 0
         for (name, _), (when, size) in self._left.items():
-            found[name] += size if now - when < _LEFT_SECONDS else 0
-        return {name: size for name, size in found.items() if size >= _LEAST_SUSPICIOUS}
+            found[name] += size if size >= _LEAST_SUSPICIOUS and now - when < _LEFT_SECONDS else 0
+        return +found
 
-    def _received(self) -> dict[Block, int]:
-        """All bytes that came lately, by blocks that have sent many."""
+    def _received(self) -> Counter[Block]:
+        """All bytes that came lately, by block, of connections that have sent many."""
         found: Counter[Block] = Counter()
         for connection in self._all.values():
             if connection.block.name is not None and connection.recent is not None:
-                found[connection.block.name] += connection.recent.received_lately
-        return {name: size for name, size in found.items() if size >= _LEAST_SUSPICIOUS}
+                size = connection.recent.received_lately
+                found[connection.block.name] += size if size >= _CONNECTION_BYTES else 0
+        return +found
 
     def bar(self, name: Block, until: float) -> None:
         """Keep this block away until then, as an earlier process of this server did."""

@@ -39,7 +39,6 @@ class MemoryWatch:
         self._limit = limit
         self._samples: deque[tuple[float, int]] = deque()
         """Times, and the memory then that connections do not account for: the smallest first, later ones larger."""
-        self._said = 0.0
 
     def look(self, resident: int, connections: int, now: float) -> Alarm | None:
         """Take a look at the memory, in bytes, at a monotonic time; an alarm if it grows too much."""
@@ -52,10 +51,8 @@ class MemoryWatch:
             samples.popleft()
         grown = own - samples[0][1]
         pressed = self._limit is not None and resident > PRESSED * self._limit
-        calm = now - self._said < WINDOW_SECONDS
-        if grown < SUDDEN_BYTES and not (pressed and (grown >= PRESSED_BYTES or not calm)):
+        if grown < (PRESSED_BYTES if pressed else SUDDEN_BYTES):
             return None
-        self._said = now
         samples.clear()
         samples.append((now, own))
         return Alarm(grown, pressed)

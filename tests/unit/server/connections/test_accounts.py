@@ -309,6 +309,15 @@ def test_memory_that_grows_for_another_reason_ends_nobody() -> None:
     assert not site.away()
 
 
+def test_pings_of_many_agents_behind_one_address_raise_no_suspicion() -> None:
+    site = Site(Limits(connections=10_000, per_address=512))
+    agents = site.connect("192.0.2.7", 400)
+    for agent in agents:
+        site.call(agent, busy=True)
+        site.sockets[agent] = 1500
+    assert expanded(site, Alarm(8 << 20, pressed=True)) == []
+
+
 def test_connection_that_was_ended_for_its_bytes_is_to_blame_for_memory_that_grows_after() -> None:
     """gRPC has read them, and expands them when the connection is gone."""
     site = Site()

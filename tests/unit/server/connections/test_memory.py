@@ -22,13 +22,13 @@ def test_memory_that_grows_slowly_is_none_while_there_is_enough() -> None:
     assert [watch.look((100 + second) * MB, 0, float(second)) for second in range(150)] == [None] * 150
 
 
-def test_near_the_limit_less_growth_counts_and_none_now_and_then() -> None:
+def test_near_the_limit_less_growth_counts() -> None:
     watch = MemoryWatch(LIMIT)
     watch.look(290 * MB, 0, 0.0)
     assert watch.look(301 * MB, 0, 1.0) == Alarm(11 * MB, pressed=True)
     assert watch.look(301 * MB, 0, 1.5) is None
     assert watch.look(306 * MB, 0, 1.6) == Alarm(5 * MB, pressed=True)
-    assert watch.look(306 * MB, 0, 10.0) == Alarm(0, pressed=True)
+    assert watch.look(306 * MB, 0, 10.0) is None, "a large site may be there all the time"
 
 
 def test_what_honest_connections_take_is_allowed_for() -> None:
