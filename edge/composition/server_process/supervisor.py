@@ -53,6 +53,7 @@ MODULE: Final = "edge.composition.server_process"
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.5
+PING_SECONDS: Final = 5.0
 PATIENCE_SECONDS: Final = 30.0
 """A child that answers nothing for so long is ended, and replaced."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
@@ -225,10 +226,14 @@ class ServerProcess:
             elif self._asked > self._answered and self._clock() - asked > PATIENCE_SECONDS:
                 self._failure = f"answered nothing for {PATIENCE_SECONDS:.0f} s"
                 _kill(process)
-            elif self._asked == self._answered and self._serves and self._channel is not None:
+            elif self._asked == self._answered and self._clock() - asked >= PING_SECONDS:
                 asked = self._clock()
-                self._asked += 1
-                self._channel.send(Ping(self._asked))
+                self._ask()
+
+    def _ask(self) -> None:
+        if self._serves and self._channel is not None:
+            self._asked += 1
+            self._channel.send(Ping(self._asked))
 
     def _ended(self, how: str) -> None:
         self._failure, self._state = how, ServerState("", "")
