@@ -73,7 +73,7 @@ LAB_FILES = {
 ARM64_PACKAGES = {"qemu-system-arm", "qemu-efi-aarch64"}
 """Those of them that only a machine with arm64 needs."""
 _LAB_DISK_MB = 4000
-_PROGRAM = ("tinkedge", "edge.cli")
+_PROGRAM = ("tinkedge", "edge.cli", "edge.composition.server_process")
 _ASKED = ("tftp", "http", "server")
 """Services that answer whoever asks; DHCP is silent to strangers."""
 _BOOT_PROGRAMS = ("undionly.kpxe", "snponly.efi")
@@ -340,7 +340,7 @@ def _holders(port: Port) -> Iterator[_Holder]:
             name = (process / "comm").read_text().strip()
         except OSError:
             continue  # ended meanwhile, or another user's
-        yield _Holder(int(process.name), name, any(Path(word).name in _PROGRAM for word in words[:3]))
+        yield _Holder(int(process.name), name, any(Path(word).name in _PROGRAM for word in words[:4]))
 
 
 def _sockets(process: Path) -> Iterator[str]:

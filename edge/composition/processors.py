@@ -1,8 +1,9 @@
-"""How many processors this process has, and how many workers an edge is given for them."""
+"""How many processors and how much memory this process has, and what is made of them by default."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,10 @@ SMALL: Final = 4
 """Fewer processors than that are kept busy by one process, and the programs beside it."""
 MOST: Final = 4
 """Workers that an edge is given by itself: each has a copy of what is known of all machines."""
+LEAST_SERVER_BYTES: Final = 400_000_000
+MOST_SERVER_BYTES: Final = 4_000_000_000
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_OWN: Final = Path("/proc/self/cgroup")
 
 
 def default_workers(services: frozenset[Service], count: int | None = None) -> int:
@@ -23,19 +28,42 @@ def default_workers(services: frozenset[Service], count: int | None = None) -> i
     return 1 if found < SMALL or not services <= EDGE else min(found - 1, MOST)
 
 
-def processors(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+def default_server_memory(*, alone: bool, total: int | None = None) -> int:
+    """Bytes that `--grpc-memory` is where it is not given: all there are (`total`) for a process that is `alone`, as a
+    container of its own is; else a quarter, within bounds."""
+    total = memory() if total is None else total
+    return total if alone else min(max(total // 4, LEAST_SERVER_BYTES), MOST_SERVER_BYTES)
+
+
+def processors(cgroups: Path = _CGROUPS, own: Path = _OWN) -> int:
     """That this process may use, by its affinity (sched_setaffinity(2)) and by the limits of its control groups
     (cpu.max, Kubernetes' `limits.cpu`); at least 1.
     """
     found = float(len(os.sched_getaffinity(0)))
+    for group in _groups(cgroups, own):
+        found = min(found, _limit(group / "cpu.max"))
+    return max(1, int(found))
+
+
+def memory(cgroups: Path = _CGROUPS, own: Path = _OWN) -> int:
+    """Bytes of memory that this process may use: the host's, or less by the limits of its control groups (memory.max,
+    Kubernetes' `limits.memory`)."""
+    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for group in _groups(cgroups, own):
+        with suppress(OSError, ValueError):  # `max` is no number, and no limit
+            found = min(found, int((group / "memory.max").read_text()))
+    return found
+
+
+def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
+    """The control groups of this process, the innermost first (version 2, cgroups(7))."""
     with suppress(OSError):
         name = next((line[3:] for line in own.read_text().splitlines() if line.startswith("0::")), "/")
         group = cgroups / name.lstrip("/")
         for each in (group, *group.parents):
-            found = min(found, _limit(each / "cpu.max"))
+            yield each
             if each == cgroups:
                 break
-    return max(1, int(found))
 
 
 def _limit(file: Path) -> float:

@@ -140,6 +140,8 @@ class StackSettings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+    server_apart: bool = False
+    """Whether the gRPC server runs in a child process, which `server.memory` limits."""
     leader_elect: bool = False
     """Whether of several replicas of the controller one works, agreed by a Lease."""
     lease_namespace: str = ""

@@ -5,7 +5,8 @@
                                                             -> controller, gRPC server
                                                             -> DHCP, TFTP, HTTP, router advertisements, admin HTTP
 
-`tinkedge up` runs all in one process, `edge`, `controller`, `server` and `apiserver` a part. Nobody else knows which.
+`tinkedge up` runs all in one process, but for the gRPC server, which is a child (`edge.composition.server_process`);
+`edge`, `controller`, `server` and `apiserver` run a part. Nobody else knows which.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,11 +61,14 @@ from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, p
 from tink.metrics.families import Scraped, gauge
 from tink.metrics.process import process_registry
 from tink.net.host_port import join_host_port
-from tink.server import WorkflowServer
+from tink.server import AgentActivity, Certificates, WorkflowServer
 from tink.template_process import TemplateProcess
 from tink.workflow import ended, protection
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
+    from edge.composition.server_process import ServerProcess
     from tink.apiserver import ApiServer
 
 log = logging.getLogger(__name__)
@@ -81,11 +86,27 @@ _RESTORE_SECONDS = 3.0
 """So long at most the start waits for what machines did before; that goes on while they are served."""
 
 
+@dataclass(frozen=True, slots=True)
+class AgentsObserver:
+    """What a process that has nothing but the gRPC server calls: with what agents do, when the server listens, and with
+    the networks (CIDR) that it keeps away, each until then (CLOCK_MONOTONIC). `away` are those from the start on."""
+
+    observe: Callable[[AgentActivity], None]
+    listens: Callable[[], None]
+    kept_away: Callable[[list[tuple[str, float]]], None]
+    away: tuple[tuple[str, float], ...] = ()
+
+
 class Stack:
     """Started once, stopped once."""
 
-    def __init__(self, settings: StackSettings) -> None:
+    def __init__(self, settings: StackSettings, agents: AgentsObserver | None = None) -> None:
+        """`agents` is told of what agents do; None: the journey is."""
         self._settings = settings
+        self._agents = agents
+        self._server_process: ServerProcess | None = None
+        self.agents_metrics: list[Collector] = []
+        """What the gRPC server counts, if it runs in this process."""
         self._exit = AsyncExitStack()
         self._tasks = Tasks(self._exit)
         self._spawn = self._tasks.spawn
@@ -143,6 +164,7 @@ class Stack:
             return f"{_STARTING}: {denied}"
         reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else "", denied]
         reasons += [self._serving.workers_problem] if self._serving is not None else []
+        reasons += [self._server_process.problem] if self._server_process is not None else []
         if services & _WRITERS and not services & EDGE:
             reasons += [self._contact.problem, self._contact.not_listed]
         return next(filter(None, reasons), "")
@@ -150,7 +172,7 @@ class Stack:
     @property
     def readiness(self) -> Readiness:
         """The same, with what operators are told beside it."""
-        notes = [*self._contact.notes, self._leadership(), self._fixed.note if self._fixed is not None else ""]
+        notes = [*self._contact.notes, self._leadership(), self.agents_note]
         notes += [self._serving.workers_note] if self._serving is not None else []
         notes += self._open_guards().values()
         return Readiness(self.not_ready, tuple(filter(None, notes)))
@@ -169,6 +191,13 @@ class Stack:
         yield gauge(
             "tinkedge_open_guard", text, ["guard"], {(name,): bool(why) for name, why in self._open_guards().items()}
         )
+
+    @property
+    def agents_note(self) -> str:
+        """What operators are told of the gRPC server; empty: nothing."""
+        if self._server_process is not None:
+            return self._server_process.note
+        return self._fixed.note if self._fixed is not None else ""
 
     def _leadership(self) -> str:
         elector = self._elector
@@ -206,6 +235,8 @@ class Stack:
         kubeconfig = settings.kubeconfig
         if Service.APISERVER in settings.services:
             kubeconfig = await self._start_api()
+        if settings.server_apart:
+            self._start_server_process(kubeconfig)
         client = await _connect(kubeconfig)
         self._exit.push_async_callback(client.close)
         self.metrics.register(ClientMetrics(client))
@@ -245,8 +276,22 @@ class Stack:
         log.info("embedded API on %s, kubeconfig %s", api.url, api.kubeconfig)
         return api.kubeconfig
 
+    def _start_server_process(self, kubeconfig: Path | None) -> None:
+        """Begin it early: it takes as long as the other services together. Raises TlsError."""
+        from edge.composition.server_process import ServerProcess  # it imports what runs in the child, which is a Stack
+
+        if self._settings.server.tls is not None:
+            Certificates(self._settings.server.tls)  # what can't be used is said before machines are served
+        observe = AgentJourney(self.journey.record, self.inventory).observe
+        process = self._server_process = ServerProcess(self._settings, kubeconfig, observe, self.journey.announce)
+        self._exit.push_async_callback(process.stop)
+        self.metrics.register(Scraped(process.metrics))
+        process.start()
+
     async def _start_services(self, client: KubeClient, manifests: Manifests) -> None:
         wanted = self._settings.services
+        if self._server_process is not None:
+            wanted -= {Service.SERVER}
         needed: dict[ResourceType, frozenset[Service]] = {
             HARDWARE: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
             OSIE: frozenset({Service.HTTP, Service.TFTP, Service.WEBHOOKS}),
@@ -326,6 +371,8 @@ class Stack:
             self._controllers["workflow"] = controller.runtime
             self.metrics.register(controller.metrics)
             self._spawn(controller.run(), "controller")
+        if self._server_process is not None:
+            self._exit.push_async_callback(self._server_process.stop)
         if Service.SERVER in wanted:
             await self._start_server(client, informers, callers, networks)
             if serving is None:
@@ -356,6 +403,8 @@ class Stack:
             self._spawn(problems.run(), "problems of boots")
             self._spawn(boots.run(), "expectations of boots")
             self._spawn(self._telemetry().run(), "boots that have ended")
+        if self._server_process is not None:
+            await self._server_process.listening()
 
     def _telemetry(self) -> Telemetry:
         """How long boots took. Raises TracesError."""
@@ -488,17 +537,20 @@ class Stack:
     async def _start_server(
         self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers, networks: HostNetworks
     ) -> None:
-        agents, port = AgentJourney(self.journey.record, self.inventory), self._settings.grpc_port
+        port = self._settings.grpc_port
         if self._settings.grpc_addresses:
             self._fixed = AgentsAddresses(self._settings.grpc_addresses, port)
         networked = [join_host_port(address, port) for state in networks.states for address in state.addresses]
+        agents = self._agents
         server = WorkflowServer(
             client,
             workflows=informers[WORKFLOW],
             hardware=informers[HARDWARE],
             addresses=networked if self._fixed is None else self._fixed.listening,
             settings=self._settings.server,
-            observe=agents.observe,
+            observe=agents.observe if agents is not None else AgentJourney(self.journey.record, self.inventory).observe,
+            kept_away=agents.kept_away if agents is not None else lambda _: None,
+            away=agents.away if agents is not None else (),
             other_host=callers.stranger,
             scope=self._settings.scope,
         )
@@ -507,7 +559,10 @@ class Stack:
         except OSError as error:
             raise StackError(f"{error.strerror or error}: {tcp_advice(error, port, '--grpc-port')}") from error
         self._exit.push_async_callback(server.stop)
-        self.metrics.register(server.metrics())
+        self.agents_metrics.append(server.metrics())
+        self.metrics.register(self.agents_metrics[-1])
+        if agents is not None:
+            agents.listens()
         if self._fixed is None:
             networks.add_follower(at_networks(server, networks.states, port))
         else:

@@ -24,8 +24,8 @@ _GROUPS: Final = {
     "Workflows and agents": """
         scheduled-timeout cancelling-timeout action-timeout reference-timeout reboot-grace agent-auth
         agent-token-key agent-token-lifetime grpc-port grpc-address grpc-authority grpc-tls-cert
-        grpc-tls-key grpc-tls-ca grpc-client-ca grpc-connections-per-address older-agents
-        workflow-history-limit
+        grpc-tls-key grpc-tls-ca grpc-client-ca grpc-connections-per-address grpc-memory
+        older-agents workflow-history-limit
     """,
     "API and webhooks": """
         namespaces hardware-selector api-address api-name api-port leader-elect lease-namespace

@@ -197,7 +197,7 @@ def test_second_up_on_this_host_says_which_port_is_taken_and_what_to_do(serving:
     own = {"api": "--api-port=164{}", "grpc": "--grpc-port=422{}", "http": "--http-port=71{}"}
     cases = {  # what has to be its own for `up` to come as far as the port; the words that it says; the remedy
         10: (["grpc", "http"], "127.0.0.1:6443: the port is taken", "choose another port"),
-        11: (["api"], f"{ADDRESS}:42113", "choose another port with --grpc-port"),
+        11: (["api", "http", "tftp", "dhcp", "admin"], f"{ADDRESS}:42113", "choose another port with --grpc-port"),
         12: (["api", "grpc"], f"{ADDRESS}:7080", "choose another port with --http-port"),
         13: ([*own], "UDP port 69 on rack0", "--disable tftp"),
         14: ([*own, "tftp"], "UDP port 67 on rack0", "--disable dhcp"),

@@ -85,9 +85,12 @@ class WorkflowServer:
         clock: Callable[[], float] = time.time,
         other_host: OtherHost = lambda _address, _macs: None,
         scope: str = "",
+        kept_away: Callable[[list[tuple[str, float]]], None] = lambda _: None,
+        away: Iterable[tuple[str, float]] = (),
     ) -> None:
         """`clock` gives Unix seconds; `other_host` sees who has a machine's address without being it; `scope` says for
-        people which Hardware the informer has, if that is not all."""
+        people which Hardware the informer has, if that is not all; `kept_away` gets the networks (CIDR) that attacked
+        and may not connect, each until then (monotonic seconds), and `away` are those from the start on."""
         self._addresses = tuple(addresses)
         self.port = 0
         self._informers = hardware, workflows
@@ -146,6 +149,8 @@ class WorkflowServer:
         self._servers: dict[str, grpc.aio.Server] = {}
         """By address: gRPC's can take up no further one once it runs."""
         self._certificates: Certificates | None = None
+        self._kept_away = kept_away
+        self._away = tuple(away)
         self._guard: Guard | None = None
         self._limiter: ConcurrencyLimiter | None = None
         self._guarding: asyncio.Task[None] | None = None
@@ -161,7 +166,9 @@ class WorkflowServer:
         """
         settings = self._settings
         self._certificates = Certificates(settings.tls) if settings.tls is not None else None
-        self._guard = guard = Guard(connection_limits(settings.connections_per_address))
+        limits = connection_limits(settings.connections_per_address, tls=settings.tls is not None)
+        self._guard = guard = Guard(limits, settings.memory, self._kept_away)
+        guard.keep_away(self._away)
         self._limiter = ConcurrencyLimiter(
             settings.calls,
             settings.calls_per_address,
@@ -217,10 +224,11 @@ class WorkflowServer:
                 self.port = server.add_secure_port(address, certificates.credentials())
         except RuntimeError as error:
             raise _why_not(address) from error
+        self._guard.listens(self.port)  # the kernel takes connections already, gRPC does from its start on
         await server.start()
         self._servers[address] = server
         if self._guarding is None:
-            self._guarding = asyncio.create_task(self._guard.run(self.port))
+            self._guarding = asyncio.create_task(self._guard.run())
             failure_is_said(self._guarding, log, "gRPC server: nobody looks after its connections any more")
         encrypted = "with TLS" if certificates is not None else "without TLS"
         log.info("gRPC server: listening on %s (port %d), %s", address, self.port, encrypted)

@@ -454,6 +454,14 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             help="Connections, and calls at once, that one address may have: more for many agents behind one (NAT, a "
             "Service). Default: 512, or fewer where there are few files.",
         ),
+        click.option(
+            "--grpc-memory",
+            type=types.memory,
+            default=None,
+            help="Memory that the gRPC server may have, such as 1GB. Strangers can make gRPC want more: then it ends. "
+            "In tinkedge up it is a process of its own, which is started again. Default there: a quarter of this "
+            "host's, between 400 MB and 4 GB; of tinkedge server: all that its container may have.",
+        ),
     ),
     "client": (
         click.option("--kubeconfig", type=_PATH, default=None, help="The cluster's. Default: see above."),

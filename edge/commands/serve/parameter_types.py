@@ -13,6 +13,7 @@ from ipxe.binaries import KINDS
 from tink.kube.manifests import DEFAULT_NAMESPACE
 
 _LEAST_BYTES = 100_000  # no kernel is smaller
+_LEAST_MEMORY = 200_000_000  # the gRPC server has half of that before an agent comes
 _IPV6 = 6
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _NAME = rf"{_LABEL}(\.{_LABEL})*"
@@ -117,14 +118,27 @@ def host_name(text: str) -> str:
 
 @parsed("size")
 def size(text: str) -> int:
-    """A number of bytes, with a unit or without: 500MB, 20GB, 1TiB."""
-    match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.strip().lower())
-    if match is None or match[2] not in _UNITS:
-        raise ValueError(f"{text!r} is no size; 20GB and 512MiB are")
-    found = int(match[1]) * _UNITS[match[2]]
+    """A number of bytes of disk, with a unit or without: 500MB, 20GB, 1TiB."""
+    found = _bytes(text)
     if found < _LEAST_BYTES:
         raise ValueError(f"{text!r} is less than {_LEAST_BYTES} bytes: no kernel fits")
     return found
+
+
+@parsed("size")
+def memory(text: str) -> int:
+    """A number of bytes of memory, as `size` has it."""
+    found = _bytes(text)
+    if found < _LEAST_MEMORY:
+        raise ValueError(f"{text!r} is less than 200MB: the gRPC server does not start with that")
+    return found
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.strip().lower())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"{text!r} is no size; 20GB and 512MiB are")
+    return int(match[1]) * _UNITS[match[2]]
 
 
 @parsed("[namespace/]name")

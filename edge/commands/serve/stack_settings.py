@@ -11,7 +11,7 @@ import click
 
 from edge.commands.serve.agreement import Place, disagreements
 from edge.composition.host import HostError, Network, default_interface
-from edge.composition.processors import default_workers
+from edge.composition.processors import default_server_memory, default_workers
 from edge.composition.settings import (
     DEFAULT_HTTP_PORT,
     EDGE,
@@ -65,6 +65,7 @@ def settings(services: frozenset[Service], options: dict[str, Any], place: Place
             controller=ControllerSettings(**controller),
             webhooks=WebhookSettings(**webhooks),
             server=_server(services, given),
+            server_apart=Service.SERVER in services and services != {Service.SERVER},
             **api,
             **given,
         )
@@ -116,9 +117,12 @@ def _server(services: frozenset[Service], given: dict[str, Any]) -> ServerSettin
         tls = TlsFiles(certificate, key, client_ca)
     if auth is AgentAuth.MTLS and Service.SERVER not in services:
         auth = AgentAuth.ADDRESS  # an edge has nothing to do with certificates of agents
-    more = {"reboot_grace": given.pop("reboot_grace")} if "reboot_grace" in given else {}
+    more: dict[str, Any] = {"reboot_grace": given.pop("reboot_grace")} if "reboot_grace" in given else {}
     if "older_agents" in given:
         more["older_agents"] = OlderAgentAuth(given.pop("older_agents"))
+    if (memory := given.pop("grpc_memory", None)) is None and Service.SERVER in services:
+        memory = default_server_memory(alone=services == {Service.SERVER})
+    more["memory"] = memory
     share = given.pop("grpc_connections_per_address", None)
     if share is not None:
         more |= {"connections_per_address": share, "calls_per_address": share}

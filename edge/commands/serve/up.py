@@ -1,4 +1,4 @@
-"""`tinkedge up`: the whole stack in one process."""
+"""`tinkedge up`: the whole stack on one host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from edge.configuration import GroupedCommand
     "--metal3", is_flag=True, help="Serve Metal3's BareMetalHost in both of its versions: definitions and conversion."
 )
 def up(**options: Any) -> None:
-    """The whole stack in one process: API, controller, gRPC server, DHCP, TFTP, HTTP with metadata, admin HTTP.
+    """The whole stack: API, controller, gRPC server, DHCP, TFTP, HTTP with metadata, admin HTTP.
+
+    The gRPC server is a process of its own, with the memory of --grpc-memory; all else is one process.
 
     Without --kubeconfig it brings its own Kubernetes API on loopback, and writes DATA_DIR/kubeconfig for kubectl. With
     --kubeconfig everything runs against that cluster, whose CRDs must be installed (tinkedge crds).

@@ -10,11 +10,53 @@ channel, messages   what goes between the two, and how
 measures      what the kernel says of a worker
 """
 
-from edge.composition.workers.inbox import Inbox
+from edge.composition.workers.channel import Channel, pair
+from edge.composition.workers.inbox import Inbox, say
 from edge.composition.workers.listening import WorkerSite, WorkerTftp
-from edge.composition.workers.measures import cpu_seconds
-from edge.composition.workers.messages import Edges, Networks
+from edge.composition.workers.log_lines import LogLines
+from edge.composition.workers.measures import cpu_seconds, resident_bytes
+from edge.composition.workers.messages import (
+    Activity,
+    Edges,
+    Failed,
+    KeptAway,
+    LogLine,
+    Message,
+    Networks,
+    Ping,
+    Pong,
+    Reread,
+    ServerState,
+    Up,
+)
 from edge.composition.workers.pool import Pool, WorkersError
-from edge.composition.workers.worker import Sources
+from edge.composition.workers.worker import Sources, how_ended, start_process
 
-__all__ = ["Edges", "Inbox", "Networks", "Pool", "Sources", "WorkerSite", "WorkerTftp", "WorkersError", "cpu_seconds"]
+__all__ = [
+    "Activity",
+    "Channel",
+    "Edges",
+    "Failed",
+    "Inbox",
+    "KeptAway",
+    "LogLine",
+    "LogLines",
+    "Message",
+    "Networks",
+    "Ping",
+    "Pong",
+    "Pool",
+    "Reread",
+    "ServerState",
+    "Sources",
+    "Up",
+    "WorkerSite",
+    "WorkerTftp",
+    "WorkersError",
+    "cpu_seconds",
+    "how_ended",
+    "pair",
+    "resident_bytes",
+    "say",
+    "start_process",
+]

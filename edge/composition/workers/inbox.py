@@ -47,7 +47,7 @@ class Inbox:
                     asyncio.get_running_loop().call_soon(self.flush)
                 self._events.append(message)
             case LogLine():
-                self._say(message)
+                say(message)
             case Said() | Failure():
                 self._shared(message, worker)
             case LogsWanted():
@@ -63,10 +63,12 @@ class Inbox:
         for event in sorted(events, key=lambda event: event.at):
             self._record(event.mac, Step(event.step), Outcome(event.outcome), event.message, **event.detail)
 
-    def _say(self, line: LogLine) -> None:
-        logger = logging.getLogger(line.logger)
-        if logger.isEnabledFor(line.level):
-            fields = line.fields | ({"exception": line.trace} if line.trace else {})
-            record = logger.makeRecord(line.logger, line.level, "", 0, line.text, (), None, extra={"fields": fields})
-            record.stack_info = line.trace or None
-            logger.handle(record)
+
+def say(line: LogLine) -> None:
+    """Log a line of another process as one of this process."""
+    logger = logging.getLogger(line.logger)
+    if logger.isEnabledFor(line.level):
+        fields = line.fields | ({"exception": line.trace} if line.trace else {})
+        record = logger.makeRecord(line.logger, line.level, "", 0, line.text, (), None, extra={"fields": fields})
+        record.stack_info = line.trace or None
+        logger.handle(record)

@@ -9,6 +9,9 @@
                       Connection                                                  one that another edge has made
                       Up, Pong
 
+The child that has the gRPC server (`edge.composition.server_process`) takes Reread and Ping, and sends Up, Pong,
+LogLine, Activity, ServerState, KeptAway and Failed.
+
 Both sides are of one program, so a message is not looked at beyond its shape.
 """
 
@@ -229,7 +232,9 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """SIGHUP: read keys and certificates again."""
+    """SIGHUP: read keys and certificates again; lines are logged from `log_level` on (0: as before)."""
+
+    log_level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +250,44 @@ class Pong:
 
     number: int
     dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A `tink.server.AgentActivity`, field by field."""
+
+    agent_id: str
+    peer: str
+    kind: str
+    message: str
+    hardware: str
+    workflow: str
+    action: str
+    lines: list[str]
+    dropped: int
+    elsewhere: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """The gRPC server's `note` for operators, and what it counts, in the text format of Prometheus."""
+
+    note: str
+    metrics: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAway:
+    """The networks (CIDR) from which the gRPC server takes no connection, each until then (CLOCK_MONOTONIC)."""
+
+    blocks: list[tuple[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The process can't start; why."""
+
+    reason: str
 
 
 Message = (
@@ -274,6 +317,10 @@ Message = (
     | Reread
     | Ping
     | Pong
+    | Activity
+    | ServerState
+    | KeptAway
+    | Failed
 )
 
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Message)}

@@ -85,7 +85,7 @@ class Worker:
         ours, theirs = pair()
         try:
             with theirs:
-                process = await _process(begin, theirs.fileno())
+                process = await start_process("edge.composition.workers", begin, theirs.fileno())
         except BaseException:
             ours.close()
             raise
@@ -176,8 +176,13 @@ class Worker:
                 self._heard(self, message, files)
 
 
-async def _process(begin: Begin, channel: int) -> asyncio.subprocess.Process:
-    """A worker's, at the end of the channel that is open as this descriptor. Raises OSError."""
+async def start_process(
+    module: str, begin: object, channel: int, stderr: int | None = None
+) -> asyncio.subprocess.Process:
+    """Start `python -m module`, which reads `begin` (pickled) from standard input, at the end of this channel.
+
+    `stderr` is a descriptor; None: this process' standard error. Raises OSError.
+    """
     # A file without a name: unlike a pipe it takes what is written, be the worker there to read it or not.
     with open(os.memfd_create("begin"), "w+b") as begins:  # noqa: ASYNC230, PTH123 - memory, and no path
         pickle.dump(begin, begins)
@@ -185,8 +190,9 @@ async def _process(begin: Begin, channel: int) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-I" if sys.flags.isolated else "-P",
-            *("-m", "edge.composition.workers", str(channel)),
+            *("-m", module, str(channel)),
             stdin=begins,
+            stderr=stderr,
             pass_fds=(channel,),
             env={name: value for name, value in os.environ.items() if name not in _OF_THE_SERVICE_MANAGER},
         )

@@ -39,6 +39,7 @@ from tests.interop.attacks.frames import (
     REFLECTION,
     RESET,
     SETTINGS,
+    UNACKNOWLEDGED,
     WINDOW_UPDATE,
     WORKFLOWS,
     block,
@@ -143,7 +144,7 @@ def outputs() -> Pieces:
 
 def metadata() -> Pieces:
     """Requests with as much metadata as they may have, in the receiver's table, so that it costs the sender nothing."""
-    field_ = b"\x40" + text(b"x-large") + text(b"y" * 3900)
+    field_ = b"\x40" + text(b"x-large") + text(b"y" * 3800)
     first = block(WORKFLOWS, "GetWorkflows") + field_
     again = b"\x83\x86\xc2\xc1\xc0\xbf" + b"\xbe" * 2
     return _streams(first, again, lambda _: b"", 20_000)
@@ -159,10 +160,18 @@ def continuations() -> Pieces:
 
 def indexed_bomb() -> Pieces:
     """A block of 16 kB that is 60 MB when it is unpacked."""
-    large = b"\x40" + text(b"x") + text(b"y" * 3900)
+    large = b"\x40" + text(b"x") + text(b"y" * 3800)
     yield PREFACE + frame(HEADERS, END_HEADERS, 1, block(WORKFLOWS, "GetWorkflows") + large)
     for stream in itertools.count(3, 2):
         yield frame(HEADERS, END_HEADERS, stream, b"\x83\x86\xc2\xc1\xc0\xbf" + b"\xbe" * 16_000)
+
+
+def resting_bomb() -> Pieces:
+    """84 kB that are 300 MB when they are unpacked, from a client that acknowledges no limit; then silence."""
+    large = b"\x40" + text(b"x" * 3800) + text(b"")
+    named = b"\x83\x86\xc2\xc1\xc0\xbf" + b"\xbe" * 4_000
+    first = UNACKNOWLEDGED + frame(HEADERS, END_HEADERS, 1, block(WORKFLOWS, "GetWorkflows") + large)
+    yield first + b"".join(frame(HEADERS, END_HEADERS, stream, named) for stream in range(3, 43, 2))
 
 
 def pings() -> Pieces:
@@ -219,7 +228,7 @@ KINDS: dict[str, Callable[[], Pieces]] = {
     each.__name__: each
     for each in (
         *(rapid_reset, reset_after_message, calls, unknown_method, unended, watches, reflections, outputs),
-        *(metadata, continuations, indexed_bomb, pings, settings, windows, empty_data, slow_bodies),
+        *(metadata, continuations, indexed_bomb, resting_bomb, pings, settings, windows, empty_data, slow_bodies),
         *(idle, preface, half_handshake, polls, contexts, reports, unended_polls),
     )
 }

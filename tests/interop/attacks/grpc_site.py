@@ -18,6 +18,19 @@ from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge
 from tests.waiting import wait_until
 
 PORT = 42113
+SERVER = "edge.composition.server_process"
+
+
+def memory_of(pid: int) -> float:
+    """MB that a process has in memory; 0 if it has ended."""
+    return sum(int(found) / 1000 for found in re.findall(r"VmRSS:\s+(\d+)", _read(pid, "status")))
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class Site:
 
     def __init__(self, edge: Edge) -> None:
         self.edge = edge
-        self.pid = edge.process.popen.pid
+        self.parent = edge.process.popen.pid
         self._addresses = 0
         ip("-n", edge.namespaces[IN_EDGE], "route", "add", "172.31.78.0/24", "dev", "rack0")
         edge.register("near", ADDRESSES["near"])
@@ -64,18 +77,23 @@ class Site:
             ip("-n", self.edge.namespaces["stranger"], "address", "add", f"{address}/16", "dev", "eth0")
         return made
 
+    def servers(self) -> list[int]:
+        """The process of the gRPC server; none while it is replaced."""
+        children = Path(f"/proc/{self.parent}/task/{self.parent}/children").read_text().split()
+        return [int(pid) for pid in children if SERVER in _read(int(pid), "cmdline")]
+
     def connections(self) -> int:
-        """How many files the edge has open."""
-        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+        """How many files the gRPC server has open."""
+        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.servers())
 
     def memory(self) -> float:
-        """MB that the edge has in memory."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1000
+        """MB that the edge and its gRPC server have in memory."""
+        return sum(map(memory_of, (self.parent, *self.servers())))
 
     def cpu(self) -> float:
-        stat = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(stat[11]) + int(stat[12])) / 100
+        """Processor seconds of both so far."""
+        stats = [_read(pid, "stat").rpartition(")")[2].split() for pid in (self.parent, *self.servers())]
+        return sum((int(stat[11]) + int(stat[12])) / 100 for stat in stats if stat)
 
     def attack(self, kind: str, seconds: float, **options: Any) -> Process:
         said = json.dumps({"kind": kind, "address": ADDRESS, "port": PORT, "seconds": seconds, **options})

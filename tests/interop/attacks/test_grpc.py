@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
-from tests.interop.attacks.grpc_site import Outcome, Site, files
+from tests.interop.attacks.grpc_site import PORT, Outcome, Site, files, memory_of
 from tests.interop.authority import Authority
-from tests.interop.rack import ADDRESS
-from tests.interop.test_edge_modes import MACS, running
+from tests.interop.rack import ADDRESS, IN_EDGE
+from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge, boots_lab, running
 from tests.waiting import wait_until
 
 MB_GROWN = 100
 MB_KEPT = 50
+METRICS = "http://127.0.0.1:7081/metrics"
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +118,84 @@ def test_idle_connections_of_one_address_shut_nobody_out(tmp_path: Path) -> None
         assert re.search(
             rf"{attacker[0]}: \d+ connections ended: \d+ connections of one address are the most", edge.process.err
         )
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+LIMIT_MB = 400
+WORKFLOW = """
+apiVersion: tinkerbell.org/v1alpha2
+kind: Template
+metadata: {name: commands}
+spec:
+  actions:
+    - {name: write, image: none, cmd: /bin/sh, args: [-c, "echo done > {{ .Params.file }}"]}
+---
+apiVersion: tinkerbell.org/v1alpha2
+kind: Workflow
+metadata: {name: run}
+spec:
+  hardwareRef: {name: near}
+  templateRef: {name: commands}
+  templateParams: {file: FILE}
+"""
+
+
+def everything_but_agents_is_served(edge: Edge) -> None:
+    """DHCP, HTTP and the API, once each."""
+    assert edge.udhcpc("near").get("ip") == ADDRESSES["near"]
+    assert boots_lab(edge.script("near"))
+    assert "near" in edge.kubectl("get", "hardware", "-o", "name")
+
+
+def a_workflow_succeeds(site: Site) -> None:
+    edge, file = site.edge, site.edge.directory / "written"
+    options = ["--agent-id", MACS["near"], "--server", f"{ADDRESS}:{PORT}", "--runtime", "process"]
+    agent = edge.tinkedge("near", "agent", *options, "--state-dir", edge.directory / "agent")
+    edge.kubectl.apply(WORKFLOW.replace("FILE", str(file)))
+    wait_until(lambda: edge.kubectl.state("run") == "Succeeded", lambda: agent.err + edge.process.err, every=0.3)
+    assert file.read_text() == "done\n"
+    agent.end()
+
+
+@pytest.mark.parametrize("churn", [False, True], ids=["connections that rest", "connections that are closed at once"])
+def test_header_blocks_that_become_much_memory_leave_booting_machines_alone(tmp_path: Path, churn: bool) -> None:
+    """HPACK bombs: 84 kB of one connection became 300 MB and more of the process that all machines need."""
+    with running(tmp_path, "--grpc-memory", f"{LIMIT_MB}MB") as edge:
+        site = Site(edge)
+        everything_but_agents_is_served(edge)
+        before, strangers = memory_of(site.parent), site.attackers(3)
+        options = {"churn": churn, "connections": 1 if churn else 5}
+        attacks = [site.attack("resting_bomb", 8, local=[address], **options) for address in strangers]
+        peak, parent = 0.0, before
+        while any(attack.popen.poll() is None for attack in attacks):
+            everything_but_agents_is_served(edge)
+            peak = max(peak, *map(memory_of, site.servers()), 0.0)
+            parent = max(parent, memory_of(site.parent))
+        assert [attack.status() for attack in attacks] == [0, 0, 0], [attack.err for attack in attacks]
+        assert parent - before < 30, (before, parent)
+        assert peak < 1.3 * LIMIT_MB, "its limit, and stacks of threads"
+        for address in strangers:
+            assert churn or f"no new connections from {address}/32 for a while" in edge.process.err
+        a_workflow_succeeds(site)
+        assert edge.process.err.count("hpack_encoder.cc") <= 20, "lines of gRPC's core, once a minute of each process"
+
+
+def test_grpc_server_that_is_killed_is_replaced_and_says_so_meanwhile(tmp_path: Path) -> None:
+    with running(tmp_path) as edge:
+        site = Site(edge)
+        (server,) = site.servers()
+        os.kill(server, signal.SIGKILL)
+        everything_but_agents_is_served(edge)
+        wait_until(lambda: "agents are served again" in edge.process.err, lambda: edge.process.err)
+        assert "the gRPC server's process ended by signal SIGKILL: it is started again" in edge.process.err
+        metrics = edge.run(IN_EDGE, "curl", "-sf", METRICS).out
+        assert "tinkedge_server_up 1.0" in metrics
+        assert "tinkedge_server_restarts_total 1.0" in metrics
+        wait_until(lambda: "tinkedge_agents_served 1.0" in edge.run(IN_EDGE, "curl", "-sf", METRICS).out)
+        a_workflow_succeeds(site)
+        os.kill(site.parent, signal.SIGKILL)
+        wait_until(lambda: not edge.inside(IN_EDGE), lambda: "the gRPC server outlives its parent")
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------

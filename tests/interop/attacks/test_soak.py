@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,20 +72,27 @@ class Soak(Namespaces):
         }
         return self.start(IN_EDGE, sys.executable, "-m", "tests.interop.attacks.soak.machines", json.dumps(given))
 
+    def _children(self) -> list[Path]:
+        """The process of the gRPC server."""
+        children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text()
+        return [Path(f"/proc/{pid}") for pid in children.split()]
+
     def sample(self, seconds: float, lives: int, *, kinds: bool) -> Sample:
         """How it is now."""
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{self._pid}/status").read_text().splitlines())
-        memory = sum(1024 * int(status[name].split()[0]) for name in ("RssAnon", "RssShmem"))
-        ticks = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        processes = [Path(f"/proc/{self._pid}"), *self._children()]
+        texts = [(process / "status").read_text() for process in processes]
+        statuses = [dict(line.split(":", 1) for line in text.splitlines()) for text in texts]
+        sizes = [int(status[name].split()[0]) for status in statuses for name in ("RssAnon", "RssShmem")]
+        ticks = [(process / "stat").read_text().rpartition(")")[2].split()[11:13] for process in processes]
         files = [path.stat().st_size for path in self.data_dir.rglob("*") if _is_file(path)]
         made = Sample(
             seconds=seconds,
-            memory=memory,
-            descriptors=len(list(Path(f"/proc/{self._pid}/fd").iterdir())),
-            threads=int(status["Threads"]),
+            memory=1024 * sum(sizes),
+            descriptors=sum(len(list((process / "fd").iterdir())) for process in processes),
+            threads=sum(int(status["Threads"]) for status in statuses),
             files=len(files),
             disk_bytes=sum(files),
-            cpu=sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"),
+            cpu=sum(map(int, chain(*ticks))) / os.sysconf("SC_CLK_TCK"),
             lives=lives,
             **self._ask("kinds\n" if kinds else "look\n"),
         )

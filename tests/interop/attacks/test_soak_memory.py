@@ -127,10 +127,12 @@ def full(tmp_path: Path) -> Iterator[Full]:
 
 
 def private(process: Process) -> int:
-    """Bytes of memory with no file behind them."""
-    text = Path(f"/proc/{process.popen.pid}/status").read_text()
-    status = dict(line.split(":", 1) for line in text.splitlines())
-    return sum(1024 * int(status[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+    """Bytes of memory with no file behind them, of `tinkedge up` and its gRPC server."""
+    total, pid = 0, process.popen.pid
+    for each in (str(pid), *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{each}/status").read_text().splitlines())
+        total += sum(1024 * int(status[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+    return total
 
 
 def _enough(done: dict[str, int]) -> bool:

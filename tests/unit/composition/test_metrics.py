@@ -23,6 +23,7 @@ from tink.apiserver import ApiServer
 from tink.kube.client import KubeClient
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW
+from tink.server import ServerSettings
 from tink.server import server as grpc_server
 
 PAPER = (Path(__file__).resolve().parents[3] / "docs" / "operating.md").read_text()
@@ -55,7 +56,8 @@ tinkedge_boot_step_duration_seconds tinkedge_provision_duration_seconds tinkedge
 tinkedge_peer_events_total tinkedge_peer_event_batch_failures_total
 tinkedge_network_ready tinkedge_peer_living tinkedge_peer_lookups_total tinkedge_peer_refused_total
 tinkedge_peer_served_bytes_total tinkedge_peer_served_total
-tinkedge_ready tinkedge_sent_bytes_total tinkedge_syslog_lines_total
+tinkedge_ready tinkedge_sent_bytes_total tinkedge_server_memory_limit_bytes tinkedge_server_resident_memory_bytes
+tinkedge_server_restarts_total tinkedge_server_up tinkedge_syslog_lines_total
 tinkedge_worker_cpu_seconds_total tinkedge_worker_dropped_events_total tinkedge_worker_resident_memory_bytes
 tinkedge_worker_restarts_total tinkedge_worker_up
 tinkedge_workflow_transitions_total tinkedge_workflows
@@ -124,10 +126,12 @@ async def with_a_workflow(stack: Stack) -> AsyncIterator[KubeClient]:
 
 
 async def test_every_metric_keeps_its_name_and_is_in_the_paper(make: Make) -> None:
-    stack = make(*(set(Service) - {Service.DHCP, Service.TFTP}), workers=2, leader_elect=True)
+    services = set(Service) - {Service.DHCP, Service.TFTP}
+    server = ServerSettings(memory=400_000_000)
+    stack = make(*services, workers=2, leader_elect=True, server=server, server_apart=True)
     await stack.start()
     async with with_a_workflow(stack):
-        pass
+        await until(lambda: "tinkedge_agents_connected" in scraped(stack))
     found = {name: family for name, family in scraped(stack).items() if not name.startswith(_OF_THE_PROCESS)}
     assert set(found) == set(NAMES.split())
     rows = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in _ROW.findall(PAPER)}

@@ -1,4 +1,4 @@
-"""How many workers an edge is given by itself."""
+"""How many workers an edge is given by itself, and how much memory the gRPC server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.composition.processors import default_workers, processors
+from edge.composition.processors import default_server_memory, default_workers, memory, processors
 from edge.composition.settings import EDGE, Service
 
 
@@ -33,3 +33,24 @@ def test_limits_of_control_groups_count(tmp_path: Path) -> None:
     (group.parent / "cpu.max").write_text("50000 100000\n")
     assert processors(tmp_path / "fs", own) == 1, "never none"
     assert processors(tmp_path / "fs", tmp_path / "nothing") == here
+
+
+@pytest.mark.parametrize(
+    ("total", "most"),
+    [(512_000_000, 400_000_000), (4_000_000_000, 1_000_000_000), (64_000_000_000, 4_000_000_000)],
+)
+def test_grpc_server_beside_others_may_have_a_quarter_of_the_memory_within_bounds(total: int, most: int) -> None:
+    assert default_server_memory(alone=False, total=total) == most
+    assert default_server_memory(alone=True, total=total) == total
+
+
+def test_memory_is_limited_by_the_smallest_control_group_around_the_process(tmp_path: Path) -> None:
+    own = tmp_path / "cgroup"
+    own.write_text("0::/pods/edge\n")
+    group = tmp_path / "fs" / "pods" / "edge"
+    group.mkdir(parents=True)
+    host = memory(tmp_path / "fs", tmp_path / "nothing")
+    (group / "memory.max").write_text("max\n")
+    assert memory(tmp_path / "fs", own) == host
+    (group.parent / "memory.max").write_text("536870912\n")
+    assert memory(tmp_path / "fs", own) == 536_870_912

@@ -20,8 +20,10 @@ from edge.cli import COMMANDS, main
 from edge.commands.serve import settings
 from edge.composition.admin_token import AdminTokenError, read
 from edge.composition.host import Network
+from edge.composition.processors import default_server_memory
 from edge.composition.settings import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
 from edge.machines import DhcpMode, NetbootWhen
+from tink.server import ServerSettings
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 HEAVY = ("aiohttp", "cryptography", "grpc", "jinja2", "kubernetes_asyncio", "orjson", "pydantic", "rich", "uvloop")
@@ -113,7 +115,9 @@ def test_every_flag_is_also_an_environment_variable(monkeypatch: pytest.MonkeyPa
 
 def test_up_without_options_is_what_the_stack_defaults_to(served: dict[str, StackSettings]) -> None:
     assert run("up", "--interface", "lo").exit_code == 0
-    assert served["settings"] == StackSettings(services=frozenset(Service) - ON_REQUEST)
+    server = ServerSettings(memory=default_server_memory(alone=False))
+    services = frozenset(Service) - ON_REQUEST
+    assert served["settings"] == StackSettings(services=services, server=server, server_apart=True)
 
 
 def test_up_with_a_kubeconfig_brings_no_api_of_its_own(served: dict[str, StackSettings]) -> None:

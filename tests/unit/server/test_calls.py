@@ -334,6 +334,10 @@ async def test_what_is_no_message_is_answered_and_not_logged_as_our_fault(
 async def test_a_message_that_is_too_large_is_refused_before_it_is_read(rig: Rig) -> None:
     await rig.start()
     code, words = await raw_call(rig, "PublishEvent", b"\x0a" * (300 << 10))
+    while (
+        code is grpc.StatusCode.UNAVAILABLE
+    ):  # the guard may end the connection before gRPC has read the whole message
+        code, words = await raw_call(rig, "PublishEvent", b"\x0a" * (300 << 10))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "larger than max" in words
     assert (await raw_call(rig, "Nonsense", b""))[0] is grpc.StatusCode.UNIMPLEMENTED

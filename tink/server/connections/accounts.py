@@ -17,18 +17,24 @@ Places are a second matter. A connection that makes no call in `first_call` seco
 the ones that rest go, longest first, and of more than `connections` those of the block that has the most of them. Who
 has a command stream open does not rest: a stranger can't have one, so strangers make room for agents.
 
+Bytes that belong to no call can become 4,000 times as many in memory (`memory`). When it grows, the blocks that sent
+most of them in the last seconds go at once, and are kept away for longer.
+
 Loopback is the operator: it has no share. Pure bookkeeping: sockets, times and calls are told to it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
+from tink.limits.newest import Newest
 from tink.limits.token_bucket import TokenBuckets
 from tink.net.blocks import Block, block_of
+from tink.server.connections.memory import PRESSED_BYTES, Alarm
 from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer
 
 _CONNECTION_BYTES: Final = 8 << 10
@@ -39,6 +45,17 @@ _MESSAGE_BYTES: Final = 128
 """Bytes of a message beside itself: frames, window updates, TLS records."""
 _REST_SECONDS: Final = 1.0
 """Seconds without a call after which a connection makes room for another one of its block."""
+_SNAPSHOT_SECONDS: Final = 5.0
+_EXPANSION: Final = 8192
+"""A byte of a header block can name an entry of HPACK's table, which has 4 kB (RFC 9113 section 6.5.2)."""
+_LEAST_SUSPICIOUS: Final = 1 << 10
+"""Bytes that belong to no call and that a connection may send in some seconds while memory grows. A ping has 17; an
+entry that fills HPACK's table has 2,500, Huffman coded (RFC 7541 section 5.2)."""
+_GUILTY: Final = 0.75
+"""The share of all such bytes that those have sent who go in one turn. Others have theirs if it goes on."""
+_MOST_LEFT: Final = 4096
+"""Connections that have ended and are remembered for what they sent."""
+_LEFT_SECONDS: Final = 10.0
 _FORGET_SECONDS: Final = 2.0
 """Seconds after which a connection that made a call, and that no socket was found for, is forgotten."""
 
@@ -66,6 +83,10 @@ class Limits:
     """How often a block's connections may be ended within a minute before it is kept away."""
     away: float = 30.0
     """How long a block is kept away."""
+    away_for_memory: float = 300.0
+    """How long a block is kept away whose header blocks became much memory."""
+    beginning: int = 1 << 10
+    """Bytes that a connection begins with and that raise no suspicion when memory grows; more with TLS."""
     full: float = 3.0
     """How long it is kept away when it merely has all of its places."""
 
@@ -94,6 +115,36 @@ class _LeakyBucket:
         return self.level
 
 
+@dataclass(slots=True)
+class _Recent:
+    """What a connection has sent since a snapshot that is 5 to 10 seconds old: bytes in all, and of no call."""
+
+    at: float
+    """When it was measured last."""
+    since: float
+    received: int = 0
+    stray: int = 0
+    base_received: int = 0
+    base_stray: int = 0
+    next_received: int = 0
+    next_stray: int = 0
+
+    @property
+    def stray_lately(self) -> int:
+        return max(0, self.stray - self.base_stray)
+
+    @property
+    def received_lately(self) -> int:
+        return self.received - self.base_received
+
+    def measured(self, received: int, stray: int, now: float) -> None:
+        self.at, self.received, self.stray = now, received, stray
+        if now - self.since >= _SNAPSHOT_SECONDS:
+            self.since = now
+            self.base_received, self.base_stray = self.next_received, self.next_stray
+            self.next_received, self.next_stray = received, stray
+
+
 @dataclass(slots=True, eq=False)
 class _Connection:
     """`since` it is known; `rests` since no call was open. `busy` counts the calls that only agents can have open."""
@@ -110,6 +161,7 @@ class _Connection:
     unexplained: int = 0
     """Received less explained, when it was measured last."""
     stray: _LeakyBucket = field(default_factory=_LeakyBucket)
+    recent: _Recent | None = None
     doomed: str = ""
     """Why it is to be ended, as soon as its socket is found."""
 
@@ -149,6 +201,8 @@ class Connections:
         self._ended: set[Accepted] = set()  # gRPC may take a moment to close them
         self._crowded: dict[Block | str, _BlockAccount] = {}
         self._doomed: list[_Connection] = []
+        self._left: Newest[tuple[Block, Peer], tuple[float, int]] = Newest(_MOST_LEFT)
+        """When connections ended that had sent bytes of no call lately, and how many: gRPC may still expand these."""
         share = limits.per_address
         self._calls = TokenBuckets(limits.calls_at_once, limits.calls_per_second)
         self._aborts = TokenBuckets(limits.aborts_at_once, limits.aborts_per_second)
@@ -257,6 +311,10 @@ class Connections:
         if connection is None or connection.accepted is not accepted or not received:
             return None
         limits, block = self.limits, connection.block
+        if connection.recent is None:
+            begun = limits.beginning
+            connection.recent = _Recent(now, now, base_stray=begun, next_stray=begun)
+        connection.recent.measured(received, received - connection.explained, now)
         unexplained = max(0, received - connection.explained - _CONNECTION_BYTES)
         more, connection.unexplained = unexplained - connection.unexplained, unexplained
         stray = connection.stray.add(more, limits.stray_per_second, now)
@@ -269,6 +327,61 @@ class Connections:
             return None
         self._strike(block, now)
         return self._end(connection, accepted, why, received)
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def expanded(self, alarm: Alarm, now: float) -> Iterator[Eviction]:
+        """Memory grows: the connections of the blocks that have sent what became it, and are kept away from now on.
+
+        After all of them were measured. None if nobody has sent enough for that: then it was something else.
+        """
+        found, pace = self._strays(now), self.limits.away_for_memory
+        if not found and alarm.pressed and alarm.grown >= PRESSED_BYTES:
+            # Calls that are cheap to make can hide what belongs to none.
+            found, pace = self._received(), self.limits.full
+        total = sum(found.values())
+        if total * _EXPANSION < alarm.grown:
+            return
+        sent = 0
+        for name, size in sorted(found.items(), key=lambda each: each[1], reverse=True):
+            if sent >= _GUILTY * total:
+                return
+            sent += size
+            block = self._blocks.get(name) or _BlockAccount(name, local=False)
+            if not block.local:
+                self._bar(block, now, pace)
+            why = f"sent {_size(size)} that belong to no call while memory grew by {_size(alarm.grown)}"
+            for connection in [*block.connections.values()]:
+                if connection.accepted is not None:
+                    yield self._end(connection, connection.accepted, why)
+
+    def _strays(self, now: float) -> Counter[Block]:
+        """Bytes that belong to no call and came lately, by block, of connections that have sent many."""
+        found: Counter[Block] = Counter()
+        for connection in self._all.values():
+            if connection.block.name is not None and connection.recent is not None:
+                size = connection.recent.stray_lately
+                found[connection.block.name] += size if size >= _LEAST_SUSPICIOUS else 0
+        for (name, _), (when, size) in self._left.items():
+            found[name] += size if size >= _LEAST_SUSPICIOUS and now - when < _LEFT_SECONDS else 0
+        return +found
+
+    def _received(self) -> Counter[Block]:
+        """All bytes that came lately, by block, of connections that have sent many."""
+        found: Counter[Block] = Counter()
+        for connection in self._all.values():
+            if connection.block.name is not None and connection.recent is not None:
+                size = connection.recent.received_lately
+                found[connection.block.name] += size if size >= _CONNECTION_BYTES else 0
+        return +found
+
+    def bar(self, name: Block, until: float) -> None:
+        """Keep this block away until then, as an earlier process of this server did."""
+        self._bar(_BlockAccount(name, local=False), until, 0.0)
+
+    def barred(self) -> list[tuple[Block, float]]:
+        """Those that have done something, each with the time until which it is kept away."""
+        return [*self._barred.items()]
 
     # --- who goes -----------------------------------------------------------------------------------------------------
 
@@ -359,6 +472,8 @@ class Connections:
             return
         del self._all[peer], block.connections[peer]
         self._silent.pop(peer, None)
+        if block.name is not None and connection.recent is not None and (stray := connection.recent.stray_lately):
+            self._left[block.name, peer] = connection.recent.at, stray
         if not block.connections and not block.stray.level:
             self._blocks.pop(block.name or peer.address, None)
 
@@ -371,11 +486,12 @@ class Connections:
         if not block.local and not self._strikes.allows(block.name, now):
             self._bar(block, now)
 
-    def _bar(self, block: _BlockAccount, now: float) -> None:
+    def _bar(self, block: _BlockAccount, now: float, seconds: float | None = None) -> None:
         """Keep it away, and end what comes nevertheless: it had begun before, or there is no filter."""
         if block.name is not None:
-            self._barred[block.name] = now + self.limits.away
-            self._keep_away(block, now + self.limits.away)
+            until = now + (self.limits.away if seconds is None else seconds)
+            self._barred[block.name] = max(until, self._barred.get(block.name, until))
+            self._keep_away(block, until)
 
     def _keep_away(self, block: _BlockAccount, until: float) -> None:
         name = block.name

@@ -5,6 +5,9 @@ the kernel has counted some and this process has other descriptors than before, 
 host, or when one has made a call; bytes when this process is busy, for nobody floods one that is not; all of it every
 few seconds at least. However many there are, it takes a few percent of the time.
 
+The memory of this process is looked at many times a second, for a header block of 4 kB can become 16 MB of it
+(`memory`): whoever sends such is ended and kept away before the process has too much.
+
 Memory that an attack has had is given back to the system when the attack is over.
 """
 
@@ -13,13 +16,17 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
+from ipaddress import ip_network
 from typing import Final
 
 from tink.limits.once_per import OncePer
 from tink.net.blocks import Block
 from tink.server.connections.accounts import Connections, Eviction, Limits
+from tink.server.connections.memory import Alarm, MemoryWatch, resident_bytes
 from tink.server.connections.sockets import Peer, Sockets, descriptors, opened
 from tink.server.peer import peer_of
 
@@ -31,6 +38,10 @@ _SETTLES_SECONDS: Final = 1.0
 """Seconds after the last new connection for which to look: gRPC takes a moment to accept one."""
 _TURNOVER_SECONDS: Final = 1.0
 """How often to look nevertheless while the host has new connections: one of ours may have taken another's place."""
+_MEMORY_SECONDS: Final = 0.05
+"""How often the memory is looked at: gRPC expands some 50 MB in that time at most."""
+_GIVE_BACK_SECONDS: Final = 0.1
+"""After connections were ended, gRPC takes a moment to free their memory."""
 _BUSY: Final = 0.25
 _SHARE: Final = 0.05
 """Of the time, for looking; and the share of a core that makes a process busy."""
@@ -44,7 +55,17 @@ _OVER_SECONDS: Final = 2.0
 class Guard:
     """Looks after the connections of one server, from `run` on."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        memory: int | None = None,
+        kept_away: Callable[[list[tuple[str, float]]], None] = lambda _: None,
+    ) -> None:
+        """`memory`: bytes that this process may have; `kept_away` gets the networks (CIDR) that did something and are
+        kept away, each until then (monotonic seconds), when there is a new one."""
+        self._memory = MemoryWatch(memory)
+        self._tell_kept_away = kept_away
+        self._looking = asyncio.Lock()
         self.connections = Connections(limits)
         self._clock = time.monotonic
         self._sockets: Sockets | None = None
@@ -99,11 +120,55 @@ class Guard:
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    async def run(self, port: int) -> None:
-        """Look for ever."""
-        sockets = self._sockets = Sockets(port)
+    def keep_away(self, blocks: Iterable[tuple[str, float]]) -> None:
+        """Keep these networks (CIDR) away, each until then (monotonic seconds)."""
+        for name, until in blocks:
+            self.connections.bar(ip_network(name), until)
+
+    def listens(self, port: int) -> None:
+        """This port is listened on, perhaps at one more address: who is kept away does not get in there."""
+        sockets = self._sockets = self._sockets or Sockets(port)
+        for _ in sockets.accepted():
+            pass
+        self._keep_away()
+
+    async def run(self) -> None:
+        """Look until cancelled, after `listens`. Raises RuntimeError before."""
+        if (sockets := self._sockets) is None:
+            raise RuntimeError("the guard was not told of a port")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(sockets))
+            tasks.create_task(self._watch_memory(sockets))
+
+    async def _watch_memory(self, sockets: Sockets) -> None:
+        statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while True:
+                await asyncio.sleep(_MEMORY_SECONDS)
+                alarm = self._memory.look(resident_bytes(statm), len(self.connections), self._clock())
+                if alarm is not None:
+                    await self._expanded(sockets, alarm)
+        finally:
+            os.close(statm)
+
+    async def _expanded(self, sockets: Sockets, alarm: Alarm) -> None:
+        """End the connections that have made this process grow, and give their memory back to the system."""
+        async with self._looking:
+            await self._list(sockets)
+            await self._measure(sockets)
+            evictions = [*self.connections.expanded(alarm, self._clock())]
+        for eviction in evictions:
+            self._end(sockets, eviction)
+        self._keep_away()
+        self._say()
+        if evictions:
+            await asyncio.sleep(_GIVE_BACK_SECONDS)
+            await asyncio.to_thread(_give_back)
+
+    async def _watch(self, sockets: Sockets) -> None:
         while True:
-            spent = await self._look(sockets)
+            async with self._looking:
+                spent = await self._look(sockets)
             shortest = _EVERY_SECONDS_WHEN_BUSY if self._busy else _EVERY_SECONDS
             await asyncio.sleep(min(max(shortest, spent / _SHARE), _AT_LEAST_EVERY_SECONDS))
 
@@ -183,6 +248,9 @@ class Guard:
         if away == self._away or self._sockets is None:
             return
         self._attacked = self._clock()
+        barred = self.connections.barred()
+        if any(block not in self._away for block, _ in barred):
+            self._tell_kept_away([(str(block), until) for block, until in barred])
         for block in away - self._away:
             if self._said.due(block, self._clock()):
                 log.warning("gRPC server: no new connections from %s for a while", block)

@@ -22,6 +22,8 @@ twice: all of them are in within 14 s on two cores."""
 _PENDING_SECONDS: Final = 10
 """How long a call waits for us."""
 _MAX_METADATA_BYTES: Final = 16 << 10
+_BEGINNING, _BEGINNING_TLS = 1 << 10, 8 << 10
+"""Bytes before the first call: HTTP/2's settings, and with TLS a client's chain of certificates."""
 _SHARE, _SMALLEST_SHARE = 512, 16
 """Connections of one address, where the operator does not say and there are many files, or very few."""
 
@@ -53,6 +55,8 @@ def channel_options(keepalive: float) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", _MAX_EVENT_BYTES),
         # Whoever connects and says nothing, or no HTTP/2, or has no call open, does not stay.
         ("grpc.server_handshake_timeout_ms", 10_000),
+        # Until a peer acknowledges our settings it is bound by none of them (`memory`).
+        ("grpc.http2.settings_timeout", 10_000),
         ("grpc.max_connection_idle_ms", 300_000),
         # The rest of our files are for DHCP, TFTP and HTTP, which have to go on. The guard makes room before.
         ("grpc.max_allowed_incoming_connections", _affordable()),
@@ -61,10 +65,11 @@ def channel_options(keepalive: float) -> list[tuple[str, int]]:
     ]
 
 
-def connection_limits(per_address: int | None) -> Limits:
+def connection_limits(per_address: int | None, *, tls: bool = False) -> Limits:
     """The limits of connections; of one address `per_address`, None: what there are files for."""
     in_all = _affordable() * 7 // 8
-    return Limits(in_all, per_address or min(_SHARE, max(_SMALLEST_SHARE, in_all // 4)))
+    share = per_address or min(_SHARE, max(_SMALLEST_SHARE, in_all // 4))
+    return Limits(in_all, share, beginning=_BEGINNING_TLS if tls else _BEGINNING)
 
 
 def _affordable() -> int:

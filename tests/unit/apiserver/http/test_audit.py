@@ -227,19 +227,20 @@ async def test_status_that_components_write_is_not_in_the_log(some: Client, user
     assert lines() == []
 
 
-async def test_what_is_desired_is_in_the_log_with_a_components_token_too(
-    some: Client, user: User, lines: Lines
-) -> None:
+async def test_components_change_of_what_is_desired_is_in_the_log(some: Client, user: User, lines: Lines) -> None:
     server = user("rack-7", "tinkedge-server")
     assert (await some("POST", HARDWARE, MACHINE)).status == 201
     script = {"spec": {"ipxe": {"inline": "#!ipxe\nchain http://203.0.113.9/"}}}
-    assert (await some.merge(f"{HARDWARE}/m", script, token=server)).status == 200
+    assert (await some.merge(f"{HARDWARE}/m", script, token=server)).status == 403
+    assert await _ours(some, "PATCH", f"{HARDWARE}/m", script) == 200
     note = {"metadata": {"annotations": {"tinkerbell.org/agent-id": "other"}}}
-    assert (await some.merge(f"{HARDWARE}/m", note, token=server)).status == 200
+    assert await _ours(some, "PATCH", f"{HARDWARE}/m", note) == 200
     assert await _ours(some, "DELETE", f"{WORKFLOWS}/x") == 200
-    assert lines()[1:] == [
-        "rack-7: patch hardware.tinkerbell.org default/m: spec changed",
-        "rack-7: patch hardware.tinkerbell.org default/m: metadata changed",
+    refused, *written = lines()[1:]
+    assert refused.startswith('rack-7: refused: hardware.tinkerbell.org "m" is forbidden')
+    assert written == [
+        "admin: patch hardware.tinkerbell.org default/m: spec changed",
+        "admin: patch hardware.tinkerbell.org default/m: metadata changed",
         "admin: delete workflows.tinkerbell.org default/x: deleted",
     ]
 

@@ -59,7 +59,7 @@ class Life:
         self.begins: list[Exception] = []
         self.processes: list[Process] = []
 
-    async def process(self, begin: Begin, channel: int) -> Process:
+    async def process(self, _module: str, begin: Begin, channel: int) -> Process:
         if self.processes and self.begins:
             raise self.begins.pop(0)
         self.processes.append(Process(channel))
@@ -69,7 +69,7 @@ class Life:
 @pytest.fixture
 async def life(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Life, Pool]]:
     life = Life()
-    monkeypatch.setattr(workers, "_process", life.process)
+    monkeypatch.setattr(workers, "start_process", life.process)
     monkeypatch.setattr(pools, "FIRST_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(workers, "STOP_SECONDS", 0.01)
     monkeypatch.setattr(workers, "_LAST_WORDS_SECONDS", 0.01)

@@ -7,6 +7,7 @@ from ipaddress import ip_network
 import pytest
 
 from tink.server.connections.accounts import Connections, Eviction, Limits
+from tink.server.connections.memory import Alarm
 from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer
 
 KB = 1000
@@ -262,3 +263,118 @@ def test_nothing_is_remembered_of_who_is_gone(site: Site) -> None:
     connections = site.connections
     left = [connections._all, connections._silent, connections._blocks, connections._ended]
     assert not any(left)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+GREW = Alarm(40 << 20, pressed=False)
+
+
+def expanded(site: Site, alarm: Alarm = GREW) -> list[Eviction]:
+    site.measure()
+    return site.end([*site.connections.expanded(alarm, site.now)])
+
+
+def bomb(site: Site, address: str, count: int = 1, size: int = 30 * KB) -> list[Accepted]:
+    """Connections that have sent header blocks which became no call."""
+    made = site.connect(address, count)
+    site.sockets |= dict.fromkeys(made, size)
+    return made
+
+
+def test_whoever_sent_what_memory_grew_by_goes_and_is_kept_away_for_minutes() -> None:
+    site = Site()
+    (agent,) = site.connect("192.0.2.7")
+    site.call(agent, busy=True)
+    site.sockets[agent] = 700
+    bombs = bomb(site, "192.0.2.66", 3)
+    assert [each.accepted for each in expanded(site)] == bombs
+    assert site.away() == {"192.0.2.66/32"}
+    site.now += 290
+    assert site.away() == {"192.0.2.66/32"}
+    assert site.connections.barred() == [(ip_network("192.0.2.66/32"), pytest.approx(1_000_300))]
+    site.now += 20
+    assert not site.away()
+
+
+def test_memory_that_grows_for_another_reason_ends_nobody() -> None:
+    """Lists of the Kubernetes API take memory, while agents ping and connect."""
+    site = Site(Limits(connections=10_000, per_address=100))
+    for number in range(200):
+        (agent,) = site.connect(f"10.0.0.{number}")
+        site.call(agent, busy=True)
+        site.sockets[agent] = 1300
+    assert expanded(site) == []
+    assert expanded(site, Alarm(40 << 20, pressed=True)) == []
+    assert not site.away()
+
+
+def test_pings_of_many_agents_behind_one_address_raise_no_suspicion() -> None:
+    site = Site(Limits(connections=10_000, per_address=512))
+    agents = site.connect("192.0.2.7", 400)
+    for agent in agents:
+        site.call(agent, busy=True)
+        site.sockets[agent] = 1500
+    assert expanded(site, Alarm(8 << 20, pressed=True)) == []
+
+
+def test_connection_that_was_ended_for_its_bytes_is_to_blame_for_memory_that_grows_after() -> None:
+    """gRPC has read them, and expands them when the connection is gone."""
+    site = Site()
+    bomb(site, "192.0.2.66", size=80 * KB)
+    assert [each.why for each in site.measure()] == ["sent 72 kB that belong to no call"]
+    assert not site.away(), "that alone keeps nobody away"
+    site.now += 1
+    assert expanded(site) == []
+    assert site.away() == {"192.0.2.66/32"}
+
+
+def test_those_who_sent_most_go_first_and_others_if_it_goes_on() -> None:
+    site = Site()
+    bomb(site, "192.0.2.66", size=31 * KB)
+    bomb(site, "192.0.2.67", size=8 * KB)
+    expanded(site)
+    assert site.away() == {"192.0.2.66/32"}
+    bomb(site, "192.0.2.68", size=31 * KB)
+    expanded(site)
+    assert site.away() == {"192.0.2.66/32", "192.0.2.68/32"}
+
+
+def test_bytes_of_long_ago_raise_no_suspicion() -> None:
+    site = Site()
+    (agent,) = site.connect("192.0.2.7")
+    site.call(agent, busy=True)
+    site.sockets[agent] = 20 * KB
+    for _ in range(4):
+        site.measure(6)
+    assert expanded(site) == []
+
+
+def test_near_the_limit_bytes_count_that_calls_account_for() -> None:
+    """Cheap calls account for more than they have."""
+    site = Site()
+    (stranger,) = site.connect("192.0.2.66")
+    for _ in range(200):
+        site.call(stranger)
+    site.sockets[stranger] = 80 * KB
+    assert expanded(site) == []
+    assert [each.accepted for each in expanded(site, Alarm(40 << 20, pressed=True))] == [stranger]
+    site.now += 4
+    assert not site.away(), "not for long: it may be an agent that sends much"
+
+
+def test_loopback_is_ended_and_not_kept_away() -> None:
+    site = Site()
+    (own,) = bomb(site, "127.0.0.1")
+    assert [each.accepted for each in expanded(site)] == [own]
+    assert not site.away()
+
+
+def test_server_that_is_started_again_keeps_away_who_ended_it() -> None:
+    site = Site()
+    site.connections.bar(ip_network("192.0.2.66/32"), site.now + 60)
+    assert site.away() == {"192.0.2.66/32"}
+    (stranger,) = site.connect("192.0.2.66")
+    assert [each.accepted for each in site.excess()] == [stranger]
+    site.now += 61
+    assert not site.away()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tink.net.blocks import Block
 from tink.server.connections import guard
 from tink.server.connections.accounts import Limits
 from tink.server.connections.guard import Guard
@@ -20,6 +21,10 @@ class Host(Sockets):
     def __init__(self) -> None:
         super().__init__(42113)
         self.opened, self.descriptors, self.now, self.listed = 1, 20, 100.0, 0
+        self.away: set[str] = set()
+
+    def keep_away(self, blocks: frozenset[Block]) -> None:
+        self.away = {str(block) for block in blocks}
 
     def accepted(self) -> Iterator[Accepted | None]:
         self.listed += 1
@@ -74,3 +79,19 @@ async def test_kernel_that_does_not_say_how_many_descriptors_there_are_has_it_lo
     host.descriptors = -1
     await looks(watching, host, 1)
     assert host.listed == 10
+
+
+async def test_who_is_kept_away_from_the_start_does_not_get_in_before_the_first_look(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "Sockets", lambda _port: host)
+    told: list[list[tuple[str, float]]] = []
+    made = Guard(Limits(connections=1000, per_address=100), kept_away=told.append)
+    made._clock = lambda: host.now
+    made.keep_away([("192.0.2.66/32", host.now + 60)])
+    made.listens(42113)
+    assert host.away == {"192.0.2.66/32"}
+    assert told == [[("192.0.2.66/32", host.now + 60)]]
+    host.now += 61
+    made.listens(42113)
+    assert host.away == set()

@@ -1,0 +1,262 @@
+"""The gRPC server as a child process: what its parent does when it ends, and with what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edge.composition.server_process import supervisor
+from edge.composition.server_process.core_log import LINES, MOST_BYTES, CoreLog
+from edge.composition.server_process.supervisor import ServerBegin, ServerProcess, child_settings
+from edge.composition.settings import EdgeSettings, Service, StackSettings
+from edge.composition.tasks import StackError
+from edge.composition.workers import Activity, Channel, Failed, KeptAway, Message, Reread, ServerState, Up
+from edge.journey.events import Notice
+from tink.server import ActivityKind, AgentActivity, ServerSettings
+
+SETTINGS = StackSettings(
+    frozenset({Service.SERVER, Service.HTTP}),
+    server=ServerSettings(memory=300_000_000),
+    server_apart=True,
+    edge=EdgeSettings(reports_key=Path("reports.key")),
+)
+
+
+class Child:
+    """A process that a test ends, with the other end of its channel."""
+
+    pid = 2**22 + 1  # no process has it
+
+    def __init__(self, begin: ServerBegin, channel: int, stderr: int) -> None:
+        self.begin = begin
+        self.stderr = os.dup(stderr)
+        self.heard: list[Message] = []
+        self.returncode: int | None = None
+        self._ended = asyncio.Event()
+        self.lost = asyncio.Event()
+        self.channel = Channel(
+            socket.socket(fileno=os.dup(channel)), lambda message, _: self.heard.append(message), self._lost
+        )
+        self.channel.start()
+
+    def _lost(self) -> None:
+        self.lost.set()
+        self.end(0)
+
+    def end(self, status: int, said: bytes = b"") -> None:
+        if self.returncode is None:
+            os.write(self.stderr, said or b"\n")
+            os.close(self.stderr)
+            self.returncode = status
+            self.channel.close()
+            self._ended.set()
+
+    def kill(self) -> None:
+        self.end(-9)
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        return self.returncode or 0
+
+
+class Parent:
+    def __init__(self) -> None:
+        self.children: asyncio.Queue[Child] = asyncio.Queue()
+        self.seen: list[AgentActivity] = []
+        self.notices: list[Notice] = []
+        self.process = ServerProcess(SETTINGS, Path("kubeconfig"), self.seen.append, self.notices.append)
+
+    async def start_process(self, _module: str, begin: ServerBegin, channel: int, stderr: int) -> Child:
+        child = Child(begin, channel, stderr)
+        self.children.put_nowait(child)
+        return child
+
+    async def child(self) -> Child:
+        async with asyncio.timeout(30):
+            return await self.children.get()
+
+    async def until(self, text: str) -> None:
+        """Wait for a problem that says this; empty: none."""
+        async with asyncio.timeout(30):
+            while not (text in self.process.problem if text else not self.process.problem):
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def parent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Parent]:
+    made = Parent()
+    monkeypatch.setattr(supervisor, "start_process", made.start_process)
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.001)
+    made.process.start()
+    yield made
+    await made.process.stop()
+
+
+async def test_child_has_the_service_alone_at_the_api_of_its_parent(parent: Parent) -> None:
+    settings = (await parent.child()).begin.settings
+    assert settings.services == {Service.SERVER}
+    assert settings.kubeconfig == Path("kubeconfig")
+    assert not settings.server_apart
+    assert settings.edge.reports_key is None, "what it sees goes to its parent, which tells the other edges"
+    assert settings.server == SETTINGS.server
+    assert child_settings(replace(SETTINGS, kubeconfig=Path("cluster")), Path("cluster")).kubeconfig == Path("cluster")
+
+
+async def test_start_waits_until_the_child_listens_and_says_why_it_can_not(parent: Parent) -> None:
+    child = await parent.child()
+    child.channel.send(Failed("the port is taken: choose another one with --grpc-port"))
+    child.end(1)
+    with pytest.raises(StackError, match=r"^the port is taken: choose another one with --grpc-port$"):
+        await parent.process.listening()
+    assert parent.process.problem.startswith(
+        "agents are not served: the gRPC server's process can't start: the port is"
+    )
+    (await parent.child()).channel.send(Up())
+    await parent.until("")
+    await parent.process.listening()
+
+
+async def test_child_that_ends_is_a_problem_until_another_one_serves(
+    parent: Parent, caplog: pytest.LogCaptureFixture
+) -> None:
+    child = await parent.child()
+    child.channel.send(Up())
+    await parent.process.listening()
+    assert parent.process.problem == ""
+    child.end(-6, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
+    await parent.until("needed more memory than --grpc-memory allows (300 MB)")
+    assert "agents are not served: the gRPC server's process ended" in parent.process.problem
+    assert {each.name: each.samples[0].value for each in parent.process.metrics()}["tinkedge_server_up"] == 0
+    (await parent.child()).channel.send(Up())
+    await parent.until("")
+    assert [notice.outcome for notice in parent.notices] == ["failed", "ok"]
+    assert "it is started again, and agents connect again" in caplog.text
+    found = {each.name: each.samples[0].value for each in parent.process.metrics()}
+    assert (found["tinkedge_server_up"], found["tinkedge_server_restarts"]) == (1, 1)
+
+
+async def test_child_that_keeps_ending_is_a_note_for_operators(parent: Parent) -> None:
+    for _ in range(3):
+        child = await parent.child()
+        child.channel.send(Up())
+        await parent.until("")
+        child.end(-11)
+        await parent.until("SIGSEGV")
+    assert parent.process.note == "the gRPC server's process ended by signal SIGSEGV, 3 times within 60 s"
+
+
+async def test_successor_keeps_away_who_made_the_child_end(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = await parent.child()
+    until = parent.process._clock() + 300
+    child.channel.send(KeptAway([("192.0.2.66/32", until), ("192.0.2.1/32", 0.0)]))
+    child.end(-6)
+    assert (await parent.child()).begin.kept_away == (("192.0.2.66/32", until),)
+
+
+async def test_what_agents_do_and_what_is_counted_reaches_the_parent(parent: Parent) -> None:
+    child = await parent.child()
+    child.channel.send(Up())
+    lines = ("one", "two")
+    activity = AgentActivity(
+        "id", "192.0.2.7", ActivityKind.OUTPUT, "two", "a/b", "a/w", "stream", lines, 3, elsewhere=True
+    )
+    said = (activity.agent_id, activity.peer, "output", "two", "a/b", "a/w", "stream", [*lines], 3, True)
+    child.channel.send(Activity(*said))
+    child.channel.send(
+        ServerState("192.0.2.9 is not here", "# TYPE tinkedge_agents_connected gauge\ntinkedge_agents_connected 7.0\n")
+    )
+    async with asyncio.timeout(30):
+        while not parent.process.note:
+            await asyncio.sleep(0.001)
+    assert parent.seen == [activity]
+    assert parent.process.note == "192.0.2.9 is not here"
+    found = {each.name: each.samples[0].value for each in parent.process.metrics()}
+    assert found["tinkedge_agents_connected"] == 7
+
+
+async def test_sighup_reaches_the_child(parent: Parent) -> None:
+    child = await parent.child()
+    child.channel.send(Up())
+    await parent.process.listening()
+    assert parent.process.reread()
+    async with asyncio.timeout(30):
+        while Reread(logging.getLogger().level) not in child.heard:
+            await asyncio.sleep(0.001)
+
+
+async def test_stop_ends_the_child_in_order(parent: Parent) -> None:
+    child = await parent.child()
+    child.channel.send(Up())
+    await parent.process.listening()
+    await parent.process.stop()
+    assert child.lost.is_set()
+    assert child.returncode == 0
+    assert parent.notices == [], "that is no failure"
+
+
+async def test_child_with_too_much_memory_is_ended(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = await parent.child()
+    child.channel.send(Up())
+    await parent.process.listening()
+    monkeypatch.setattr(supervisor, "resident_bytes", lambda _pid: 301e6)
+    await parent.until("had 301 MB of memory; --grpc-memory is 300 MB")
+
+
+# --- its standard error -----------------------------------------------------------------------------------------------
+
+CORE = b"E1129 02:13:26.392442   31373 hpack_encoder.cc:618] Ignoring key value pair due to size limit. %d\n"
+
+
+@pytest.fixture
+async def core_log() -> AsyncIterator[tuple[CoreLog, int]]:
+    read, write = os.pipe()
+    made = CoreLog(read, lambda: 100.0)
+    yield made, write
+    os.close(write)
+    made.close()
+
+
+async def test_lines_of_grpc_are_logged_once_for_each_place_in_its_source(
+    core_log: tuple[CoreLog, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(400):
+        core_log[0].take(CORE % number)
+    core_log[0].take(b"E1129 02:13:26.392442   31373 hpack_parser.cc:1048] Error parsing 'x' metadata\n")
+    assert [record.getMessage() for record in caplog.records] == [
+        "hpack_encoder.cc:618: Ignoring key value pair due to size limit. 0",
+        "hpack_parser.cc:1048: Error parsing 'x' metadata",
+    ]
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+async def test_lines_that_strangers_make_long_many_or_unprintable_are_bounded(
+    core_log: tuple[CoreLog, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    log, _ = core_log
+    for _ in range(100):
+        log.take(b"x" * 50_000)
+    log.take(b"\n\x1b[31mred\n")
+    for number in range(1000):
+        log.take(b"line %d\n" % number)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == LINES
+    assert max(map(len, said)) == MOST_BYTES
+    assert not any("\x1b" in line for line in said)
+
+
+async def test_what_a_dying_process_wrote_last_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    read, write = os.pipe()
+    log = CoreLog(read)
+    os.write(write, b"MemoryError: no line end")
+    os.close(write)
+    log.close()
+    assert log.lacks_memory
+    assert caplog.messages == ["MemoryError: no line end"]
