@@ -13,8 +13,8 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -36,7 +36,6 @@ _START_SECONDS: Final = 60.0
 _BOOT_PROGRAMS: Final = {"undionly.kpxe": 72_000, "snponly.efi": 240_000}
 """Their bytes are about those of Debian's."""
 _API_PORT: Final = 6443
-_CLOCK_OF_PROCESS: Final = 2  # CPUCLOCK_SCHED, kernel/time/posix-timers.h
 
 
 class StackError(Exception):
@@ -169,12 +168,13 @@ class Stack:
         self._used = {role: _cpu_seconds(daemon.pid) for role, daemon in self._daemons}
 
     def processes(self) -> list[Process]:
-        """What each has taken since `begin`."""
+        """Return what each role has taken since `begin`, its child processes included."""
         found = []
         for role, daemon in self._daemons:
-            status = _status(daemon.pid)
+            sizes = [_status(pid) for pid in family(daemon.pid)]
             used = _cpu_seconds(daemon.pid) - self._used.get(role, 0.0)
-            found.append(Process(role, used, status.get("VmRSS", 0.0), status.get("VmHWM", 0.0)))
+            resident, peak = (sum(each.get(name, 0.0) for each in sizes) for name in ("VmRSS", "VmHWM"))
+            found.append(Process(role, used, resident, peak))
         return found
 
 
@@ -184,12 +184,26 @@ def own_process(began: float) -> Process:
     return Process("fleet", time.process_time() - began, status.get("VmRSS", 0.0), status.get("VmHWM", 0.0))
 
 
+def family(pid: int) -> Iterator[int]:
+    """Yield a process and its descendants (/proc/PID/task/TID/children): `up` has its gRPC server in a child."""
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in children.read_text().split():
+                yield from family(int(child))
+
+
 def _cpu_seconds(pid: int) -> float:
-    """Processor time of a process so far, of threads that have ended too (clock_getcpuclockid(3)); 0: it is gone."""
+    """Processor time of a process and its descendants so far, of those that have ended too; 0 if it has ended."""
+    return sum(map(_own_cpu_seconds, family(pid)))
+
+
+def _own_cpu_seconds(pid: int) -> float:
     try:
-        return time.clock_gettime(~pid << 3 | _CLOCK_OF_PROCESS)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # utime, stime, cutime, cstime (proc(5))
 
 
 def _status(pid: int) -> dict[str, float]:
