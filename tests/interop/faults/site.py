@@ -21,6 +21,7 @@ from tests.interop.faults.boots import HEALTHY
 from tests.interop.faults.fault import Fault
 from tests.interop.faults.machine import UPSTREAM, Scripted
 from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, ip
+from tests.waiting import wait_until
 
 OSIES = {
     "good": "http://127.0.0.1:8099/good",
@@ -75,15 +76,17 @@ class Site(Namespaces):
         options = ["--interface", "rack0", "--interface", "rack1", "--allow-upstream", "127.0.0.1/32"]
         options += ["--cache-size", "2000000"]
         options += ["--agent-auth", "token", "--grpc-tls-cert", str(chain), "--grpc-tls-key", str(key)]
-        self.edge = self.tinkedge(IN_EDGE, "up", *options, "--data-dir", self.data_dir)
         played = [*self.faults, HEALTHY]
         self.machines = {fault.name: self._machine(number, fault) for number, fault in enumerate(played, start=1)}
+        self.kubectl = Kubectl(self, self.data_dir / "kubeconfig")
+        twins = [fault for fault in played if fault.name == TWICE]
+        twins += [replace(fault, name="its twin") for fault in twins]
+        self._apply_unreviewed("".join(_hardware(self.machines[TWICE], fault) for fault in twins))
+        self.edge = self.tinkedge(IN_EDGE, "up", *options, "--data-dir", self.data_dir)
         self.ready(self.edge)
         self._follow()
-        self.kubectl = Kubectl(self, self.data_dir / "kubeconfig")
         objects = [*map(_osie, OSIES), *(_hardware(self.machines[fault.name], fault) for fault in played)]
         self.warnings = self._applied("".join([*objects, *map(_workflow, self.faults)]))
-        self._apply_unreviewed(_hardware(self.machines[TWICE], _twin(played)))
 
     def _second_network(self) -> None:
         """With a second card of the edge on the same Ethernet, which answers ARP for the edge's address there, too."""
@@ -102,9 +105,11 @@ class Site(Namespaces):
         return applied.err
 
     def _apply_unreviewed(self, text: str) -> None:
-        """What the webhook would refuse, as it may get in while that is away."""
-        self.kubectl("delete", "validatingwebhookconfiguration", "--all")
+        """Store what a review would refuse: `tinkedge apiserver` alone reviews nothing."""
+        api = self.tinkedge(IN_EDGE, "apiserver", "--data-dir", self.data_dir)
+        wait_until(lambda: "ready: " in api.err, lambda: api.err)
         self._applied(text)
+        api.end()
 
     def _machine(self, number: int, fault: Fault) -> Scripted:
         where = f"m{number}"
@@ -210,11 +215,6 @@ def _hardware(firmware: Scripted, fault: Fault) -> str:
     instance = f"instance: {{userdata: {json.dumps(fault.userdata)}}}, " if fault.userdata else ""
     spec = f"{{{osie}{instance}networkInterfaces: {{'{mac}': {{{interface}}}}}}}"
     return _DOCUMENT.format(kind="Hardware", name=name, annotations="", spec=spec)
-
-
-def _twin(faults: list[Fault]) -> Fault:
-    """Another Hardware with the MAC of the one that is to have it alone."""
-    return replace(next(fault for fault in faults if fault.name == TWICE), name="its twin")
 
 
 def _workflow(fault: Fault) -> str:
