@@ -48,12 +48,17 @@ def weight(raw: bytes) -> int:
     return LARGE + 1 if b"*" in raw else len(raw) * YAML_WEIGHT
 
 
+def is_large(size: int) -> bool:
+    """Return True if work that takes as long as `size` bytes of JSON belongs beside the event loop."""
+    return size > LARGE
+
+
 async def offload(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Do what takes as long as `size` bytes of JSON do: here when it is little, beside the event loop when it is much.
 
     Raises what `work` raises. Who is cancelled does not wait for its end; what it changes must be its own.
     """
-    if size <= LARGE:
+    if not is_large(size):
         return work(*args, **kwargs)
     loop = asyncio.get_running_loop()
     if (turns := _turns.get(loop)) is None:

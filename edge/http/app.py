@@ -162,8 +162,9 @@ class MachineApp:
         }
 
     def close(self) -> None:
-        """Break off the bodies that are being sent."""
+        """Break off the bodies that are being sent, and the checks of user-data."""
         self._sender.close()
+        self._metadata.close()
 
     def machine_changed(self, mac: str) -> None:
         """Make anew what was made of a machine's Hardware: for the inventory, which calls it after each change."""

@@ -23,12 +23,15 @@ class Compiled:
     """Of one machine, as its Hardware was at that time: the documents in `tree`, and the `size_bytes` of all here.
 
     `responses` is what `edge.http.metadata.fast_path` has made of them, by target of the request line.
+    `user_data_problem` is the reason why cloud-init drops the Hardware's user-data, empty if it takes it; None: that of
+    large user-data has not been checked yet.
     """
 
     machine: Machine
     tree: MetadataTree
     size_bytes: int
     responses: dict[bytes, PreparedResponse | LiveResponse] | None = None
+    user_data_problem: str | None = None
 
 
 class MetadataCache:

@@ -23,8 +23,9 @@ from edge.journey.events import Outcome, Step
 from edge.machines import Machine, ReadSecret, SecretDocuments, no_api
 from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
 from hegel.secret import SecretUnusableError
-from tink.api.user_data import problem
+from tink.api.user_data import MAX_BYTES, problem
 from tink.files.key_file import KeyFile
+from tink.offload import YAML_WEIGHT, flow, is_large, offload
 
 PHONE_HOME_SECONDS = 10.0
 MAX_FORM_FIELDS = 32
@@ -60,6 +61,12 @@ class MetadataService:
         self._cache = cache
         self._secrets = SecretDocuments(settings.read_secret, context.clock)
         self._crawled: dict[str, str] = {}  # the datasource whose user-data a machine was given last, by MAC
+        self._checks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Cancel the checks of user-data that are under way."""
+        for task in self._checks:
+            task.cancel()
 
     def machine_changed(self, mac: str) -> None:
         """Make its documents anew; of one that is gone, forget everything."""
@@ -159,11 +166,48 @@ class MetadataService:
         if document == "user-data":
             self._crawled[machine.mac] = "NoCloud" if how == NOCLOUD else "Ec2"
         if self._context.first("metadata", machine.mac, document, how):
+            message = f"{document} to {client}{how}"
+            if document == "user-data":
+                self._check_user_data(machine, message, user_data)
+                return
             outcome = Outcome.INFO if document == "meta-data" else Outcome.OK
-            message, detail = f"{document} to {client}{how}", {"document": document}
-            if document == "user-data" and (wrong := problem(_user_data(machine, user_data))):
-                outcome, message, detail["problem"] = Outcome.FAILED, f"{message}: {wrong}", wrong
-            self._context.record(machine.mac, Step.METADATA, outcome, message, **detail)
+            self._context.record(machine.mac, Step.METADATA, outcome, message, document=document)
+
+    def _check_user_data(self, machine: Machine, message: str, of_secret: bytes | None) -> None:
+        """Record that user-data was sent, and the reason if cloud-init drops it.
+
+        The tenant chooses how long the check takes. Large user-data is checked beside the event loop, and the journey
+        entry follows. That of a Hardware is checked once after each change of the Hardware.
+        """
+        compiled = self._cache.of(machine)
+        if of_secret is None and compiled.user_data_problem is not None:
+            self._record_user_data(machine, message, compiled.user_data_problem)
+            return
+        user_data = _user_data(machine, of_secret)
+        size = len(user_data) * YAML_WEIGHT if len(user_data) <= MAX_BYTES else 0
+        if not is_large(size):
+            self._record_user_data(machine, message, problem(user_data))
+            return
+
+        async def check_and_record() -> None:
+            flow.set(machine.namespace)
+            wrong = await offload(size, problem, user_data)
+            if of_secret is None:
+                compiled.user_data_problem = wrong
+            self._record_user_data(machine, message, wrong)
+
+        task = asyncio.get_running_loop().create_task(check_and_record())
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
+
+    def _record_user_data(self, machine: Machine, message: str, wrong: str) -> None:
+        detail = {"document": "user-data"}
+        if wrong:
+            self._context.record(
+                machine.mac, Step.METADATA, Outcome.FAILED, f"{message}: {wrong}", **detail, problem=wrong
+            )
+        else:
+            self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, **detail)
 
     def _admitted(self, request: web.Request, caller: Caller) -> Machine | web.Response:
         """The machine that asks; not if it shows a session token that is not its own, or none where it must."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import yaml
 
 from edge.journey.events import Outcome, Step
 from tests.unit.http.conftest import Rack
+from tests.waiting import until
+from tink.api.user_data import problem
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"
@@ -221,3 +224,28 @@ async def test_user_data_that_cloud_init_drops_is_said_when_it_is_sent_and_no_ot
     wrong = "its first line is not #cloud-config, so cloud-init takes nothing of it"
     assert rack.lines() == [(Step.METADATA, Outcome.FAILED, f"user-data to Cloud-Init/22.4.2: {wrong}")]
     assert rack.lines(OTHER_MAC) == [(Step.METADATA, Outcome.OK, "user-data to Cloud-Init/22.4.2")]
+
+
+async def test_large_user_data_is_checked_once_and_beside_the_event_loop(
+    rack: Rack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[str] = []
+
+    def check(user_data: str) -> str:
+        checks.append(threading.current_thread().name)
+        return problem(user_data)
+
+    monkeypatch.setattr("edge.http.metadata.full.problem", check)
+    large = "#cloud-config\n[" + "a," * 15_000 + "]"
+    rack.register(instance={"userdata": large})
+    for number, path in enumerate(("/latest/user-data", "/nocloud/m1/user-data"), 1):
+        assert (await rack.ask(path, **CLOUD_INIT)).text == large
+        await until(lambda wanted=number: len(rack.lines()) == wanted)  # type: ignore[misc]
+    wrong = "it is YAML, but no mapping of names to values, so cloud-init takes nothing of it"
+    sent = "user-data to Cloud-Init/22.4.2"
+    assert [line[1:] for line in rack.lines()] == [
+        (Outcome.FAILED, f"{sent}: {wrong}"),
+        (Outcome.FAILED, f"{sent} (NoCloud): {wrong}"),
+    ]
+    assert len(checks) == 1, "once for each change of the Hardware"
+    assert checks[0].startswith("large")
