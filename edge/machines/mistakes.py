@@ -22,7 +22,7 @@ from typing import Any
 
 from edge.machines.inventory import Machine
 from edge.machines.status import Condition, StatusWriter, condition, condition_of, write
-from tink.api.mistakes import Mistake, Reason, Site, hardware_mistakes, network_of
+from tink.api.mistakes import Mistake, NetworkSet, Reason, Site, hardware_mistakes, network_of
 from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
@@ -131,9 +131,9 @@ class MistakeWriter(StatusWriter):
 
     def _look_at(self, obj: Raw) -> None:
         current = condition_of(obj, MISCONFIGURED)
-        if current.get("reason") == NETWORK_KNOWN:
-            for network in _KNOWN.findall(str(current.get("message", ""))):
-                self._relayed[IPv4Network(network)] = None
+        if current.get("reason") == NETWORK_KNOWN and (said := _KNOWN.match(str(current.get("message", "")))):
+            with suppress(ValueError):  # others than edges may write a status
+                self._relayed[IPv4Network(said[1])] = None
         if current or self._mistakes(obj):
             self._queue.add_after(NamespacedName.of(obj), self._settle_seconds)
 
@@ -160,9 +160,8 @@ class MistakeWriter(StatusWriter):
     def _wanted(self, key: NamespacedName, obj: Raw, current: Condition) -> Condition | None:
         """The condition to write; None if what is there may stay."""
         found = self._mistakes(obj)
-        for one in found:
-            if one.reason is Reason.NETWORK_NOT_SERVED:
-                self._say_once(key, obj)
+        if any(one.reason is Reason.NETWORK_NOT_SERVED for one in found):
+            self._say_once(key, obj)
         if self._is_anothers(obj, current, found):
             return None
         if not found:
@@ -182,10 +181,11 @@ class MistakeWriter(StatusWriter):
         """False: and if somebody did not know the network, that it is known."""
         if current.get("reason") == Reason.NETWORK_NOT_SERVED:
             site = self._site()
+            relayed, here = NetworkSet(self._relayed), NetworkSet(site.networks)
             for network in _networks(obj):
-                if any(network.overlaps(relayed) for relayed in self._relayed):
+                if relayed.overlaps(network):
                     return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is reached through a relay")
-                if any(network.overlaps(here) for here in site.networks):
+                if here.overlaps(network):
                     return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is a network of {site.name}")
         return _made(ConditionStatus.FALSE, MENDED, "nothing is wrong with it any more")
 
@@ -200,9 +200,10 @@ class MistakeWriter(StatusWriter):
         return any(f" {address} is the address of " in message for address in _addresses(obj))
 
     def _say_once(self, key: NamespacedName, obj: Raw) -> None:
+        site = self._site()
+        known = NetworkSet((*site.networks, *site.relayed))
         for network in _networks(obj):
-            site = self._site()
-            if network in self._said or any(network.overlaps(known) for known in (*site.networks, *site.relayed)):
+            if network in self._said or known.overlaps(network):
                 continue
             self._said[network] = None
             log.info(

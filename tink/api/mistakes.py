@@ -7,7 +7,8 @@ Asked by the webhooks, which warn whoever writes, and by the edge, which shows t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, NetmaskValueError
@@ -71,6 +72,31 @@ class Site:
 
 ELSEWHERE: Final = Site(gives_addresses=False)
 """Where nothing is known of it."""
+
+
+class NetworkSet:
+    """IPv4 networks, to look an address or another network up in: a lookup compares with no more than 33 of them."""
+
+    def __init__(self, networks: Iterable[IPv4Network]) -> None:
+        self._starts: list[int] = []
+        self._by_length: dict[int, set[int]] = {}
+        """The leading bits of each network, by their number."""
+        for network in networks:
+            start = int(network.network_address)
+            self._starts.append(start)
+            self._by_length.setdefault(network.prefixlen, set()).add(start >> (32 - network.prefixlen))
+        self._starts.sort()
+
+    def __contains__(self, address: IPv4Address) -> bool:
+        """Return True if a network holds the address."""
+        number = int(address)
+        return any(number >> (32 - length) in found for length, found in self._by_length.items())
+
+    def overlaps(self, network: IPv4Network) -> bool:
+        """Return True if a network holds `network` or a part of it."""
+        first, last = int(network.network_address), int(network.broadcast_address)
+        index = bisect_left(self._starts, first)
+        return (index < len(self._starts) and self._starts[index] <= last) or network.network_address in self
 
 
 def hardware_mistakes(hardware: Any, site: Site, osie: Callable[[str, str], Any] | None = None) -> list[Mistake]:
@@ -146,6 +172,8 @@ def user_data_mistakes(hardware: Any) -> Iterator[Mistake]:
 
 def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
     interfaces = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("networkInterfaces"))
+    known = NetworkSet((*site.networks, *site.relayed) if site.networks else ())
+    here = ", ".join(map(str, site.networks))
     for mac, interface in interfaces.items():
         if not isinstance(interface, dict) or interface.get("disableDhcp") is True:
             continue
@@ -168,9 +196,7 @@ def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
         if gateway is not None and at.network.prefixlen < 32 and gateway not in at.network:
             message = f"{gateway} is not in the network {at.network} of this address"
             yield Mistake(Reason.GATEWAY_OUTSIDE_NETWORK, f"{path}.gateway", message)
-        known = (*site.networks, *site.relayed)
-        if site.networks and not any(at.ip in network for network in known):
-            here = ", ".join(map(str, site.networks))
+        if site.networks and at.ip not in known:
             where = f"{at.ip} is in {at.network}, and {site.name} is on {here}"
             yield Mistake(Reason.NETWORK_NOT_SERVED, f"{path}.ip", f"{where}: only machines behind a relay can use it")
 

@@ -6,7 +6,7 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any, cast
 
 import pytest
@@ -15,7 +15,7 @@ from edge.machines import Inventory, Machine, MistakeWriter
 from ipxe.binaries import BootPath
 from tests.waiting import until
 from tink.api import mistakes
-from tink.api.mistakes import Reason, Site, hardware_mistakes, osie_mistakes
+from tink.api.mistakes import NetworkSet, Reason, Site, hardware_mistakes, osie_mistakes
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
@@ -95,6 +95,65 @@ def test_what_works_is_no_mistake() -> None:
     assert hardware_mistakes(hardware("10.9.0.5"), proxy) == []
     for odd in (None, 7, {"spec": 7}, {"spec": {"networkInterfaces": {MAC: {"dhcp": {"ip": 7, "netmask": []}}}}}):
         hardware_mistakes(odd, site(), lambda *_: None)
+
+
+def test_networks_are_found_as_by_comparing_with_each() -> None:
+    given = [IPv4Network(each) for each in ("10.0.0.0/8", "10.1.0.0/16", "192.0.2.64/26", "198.51.100.7/32")]
+    lookup = NetworkSet(given)
+    for address in (
+        "9.255.255.255",
+        "10.0.0.0",
+        "10.255.255.255",
+        "11.0.0.0",
+        "192.0.2.63",
+        "192.0.2.64",
+        "198.51.100.7",
+    ):
+        at = IPv4Address(address)
+        assert (at in lookup) == any(at in each for each in given), address
+        for length in range(33):
+            network = IPv4Network(f"{address}/{length}", strict=False)
+            assert lookup.overlaps(network) == any(network.overlaps(each) for each in given), network
+    assert IPv4Address("0.0.0.0") in NetworkSet([IPv4Network("0.0.0.0/0")])
+    assert IPv4Address("0.0.0.0") not in NetworkSet(())
+
+
+async def test_hardware_of_many_cards_is_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 64 cards was compared with each of 1,024 networks behind relays, and all were read for each mistake."""
+    read: list[str] = []
+    monkeypatch.setattr("edge.machines.mistakes.network_of", lambda dhcp: read.append(dhcp["ip"]))
+    compared: list[IPv4Network] = []
+    contains = IPv4Network.__contains__
+
+    def compare(network: IPv4Network, address: object) -> bool:
+        compared.append(network)
+        return contains(network, address)
+
+    monkeypatch.setattr(IPv4Network, "__contains__", compare)
+    obj = hardware()
+    reserved = ({"ip": f"10.8.{card}.5", "netmask": "255.255.255.0"} for card in range(64))
+    obj["spec"]["networkInterfaces"] = {
+        f"52:54:00:00:00:{card:02x}": {"dhcp": each} for card, each in enumerate(reserved)
+    }
+    known = Site((HERE,), tuple(IPv4Network(f"10.9.{each}.0/24") for each in range(200)))
+    assert len(hardware_mistakes(obj, known)) == 64
+    api, osies = Api(), Api()
+    async with edge(api, osies, known):
+        api.put(obj)
+        await until(lambda: api.condition() == ("Unknown", "NetworkNotServed"))
+    assert len(read) < 4 * 64
+    assert compared == []
+
+
+async def test_status_that_names_no_network_is_no_edges_word() -> None:
+    api, osies = Api(), Api()
+    obj = hardware("10.9.0.5")
+    condition = {"type": "Misconfigured", "status": "False", "reason": "NetworkKnown"}
+    for message in ("10.9.0.5/24 is reached through a relay", "999.9.9.9/99 is a network of mine"):
+        api.put(obj | {"status": {"conditions": [condition | {"message": message}]}})
+        async with edge(api, osies, site()) as writer:
+            await until(lambda: api.condition() == ("Unknown", "NetworkNotServed"))
+            assert writer.relayed == ()
 
 
 class Api:
