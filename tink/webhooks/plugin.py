@@ -2,13 +2,15 @@
 
 The API server feeds it the Hardware that is stored, commit by commit, so claims are judged in the order of the writes
 and nothing is late. A write holds its claims from the review until it has been stored or has failed. What can't be
-reviewed is refused: there is no call that could get lost, and no policy that lets writes in.
+reviewed is refused: there is no call that could get lost, and no policy that lets writes in. Deletions and removals of
+finalizers are let in even then, for an operator must be able to remove any object, and they claim nothing.
 
 References are fed by informers once these run. They are for warnings alone, so no write waits for them.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
@@ -16,11 +18,14 @@ from typing import Final
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import GROUP, Raw
 from tink.kube.cache import Informer
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.webhooks.admission import respond
 from tink.webhooks.metrics import ReviewMetrics
 from tink.webhooks.registration import reviewed
-from tink.webhooks.reviewer import Lookup, Parse, Request, Reviewer, parse_here
+from tink.webhooks.reviewer import Lookup, Parse, Request, Reviewer, Verdict, parse_here
+
+log = logging.getLogger(__name__)
 
 Find = Callable[[str, str, str], Awaitable[Raw | None]]
 """`find(key, namespace, name)`: an object as it is stored; `key` is such as `tinkerbell.org/hardware`."""
@@ -48,6 +53,8 @@ class ReviewPlugin:
         self._informers: dict[str, Informer] = {}
         self._namespaces = frozenset(namespaces)
         self._synced = False
+        self._unread: set[NamespacedName] = set()
+        """Stored Hardware whose claims could not be read: as long as there is one, no Hardware may claim anything."""
         self._reviewer = Reviewer(_lookup(find), self._cached, clock, site, exact=True, parse=parse)
 
     def follow(self, informers: Mapping[ResourceType, Informer]) -> None:
@@ -60,11 +67,21 @@ class ReviewPlugin:
     def apply(self, obj: Raw) -> None:
         """Take in a Hardware that is stored."""
         if not self._namespaces or obj["metadata"]["namespace"] in self._namespaces:
-            self._reviewer.claims.apply(obj)
+            self._take_in(obj, self._reviewer.claims.apply)
 
     def remove(self, obj: Raw) -> None:
         """Take in that a Hardware is gone."""
-        self._reviewer.claims.remove(obj)
+        self._take_in(obj, self._reviewer.claims.remove)
+
+    def _take_in(self, obj: Raw, change: Callable[[Raw], object]) -> None:
+        """Apply a change that is stored already. Never raises: the API server has others to notify of it."""
+        key = NamespacedName.of(obj)
+        try:
+            change(obj)
+            self._unread.discard(key)
+        except Exception:
+            log.exception("Hardware %s: its addresses can't be read; no Hardware may claim any meanwhile", key)
+            self._unread.add(key)
 
     def synced(self) -> None:
         """Begin to review: the claims of all stored Hardware are known."""
@@ -72,15 +89,25 @@ class ReviewPlugin:
 
     async def answer(self, request: Raw) -> tuple[Raw, Callable[[], None] | None]:
         """Review an AdmissionRequest: an AdmissionResponse, and what ends that its claims are held."""
-        if not self._synced:
-            raise RuntimeError("the Hardware that is stored has not been read yet: try again in a second")
+        asked = Request.read(request)
         try:
-            verdict = await self._reviewer.review(Request.read(request))
-        except Exception:
+            verdict = await self._review(asked)
+        except Exception as error:
             self.metrics.decided(request, "failed")
-            raise
+            if not asked.is_harmless:
+                raise
+            log.exception("%s %s: its review has failed; the write claims nothing and is let in", asked.kind, asked.key)
+            return {"allowed": True, "warnings": [f"not reviewed: {error or type(error).__name__}"]}, None
         self.metrics.decided(request, verdict.outcome)
         return respond(verdict, request), verdict.release
+
+    async def _review(self, asked: Request) -> Verdict:
+        if not self._synced:
+            raise RuntimeError("the Hardware that is stored has not been read yet: try again in a second")
+        if self._unread and asked.kind == HARDWARE.kind and not asked.is_harmless:
+            one = min(self._unread)
+            raise RuntimeError(f"the addresses of Hardware {one} can't be read (see the log): correct or delete it")
+        return await self._reviewer.review(asked)
 
     def _cached(self, kind: str, namespace: str, name: str) -> bool:
         informer = self._informers.get(kind)

@@ -30,6 +30,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
+from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.mistakes import ELSEWHERE, Reason, Site, hardware_mistakes, osie_mistakes, user_data_mistakes
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName, ObjectReference
@@ -126,6 +127,18 @@ class Request:
             old=old,
             dry_run=request.get("dryRun") is True,
         )
+
+    @property
+    def is_harmless(self) -> bool:
+        """Return True if nothing but warnings is lost when this write is not reviewed: a deletion, or an update that
+        changes neither the spec nor the agent id, such as the removal of a finalizer."""
+        if self.operation != "UPDATE":
+            return self.operation == "DELETE"
+        return _judged(self.new) == _judged(self.old)
+
+
+def _judged(obj: Any) -> tuple[Any, Any]:
+    return _spec(obj), as_mapping(_metadata(obj).get("annotations")).get(AGENT_ID_ANNOTATION)
 
 
 @dataclass(slots=True)

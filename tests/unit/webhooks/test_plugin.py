@@ -20,7 +20,7 @@ from tink.apiserver.store import Store, Write
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import HARDWARE, TEMPLATE
 from tink.template_process import BusyError
-from tink.webhooks import ReviewPlugin
+from tink.webhooks import ReviewPlugin, claims
 
 HARDWARES = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 MAC = "52:54:00:00:00:01"
@@ -205,4 +205,61 @@ async def test_finalizers_and_deletions_pass_while_claims_are_not_judged(begin: 
     await reviewed.client.delete(HARDWARE, "a", "default")
     await reviewed.client.patch(HARDWARE, "a", "default", {"metadata": {"finalizers": None}})
     assert await reviewed.names() == []
+    assert isinstance(await reviewed.create(machine("b")), dict)
+
+
+async def test_failing_review_refuses_every_write_of_a_spec_and_keeps_no_object_from_being_removed(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reviewed = await begin()
+    await reviewed.create(machine("a", finalizers=["example.org/held"]))
+    await reviewed.create(machine("b", "52:54:00:00:00:02"))
+    before = {name: await reviewed.client.get(HARDWARE, name, "default") for name in "ab"}
+    monkeypatch.setattr("tink.webhooks.reviewer.claims_of", lambda _: 1 / 0)
+    monkeypatch.setattr("tink.webhooks.reviewer.Reviewer._deletion", lambda *_: 1 / 0)
+    client = Client(reviewed.api.kubeconfig)
+    moved = machine("a", "52:54:00:00:00:03")
+    owner = {"metadata": {"annotations": {"tinkerbell.org/agent-id": "b"}}}
+    apply = {"content": "application/apply-patch+yaml", "fieldManager": "m", "force": "true"}
+    try:
+        answers = [
+            await client("POST", HARDWARES, machine("c", "52:54:00:00:00:03")),
+            await client("PUT", f"{HARDWARES}/a", before["a"] | {"spec": moved["spec"]}),
+            await client.merge(f"{HARDWARES}/a", {"spec": moved["spec"]}),
+            await client.merge(f"{HARDWARES}/a", owner),
+            await client("PATCH", f"{HARDWARES}/a", moved, **apply),
+            await client("PATCH", f"{HARDWARES}/c", machine("c", "52:54:00:00:00:03"), **apply),
+        ]
+        assert [answer.status for answer in answers] == [500] * 6
+        assert {name: await reviewed.client.get(HARDWARE, name, "default") for name in "ab"} == before
+        assert (await client.merge(f"{HARDWARES}/b", {"metadata": {"labels": {"a": "b"}}})).status == 200
+        for name in "ab":
+            answer = await client("DELETE", f"{HARDWARES}/{name}")
+            assert answer.status == 200
+            assert "not reviewed: division by zero" in answer.headers["Warning"][0]
+        assert await reviewed.names() == ["a"]
+        assert (await client.merge(f"{HARDWARES}/a", {"metadata": {"finalizers": None}})).status == 200
+        assert await reviewed.names() == []
+    finally:
+        await client.close()
+
+
+async def test_hardware_whose_claims_can_not_be_read_lets_no_other_claim_until_it_is_gone(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reviewed = await begin()
+    read = claims.claims_of
+
+    def broken(hardware: Raw) -> Any:
+        return 1 / 0 if hardware["metadata"]["name"] == "a" else read(hardware)
+
+    monkeypatch.setattr(claims, "claims_of", broken)
+    assert isinstance(await reviewed.create(machine("a")), dict)
+    for again in range(2):
+        error = await reviewed.create(machine("b"))
+        assert isinstance(error, ApiError)
+        assert (error.status, "addresses of Hardware default/a can't be read" in str(error)) == (500, True)
+        if not again:
+            reviewed = await begin()
+    await reviewed.client.delete(HARDWARE, "a", "default")
     assert isinstance(await reviewed.create(machine("b")), dict)
