@@ -290,6 +290,11 @@ class Serving:
         )
         return Site(pages, Access(keys, time.time), has_ended=has_ended)
 
+    @property
+    def unprobed(self) -> str:
+        """The services that can't look who has an address that a machine declined, in a list for people."""
+        return ", ".join(each for services in self._services.values() for each in services.unprobed)
+
     async def network_changed(self, state: NetworkState) -> None:
         """Serve a network as it is now: HTTP first and DHCP last, in the order in which machines can be sent there.
 

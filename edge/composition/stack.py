@@ -181,8 +181,11 @@ class Stack:
         """The guards that let things pass now, by name, each with why; empty: it works."""
         serves = bool(self._settings.services & (EDGE | {Service.SERVER}))
         blind = serves and self._callers is not None and not self._callers.sees_neighbours
+        unprobed = self._serving.unprobed if self._serving is not None else ""
+        believed = f"{unprobed}: no probe can be sent, so a forged decline of a machine's address"
         return {
             "reviews": "; ".join(self._reviews.notes),
+            "declines": f"{believed} silences it for a minute in ten" if unprobed else "",
             "neighbours": "the kernel's neighbours can't be read: machines are known by address alone" if blind else "",
         }
 

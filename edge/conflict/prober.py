@@ -1,7 +1,8 @@
 """Looks who has an address on the link of one interface: the shell of `edge.conflict.declined`, for both families.
 
 A socket is open while there is something to look at and no longer, so that a busy network's ARP, say, costs nothing
-otherwise. Without the privilege for it, or where the interface is no Ethernet, nobody can look, and `declined` is told.
+otherwise. Without the privilege for it, or where the interface is no Ethernet, no probe can be sent (`can_probe`):
+`Declined` then believes a machine's word within its bounds, and `/readyz` says so.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Prober(ABC):
         self._loop = asyncio.get_running_loop()
         self._listener: Listener[Claim | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.can_probe = False
+        """Whether the host lets this process look; if not, the message of a machine is all that is known."""
 
     @abstractmethod
     def _open(self) -> socket.socket:
@@ -43,17 +46,20 @@ class Prober(ABC):
         """What was said; None: it claims nothing. Raises OSError, BlockingIOError where nothing was."""
 
     def start(self) -> None:
-        """Look from now on, where that is possible at all."""
+        """Look from now on, if this process may open the socket."""
         try:
             self._open().close()
         except OSError as error:
-            log.warning("%s: nobody can look who has a declined address: %s", self._what, error.strerror)
+            text = "%s: no probe can be sent for a declined address, so a decline is believed for a minute: %s"
+            log.warning(text, self._what, error.strerror)
             return
+        self.can_probe = True
         self._declined.is_on_link = self._is_on_link
         self._declined.wake = self._soon
 
     def stop(self) -> None:
         """Look no more."""
+        self.can_probe = False
         self._declined.wake = None
         self._rest()
 

@@ -67,6 +67,11 @@ class Dhcp6Server:
         self._tick()
         log.info("DHCPv6 on %s as %s, port %d", self._interface, self._responder.settings.address, SERVER_PORT)
 
+    @property
+    def is_unprobed(self) -> bool:
+        """Return True if declines are judged without a look at who has the address: no probe can be sent."""
+        return self._prober is not None and not self._prober.can_probe
+
     async def stop(self) -> None:
         """Close the socket. Clients that wait for an answer ask again."""
         if self._timer is not None:

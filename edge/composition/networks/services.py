@@ -160,6 +160,12 @@ class NetworkServices:
         told4 = (state.address, state.index, state.networks, bool(state.address6))
         await self._dhcp.follow(state, *told4, possible=served)
 
+    @property
+    def unprobed(self) -> list[str]:
+        """The services, such as `DHCP on eth0`, that can't look who has an address that a machine declined."""
+        servers = (("DHCP", self._dhcp.service), ("DHCPv6", self._dhcp6.service))
+        return [f"{name} on {self._state.interface}" for name, each in servers if each is not None and each.is_unprobed]
+
     async def receive_logs(self, make_syslog: MakeSyslog) -> None:
         """From now on hear what machines log. Raises SyslogServerError; then it is not heard."""
         self._syslog.make = lambda state: make_syslog(state, state.address)

@@ -39,6 +39,11 @@ class DhcpServer:
         log.info("DHCP on %s as %s, ports %d and %d", self._interface, self._address, SERVER_PORT, PXE_PORT)
         self._tick()
 
+    @property
+    def is_unprobed(self) -> bool:
+        """Return True if declines are judged without a look at who has the address: no probe can be sent."""
+        return self._prober is not None and not self._prober.can_probe
+
     async def stop(self) -> None:
         """Close the sockets. Clients that wait for an answer ask again."""
         if self._timer is not None:

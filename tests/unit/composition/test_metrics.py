@@ -192,6 +192,31 @@ async def test_guard_that_lets_writes_pass_is_said(make: Make) -> None:
     assert value(away, "tinkedge_open_guard", guard="reviews") == 1
 
 
+async def test_edge_that_can_not_read_the_neighbours_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError("netlink is filtered")
+
+    services = (Service.APISERVER, Service.HTTP)
+    seeing = make(*services)
+    await seeing.start()
+    assert value(seeing, "tinkedge_open_guard", guard="neighbours") == 0
+    await seeing.stop()
+    monkeypatch.setattr("edge.composition.neighbours.NeighbourTable", refused)
+    blind = make(*services)
+    await blind.start()
+    assert "the kernel's neighbours can't be read: machines are known by address alone" in blind.readiness.text
+    assert value(blind, "tinkedge_open_guard", guard="neighbours") == 1
+
+
+async def test_dhcp_that_can_send_no_probe_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = make(Service.APISERVER, Service.HTTP)
+    await stack.start()
+    assert value(stack, "tinkedge_open_guard", guard="declines") == 0
+    monkeypatch.setattr("edge.composition.networks.NetworkServices.unprobed", ["DHCP on eth0", "DHCPv6 on eth0"])
+    assert "DHCP on eth0, DHCPv6 on eth0: no probe can be sent, so a forged decline" in stack.readiness.text
+    assert value(stack, "tinkedge_open_guard", guard="declines") == 1
+
+
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Callable[[], Any]]:
     """An API with the definitions, beside the stack: to be stopped, and started again at the same place."""

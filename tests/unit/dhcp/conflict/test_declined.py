@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from ipaddress import IPv4Network
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.l2 import ARP, Ether
 
-from edge.conflict import declined
+from edge.conflict import Claim, Prober, declined
 from edge.conflict.declined import MAX_PROBED, PROBES, UNSEEN_SECONDS
 from edge.dhcp.wire import MessageType, arp
 from edge.journey.events import Outcome
@@ -382,3 +383,35 @@ def test_release_on_a_link_that_is_not_the_machines_is_not_told(
     assert edge.messages() == []
     edge.send(release, source="10.77.0.58")
     assert edge.messages() == ["DHCPRELEASE of 10.77.0.58"]
+
+
+# --- the prober -------------------------------------------------------------------------------------------------------
+
+
+class ProberOnUdp(Prober):
+    """A prober whose socket this process may open, or may not."""
+
+    is_allowed = True
+
+    def _open(self) -> socket.socket:
+        if not self.is_allowed:
+            raise PermissionError(1, "Operation not permitted")
+        return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+    def _send(self, sock: socket.socket, address: bytes) -> None:
+        raise AssertionError("nothing is declined here")
+
+    def _receive(self, sock: socket.socket) -> Claim | None:
+        raise AssertionError("nothing is declined here")
+
+
+async def test_prober_without_its_socket_says_that_no_probe_can_be_sent(edge: Edge) -> None:
+    assert edge.responder.declined is not None
+    prober = ProberOnUdp("lo", edge.responder.declined)
+    prober.start()
+    assert prober.can_probe
+    prober.stop()
+    prober.is_allowed = False
+    prober.start()
+    assert not prober.can_probe
+    assert edge.responder.declined.wake is None
