@@ -311,7 +311,8 @@ class Api:
                 weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore", values=_values(resource)
             )
         except StatusError:
-            await self._verbs.get(resource, target)  # what does not exist is the more important news
+            if kind != APPLY_PATCH:  # which creates
+                await self._verbs.get(resource, target)  # what does not exist is the more important news
             raise
         return await self._on(target).patch(resource, target, kind, patch, options)
 

@@ -4,7 +4,16 @@ Pure: from the parts of an HTTP request to values, or to a `StatusError`. Everyt
 controller that makes some of its own, speaks in these values.
 """
 
-from tink.apiserver.requests.body import MAX_BODY, MAX_VALUES, Body, decode, decode_patch, not_an_object
+from tink.apiserver.requests.body import (
+    MAX_BODY,
+    MAX_GROWN_VALUES,
+    MAX_VALUES,
+    Body,
+    decode,
+    decode_patch,
+    not_an_object,
+    values_in,
+)
 from tink.apiserver.requests.media_types import (
     APPLY_PATCH,
     JSON,
@@ -47,6 +56,7 @@ __all__ = [
     "JSON",
     "JSON_PATCH",
     "MAX_BODY",
+    "MAX_GROWN_VALUES",
     "MAX_VALUES",
     "MERGE_PATCH",
     "PROTOBUF",
@@ -77,5 +87,6 @@ __all__ = [
     "parse_path",
     "parse_version",
     "requirement",
+    "values_in",
     "wants_gzip",
 ]

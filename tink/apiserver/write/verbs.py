@@ -19,14 +19,16 @@ from tink.apiserver.admission.webhooks import Webhooks
 from tink.apiserver.requests import (
     APPLY_PATCH,
     JSON_PATCH,
+    MAX_GROWN_VALUES,
     MERGE_PATCH,
     STRATEGIC_PATCH,
     Body,
     DeleteOptions,
     Target,
     WriteOptions,
+    values_in,
 )
-from tink.apiserver.resources import Resource
+from tink.apiserver.resources import Resource, definitions
 from tink.apiserver.store import Key, MismatchError, Store, Stored
 from tink.apiserver.write import submitted
 from tink.apiserver.write.completion import unread_fields
@@ -224,6 +226,9 @@ class Verbs:
     ) -> Result:
         """Put a new state in the place of a stored one. Raises StatusError; MismatchError when it has changed since."""
         submitted.check_current(resource, stored, new["metadata"], old["metadata"])
+        size, text = body.size + len(stored.body), orjson.dumps(new) if patched else b""
+        if patched and resource.key != definitions.KEY:
+            await offload(size, _check_growth, resource, target, stored.body, text)
         return await self._pipeline.write(
             Update(
                 resource=resource,
@@ -232,9 +237,9 @@ class Verbs:
                 new=new,
                 old=old,
                 stored=stored,
-                size=body.size + len(stored.body),
+                size=size,
                 duplicates=body.duplicates,
-                submitted=orjson.dumps(new) if patched else b"",
+                submitted=text,
                 applied=applied,
             )
         )
@@ -274,6 +279,16 @@ class Verbs:
         if b'"deletionTimestamp"' in stored.body and "deletionTimestamp" in orjson.loads(stored.body)["metadata"]:
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise errors.forbidden(resource.group, resource.plural, name, why)
+
+
+def _check_growth(resource: Resource, target: Target, old: bytes, new: bytes) -> None:
+    """Refuse a patch that adds values to an object of too many. One of before the limit can be made smaller.
+
+    Raises StatusError (413).
+    """
+    if values_in(new, MAX_GROWN_VALUES) > MAX_GROWN_VALUES and values_in(new, len(new)) > values_in(old, len(old)):
+        why = f"it would have more than {MAX_GROWN_VALUES} values, managedFields included"
+        raise errors.too_large_object(resource.group, resource.plural, target.name, why)
 
 
 async def _copy(value: Any, body: Body) -> Any:
