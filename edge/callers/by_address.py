@@ -182,6 +182,13 @@ class Callers:
         """Whether a machine on a link of ours has this address, and the kernel does not know now which."""
         return self._neighbour(ip) == _HIDDEN
 
+    def is_unresolved(self, ip: str) -> bool:
+        """Return whether the kernel has to ask the link for the MAC of this address before it can send an answer.
+
+        That includes an address of another link of ours: a socket that is bound to this link's interface sends there.
+        """
+        return self._neighbour(ip) in (_HIDDEN, _ELSEWHERE)
+
     def stranger(self, ip: str, macs: Collection[str]) -> str | None:
         """Who else than the machine with these MACs is at an address on a link of ours, for people; None: nobody else.
 

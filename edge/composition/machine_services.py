@@ -141,6 +141,7 @@ class MachineServices:
             sock=sock,
             processes=processes,
             begun=begun,
+            is_unresolved=callers.is_unresolved,
         )
         return files, server
 

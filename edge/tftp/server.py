@@ -18,7 +18,7 @@ import asyncio
 import logging
 import resource
 import socket
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
 from edge.journey.events import Outcome, Recorder, Step
@@ -67,6 +67,14 @@ ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL = 100, 5000
 REQUESTS_AT_ONCE, REQUESTS_A_SECOND = 1000.0, 100.0
 """Requests of one address that are read: a Raspberry Pi and GRUB ask for some hundred files within seconds."""
 _MOST_SENDERS = 4096
+UNRESOLVED_SECONDS = 1.0
+UNRESOLVED, UNRESOLVED_IN_ALL = 8, 50
+"""Requests of one address on the link, and of all, that are read in UNRESOLVED_SECONDS without a MAC in the kernel.
+
+A client asks for our MAC by ARP before it sends, which enters it in the kernel's neighbour table (RFC 826). An answer
+to an invented address adds an entry for nothing. Above gc_thresh2 (512) the kernel throws such entries out every 5 s;
+at gc_thresh3 (1,024) it searches the table with every packet (neigh_alloc in net/core/neighbour.c).
+"""
 
 _MOST_TRANSFERS = 4096
 _SAY_AGAIN_SECONDS, _MOST_LINES = 60.0, 600
@@ -110,12 +118,14 @@ class TftpServer:
         sock: socket.socket | None = None,
         processes: int = 1,
         begun: OncePer | None = None,
+        is_unresolved: Callable[[str], bool] = lambda _ip: False,
     ) -> None:
         """`port` 0 takes any free one (see `port` after `start`); `interface` None hears all of them.
 
         `max_transfers` None: a quarter of the files that this process may have open, and never more than 4096. `sock`:
         a socket of `server_sockets`, one of `processes` that share the port, and what may be sent to those who have
         proven nothing. `begun`: which beginnings were told of, where others tell of them, too.
+        `is_unresolved(ip)`: whether an answer to `ip` goes to a host on the link whose MAC the kernel does not know.
         """
         self.port = port
         self._open_file = open_file
@@ -140,6 +150,9 @@ class TftpServer:
         self._first_blocks = {known: Allowance(*blocks, UNPROVEN_SECONDS) for known in (False, True)}
         self._requests = TokenBuckets(REQUESTS_AT_ONCE, REQUESTS_A_SECOND, _MOST_SENDERS)
         self._errors = {known: Allowance(*errors) for known in (False, True)}
+        self._is_unresolved = is_unresolved
+        unresolved = _share(UNRESOLVED, processes), _share(UNRESOLVED_IN_ALL, processes)
+        self._unresolved = Allowance(*unresolved, UNRESOLVED_SECONDS)
 
     @property
     def transfers(self) -> int:
@@ -204,6 +217,9 @@ class TftpServer:
         if not self._requests.allows(client[0], self._now()):
             self._report_unread(client)
             return
+        if self._is_unresolved(self._with_zone(client[0])) and not self._unresolved.take(client[0], self._now()):
+            self._report_unresolved(client)
+            return
         try:
             request = packets.parse_request(datagram)
         except Garbage as garbage:
@@ -222,6 +238,15 @@ class TftpServer:
             log.warning(
                 "TFTP: %s sends more than %d requests a second; the rest is dropped%s",
                 client[0], REQUESTS_A_SECOND, times(held_back),
+            )  # fmt: skip
+
+    def _report_unresolved(self, client: Address) -> None:
+        held_back = self._bounds.due("unresolved", self._now())
+        if held_back is not None:
+            log.warning(
+                "TFTP: more than %d requests a second of addresses on the link that the kernel knows no MAC of, now "
+                "%s; they are invented, and the rest is dropped%s",
+                UNRESOLVED_IN_ALL, client[0], times(held_back),
             )  # fmt: skip
 
     def _of_a_transfer(self, sock: socket.socket, datagram: bytes, client: Address) -> None:

@@ -2,27 +2,30 @@
 
     edge's namespace: rack0 172.31.77.1 --- bridge --- "honest" .50, "attacker" .51
 
-The edge is stopped (SIGSTOP) while its sockets fill and the machine's requests arrive, so that the kernel has all of it
-when the edge goes on. What leaves the edge is counted in the kernel's order: how fast the machine is makes no
-difference.
+In the first test the edge is stopped (SIGSTOP) while its sockets fill and the machine's requests arrive, so that the
+kernel has all of it when the edge goes on. What leaves the edge is counted in the kernel's order: how fast the machine
+is makes no difference. In the second one the flood goes on until the machine has all its answers (`datagram_flood`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 import signal
 import socket
-import struct
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.interop.attacks.soak.boot import DISCOVER, packet
+from tests.interop.attacks.datagram_flood import POOLS, solicit
+from tests.interop.attacks.soak.boot import ACK, DISCOVER, Card, NotServedError, http, lease, packet
 from tests.interop.cloud_init.rack import MetadataRack, Registered
 from tests.interop.conftest import in_namespace
-from tests.interop.rack import ADDRESS, ip
+from tests.interop.rack import ADDRESS, IN_EDGE, ip
 from tests.waiting import wait_until
 
 HONEST = Registered("honest", "52:54:00:00:0a:50", "172.31.77.50", userdata="password: 8h1t")
@@ -32,6 +35,11 @@ DATAGRAMS = 3000
 ANSWERS_PER_REQUEST = 32
 """DHCP answers that may leave the edge for each request that it answers meanwhile. 18 do; without a budget all 3000
 left before the last response."""
+PATHS = ("/2009-04-04/user-data", "/auto.ipxe")
+EXPECTED = (b"8h1t", b"#!ipxe")
+FLOOD = "tests.interop.attacks.datagram_flood"
+PER_SECOND = 2000
+"""Datagrams that each of the senders sends at most, while the machine asks."""
 _REQUEST = f"GET /2009-04-04/user-data HTTP/1.1\r\nHost: {ADDRESS}:7080\r\nCookie: none\r\n\r\n".encode()
 """With a header that the fast path does not know: the request takes several turns of the loop."""
 _SO_RCVBUFFORCE, _ETH_P_IP = 33, 0x0800
@@ -48,14 +56,6 @@ def rack(tmp_path: Path) -> Iterator[MetadataRack]:
         rack.address("attacker", "172.31.77.51/24")
         ip("-n", rack.namespaces["attacker"], "address", "add", "fe80::51/64", "dev", "eth0", "nodad")
         yield rack
-
-
-def solicit(rng: random.Random) -> bytes:
-    """A Solicit (RFC 8415 section 16.2) of a client that nobody registered."""
-    duid = struct.pack("!HH", 3, 1) + b"\x02" + rng.randbytes(5)
-    options = ((1, duid), (3, struct.pack("!III", 1, 0, 0)), (8, bytes(2)))  # client identifier, IA_NA, elapsed time
-    head = struct.pack("!I", 1 << 24 | rng.randrange(1 << 24))
-    return head + b"".join(struct.pack("!HH", number, len(value)) + value for number, value in options)
 
 
 def flood() -> None:
@@ -129,3 +129,40 @@ def test_metadata_is_answered_between_the_datagrams_of_a_flood_and_dhcp_answers_
         wait_until(all_answered, lambda: vars(heard), within=60)
     assert heard.responses == REQUESTS
     assert heard.offers_before_last_response <= REQUESTS * ANSWERS_PER_REQUEST
+
+
+def edge_mac(rack: MetadataRack) -> str:
+    links = rack.run(IN_EDGE, "ip", "-json", "link", "show", "rack0").out
+    mac: str = json.loads(links)[0]["address"]
+    return mac
+
+
+async def patient(card: Card, path: str) -> bytes:
+    """What an HTTP client gets that begins again until it is answered, on a connection of its own each time."""
+    while True:
+        try:
+            status, body = await http(card, path)
+        except (OSError, TimeoutError, NotServedError):
+            continue
+        assert status == 200, body
+        return body
+
+
+async def boot(card: Card) -> list[bytes]:
+    """The machine's DHCP exchange and its requests, all answered."""
+    async with asyncio.timeout(600):
+        given = await lease(card, random.Random(2))
+        assert (given.kind, given.ip) == (ACK, HONEST.address)
+        return [await patient(card, PATHS[number % len(PATHS)]) for number in range(REQUESTS)]
+
+
+def test_machine_is_served_while_invented_senders_flood_four_ports(rack: MetadataRack) -> None:
+    mac = edge_mac(rack)
+    words = str(PER_SECOND), mac, ADDRESS, HONEST.mac
+    senders = [rack.start("attacker", sys.executable, "-m", FLOOD, service, *words) for service in POOLS]
+    wait_until(lambda: all(sender.out for sender in senders), lambda: [sender.err for sender in senders])
+    answers = asyncio.run(boot(Card(rack.namespaces["honest"], ADDRESS, HONEST.mac)))
+    assert [sender.popen.poll() for sender in senders] == [None] * len(POOLS), "the flood ended before the machine did"
+    for number, answer in enumerate(answers):
+        assert EXPECTED[number % len(PATHS)] in answer
+    assert "addresses on the link that the kernel knows no MAC of" in rack.process.err

@@ -140,6 +140,7 @@ def test_who_is_on_our_link_without_an_entry_is_nobody_yet_on_a_connection(
     found = Callers(inventory, mode, table, clock)
     table.links.add("10.0.0.1")
     assert found.is_hidden("10.0.0.1")
+    assert found.is_unresolved("10.0.0.1")
     assert found.machine("10.0.0.1", connected=True) is None
     assert found.mac("10.0.0.1", connected=True) is None
     assert name(found, "10.0.0.1") == "a", "a datagram may come before the kernel has asked who sends it"
@@ -415,6 +416,7 @@ def test_datagram_from_an_address_of_another_link_is_nobodys_before_its_sender_i
     del two_links.bound["10.0.0.1", "br0"]
     by_br0 = Callers(inventory, mode, two_links, clock).answering_on("br0")
     assert not by_br0.is_hidden("10.0.0.1"), "nobody has to be asked there"
+    assert by_br0.is_unresolved("10.0.0.1"), "a bound socket sends there all the same"
     assert by_br0.machine("10.0.0.1") is None
     assert by_br0.mac("10.0.0.1") is None
 

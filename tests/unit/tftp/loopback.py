@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ class Loopback:
     """What was told before the ends: beginnings, and silence in between."""
 
     @asynccontextmanager
-    async def serving(self, **settings: int | bool) -> AsyncIterator[TftpServer]:
+    async def serving(self, **settings: int | bool | Callable[[str], bool]) -> AsyncIterator[TftpServer]:
         server = TftpServer(self.open_file, self._record, host="127.0.0.1", port=0, **settings)  # type: ignore[arg-type]
         await server.start()
         self.address = ("127.0.0.1", server.port)

@@ -14,7 +14,7 @@ from edge.journey.events import Outcome
 from edge.tftp import TftpServer
 from edge.tftp import server as server_module
 from edge.tftp.packets import ErrorCode
-from edge.tftp.server import ERRORS_A_SECOND, MAX_WAITING_OF_CLIENT, UNPROVEN_FIRST_BLOCKS
+from edge.tftp.server import ERRORS_A_SECOND, MAX_WAITING_OF_CLIENT, UNPROVEN_FIRST_BLOCKS, UNRESOLVED_IN_ALL
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
 from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, silence, udp
 from tests.waiting import until
@@ -82,6 +82,28 @@ async def test_requests_of_one_address_are_dropped_unread_where_they_come_too_fa
         assert await download(client, loopback.address, rrq("blksize", "1468"), 1468) == CONTENT
     assert asked.count("127.9.0.1") == 5
     assert caplog.text.count("TFTP: 127.9.0.1 sends more than 0 requests a second; the rest is dropped") == 1
+
+
+async def test_requests_of_invented_addresses_on_the_link_have_few_answers_and_known_clients_are_served(
+    client: socket.socket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer to each would fill the kernel's neighbour table with addresses that no host has."""
+    monkeypatch.setattr(server_module, "UNRESOLVED_SECONDS", 1e6)
+    asked: list[str] = []
+
+    def open_file(request: TftpRequest) -> TftpFile:
+        asked.append(request.client_ip)
+        return TftpFile(CONTENT, "file", None)
+
+    loopback = Loopback(open_file)
+    async with loopback.serving(is_unresolved=lambda ip: ip.startswith("127.9.")):
+        for number in range(2 * UNRESOLVED_IN_ALL):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as invented:
+                invented.bind((f"127.9.{number}.1", 0))
+                invented.sendto(rrq("tsize", "0"), loopback.address)
+        await until(lambda: f"now 127.9.{UNRESOLVED_IN_ALL}.1; they are invented" in caplog.text)
+        assert await download(client, loopback.address, rrq("blksize", "1468"), 1468) == CONTENT
+    assert asked == [*(f"127.9.{number}.1" for number in range(UNRESOLVED_IN_ALL)), "127.0.0.1"]
 
 
 @pytest.mark.parametrize("machine", [True, False], ids=["a machine's", "a stranger's"])
