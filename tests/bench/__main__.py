@@ -26,6 +26,7 @@ from tests.bench import (
     dhcp,
     dhcp6,
     fleet,
+    flood,
     http_files,
     image2disk,
     kubernetes,
@@ -61,6 +62,7 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "workers": workers.run,
     "fleet": fleet.run,
     "turns": turns.run,
+    "flood": flood.run,
 }
 LIMIT_SECONDS = 1200
 """For one subject; each takes one to four minutes on a quiet machine."""

@@ -37,7 +37,7 @@ SUBJECTS = {
     "http": ("/osie/lab/initrd", "an initrd of 1.5 MB"),
     "tftp": ("undionly.kpxe", "a boot program of 77 kB, window 16"),
 }
-_LOAD = """
+LOAD = """
 import os, socket, struct, sys, threading, time
 kind, address, name, seconds, at_once = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]), int(sys.argv[5])
 os.sched_setaffinity(0, [int(sys.argv[6])])
@@ -205,7 +205,7 @@ def _measured(site: Site, kind: str) -> Cost:
     path, _ = SUBJECTS[kind]
     before = _times(site)
     words = kind, address_of(1), path, str(SECONDS), str(AT_ONCE), str(cores()[1])
-    load = site.run("m1", sys.executable, "-c", _LOAD, *words)
+    load = site.run("m1", sys.executable, "-c", LOAD, *words)
     if load.popen.returncode != 0 or load.err:
         raise BenchError(f"{kind}: {load.err[-2000:]}")
     count = int(load.out)

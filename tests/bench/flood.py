@@ -1,0 +1,113 @@
+"""What a flood of datagrams leaves a machine: requests over HTTP and DHCP exchanges a second, with and without it.
+
+`tinkedge up --ipv6` has one core. A machine on the link asks as fast as it can, and senders with invented addresses
+flood DHCP, DHCPv6, syslog and TFTP meanwhile (`tests.interop.attacks.datagram_flood`); machine and senders share the
+other core, so a ratio is worse than what the edge alone makes of it. The peer is the same edge without a flood.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tests.bench.bed import BenchError, cores
+from tests.bench.results import Row, Sample, alternate, row, say
+from tests.bench.workers import LOAD
+from tests.interop.attacks import datagram_flood
+from tests.interop.attacks.soak.boot import Card, lease
+from tests.interop.cloud_init.rack import MetadataRack, Registered
+from tests.interop.rack import ADDRESS, IN_EDGE, Process
+from tests.waiting import wait_until
+
+SECONDS: Final = 4.0
+ROUNDS: Final = 5
+AT_ONCE: Final = 8
+PER_SECOND: Final = 2_500
+"""Datagrams of each of the four senders."""
+PATH: Final = "/2009-04-04/meta-data/instance-id"
+PEER: Final = "no flood"
+_MACHINE = Registered("honest", "52:54:00:00:0a:50", "172.31.77.50")
+
+
+def run(directory: Path) -> list[Row]:
+    """All rows of this subject."""
+    with MetadataRack(directory) as rack:
+        rack.up("--ipv6", "--syslog", "on")
+        rack.register(_MACHINE)
+        rack.add("attacker")
+        rack.card("attacker", "eth0", "52:54:00:00:0a:51", "rack0")
+        # Else the load looks for a port among those of closed connections, which takes it longer than the request.
+        rack.run("honest", "sh", "-c", "echo 64 > /proc/sys/net/ipv4/tcp_max_tw_buckets")
+        _pin(rack.process.popen.pid, cores()[0])
+        rounds = alternate(ROUNDS, partial(_flooded, rack), partial(_measured, rack))
+    sent = sorted(each.ours["sent"] for each in rounds)
+    note = f"{sent[0]:,.0f} to {sent[-1]:,.0f} datagrams/s; machine and senders share the other core"
+    what = "a flood of DHCP, DHCPv6, syslog and TFTP"
+    return [
+        row("flood", f"requests during {what}, {AT_ONCE} at a time", "1/s", rounds, "http", PEER, note=note),
+        row("flood", f"DHCP exchanges during {what}, one at a time", "1/s", rounds, "dhcp", PEER, note=note),
+    ]
+
+
+def _flooded(rack: MetadataRack) -> Sample:
+    with _flood(rack) as senders:
+        before, begun = _sent(senders), time.monotonic()
+        found = _measured(rack)
+        rate = (_sent(senders) - before) / (time.monotonic() - begun)
+        if any(sender.popen.poll() is not None for sender in senders):
+            raise BenchError(f"the flood ended: {[sender.err for sender in senders]}")
+    return {**found, "sent": rate}
+
+
+@contextmanager
+def _flood(rack: MetadataRack) -> Iterator[list[Process]]:
+    mac = rack.run(IN_EDGE, "cat", "/sys/class/net/rack0/address").out.strip()
+    words = str(PER_SECOND), mac, ADDRESS, _MACHINE.mac
+    module, core = datagram_flood.__name__, str(cores()[1])
+    senders = [
+        rack.start("attacker", "taskset", "-c", core, sys.executable, "-m", module, service, *words)
+        for service in datagram_flood.POOLS
+    ]
+    try:
+        wait_until(lambda: all(sender.out for sender in senders), lambda: [sender.err for sender in senders])
+        yield senders
+    finally:
+        for sender in senders:
+            sender.end()
+
+
+def _sent(senders: list[Process]) -> int:
+    return sum(int(sender.out.split()[-1]) for sender in senders)
+
+
+def _measured(rack: MetadataRack) -> Sample:
+    words = "metadata", ADDRESS, PATH, str(SECONDS), str(AT_ONCE), str(cores()[1])
+    load = rack.run("honest", sys.executable, "-c", LOAD, *words, timeout=120)
+    if load.popen.returncode != 0 or load.err:
+        raise BenchError(f"requests: {load.err[-2000:]}")
+    exchanges = asyncio.run(_leases(Card(rack.namespaces["honest"], ADDRESS, _MACHINE.mac)))
+    found = {"http": int(load.out) / SECONDS, "dhcp": exchanges}
+    say(f"flood: {found}")
+    return found
+
+
+async def _leases(card: Card) -> float:
+    """Return how many exchanges a second the machine makes, one after the other."""
+    rng, count, begun = random.Random(1), 0, time.monotonic()
+    while (lasted := time.monotonic() - begun) < SECONDS:
+        await lease(card, rng)
+        count += 1
+    return count / lasted
+
+
+def _pin(pid: int, core: int) -> None:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), [core])
