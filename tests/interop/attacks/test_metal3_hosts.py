@@ -88,7 +88,7 @@ async def test_host_whose_conversion_is_made_expensive_does_not_hold_up_the_safe
     await site.host("victim", 1)
     await site.follow()
     await site.becomes("victim", True)
-    disks = [{"name": f"/dev/s{number}", "vendor": "x", "sizeBytes": 1} for number in range(15_000)]
+    disks = [{"name": f"/dev/s{number}", "vendor": "x", "sizeBytes": 1} for number in range(4_500)]
     await tenant.inspected("slow", {"storage": disks})
     await tenant.host("slow", 2, rootDeviceHints={"vendor": "%20" * 10_000})
     links: list[Raw] = [{"id": "b", "type": "bond", "bond_links": ["a"] * 100_000}]
