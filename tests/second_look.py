@@ -25,18 +25,18 @@ _SECOND_LOOK = ("tests/interop/", "tests/boot/")
 
 @dataclass(eq=False)  # pluggy puts plugins into sets
 class Failures:
-    """The failed tests of a run: a plugin of pytest, in the process that collects the results."""
+    """The failed tests of a run: a pytest plugin in the process that collects the results."""
 
     first_report: dict[str, pytest.TestReport] = field(default_factory=dict)
-    """By node id, in the order of the failures."""
+    """The failures by node id, in their order."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the first failure of each test."""
+        """Record the first failure of each test."""
         if report.failed:
             self.first_report.setdefault(report.nodeid, report)
 
     def causes(self) -> set[str]:
-        """Node ids, where a fixture that failed for several tests of a file counts once, under the file's name."""
+        """Return node ids. A fixture that failed for several tests of a file counts once, under the file's name."""
         return {
             node.partition("::")[0] if report.when == "setup" else node for node, report in self.first_report.items()
         }

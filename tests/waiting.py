@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 120.0
-"""A state that is not reached by then is not reached at all, however busy the machine is."""
+"""Limit for reaching a state. A state that is not reached by then is never reached, however busy the machine is."""
 Why = str | Callable[[], object]
 """What a test says when it has waited in vain, or what tells it then."""
 

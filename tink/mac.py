@@ -22,15 +22,15 @@ def octets(mac: str) -> bytes:
 
 
 def eui64_mac(address: IPv6Address) -> str | None:
-    """Return the MAC that an IPv6 address was made from (RFC 4291 appendix A), None if it was made otherwise."""
+    """Return the MAC that an IPv6 address was made from (RFC 4291 appendix A), or None if it was made otherwise."""
     packed = address.packed
-    if packed[11:13] != b"\xff\xfe" or packed[8] & 1:  # a group's MAC is no card's; bit 1 is inverted
+    if packed[11:13] != b"\xff\xfe" or packed[8] & 1:  # A group MAC belongs to no interface; bit 1 is inverted
         return None
     return (bytes((packed[8] ^ 2,)) + packed[9:11] + packed[13:16]).hex(":")
 
 
 def mac_in(address: str) -> str | None:
-    """The same of an address as text in its one spelling (RFC 5952); None for what is no IPv6 address, too."""
+    """Return the same for an address as text in its canonical form (RFC 5952); None also for other text."""
     if "ff:fe" not in address:
         return None
     try:

@@ -1,11 +1,11 @@
-"""Large requests beside the event loop, one piece of work at a time: small ones, and DHCP, need not wait for them.
+"""Runs large requests in a thread beside the event loop, one at a time, so small requests and DHCP do not wait.
 
-What is done here is Python that holds the interpreter's lock in turns (`sys.getswitchinterval`, TURN_SECONDS in a
-process that serves machines); with one thread, the event loop waits for one turn at most when it wants the lock. Small
-requests, which are nearly all, are served where they are: a change of threads would cost them more than it saves.
+The work is Python code that holds the interpreter's lock in turns (`sys.getswitchinterval`, TURN_SECONDS in a process
+that serves machines). With one thread, the event loop waits for at most one turn when it needs the lock. Small requests
+are nearly all requests and run on the event loop: a change of threads would cost more than it saves.
 
-Tenants choose how large their requests are, so their namespaces take turns (`flow`): a tenant with forty large requests
-keeps another's waiting for one of them at most.
+Tenants control the size of their requests, so their namespaces take turns (`flow`): a tenant with forty large requests
+delays another tenant's request by one of them at most.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from weakref import WeakKeyDictionary
 from tink.limits.fairness import FairSemaphore
 
 LARGE: Final = 8 << 10
-"""Bytes of JSON that take 3 ms at most to walk, complete and check."""
+"""Bytes of JSON that take at most 3 ms to walk, complete and check."""
 YAML_WEIGHT: Final = 4
-"""So many times as long takes YAML."""
+"""Time to parse YAML, as a multiple of that of JSON."""
 TURN_SECONDS: Final = 0.001
-"""How long a thread keeps the interpreter's lock while the event loop waits for it: for `sys.setswitchinterval`."""
+"""Time for which a thread keeps the interpreter's lock while the event loop waits: for `sys.setswitchinterval`."""
 
 flow: ContextVar[str] = ContextVar("flow", default="")
-"""Whose request is served: the namespace."""
+"""The namespace whose request is served."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def _thread() -> ThreadPoolExecutor:
 
 
 def weight(raw: bytes) -> int:
-    """Tell how long a body takes to read, in bytes of JSON. A few bytes of YAML may repeat others by aliases."""
+    """Return the time to parse a body, in bytes of JSON. With aliases, a few bytes of YAML may repeat others."""
     if raw[:1] == b"{" or raw[:1] == b"[":
         return len(raw)
     return LARGE + 1 if b"*" in raw else len(raw) * YAML_WEIGHT

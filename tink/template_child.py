@@ -1,8 +1,8 @@
 """The child process of `tink.template_process`: parses and renders one Template after the other.
 
 It reads messages from its standard input and answers on its standard output, until the input ends. A message is its
-length (8 bytes, network order) and JSON. What a Template may take is bounded here: CPU time by a timer, memory by a
-limit of the process. Started as `python -m tink.template_child SECONDS`.
+length (8 bytes, network order) and JSON. The cost of a Template is bounded here: CPU time by a timer, memory by a limit
+of the process. Started as `python -m tink.template_child SECONDS`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _read(pipe: IO[bytes], length: int, deadline: float) -> bytes:
 
 
 class _TooLongError(Exception):
-    """A Template has used its CPU time."""
+    """A Template has used up its CPU time."""
 
 
 def _out_of_time(_signal: int, _frame: object) -> NoReturn:
@@ -91,18 +91,18 @@ def _answer(text: bytes, cpu_seconds: float) -> bytes:
 def _dumped(answer: Raw) -> bytes:
     try:
         return orjson.dumps(answer)
-    except TypeError:  # halves of surrogate pairs, in words that repeat a Template's
+    except TypeError:  # Lone surrogates: error messages quote the Template's text.
         return json.dumps(answer).encode("ascii").replace(b"\\ud", b"\\\\ud")
 
 
 def _serve(cpu_seconds: float) -> None:
     given = os.fdopen(os.dup(0), "rb", buffering=0)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # Output of a library must not mix with the answers.
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError):  # where memory is short, this process is the one to go (proc(5), oom_score_adj)
+    with suppress(OSError):  # If memory is short, the kernel should end this process first (proc(5), oom_score_adj).
         Path("/proc/self/oom_score_adj").write_text("1000")
     signal.signal(signal.SIGVTALRM, _out_of_time)
     while True:

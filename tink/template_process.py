@@ -1,13 +1,13 @@
-"""Templates are parsed and rendered in a child process: a tenant chooses how long that takes.
+"""Parses and renders Templates in a child process, because a tenant controls the time that they take.
 
 A thread is not enough. It holds the interpreter's lock in turns, so the event loop, which answers DHCP, gets a share of
-one core instead of all of it. The child has a core of its own, or what the niceness leaves to it.
+one core instead of all of it. The child has a core of its own, or the time that its niceness leaves to it.
 
-The child starts with the first Template that is worth it and ends when it has had nothing to do for a minute. It works
-on one Template at a time. Namespaces take turns, and each may have a few Templates waiting: a tenant that sends more is
-refused (`BusyError`) and keeps no other waiting. CPU time and memory of one Template are bounded in the child.
+The child starts with the first large Template and ends after a minute without work. It works on one Template at a time.
+Namespaces take turns, and each may have a few Templates waiting: further ones of that tenant are rejected (`BusyError`)
+and do not delay other tenants. The child bounds the CPU time and the memory of one Template.
 
-The two talk through the child's standard input and output: a message is its length (8 bytes) and JSON.
+The two processes communicate through the child's standard input and output: a message is its length (8 bytes) and JSON.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from tink.template import TemplateError, TemplateSyntaxError, parse_fields
 from tink.template_child import receive, send
 
 SMALL_BYTES: Final = 256
-"""A Template of so many bytes of JSON is parsed on the event loop: some 7 us each."""
+"""Templates up to this size, in bytes of JSON, are parsed on the event loop: some 7 us each."""
 CPU_SECONDS: Final = 10.0
-"""CPU time of one Template; 1 MiB of actions takes about 6 s to parse."""
+"""CPU time limit of one Template; 1 MiB of actions takes about 6 s to parse."""
 JOB_SECONDS: Final = 120.0
-"""After so long the child is ended, whatever keeps it."""
+"""Time after which the child is killed, whatever the reason for its delay."""
 IDLE_SECONDS: Final = 60.0
 BUSY_SECONDS: Final = 1.0
-"""A Template that finds no place waits so long for one, then it is refused."""
+"""Time that a Template waits for a place in the queue before it is rejected."""
 WAITING_PER_NAMESPACE: Final = 8
 WAITING: Final = 128
 
 
 class BusyError(Exception):
-    """Too many Templates wait to be parsed. The message says whose, and what to do."""
+    """Too many Templates wait to be parsed. The message names the namespace and the remedy."""
 
 
 class TemplateProcessError(Exception):
-    """The child process did not answer. The message says why."""
+    """The child process did not answer. The message contains the reason."""
 
 
 class TemplateProcess:
-    """Parses and renders in a child process. `parse` belongs to one event loop, `render_actions` to any thread."""
+    """The parent's side of the child process. `parse` belongs to one event loop, `render_actions` to any thread."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class TemplateProcess:
 
     @property
     def pid(self) -> int | None:
-        """The child process; None: none runs."""
+        """The process id of the child, or None if none runs."""
         child = self._child
         return child.pid if child is not None and child.poll() is None else None
 
     async def parse(self, namespace: str, template: Raw) -> list[TemplateSyntaxError]:
-        """Find the syntax errors of a Template, one for each wrong field. The namespaces take turns.
+        """Return the syntax errors of a Template, one for each wrong field. The namespaces take turns.
 
         Raises TemplateError if a field has the wrong type or the Template takes too much time or memory, BusyError if
         too many wait, and TemplateProcessError.
@@ -93,7 +93,8 @@ class TemplateProcess:
         if b"{{" not in text:
             return []
         if self._is_full(namespace):
-            # A writer that ignores Retry-After waits here, with its connection, instead of asking at once again.
+            # A client that ignores Retry-After waits here, with its connection, instead of sending the next request at
+            # once.
             await asyncio.sleep(self._busy_seconds)
         if self._is_full(namespace):
             raise BusyError(
@@ -124,10 +125,10 @@ class TemplateProcess:
         return rendered
 
     def close(self) -> None:
-        """End the child process, and what it works on with it."""
+        """End the child process and abort its work."""
         self._closed = True
         if (child := self._child) is not None:
-            child.kill()  # without the lock: a thread has it that waits for the answer
+            child.kill()  # Without the lock: the thread that waits for the answer holds it.
         with self._lock:
             self._end()
             if self._idle is not None:
@@ -151,7 +152,7 @@ class TemplateProcess:
         return answer["result"]
 
     def _ask_again(self, text: bytes) -> Raw:
-        """Ask a new child: the one before may have ended for a reason that has nothing to do with this Template."""
+        """Send the request to a new child: the previous one may have ended for a reason unrelated to this Template."""
         try:
             return self._ask(text)
         except (OSError, EOFError) as error:
@@ -171,7 +172,7 @@ class TemplateProcess:
         return answer
 
     def _end(self) -> str:
-        """End the child process, and say how it has ended."""
+        """End the child process, and return how it ended."""
         child, self._child = self._child, None
         if child is None:
             return "has not started"
@@ -202,7 +203,8 @@ class TemplateProcess:
 
 
 def _start(cpu_seconds: float) -> subprocess.Popen[bytes]:
-    # A process group of its own: Ctrl-C in a terminal ends the parent, and the child with its standard input.
+    # The child has a process group of its own: Ctrl-C in a terminal ends the parent, and the child ends with its
+    # standard input.
     return subprocess.Popen(
         [sys.executable, "-I" if sys.flags.isolated else "-P", "-m", "tink.template_child", str(cpu_seconds)],
         stdin=subprocess.PIPE,

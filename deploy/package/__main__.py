@@ -120,11 +120,11 @@ def collect(suite: str, out: Path) -> None:
 @_OUT
 @click.option("--helm", type=click.Path(path_type=Path), default="helm", show_default=True, help="Helm's program.")
 def chart(out: Path, helm: Path) -> None:
-    """Generate what is made of the chart: deploy/rbac*.yaml, deploy/webhooks.yaml, deploy/kustomize and the like.
+    """Generate the files that are derived from the chart: deploy/rbac*.yaml, deploy/webhooks.yaml and the like.
 
-    Before that, generate what the chart has of the program: values.schema.json, files/webhooks.yaml.
+    First generate the chart's files that are derived from the program: values.schema.json, files/webhooks.yaml.
 
-    The chart itself goes into --out as helm takes it.
+    The packaged chart is written to --out.
     """
     program = helm_chart.Helm(helm)
     (helm_chart.CHART / "values.schema.json").write_text(helm_chart.values_schema())

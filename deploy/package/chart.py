@@ -1,11 +1,11 @@
-"""The Helm chart, and what is made of it: one source for all ways onto a cluster.
+"""The Helm chart and the files that are generated from it. The chart is the only source of all manifests.
 
-    values.schema.json      what each value may be; options of tinkedge as the commands have them
-    files/webhooks.yaml     the admission webhooks as the controller expects them, but for the values of a release
+    values.schema.json      type and bounds of each value; options of tinkedge have the bounds of the commands
+    files/webhooks.yaml     the admission webhooks that the controller expects, without the values of a release
     deploy/rbac*.yaml, deploy/webhooks.yaml, deploy/metal3-webhook.yaml, deploy/kustomize
-                            the chart, rendered, for those without Helm
+                            the rendered chart, for installations without Helm
 
-tests/interop/test_chart.py makes all of it anew and compares.
+tests/interop/test_chart.py generates all of these files again and compares them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Helm:
 
 
 def webhooks() -> str:
-    """Return the text of files/webhooks.yaml: upper-case words stand for values of a release."""
+    """Return the text of files/webhooks.yaml. Upper-case words stand for values of a release."""
     address = Address(Admission.path, namespace="NAMESPACE", name="SERVICE")
     found = configuration(address, b"", "FAILURE_POLICY")["webhooks"]
     for webhook in found:
@@ -125,7 +125,7 @@ def _says_something(document: str) -> bool:
 
 
 def _named(text: str, *names: str) -> str:
-    """Return the objects of these names, and those of the same names with that of the namespace."""
+    """Return the objects with these names. A namespace brings the objects of the same names in it."""
     lines = [f"\n  name: {name}{suffix}\n" for name in names for suffix in ("", f".{NAMESPACE}")]
     documents = [each for each in text.split("---\n") if any(line in each for line in lines)]
     return "".join(f"---\n{each}" for each in documents)

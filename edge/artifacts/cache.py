@@ -1,4 +1,4 @@
-"""The artifact cache: kernels and initrds named by OSIE objects, fetched once whoever asks, however many ask.
+"""The artifact cache: kernels and initrds named by OSIE objects, fetched once for all machines.
 
 `ArtifactCache.open(url)` gives an `Artifact`: its size, an open file, and how far that file is filled. A download is
 written to a file that all who ask read from while it grows, so a machine starts to receive with the first bytes, and
@@ -16,12 +16,12 @@ fifty machines cost the upstream one request. The rooms behind this door:
 An artifact that is on disk is served from there. After `revalidate_after` seconds the next machine makes the cache
 ask the upstream whether it has changed (ETag, Last-Modified); an upstream that is down or broken costs nothing but a
 log line then, the stored bytes are served as `STALE`. If the OSIE demands a checksum, and its own URL has brought a
-file with that checksum, nobody needs to be asked at all. A file of another URL is not served, whatever its checksum:
-tenants may know the checksums of each other's files. Another URL is fetched once for itself, and an upstream's 304
-proves nothing there: only bytes do.
+file with that checksum, no upstream is asked. A file of another URL is not served, whatever its checksum: tenants may
+know the checksums of each other's files. Each URL is fetched once for itself. An upstream's 304 proves nothing for
+another URL: only the bytes do.
 
-A download goes on when the machines that wanted it have left: they, or others, come again. What `stop` interrupts is
-kept, and gone on with when it is asked for after the next start.
+A download continues when the machines that requested it have left: they, or others, will request it again. `stop`
+keeps an unfinished download. It continues with the first request after the next start.
 """
 
 from __future__ import annotations
@@ -219,10 +219,12 @@ class ArtifactCache:
     # --- what other edges are given ---
 
     def held(self, key: str, pin: str) -> tuple[Copy | None, bool]:
-        """Return the copy of the artifact `key` (`edge.artifacts.storage.store.key_of`), with the checksum `pin` if
-        there is one; and whether this edge is about to have it from its upstream.
+        """Return the copy of an artifact and whether this edge is about to fetch it from its upstream.
 
-        What comes from another edge is no copy before it is whole: no edge waits for one that waits for it.
+        `key` is made by `edge.artifacts.storage.store.key_of`.
+
+        With `pin`, the copy must have that checksum. An unfinished copy from another edge does not count: otherwise two
+        edges could wait for each other.
         """
         flight = self._flight(key)
         if flight is not None:
@@ -281,9 +283,10 @@ class ArtifactCache:
         return artifact
 
     async def _open_pinned(self, url: str, pin: str) -> Artifact | None:
-        """Open a file with the checksum `pin` that `url` has brought, without asking the upstream. None: no such file.
+        """Open the file that `url` brought earlier, without a request to the upstream.
 
-        What was stored before this start is hashed once, before it is relied upon.
+        Return None if there is no such file with the checksum `pin`. A file from before this start is hashed once
+        before it is used.
         """
         while (stored := self._store.brought(key_of(url, pin), pin)) is not None:
             if (artifact := await self._open_intact(stored, stale=False)) is not None:

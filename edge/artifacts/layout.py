@@ -20,7 +20,7 @@ from typing import Any
 MAX_MANIFEST_BYTES = 4 << 20
 """The distribution specification's own limit for a manifest."""
 MAX_VALUES = 100_000
-"""Values in one: Python needs some 70 bytes for a value that is two bytes of JSON."""
+"""Maximum number of values in an index or manifest: a value of two bytes of JSON takes some 70 bytes in Python."""
 _MAX_DEPTH = 3
 """An index of indexes of manifests."""
 REFERENCE = "org.opencontainers.image.ref.name"

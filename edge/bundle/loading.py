@@ -1,10 +1,11 @@
-"""What a bundle brings for machines, put into a data directory: OSIEs, images, files, boot programs, objects.
+"""Loads a bundle into a data directory: OSIEs, container images, files, boot programs, objects.
 
-All of it is read and checked to the last byte beside its place first, within the data directory; only then is it moved
-there, each file whole, and the index of the images last. What earlier bundles brought and this one does not have stays.
+The whole bundle is first unpacked and checked in a staging place within the data directory. Only then are the files
+moved to their places, each as a whole, and the index of the images last. Files of earlier bundles stay if this bundle
+does not have them.
 
-`bundle.json` says which bundle was loaded last. An older one is refused: its signature is as good as on the day it was
-made, and what has been replaced since may have been replaced for a reason.
+`bundle.json` records which bundle was loaded last. An older bundle is rejected: its signature is still valid, but it
+could bring back files that were replaced for a reason.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ def check(reader: Reader, progress: Progress) -> None:
 
 
 def load(reader: Reader, directory: Path, progress: Progress, *, allow_older: bool = False) -> Loaded:
-    """Put it in place; until the last byte is checked nothing changes. Raises BundleError, DataDirectoryError, OSError.
+    """Load a bundle. Nothing changes until its last byte is checked. Raises BundleError, DataDirectoryError, OSError.
 
-    `allow_older`: also a bundle that is older than the one loaded last. As root, it is done as the owner of the
-    directory: who has that could have put links there.
+    `allow_older` accepts a bundle that is older than the one loaded last. A process of root acts as the owner of the
+    directory, because the owner could have put links there.
     """
     with _as_owner(directory):
         data_directory.claim(directory)
@@ -71,7 +72,7 @@ def load(reader: Reader, directory: Path, progress: Progress, *, allow_older: bo
                 _merge_index(staging / _INDEX, directory / _INDEX)
                 names.remove(_INDEX)
                 names.append(_INDEX)
-            # First: after a loss of power in between, an older bundle is refused, and this one can be loaded again.
+            # Record first: after a power loss before the end, older bundles are rejected; this one can be loaded again.
             private_files.write(directory / RECORD, _record(reader))
             for name in names:
                 target = directory / name
@@ -89,7 +90,7 @@ def _record(reader: Reader) -> bytes:
 
 
 def _check_age(manifest: Manifest, directory: Path, *, allow_older: bool) -> None:
-    """Refuse a bundle that is older than the one loaded last. Raises BundleError, OSError."""
+    """Reject a bundle that is older than the one loaded last. Raises BundleError, OSError."""
     loaded = None if allow_older else _loaded(directory / RECORD)
     if loaded is not None and manifest.created < loaded:
         raise BundleError(
@@ -100,7 +101,8 @@ def _check_age(manifest: Manifest, directory: Path, *, allow_older: bool) -> Non
 
 
 def _loaded(path: Path) -> datetime | None:
-    """Read when the bundle was made that was loaded last; None if none was. Raises BundleError, OSError."""
+    """Return the creation time of the bundle loaded last, or None if no bundle was loaded. Raises BundleError,
+    OSError."""
     try:
         with path.open("rb") as file:
             created = orjson.loads(file.read(_MAX_RECORD))["created"]

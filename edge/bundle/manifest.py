@@ -116,7 +116,7 @@ class Manifest:
 
 
 def time_of(text: str) -> datetime:
-    """Read a time with its zone. Raises TypeError, ValueError."""
+    """Parse a time with its zone. Raises TypeError, ValueError."""
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
         raise ValueError(f"{text} has no time zone")

@@ -1,21 +1,22 @@
-"""Who is calling: from the address of a packet or connection to the machine.
+"""Identifies the machine behind the source address of a packet or connection.
 
-Where this edge gives out the addresses, a machine is at the address that its Hardware reserves, and nowhere else, but
-for IPv6: there it is wherever the kernel knows its MAC to be, also at an address that another Hardware reserves, for a
-machine makes addresses itself (SLAAC). Where another DHCP server gives them out, three things tell, the first that says
-anything wins:
+If this edge assigns the addresses, a machine is at the address that its Hardware reserves. IPv6 is an exception: a
+machine makes addresses itself (SLAAC), so it is at every address for which the kernel knows its MAC, even if another
+Hardware reserves that address.
 
-1. the kernel's neighbour table, for machines on a link of ours (`edge.neighbour.table`): it can't be told lies by
-   DHCP, so that a machine that asks for an address in another one's name does not get that one's metadata;
-2. what the machine's own DHCP conversation with the other server said (`learn`), for machines behind a relay;
-3. the address that its Hardware gives, for then the other server is likely to give the same one, unless the machine
-   is known to be elsewhere.
+If another DHCP server assigns the addresses, there are three sources. The first one with an answer wins:
 
-In every mode a second address on a machine is not enough to become the one whose address that is: whoever is on a link
-of ours must have the MAC of one of its cards, as the kernel knows it. The kernel is asked about one link alone, the one
-by which the answer to the address leaves: a host on another link of ours can say that it has the address, and does not
-get the answer. Behind a router there is nothing to be known but the address. TFTP, HTTP and the metadata service all
-ask here; TFTP, whose sockets are bound to an interface, asks a view of its own (`answering_on`).
+1. The kernel's neighbour table, for machines on one of our links (`edge.neighbour.table`). DHCP packets can't falsify
+   it: a machine that requests an address in another machine's name does not get that machine's metadata.
+2. The machine's own DHCP conversation with the other server (`learn`), for machines behind a relay.
+3. The address of the Hardware, unless the machine is known to be elsewhere. The other server probably assigns the same
+   address.
+
+A machine that adds another machine's address to its interface is not taken for that machine: a host on one of our links
+must have the MAC of one of the machine's interfaces, as the kernel knows it. Only the link counts by which the answer
+to the address leaves. A host on another link can claim the address, and does not receive the answer. For hosts behind a
+router the address is all that is known. TFTP, HTTP and the metadata service use this module. The TFTP sockets are bound
+to an interface, so TFTP uses a view for that interface (`answering_on`).
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ _MAX_NEIGHBOURS = 4096
 
 
 class Neighbours(Protocol):
-    """The hosts on our links, as the kernel knows them: `edge.neighbour.table`.
+    """The kernel's knowledge of hosts on our links: `edge.neighbour.table`.
 
-    `interface` is the one that the socket which answers is bound to; empty: it is not bound, so the route decides.
+    `interface` is the interface that the answering socket is bound to. If it is empty, the socket is not bound and the
+    route decides.
     """
 
     def mac(self, ip: str, interface: str = "") -> str | None:
-        """The MAC of the host on a link of ours that gets what is sent to the address; None: it does not know one."""
+        """Return the MAC of the host on one of our links that receives packets to the address, or None."""
 
     def on_link(self, ip: str, interface: str = "") -> bool:
-        """Return whether what is sent to the address stays on a link of ours, so that there is a MAC to be known."""
+        """Return True if packets to the address stay on one of our links, so that a MAC can be known."""
 
     def link(self, ip: str) -> str:
-        """The interface of ours that the route to the address leads to; empty: to none, or to a router."""
+        """Return our interface that the route to the address uses directly; "" for a route by a router, or none."""
 
 
 class _Unseen:
@@ -75,7 +77,7 @@ UNSEEN: Final = _Unseen()
 _HIDDEN: Final = ""
 """On a link of ours, but the kernel does not know the MAC at this moment."""
 _ELSEWHERE: Final = "elsewhere"
-"""On another link of ours than the one that the answer would leave by: its machine asks there."""
+"""Marker: the address is on another link than the one that the answer would leave by. Its machine asks there."""
 
 
 class _Known(NamedTuple):
@@ -115,16 +117,16 @@ class Callers:
         self._machines = _Addresses(MAX_MACHINES)
         self._strangers = _Addresses(MAX_STRANGERS)
         self.interface = ""
-        """The interface that the answering sockets are bound to; empty: they are not bound."""
+        """The interface that the answering sockets are bound to; empty if they are not bound."""
         self._views: dict[str, Callers] = {}
         self._neighbour_of: Newest[str, dict[str, _Neighbour]] = Newest(_MAX_NEIGHBOURS)
-        """By address, and by the interface that the answering socket is bound to."""
+        """The known neighbours, by address and by the interface that the answering socket is bound to."""
         self._handlers: list[Callable[[], None]] = []
 
     def answering_on(self, interface: str) -> Callers:
-        """Return a view for requests that are answered by sockets which are bound to this interface.
+        """Return a view for requests whose answers leave by sockets that are bound to this interface.
 
-        All views share what was learnt and what the kernel said.
+        All views share the learned addresses and the kernel's answers.
         """
         view = self._views.get(interface)
         if view is None:
@@ -134,7 +136,7 @@ class Callers:
 
     @property
     def sees_neighbours(self) -> bool:
-        """Whether the kernel tells which MAC has an address. If not, every address on a link is believed."""
+        """Return True if the kernel reports the MAC of an address. If False, every address on a link is believed."""
         return self._neighbours is not UNSEEN
 
     def machine(self, ip: str, *, connected: bool = False) -> Machine | None:
@@ -148,14 +150,15 @@ class Callers:
         machine = self._reserved(ip, neighbour)
         if machine is not None:
             return machine if neighbour != _HIDDEN or not connected else None
-        # With IPv6 a machine has addresses besides: of its link alone, and of a prefix that routers advertise.
+        # With IPv6 a machine has further addresses: a link-local one, and addresses of prefixes that routers advertise.
         return self._inventory.by_mac(neighbour) if neighbour and ":" in ip else None
 
     def _reserved(self, ip: str, neighbour: str | None) -> Machine | None:
-        """The machine that this address is reserved for, as far as `neighbour` at the address is no other one.
+        """Return the machine that reserves this address, unless `neighbour` at the address is another machine.
 
-        Where no MAC is known, an address that was made from the MAC of another Hardware (RFC 4291 appendix A) is not
-        believed: that machine has it as soon as a router advertises the prefix, whoever reserves it.
+        If no MAC is known, an address that is made from the MAC of another Hardware (RFC 4291 appendix A) is not
+        believed. That other machine has the address as soon as a router advertises the prefix, even if another Hardware
+        reserves it.
         """
         machine = self._inventory.by_ip(ip)
         mac = neighbour or mac_in(ip)
@@ -183,7 +186,7 @@ class Callers:
         return self._neighbour(ip) == _HIDDEN
 
     def is_unresolved(self, ip: str) -> bool:
-        """Return whether the kernel has to ask the link for the MAC of this address before it can send an answer.
+        """Return True if the kernel has to resolve the MAC of this address before it can send an answer.
 
         That includes an address of another link of ours: a socket that is bound to this link's interface sends there.
         """
@@ -200,11 +203,11 @@ class Callers:
         return mac or "somebody whose MAC the kernel does not know now"
 
     def learn(self, mac: str, ip: str, interface: str | None = None) -> bool:
-        """Take note that the machine with this MAC has this address, as its DHCP conversation says.
+        """Record the address of a machine from its DHCP conversation.
 
-        A MAC has one address and an address one MAC; what was said last counts. `interface` is the one that the
-        machine was heard on, empty: through a relay. Such a machine can't have an address of another link of ours, and
-        the result is False. Without `interface` that was looked at before.
+        A MAC has one address and an address has one MAC; the latest report wins. `interface` is the one that received
+        the packet; empty: it came through a relay. A machine behind a relay can't have an address of another link of
+        ours, and the result is False then. Without `interface` the caller has checked that before.
         """
         if self.gives_addresses or (interface is not None and self._neighbours.link(ip) not in ("", interface)):
             return False
@@ -250,14 +253,15 @@ class Callers:
         return any(mac == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
 
     def _is_elsewhere(self, ip: str) -> bool:
-        """Return whether the address is on another link of ours than the one that this view is for.
+        """Return True if the address is on another link of ours than the link of this view.
 
-        The answer would leave by this link all the same, to a gateway or to whatever host answers ARP for the address.
+        The answer would leave by this view's link all the same, to a gateway or to any host that answers ARP for the
+        address.
         """
         return bool(self.interface) and self._neighbours.link(ip) not in ("", self.interface)
 
     def _neighbour(self, ip: str) -> str | None:
-        """The MAC at this address on a link of ours, _HIDDEN or _ELSEWHERE; None: it is on none."""
+        """Return the MAC at this address on one of our links, _HIDDEN, _ELSEWHERE, or None if it is on no link."""
         now, interface = self._clock(), self.interface
         known = self._neighbour_of.get(ip)
         found = known.get(interface) if known is not None else None
@@ -270,7 +274,7 @@ class Callers:
         elif mac is None and is_asked and self._neighbours.on_link(ip, interface):
             if known is not None:
                 known.pop(interface, None)
-            return _HIDDEN  # not for a second: the kernel is about to know it
+            return _HIDDEN  # Cached for less than a second: the kernel is about to learn it.
         self._neighbour_of[ip] = {**(known or {}), interface: (mac, now)}
         return mac
 

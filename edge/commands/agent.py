@@ -18,9 +18,10 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 class AgentFormatter(logging.Formatter):
-    """A line on the machine's console: `agent: message`, and below it the lines of an exception, indented.
+    """A formatter for the machine's console: `agent: message`, and below it the indented lines of an exception.
 
-    Servers, registries and actions choose words of it: none of them begins a line, or moves the cursor.
+    Servers, registries and actions choose parts of the text. The formatter keeps them from starting a line of their own
+    and from moving the cursor.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name

@@ -1,4 +1,4 @@
-"""What reviews writes, and what converts Metal3's hosts (`tink.webhooks`).
+"""Sets up the admission reviews and the conversion of Metal3's hosts (`tink.webhooks`).
 
 The embedded API asks a plugin in its own process. A cluster's API asks a webhook, if it can reach this process.
 """
@@ -32,7 +32,7 @@ HOOKS: Final = frozenset({Service.WEBHOOKS, Service.CONVERSION})
 
 
 def are_reached(settings: StackSettings) -> bool:
-    """Whether writes are reviewed here: the embedded API does it in this process, a cluster's must reach a webhook."""
+    """Return True if this process reviews writes, of the embedded API or of a cluster that reaches the webhook."""
     wanted, webhooks = settings.services, settings.webhooks
     return bool(wanted & HOOKS and (Service.APISERVER in wanted or webhooks.url or webhooks.service))
 
@@ -41,7 +41,7 @@ UNREACHED: Final = "writes are not reviewed: the cluster can't reach this; see -
 
 
 class Reviews:
-    """The reviews of this process: a plugin of the embedded API, or webhooks, or neither."""
+    """The reviews of this process: a plugin of the embedded API, webhooks, or nothing."""
 
     def __init__(self, settings: StackSettings, site: Callable[[], Site], exit_stack: AsyncExitStack) -> None:
         self._settings = settings
@@ -51,11 +51,11 @@ class Reviews:
         self._admission: Admission | None = None
         self._webhooks: Webhooks | None = None
         self.plugin: ReviewPlugin | None = None
-        """For the embedded API, if it runs here and writes are to be reviewed."""
+        """The plugin of the embedded API, if the API runs here and reviews are on."""
 
     @property
     def notes(self) -> list[str]:
-        """What operators are told of writes that nobody reviews."""
+        """Return notes for operators about writes that are stored without a review."""
         services = self._settings.services
         if Service.WEBHOOKS in services and not are_reached(self._settings):
             return [UNREACHED]
@@ -64,7 +64,7 @@ class Reviews:
         return list(self._webhooks.notes) if self._webhooks is not None else []
 
     def in_process(self, api: Callable[[], ApiServer | None]) -> ReviewPlugin | None:
-        """Make the plugin of the embedded API; `api()` is asked when the plugin reads its store."""
+        """Make the plugin of the embedded API. The plugin calls `api()` when it reads the API's store."""
         if Service.WEBHOOKS not in self._settings.services:
             return None
 
@@ -79,7 +79,10 @@ class Reviews:
     async def start(
         self, client: KubeClient, informers: Mapping[ResourceType, Informer], metrics: CollectorRegistry
     ) -> Webhooks | None:
-        """Start the webhooks that other processes ask, if any; the caller runs and stops them. Raises StackError."""
+        """Start the webhooks for API servers in other processes, if any.
+
+        The caller runs and stops them. Raises StackError.
+        """
         services = self._settings.services
         if Service.APISERVER in services and (self.plugin is not None or Service.CONTROLLER in services):
             await self._forget_webhooks(client)
@@ -92,7 +95,7 @@ class Reviews:
         return webhooks
 
     async def _forget_webhooks(self, client: KubeClient) -> None:
-        """Delete the registration of an earlier version, which served a webhook to its own API."""
+        """Delete the registration that an earlier version made for its own embedded API."""
         try:
             await unregister(client, self._settings.webhooks.configuration)
         except ApiError as error:

@@ -57,7 +57,7 @@ def say_hello(settings: StackSettings, peers: Peers, client: KubeClient, tasks: 
             identity=peers.own.id,
             own=lambda: list(peers.own.authorities),
             found=peers.found,
-            # With a kubeconfig, the API knows this process by other credentials than the pod's.
+            # With a kubeconfig, this process has other credentials at the API than the pod's.
             pod=own_pod() if settings.kubeconfig is None else None,
         )
         tasks.spawn(leases.run(), "Leases of edges")

@@ -1,4 +1,4 @@
-"""How many processors and how much memory this process has, and what is made of them by default."""
+"""The processors and the memory of this process, and the default settings that follow from them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ def default_workers(services: frozenset[Service], count: int | None = None) -> i
 
 
 def default_server_memory(*, alone: bool, total: int | None = None) -> int:
-    """Bytes that `--grpc-memory` is where it is not given: all there are (`total`) for a process that is `alone`, as a
-    container of its own is; else a quarter, within bounds."""
+    """Return the default of `--grpc-memory` in bytes.
+
+    That is all memory (`total`) for a process that is `alone`, such as the only one of a container; else a quarter,
+    within bounds.
+    """
     total = memory() if total is None else total
     return total if alone else min(max(total // 4, LEAST_SERVER_BYTES), MOST_SERVER_BYTES)
 
@@ -46,17 +49,20 @@ def processors(cgroups: Path = _CGROUPS, own: Path = _OWN) -> int:
 
 
 def memory(cgroups: Path = _CGROUPS, own: Path = _OWN) -> int:
-    """Bytes of memory that this process may use: the host's, or less by the limits of its control groups (memory.max,
-    Kubernetes' `limits.memory`)."""
+    """Return the memory that this process may use, in bytes.
+
+    That is the host's memory or the limit of a control group, if that is lower (memory.max, Kubernetes'
+    `limits.memory`).
+    """
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for group in _groups(cgroups, own):
-        with suppress(OSError, ValueError):  # `max` is no number, and no limit
+        with suppress(OSError, ValueError):  # "max" stands for no limit.
             found = min(found, int((group / "memory.max").read_text()))
     return found
 
 
 def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
-    """The control groups of this process, the innermost first (version 2, cgroups(7))."""
+    """Yield the control groups of this process, the innermost first (version 2, cgroups(7))."""
     with suppress(OSError):
         name = next((line[3:] for line in own.read_text().splitlines() if line.startswith("0::")), "/")
         group = cgroups / name.lstrip("/")

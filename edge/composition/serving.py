@@ -292,7 +292,7 @@ class Serving:
 
     @property
     def unprobed(self) -> str:
-        """The services that can't look who has an address that a machine declined, in a list for people."""
+        """The services that can't probe a declined address, as text for people."""
         return ", ".join(each for services in self._services.values() for each in services.unprobed)
 
     async def network_changed(self, state: NetworkState) -> None:
@@ -350,7 +350,7 @@ class Serving:
             self._pool.tell(Edges(*self.peers.known()))
 
     def _learn(self, interface: str, mac: str, ip: str, *, relayed: bool) -> None:
-        """DHCP on an interface of ours says where a machine is."""
+        """Record the address of a machine that DHCP saw on one of our interfaces."""
         if self._callers.learn(mac, ip, "" if relayed else interface) and self._pool is not None:
             self._pool.learned(mac, ip)
 

@@ -64,7 +64,7 @@ class EdgeSettings:
     netboot_when: NetbootWhen = NetbootWhen.ALLOWED
     decline_quarantine: float = 600.0
     relays: Networks = ()
-    """From where relays send (none: those that bring leases to several machines of their own network are believed)."""
+    """Addresses of relays. If empty, a relay that brings leases to several machines of its own network is trusted."""
     default_osie: tuple[str, str] | None = None
     ipxe_dir: Path = Path("/usr/lib/ipxe")
     shim_dir: Path | None = None
@@ -141,7 +141,7 @@ class StackSettings:
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     server_apart: bool = False
-    """Whether the gRPC server runs in a child process, which `server.memory` limits."""
+    """True if the gRPC server runs in a child process, which `server.memory` limits."""
     leader_elect: bool = False
     """Whether of several replicas of the controller one works, agreed by a Lease."""
     lease_namespace: str = ""

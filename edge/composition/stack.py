@@ -5,8 +5,9 @@
                                                             -> controller, gRPC server
                                                             -> DHCP, TFTP, HTTP, router advertisements, admin HTTP
 
-`tinkedge up` runs all in one process, but for the gRPC server, which is a child (`edge.composition.server_process`);
-`edge`, `controller`, `server` and `apiserver` run a part. Nobody else knows which.
+`tinkedge up` runs all parts in one process, except the gRPC server, which is a child process
+(`edge.composition.server_process`). `edge`, `controller`, `server` and `apiserver` run some of the parts. No other
+module depends on which parts run where.
 """
 
 from __future__ import annotations
@@ -88,8 +89,12 @@ _RESTORE_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class AgentsObserver:
-    """What a process that has nothing but the gRPC server calls: with what agents do, when the server listens, and with
-    the networks (CIDR) that it keeps away, each until then (CLOCK_MONOTONIC). `away` are those from the start on."""
+    """The callbacks of a process that runs only the gRPC server.
+
+    `observe` receives the agents' activity, `listens` is called when the server listens, and `kept_away` receives the
+    blocked networks (CIDR), each with the end of its block (CLOCK_MONOTONIC). `away` are the networks that are blocked
+    from the start on.
+    """
 
     observe: Callable[[AgentActivity], None]
     listens: Callable[[], None]
@@ -101,12 +106,12 @@ class Stack:
     """Started once, stopped once."""
 
     def __init__(self, settings: StackSettings, agents: AgentsObserver | None = None) -> None:
-        """`agents` is told of what agents do; None: the journey is."""
+        """Create a stack. `agents` receives the agents' activity; without it, the journey does."""
         self._settings = settings
         self._agents = agents
         self._server_process: ServerProcess | None = None
         self.agents_metrics: list[Collector] = []
-        """What the gRPC server counts, if it runs in this process."""
+        """The metrics of the gRPC server, if it runs in this process."""
         self._exit = AsyncExitStack()
         self._tasks = Tasks(self._exit)
         self._spawn = self._tasks.spawn
@@ -178,7 +183,7 @@ class Stack:
         return Readiness(self.not_ready, tuple(filter(None, notes)))
 
     def _open_guards(self) -> dict[str, str]:
-        """The guards that let things pass now, by name, each with why; empty: it works."""
+        """Return the guards that fail open now, by name, each with the reason."""
         serves = bool(self._settings.services & (EDGE | {Service.SERVER}))
         blind = serves and self._callers is not None and not self._callers.sees_neighbours
         unprobed = self._serving.unprobed if self._serving is not None else ""
@@ -197,7 +202,7 @@ class Stack:
 
     @property
     def agents_note(self) -> str:
-        """What operators are told of the gRPC server; empty: nothing."""
+        """The note for operators about the gRPC server; empty if there is none."""
         if self._server_process is not None:
             return self._server_process.note
         return self._fixed.note if self._fixed is not None else ""
@@ -280,11 +285,14 @@ class Stack:
         return api.kubeconfig
 
     def _start_server_process(self, kubeconfig: Path | None) -> None:
-        """Begin it early: it takes as long as the other services together. Raises TlsError."""
-        from edge.composition.server_process import ServerProcess  # it imports what runs in the child, which is a Stack
+        """Start the gRPC server's process early: its start takes as long as that of all other services.
+
+        Raises TlsError.
+        """
+        from edge.composition.server_process import ServerProcess  # the child imports Stack
 
         if self._settings.server.tls is not None:
-            Certificates(self._settings.server.tls)  # what can't be used is said before machines are served
+            Certificates(self._settings.server.tls)  # Unusable settings are reported before machines are served.
         observe = AgentJourney(self.journey.record, self.inventory).observe
         process = self._server_process = ServerProcess(self._settings, kubeconfig, observe, self.journey.announce)
         self._exit.push_async_callback(process.stop)

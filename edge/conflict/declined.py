@@ -1,19 +1,18 @@
-"""Judges a DHCPDECLINE or a Decline of DHCPv6: a machine says that another host has its address. Pure; the clock is
-given.
+"""Judges the DHCPDECLINE or DHCPv6 Decline of a machine: the machine reports that another host uses its address.
 
-Any host can send one in a machine's name. So the message alone counts for nothing where ARP (RFC 5227) or neighbour
-discovery (RFC 4861) can tell:
+Pure; the clock is an argument. Any host can send such a message in a machine's name. So the message alone has no effect
+if ARP (RFC 5227) or neighbour discovery (RFC 4861) can find the host:
 
     DHCPDECLINE -> on our link: which host answers a probe for the address?
                      another host             -> quarantine
-                     the machine itself, none -> nothing; the machine is served as before
+                     the machine itself, none -> no effect; the machine is served as before
                 -> through a relay, or on an interface that is no Ethernet, where no probe can be sent:
-                     the relay is believed (`edge.conflict.relays`), this server has given the machine its address a
-                     moment ago, and the machine was not silenced so in the last ten minutes -> a short quarantine
-                     otherwise                                                               -> nothing
+                     the relay is trusted (`edge.conflict.relays`), this server has just assigned the address, and the
+                     machine had no such quarantine in the last ten minutes -> a short quarantine
+                     otherwise                                             -> no effect
 
-`edge.conflict.prober` sends the probes and hands in what is heard; without one nobody can probe. It is asked by `wake`
-to call `step`, and `wait` says when again.
+`edge.conflict.prober` sends the probes and passes on the answers. `wake` requests a call of `step`, and `wait` returns
+the time until the next one.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ MAX_PROBED: Final = 64
 UNSEEN_SECONDS: Final = 60.0
 """The longest quarantine where nobody can probe."""
 UNSEEN_AGAIN_SECONDS: Final = 600.0
-"""How long after such a quarantine began the machine has no other one: at most a tenth of the time is lost."""
+"""Minimum time between the starts of two such quarantines of a machine: at most a tenth of the time is lost."""
 MAX_UNSEEN: Final = 4096
-"""Machines of which it is known when such a quarantine began."""
+"""Maximum number of machines for which the start of such a quarantine is stored."""
 ACKNOWLEDGED_SECONDS: Final = 60.0
 """So long ago, or up to twice as long, an address was given whose DHCPDECLINE counts where nobody can probe."""
 
@@ -93,7 +92,7 @@ class _Probing:
     machine: Machine
     source: str
     doubt: str = ""
-    """The reason why the machine's relay is not believed; empty: it is, or there is none."""
+    """The reason why the machine's relay is not trusted; empty if it is trusted or there is no relay."""
     probes_left: int = PROBES
     due: float = 0.0
     own: bool = False
@@ -118,12 +117,13 @@ class Declined:
         self._probing: dict[bytes, _Probing] = {}  # by address
         self._full = Tally(60.0, 1)
         self._unseen_at: Newest[str, float] = Newest(MAX_UNSEEN)
-        """When the last quarantine of a machine without a probe began, by MAC."""
+        """The start of the last quarantine of a machine without a probe, by MAC."""
 
     def heard(self, machine: Machine, address: bytes, source: str, *, relayed: bool, doubt: str = "") -> None:
-        """Look into the machine's DHCPDECLINE of its address, which came from `source` by a way that it can take.
+        """Check a machine's decline of its address, which came from `source` by a plausible way.
 
-        `doubt` says why the relay that passed it on is not believed (`Relays.doubt`); empty: it is, or there is none.
+        `doubt` is the reason why the relay that passed it on is not trusted (`Relays.doubt`); empty if it is trusted or
+        there is no relay.
         """
         if self.wake is None or (relayed and not self.is_on_link(address)):
             self._unseen(machine, source, doubt)

@@ -1,8 +1,8 @@
-"""Looks who has an address on the link of one interface: the shell of `edge.conflict.declined`, for both families.
+"""Finds the host that uses an address on the link of one interface, for both address families.
 
-A socket is open while there is something to look at and no longer, so that a busy network's ARP, say, costs nothing
-otherwise. Without the privilege for it, or where the interface is no Ethernet, no probe can be sent (`can_probe`):
-`Declined` then believes a machine's word within its bounds, and `/readyz` says so.
+This is the shell of `edge.conflict.declined`. A socket is open only while a probe is under way, so ARP packets of a
+busy network cost nothing otherwise. No probe can be sent (`can_probe`) if the privilege is missing or the interface is
+no Ethernet. `Declined` then believes a machine's message within its bounds, and `/readyz` reports that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Prober(ABC):
         self._listener: Listener[Claim | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.can_probe = False
-        """Whether the host lets this process look; if not, the message of a machine is all that is known."""
+        """False if the host does not let this process probe: then the machine's message is the only information."""
 
     @abstractmethod
     def _open(self) -> socket.socket:
@@ -46,7 +46,7 @@ class Prober(ABC):
         """What was said; None: it claims nothing. Raises OSError, BlockingIOError where nothing was."""
 
     def start(self) -> None:
-        """Look from now on, if this process may open the socket."""
+        """Start to probe on request, if this process may open the socket."""
         try:
             self._open().close()
         except OSError as error:
@@ -64,7 +64,8 @@ class Prober(ABC):
         self._rest()
 
     def _is_on_link(self, address: bytes) -> bool:
-        """Return whether the address is on the link of this interface. Any host here could answer for another one."""
+        """Return True if the address is on the link of this interface. Any host here could answer for another
+        address."""
         try:
             route = route_to(ip_address(address))
             return route.kind is RouteKind.LINK and route.interface == socket.if_nametoindex(self._interface)

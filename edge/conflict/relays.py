@@ -1,17 +1,18 @@
-"""DHCP relays that are believed, where only the relay says that a message is a machine's own. Pure.
+"""Decides which DHCP relays are trusted to confirm that a message comes from a machine. Pure.
 
-A host anywhere can send a message with the address of a relay in it (giaddr; link-address of DHCPv6), and a whole
-exchange proves nothing: no answer of this server holds anything that a client has to send back. So what a relay passes
-on counts in one of two ways:
+A host anywhere can send a message with the address of a relay in it (giaddr; link-address of DHCPv6). A whole exchange
+proves nothing: no answer of this server contains a value that a client has to send back. So a relayed message counts in
+one of two cases:
 
-- the packet comes from an address of `--relays`;
-- without `--relays`, the packet comes from the very address that the relay names as its own, that address is of the
-  machine's network and no Hardware reserves it, and it is the gateway of the machine's Hardware or has brought leases
-  to several registered machines. A host elsewhere can't send from such an address unless routers let it forge one.
+- The packet comes from an address of `--relays`.
+- `--relays` is empty, the packet comes from the very address that the relay names as its own, that address is in the
+  machine's network, and no Hardware reserves it. The address is also the gateway of the machine's Hardware, or it has
+  brought leases to several registered machines. A host elsewhere can't send from such an address unless routers let it
+  forge one.
 
 Relays that send from another address than they name (RFC 3527, and relays that use the address towards this server)
-are to be named in `--relays`. Leases are given through any relay: this is about messages that take something from a
-machine.
+have to be listed in `--relays`. Leases are assigned through any relay: this check is only for messages that take
+something from a machine.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from typing import Final
 from tink.limits.newest import Newest
 
 SEVERAL: Final = 3
-"""Registered machines that a relay has brought leases to before its word counts."""
+"""Number of registered machines that a relay must have brought leases to before it is trusted."""
 MAX_RELAYS: Final = 1024
 
 
 class Relays:
-    """Judges relays of both families. The responders of several networks may share it."""
+    """The trusted relays of both address families. The responders of several networks may share it."""
 
     def __init__(
         self,
         configured: tuple[IPv4Network | IPv6Network, ...] = (),
         is_reserved: Callable[[str], bool] = lambda _address: False,
     ) -> None:
-        """`configured` are those of `--relays`; `is_reserved(address)` says whether a Hardware has an address."""
+        """`configured` are those of `--relays`; `is_reserved(address)` returns True if a Hardware reserves it."""
         self.configured = configured
         self._is_reserved = is_reserved
         self._machines: Newest[bytes, set[bytes]] = Newest(MAX_RELAYS)
-        """MACs of machines that got a lease through a relay, at most `SEVERAL`, by the relay's packed address."""
+        """The MACs of machines that got a lease through a relay, at most `SEVERAL`, by the relay's packed address."""
 
     def carried(self, relay: bytes, mac: bytes) -> None:
-        """Take note that a registered machine was acknowledged a lease through a relay of its own network."""
+        """Record that a registered machine got a lease through a relay of its own network."""
         machines = self._machines.get(relay)
         if machines is None:
             machines = self._machines[relay] = set()
@@ -50,14 +51,14 @@ class Relays:
             machines.add(mac)
 
     def names(self, source: str) -> bool:
-        """Return whether `--relays` names the address."""
+        """Return True if `--relays` contains the address."""
         address = ip_address(source)
         return any(address in network for network in self.configured)
 
     def doubt(self, source: str, relay: bytes, *, is_of_network: bool, gateway: str | None = None) -> str:
-        """Return why a message from `source` does not count as passed on by the relay, or "" if it does.
+        """Return the reason why a relayed message from `source` is not trusted, or "" if it is.
 
-        `relay` is the packed address that the relay names; `is_of_network` says whether that is of the machine's
+        `relay` is the packed address that the relay names. `is_of_network` is True if that address is in the machine's
         network, whose router is `gateway`.
         """
         if self.names(source):

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _INTERVAL_SECONDS: Final = 60.0
 _REPEATED_PER_INTERVAL: Final = 600
 _OF_ONE_MACHINE: Final = 30
-"""Of these: others send in its name, and choose what a line says."""
+"""Maximum number of these lines about one machine: other hosts can send in its name and choose the text of a line."""
 _PACKETS_PER_INTERVAL: Final = 20
 
 
@@ -89,7 +89,7 @@ class Reports:
             )  # fmt: skip
 
     def unread(self) -> None:
-        """Report that packets of machines without a Hardware are dropped unread. Once a minute."""
+        """Log that packets of machines without a Hardware are dropped unread. Once a minute."""
         held_back = self._withheld.due("unread", self._clock())
         if held_back is not None:
             log.warning(

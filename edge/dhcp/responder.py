@@ -43,7 +43,7 @@ _FROM_SERVERS: Final = {
 
 
 def _forget(mac: str, ip: str, *, relayed: bool) -> None:
-    """Learn nothing."""
+    """Ignore the address."""
 
 
 class Responder:
@@ -69,14 +69,14 @@ class Responder:
         fast_path: bool = True,
         boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
-        """`clock` gives seconds, of any epoch; it spaces repeated events and log lines. Raises SettingsError.
+        """`clock` gives seconds of any epoch; it spaces repeated events and log lines. Raises SettingsError.
 
         `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` and `relays` may be
-        shared with the responders of other networks (default: ones of its own). `learn` is called in the proxy modes
-        with the address that a machine says it has. `boot_path(machine)` is the program by which it boots (None: the
-        usual one). `relay_heard(machine, link, relay)` is called once for each link that relays speak for, if it is
-        none of ours, with the machine that the relay spoke for. Without `fast_path` every packet is answered in full,
-        which changes nothing but the time.
+        shared with the responders of other networks (default: ones of its own). The proxy modes call `learn` with the
+        address that a machine reports. `boot_path(machine)` returns the program that the machine boots (None: the usual
+        one). `relay_heard(machine, link, relay)` is called once for each relay subnet that is not one of our
+        interfaces, with the machine that the relay spoke for. Without `fast_path` every packet is answered in full,
+        which changes only the time.
         """
         if policy.mode is DhcpMode.OFF:
             raise SettingsError("DHCP: the mode is off, so there is nothing to answer")

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _INTERVAL_SECONDS: Final = 60.0
 _MACHINES: Final = 600
 _OF_ONE_MACHINE: Final = 30
-"""Of these: others send in its name, and choose what a line says."""
+"""Maximum number of these lines about one machine: other hosts can send in its name and choose the text of a line."""
 _PACKETS: Final = 20
 
 

@@ -94,12 +94,12 @@ class Responder6:
         fast_path: bool = True,
         boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
-        """`clock` gives seconds of any epoch; `neighbour` asks the kernel who has a link-local address.
+        """`clock` gives seconds of any epoch; `neighbour` asks the kernel for the MAC of a link-local address.
 
         `quarantine`, of IPv6, and `relays` may be shared with the responders of other networks (default: ones of its
-        own). `take` is the cheap way to record a prepared step (default: by `record`). `boot_path` says by which
-        program a machine boots (None: by the usual one). Without `fast_path` every message is answered in full, which
-        changes nothing but the time.
+        own). `take` is the cheap way to record a prepared step (default: by `record`). `boot_path` returns the program
+        that a machine boots (None: the usual one). Without `fast_path` every message is answered in full, which changes
+        only the time.
         """
         self.settings = settings
         self._inventory = inventory
@@ -323,7 +323,7 @@ class Responder6:
                 self.declined.disbelieved(machine, str(received.source), why)
             else:
                 source, doubt = str(received.source), ""
-                if relays:  # it sends from its own address, to which the answer goes
+                if relays:  # The machine sends from its own address, and the answer goes to that address.
                     is_of_network = received.source in reservation.network.subnet
                     doubt = self._relays.doubt(source, received.source.packed, is_of_network=is_of_network)
                 self.declined.heard(machine, ip.packed, source, relayed=bool(relays), doubt=doubt)

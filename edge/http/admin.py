@@ -209,7 +209,7 @@ class AdminApp:
         return response
 
     def _all_machines(self) -> Iterator[dict[str, object]]:
-        # Several Hardware may claim a MAC: the one that is served with it is shown.
+        # Several Hardware may claim a MAC. Show the one that is served with it.
         silent = {each.mac: self._inventory.by_mac(each.mac) or each for each in self._inventory.machines()}
         for mac in self._journey.macs():
             summary = self._journey.summary(mac)

@@ -54,7 +54,7 @@ SAY_AGAIN_SECONDS = 60.0
 MAX_SAID, MAX_REFUSALS = 16384, 1024
 """Lines about machines, and about strangers, in that time."""
 MAX_SAID_OF_ONE = 256
-"""Lines about one machine: what it asks for can't silence what happens to the others."""
+"""Maximum number of lines about one machine: its requests can't suppress the lines about other machines."""
 
 Handler = Callable[[web.Request, Route, Caller], Awaitable[web.StreamResponse]]
 
@@ -162,7 +162,7 @@ class MachineApp:
         }
 
     def close(self) -> None:
-        """Break off the bodies that are being sent, and the checks of user-data."""
+        """Abort the bodies that are being sent, and cancel the checks of user-data."""
         self._sender.close()
         self._metadata.close()
 

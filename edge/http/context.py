@@ -43,7 +43,7 @@ class Context:
     """What was said of strangers: apart, so that no number of them can silence what happens to machines."""
 
     def first(self, what: str, mac: str, *more: Hashable) -> bool:
-        """Return whether this of a registered machine is worth a line now."""
+        """Return True if this event of a registered machine is due for a log line now."""
         return self.said.due((what, mac, *more), self.clock(), owner=mac)
 
     def first_refusal(self, *key: Hashable) -> bool:

@@ -77,7 +77,7 @@ class AgentJourney:
     def _machine(self, activity: AgentActivity) -> Machine | None:
         machine = self._inventory.by_mac(activity.agent_id.lower())
         if machine is not None and activity.hardware not in ("", f"{machine.namespace}/{machine.name}"):
-            machine = None  # the agent of another Hardware calls itself so
+            machine = None  # The agent of another Hardware uses this id.
         at_peer = self._inventory.by_ip(activity.peer)
         if machine is None and "/" in activity.hardware:
             # Who is refused has named a machine, and calls from the address of another.

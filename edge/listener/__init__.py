@@ -1,11 +1,11 @@
-"""UDP as the datagram servers share it: DHCP, DHCPv6, TFTP, syslog, and what answers router solicitations.
+"""The UDP sockets of the datagram servers: DHCP, DHCPv6, TFTP, syslog and the answers to router solicitations.
 
-turns        a socket on the event loop, a turn's worth at a time; the budget of a turn, which all of them
-             share; opening a socket, and what to do where that fails
-moderation   packets that come fast gather for a moment before they are read (interval_timer: the kernel's)
-recvmmsg     many datagrams with one system call
-segments     many replies with one system call
-metrics      how many datagrams found no room
+turns        a socket on the event loop that reads a limited number of datagrams a turn; the time budget of a
+             turn, which all sockets share; opening a socket, and the error if that fails
+moderation   gathers fast packets for a moment before they are read (interval_timer: the kernel's timer)
+recvmmsg     receives many datagrams with one system call
+segments     sends many replies with one system call
+metrics      counts datagrams that were dropped because a socket buffer was full
 """
 
 from edge.listener.metrics import listener_metrics

@@ -1,4 +1,4 @@
-"""How many datagrams found no room, for Prometheus."""
+"""Prometheus counter of datagrams that the kernel dropped because a socket buffer was full."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tink.metrics.families import counter
 
 
 def listener_metrics(budget: TurnBudget) -> Iterator[Metric]:
-    """A counter by service."""
+    """Yield the counter, by service."""
     text = "Datagrams that the kernel dropped because a service's socket was full."
     yield counter("tinkedge_datagrams_lost", text, ["service"], {(what,): lost for what, lost in budget.lost().items()})

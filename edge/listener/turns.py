@@ -1,11 +1,11 @@
-"""The receiving side of a datagram server: what DHCP, TFTP, syslog and the answer to router solicitations share.
+"""The receiving side of a datagram server, shared by DHCP, TFTP, syslog and the answers to router solicitations.
 
-The socket belongs to the event loop. When datagrams have arrived, the listener takes a limited number of them, so that
-a storm on one port does not starve the others. A network error is reported and the service goes on; a fault of ours on
-one packet never ends the service of all others.
+The socket belongs to the event loop. When datagrams have arrived, the listener reads a limited number of them, so a
+storm on one port does not starve the other ports. A network error is reported and the service continues. A fault of
+this program on one packet never ends the service for other packets.
 
-A datagram is answered in the turn of the event loop that receives it; a request over HTTP takes several turns: to
-accept the connection, to read the request, to send the answer. Several full sockets would make each turn long and leave
+A datagram is answered in the turn of the event loop that receives it. An HTTP request takes several turns: to accept
+the connection, to read the request, and to send the answer. Several full sockets would make each turn long and leave
 HTTP a small share of the processor. So all listeners of a loop share one `TurnBudget`.
 """
 
@@ -30,26 +30,26 @@ _PAUSE_SECONDS = 1.0
 _SAY_AGAIN_SECONDS = 10.0
 
 TURN_SECONDS: Final = 0.00025
-"""Processor time that all listeners of an event loop may take of one of its turns, on average."""
+"""Processor time that all listeners of an event loop may use in one of its turns, on average."""
 _MOST_SECONDS: Final = 0.005
-"""The same in a turn in which everything else took as long or longer: TCP is not to starve DHCP either."""
+"""Maximum budget of a turn in which everything else took as long or longer: TCP must not starve DHCP either."""
 _DEBT_SECONDS: Final = 0.02
-"""The longest overrun that later turns make up for. A clock that jumps must not silence the listeners."""
+"""The longest overrun that later turns make up for. A clock that jumps must not stop the listeners."""
 
 _SO_MEMINFO: Final = 55
-"""Linux 4.12, asm-generic/socket.h; SK_MEMINFO_DROPS of linux/sock_diag.h is the last of its values."""
+"""Linux 4.12, asm-generic/socket.h. SK_MEMINFO_DROPS of linux/sock_diag.h is the last of its values."""
 _MEMINFO: Final = struct.Struct("=9I")
 
 D = TypeVar("D")
 
 
 class TurnBudget:
-    """Shares the turns of one event loop between its listeners and everything else, TCP above all.
+    """Divides the turns of one event loop between its listeners and everything else, mostly TCP.
 
     A listener runs at once while the budget lasts. Afterwards it waits in line for a later turn, so the loop serves all
-    other sockets first. A turn brings TURN_SECONDS, or as much as everything else took since the listeners ran: half
-    of the processor is theirs. A listener that takes more at a time leaves a debt; the loop makes as many turns
-    without listeners as that takes.
+    other sockets first. A turn adds TURN_SECONDS to the budget, or the time that everything else took since the
+    listeners ran, so half of the processor remains for the listeners. A listener that takes longer leaves a debt: the
+    loop makes as many turns without listeners as the debt requires.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float]) -> None:
@@ -60,25 +60,26 @@ class TurnBudget:
         self._ran = clock()
         self._waiting: dict[Callable[[], None], None] = {}
         self.sockets: dict[socket.socket, str] = {}
-        """The open sockets of the listeners, and what each serves."""
+        """The open sockets of the listeners, each with its service."""
         self._lost_before: Counter[str] = Counter()
 
     def lost(self) -> dict[str, int]:
-        """Return how many datagrams the kernel dropped for want of room in a socket, by service."""
+        """Return the number of datagrams that the kernel dropped because a socket buffer was full, by service."""
         counts = Counter(self._lost_before)
         for sock, what in list(self.sockets.items()):
             counts[what] += _dropped(sock)
         return dict(counts)
 
     def close(self, sock: socket.socket) -> None:
-        """Close a listener's socket and keep what it has lost."""
+        """Close a listener's socket and keep its number of dropped datagrams."""
         what = self.sockets.pop(sock, None)
         if what is not None:
             self._lost_before[what] += _dropped(sock)
         sock.close()
 
     def run(self, drain: Callable[[], None]) -> None:
-        """Call `drain` now, or in a later turn if the budget is used up or others wait. It waits at most once."""
+        """Call `drain` now, or in a later turn if the budget is used up or other listeners wait. It waits at most
+        once."""
         if self._left > 0 and not self._waiting:
             self._measure(drain)
             return
@@ -87,7 +88,7 @@ class TurnBudget:
         self._waiting[drain] = None
 
     def forget(self, drain: Callable[[], None]) -> None:
-        """Do not call `drain` if it waits."""
+        """Remove `drain` from the line."""
         self._waiting.pop(drain, None)
 
     def _next_turn(self) -> None:
@@ -115,7 +116,7 @@ class TurnBudget:
 
 
 def _dropped(sock: socket.socket) -> int:
-    """Return the kernel's count of datagrams that found no room in the socket; 0 if the socket is closed."""
+    """Return the kernel's count of datagrams that the full socket dropped; 0 if the socket is closed."""
     try:
         values = sock.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
     except OSError:
@@ -131,7 +132,7 @@ def turn_budget() -> TurnBudget:
     loop = asyncio.get_running_loop()
     budget = _budgets.get(loop)
     if budget is None:
-        # The thread's processor time: on a busy machine, waiting for a processor is nothing that a listener has taken.
+        # The thread's processor time: on a busy machine, a listener does not pay for the time it waits for a processor.
         budget = _budgets[loop] = TurnBudget(loop.call_soon, time.thread_time)
     return budget
 
@@ -162,7 +163,7 @@ class Listener(Generic[D]):
         after_turn: Callable[[], None] = _nothing,
         budget: TurnBudget | None = None,
     ) -> None:
-        """`budget` None: that of the running loop."""
+        """Use `budget`; None stands for the budget of the running loop."""
         self.socket = sock
         self._what = what
         self._receive = receive

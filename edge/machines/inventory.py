@@ -1,12 +1,12 @@
-"""Hardware indexed by MAC and by IP address: how every server at the edge recognises a machine.
+"""The index of Hardware by MAC and by IP address, with which every server at the edge identifies a machine.
 
-Fed by an informer of Hardware objects (`tink.kube`), one event at a time; read synchronously by DHCP, TFTP, HTTP and
-the metadata service. A look-up is a dictionary access, whatever the number of machines.
+An informer of Hardware objects (`tink.kube`) feeds it, one event at a time. DHCP, TFTP, HTTP and the metadata service
+read it synchronously. A look-up is a dictionary access, whatever the number of machines.
 
-Of two Hardware that claim one address neither is served, unless one of them is being deleted: then the other one is.
+If two Hardware claim one address, neither is served. Exception: if one of them is being deleted, the other is served.
 
-A site may have 100,000 of them. What every packet needs of a machine is at hand; its Hardware is kept packed, and read
-when somebody compiles an answer from it. At a start a machine that asks is read before those that have not asked yet
+A site may have 100,000 of them. The values that every packet needs are kept ready. The rest of a Hardware is kept
+packed, and read only to compile an answer. At a start, machines that send requests are read before the others
 (`follow`).
 """
 
@@ -42,8 +42,8 @@ class Machine:
     """One network interface of one Hardware, as it was when the machine was looked up.
 
     `mac` is lower case with colons; `ip` is the reserved IPv4 address in dotted form and `ipv6` the IPv6 address in its
-    one spelling (RFC 5952), or None where none is given; `boot_path` what its Hardware says of it, None: nothing.
-    `terminating`: its Hardware is being deleted, and yields to any other one with the same address.
+    canonical form (RFC 5952), each None if there is none; `boot_path` is the value of the Hardware or None.
+    `terminating`: the Hardware is being deleted, and yields to any other one with the same address.
     """
 
     mac: str
@@ -122,9 +122,9 @@ class Inventory:
         return found if isinstance(found, Machine) else _sole(found)
 
     def claimants(self, mac: str) -> tuple[Machine, ...]:
-        """All machines whose Hardware claims this MAC: more than one is an operator's mistake.
+        """Return all machines whose Hardware claims this MAC. More than one is an operator's mistake.
 
-        Those of Hardware that are being deleted are left out if there is another one.
+        Hardware that are being deleted are left out if another one claims the MAC.
         """
         if self._informer is not None and self._informer.untold:
             self._informer.tell(mac)
@@ -140,15 +140,16 @@ class Inventory:
         return found if isinstance(found, Machine) else _sole(found)
 
     def claimants_of_ip(self, ip: str) -> tuple[Machine, ...]:
-        """All machines whose Hardware reserves this address, as with `claimants`."""
+        """Return all machines whose Hardware reserves this address, with the rules of `claimants`."""
         if self._informer is not None and self._informer.untold:
             self._informer.tell(ip)
         return _rivals(_all(self._by_ip, ip))
 
     def by_name(self, name: str, namespace: str = "default") -> tuple[Machine, ...]:
-        """All network interfaces of a Hardware, in the order of the object; empty if there is none of that name.
+        """Return all network interfaces of a Hardware, in the order of the object; empty if the Hardware does not
+        exist.
 
-        Those of a Hardware that is being deleted are left out where another one has the MAC.
+        Interfaces of a Hardware that is being deleted are left out if another Hardware has the MAC.
         """
         key = NamespacedName(namespace, name)
         if self._informer is not None and self._informer.untold:
@@ -296,14 +297,14 @@ def _all(index: _Index, value: str) -> tuple[Machine, ...]:
 
 
 def _rivals(machines: tuple[Machine, ...]) -> tuple[Machine, ...]:
-    """Return those whose Hardware is not being deleted; if there are none, all."""
+    """Return the machines whose Hardware is not being deleted, or all of them if there are none."""
     if len(machines) < 2:
         return machines
     return tuple(machine for machine in machines if not machine.terminating) or machines
 
 
 def _sole(machines: tuple[Machine, ...] | None) -> Machine | None:
-    """Return the one machine that may be served of all that claim an address."""
+    """Return the one machine to serve of all that claim an address, or None if there is no single one."""
     rivals = _rivals(machines) if machines is not None else ()
     return rivals[0] if len(rivals) == 1 else None
 

@@ -132,7 +132,7 @@ class MistakeWriter(StatusWriter):
     def _look_at(self, obj: Raw) -> None:
         current = condition_of(obj, MISCONFIGURED)
         if current.get("reason") == NETWORK_KNOWN and (said := _KNOWN.match(str(current.get("message", "")))):
-            with suppress(ValueError):  # others than edges may write a status
+            with suppress(ValueError):  # Not only edges may write a status.
                 self._relayed[IPv4Network(said[1])] = None
         if current or self._mistakes(obj):
             self._queue.add_after(NamespacedName.of(obj), self._settle_seconds)

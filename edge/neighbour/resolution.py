@@ -31,9 +31,9 @@ class AddressResolution:
     """Asks hosts of our links who they are."""
 
     def __init__(self, is_hidden: Callable[[str], bool], interface: str = "") -> None:
-        """`is_hidden(ip)`: whether the host at `ip` (dotted) is on a link of ours and not known yet.
+        """`is_hidden(ip)` returns True if the host at `ip` (dotted) is on a link of ours and its MAC is not known yet.
 
-        The link is that of `interface`; empty: the one that the route to the address leads to.
+        The link is that of `interface`; if it is empty, the link that the route to the address uses.
         """
         self.is_due = is_hidden
         self._interface = interface
@@ -58,7 +58,7 @@ class AddressResolution:
 
 
 def _packet_info(sock: socket.socket, interface: str) -> tuple[int, int, bytes]:
-    """Return the control message that has a datagram leave by this interface (ip(7), RFC 3542). Raises OSError."""
+    """Return the control message that makes a datagram leave by this interface (ip(7), RFC 3542). Raises OSError."""
     index = socket.if_nametoindex(interface)
     if sock.family == socket.AF_INET6:
         return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16xI", index)

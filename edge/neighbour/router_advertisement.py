@@ -1,21 +1,22 @@
-"""Answers router solicitations with "I am no router", so that iPXE does not wait for one, or as the router's stand-in.
+"""Answers router solicitations, so that iPXE does not wait for a router, or on behalf of the router.
 
-iPXE configures IPv4 and IPv6 together and is done when both are: on a network without an IPv6 router it goes on
-soliciting for 13 s after it has its DHCP lease, at each of its stages. Any router advertisement ends that. The one sent
-here has a router lifetime of 0: to every host on the network it says that the sender is not a default router (RFC 4861
-section 4.2). Without DHCPv6 it has no prefix and neither of the DHCPv6 flags either, so that it changes nothing for
-those that listen. With DHCPv6 it says that addresses and all else are to be had there (M and O), and which prefixes are
-on the link, for DHCPv6 tells no prefix length: without that, machines would send what is for their neighbours to a
-router. No host makes itself an address of such a prefix (A is not set).
+iPXE configures IPv4 and IPv6 together and is done when both are. On a network without an IPv6 router it goes on
+soliciting for 13 s after it has its DHCP lease, at each of its stages. Any router advertisement ends that. This one has
+a router lifetime of 0: it tells every host that the sender is not a default router (RFC 4861 section 4.2).
 
-Where this host is the router (`--ipv6-router`), the same says so for half an hour, now and then without being asked
-(section 6.2.4), and takes it back at the end (section 6.2.5).
+- Without DHCPv6 it has no prefix and neither of the DHCPv6 flags, so it changes nothing for other hosts.
+- With DHCPv6 it has the flags M and O, and the prefixes that are on the link. DHCPv6 sends no prefix length, so without
+  them machines would send packets for their neighbours to a router. The flag A is not set, so no host makes itself an
+  address of such a prefix.
 
-A host is answered at its own address, so that it need not wait. Solicitations beyond a bound are answered together, by
-one advertisement to all nodes within three seconds, as section 6.2.6 has it: a flood of them costs no more than that,
-and the host that the flood hides is answered all the same.
+If this host is the router (`--ipv6-router`), the lifetime is half an hour. The advertisement is then also sent
+unsolicited (section 6.2.4), and withdrawn at the end (section 6.2.5).
 
-Off unless asked for: a network with an IPv6 router of its own, that says M, has no need of it.
+An answer goes to the soliciting host alone, so that it need not wait. Solicitations beyond a limit are answered
+together, by one advertisement to all nodes within three seconds (section 6.2.6). So a flood costs no more than that,
+and a host behind the flood is answered, too.
+
+Off by default: a network with an IPv6 router that sets M does not need it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ ALL_NODES: Final = "ff02::1"
 _ICMP6_FILTER = 1  # linux/icmpv6.h; a bitmap of 256 types, a set bit blocks
 MULTICAST_INTERVAL_SECONDS: Final = 3.0  # RFC 4861 section 10, MIN_DELAY_BETWEEN_RAS
 UNICAST_ANSWERS, UNICAST_ANSWERS_IN_ALL = 2, 100
-"""A second, to one host and to all; a client solicits every few seconds."""
+"""Maximum number of answers a second, to one host and to all; a client solicits every few seconds."""
 _UNASKED_SECONDS: Final = (200.0, 600.0)  # section 6.2.1: MinRtrAdvInterval and MaxRtrAdvInterval
 ROUTER_LIFETIME_SECONDS: Final = 1800  # section 6.2.1: three times the latter
 _PREFIX_SECONDS: Final = 86400
@@ -101,14 +102,14 @@ def router_advertisement(says: Advertised = Advertised()) -> bytes:
 
 
 class Solicited:
-    """Decides where a solicitation is answered, and when. Pure."""
+    """Decides the destination and the time of the answer to a solicitation. Pure."""
 
     def __init__(self) -> None:
         self._unicast = Allowance(UNICAST_ANSWERS, UNICAST_ANSWERS_IN_ALL)
         self._to_all_at = float("-inf")
 
     def answer(self, source: str, now: float) -> tuple[str, float] | None:
-        """Return the address that the answer goes to and the seconds until then; None: one to all nodes is due already.
+        """Return the destination of the answer and its delay in seconds, or None if an answer to all nodes is due.
 
         A host without a link-local address is answered by one to all nodes: the kernel would answer it from an address
         that is not link-local, which RFC 4861 section 6.1.2 forbids.
@@ -121,8 +122,8 @@ class Solicited:
         self._to_all_at = now + wait
         return ALL_NODES, wait
 
-    def told_all(self, now: float) -> None:
-        """Take note that an advertisement went to all nodes without being asked for."""
+    def sent_to_all(self, now: float) -> None:
+        """Record that an unsolicited advertisement went to all nodes."""
         self._to_all_at = now
 
 
@@ -221,7 +222,7 @@ class RouterAdvertiser:
         """What hosts have learnt ends some time: say it again before."""
         if self._listener is not None:
             self._send(self._listener.socket, ALL_NODES, self._says)
-            self._solicited.told_all(asyncio.get_running_loop().time())
+            self._solicited.sent_to_all(asyncio.get_running_loop().time())
             later = random.uniform(*_UNASKED_SECONDS)  # noqa: S311 - so that routers do not speak all at once
             self._timer = asyncio.get_running_loop().call_later(later, self._tell_all)
 

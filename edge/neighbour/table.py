@@ -1,18 +1,17 @@
-"""The kernel's neighbour table: which hardware address answers for an IP address on one of our links.
+"""Reads the kernel's neighbour table: the hardware address behind an IP address on one of our links.
 
-A host that talks to this host on a link has an entry there, made of its ARP packets or, with IPv6, of neighbour
-discovery (RFC 4861). The kernel makes such an entry on whatever link the packet came from, and does not ask whether the
-address belongs there: a host on one link can have entries for the addresses of all others. So an entry counts only on
-the link by which our answer to the address leaves, which the route tells (RTM_GETROUTE): the host that the entry names
-gets that answer, and no other host does.
+A host that sends packets to this host on a link has an entry, made from its ARP packets or, with IPv6, from neighbour
+discovery (RFC 4861). The kernel makes such an entry on any link the packet came from, and does not check whether the
+address belongs there: a host on one link can make entries for the addresses of all other links. So an entry counts only
+on the link by which our answer to the address leaves. The route tells that link (RTM_GETROUTE). The host of that entry
+receives the answer, and no other host does.
 
     an unbound socket (TCP)                 the route to the address
     a socket bound to an interface (TFTP)   the route by that interface, as the kernel looks it up for that socket
 
-Both questions are asked over rtnetlink (RTM_GETNEIGH with a destination needs Linux 5.0), which takes some
-microseconds however large the tables are. Of several routes it is the one that the kernel prefers; of a multipath route
-the one next hop that it picks for that address. Rules that look at the source address, a mark or the kind of packet are
-not followed.
+Both queries use rtnetlink (RTM_GETNEIGH with a destination needs Linux 5.0) and take some microseconds however large
+the tables are. Of several routes the kernel's preferred one counts; of a multipath route, the next hop that the kernel
+picks for the address. Routing rules for source addresses, marks or kinds of packets are not followed.
 """
 
 from __future__ import annotations
@@ -94,13 +93,13 @@ class NeighbourTable:
         self._socket.close()
 
     def mac(self, ip: str, interface: str = "") -> str | None:
-        """Return the hardware address (lower case, colons) of the host that gets what is sent to `ip`.
+        """Return the hardware address (lower case, colons) of the host that receives packets to `ip`.
 
-        `interface` is the one that the sending socket is bound to; empty: the socket is not bound. Return None if the
+        `interface` is the interface that the sending socket is bound to; empty if it is not bound. Return None if the
         host is not on a link of ours, or the kernel does not know its hardware address.
 
-        A link-local address is looked up on the interface of its zone, `fe80::1%eth1`, and without one only where there
-        is no choice: on another link it is another host's.
+        A link-local address is looked up on the interface of its zone, `fe80::1%eth1`. Without a zone it is looked up
+        only if there is one interface: on another link the address is another host's.
         """
         bare, _, zone = ip.partition("%")
         address = _packed(bare)
@@ -113,11 +112,11 @@ class NeighbourTable:
             if route.kind is RouteKind.LINK and socket.if_indextoname(route.interface) in self._interfaces:
                 return self._ask(route.interface, address)
         except OSError:
-            pass  # the interface has gone at this moment, or the answer was lost
+            pass  # The interface has just gone, or the kernel's answer was lost.
         return None
 
     def _link_of_zone(self, zone: str) -> str:
-        """The interface that a link-local address is on; empty: unknown, or none of ours."""
+        """Return the interface of a link-local address; empty if it is unknown or not one of ours."""
         if not zone and len(self._interfaces) == 1:
             return self._interfaces[0]
         return zone if zone in self._interfaces else ""
@@ -139,16 +138,16 @@ class NeighbourTable:
         return index
 
     def on_link(self, ip: str, interface: str = "") -> bool:
-        """Whether what is sent to `ip` goes, by no router, to one of the interfaces, where ARP or neighbour discovery
-        finds its owner. True where the kernel does not say at this moment, so that no address is believed meanwhile.
+        """Return True if `ip` is on a link of ours, so that ARP or neighbour discovery finds the host.
 
-        `interface` is as for `mac`.
+        Return True as well while the kernel can't answer, so that no address is believed meanwhile. `interface` is as
+        for `mac`.
         """
         address = _packed(ip.partition("%")[0])
         if address is None:
             return False
         if is_link_local_packed(address):
-            return True  # of which link, no route tells
+            return True  # No route tells the link.
         try:
             route = self._route(address, interface)
             if route.kind is not RouteKind.LINK:
@@ -159,7 +158,7 @@ class NeighbourTable:
             return True
 
     def link(self, ip: str) -> str:
-        """The interface of ours on whose link the address is (not a link-local one); empty: it is on none."""
+        """Return our interface on whose link the address is (not a link-local one), or ""."""
         address = _packed(ip)
         try:
             route = self._route(address) if address is not None else Route(RouteKind.NONE)
@@ -169,7 +168,7 @@ class NeighbourTable:
         return name if name in self._interfaces else ""
 
     def _route(self, address: bytes, interface: str = "") -> Route:
-        """Ask the kernel. Raises OSError if the interface has gone or the kernel's answer was lost."""
+        """Query the kernel. Raises OSError if the interface has gone or the kernel's answer was lost."""
         index = socket.if_nametoindex(interface) if interface else 0
         answer = self._answer_to(route_request(ip_address(address), self._next(), index))
         if answer is None:

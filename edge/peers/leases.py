@@ -1,18 +1,19 @@
-"""How the edges of a cluster find each other: each keeps a Lease (coordination.k8s.io/v1) with its addresses.
+"""Finds the edges of a cluster: each edge keeps a Lease (coordination.k8s.io/v1) with its addresses.
 
-    metadata.name          that of the edge's pod; outside of pods tinkedge-edge-10-1-0-2, by the edge's first address
+    metadata.name               the pod's name; outside of pods tinkedge-edge-10-1-0-2, by the edge's first address
     metadata.ownerReferences    the pod: Kubernetes deletes the Lease with it
-    metadata.labels        tinkerbell.org/edge-group: the edges that are to know each other
-    metadata.annotations   tinkerbell.org/edge-addresses: 10.1.0.2:7080,10.2.0.2:7080
-    spec.holderIdentity    the edge's name, another one after each start
-    spec.renewTime         to the second; who does not renew is out of date, whatever its clock says, when his Lease has
-                           not changed for its duration
+    metadata.labels             tinkerbell.org/edge-group: the edges that find each other
+    metadata.annotations        tinkerbell.org/edge-addresses: 10.1.0.2:7080,10.2.0.2:7080
+    spec.holderIdentity         the edge's name, another one after each start
+    spec.renewTime              to the second. A Lease is out of date when it has not changed for its duration,
+                                whatever the other edge's clock says
 
-A Lease says only where to ask: whoever answers there has to have the key. A Lease that has not been renewed for a day
-is ignored. While the API is away, what was found last counts.
+A Lease only announces addresses: an edge must also have the key. A Lease that has not been renewed for a day is
+ignored. While the API is unreachable, the last result counts.
 
-A pod needs no right to delete Leases: it empties its own at a clean end, and the chart's admission policy lets it write
-no other. Outside of pods an edge deletes its Lease at a clean end, and Leases of others that are a day old.
+A pod does not need the right to delete Leases: it empties its own Lease at a clean stop, and the chart's admission
+policy lets it write no other. Outside of pods an edge deletes its Lease at a clean stop, and deletes other edges'
+Leases that are a day old.
 """
 
 from __future__ import annotations
@@ -62,9 +63,12 @@ class EdgeLeases:
         reads_only: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`own()` gives the `address:port` where this edge is, at this moment; `found` is called with the addresses of
-        the others. `pod` is the pod of this edge, if it runs in one. `reads_only`: this is no edge, and has nothing of
-        its own to keep. `now` gives Unix seconds."""
+        """`own()` returns the current `address:port` values of this edge; `found` is called with the addresses of the
+        others.
+
+        `pod` is the pod of this edge, if it runs in one. `reads_only`: this process is no edge and keeps no Lease.
+        `now` gives Unix seconds.
+        """
         self._pod = pod
         self._reads_only = reads_only
         self._client = client
@@ -78,7 +82,7 @@ class EdgeLeases:
         self._failing = False
 
     async def run(self) -> None:
-        """Keep and read Leases until cancelled; then give up this edge's own."""
+        """Renew and read Leases until cancelled; then release this edge's own."""
         try:
             while True:
                 await self._turn()

@@ -61,8 +61,11 @@ class MachineLogs:
         clock: Callable[[], float],
         now: Callable[[], float],
     ) -> None:
-        """`mac_at(ip, interface)` is the MAC of the registered machine at an address that sends by this interface of
-        ours (empty: any); `clock` gives monotonic seconds, `now` those since the epoch."""
+        """`mac_at(ip, interface)` returns the MAC of the registered machine at an address.
+
+        `interface` is the one that received the packet (empty: any). `clock` gives monotonic seconds, `now` Unix
+        seconds.
+        """
         self._mac_at = mac_at
         self._record = record
         self._files = files
@@ -78,7 +81,7 @@ class MachineLogs:
         self.of_strangers = 0
 
     def take(self, datagram: bytes, ip: str, interface: str = "") -> None:
-        """Keep the lines of a datagram that came from this address on this interface."""
+        """Store the lines of a datagram from this address on this interface."""
         mac, now = self._mac_at(ip, interface), self._clock()
         if mac is None:
             self.of_strangers += 1

@@ -11,14 +11,15 @@
     [<mac or serial>/]config.txt        what the firmware of a Raspberry Pi boots, and beside it `cmdline.txt`
     [<mac or serial>/]...               that firmware, and the operator's own files
 
-The name comes from a network that anybody may be on, in the spelling of firmware of thirty years. It is taken apart
-here. All but the operator's files are looked up in tables; those are looked up below one directory, and nothing leads
-out of it. A file in a directory that is named like a machine's MAC is that machine's, by whatever link or name it is
-asked for. Whether the machine may netboot is asked of the one policy first, for a machine that is not to boot from the
-network must not get there by TFTP either. What is made for one machine is served to that machine only.
+The name comes from an untrusted network, in the spellings of thirty years of firmware. This module parses it. The
+operator's files are looked up below one directory, and no path leads out of it. All other files are looked up in
+tables. A file in a directory that is named by a machine's MAC belongs to that machine, whatever link or name a client
+requests. The netboot policy is checked first: a machine that must not boot from the network must not boot by TFTP
+either. A file that is made for one machine is served to that machine only.
 
-Who asks is known by its address. A MAC in the name says nothing of that: anybody can write another machine's. So it is
-the asker that is judged, that reads what is wrong with it, and on whose journey it stands.
+The client's address identifies the client. A MAC in the name proves nothing: any client can write another machine's
+MAC. So the policy is applied to the machine at the client's address, the client receives the error, and the request is
+recorded on that machine's journey.
 """
 
 from __future__ import annotations
@@ -409,7 +410,7 @@ class BootFiles:
         return TftpFile(snapshot.content, label=shown_name("/".join(segments)), mac=asked.mac, close=snapshot.release)
 
     def _is_at(self, owner: str, asked: _Asked) -> bool:
-        """Return whether the client is the machine with the MAC `owner`, or has another MAC of the same Hardware."""
+        """Return True if the client is the machine with the MAC `owner`, or another interface of the same Hardware."""
         if owner == self._callers.mac(asked.client_ip):
             return True
         machine, owning = asked.at_address, self._inventory.by_mac(owner)
@@ -427,9 +428,9 @@ class _ForeignFileError(Exception):
 
 
 def _owner(path: Path, roots: Iterable[Path | None]) -> str | None:
-    """Return the MAC that the directory below one of `roots` which holds the file `path` is named by, if it is one.
+    """Return the MAC that names the directory below one of `roots` which contains `path`, or None.
 
-    `path` has no links in it, so it says where the file is. One root may be in the other.
+    `path` has no links in it, so it is the real place of the file. One root may be in the other.
     """
     for root in roots:
         inside = os.path.realpath(root) if root is not None else None
@@ -450,7 +451,7 @@ def _is_of_pi(asked: _Asked) -> bool:
 
 
 def _text_below(root: Path, name: str, roots: Iterable[Path | None]) -> str:
-    """Read a short text of the operator's, for all machines. Blocks. Raises OSError, ValueError."""
+    """Read a short text of the operator's that is for all machines. Blocks. Raises OSError, ValueError."""
     fd, path = open_below(root, [name])
     with os.fdopen(fd, "rb") as file:
         if _owner(path, roots) is not None:

@@ -82,8 +82,8 @@ class Snapshots:
 def open_below(root: Path, segments: list[str]) -> tuple[int, Path]:
     """Open the regular file `segments` below `root`. Symbolic links may lead anywhere inside, never outside.
 
-    Return its descriptor and its path without links: where the file really is, whatever name it was asked for by.
-    Blocks. Raises OSError: FileNotFoundError where there is no such regular file.
+    Return its descriptor and its real path without links, whatever name the client requested. Blocks. Raises OSError:
+    FileNotFoundError if there is no such regular file.
     """
     inside = os.path.realpath(root)
     wanted = os.path.realpath(Path(inside, *segments))

@@ -65,15 +65,16 @@ transfers was acknowledged: 516 bytes for a request of twenty. An offer of optio
 ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL = 100, 5000
 """To one address, and to all: a Raspberry Pi asks for some dozens of files that are not there."""
 REQUESTS_AT_ONCE, REQUESTS_A_SECOND = 1000.0, 100.0
-"""Requests of one address that are read: a Raspberry Pi and GRUB ask for some hundred files within seconds."""
+"""Maximum number of requests of one address that are read: GRUB requests a hundred files in seconds."""
 _MOST_SENDERS = 4096
 UNRESOLVED_SECONDS = 1.0
 UNRESOLVED, UNRESOLVED_IN_ALL = 8, 50
-"""Requests of one address on the link, and of all, that are read in UNRESOLVED_SECONDS without a MAC in the kernel.
+"""Maximum number of requests from addresses on the link whose MAC the kernel does not know: of one address, and of all.
 
-A client asks for our MAC by ARP before it sends, which enters it in the kernel's neighbour table (RFC 826). An answer
-to an invented address adds an entry for nothing. Above gc_thresh2 (512) the kernel throws such entries out every 5 s;
-at gc_thresh3 (1,024) it searches the table with every packet (neigh_alloc in net/core/neighbour.c).
+They are counted in UNRESOLVED_SECONDS. A client resolves our MAC by ARP before it sends, which enters the client in the
+kernel's neighbour table (RFC 826). An answer to an invented address adds a useless entry. Above gc_thresh2 (512) the
+kernel drops such entries every 5 s; at gc_thresh3 (1,024) it searches the table with every packet (neigh_alloc in
+net/core/neighbour.c).
 """
 
 _MOST_TRANSFERS = 4096
@@ -120,12 +121,12 @@ class TftpServer:
         begun: OncePer | None = None,
         is_unresolved: Callable[[str], bool] = lambda _ip: False,
     ) -> None:
-        """`port` 0 takes any free one (see `port` after `start`); `interface` None hears all of them.
+        """`port` 0 takes any free port (see `port` after `start`); `interface` None receives from all interfaces.
 
-        `max_transfers` None: a quarter of the files that this process may have open, and never more than 4096. `sock`:
-        a socket of `server_sockets`, one of `processes` that share the port, and what may be sent to those who have
-        proven nothing. `begun`: which beginnings were told of, where others tell of them, too.
-        `is_unresolved(ip)`: whether an answer to `ip` goes to a host on the link whose MAC the kernel does not know.
+        `max_transfers` None: a quarter of the files that this process may have open, at most 4096. `sock`: a socket of
+        `server_sockets`, one of `processes` that share the port and the limits for unverified clients. `begun`: the
+        transfers whose start was reported, shared with other processes. `is_unresolved(ip)` returns True if an answer
+        to `ip` goes to a host on the link whose MAC the kernel does not know.
         """
         self.port = port
         self._open_file = open_file

@@ -1,8 +1,9 @@
-"""What a flood of datagrams leaves a machine: requests over HTTP and DHCP exchanges a second, with and without it.
+"""Benchmark: HTTP requests and DHCP exchanges a second of one machine, with and without a flood of datagrams.
 
-`tinkedge up --ipv6` has one core. A machine on the link asks as fast as it can, and senders with invented addresses
-flood DHCP, DHCPv6, syslog and TFTP meanwhile (`tests.interop.attacks.datagram_flood`); machine and senders share the
-other core, so a ratio is worse than what the edge alone makes of it. The peer is the same edge without a flood.
+`tinkedge up --ipv6` has one core. A machine on the link sends requests as fast as it can. Meanwhile senders with
+invented addresses flood DHCP, DHCPv6, syslog and TFTP (`tests.interop.attacks.datagram_flood`). The machine and the
+senders share the other core, so the measured ratio is worse than the edge's own. The peer is the same edge without a
+flood.
 """
 
 from __future__ import annotations
@@ -31,20 +32,21 @@ SECONDS: Final = 4.0
 ROUNDS: Final = 5
 AT_ONCE: Final = 8
 PER_SECOND: Final = 2_500
-"""Datagrams of each of the four senders."""
+"""Datagrams a second of each of the four senders."""
 PATH: Final = "/2009-04-04/meta-data/instance-id"
 PEER: Final = "no flood"
 _MACHINE = Registered("honest", "52:54:00:00:0a:50", "172.31.77.50")
 
 
 def run(directory: Path) -> list[Row]:
-    """All rows of this subject."""
+    """Return all rows of this subject."""
     with MetadataRack(directory) as rack:
         rack.up("--ipv6", "--syslog", "on")
         rack.register(_MACHINE)
         rack.add("attacker")
         rack.card("attacker", "eth0", "52:54:00:00:0a:51", "rack0")
-        # Else the load looks for a port among those of closed connections, which takes it longer than the request.
+        # Otherwise the load searches for a free port among those of closed connections, which takes longer than the
+        # request.
         rack.run("honest", "sh", "-c", "echo 64 > /proc/sys/net/ipv4/tcp_max_tw_buckets")
         _pin(rack.process.popen.pid, cores()[0])
         rounds = alternate(ROUNDS, partial(_flooded, rack), partial(_measured, rack))
@@ -100,7 +102,7 @@ def _measured(rack: MetadataRack) -> Sample:
 
 
 async def _leases(card: Card) -> float:
-    """Return how many exchanges a second the machine makes, one after the other."""
+    """Return the number of sequential exchanges that the machine makes in a second."""
     rng, count, begun = random.Random(1), 0, time.monotonic()
     while (lasted := time.monotonic() - begun) < SECONDS:
         await lease(card, rng)

@@ -1,7 +1,9 @@
-"""How long the event loop is held by what a tenant writes, in processor time: DHCP waits that long at most.
+"""Benchmark: the longest step of the event loop, in processor time, during a tenant's request.
 
-An API server with its reviews runs in this process, and each step of the event loop is measured while a request of the
-worst kind is served. A client in another process sends it.
+DHCP waits at most that long.
+
+An API server with its reviews runs in this process, and each step of the event loop is measured while it serves a
+request of the worst kind. A client in another process sends the request.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ BOUND_MS = 5.0
 JSON, YAML, APPLY = "application/json", "application/yaml", "application/apply-patch+yaml"
 SMALL, LARGE = 31_000, 3_000_000
 _Case = tuple[str, str, str, str, bytes]
-"""What it is, method, path, media type and body."""
+"""Description, method, path, media type and body."""
 
 
 def _object(kind: str, name: str, spec: Raw, **metadata: Any) -> Raw:
@@ -114,7 +116,7 @@ async def _longest_step(kubeconfig: Path, directory: Path, method: str, path: st
     try:
         process = await asyncio.create_subprocess_exec(*command, "--data-binary", f"@{file}", url)
         await asyncio.sleep(0)
-        steps.clear()  # that a process was started is no request's
+        steps.clear()  # the start of the process belongs to no request
         await process.wait()
     finally:
         events.Handle._run = original  # type: ignore[method-assign]

@@ -339,7 +339,7 @@ class Trial:
         return data
 
     async def _rights(self) -> None:
-        """With everything that takes rights: the roles do their work, and their tokens are good for nothing else."""
+        """Check the parts that need rights: each role does its work, and its token allows nothing else."""
         upgrade = ["upgrade", "tinkedge", str(CHART), "--values", str(self._values)]
         await self._helm(*upgrade, "--set", "edge.peers=true", "--set", "server.agentAttributes=true", "--wait")
         selector = ["-l", "app.kubernetes.io/component=edge", "-o", "jsonpath={.items[0].metadata.name}"]

@@ -1,6 +1,7 @@
-"""What the holder of a service account's token tries on a real API server: everything here has to be refused.
+"""Attacks on a real API server with the tokens of the release's service accounts. All of them must be rejected.
 
-`deploy/rbac*.yaml` grants, ValidatingAdmissionPolicies narrow; tests/unit/chart/test_rights.py has both as a table.
+`deploy/rbac*.yaml` grants rights, ValidatingAdmissionPolicies narrow them; tests/unit/chart/test_rights.py has both as
+a table.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _THIEF = {"spec": {"holderIdentity": "thief"}}
 
 @dataclass(frozen=True)
 class Attack:
-    """A request of an account, and the words of its refusal."""
+    """A request of an account, and the expected words of its rejection."""
 
     account: str
     what: str
@@ -51,16 +52,16 @@ class Attack:
 
 
 class Thief:
-    """Has the tokens of the release's service accounts."""
+    """An attacker with the tokens of the release's service accounts."""
 
     def __init__(self, node: Node, namespace: str, pod: str) -> None:
-        """`pod` is the edge's: its token names it, as the kubelet's does."""
+        """Use the tokens of a namespace. `pod` is the edge's: its token names the pod, as the kubelet's tokens do."""
         self._node = node
         self._namespace = namespace
         self._pod = pod
 
     async def attack(self, hardware: str) -> int:
-        """Try everything and return the number of attacks. Raises CommandError for one that is not refused.
+        """Send all attacks and return their number. Raises CommandError for one that is not rejected.
 
         `hardware` is the name of a Hardware in the namespace `default`.
         """
@@ -79,7 +80,7 @@ class Thief:
         return len(attacks)
 
     async def works(self, hardware: str) -> None:
-        """Write what the server and an edge are to write. Raises CommandError."""
+        """Make the writes that the server and an edge need. Raises CommandError."""
         try:
             async with await self.client("server") as client:
                 annotations = {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: "{}"}}
@@ -91,7 +92,7 @@ class Thief:
             raise CommandError(f"the chart does not let a role do its work: {error}") from error
 
     async def client(self, account: str) -> KubeClient:
-        """A client with the token of a service account."""
+        """Return a client with the token of a service account."""
         bound = ("--bound-object-kind=Pod", f"--bound-object-name={self._pod}") if account == "edge" else ()
         token = await self._node.kubectl("create", "token", f"tinkedge-{account}", "-n", self._namespace, *bound)
         content = yaml.safe_load(self._node.kubeconfig.read_text())

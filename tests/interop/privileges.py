@@ -38,7 +38,7 @@ WORK = "privileges"
 """The namespace of the Workflows: the roles are for all namespaces."""
 MAC = "52:54:00:00:00:01"
 POD = "tinkedge-edge-abcde"
-"""The pod of an edge."""
+"""The name of an edge's pod."""
 AUTHORITY = "tinkedge-webhooks-ca"
 REGISTERED = "tinkedge-webhooks.tinkedge"
 USERDATA = "machine-userdata"
@@ -236,7 +236,7 @@ class Site:
         self._exits = exits
 
     async def gate(self, account: str, pod: str = "") -> Gate:
-        """The gate of a service account; its token is bound to a pod of that name, if it is given one."""
+        """Return the gate of a service account. Its token is bound to the pod, if one is given."""
         token = await self._token(account, pod) if CLUSTER else self._upstream.token
         made = Gate(account, Upstream(self._upstream.url, self._upstream.trust, token), self.directory)
         self._exits.push_async_callback(made.stop)
@@ -293,10 +293,10 @@ class Site:
         return False
 
     async def apply(self, file: Path, namespace: str = "") -> list[Raw]:
-        """Apply the objects of a manifest as the administrator, those without a namespace to `namespace`."""
+        """Apply the objects of a manifest as the administrator. `namespace` is the default of objects without one."""
         objects = [each for each in yaml.load_all(file.read_text(), Loader=yaml.CSafeLoader) if each]
         for obj in objects:
-            if CLUSTER or obj["kind"] in ("Secret", "ValidatingWebhookConfiguration"):  # the others are nothing here
+            if CLUSTER or obj["kind"] in ("Secret", "ValidatingWebhookConfiguration"):  # the others are not needed
                 if namespace:
                     obj["metadata"]["namespace"] = namespace
                 await apply_object(self.client, KINDS[obj["kind"]], obj, "test")

@@ -25,7 +25,7 @@ KEYS = [
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBJmHi2b0lmbUaodGcZfYcKqm6dSYYFVxvEYCwNbmTLn operator@office",
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEQ6tZ0kYT0H0qtyXfLYVPMAE3T5dfE0N1aYFFXKGMBm",
 ]
-pytestmark = pytest.mark.long  # what a fixture boots counts for the first test that uses it
+pytestmark = pytest.mark.long  # The boot of a fixture counts for the first test that uses it.
 
 MARKS = "srv"
 """Where modules leave their marks, below the root of the machine's disk."""

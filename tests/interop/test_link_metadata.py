@@ -83,7 +83,7 @@ def test_owner_s_address_on_another_link_is_not_the_owner(rack: MetadataRack) ->
 
 
 def test_gateway_of_the_edge_with_the_owners_global_address_is_not_the_owner(rack: MetadataRack) -> None:
-    """Answers to fe80::a9fe:a9fe leave by the link that was asked on, wherever the route to the asker leads."""
+    """Answers to fe80::a9fe:a9fe leave by the link of the request, whatever the route to the client is."""
     edge, thief, owner, address = *(rack.namespaces[name] for name in (IN_EDGE, THIEF.name, OWNER.name)), "fd77:1::51"
     ip("-n", edge, "address", "add", "fd77:1::1/64", "dev", "rack0", "nodad")
     ip("-n", thief, "address", "add", "fe80::99/64", "dev", "eth0", "nodad")

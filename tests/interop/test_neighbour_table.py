@@ -117,7 +117,7 @@ def test_on_link_is_what_goes_to_one_of_the_interfaces_by_no_router(network: Net
 
 @pytest.fixture
 def two(network: Network) -> Network:
-    """Two links, and on both of them an entry for an address of the second."""
+    """Two links, both with an entry for an address of the second link."""
     network.cable("eth1", "srv1", "10.77.7.1/24")
     for interface, mac in (("srv0", OTHER_MAC), ("srv1", network.client_mac)):
         neigh(network, "replace", "10.77.7.5", "lladdr", mac, "dev", interface, "nud", "reachable")

@@ -91,7 +91,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 async def test_two_controllers_elect_take_over_and_review_with_their_role_and_need_all_of_it(site: Site) -> None:
     made = await site.apply(WEBHOOKS)
     (registered,) = [each for each in made if each["kind"] == "ValidatingWebhookConfiguration"]
-    # Nobody answers behind that Service here: what the API server would ask, `review` does.
+    # No server answers behind that Service here: `review` sends the requests of the API server.
     ignoring = [{**webhook, "failurePolicy": "Ignore"} for webhook in registered["webhooks"]]
     await site.client.patch(CONFIGURATION, REGISTERED, None, {"webhooks": ignoring})
     gate = await site.gate("tinkedge-controller")
@@ -150,7 +150,7 @@ async def test_two_controllers_elect_take_over_and_review_with_their_role_and_ne
 
 
 async def _review(port: int, spec: dict[str, Any]) -> list[str]:
-    """Ask about a new Workflow as an API server does, and return the warnings."""
+    """Send a review of a new Workflow as an API server does, and return the warnings."""
     workflow = {"metadata": {"name": "early", "namespace": WORK}, "spec": spec}
     kind = {"group": "tinkerbell.org", "version": "v1alpha2", "kind": "Workflow"}
     asked = {"uid": "1", "kind": kind, "name": "early", "namespace": WORK, "operation": "CREATE", "object": workflow}
@@ -211,7 +211,7 @@ async def test_server_runs_a_workflow_with_its_role_and_needs_all_of_it(site: Si
         annotations = (await site.client.get(HARDWARE, "machine", WORK))["metadata"].get("annotations", {})
         return AGENT_ATTRIBUTES_ANNOTATION in annotations
 
-    # tink-agent says what its machine has, with each poll. Where that is to be kept, the server has one more role.
+    # tink-agent reports its machine's attributes with each poll. To store them, the server needs one more role.
     if CLUSTER:
         await site.apply(ROLES_FOR_ATTRIBUTES)
     gate.allow(grants("tinkedge-server", ROLES_FOR_ATTRIBUTES))

@@ -30,7 +30,7 @@ print(packet.hex(), struct.unpack("=i", ancillary[0][2])[0], source[0])
 """
 
 
-# Solicits 3,000 times at once, then waits for an advertisement to all nodes; prints how many came before.
+# Solicits 3,000 times at once, then waits for an advertisement to all nodes; prints the number of earlier ones.
 FLOOD = """
 import socket, struct
 scope = socket.if_nametoindex("eth0")
@@ -79,7 +79,7 @@ def test_solicitation_is_answered_with_router_lifetime_zero(ipv6: Network) -> No
 
 def test_flood_of_solicitations_is_answered_together_and_not_one_by_one(ipv6: Network) -> None:
     with ipv6.serving(start):
-        ipv6.run("python3", "-c", SOLICIT, "255", "10")  # the link-local address may be used now
+        ipv6.run("python3", "-c", SOLICIT, "255", "10")  # the link-local address is usable now
         done = ipv6.run("python3", "-c", FLOOD, timeout=60)
     assert int(done.stdout) < 1000, done.stderr
 

@@ -100,7 +100,7 @@ async def test_users_of_the_embedded_api_read_what_users_of_a_cluster_read(
         assert ours == theirs, theirs["shows"]
 
 
-async def test_reviewer_in_the_process_of_the_api_says_the_same(tmp_path: Path) -> None:
+async def test_reviewer_in_the_process_of_the_api_decides_the_same(tmp_path: Path) -> None:
     async def find(key: str, namespace: str, name: str) -> Raw | None:
         return await api.find(key, namespace, name)
 

@@ -1,4 +1,4 @@
-"""What is large waits in turns: one namespace keeps no other waiting for more than one piece of work."""
+"""Large requests wait in turns: one namespace delays another one by at most one piece of work."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_it():
 
 @dataclass(frozen=True)
 class Project:
-    """A directory with tests that fail as often as they are asked to."""
+    """A directory with tests that fail a given number of times."""
 
     directory: Path
 

@@ -75,7 +75,7 @@ ELSEWHERE: Final = Site(gives_addresses=False)
 
 
 class NetworkSet:
-    """IPv4 networks, to look an address or another network up in: a lookup compares with no more than 33 of them."""
+    """A set of IPv4 networks for look-ups of an address or a network. A look-up compares with at most 33 of them."""
 
     def __init__(self, networks: Iterable[IPv4Network]) -> None:
         self._starts: list[int] = []

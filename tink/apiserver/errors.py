@@ -172,7 +172,7 @@ def too_large_body(limit: int) -> StatusError:
 
 
 def too_many_values(limit: int) -> StatusError:
-    """Refuse a body that would take too long to read."""
+    """Return the error for a body with so many values that reading it would take too long."""
     why = f"Request entity too large: more than {limit} values; write several objects instead of one"
     return StatusError(413, "RequestEntityTooLarge", why)
 

@@ -65,8 +65,8 @@ def _utc_now() -> datetime:
 class ApiServer:
     """One API server over one data directory, at `host` and, for other hosts, at `addresses`. Start and stop once.
 
-    Port 0 takes a free one. Its certificate is for all of these and for `names`. `admit_create` sees new objects before
-    the webhooks do. `plugin` reviews writes in this process.
+    Port 0 takes a free one. The certificate is valid for all of these and for `names`. `admit_create` receives new
+    objects before the webhooks do. `plugin` reviews writes in this process.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class ApiServer:
             async for stored in self._stored(key):
                 self._use(key, stored.name, orjson.loads(stored.body))
         if self._plugin is not None:
-            # Before anything is served: no write is reviewed by a plugin that knows a part of the state.
+            # Before the first request: a plugin must know the whole state before it reviews a write.
             async for stored in self._stored(self._plugin.followed):
                 self._plugin.apply(orjson.loads(stored.body))
             self._plugin.synced()
@@ -284,7 +284,7 @@ class ApiServer:
             more = page.more
 
     async def find(self, key: str, namespace: str, name: str) -> Raw | None:
-        """Read an object as it is stored; `key` is such as `tinkerbell.org/hardware`. None if there is none.
+        """Read an object as it is stored; `key` is such as `tinkerbell.org/hardware`. Return None if there is none.
 
         Raises StorageError.
         """
@@ -324,7 +324,7 @@ class ApiServer:
         return labels
 
     def _committed(self, event: Event) -> None:
-        """Take a change that is on the disk: use what it configures, log it, and notify watches and controllers."""
+        """Process a change that is on the disk: apply configuration, log it, and notify watches and controllers."""
         if self._api is not None:
             self._api.committed(event)
         key = event.key

@@ -93,7 +93,7 @@ class Manifest:
                 raise ArchiveError(f"{file.name!r} has a size of {file.size}")
         seen: set[str] = set()
         for name in (file.name.casefold() for file in self.files):
-            if name in seen:  # on a file system that knows no case, one file would take the place of the other
+            if name in seen:  # On a case-insensitive file system, one file would replace the other.
                 raise ArchiveError(f"a name stands twice in it, or in upper and lower case: {name!r}; rename one")
             seen.add(name)
         for file in self.files:

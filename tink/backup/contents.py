@@ -1,9 +1,10 @@
-"""The files of a data directory that belong to a backup, by name: keys, tokens, accounts, and what an operator or a
-bundle has put there for machines. Caches do not, nor does what only means something while a process runs.
+"""The files of a data directory that belong to a backup: keys, tokens, accounts, and files of an operator or a bundle.
 
-`unknown` is asked on both ways: a backup has no file, and a restore takes no file, that tinkedge does not know. An
-archive could otherwise bring a log to a state (`state.db-wal`), or what is trusted because it stands there. A file of
-the operator's own goes along when it is named (`also`).
+Caches do not belong to a backup, and neither do files that are only valid while a process runs.
+
+Backup and restore both use `unknown`: a backup contains no unknown file, and a restore rejects unknown files. Otherwise
+an archive could add a log to a state (`state.db-wal`), or a file that is trusted because of its place. Files of the
+operator's own are included if they are named (`also`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ STATE: Final = "state.db"
 OSIE: Final = "osie"
 """The operator's kernels and initrds: as large as they can be had again, so on request only."""
 FILES: Final = frozenset({"images", "files"})
-"""Container images and disk images for machines: as OSIE."""
+"""Container images and disk images for machines: in a backup on request only, like OSIEs."""
 REPLACED: Final = "replaced-"
 """What a restore has moved aside begins with that."""
 _STATE_FILES = re.compile(r"state\.(db(-wal|-shm|-journal)?|lock|newest)")
@@ -41,7 +42,7 @@ def is_kept(name: str) -> bool:
 
 
 def unknown(name: str, also: Collection[str] = ()) -> bool:
-    """Say whether no file of this name, a path within the data directory, belongs to a backup.
+    """Return True if no file of this name (a path within the data directory) belongs to a backup.
 
     `also`: first parts of names that belong to it as well.
     """
@@ -58,7 +59,7 @@ def unknown(name: str, also: Collection[str] = ()) -> bool:
 
 
 def foreign(directory: Path, also: Collection[str] = ()) -> list[str]:
-    """Name the entries of a data directory that no backup has, for tinkedge does not know them. Raises OSError."""
+    """Return the unknown entries of a data directory, which no backup includes. Raises OSError."""
     known = data_directory.KNOWN | _NOT_KEPT | set(also)
     found = sorted(path.name for path in directory.iterdir())
     return [name for name in found if name not in known and not name.startswith((".", REPLACED))]
@@ -67,11 +68,11 @@ def foreign(directory: Path, also: Collection[str] = ()) -> list[str]:
 def kept_files(
     directory: Path, *, osie: bool = False, files: bool = False, also: Collection[str] = ()
 ) -> Iterator[tuple[str, Path]]:
-    """Give the files of a data directory for a backup, but not the state: names within it, and paths.
+    """Return the files of a data directory for a backup, without the state, as pairs of name and path.
 
-    `osie`, `files`: also OSIE's and FILES' own. `also`: further entries.
+    `osie`, `files`: include OSIEs, and files for machines. `also`: further entries.
 
-    What is neither a file nor a directory is left out. Raises OSError.
+    Entries that are neither a file nor a directory are left out. Raises OSError.
     """
     left_out = _NOT_KEPT | (set() if osie else {OSIE}) | (set() if files else FILES)
     for path in sorted(directory.iterdir()):

@@ -30,11 +30,13 @@ def create(
     also: Collection[str] = (),
     work: Path | None = None,
 ) -> Manifest:
-    """Write a backup of the data directory to what `open_output` gives when all has been read and checked.
+    """Write a backup of the data directory to the result of `open_output`.
 
-    `osie`, `files`: with what is as large as that (`contents`). `also`: further entries of the directory. `work` is
-    where the copy of the state stands meanwhile (None: in the data directory), `now` has a time zone. Raises
-    BackupError, ArchiveError, OSError.
+    `open_output` is called after all files have been read and checked.
+
+    `osie`, `files`: include these large files (`contents`). `also`: further entries of the directory. `work` is the
+    place of the temporary copy of the state (None: the data directory), `now` has a time zone. Raises BackupError,
+    ArchiveError, OSError.
     """
     state = directory / contents.STATE
     if not state.is_file():

@@ -32,7 +32,7 @@ WORKFLOWS = "tinkerbell.org/workflows"
 _MARGIN = 10**9
 """Versions that are skipped at least; etcd's documentation advises as many."""
 _RESERVE = 64 << 20
-"""Bytes that are left for what else is on the disk."""
+"""Bytes that stay free for other users of the disk."""
 _NAMED = 5
 _PER_SECOND = 10**6
 """And as many for each second since the backup: more than any server has written."""
@@ -76,8 +76,10 @@ def restore(
     resume: bool = False,
     also: Collection[str] = (),
 ) -> Restored:
-    """Make a data directory of a backup. `force`: what is there is moved aside. `resume`: nothing is held. `also`:
-    files or directories that are taken from the backup although tinkedge does not know them.
+    """Restore a data directory from a backup.
+
+    `force`: move existing files aside. `resume`: do not hold Workflows. `also`: unknown files or directories that are
+    restored as well.
 
     Raises RestoreError, ArchiveError, EncryptionError, SnapshotError, OSError; then nothing has changed.
     """
@@ -96,7 +98,7 @@ def restore(
 
 
 def _check_names(manifest: Manifest, also: Collection[str]) -> None:
-    """Raises RestoreError."""
+    """Check that the backup contains no unknown names. Raises RestoreError."""
     strange = sorted(file.name for file in manifest.files if contents.unknown(file.name, also))
     if strange:
         listed = ", ".join(map(repr, strange[:_NAMED])) + (" ..." if len(strange) > _NAMED else "")
@@ -109,10 +111,10 @@ def _check_names(manifest: Manifest, also: Collection[str]) -> None:
 
 
 def _unpack(reader: Reader, staging: Path, directory: Path, progress: Progress) -> None:
-    """Write all files beside their place, as long as there is room. Raises RestoreError, ArchiveError, OSError."""
+    """Write all files to the staging directory while there is room. Raises RestoreError, ArchiveError, OSError."""
     sizes = {file.name: file.size for file in reader.manifest.files}
     total, done = sum(sizes.values()), 0
-    later = sizes.get(contents.STATE, 0) + _RESERVE  # the state is written once more when its versions go on
+    later = sizes.get(contents.STATE, 0) + _RESERVE  # the state is written again when its versions go on
     _check_room(directory, total + later)
     for file, content in reader.files():
         path = staging / file.name
@@ -128,7 +130,7 @@ def _unpack(reader: Reader, staging: Path, directory: Path, progress: Progress) 
 
 
 def _check_room(directory: Path, needed: int) -> None:
-    """Raises RestoreError."""
+    """Check that the disk has room for `needed` bytes. Raises RestoreError."""
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise RestoreError(
@@ -231,8 +233,10 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _check_places(staging: Path, directory: Path) -> None:
-    """See that nothing is written past a link, and no file meets a directory, where files are put beside those that are
-    there. Raises RestoreError, OSError."""
+    """Check the places of files that are restored next to existing ones. Raises RestoreError, OSError.
+
+    No file may be written through a link, and no file may replace a directory or the reverse.
+    """
     for path in staging.rglob("*"):
         name = path.relative_to(staging)
         if not contents.is_kept(name.parts[0]):
@@ -245,7 +249,7 @@ def _check_places(staging: Path, directory: Path) -> None:
 
 
 def _put_in_place(staging: Path, directory: Path, now: datetime) -> Path | None:
-    """Move what is there aside, and what was made to its place; the state last. Raises RestoreError, OSError."""
+    """Move the existing files aside and the new ones to their places, the state last. Raises RestoreError, OSError."""
     _check_places(staging, directory)
     for path in staging.rglob("*"):
         _give_to_owner(directory, path)

@@ -33,7 +33,7 @@ SECRET = frozenset(
 """What tinkedge makes there for its owner alone; `kubeconfig.lock` is kubectl's, while it changes the file."""
 _PKI = frozenset({"ca.key"})
 BUNDLE = "bundle.json"
-"""Which bundle was loaded last."""
+"""Records which bundle was loaded last."""
 KNOWN = SECRET | {
     BUNDLE,
     "artifacts",

@@ -1,11 +1,11 @@
-"""How much of something there may be: shares, rates, delays between attempts, places. The clock is the caller's.
+"""Limiters: shares, rates, delays between attempts, and places. The caller passes the clock.
 
-allowance      so much for each and so much for all in an interval
-token_bucket   so often, by key
-once_per       each key once in an interval; so many keys in all, and so many of one owner
-log            lines of a log, bounded by that
+allowance      a limit for each key and a limit in all, in an interval
+token_bucket   a rate and a burst, by key
+once_per       each key once in an interval; a maximum number of keys, in all and of one owner
+log            log lines at a bounded rate
 backoff        growing delays between attempts
-newest         what came last, and no more entries than so many
-semaphore      so many at once, and who of those that wait is next
-fairness       those that wait take turns, namespace by namespace
+newest         a dictionary of bounded size that drops the oldest entry
+semaphore      a maximum number at once, and the order of the waiting
+fairness       turns between namespaces
 """

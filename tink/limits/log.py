@@ -1,9 +1,9 @@
-"""A log at a bounded rate: what goes wrong all the time, or for everybody at once, must not fill the disk.
+"""A log at a bounded rate: a repeated problem, or one of all machines at once, must not fill the disk.
 
-the same            a line with a `key` is written once in an interval
-too much            so many lines in an interval, and no more of one owner (a namespace, say) than its share
-what is left out    lines that nothing was written of are counted; the first line of an interval after that says
-                    how many they were, and of whom most of them
+repetition   a line with a `key` is written once in an interval
+flood        a maximum number of lines in an interval, and of these a share for each owner (a namespace, say)
+omission     the number of omitted lines is written with the first line of a later interval, with the owner of
+             most of them
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tink.limits.once_per import OncePer
 from tink.printable import printable
 
 _OWNERS: Final = 64
-"""Owners whose lines are counted for each; those of others are counted in all."""
+"""Maximum number of owners whose omitted lines are counted separately."""
 _NAMED: Final = 3
 _MAX_NAME: Final = 64
 
@@ -71,7 +71,7 @@ class LimitedLog:
         return due
 
     def report_left_out(self) -> None:
-        """Write how many lines were left out in an interval that has ended."""
+        """Log the number of omitted lines of an interval that has ended."""
         if self._left_out:
             self._report(self._clock())
 

@@ -18,8 +18,8 @@ class TokenBuckets:
         self._burst = burst
         self._per_second = per_second
         self._capacity = capacity
-        # When all of the burst will be there again, by key; the order is that of the last pass. A dictionary has that
-        # order, too, but after many keys were taken out at its front, the first one takes long to find.
+        # The time at which a key's whole burst is available again. The order is that of the last pass. A dict would
+        # keep the order, too, but finding its first key is slow after many keys were removed at its front.
         self._full_at: OrderedDict[Hashable, float] = OrderedDict()
 
     def __len__(self) -> int:

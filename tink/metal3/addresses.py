@@ -1,10 +1,11 @@
-"""Which addresses a host's Hardware may have: those that no other Hardware has, of whatever namespace.
+"""Decides which addresses a host's Hardware may have: those that no other Hardware of any namespace has.
 
-Whoever may write hosts in one namespace could take over a machine of another, or switch it off: of two Hardware that
-claim one MAC or IPv4 address the edge serves neither (`edge.machines.inventory`). The admission webhook refuses the
-second, where there is one; this does so by itself. What a Hardware has already stays, whoever wanted it first, until it
-is being deleted. Fed by
-the informer of Hardware, so it knows of those of the namespaces that are followed.
+Otherwise a user who may write hosts in one namespace could take over or disable a machine of another namespace: if two
+Hardware claim one MAC or IPv4 address, the edge serves neither (`edge.machines.inventory`). The admission webhook
+rejects the second Hardware, if there is a webhook; this module works without one. A Hardware keeps the addresses that
+it has until it is being deleted, even if another host claimed them first.
+
+The informer of Hardware feeds it, so it knows the Hardware of the followed namespaces.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ class Addresses:
         return self._waiting_for(self._claims.remove(hardware))
 
     def claim(self, key: NamespacedName, wanted: Raw, hardware: Raw | None) -> list[Conflict | UsedAddress]:
-        """What of the addresses of `wanted` it may not have, in the order of the fields: what others have, and what
-        machines of other namespaces use as gateway and the like. If nothing, they are its own from now on. `hardware`
-        is what it is now."""
+        """Claim the addresses of `wanted` and return the conflicts, in the order of the fields.
+
+        A conflict is an address of another Hardware, or one that machines of other namespaces use as gateway and the
+        like. If there are none, the Hardware has the addresses from now on. `hardware` is its present state.
+        """
         had = claims_of(hardware)
         new = {claim: path for claim, path in claims_of(wanted).items() if claim not in had}
         terminating = is_terminating(hardware)
@@ -63,8 +66,10 @@ class Addresses:
 
 
 def without(hardware: Raw, claims: Set[Claim]) -> None:
-    """Take these IP addresses and agent ids out of a Hardware that is to be applied. An address goes with all that it
-    needs; its name stays."""
+    """Remove these IP addresses and agent ids from a Hardware that is to be applied.
+
+    An address is removed with all fields that need it; the interface's host name stays.
+    """
     for mac, interface in hardware["spec"]["networkInterfaces"].items():
         dhcp = interface.get("dhcp", {})
         ipv6 = dhcp.get("ipv6")

@@ -200,7 +200,7 @@ class HostReconciler:
 
 
 def _taken(key: NamespacedName, conflict: Conflict | UsedAddress) -> str:
-    """Why an address is not free. Only those learn whose it is who may see it."""
+    """Return the reason why an address is not free. It names the other owner only to users who may see it."""
     kind, value = conflict.claim
     if isinstance(conflict, UsedAddress):
         return f"the {kind} {value} is the {conflict.use} of machines of another namespace"

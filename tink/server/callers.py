@@ -29,7 +29,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_DETAILS = 1000
 """Characters of the message with which a call is ended."""
 _OF_ONE_MACHINE = 64
-"""Lines in a minute about callers that name the same machine, from however many addresses."""
+"""Maximum number of lines in a minute about callers that name the same machine, from all addresses."""
 _MAX_METHOD = 200
 _SYNC_SECONDS = 10.0
 """How long an agent is kept waiting for the server's first look at the API."""

@@ -88,9 +88,12 @@ class WorkflowServer:
         kept_away: Callable[[list[tuple[str, float]]], None] = lambda _: None,
         away: Iterable[tuple[str, float]] = (),
     ) -> None:
-        """`clock` gives Unix seconds; `other_host` sees who has a machine's address without being it; `scope` says for
-        people which Hardware the informer has, if that is not all; `kept_away` gets the networks (CIDR) that attacked
-        and may not connect, each until then (monotonic seconds), and `away` are those from the start on."""
+        """`clock` gives Unix seconds; `other_host` finds another host that has a machine's address.
+
+        `scope` describes for people which Hardware the informer has, if not all. `kept_away` receives the networks
+        (CIDR) that attacked, each with the end of its block (monotonic seconds), and `away` are the networks that are
+        blocked from the start.
+        """
         self._addresses = tuple(addresses)
         self.port = 0
         self._informers = hardware, workflows
@@ -224,7 +227,7 @@ class WorkflowServer:
                 self.port = server.add_secure_port(address, certificates.credentials())
         except RuntimeError as error:
             raise _why_not(address) from error
-        self._guard.listens(self.port)  # the kernel takes connections already, gRPC does from its start on
+        self._guard.listens(self.port)  # The kernel accepts connections already; gRPC accepts them after its start.
         await server.start()
         self._servers[address] = server
         if self._guarding is None:

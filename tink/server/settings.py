@@ -35,7 +35,7 @@ class ServerSettings:
     keepalive: float = 20.0
     """How often a silent agent is asked whether it is there; one that does not answer for half as long is gone."""
     memory: int | None = None
-    """How many bytes the process of the server may have; None: it is not looked at."""
+    """Maximum memory of the server's process in bytes; None: the memory is not watched."""
     stop_grace: float = 2.0
     """How long calls under way may take to end when the server stops."""
 

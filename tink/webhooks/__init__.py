@@ -1,21 +1,22 @@
-"""Admission webhooks: what one object cannot decide about itself, said when it is written.
+"""Admission webhooks: checks at the time of a write that need more than the object itself.
 
     informers -> `claims`, `references` (indexes) -> `reviewer` (decides) -> `admission` (answers)
     API server -> `server` (HTTPS) -> `admission`; `certificates` (own authority) -> `server`
-    `server` -> `registration` (tells the API server where to ask, and whom to trust)
+    `server` -> `registration` (registers the address and the authority with the API server)
 
 The embedded API asks the reviewer in its own process: commits -> `plugin` -> `reviewer`.
 
 `server` serves other hooks beside `admission`: `tink.metal3.webhook` converts Metal3's hosts.
 
-Two Hardware must not have one MAC, one IP address or one agent id, and none may have an address that another tenant's
-machines use as their gateway, name server and the like. A Template must parse. Whoever deletes what others refer to, or
-refers to what is not there, is warned. Everything else is in the schemas (`tink.api.rules`).
+Two Hardware must not have one MAC, one IP address or one agent id. No Hardware may have an address that another
+tenant's machines use as their gateway, name server and the like. A Template must parse. A user who deletes an object
+that others refer to, or refers to a missing object, receives a warning. All other checks are in the schemas
+(`tink.api.rules`).
 
-In the embedded API a write that can't be reviewed is refused. On a cluster the failure policy of the registration
-decides: Fail for the claims of Hardware, unless an operator sets Ignore, and Ignore for everything else. What is let in
-unreviewed does little harm: the edge serves no address that two Hardware claim, and the controller fails a Workflow
-whose Template does not parse.
+The embedded API rejects a write that can't be reviewed. On a cluster the failure policy of the registration decides:
+Fail for the claims of Hardware, unless an operator sets Ignore, and Ignore for everything else. An unreviewed write
+does little harm: the edge serves no address that two Hardware claim, and the controller fails a Workflow whose Template
+does not parse.
 """
 
 from tink.webhooks.admission import Admission

@@ -54,7 +54,7 @@ class Admission:
         self._namespaces = tuple(namespaces)
         self._name = name
         self._differences: tuple[str, ...] = ()
-        """What was logged of a configuration that the chart or an operator made."""
+        """The last log message about a configuration that the chart or an operator made."""
         self._informers = {"Hardware": hardware, "Template": templates, "OSIE": osies}
         self._synced = (hardware, templates, workflows, osies)
         self._clock = clock
@@ -124,7 +124,7 @@ class Admission:
         return web.Response(body=orjson.dumps(body), content_type="application/json")
 
     def _not_decided(self, asked: Mapping[str, Any], reason: str) -> None:
-        """The failure policy of the registration decides about the write: that of claims may be Fail."""
+        """Count a write that the failure policy of the registration decides. The policy of claims may be Fail."""
         if reason == "failed":
             self.metrics.decided(asked, "failed")
         claims = as_mapping(asked.get("kind")).get("kind") == "Hardware" and asked.get("operation") != "DELETE"
@@ -133,7 +133,7 @@ class Admission:
 
     @property
     def notes(self) -> Iterator[str]:
-        """What operators are told of writes that are let in unreviewed."""
+        """Yield notes for operators about writes that are stored without a review."""
         if self._failure_policy == "Ignore":
             yield "Hardware is written unreviewed while no webhook answers (--webhook-failure-policy Ignore)"
         if self.metrics.unreviewed:

@@ -1,15 +1,14 @@
-"""Whom the API server trusts when it asks a webhook: an authority of our own, and the certificate that we show.
+"""The webhooks' own certificate authority, which the API server trusts, and their serving certificates.
 
-The authority signs serving certificates that live for a quarter of a year and are made anew after two thirds of that,
-on the running server. The authority itself lives for ten years; in its last third a new one is made, and both are in
-the bundle until the old one has ended. So at no time is something shown that the API server does not trust: a bundle is
-registered before the first certificate that needs it is shown. Replacing the Secret does no harm either: all replicas
-see that at once, register both authorities, and show the new one when every API server has had time to learn of it.
+The authority signs serving certificates that live for a quarter of a year. The running server renews them after two
+thirds of that time. The authority lives for ten years. In its last third a new one is made, and both are in the bundle
+until the old one has expired. A bundle is registered before the first certificate that needs it is served, so the API
+server trusts every certificate. If the Secret is replaced, all replicas notice at once, register both authorities, and
+serve the new certificate after every API server has had time to learn the new authority.
 
-Where one process serves on loopback, the authority lives in memory and is new at each start. Where several replicas
-serve behind one Service, they share it through a Secret. The chart makes that Secret, empty, and the first replica
-fills it: an account that may create Secrets can have one made that holds the token of another account. Serving keys
-are never written to a disk.
+If one process serves on loopback, the authority is in memory and new at each start. Several replicas behind one Service
+share it through a Secret. The chart makes that Secret, empty, and the first replica fills it: an account that may
+create Secrets could create one that holds the token of another account. Serving keys are never written to a disk.
 """
 
 from __future__ import annotations

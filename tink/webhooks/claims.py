@@ -1,16 +1,18 @@
-"""Which Hardware has which MAC addresses, IP addresses and agent ids: an index over the whole cluster, a dictionary
-access per question. It also knows which addresses machines are told to use as gateway, name server and the like.
+"""The index of all Hardware's MAC addresses, IP addresses and agent ids over the whole cluster.
 
-Fed by the informer of Hardware. An informer is a moment behind the API, so the index also remembers what was admitted
-just now: of two Hardware created at the same moment with the same address, the second to be reviewed is refused. That
-holds for one process; two controllers that each admit one of them at the same moment can't know of each other, and then
-the edge serves neither (`edge.machines.inventory`).
+A look-up is a dictionary access. The index also contains the addresses that machines use as gateway, name server and
+the like.
+
+The informer of Hardware feeds it. An informer is a moment behind the API, so the index also remembers claims that were
+just admitted: of two Hardware that are created at the same moment with the same address, the second review rejects its
+Hardware. That holds for one process. Two controllers that each admit one of them at the same moment can't know of each
+other, and then the edge serves neither (`edge.machines.inventory`).
 
 A Hardware that is being deleted gives up its claims: they block no other Hardware, and the edge serves the other one
-first. It may gain none that any other Hardware has.
+first. It may gain no claim that another Hardware has.
 
-In the process of the embedded API the index is fed by the store's commits (`plugin`), and a write reserves its claims
-until it is settled. There two Hardware never get one address, however many writes race.
+In the process of the embedded API the store's commits feed the index (`plugin`), and a write reserves its claims until
+it is settled. There two Hardware never get one address, however many writes race.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class ClaimKind(StrEnum):
     IP = "IP address"
     AGENT_ID = "agent id"
 
-    __hash__ = str.__hash__  # enum's own is Python code, for each look-up in an index
+    __hash__ = str.__hash__  # Enum's own __hash__ is Python code that runs for each look-up in an index.
 
 
 Claim = tuple[ClaimKind, str]
@@ -51,7 +53,7 @@ Claim = tuple[ClaimKind, str]
 
 
 class Use(StrEnum):
-    """What machines use an address for that is not their own."""
+    """The uses of an address by machines that do not have the address themselves."""
 
     GATEWAY = "gateway"
     NAME_SERVER = "name server"
@@ -59,7 +61,7 @@ class Use(StrEnum):
     NETWORK = "network address"
     BROADCAST = "broadcast address"
 
-    __hash__ = str.__hash__  # as above
+    __hash__ = str.__hash__  # As in the enum above.
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,14 @@ class Conflict:
     holder: NamespacedName
     held_in: str
     held: Claim
-    """The holder's claim: `claim`, or the MAC that an agent id is."""
+    """The holder's claim: `claim`, or the MAC that equals the agent id."""
     arriving: bool = False
     """The holder was admitted a moment ago; whether it was stored is not known yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reservation:
-    """The claims of one write that is admitted and not settled."""
+    """The claims of one write that is admitted and not yet settled."""
 
     holder: NamespacedName
     claims: Mapping[Claim, str]
@@ -86,7 +88,7 @@ class _Reservation:
 
 @dataclass(frozen=True, slots=True)
 class UsedAddress:
-    """`field` of the reviewed Hardware names `address`, which has another role elsewhere.
+    """An address in `field` of the reviewed Hardware that has another role elsewhere.
 
     `is_foreign`: the machines that use it belong to Hardware of another namespace.
     """
@@ -123,8 +125,10 @@ def is_terminating(obj: Any) -> bool:
 
 
 def claims_of(hardware: Any) -> dict[Claim, str]:
-    """The addresses and the agent id of a Hardware, each with the path of its field; what can't be read claims
-    nothing."""
+    """Return the addresses and the agent id of a Hardware, each with the path of its field.
+
+    Unreadable values are no claims.
+    """
     claims: dict[Claim, str] = {}
     for mac, interface in _interfaces(hardware).items():
         path = f"spec.networkInterfaces[{mac}]"
@@ -138,7 +142,7 @@ def claims_of(hardware: Any) -> dict[Claim, str]:
             address = canonical(address)
             claims.setdefault((ClaimKind.IP, address), f"{path}.dhcp.ipv6.address")
             if (made_of := mac_in(address)) is not None:
-                # Its machine has it as soon as a router advertises the prefix (SLAAC, RFC 4862).
+                # The machine has this address as soon as a router advertises the prefix (SLAAC, RFC 4862).
                 claims.setdefault((ClaimKind.MAC, made_of), f"{path}.dhcp.ipv6.address")
     metadata = as_mapping(as_mapping(hardware).get("metadata"))
     agent_id = as_mapping(metadata.get("annotations")).get(AGENT_ID_ANNOTATION)
@@ -148,7 +152,7 @@ def claims_of(hardware: Any) -> dict[Claim, str]:
 
 
 def uses_of(hardware: Any) -> dict[tuple[str, Use], str]:
-    """The addresses that a Hardware's machine uses and does not have, each with the path of its field."""
+    """Return the addresses that a Hardware's machine uses and does not have itself, each with the path of its field."""
     uses: dict[tuple[str, Use], str] = {}
     for mac, interface in _interfaces(hardware).items():
         for address, use, field in _used_by(interface):
@@ -157,7 +161,7 @@ def uses_of(hardware: Any) -> dict[tuple[str, Use], str]:
 
 
 def _used_by(interface: Any) -> Iterator[tuple[str, Use, str]]:
-    """The same of one interface, with the field's path below `dhcp`."""
+    """Return the used addresses of one interface, with the field's path below `dhcp`."""
     dhcp = as_mapping(as_mapping(interface).get("dhcp"))
     gateway = dhcp.get("gateway")
     if isinstance(gateway, str) and gateway:
@@ -180,7 +184,10 @@ def _listed(of: Mapping[str, Any], name: str, use: Use, field: str) -> Iterator[
 
 
 def _ends(ip: str, mask: str) -> tuple[tuple[Use, str], ...]:
-    """The addresses of a network that are no host's, of an address in it and its netmask or prefix length."""
+    """Return the first and last addresses of a network that hosts can't have.
+
+    `ip` is any address in the network, `mask` its netmask or prefix length.
+    """
     try:
         if ":" in ip:
             network = IPv6Interface(f"{ip}/{mask}").network
@@ -196,7 +203,7 @@ def _ends(ip: str, mask: str) -> tuple[tuple[Use, str], ...]:
 def _ends4(network: int, bits: int) -> tuple[tuple[Use, str], ...]:
     last = network | bits ^ 0xFFFFFFFF
     if last - network < 2:
-        return ()  # RFC 3021: both addresses of a /31 are hosts'
+        return ()  # RFC 3021: both addresses of a /31 are host addresses.
     first, last_address = (inet_ntoa(each.to_bytes(4)) for each in (network, last))
     return (Use.NETWORK, first), (Use.BROADCAST, last_address)
 
@@ -216,11 +223,11 @@ def _interfaces(hardware: Any) -> Mapping[str, Any]:
 
 
 def _rivals(claim: Claim) -> Iterator[Claim]:
-    """The claims of another Hardware that `claim` is in conflict with."""
+    """Yield the claims of another Hardware that conflict with `claim`."""
     kind, value = claim
     yield claim
     if kind is ClaimKind.AGENT_ID:
-        yield ClaimKind.MAC, value  # its agent calls itself so without an annotation
+        yield ClaimKind.MAC, value  # Its agent uses this id if there is no annotation.
 
 
 class Claims:
@@ -230,14 +237,14 @@ class Claims:
         self._of: dict[NamespacedName, _Held] = {}
         self._holders: dict[Claim, dict[NamespacedName, str]] = {}
         self._users: dict[str, dict[tuple[str, Use], int]] = {}
-        """By address: how many Hardware of a namespace have it in this use."""
+        """The number of a namespace's Hardware that have an address in this use, by address."""
         self._shared: Newest[_Uses, _Uses] = Newest(_MOST_SHARED)
-        """The machines of one network use the same addresses: one copy is enough."""
+        """Shared copies: the machines of one network use the same addresses."""
         self._arrivals: OrderedDict[Claim, _Arrival] = OrderedDict()
         self._reserved: dict[Claim, list[_Reservation]] = {}
 
     def apply(self, hardware: Raw) -> set[Claim]:
-        """Take in a Hardware that was added or changed; return the claims that others may have now."""
+        """Add or update a Hardware. Return the claims that other Hardware may have now."""
         key = NamespacedName.of(hardware)
         terminating = is_terminating(hardware)
         claims = claims_of(hardware)
@@ -255,16 +262,16 @@ class Claims:
         return gone
 
     def remove(self, hardware: Raw) -> set[Claim]:
-        """Forget a Hardware that is gone; return the claims that others may have now."""
+        """Remove a Hardware. Return the claims that other Hardware may have now."""
         return self._replace(NamespacedName.of(hardware), _NOTHING)
 
     def conflicts(
         self, key: NamespacedName, wanted: Mapping[Claim, str], now: float, *, terminating: bool = False
     ) -> list[Conflict]:
-        """What of `wanted` other Hardware than `key` have, in the order of the fields: each that has it, then the one
-        that was admitted with it a moment ago.
+        """Return the conflicts of `wanted` with other Hardware than `key`, in the order of the fields.
 
-        `terminating`: `key` is being deleted, so it may not even have what others that are being deleted have.
+        For each claim, stored Hardware come first, then one that was admitted a moment ago. `terminating`: `key` is
+        being deleted, so it may not even have claims of others that are being deleted.
         """
         self._expire(now)
         return [
@@ -275,8 +282,10 @@ class Claims:
         ]
 
     def used(self, key: NamespacedName, wanted: Mapping[Claim, str]) -> list[UsedAddress]:
-        """The addresses in `wanted` that machines of other Hardware use as their gateway and the like: of another
-        namespace's first, one use each."""
+        """Return the addresses in `wanted` that machines of other Hardware use as their gateway and the like.
+
+        There is one use for each address; uses of another namespace come first.
+        """
         found = []
         for claim, field in wanted.items():
             users = self._users.get(claim[1], {}) if claim[0] is ClaimKind.IP else {}
@@ -292,7 +301,7 @@ class Claims:
         return found
 
     def reserved(self, namespace: str, uses: Mapping[tuple[str, Use], str]) -> list[UsedAddress]:
-        """The addresses in `uses` that Hardware of other namespaces than `namespace` reserve for their machines."""
+        """Return the addresses in `uses` that Hardware outside `namespace` reserve for their machines."""
         found = []
         for (address, use), field in uses.items():
             claim = (ClaimKind.IP, address)
@@ -301,13 +310,14 @@ class Claims:
         return found
 
     def holds(self, claim: Claim, other_than: NamespacedName) -> bool:
-        """Return True if another Hardware that is not being deleted has this."""
+        """Return True if another Hardware that is not being deleted has this claim."""
         return any(key != other_than for key in self._live(claim))
 
     def reserve(self, key: NamespacedName, claims: Mapping[Claim, str]) -> Callable[[], None]:
-        """Hold `claims` for a write of `key`; the returned function ends that, when the write has been settled.
+        """Reserve `claims` for a write of `key`. The returned function releases them when the write has been settled.
 
-        For a reviewer in the process of the store: `apply` has been called by then, so the claim is never free between.
+        For a reviewer in the process of the store: `apply` is called before the release, so the claim is never free in
+        between.
         """
         reservation = _Reservation(key, claims)
         for claim in claims:

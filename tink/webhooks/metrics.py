@@ -1,4 +1,4 @@
-"""Metrics of reviews: how many requests API servers made, by controller-runtime's names, and what was decided."""
+"""Metrics of reviews: the API servers' requests, by controller-runtime's names, and the decisions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ReviewMetrics(Collector):
 
     @property
     def unreviewed(self) -> int:
-        """How many writes were let in unreviewed since the start, as far as this process knows."""
+        """The number of writes that were stored unreviewed since the start, as far as this process knows."""
         return self._unreviewed.total()
 
     def decided(self, request: Mapping[str, Any], outcome: str) -> None:
@@ -65,11 +65,11 @@ class ReviewMetrics(Collector):
         self._reviewed[_kind(request), outcome] += 1
 
     def let_in(self, request: Mapping[str, Any], reason: str) -> None:
-        """Count a write that its API server lets in although the review has `failed`, or came `late`."""
+        """Count a write that its API server stores although the review has `failed`, or came `late`."""
         self._unreviewed[_kind(request), reason] += 1
 
     def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
+        """Yield the metrics. Called for each scrape."""
         labels = ["kind", "outcome"]
         yield counter("tinkedge_reviewed_writes", "Writes that were reviewed, by the outcome.", labels, self._reviewed)
         text = "Writes that were let in unreviewed because the review failed or came too late."

@@ -1,11 +1,11 @@
 """The reviewer inside the embedded API, as its admission plugin (`tink.apiserver.AdmissionPlugin`).
 
-The API server feeds it the Hardware that is stored, commit by commit, so claims are judged in the order of the writes
-and nothing is late. A write holds its claims from the review until it has been stored or has failed. What can't be
-reviewed is refused: there is no call that could get lost, and no policy that lets writes in. Deletions and removals of
-finalizers are let in even then, for an operator must be able to remove any object, and they claim nothing.
+The API server feeds it the stored Hardware, commit by commit, so claims are judged in the order of the writes and
+without delay. A write reserves its claims from the review until it has been stored or has failed. A write that can't be
+reviewed is rejected: no call could get lost, and no policy admits it. Deletions and removals of finalizers are admitted
+even then, because an operator must be able to remove any object, and they claim nothing.
 
-References are fed by informers once these run. They are for warnings alone, so no write waits for them.
+Informers feed the references once they run. References only cause warnings, so no write waits for them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from tink.webhooks.reviewer import Lookup, Parse, Request, Reviewer, Verdict, pa
 log = logging.getLogger(__name__)
 
 Find = Callable[[str, str, str], Awaitable[Raw | None]]
-"""`find(key, namespace, name)`: an object as it is stored; `key` is such as `tinkerbell.org/hardware`."""
+"""`find(key, namespace, name)` returns an object as it is stored; `key` is such as `tinkerbell.org/hardware`."""
 
 _KEYS: Final = {each.kind: f"{GROUP}/{each.plural}" for each in (HARDWARE, OSIE, TEMPLATE)}
 
 
 class ReviewPlugin:
-    """Reviews writes in the process of the API server. `find` reads its store; `site` is asked for each Hardware."""
+    """Reviews writes in the process of the API server.
+
+    `find` reads its store; `site` returns the site for each Hardware.
+    """
 
     followed = f"{GROUP}/{HARDWARE.plural}"
 
@@ -47,34 +50,34 @@ class ReviewPlugin:
         parse: Parse = parse_here,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """It reviews objects of these `namespaces`, none: of all."""
+        """Review the objects of these `namespaces`; empty: of all."""
         self.webhooks = reviewed(namespaces)
         self.metrics = ReviewMetrics()
         self._informers: dict[str, Informer] = {}
         self._namespaces = frozenset(namespaces)
         self._synced = False
         self._unread: set[NamespacedName] = set()
-        """Stored Hardware whose claims could not be read: as long as there is one, no Hardware may claim anything."""
+        """Stored Hardware whose claims could not be read. As long as there is one, no Hardware may claim anything."""
         self._reviewer = Reviewer(_lookup(find), self._cached, clock, site, exact=True, parse=parse)
 
     def follow(self, informers: Mapping[ResourceType, Informer]) -> None:
-        """Warn of references from what these informers know, once they run."""
+        """Use these informers for warnings about references, once they run."""
         references = self._reviewer.references
         for resource in (HARDWARE, WORKFLOW):
             informers[resource].add_event_handler(lambda new, _: references.apply(new), references.remove)
         self._informers = {each.kind: informers[each] for each in (HARDWARE, OSIE, TEMPLATE)}
 
     def apply(self, obj: Raw) -> None:
-        """Take in a Hardware that is stored."""
+        """Add or update a stored Hardware."""
         if not self._namespaces or obj["metadata"]["namespace"] in self._namespaces:
             self._take_in(obj, self._reviewer.claims.apply)
 
     def remove(self, obj: Raw) -> None:
-        """Take in that a Hardware is gone."""
+        """Remove a Hardware that is no longer stored."""
         self._take_in(obj, self._reviewer.claims.remove)
 
     def _take_in(self, obj: Raw, change: Callable[[Raw], object]) -> None:
-        """Apply a change that is stored already. Never raises: the API server has others to notify of it."""
+        """Apply a stored change. Never raises: the API server still has to notify its other listeners."""
         key = NamespacedName.of(obj)
         try:
             change(obj)
@@ -84,11 +87,11 @@ class ReviewPlugin:
             self._unread.add(key)
 
     def synced(self) -> None:
-        """Begin to review: the claims of all stored Hardware are known."""
+        """Start to review: the claims of all stored Hardware are known."""
         self._synced = True
 
     async def answer(self, request: Raw) -> tuple[Raw, Callable[[], None] | None]:
-        """Review an AdmissionRequest: an AdmissionResponse, and what ends that its claims are held."""
+        """Review an AdmissionRequest. Return an AdmissionResponse, and a function that releases the reserved claims."""
         asked = Request.read(request)
         try:
             verdict = await self._review(asked)

@@ -1,16 +1,16 @@
-"""Registers the webhooks: one ValidatingWebhookConfiguration, by default `tinkedge`.
+"""Registers the webhooks in one ValidatingWebhookConfiguration, by default `tinkedge`.
 
-There are two kinds of configuration, told apart by the label `app.kubernetes.io/managed-by`:
+There are two kinds of configuration. The label `app.kubernetes.io/managed-by` distinguishes them:
 
-- Made by tinkedge, where it runs with an administrator's rights. It is written at each start, kept as it should be
-  while the webhooks serve, and, where they are on loopback, deleted at a clean stop. After an unclean one it points at
-  a closed port: with failurePolicy Ignore a write then costs one refused connection, until the next start.
-- Made by the chart or an operator. Nothing is written but `clientConfig.caBundle`, and nothing is deleted: an account
-  that may change the rules of a configuration can have every Secret of the cluster sent to it. Differences from what
-  the webhooks expect are reported, not repaired.
+- Made by tinkedge, which runs with an administrator's rights then. It is written at each start, restored when it
+  differs while the webhooks serve, and deleted at a clean stop if the webhooks are on loopback. After an unclean stop
+  it points at a closed port: with failurePolicy Ignore a write then costs one refused connection, until the next start.
+- Made by the chart or an operator. Only `clientConfig.caBundle` is written, and nothing is deleted: an account that may
+  change the rules of a configuration can make the API server send it every Secret of the cluster. Differences from the
+  expected webhooks are reported, not repaired.
 
-The embedded API needs none, for it reviews writes in its own process (`plugin`); one that an earlier version left is
-deleted at the start.
+The embedded API needs no configuration, because it reviews writes in its own process (`plugin`). A configuration that
+an earlier version left is deleted at the start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """Each namespace has it, with its own name."""
 TIMEOUT_SECONDS = 5
 _TRIES = 3
-"""Besides the last one, whose conflict is reported."""
+"""Number of attempts before the last one, whose conflict is reported."""
 
 _REVIEWED = {
     "hardware": ("CREATE", "UPDATE", "DELETE"),
@@ -51,14 +51,16 @@ _CLAIMS_CHANGE = (
     "request.operation == 'CREATE' || request.operation == 'UPDATE' && (object.?spec != oldObject.?spec || "
     f"{_AGENT_ID} != {_AGENT_ID.replace('object', 'oldObject')})"
 )
-"""CEL: whether a write of a Hardware may claim an address or a name (optional fields: Kubernetes 1.29)."""
+"""CEL: true if a write of a Hardware may claim an address or a name (optional fields: Kubernetes 1.29)."""
 ADVICE = f"advice.hardware.admission.{GROUP}"
-"""The webhook that is asked about every other write of a Hardware, for warnings."""
+"""The webhook for every other write of a Hardware; it only warns."""
 
 
 def reviewed(namespaces: Sequence[str] = ()) -> list[Raw]:
-    """The webhooks without an address: one for each resource, so that an answer names what it is about. They are asked
-    about objects of these namespaces; none: of all."""
+    """Return the webhooks without an address: one for each resource, so that an answer names its subject.
+
+    They cover the objects of these namespaces; empty: of all.
+    """
     chosen = {"key": _NAMESPACE_LABEL, "operator": "In", "values": sorted(set(namespaces))}
     return [
         {
@@ -89,7 +91,7 @@ class RegistrationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The result of `register`: whether something was `written`, and in what the configuration differs."""
+    """The result of `register`: `written` is True if something was written, `differences` names the differences."""
 
     written: bool
     differences: tuple[str, ...] = ()
@@ -117,11 +119,11 @@ class Address:
 def configuration(
     address: Address, bundle: bytes, failure_policy: str, namespaces: Sequence[str] = (), name: str = NAME
 ) -> Raw:
-    """The ValidatingWebhookConfiguration.
+    """Return the ValidatingWebhookConfiguration.
 
-    `failure_policy` is that of writes of Hardware that may claim something. Everything else is let in while no webhook
-    answers: deletions, finalizers that are removed, and kinds whose reviews only warn or find early what the controller
-    finds anyway. So Fail locks nobody out of an object that is to go.
+    `failure_policy` applies to writes of Hardware that may claim something. All other writes are admitted while no
+    webhook answers: deletions, removals of finalizers, and kinds whose reviews only warn or report early what the
+    controller reports anyway. So Fail keeps no object from being removed.
     """
     webhooks = reviewed(namespaces)
     hardware = webhooks[0]
@@ -188,7 +190,7 @@ async def _create(client: KubeClient, wanted: Raw) -> bool:
 
 
 async def _trust(client: KubeClient, found: Raw, wanted: Raw) -> Registered:
-    """Write the caBundle of `wanted` into the webhooks of `found` that are asked at the same address."""
+    """Write the caBundle of `wanted` into the webhooks of `found` that have the same address."""
     expected = {webhook["name"]: webhook for webhook in wanted["webhooks"]}
     webhooks: list[Raw] = [dict(webhook) for webhook in found.get("webhooks") or []]
     ours = [webhook for webhook in webhooks if _is_asked_here(webhook, expected)]
@@ -205,7 +207,8 @@ async def _trust(client: KubeClient, found: Raw, wanted: Raw) -> Registered:
     differences = tuple(_differences(webhooks, expected))
     if all(each == bundle for each in old):
         return Registered(written=False, differences=differences)
-    # A merge patch replaces a list as a whole (RFC 7386): only in the version of the object that was read.
+    # A merge patch replaces a list as a whole (RFC 7386), so the patch is bound to the version of the object that was
+    # read.
     metadata = {"resourceVersion": found["metadata"]["resourceVersion"]}
     await client.patch(CONFIGURATION, wanted["metadata"]["name"], None, {"metadata": metadata, "webhooks": webhooks})
     return Registered(written=True, differences=differences)
@@ -219,7 +222,7 @@ def _is_asked_here(webhook: Raw, expected: dict[str, Raw]) -> bool:
 
 
 def _differences(webhooks: list[Raw], expected: dict[str, Raw]) -> Iterator[str]:
-    """Describe in words where these webhooks are not the expected ones."""
+    """Yield descriptions of the differences between these webhooks and the expected ones."""
     found = {str(webhook.get("name")): webhook for webhook in webhooks}
     for name, webhook in expected.items():
         if name not in found:

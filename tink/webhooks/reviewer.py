@@ -1,22 +1,22 @@
 """Decides about one write: an AdmissionRequest in, a verdict out (admission.k8s.io/v1).
 
-    Hardware   create, update   refused if another Hardware has one of its MAC or IP addresses or its agent id, or if
+    Hardware   create, update   rejected if another Hardware has one of its MAC or IP addresses or its agent id, or if
                                 machines of another namespace use one of its IP addresses as gateway and the like; a
                                 warning for each of the mistakes that can be stored (`tink.api.mistakes`)
                delete           a warning if Workflows that have not ended refer to it
-    OSIE       create, update   a warning if a URL leads to an address that edges fetch nothing from, or an annotation
+    OSIE       create, update   a warning if a URL leads to an address that edges do not fetch from, or an annotation
                                 is no checksum
                delete           a warning if Hardware refer to it
-    Template   create, update   refused if a field is no Go template, with field, line and column
+    Template   create, update   rejected if a field is no Go template, with field, line and column
                delete           a warning if Workflows that have not ended refer to it
     Workflow   create, update   a warning if its Hardware or its Template does not exist
 
-The indexes answer at once; before a write is refused or warned about, the object in question is read from the API, for
-the informers behind the indexes are a moment late: what was released or created just now must not count.
+The indexes answer at once. Before a write is rejected or warned about, the other object is read from the API: the
+informers behind the indexes are a moment late, and an address that was just released must not count.
 
-A review judges what a write changes, in whatever state the object is. An object that has a conflict already can still
-be labelled, corrected in steps and deleted. A Hardware that is being deleted blocks no other one, and it may gain no
-address that another one has.
+A review judges the changes of a write, whatever the state of the object is. An object that has a conflict already can
+still be labelled, corrected in steps and deleted. A Hardware that is being deleted blocks no other one, and it may gain
+no address that another one has.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ Cached = Callable[[str, str, str], bool]
 """`cached(kind, namespace, name)`: whether the informers know that Hardware or Template."""
 
 Parse = Callable[[str, Raw], Awaitable[list[TemplateSyntaxError]]]
-"""`parse(namespace, template)`: its syntax errors. Raises TemplateError, and BusyError if it can't be parsed now."""
+"""`parse(namespace, template)` returns syntax errors. Raises TemplateError, and BusyError if it can't parse now."""
 
 NAMED_REFERRERS = 3
 MOST_CAUSES = 20
 _LOOKUP_SECONDS = 1.0
 _APART = "agents are told apart by address, token or certificate only; give one of them another id"
 _CARD_WEIGHT = 512
-"""What to look at a network interface costs, in bytes of JSON: each is compared with all networks of the site."""
+"""Cost of checking a network interface, in bytes of JSON: each is compared with all networks of the site."""
 
 
 async def parse_here(_namespace: str, template: Raw) -> list[TemplateSyntaxError]:
@@ -85,18 +85,19 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Refused if there are causes or if `busy`; `warnings` are shown to whoever writes, either way."""
+    """The result of a review. It is a rejection if there are causes or if `busy`; the user receives `warnings` either
+    way."""
 
     causes: tuple[Cause, ...] = ()
     warnings: tuple[str, ...] = ()
     busy: str = ""
-    """Why the write can't be reviewed now, and what to do: it is refused, and may be tried again (429)."""
+    """The reason why the write can't be reviewed now, with the remedy. It is rejected and may be tried again (429)."""
     release: Callable[[], None] | None = field(default=None, compare=False)
-    """Ends what an admitted write holds; call it when the write has been stored or has failed."""
+    """Releases the reserved claims of an admitted write; call it when the write has been stored or has failed."""
 
     @property
     def outcome(self) -> str:
-        """In one word, for metrics."""
+        """The outcome in one word, for metrics."""
         return "busy" if self.busy else "refused" if self.causes else "warned" if self.warnings else "allowed"
 
 
@@ -130,8 +131,11 @@ class Request:
 
     @property
     def is_harmless(self) -> bool:
-        """Return True if nothing but warnings is lost when this write is not reviewed: a deletion, or an update that
-        changes neither the spec nor the agent id, such as the removal of a finalizer."""
+        """Return True if a missing review of this write can only lose warnings.
+
+        That holds for a deletion, and for an update that changes neither the spec nor the agent id, such as the removal
+        of a finalizer.
+        """
         if self.operation != "UPDATE":
             return self.operation == "DELETE"
         return _judged(self.new) == _judged(self.old)
@@ -153,12 +157,11 @@ class Reviewer:
     claims: Claims = field(default_factory=Claims)
     references: References = field(default_factory=References)
     exact: bool = False
-    """Whether `claims` follows the store itself: it is never late, and an admitted write holds its claims until it is
-    settled."""
+    """True if `claims` follows the store itself: then it is never late, and an admitted write reserves its claims."""
     parse: Parse = parse_here
 
     async def review(self, request: Request) -> Verdict:
-        """Decide about a write. Raises whatever keeps it from being decided: the caller refuses the write then."""
+        """Decide about a write. Raises any error that prevents the decision: the caller rejects the write then."""
         if request.operation == "DELETE":
             return self._deletion(request)
         if request.operation not in ("CREATE", "UPDATE"):
@@ -187,7 +190,7 @@ class Reviewer:
             suspected = self.claims.conflicts(request.key, wanted, self.clock(), terminating=terminating)
         found = [(each.held, each.holder, await self._holds(each, terminating=terminating)) for each in suspected]
         mistakes = await self._mistakes(request)
-        # Asked again: others may have been admitted meanwhile. Nothing is awaited between this and the end.
+        # Check again: other writes may have been admitted meanwhile. There is no await between this and the end.
         now = self.clock()
         conflicts = self.claims.conflicts(request.key, wanted, now, terminating=terminating)
         used = self.claims.used(request.key, wanted)
@@ -213,7 +216,7 @@ class Reviewer:
         return Verdict(warnings=warnings)
 
     def _names(self, request: Request, wanted: Mapping[Claim, str]) -> list[str]:
-        """Warnings about addresses and agent ids that this write names and another Hardware has: it may be right."""
+        """Return warnings about addresses and agent ids that this write names and another Hardware has."""
         before = uses_of(request.old)
         uses = {use: path for use, path in uses_of(request.new).items() if use not in before}
         found = [
@@ -256,8 +259,10 @@ class Reviewer:
         return told[:MOST_CAUSES]
 
     async def _holds(self, conflict: Conflict, *, terminating: bool) -> bool | None:
-        """Return True if the holder has what it holds now, after what the informer knows, and None if that can't be
-        read. `terminating`: as seen by a Hardware that is being deleted itself."""
+        """Return True if the holder still has its claim, by a fresh read, and None if that can't be read.
+
+        `terminating`: the question of a Hardware that is being deleted itself.
+        """
         try:
             holder = await self._look_up("Hardware", *conflict.holder)
         except Exception as error:

@@ -42,10 +42,13 @@ _LARGEST_REVIEW = 16 << 20
 that is sent more says so itself."""
 _LOOK_AFTER_SECONDS = 60.0
 _SPREAD_SECONDS = 30.0
-"""Time that API servers have to learn of a registration. Until then they see a certificate that they trusted before."""
+"""Time for API servers to learn of a registration. Until then they receive a certificate that they already trust."""
 _OVERLAP_SECONDS = 180.0
-"""How long a replaced authority is trusted beside the new one. Another replica may show the old one for up to
-`_LOOK_AFTER_SECONDS + _SPREAD_SECONDS`, if it cannot watch the Secret."""
+"""Time for which a replaced authority is trusted beside the new one.
+
+Another replica may serve the old certificate for up to `_LOOK_AFTER_SECONDS + _SPREAD_SECONDS` if it can't watch the
+Secret.
+"""
 
 
 class Hook(Protocol):
@@ -61,7 +64,7 @@ class Hook(Protocol):
 
     @property
     def notes(self) -> Iterable[str]:
-        """What operators are told of it, beside that."""
+        """Yield further notes for operators about this hook."""
 
     async def ready(self) -> None:
         """Return when it can be answered."""
@@ -70,7 +73,7 @@ class Hook(Protocol):
         """Answer it."""
 
     async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
-        """Have the API server ask at `address` and trust `bundle`; whether something had to be written.
+        """Register `address` and `bundle` with the API server. Return True if something was written.
 
         Raises RegistrationError, ApiError.
         """
@@ -102,13 +105,13 @@ class Webhooks:
         self._bundle = b""
         """Of the authority that is shown."""
         self._former = b""
-        """The bundle of the authority that was shown before this one, or is about to be."""
+        """The bundle of the previous authority, or of the present one if it is about to be replaced."""
         self._former_until: datetime | None = None
-        """When the former authority is no longer trusted; None until its successor is registered."""
+        """The time at which the former authority loses its trust; None until its successor is registered."""
         self._replaced_by = b""
-        """The bundle of the authority that follows the one that is shown; empty if none does."""
+        """The bundle of the next authority; empty if there is none."""
         self._show_from: datetime | None = None
-        """When a certificate of that authority may be shown; None until every API can be told to trust it."""
+        """The time from which a certificate of the next authority may be served; None until it is registered."""
         self._failing: dict[Hook, Exception] = {}
         self._runner: web.AppRunner | None = None
         self._registered: set[Hook] = set()
@@ -182,7 +185,7 @@ class Webhooks:
                 self._failed(hook, error)
             return
         if self._serving is None:
-            self._show(authority, now)  # no API server asks before the registration
+            self._show(authority, now)  # No API server connects before the registration.
         bundle = authority.bundle()
         is_replaced = bundle != self._bundle
         if is_replaced and bundle != self._replaced_by:
@@ -195,7 +198,7 @@ class Webhooks:
             if self._serving is not None and now >= self._serving.renew_at:
                 self._show(authority, now)
         elif self._show_from is None:
-            # Counted from the registration: while the API refused it, no API server learned of it.
+            # The time counts from the registration: while the API rejected it, no API server learned of it.
             registered = self._clock()
             self._show_from = registered + timedelta(seconds=_SPREAD_SECONDS)
             self._former_until = registered + timedelta(seconds=_OVERLAP_SECONDS)
@@ -204,7 +207,7 @@ class Webhooks:
             self._show_from = None
 
     def _trusted(self, authority: certificates.Authority, now: datetime) -> bytes:
-        """Return the bundle to register: this authority and, for `_OVERLAP_SECONDS`, the one that it replaces."""
+        """Return the bundle to register: this authority and, for `_OVERLAP_SECONDS`, the replaced one."""
         bundle = authority.bundle()
         if self._former_until is not None and now >= self._former_until:
             return bundle
@@ -214,7 +217,7 @@ class Webhooks:
 
     @property
     def notes(self) -> Iterator[str]:
-        """Give the lines for /readyz: one for each hook that is not registered, and the notes of the hooks."""
+        """Yield the lines for /readyz: one for each hook that is not registered, and the notes of the hooks."""
         for hook in self._hooks:
             if hook in self._failing:
                 yield f"{hook.missed}: {self._failing[hook]}"

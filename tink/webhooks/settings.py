@@ -20,14 +20,16 @@ class WebhookSettings:
     url: str = ""
     """https://HOST:PORT, for an API server outside of a cluster's network."""
     service: str = ""
-    """NAMESPACE/NAME or NAMESPACE/NAME:PORT (else 443) of a Kubernetes Service in front of all replicas. They share a
-    certificate authority in the Secret NAME-ca."""
+    """NAMESPACE/NAME or NAMESPACE/NAME:PORT (else 443) of a Kubernetes Service in front of all replicas.
+
+    The replicas share a certificate authority in the Secret NAME-ca.
+    """
     port: int = 0
     """Where to listen; 0: any free port on loopback, 9443 for a url or a service."""
     configuration: str = "tinkedge"
     """Name of the ValidatingWebhookConfiguration; of several installations in one cluster each has its own."""
     failure_policy: str = "Fail"
-    """What becomes of a Hardware that claims something and can't be reviewed: Ignore lets it in, Fail refuses it."""
+    """Failure policy of a Hardware that claims something and can't be reviewed: Ignore admits it, Fail rejects it."""
 
     def __post_init__(self) -> None:
         if self.url and self.service:

@@ -1,13 +1,13 @@
-"""The bytes of an image, in order and each once, however often the connection breaks.
+"""The download of an image: every byte once and in order, also when the connection breaks.
 
-    the first answer                  its ETag, Last-Modified and length say which file it is
-    broken off                        the rest of that very file is asked for (Range, If-Range; RFC 9110 section 13.1.5)
-    206, of the same file             goes on where it broke
+    first answer                       its ETag, Last-Modified and length identify the file
+    connection breaks                  request the rest of the same file (Range, If-Range; RFC 9110 section 13.1.5)
+    206, same file                     continue where the connection broke
     200: the server has no ranges, or
-    nothing tells the file apart      all comes again: what was there is compared, by its SHA-256, and passed over
-    another ETag, length or beginning ChangedError: nothing of the new file is given out after bytes of the old one
+    nothing identifies the file        read everything again, skip the known bytes and compare their SHA-256
+    other ETag, length or beginning    ChangedError: bytes of two files are never mixed
 
-Attempts are in vain until they have brought `PROGRESS_BYTES` that are new; see `patience` for how many there are.
+An attempt fails if it brings fewer than `PROGRESS_BYTES` new bytes. `patience` limits the number of failed attempts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from image2disk.web import AnswerError, UntrustedError, Web, said
 
 READ_BYTES: Final = 1 << 20
 PROGRESS_BYTES: Final = 64 * 1024
-"""What a connection must bring before it breaks for that not to count as another vain attempt."""
+"""Minimum number of new bytes before a broken connection no longer counts as a failed attempt."""
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 _STRONG: Final = re.compile(r'"[^"]*"')
 _SURE_AFTER: Final = timedelta(seconds=60)

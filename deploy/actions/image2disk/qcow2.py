@@ -1,13 +1,14 @@
-"""qcow2, read from its first byte to its last, as it comes over the network (QEMU's "Qcow2 Image File Format").
+"""Reader for qcow2 images that arrive in one pass over the network (QEMU's "Qcow2 Image File Format").
 
-    header -> L1 table: where the L2 tables are -> L2 tables: which cluster of the file is which of the disk
+    header -> L1 table: offsets of the L2 tables -> L2 tables: which cluster of the file is which cluster of the disk
 
-A table must come before the clusters that it names. What `qemu-img convert` writes is so; a file that a machine has run
-from need not be, and is refused as soon as that shows. What no table names is zero on the disk.
+A table must come before the clusters that it names. `qemu-img convert` writes images in this order. An image that a
+machine has run from may have another order: the reader rejects it at the first cluster that is out of order. Clusters
+that no table names are zero on the disk.
 
-An image can't make this use more memory than a constant, some 40 MiB: what tables name is 8 bytes a cluster until it
-comes (`_Pending`), zeros are written as soon as a table has named them, and compressed clusters are inflated one by one
-out of the last three clusters of the file, however many of them share bytes.
+Memory is bounded to some 40 MiB, whatever the image contains. A named cluster takes 8 bytes until it arrives
+(`_Pending`). Zeros are written as soon as a table has named them. Compressed clusters are inflated one by one from the
+last three clusters of the file, even if many of them share bytes.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from image2disk.errors import ActionError
 
 MAGIC: Final = b"QFI\xfb"
 MAX_PENDING: Final = 2 << 20
-"""Tables and clusters that tables have named and that have not come yet: 128 GiB of clusters of the usual size."""
+"""Maximum number of tables and clusters that are named and have not arrived: 128 GiB of clusters of the usual size."""
 MAX_RUNS: Final = 64
-"""Ascending sequences that they make up: one where the file has them in the order of the tables."""
+"""Maximum number of ascending runs of these numbers. There is one run if the file follows the order of the tables."""
 _SLICE: Final = 1 << 16
-"""Entries of a table that are sorted at a time."""
+"""Number of table entries that are sorted at a time."""
 _MAX_L1_BYTES: Final = 32 << 20
 """QEMU's own limit."""
 _WINDOW: Final = 3
-"""Clusters of the file that a compressed one can lie in: it has two clusters' bytes at most, and begins anywhere."""
+"""Number of file clusters that are kept: a compressed cluster begins anywhere and has the bytes of at most two."""
 _HEADER: Final = struct.Struct(">4sIQIIQIIQQIIQ")
 _HEADER_3: Final = struct.Struct(">QQQII")
 _DIRTY, _DAMAGED, _EXTERNAL, _COMPRESSION, _EXTENDED = (1 << bit for bit in range(5))
@@ -46,7 +47,8 @@ _REMEDY: Final = "make it anew with `qemu-img convert -O qcow2`, or serve it raw
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """`size` of the disk in bytes; `number_bits` are needed to number its clusters."""
+    """The header of a qcow2 file. `size` is the disk's size in bytes; `number_bits` is the width of a cluster
+    number."""
 
     cluster_bits: int
     size: int
@@ -60,7 +62,7 @@ class _Header:
 
 
 class _Pending:
-    """Numbers below 2**64 that are awaited in ascending order: ascending runs of 8 bytes each."""
+    """A queue of expected numbers below 2**64, in ascending runs of 8 bytes a number."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
@@ -69,7 +71,7 @@ class _Pending:
         return sum(len(run.numbers) - run.at for run in self._runs)
 
     def add(self, numbers: list[int]) -> bool:
-        """Await these, too, at most `_SLICE`. False if they would be in more than `MAX_RUNS` runs."""
+        """Add at most `_SLICE` expected numbers. Return False if that would make more than `MAX_RUNS` runs."""
         if not numbers:
             return True
         numbers.sort()
@@ -83,7 +85,7 @@ class _Pending:
         return True
 
     def pop(self, end: int) -> int | None:
-        """Remove and return the smallest; None if none is below `end`."""
+        """Remove and return the smallest number. Return None if no number is below `end`."""
         run = min(self._runs, key=_Run.head, default=None)
         if run is None or (number := run.head()) >= end:
             return None
@@ -98,7 +100,7 @@ class _Pending:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Ascending numbers, of which those before `at` have come."""
+    """A run of ascending numbers. The numbers before index `at` have arrived."""
 
     numbers: array[int]
     at: int = 0
@@ -114,7 +116,7 @@ class Qcow2:
         self._name = name
         self._disk = disk
         self._l1_read = 0
-        # By the cluster of the file in which each begins: tables and plain clusters, and by the byte: compressed ones.
+        # Keyed by the first file cluster: tables and plain clusters. Keyed by the byte offset: compressed clusters.
         self._plain = _Pending()
         self._compressed = _Pending()
         self._window: deque[bytes] = deque(maxlen=_WINDOW)
@@ -202,8 +204,11 @@ class Qcow2:
                 self._put(header, number, cluster)
 
     def _due(self, header: _Header) -> tuple[bool, int] | None:
-        """Return what this cluster of the file is: True and the number of its L1 entry for a table, else False and that
-        of the disk's cluster; None for what no table names."""
+        """Identify this cluster of the file.
+
+        Return (True, number of its L1 entry) for a table, (False, number of the disk's cluster) for data, and None if
+        no table names the cluster.
+        """
         bits = header.number_bits
         end = (self._index + 1) << (bits + 1)
         packed = self._plain.pop(end)
@@ -240,7 +245,7 @@ class Qcow2:
             self._read_entries(header, first + at // 8, entries[at : at + _SLICE * 8])
 
     def _read_entries(self, header: _Header, first: int, entries: bytes) -> None:
-        """Read those of an L2 table, of which the first is of the disk's cluster `first`."""
+        """Read entries of an L2 table. The first entry belongs to the disk's cluster `first`."""
         bits, plain, compressed = header.cluster_bits, list[int](), list[int]()
         start_mask = (1 << (70 - bits)) - 1
         for number, (entry,) in enumerate(struct.iter_unpack(">Q", entries), first):
@@ -301,13 +306,13 @@ class Qcow2:
             packed = self._compressed.pop(limit)
 
     def _inflate(self, header: _Header, start: int, content: memoryview) -> bytes:
-        """Return the cluster that `content` begins with."""
+        """Return the cluster that the compressed bytes at the start of `content` contain."""
         length = 1 << header.cluster_bits
         if not content:
             raise self._cut_off()
         inner = zlib.decompressobj(wbits=-15)
         try:
-            # Nearly all are shorter than what they become. What zlib does not need of more, it would copy.
+            # Most compressed clusters are shorter than one cluster. zlib copies the input that it does not need.
             whole = inner.decompress(content[:length], length)
             if len(whole) < length and not inner.eof:
                 whole += inner.decompress(inner.unconsumed_tail + content[length:], length - len(whole))
@@ -324,7 +329,7 @@ class Qcow2:
         self._disk.write(guest, memoryview(whole)[: header.size - guest])
 
     def _is_zero(self, start: int, end: int) -> None:
-        """Zero these bytes, and with them those before, if they follow upon each other."""
+        """Zero a range of the disk, together with the pending zeros before it if the two ranges are adjacent."""
         if self._zeros[1] == start:
             self._zeros = self._zeros[0], end
         else:
@@ -337,7 +342,7 @@ class Qcow2:
             self._disk.zero(start, end)
 
     def _end(self, header: _Header) -> None:
-        # The last sectors of the last ones need not be in the file.
+        # The file may omit the last sectors of its last compressed clusters.
         self._index -= 1
         self._inflate_until(header, self._index + 1)
         if self._l1_read < header.l1_entries or len(self._plain) or len(self._compressed):
@@ -381,7 +386,7 @@ class _Pieces:
             part, self._chunk = self._chunk[:left], self._chunk[left:]
             parts.append(part)
             left -= len(part)
-            if len(parts) == _MOST_PARTS:  # a server may send byte by byte, and a view takes 200
+            if len(parts) == _MOST_PARTS:  # A server may send single bytes, and a memoryview takes 200 bytes.
                 parts = [b"".join(parts)]
         return b"".join(parts)
 

@@ -25,7 +25,7 @@ from image2disk.web import AnswerError, UntrustedError, Web, said
 MAX_MANIFEST_BYTES: Final = 4 << 20
 """The specification's own limit."""
 MAX_VALUES: Final = 100_000
-"""In a manifest: Python needs some 70 bytes for a value that is two bytes of JSON."""
+"""Maximum number of values in a manifest: Python needs some 70 bytes for a value that is two bytes of JSON."""
 MAX_TOKEN_BYTES: Final = 64 << 10
 _INDEXES: Final = (
     "application/vnd.oci.image.index.v1+json",

@@ -34,7 +34,7 @@ class Copying:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives seconds, by which servers are found too slow."""
+        """Take `clock` as the source of seconds for the limit on slow servers."""
         self._settings = settings
         self._disk = disk
         self._say = say

@@ -1,6 +1,6 @@
-"""Compressed bytes in, the image's out: as they come, in bounded memory, however many streams stand in a row.
+"""Streaming decompression of an image in bounded memory, also of several concatenated streams.
 
-Memory is what one decompressor may look back at (`WINDOW_BYTES`; gzip 32 KiB, bzip2 4 MiB) and `MOST_BYTES` of output.
+The memory is the window of one decompressor (`WINDOW_BYTES`; gzip 32 KiB, bzip2 4 MiB) plus `MOST_BYTES` of output.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import IO, Final, Protocol
 from image2disk.errors import ActionError
 
 MOST_BYTES: Final = 1 << 20
-"""That come out at a time, however much a byte that goes in becomes."""
+"""Maximum size of one piece of output, whatever the compression ratio."""
 MOST_WORDS: Final = 4096
 WINDOW_BYTES: Final = 128 << 20
-"""What decompression may look back at; a file that wants more is refused. `xz -9` needs 65, `zstd --ultra -22` 128."""
+"""Maximum window of a decompressor; files with a larger one are rejected. `xz -9` needs 65, `zstd --ultra -22` 128."""
 MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
 """How each begins."""
 LONGEST_MAGIC: Final = max(map(len, MAGIC))

@@ -1,8 +1,8 @@
-"""One HTTP request, and what may go wrong with it: for the image and for registries.
+"""HTTP requests of the image and registry downloads, and their errors.
 
-A server is waited for only as long as it brings something: less than `LOW_SPEED_BYTES_PER_SECOND` of a body over
-`LOW_SPEED_SECONDS` of waiting is as good as silence, whatever comes besides (headers, interim answers, trailers). The
-numbers are those of the agent (`tink.agent.images.connection`), which this image does not have.
+A slow server is treated like a silent one: the request fails if a body brings less than `LOW_SPEED_BYTES_PER_SECOND`
+over `LOW_SPEED_SECONDS` of waiting. Headers, interim answers and trailers do not count as progress. The values are
+those of the agent (`tink.agent.images.connection`), which this container image does not contain.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class UntrustedError(Exception):
 
 
 class TooSlowError(OSError):
-    """A server has sent less than the least rate; the message says how much."""
+    """The server sent less than the minimum rate. The message names the rate."""
 
 
 class LowSpeedLimit:
-    """The least rate of one body after the other. Counts the time that is spent on waiting for the server, no other."""
+    """The minimum rate of a body. Counts only the time that is spent waiting for the server."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` gives seconds."""
@@ -66,11 +66,11 @@ class LowSpeedLimit:
         self.begin()
 
     def begin(self) -> None:
-        """Something is asked for."""
+        """Start to count for a new request."""
         self._waited, self._useful = 0.0, 0
 
     def useful(self, count: int) -> None:
-        """So many bytes of a body came."""
+        """Count received bytes of a body."""
         self._useful += count
 
     def read(self, raw: Any, buffer: Any) -> int | None:
@@ -88,7 +88,7 @@ class LowSpeedLimit:
 
 
 class LimitedReader(io.RawIOBase):
-    """The bytes of `raw` as long as they come fast enough."""
+    """A reader that passes on the bytes of `raw` and enforces a `LowSpeedLimit`."""
 
     def __init__(self, raw: Any, limit: LowSpeedLimit) -> None:
         self._raw = raw
@@ -103,13 +103,13 @@ class LimitedReader(io.RawIOBase):
         return self._limit.read(self._raw, buffer)
 
     def close(self) -> None:
-        """Close what is read from, too."""
+        """Close this reader and `raw`."""
         self._raw.close()
         super().close()
 
 
 class _Socket:
-    """A connected socket, as much of it as http.client uses."""
+    """A connected socket with the methods that http.client uses."""
 
     def __init__(self, sock: socket.socket, limit: LowSpeedLimit) -> None:
         self._sock = sock
@@ -122,7 +122,7 @@ class _Socket:
 
 
 def _connections(limit: LowSpeedLimit) -> tuple[type[http.client.HTTPConnection], type[http.client.HTTPSConnection]]:
-    """Return the classes of connections that are read from through `limit`."""
+    """Return the connection classes for http and https that read through `limit`."""
 
     class Plain(http.client.HTTPConnection):
         def connect(self) -> None:
@@ -157,7 +157,7 @@ class _Encrypted(urllib.request.HTTPSHandler):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects without their bodies, which urllib would read to their ends, however large."""
+    """Follows redirects without reading their bodies. urllib would read a body to its end, however large."""
 
     def http_error_302(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage
@@ -172,7 +172,7 @@ class Web:
     """`check_certificates`: of https; not needed where a checksum says which bytes are right."""
 
     def __init__(self, *, check_certificates: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds."""
+        """Take `clock` as the source of seconds for the rate limit."""
         context = ssl.create_default_context()
         if not check_certificates:
             context.check_hostname = False
@@ -183,7 +183,7 @@ class Web:
         self._opener = urllib.request.build_opener(*handlers)
 
     def body(self, response: http.client.HTTPResponse, most: int) -> Iterator[bytes]:
-        """Pieces of the body, `most` bytes at a time, as they come. Raises OSError, HTTPException."""
+        """Yield the body in pieces of at most `most` bytes. Raises OSError, HTTPException."""
         while chunk := response.read1(most):
             self._limit.useful(len(chunk))
             yield chunk
@@ -228,7 +228,7 @@ class Web:
         return response
 
     def content(self, response: http.client.HTTPResponse, most: int) -> bytes:
-        """Return the body, or its first bytes, more than `most`. Raises OSError, HTTPException."""
+        """Return the body; a large one is cut after more than `most` bytes. Raises OSError, HTTPException."""
         content = bytearray()
         for chunk in self.body(response, most + 1):
             content += chunk

@@ -109,11 +109,11 @@ class PeerCaches(Protocol):
     """The other edges."""
 
     async def find(self, key: str, url: str, pin: str, avoided: Collection[str]) -> Offer | None:
-        """Return the best copy of the artifact `key`, which is that of `url` with the checksum `pin` (may be empty),
-        that a peer has, but for the peers `avoided`. What only another URL brought to the peer is none.
+        """Return the best copy of the artifact `key` that a peer outside `avoided` has.
 
-        None, or a copy that is not fresh: this edge is the one to ask the upstream. It may take a while to say so,
-        where another one is about to have it.
+        `key` belongs to `url` and the checksum `pin` (may be empty). A file that another URL brought to the peer does
+        not count. If the result is None or a copy that is not fresh, this edge has to ask the upstream. The call may
+        take a while if another edge is about to have the file.
         """
 
     def get(self, offer: Offer, url: str, key: str, pin: str, offset: int) -> AbstractAsyncContextManager[PeerResponse]:

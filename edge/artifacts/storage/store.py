@@ -163,8 +163,8 @@ class Store:
     def brought(self, key: str, sha256: str = "") -> Stored | None:
         """Return the artifact that the URL behind `key` (see `key_of`) brought here, or None.
 
-        With `sha256`, only these bytes count, whatever checksum was demanded when the URL was fetched. Bytes that only
-        another URL brought never count: to know a checksum is no permission to read the file.
+        With `sha256`, only a file with that checksum counts, whatever checksum was required when the URL was fetched. A
+        file that another URL brought never counts: knowing a checksum gives no permission to read the file.
         """
         stored = self._index.get(key)
         if stored is not None and sha256 in ("", stored.sha256):

@@ -13,7 +13,7 @@ from ipxe.binaries import KINDS
 from tink.kube.manifests import DEFAULT_NAMESPACE
 
 _LEAST_BYTES = 100_000  # no kernel is smaller
-_LEAST_MEMORY = 200_000_000  # the gRPC server has half of that before an agent comes
+_LEAST_MEMORY = 200_000_000  # The gRPC server needs half of that before the first agent connects.
 _IPV6 = 6
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _NAME = rf"{_LABEL}(\.{_LABEL})*"
@@ -118,7 +118,7 @@ def host_name(text: str) -> str:
 
 @parsed("size")
 def size(text: str) -> int:
-    """A number of bytes of disk, with a unit or without: 500MB, 20GB, 1TiB."""
+    """Parse a size on disk, in bytes or with a unit: 500MB, 20GB, 1TiB."""
     found = _bytes(text)
     if found < _LEAST_BYTES:
         raise ValueError(f"{text!r} is less than {_LEAST_BYTES} bytes: no kernel fits")
@@ -127,7 +127,7 @@ def size(text: str) -> int:
 
 @parsed("size")
 def memory(text: str) -> int:
-    """A number of bytes of memory, as `size` has it."""
+    """Parse a size in memory, in the format of `size`."""
     found = _bytes(text)
     if found < _LEAST_MEMORY:
         raise ValueError(f"{text!r} is less than 200MB: the gRPC server does not start with that")

@@ -95,7 +95,7 @@ def run(services: frozenset[Service], options: dict[str, Any]) -> None:
     # Every transfer and connection is a file; the usual soft limit, 1,024, is less than a rack needs.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     gc.set_threshold(50_000, 20, 100)  # taking in 100,000 machines makes many objects and no garbage
-    sys.setswitchinterval(TURN_SECONDS)  # threads read what tenants write; DHCP waits for a turn of theirs
+    sys.setswitchinterval(TURN_SECONDS)  # DHCP waits for one turn of a thread at most
     context = click.get_current_context()
     where = partial(place, context)
     stack_settings = settings(services, options, where)

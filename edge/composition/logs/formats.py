@@ -74,9 +74,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def lines_of(record: logging.LogRecord, form: logging.Formatter) -> list[str]:
-    """Return logger and message in one line, then the lines of an exception and a stack, indented.
+    """Return logger and message in one line, then the indented lines of an exception and a stack.
 
-    The text of an exception may be made of what a client sent: without the indent, a line break in it forges a line.
+    A client may control the text of an exception. Without the indent, a line break in it would forge a log line.
     """
     traces = [form.formatException(record.exc_info)] if record.exc_info else []
     if record.stack_info:

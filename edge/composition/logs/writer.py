@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, TextIO
 
 MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
-"""Lines that wait for a standard error that is blocked. Twice as much where a line is `reserved`."""
+"""Maximum number of lines that wait while standard error is blocked. `reserved` lines have twice as much room."""
 
 _GATHER_SECONDS = 0.02  # after a batch: the next lines are written together
 _ERROR_SECONDS = 0.1
@@ -57,7 +57,7 @@ class StreamWriter(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        # A flood of other lines takes no place of those about writes to the API (extra={"reserved": True}).
+        # Lines about writes to the API (extra={"reserved": True}) have room that a flood of other lines can't use.
         most = self._max_waiting_bytes * (2 if getattr(record, "reserved", False) else 1)
         if self._taken_bytes - self._written_bytes > most:
             self._lost += 1

@@ -162,7 +162,7 @@ class NetworkServices:
 
     @property
     def unprobed(self) -> list[str]:
-        """The services, such as `DHCP on eth0`, that can't look who has an address that a machine declined."""
+        """Return the services, such as `DHCP on eth0`, that can't probe a declined address."""
         servers = (("DHCP", self._dhcp.service), ("DHCPv6", self._dhcp6.service))
         return [f"{name} on {self._state.interface}" for name, each in servers if each is not None and each.is_unprobed]
 

@@ -1,6 +1,6 @@
-"""`python -m edge.composition.server_process FD`: the gRPC server, at the end of the channel that is open as FD.
+"""`python -m edge.composition.server_process FD`: the gRPC server, connected to its parent by the channel at FD.
 
-No user starts it. What it begins with comes on standard input, from the process that has started it.
+The parent process starts it and sends the initial settings (`ServerBegin`) on standard input. Users do not start it.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ log = logging.getLogger(__name__)
 
 STATE_SECONDS: Final = 1.0
 WAITING_BYTES: Final = 8 << 20
-"""Of activities that the parent has not taken: more are dropped."""
+"""Maximum number of activities that the parent has not read yet. Further ones are dropped."""
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _OWN_LOGGERS: Final = ("tink.server", "tink.files", "edge.composition.networks.agents")
 _LOGGED_TWICE: Final = ("edge.composition.networks", "tink.kube")
-"""The parent follows networks and the API as well: its lines are enough."""
+"""The child logs nothing about networks and the API: the parent follows both and logs them."""
 _RESERVE_BYTES: Final = 64 << 20
 """Address space beyond the limit: threads that gRPC starts later reserve 8 MiB each for their stacks."""
 _BADNESS: Final = 500
-"""The kernel ends this process before its parent when the host has no memory left (oom_score_adj, proc(5))."""
+"""The kernel kills this process before its parent if the host runs out of memory (oom_score_adj, proc(5))."""
 
 
 def main() -> None:
@@ -62,11 +62,11 @@ def main() -> None:
     import uvloop
 
     parent = os.getppid()
-    # Also when the parent is killed, nobody holds the port any more (prctl(2)).
+    # If the parent is killed, the child must end too and close its port (prctl(2)).
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
-    # A terminal, or a service manager, sends them to all; the parent says what they mean.
+    # A terminal or a service manager sends these signals to all processes. The parent decides what to do.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
@@ -74,12 +74,12 @@ def main() -> None:
     gc.set_threshold(50_000, 20, 100)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_BADNESS))
-    begin = cast(ServerBegin, pickle.loads(sys.stdin.buffer.read()))  # noqa: S301 - of our own parent, by a file of its own
+    begin = cast(ServerBegin, pickle.loads(sys.stdin.buffer.read()))  # noqa: S301 - written by our own parent
     uvloop.run(_run(begin, socket.socket(fileno=int(sys.argv[1]))))
 
 
 class _Child:
-    """Says to the parent what happens here, and does what the parent asks for."""
+    """The child's side of the channel: reports events to the parent and executes its requests."""
 
     def __init__(self, begin: ServerBegin, sock: socket.socket) -> None:
         self._begin = begin
@@ -90,7 +90,7 @@ class _Child:
         self._stack = Stack(begin.settings, agents=agents)
 
     async def run(self) -> None:
-        """Serve until the parent ends, or ends the channel."""
+        """Serve until the parent ends or closes the channel."""
         self.channel.start()
         try:
             await self._stack.start()
@@ -162,9 +162,10 @@ class _Child:
 
 
 def _limit_memory(most: int) -> None:
-    """Have the kernel refuse memory beyond `most` bytes (RLIMIT_DATA, setrlimit(2)), which ends this process.
+    """Set the kernel's limit to `most` bytes of memory (RLIMIT_DATA, setrlimit(2)). Exceeding it ends this process.
 
-    The kernel counts address space. What is reserved and not used by now, such as the stacks of threads, comes on top.
+    The kernel counts address space, so the limit also includes what is reserved now and not used, such as thread
+    stacks.
     """
     status = Path("/proc/self/status").read_text()
     reserved, used = (int(re.findall(rf"{name}:\s+(\d+) kB", status)[0]) << 10 for name in ("VmData", "RssAnon"))

@@ -1,4 +1,7 @@
-"""The lines that gRPC's core and a dying process write to standard error, which no logger of ours formats or limits."""
+"""Logs the standard error of the gRPC server's process: lines of gRPC's core and of a dying process.
+
+No logger formats or limits these lines at their source.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from tink.printable import printable
 log = logging.getLogger(__name__)
 
 LINES: Final = 60
-"""Lines a minute that are written, of different places in gRPC's source: a stack of all threads fits."""
+"""Maximum number of lines in a minute, from different places in gRPC's source: a stack of all threads fits."""
 MOST_BYTES: Final = 1000
-"""Of a line: a stranger chooses how long it is."""
+"""Maximum length of a line: a remote host can influence the length."""
 _READ_BYTES: Final = 64 << 10
 _LEVELS: Final = {"I": logging.DEBUG, "W": logging.WARNING, "E": logging.WARNING, "F": logging.ERROR}
 _CORE: Final = re.compile(r"([IWEF])\d{4} [\d:.]+ +\d+ ([\w./-]+:\d+)\] (.*)")
@@ -29,20 +32,20 @@ class CoreLog:
     """Reads lines from a pipe until `close`. Each place in gRPC's source is logged once a minute."""
 
     def __init__(self, pipe: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Takes over `pipe`, the end to read from. Needs a running loop."""
+        """Take over `pipe`, the reading end. Needs a running loop."""
         self._pipe = pipe
         self._loop = asyncio.get_running_loop()
         self._log = LimitedLog(log, clock, capacity=LINES)
         self._rest = b""
         self.lacks_memory = False
-        """Whether the process has said that it can't get memory."""
+        """True if the process has reported that it can't get memory."""
         self._skips = False
-        """Whether the rest of a line is still to come that was too long."""
+        """True if the rest of a line that was too long has not arrived yet."""
         os.set_blocking(pipe, False)
         self._loop.add_reader(pipe, self._readable)
 
     def close(self) -> None:
-        """Log what was written before, and close the pipe."""
+        """Log the pending lines and close the pipe."""
         self._loop.remove_reader(self._pipe)
         while self._read():
             pass
@@ -51,10 +54,10 @@ class CoreLog:
 
     def _readable(self) -> None:
         if not self._read():
-            self._loop.remove_reader(self._pipe)  # all who could write to it have ended
+            self._loop.remove_reader(self._pipe)  # all writers have ended
 
     def _read(self) -> bool:
-        """Read once; False if there is nothing."""
+        """Read once. Return False if there is nothing to read."""
         try:
             content = os.read(self._pipe, _READ_BYTES)
         except BlockingIOError:
@@ -63,7 +66,7 @@ class CoreLog:
         return bool(content)
 
     def take(self, content: bytes) -> None:
-        """Log the lines that are whole now."""
+        """Log the lines that are complete now."""
         *lines, rest = (self._rest + content).split(b"\n")
         for line in lines:
             if not self._skips:

@@ -1,7 +1,8 @@
-"""The gRPC server's process as its parent sees it: started, watched, and replaced when it ends.
+"""Supervises the gRPC server's process from the parent: starts it, watches it, and restarts it when it ends.
 
-A child that ends is replaced after a pause, which doubles with each that does not live for GOOD_SECONDS. The parent
-keeps which addresses the child has kept away, so that a stranger who made it end finds its successor closed to him.
+The supervisor waits before it restarts the child. The delay doubles with each child that ends within GOOD_SECONDS. The
+parent stores the addresses that the child has blocked, so an attacker that crashed the child can't connect to the next
+one.
 """
 
 from __future__ import annotations
@@ -55,17 +56,20 @@ STOP_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.5
 PING_SECONDS: Final = 5.0
 PATIENCE_SECONDS: Final = 30.0
-"""A child that answers nothing for so long is ended, and replaced."""
+"""A child that does not answer for this time is killed and replaced."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 GOOD_SECONDS: Final = 60.0
 KEEPS_ENDING: Final = 3
-"""So many ends within GOOD_SECONDS are a note on /readyz."""
+"""Number of ends within GOOD_SECONDS that make a note on /readyz."""
 _LAST_WORDS_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerBegin:
-    """What the child begins with. `kept_away`: networks (CIDR) that may not connect before then (CLOCK_MONOTONIC)."""
+    """The initial settings of the child.
+
+    `kept_away` has the blocked networks (CIDR), each with the time until which it is blocked (CLOCK_MONOTONIC).
+    """
 
     settings: StackSettings
     log_level: int
@@ -73,7 +77,7 @@ class ServerBegin:
 
 
 def child_settings(settings: StackSettings, kubeconfig: Path | None) -> StackSettings:
-    """The settings of the child: the service `server` alone, at the parent's API. What it sees goes to the parent."""
+    """Return the settings of the child: only the service `server`, at the parent's API, without outputs of its own."""
     return replace(
         settings,
         services=frozenset({Service.SERVER}),
@@ -86,7 +90,10 @@ def child_settings(settings: StackSettings, kubeconfig: Path | None) -> StackSet
 
 
 class ServerProcess:
-    """`start` begins, `listening` waits for the child, `stop` ends it. Belongs to one event loop."""
+    """The gRPC server's process. Belongs to one event loop.
+
+    `start` starts the child, `listening` waits until it listens, and `stop` stops it.
+    """
 
     def __init__(
         self,
@@ -96,7 +103,7 @@ class ServerProcess:
         announce: Callable[[Notice], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`observe` gets what agents do; `announce` hears when the child ends and when it is replaced."""
+        """`observe` receives the agents' activity; `announce` is called when the child ends and after a restart."""
         self._settings = child_settings(settings, kubeconfig)
         self._limit = settings.server.memory
         self._observe = observe
@@ -106,10 +113,10 @@ class ServerProcess:
         self._channel: Channel | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._began = asyncio.Event()
-        """The child listens, or has failed."""
+        """Set when the child listens or has failed."""
         self._serves = False
         self._failure = self._reason = ""
-        """Why the child ends, and what it said itself of why it can't start."""
+        """The reason why the supervisor ends the child, and the child's own reason why it can't start."""
         self._ends: deque[tuple[float, str]] = deque(maxlen=16)
         self._restarts = 0
         self._asked = self._answered = 0
@@ -117,7 +124,7 @@ class ServerProcess:
         self._kept_away: dict[str, float] = {}
         register(self)
 
-    # --- its life -----------------------------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the child."""
@@ -134,7 +141,7 @@ class ServerProcess:
             raise StackError(self._reason or self.problem)
 
     async def stop(self) -> None:
-        """End the child in order, which tells agents that it stops."""
+        """Stop the child in order: it closes its connections, so the agents learn that the server stops."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
@@ -148,7 +155,7 @@ class ServerProcess:
                 how = await self._live()
             except OSError as error:
                 how = f"can't be started: {error.strerror or error}"
-            except Exception as error:  # whatever it is: agents need another child
+            except Exception as error:  # Whatever the error is: agents need another child.
                 log.exception("the gRPC server's process")
                 how = f"can't be started: {error!r}"
             self._ended(self._failure or how)
@@ -158,7 +165,7 @@ class ServerProcess:
             self._restarts += 1
 
     async def _live(self) -> str:
-        """Start one child and wait for its end; how it ended. Raises OSError."""
+        """Start one child, wait until it ends, and return how it ended. Raises OSError."""
         lost = asyncio.Event()
         self._failure, self._asked, self._answered = "", 0, 0
         ours, theirs = pair()
@@ -215,7 +222,7 @@ class ServerProcess:
             await process.wait()
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """End a child that has too much memory, which its own limits should have ended, or that does not answer."""
+        """End a child that does not answer, or that uses too much memory and was not ended by its own limit."""
         asked = self._clock()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -244,7 +251,7 @@ class ServerProcess:
         self._ends.append((self._clock(), how))
         self._began.set()
 
-    # --- what the child says ------------------------------------------------------------------------------------------
+    # --- messages from the child --------------------------------------------------------------------------------------
 
     def _take(self, message: Message, files: list[int]) -> None:
         for fd in files:
@@ -257,7 +264,7 @@ class ServerProcess:
             case ServerState():
                 self._state = message
             case KeptAway():
-                self._kept_away = dict(message.blocks)  # all of them, those of its predecessors too
+                self._kept_away = dict(message.blocks)  # also those of earlier children
             case Pong():
                 self._answered = message.number
             case Failed():
@@ -274,28 +281,31 @@ class ServerProcess:
         self._began.set()
 
     def reread(self) -> bool:
-        """SIGHUP: have the child read keys and certificates again (`tink.files.rereading`); it logs how it was."""
+        """Request that the child reads keys and certificates again (SIGHUP, `tink.files.rereading`).
+
+        The child logs the result.
+        """
         if self._channel is not None:
             self._channel.send(Reread(logging.getLogger().level))
         return True
 
-    # --- what is said of it -------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------------
 
     @property
     def problem(self) -> str:
-        """Why agents are not served; empty: they are, or the child starts for the first time."""
+        """The reason why agents are not served; empty if they are, or if the child starts for the first time."""
         return f"agents are not served: {self._ends[-1][1]}" if self._ends and not self._serves else ""
 
     @property
     def note(self) -> str:
-        """The child's own note, and that it keeps ending; empty: all is well."""
+        """The child's own note and a note about repeated restarts; empty if there is none."""
         since = self._clock() - GOOD_SECONDS
         often = sum(when >= since for when, _ in self._ends)
         keeps = f"{self._ends[-1][1]}, {often} times within {GOOD_SECONDS:.0f} s" if often >= KEEPS_ENDING else ""
         return "; ".join(filter(None, (self._state.note, keeps)))
 
     def metrics(self) -> Iterator[Metric]:
-        """For Prometheus: of the process, and what it has counted itself a moment ago."""
+        """Yield the metrics of the process, and those that the child last reported."""
         yield gauge("tinkedge_server_up", "Whether the gRPC server's process serves.", [], {(): float(self._serves)})
         yield counter("tinkedge_server_restarts", "How often it was started again.", [], {(): self._restarts})
         size = resident_bytes(self._process.pid) if self._process is not None else None
@@ -309,7 +319,7 @@ class ServerProcess:
 
 
 def activity_of(message: Activity) -> AgentActivity:
-    """The activity that a message carries."""
+    """Return the activity that a message carries."""
     return AgentActivity(
         message.agent_id,
         message.peer,

@@ -65,7 +65,7 @@ class Inbox:
 
 
 def say(line: LogLine) -> None:
-    """Log a line of another process as one of this process."""
+    """Log a line of another process in this process."""
     logger = logging.getLogger(line.logger)
     if logger.isEnabledFor(line.level):
         fields = line.fields | ({"exception": line.trace} if line.trace else {})

@@ -1,18 +1,18 @@
-"""What the main process and its workers say to each other: frozen dataclasses of plain values, as JSON with their name.
+"""The messages between the main process and its workers: frozen dataclasses of plain values, sent as JSON.
 
-    main -> worker    Object, Networks, Edges, Ready, Learned, Said, Failure      what there is to know
+    main -> worker    Object, Networks, Edges, Ready, Learned, Said, Failure      the state to serve from
                       Listen, Move, Unlisten                                      where to serve (with the socket)
                       ArtifactOpened, ArtifactFilled, ArtifactFailed, SecretRead  answers
                       Reread, Ping
-    worker -> main    Event, LogLine, LogsWanted, Said, Failure                   what was seen
+    worker -> main    Event, LogLine, LogsWanted, Said, Failure                   reports
                       OpenArtifact, ArtifactWanted, CloseArtifact, ReadSecret     questions
-                      Connection                                                  one that another edge has made
+                      Connection                                                  a connection of another edge
                       Up, Pong
 
-The child that has the gRPC server (`edge.composition.server_process`) takes Reread and Ping, and sends Up, Pong,
+The child process of the gRPC server (`edge.composition.server_process`) receives Reread and Ping, and sends Up, Pong,
 LogLine, Activity, ServerState, KeptAway and Failed.
 
-Both sides are of one program, so a message is not looked at beyond its shape.
+Both sides belong to one program, so only the shape of a message is checked.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """SIGHUP: read keys and certificates again; lines are logged from `log_level` on (0: as before)."""
+    """SIGHUP: read keys and certificates again and log the result from `log_level` on (0: as before)."""
 
     log_level: int = 0
 
@@ -278,14 +278,14 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class KeptAway:
-    """The networks (CIDR) from which the gRPC server takes no connection, each until then (CLOCK_MONOTONIC)."""
+    """The networks (CIDR) that the gRPC server blocks, each with the end of its block (CLOCK_MONOTONIC)."""
 
     blocks: list[tuple[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The process can't start; why."""
+    """Reports that the process can't start, with the reason."""
 
     reason: str
 

@@ -179,9 +179,10 @@ class Worker:
 async def start_process(
     module: str, begin: object, channel: int, stderr: int | None = None
 ) -> asyncio.subprocess.Process:
-    """Start `python -m module`, which reads `begin` (pickled) from standard input, at the end of this channel.
+    """Start `python -m module` with the other end of this channel.
 
-    `stderr` is a descriptor; None: this process' standard error. Raises OSError.
+    The process reads `begin` (pickled) from standard input. `stderr` is a descriptor, or None for this process'
+    standard error. Raises OSError.
     """
     # A file without a name: unlike a pipe it takes what is written, be the worker there to read it or not.
     with open(os.memfd_create("begin"), "w+b") as begins:  # noqa: ASYNC230, PTH123 - memory, and no path

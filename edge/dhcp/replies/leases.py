@@ -103,9 +103,10 @@ class Leases:
         return reservation
 
     def is_surplus(self, packet: bytes) -> bool:
-        """Return whether `packet` is one too many of machines without a Hardware.
+        """Return True if `packet` exceeds the limit for machines without a Hardware.
 
-        The MAC alone decides, before the packet is parsed. A flood of made-up MACs costs little more than its reading.
+        The MAC alone decides, before the packet is parsed. A packet of a flood of invented MACs costs little more than
+        its receipt.
         """
         chaddr = packet[28:34]  # RFC 2131 section 2
         if chaddr in self.reservations or self._unregistered.may_send() or self._inventory.claimants(chaddr.hex(":")):
@@ -212,10 +213,10 @@ class Leases:
         return Reply(payload, address, CLIENT_PORT)
 
     def _release(self, reservation: Reservation, message: Message, received: Received) -> None:
-        """Section 4.3.4. The reservation stays; there is nothing to take back, but something to tell.
+        """Handle a DHCPRELEASE (section 4.3.4). The reservation stays; the release is only reported.
 
-        It comes from the address that is released (section 4.4.4), from another one of a machine that has several, or
-        through a relay of the machine's network that is believed; not from elsewhere.
+        A release counts if it comes from the released address (section 4.4.4), from another address of the same
+        machine, or through a trusted relay of the machine's network.
         """
         machine, network, agent = reservation.machine, reservation.network, relay_agent_of(message)
         # systemd-networkd names no server, though section 4.4.4 wants it.
@@ -237,12 +238,14 @@ class Leases:
             log.debug("a DHCPRELEASE of %s from %s is not the machine's own", machine.mac, received.source)
 
     def _decline(self, reservation: Reservation, message: Message, received: Received) -> None:
-        """Section 4.3.3: the client found somebody else at the address. The operator has to find out who.
+        """Handle a DHCPDECLINE (section 4.3.3): the client found another host at its address.
 
-        It is listened to only of the address that we gave the machine, only if it names us, and only from where the
-        machine can be. It has no address, so it broadcasts on its link from none (sections 4.1 and 4.4.4), which no
-        router passes on and no kernel takes for a packet to a single address; or its relay passes that on. Hosts of
-        this link have no say in who has an address of another one.
+        The operator has to find that host.
+
+        A decline counts only if it names this server, declines the address that this server assigned, and comes from
+        where the machine can be. The machine has no address, so it broadcasts on its link from 0.0.0.0 (sections 4.1
+        and 4.4.4). No router forwards such a packet, and no kernel takes it for a packet to a single address. Otherwise
+        the machine's relay passes it on. Hosts of this link can't decline addresses of another link.
         """
         machine = reservation.machine
         requested = message.options.get(options.REQUESTED_ADDRESS)
@@ -267,7 +270,7 @@ class Leases:
             self._declined.heard(machine, reservation.yiaddr, received.source, relayed=relayed, doubt=doubt)
 
     def _doubt(self, reservation: Reservation, agent: RelayAgent, received: Received) -> str:
-        """Return why the relay is not believed for this machine; empty: it is."""
+        """Return the reason why the relay is not trusted for this machine; empty if it is."""
         dhcp = reservation.machine.interface.dhcp
         return self._relays.doubt(
             received.source,

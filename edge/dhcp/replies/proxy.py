@@ -35,10 +35,10 @@ _NO_ANSWER = "ProxyDHCP offer"
 
 
 class Learn(Protocol):
-    """Takes note of the address of a machine (`edge.callers.Callers.learn`)."""
+    """Records the address of a machine (`edge.callers.Callers.learn`)."""
 
     def __call__(self, mac: str, ip: str, *, relayed: bool) -> None:
-        """The machine with this MAC says that it has this address, on our link or through a relay."""
+        """Record that the machine with this MAC reported this address, on our link or through a relay."""
 
 
 class Proxy:
@@ -129,10 +129,10 @@ class Proxy:
     def _listen(self, mac: str, message: Message, received: Received) -> None:
         """Learn from a REQUEST which address its sender has or is about to have.
 
-        Only one that was broadcast on our link or came by a relay can be the machine's: any host of a routed network
-        can send us one in a machine's name, and would be taken for it at its own address from then on. Such a host can
-        invent a relay, too, which `--relays` prevents: the machine's own network is not known here, as it is where this
-        server gives the address.
+        Only a REQUEST that was broadcast on our link or came through a relay counts. Any host of a routed network can
+        send a REQUEST in a machine's name, and would be taken for that machine at its own address from then on. Such a
+        host can invent a relay, too; `--relays` prevents that. The machine's own network is unknown here: another
+        server assigns the address.
         """
         server_id = message.options.get(options.SERVER_IDENTIFIER)
         if received.port == SERVER_PORT and server_id == self._server_id:

@@ -24,7 +24,7 @@ MACHINES_PER_INTERVAL = 600
 
 PACKETS_AT_ONCE: Final = 1000.0
 PACKETS_A_SECOND: Final = 200.0
-"""Packets of machines without a Hardware that are read; the rest of a flood is dropped unread."""
+"""Maximum number of packets of machines without a Hardware that are read; the rest of a flood is dropped unread."""
 
 
 def proposed(server_ip: str) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class Unregistered:
         self._packets = TokenBuckets(PACKETS_AT_ONCE, PACKETS_A_SECOND)
 
     def may_send(self) -> bool:
-        """Return whether one more packet of a machine without a Hardware is to be read now."""
+        """Return True if one more packet of a machine without a Hardware may be read now."""
         return self._packets.allows(None, self._clock())
 
     def heard(self, mac: str, message_type: MessageType, message: Message, client: Client, answer: str = "") -> None:

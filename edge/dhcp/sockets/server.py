@@ -41,7 +41,7 @@ class DhcpServer:
 
     @property
     def is_unprobed(self) -> bool:
-        """Return True if declines are judged without a look at who has the address: no probe can be sent."""
+        """Return True if no probe can be sent, so declines are judged without a search for the address."""
         return self._prober is not None and not self._prober.can_probe
 
     async def stop(self) -> None:

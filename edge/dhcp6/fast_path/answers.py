@@ -252,7 +252,7 @@ class FastPath6:
 
 
 def _is_of_a_mac(address: bytes) -> bool:
-    """Whether it is link-local and made of a card's MAC, as `tink.mac.eui64_mac` wants it."""
+    """Return True if the address is link-local and made from a MAC, as `tink.mac.eui64_mac` defines it."""
     return is_link_local_packed(address) and address[11:13] == _EUI64 and not address[8] & 1
 
 

@@ -168,7 +168,7 @@ class Stack:
         self._used = {role: _cpu_seconds(daemon.pid) for role, daemon in self._daemons}
 
     def processes(self) -> list[Process]:
-        """Return what each role has taken since `begin`, its child processes included."""
+        """Return the processor time that each role has used since `begin`, including its child processes."""
         found = []
         for role, daemon in self._daemons:
             sizes = [_status(pid) for pid in family(daemon.pid)]
@@ -185,7 +185,7 @@ def own_process(began: float) -> Process:
 
 
 def family(pid: int) -> Iterator[int]:
-    """Yield a process and its descendants (/proc/PID/task/TID/children): `up` has its gRPC server in a child."""
+    """Yield a process and its descendants (/proc/PID/task/TID/children): `up` runs its gRPC server in a child."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
@@ -194,7 +194,10 @@ def family(pid: int) -> Iterator[int]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Processor time of a process and its descendants so far, of those that have ended too; 0 if it has ended."""
+    """Return the processor time of a process and its descendants, including ended ones.
+
+    Return 0 if the process has ended.
+    """
     return sum(map(_own_cpu_seconds, family(pid)))
 
 

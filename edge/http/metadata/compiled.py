@@ -20,11 +20,11 @@ OVERHEAD_BYTES = 500
 
 @dataclass(slots=True, eq=False)
 class Compiled:
-    """Of one machine, as its Hardware was at that time: the documents in `tree`, and the `size_bytes` of all here.
+    """The compiled metadata of one machine at one time: the documents in `tree`, and the `size_bytes` of all of it.
 
-    `responses` is what `edge.http.metadata.fast_path` has made of them, by target of the request line.
-    `user_data_problem` is the reason why cloud-init drops the Hardware's user-data, empty if it takes it; None: that of
-    large user-data has not been checked yet.
+    `responses` are the ready responses of `edge.http.metadata.fast_path`, by target of the request line.
+    `user_data_problem` is the reason why cloud-init drops the Hardware's user-data; empty if cloud-init accepts it;
+    None if large user-data has not been checked yet.
     """
 
     machine: Machine

@@ -64,7 +64,7 @@ class MetadataService:
         self._checks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """Cancel the checks of user-data that are under way."""
+        """Cancel the running checks of user-data."""
         for task in self._checks:
             task.cancel()
 
@@ -176,8 +176,8 @@ class MetadataService:
     def _check_user_data(self, machine: Machine, message: str, of_secret: bytes | None) -> None:
         """Record that user-data was sent, and the reason if cloud-init drops it.
 
-        The tenant chooses how long the check takes. Large user-data is checked beside the event loop, and the journey
-        entry follows. That of a Hardware is checked once after each change of the Hardware.
+        The tenant controls the time that a check takes. Large user-data is checked beside the event loop, and the
+        journey entry follows later. A Hardware's user-data is checked once after each change of the Hardware.
         """
         compiled = self._cache.of(machine)
         if of_secret is None and compiled.user_data_problem is not None:

@@ -136,10 +136,10 @@ class BoundedServer(web.Server):
 
     @staticmethod
     def _may_come_from(transport: asyncio.Transport, address: str) -> bool:
-        """Return whether the link of the connection is known to be that of its address.
+        """Return True if the connection arrived on the link of the peer's address.
 
-        A connection to a link-local address is answered on its link, even where the route to the asker leads to another
-        one. RFC 6724 section 5, rule 2, has hosts ask there from a link-local address.
+        A connection to a link-local address is answered on its link, even if the route to the peer uses another link.
+        RFC 6724 section 5, rule 2, makes hosts connect there from a link-local address.
         """
         if ":" not in address or is_link_local(address):
             return True

@@ -1,10 +1,10 @@
-"""One sender of a flood of datagrams, with invented source MACs and addresses, by a machine's card.
+"""Sends a flood of datagrams with invented source MACs and addresses from a machine's interface.
 
     python -m tests.interop.attacks.datagram_flood SERVICE RATE EDGE_MAC EDGE_ADDRESS REGISTERED_MAC [SENDERS]
 
-SERVICE is a key of `POOLS`, RATE the datagrams a second at most. Prints how many it has sent, every second or so; ends
-by a signal, or after COUNT. Every other DISCOVER has the registered MAC, so DHCP answers it; everything else is a
-stranger's.
+SERVICE is a key of `POOLS`, RATE the maximum number of datagrams a second. Prints the number of sent datagrams about
+every second. Ends by a signal, or after COUNT. Every other DISCOVER has the registered MAC, so DHCP answers it; all
+other packets come from unregistered MACs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from tests.interop.attacks.soak.boot import DISCOVER, packet
 COUNT = 600_000
 PAUSE_SECONDS = 0.02
 SENDERS = 120
-"""Invented addresses of a service, from .100 on: the neighbour table, which all namespaces of this machine share, has
-room for 1,024 (gc_thresh3), and no other test is to notice."""
+"""Invented addresses of a service, from .100 on.
+
+All namespaces of this host share the neighbour table, which has room for 1,024 entries (gc_thresh3). No other test may
+be disturbed.
+"""
 _IPV4, _IPV6 = b"\x08\0", b"\x86\xdd"
 _GROUP_MAC, _GROUP = bytes.fromhex("333300010002"), socket.inet_pton(socket.AF_INET6, "ff02::1:2")  # RFC 8415, 7.1
 
@@ -32,7 +35,7 @@ Pool = Callable[[random.Random, "Edge", int], Iterator[bytes]]
 
 
 class Edge:
-    """Where the frames go."""
+    """The destination of the frames."""
 
     def __init__(self, mac: str, address: str, registered: str) -> None:
         self.mac = bytes.fromhex(mac.replace(":", ""))
@@ -41,7 +44,7 @@ class Edge:
 
 
 def solicit(rng: random.Random) -> bytes:
-    """A Solicit (RFC 8415 section 16.2) of a client that nobody registered."""
+    """Return a Solicit (RFC 8415 section 16.2) of an unregistered client."""
     duid = struct.pack("!HH", 3, 1) + b"\x02" + rng.randbytes(5)
     options = ((1, duid), (3, struct.pack("!III", 1, 0, 0)), (8, bytes(2)))  # client identifier, IA_NA, elapsed time
     head = struct.pack("!I", 1 << 24 | rng.randrange(1 << 24))
@@ -49,7 +52,7 @@ def solicit(rng: random.Random) -> bytes:
 
 
 def _checksum(data: bytes) -> int:
-    """RFC 1071."""
+    """Return the Internet checksum (RFC 1071)."""
     total = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + bytes(len(data) % 2)))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -61,7 +64,7 @@ def _invented(rng: random.Random) -> bytes:
 
 
 def _ipv4(macs: bytes, source: IPv4Address, target: IPv4Address, ports: tuple[int, int], payload: bytes) -> bytes:
-    """A frame; `macs` are its target and source. UDP without a checksum, as RFC 768 allows."""
+    """Return a frame; `macs` are its target and source. UDP has no checksum, as RFC 768 allows."""
     head = struct.pack("!BBHIBBH", 0x45, 0, 28 + len(payload), 0, 64, socket.IPPROTO_UDP, 0)
     head += source.packed + target.packed
     head = head[:10] + _checksum(head).to_bytes(2, "big") + head[12:]

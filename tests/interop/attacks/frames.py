@@ -46,7 +46,7 @@ AGAIN = b"\x83\x86\xc1\xc0\xbf\xbe"
 """The same headers once more."""
 
 UNACKNOWLEDGED = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0)
-"""The server's limit of a header block does not bind who has not acknowledged its settings (RFC 9113 section 6.5.3)."""
+"""The limit of a header block does not bind a client that has not acknowledged it (RFC 9113 section 6.5.3)."""
 
 PREFACE = UNACKNOWLEDGED + frame(SETTINGS, ACK, 0)
 """It acknowledges the server's settings before they have come."""

@@ -167,7 +167,7 @@ def indexed_bomb() -> Pieces:
 
 
 def resting_bomb() -> Pieces:
-    """84 kB that are 300 MB when they are unpacked, from a client that acknowledges no limit; then silence."""
+    """Send 84 kB that expand to 300 MB, as a client that acknowledges no limit; then stay silent."""
     large = b"\x40" + text(b"x" * 3800) + text(b"")
     named = b"\x83\x86\xc2\xc1\xc0\xbf" + b"\xbe" * 4_000
     first = UNACKNOWLEDGED + frame(HEADERS, END_HEADERS, 1, block(WORKFLOWS, "GetWorkflows") + large)

@@ -22,7 +22,7 @@ SERVER = "edge.composition.server_process"
 
 
 def memory_of(pid: int) -> float:
-    """MB that a process has in memory; 0 if it has ended."""
+    """Return the resident memory of a process in MB; 0 if it has ended."""
     return sum(int(found) / 1000 for found in re.findall(r"VmRSS:\s+(\d+)", _read(pid, "status")))
 
 
@@ -78,20 +78,20 @@ class Site:
         return made
 
     def servers(self) -> list[int]:
-        """The process of the gRPC server; none while it is replaced."""
+        """The processes of the gRPC server; none while it is replaced."""
         children = Path(f"/proc/{self.parent}/task/{self.parent}/children").read_text().split()
         return [int(pid) for pid in children if SERVER in _read(int(pid), "cmdline")]
 
     def connections(self) -> int:
-        """How many files the gRPC server has open."""
+        """The number of files that the gRPC server has open."""
         return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.servers())
 
     def memory(self) -> float:
-        """MB that the edge and its gRPC server have in memory."""
+        """The resident memory of the edge and its gRPC server in MB."""
         return sum(map(memory_of, (self.parent, *self.servers())))
 
     def cpu(self) -> float:
-        """Processor seconds of both so far."""
+        """The processor seconds of both so far."""
         stats = [_read(pid, "stat").rpartition(")")[2].split() for pid in (self.parent, *self.servers())]
         return sum((int(stat[11]) + int(stat[12])) / 100 for stat in stats if stat)
 

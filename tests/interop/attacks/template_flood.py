@@ -1,7 +1,7 @@
-"""A tenant's flood of Templates: so many connections to the API, each of which writes Templates of 30 kB without pause.
+"""A tenant's flood of Templates: CONNECTIONS connections to the API that write Templates of 30 kB without pause.
 
-Meanwhile another tenant's MAC is claimed four times. Prints a line of JSON when the claims are answered, and
-goes on until it is ended.
+Meanwhile another tenant's MAC is claimed four times. Prints a line of JSON when the claims are answered, and goes on
+until it is ended.
 
     python -m tests.interop.attacks.template_flood KUBECONFIG CONNECTIONS MAC
 """
@@ -25,7 +25,7 @@ BYTES = 30_000
 
 
 def template(name: str) -> dict[str, Any]:
-    """A Template that takes as long to parse as its size allows, and that no cache knows."""
+    """Return a Template of which every byte costs parsing time, and that is in no cache."""
     numbers = " 1" * (BYTES // 2)
     action = {"name": "a", "image": "i", "args": [f'{{{{printf "{name}"{numbers}}}}}']}
     return {

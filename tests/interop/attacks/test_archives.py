@@ -1,4 +1,4 @@
-"""A small backup that becomes large: `tinkedge restore` on a disk that has no room for it."""
+"""Decompression bombs: `tinkedge restore` of a small backup that expands beyond the room of the disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def _bomb(path: Path) -> None:
-    """Write a backup of 600 MB of zeros, with a manifest that says so."""
+    """Write a backup of 600 MB of zeros, with a matching manifest."""
     digest = hashlib.sha256()
     for _ in range(ZEROS >> 20):
         digest.update(bytes(1 << 20))

@@ -1,4 +1,4 @@
-"""A user of the API who wants to write without a line in the log: clients that hang up, and a flood of dry runs."""
+"""An API user tries to write without a line in the log: by clients that hang up, and by a flood of dry runs."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Api:
         self.connection = HTTPSConnection("127.0.0.1", self.port, context=self.trust, timeout=60)
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Send a request, and give status and answer."""
+        """Send a request and return status and answer."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         self.connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = self.connection.getresponse()
         return answer.status, json.loads(answer.read())
 
     def post_and_hang_up(self, name: str) -> None:
-        """Send a whole request, and reset the connection."""
+        """Send a whole request and reset the connection."""
         body = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
         head = f"POST {CONFIG_MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.token}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -62,12 +62,12 @@ class Api:
             secured.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def lines(self) -> list[str]:
-        """Give the lines of the audit, from the verb on."""
+        """Return the lines of the audit log, from the verb on."""
         mark = "tink.apiserver.http.audit: admin from 127.0.0.1: "
         return [line.partition(mark)[2] for line in self._log.read_text().splitlines() if mark in line]
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         self.connection.close()
         self._process.terminate()
         self._process.wait(60)

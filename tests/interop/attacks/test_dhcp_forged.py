@@ -140,7 +140,7 @@ def test_decline_from_a_routed_network_takes_no_machine_its_address_and_is_told(
 
 
 def test_host_that_invents_the_relay_of_a_machine_does_not_silence_it(server: Everything, far: str) -> None:
-    """A whole exchange in the machine's name, and its DHCPDECLINE, from the attacker's own address."""
+    """The attacker sends a whole exchange and a DHCPDECLINE in the machine's name, from its own address."""
     relay, behind, network = "10.77.9.1", "10.77.9.50", server.dhcp.network
     server.dhcp.register(behind)
     own = ("server_id", SERVER), ("requested_addr", behind)

@@ -1,10 +1,11 @@
-"""A flood of datagrams to all servers at once, while a machine asks for its metadata.
+"""A flood of datagrams to all servers at once, while a machine requests its metadata.
 
     edge's namespace: rack0 172.31.77.1 --- bridge --- "honest" .50, "attacker" .51
 
-In the first test the edge is stopped (SIGSTOP) while its sockets fill and the machine's requests arrive, so that the
-kernel has all of it when the edge goes on. What leaves the edge is counted in the kernel's order: how fast the machine
-is makes no difference. In the second one the flood goes on until the machine has all its answers (`datagram_flood`).
+In the first test the edge is stopped (SIGSTOP) while its sockets fill and the machine's requests arrive, so the kernel
+has all of them when the edge continues. The test counts the edge's packets in the order in which the kernel sends them,
+so the speed of the host makes no difference. In the second test the flood continues until the machine has all its
+answers (`datagram_flood`).
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ from tests.waiting import wait_until
 HONEST = Registered("honest", "52:54:00:00:0a:50", "172.31.77.50", userdata="password: 8h1t")
 REQUESTS = 29
 DATAGRAMS = 3000
-"""To each of the servers."""
+"""Number of datagrams to each of the servers."""
 ANSWERS_PER_REQUEST = 32
-"""DHCP answers that may leave the edge for each request that it answers meanwhile. 18 do; without a budget all 3000
-left before the last response."""
+"""Maximum number of DHCP answers for each HTTP request that the edge answers meanwhile.
+
+The edge sends 18; without a budget all 3000 left before the last response.
+"""
 PATHS = ("/2009-04-04/user-data", "/auto.ipxe")
 EXPECTED = (b"8h1t", b"#!ipxe")
 FLOOD = "tests.interop.attacks.datagram_flood"
 PER_SECOND = 2000
-"""Datagrams that each of the senders sends at most, while the machine asks."""
+"""Maximum number of datagrams of each sender while the machine sends its requests."""
 _REQUEST = f"GET /2009-04-04/user-data HTTP/1.1\r\nHost: {ADDRESS}:7080\r\nCookie: none\r\n\r\n".encode()
-"""With a header that the fast path does not know: the request takes several turns of the loop."""
+"""A request with a header that the fast path does not know: it takes several turns of the loop."""
 _SO_RCVBUFFORCE, _ETH_P_IP = 33, 0x0800
 _COOKIE = b"\x63\x82\x53\x63"  # RFC 2131 section 3
 
@@ -59,7 +62,7 @@ def rack(tmp_path: Path) -> Iterator[MetadataRack]:
 
 
 def flood() -> None:
-    """Send DATAGRAMS to each server: DISCOVERs in the machine's name, the rest in a stranger's."""
+    """Send DATAGRAMS to each server: DISCOVERs in the machine's name, the rest from an unregistered MAC."""
     rng = random.Random(1)
     scope = socket.if_nametoindex("eth0")
     with (
@@ -76,7 +79,7 @@ def flood() -> None:
 
 
 def ears() -> socket.socket:
-    """What arrives at the machine's card, in the order in which the edge sent it."""
+    """Return a socket that receives the frames at the machine's interface, in the order in which the edge sent them."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
     sock.bind(("eth0", _ETH_P_IP))
@@ -85,7 +88,7 @@ def ears() -> socket.socket:
 
 
 class Heard:
-    """The frames that `ears` heard, counted."""
+    """Counts the frames that the socket of `ears` received."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -105,7 +108,7 @@ class Heard:
             if frame[23] == socket.IPPROTO_UDP:
                 self.offers += frame.count(_COOKIE)
             elif (responses := frame.count(b"HTTP/1.1 200")) and (sequence := frame[38:42]) not in self._segments:
-                self._segments.add(sequence)  # TCP repeats a segment where the machine is late to acknowledge it
+                self._segments.add(sequence)  # TCP repeats a segment if the machine acknowledges it late.
                 self.responses += responses
                 self.offers_before_last_response = self.offers
 
@@ -138,7 +141,7 @@ def edge_mac(rack: MetadataRack) -> str:
 
 
 async def patient(card: Card, path: str) -> bytes:
-    """What an HTTP client gets that begins again until it is answered, on a connection of its own each time."""
+    """Return the response to an HTTP request. Each attempt uses a new connection, until one is answered."""
     while True:
         try:
             status, body = await http(card, path)
@@ -149,7 +152,7 @@ async def patient(card: Card, path: str) -> bytes:
 
 
 async def boot(card: Card) -> list[bytes]:
-    """The machine's DHCP exchange and its requests, all answered."""
+    """Complete the machine's DHCP exchange and all its requests."""
     async with asyncio.timeout(600):
         given = await lease(card, random.Random(2))
         assert (given.kind, given.ip) == (ACK, HONEST.address)

@@ -142,7 +142,7 @@ spec:
 
 
 def everything_but_agents_is_served(edge: Edge) -> None:
-    """DHCP, HTTP and the API, once each."""
+    """Check that DHCP, HTTP and the API each answer once."""
     assert edge.udhcpc("near").get("ip") == ADDRESSES["near"]
     assert boots_lab(edge.script("near"))
     assert "near" in edge.kubectl("get", "hardware", "-o", "name")
@@ -160,7 +160,7 @@ def a_workflow_succeeds(site: Site) -> None:
 
 @pytest.mark.parametrize("churn", [False, True], ids=["connections that rest", "connections that are closed at once"])
 def test_header_blocks_that_become_much_memory_leave_booting_machines_alone(tmp_path: Path, churn: bool) -> None:
-    """HPACK bombs: 84 kB of one connection became 300 MB and more of the process that all machines need."""
+    """HPACK bombs: 84 kB of one connection became 300 MB and more of the process that serves all machines."""
     with running(tmp_path, "--grpc-memory", f"{LIMIT_MB}MB") as edge:
         site = Site(edge)
         everything_but_agents_is_served(edge)
@@ -181,7 +181,7 @@ def test_header_blocks_that_become_much_memory_leave_booting_machines_alone(tmp_
         assert edge.process.err.count("hpack_encoder.cc") <= 20, "lines of gRPC's core, once a minute of each process"
 
 
-def test_grpc_server_that_is_killed_is_replaced_and_says_so_meanwhile(tmp_path: Path) -> None:
+def test_killed_grpc_server_is_restarted_and_the_log_reports_it(tmp_path: Path) -> None:
     with running(tmp_path) as edge:
         site = Site(edge)
         (server,) = site.servers()

@@ -1,7 +1,7 @@
-"""A machine on the link that reads another machine's own directory of `--tftp-dir`, by links and by odd names.
+"""A machine on the link reads another machine's own directory of `--tftp-dir`, by links and by unusual names.
 
     edge's namespace: `tinkedge up --tftp-dir` on 172.31.77.1
-    "near":           the machine that the directory is named like
+    "near":           the machine whose MAC names the directory
     "stranger":       another machine
 
 Both machines have a Hardware.
@@ -60,6 +60,6 @@ def test_machine_reads_its_own_directory_by_any_of_these_names(edge: Edge, way: 
     assert content == SECRET, said
 
 
-def test_attempt_stands_on_the_journey_of_the_machine_whose_file_it_is(edge: Edge) -> None:
+def test_attempt_is_recorded_on_the_journey_of_the_machine_that_owns_the_file(edge: Edge) -> None:
     edge.tftp("stranger", "link", "busybox")
     wait_until(lambda: any(ADDRESSES["stranger"] in line for line in edge.journey(MACS["near"], "info")))

@@ -83,7 +83,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
 
 
 def boot(edge: Edge, name: str, url: str, **annotations: str) -> tuple[int, bytes]:
-    """Return what the tenant's machine gets as its kernel when the OSIE names `url`."""
+    """Return the kernel that the tenant's machine receives if the OSIE has this `url`."""
     spec = {"kernelUrl": url, "initrdUrl": "http://192.0.2.1/initrd"}
     edge.kubectl.apply(manifest("OSIE", name, spec, **annotations))
     wait_until(lambda: b"does not exist" not in edge.get("near", f"/osie/{name}/kernel")[1])
@@ -150,7 +150,7 @@ def test_honest_upstream_beside_is_served(edge: Edge) -> None:
 
 
 def test_checksum_of_another_tenants_file_is_no_permission_to_read_it(edge: Edge) -> None:
-    """The file is in the edge's cache: the other tenant's OSIE names it with the password that its upstream wants."""
+    """The file is in the edge's cache. The owner's OSIE names it by a URL with the password of its upstream."""
     content = hostile_upstream.honest(60_000)
     assert boot(edge, "theirs", f"http://user:password@{EVIL}/private/60000") == (200, content)
     pin = {"kernel-sha256": hashlib.sha256(content).hexdigest()}

@@ -1,4 +1,4 @@
-"""A tenant floods the embedded API with Templates that take long to parse, and claims another's MAC meanwhile."""
+"""A tenant floods the embedded API with Templates that take long to parse, and claims another tenant's MAC."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def flood(edge: Edge) -> Process:
 
 
 def answered_discovers(edge: Edge, count: int) -> int:
-    """Send so many DISCOVERs of "near" at once, and count those that an offer answers, whenever it comes."""
+    """Send `count` DISCOVERs of "near" at once, and count those that an offer answers."""
     sent = {random.getrandbits(32) for _ in range(count)}
     offered: set[int] = set()
     with contextlib.closing(in_namespace(edge.namespaces["near"], _socket)) as client:
@@ -50,7 +50,7 @@ def answered_discovers(edge: Edge, count: int) -> int:
             message = BOOTP(op=1, xid=xid, flags=0x8000, chaddr=bytes.fromhex(MACS["near"].replace(":", "")))
             options: list[Any] = [("message-type", "discover"), "end"]
             client.sendto(bytes(message / DHCP(options=options)), ("255.255.255.255", 67))
-            time.sleep(0.05)  # as machines come, not in one burst
+            time.sleep(0.05)  # at the rate of booting machines, not in one burst
 
         def all_answered() -> bool:
             with contextlib.suppress(TimeoutError):
@@ -72,7 +72,7 @@ def _socket() -> socket.socket:
     return client
 
 
-def test_flood_of_templates_gets_no_foreign_mac_stored_and_keeps_no_machine_waiting(edge: Edge, flood: Process) -> None:
+def test_flood_of_templates_stores_no_foreign_mac_and_delays_no_machine(edge: Edge, flood: Process) -> None:
     def claims() -> Any:
         assert flood.popen.poll() is None, flood.err
         return json.loads(flood.out)["claims"] if flood.out.endswith("\n") else None
@@ -88,7 +88,7 @@ def test_flood_of_templates_gets_no_foreign_mac_stored_and_keeps_no_machine_wait
     assert edge.process.popen.poll() is None
 
 
-def test_flood_of_one_namespace_keeps_no_other_from_writing_templates(edge: Edge, flood: Process) -> None:
+def test_flood_of_one_namespace_lets_others_write_templates(edge: Edge, flood: Process) -> None:
     wait_until(lambda: flood.out or None, lambda: flood.err + edge.process.err, within=120)
     for number in range(2):
         spec = {"actions": [{"name": "a", "image": "i", "args": ["{{ .Hardware }}" * 30]}]}

@@ -73,7 +73,7 @@ class Soak(Namespaces):
         return self.start(IN_EDGE, sys.executable, "-m", "tests.interop.attacks.soak.machines", json.dumps(given))
 
     def _children(self) -> list[Path]:
-        """The process of the gRPC server."""
+        """Return the process of the gRPC server."""
         children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text()
         return [Path(f"/proc/{pid}") for pid in children.split()]
 

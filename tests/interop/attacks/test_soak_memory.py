@@ -127,7 +127,7 @@ def full(tmp_path: Path) -> Iterator[Full]:
 
 
 def private(process: Process) -> int:
-    """Bytes of memory with no file behind them, of `tinkedge up` and its gRPC server."""
+    """Return the anonymous memory of `tinkedge up` and its gRPC server, in bytes."""
     total, pid = 0, process.popen.pid
     for each in (str(pid), *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
         status = dict(line.split(":", 1) for line in Path(f"/proc/{each}/status").read_text().splitlines())

@@ -1,9 +1,9 @@
-"""Tenants of one edge: what one who may write Hardware in a namespace of his own does to the machines of another.
+"""Tenants of one edge: attacks of a tenant, who may write Hardware in one namespace, on machines of another tenant.
 
     edge's namespace: rack0 172.31.77.1, fd77::1 --- bridge --- "victim" .50, "late" .51
 
-`tinkedge up` runs as it does by default, with `--ipv6`. The attacker writes by kubectl in the namespace `mallory`; the
-machines of others have their Hardware in `default`.
+`tinkedge up` runs with its default settings and `--ipv6`. The attacker writes by kubectl in the namespace `mallory`;
+the other machines have their Hardware in `default`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 
 
 class Tenants(MetadataRack):
-    """The edge has IPv6 on its network, too."""
+    """A rack whose edge also has IPv6 on its network."""
 
     def bridge(self, name: str, address: str) -> None:
         super().bridge(name, address)
@@ -45,7 +45,7 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
 
 
 def write(rack: Tenants, name: str, interfaces: dict[str, Any], **metadata: Any) -> str:
-    """Create the attacker's Hardware; return what kubectl says of a refusal, "" if it was admitted."""
+    """Create the attacker's Hardware; return kubectl's message of a rejection, "" if it was admitted."""
     about = {"name": name, "namespace": "mallory", **metadata}
     spec = {"networkInterfaces": interfaces, "instance": {"userdata": "of mallory"}}
     body = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": about, "spec": spec}
@@ -56,13 +56,13 @@ def write(rack: Tenants, name: str, interfaces: dict[str, Any], **metadata: Any)
 
 
 def patch(rack: Tenants, name: str, change: dict[str, Any]) -> str:
-    """Patch the attacker's Hardware; return what kubectl says of a refusal, "" if it was admitted."""
+    """Patch the attacker's Hardware; return kubectl's message of a rejection, "" if it was admitted."""
     done = rack.kubectl.run("patch", "hardware", name, "-n", "mallory", "--type=merge", "-p", json.dumps(change))
     return done.err if done.popen.returncode else ""
 
 
 def held(rack: Tenants, name: str, interfaces: dict[str, Any]) -> None:
-    """Have the attacker own a Hardware that is being deleted, and that a finalizer holds."""
+    """Create a Hardware of the attacker that is being deleted, and that a finalizer holds."""
     assert write(rack, name, interfaces, **HELD) == ""
     rack.kubectl("delete", "hardware", name, "-n", "mallory", "--wait=false")
 
@@ -74,7 +74,7 @@ def userdata(rack: Tenants, machine: Registered, base: str = f"http://{ADDRESS}:
 
 
 def own_mac() -> str:
-    """A MAC that no Hardware has had."""
+    """Return a MAC that no Hardware has had."""
     return f"52:54:00:00:0c:{next(_numbers):02x}"
 
 
@@ -94,7 +94,7 @@ def test_hardware_that_is_being_deleted_takes_no_machine_of_another_tenant(rack:
 
 
 def test_claim_of_a_hardware_that_is_being_deleted_keeps_no_machine_from_its_operator(rack: Tenants) -> None:
-    """The attacker had the machine's addresses first, and a finalizer keeps his Hardware for as long as he likes."""
+    """The attacker had the machine's addresses first, and a finalizer keeps the attacker's Hardware in the API."""
     held(rack, "keeper", {LATE.mac: {"dhcp": {"ip": LATE.address}}})
     rack.register(LATE)
     wait_until(lambda: userdata(rack, LATE) == "of the late one", lambda: rack.process.err)
@@ -104,7 +104,7 @@ def test_claim_of_a_hardware_that_is_being_deleted_keeps_no_machine_from_its_ope
 
 @pytest.fixture(scope="module")
 def silencers(rack: Tenants) -> None:
-    """Hardware of the attacker that are named like the victim, and like its agent: names of a namespace are free."""
+    """Hardware of the attacker with the names of the victim and of its agent: tenants may choose any name."""
     for name in (AGENT_ID, "victim"):
         assert write(rack, name, {own_mac(): {}}) == ""
 
@@ -117,7 +117,7 @@ def test_agent_id_of_another_tenants_machine_is_refused(rack: Tenants) -> None:
 
 @pytest.mark.usefixtures("silencers")
 @pytest.mark.parametrize("agent_id", [AGENT_ID, "victim", VICTIM.mac, "default/victim"])
-def test_names_of_another_tenants_hardware_silence_no_agent(rack: Tenants, agent_id: str) -> None:
+def test_names_of_another_tenants_hardware_block_no_agent(rack: Tenants, agent_id: str) -> None:
     state = rack.directory / f"agent-{agent_id.replace('/', '-').replace(':', '')}"
     options = ["--server", f"{ADDRESS}:42113", "--runtime", "process", "--state-dir", state]
     before = len(connected(rack))
@@ -135,8 +135,8 @@ def test_address_that_a_machine_makes_of_its_mac_can_not_be_reserved_by_another_
     assert f"the address is made of the MAC address {VICTIM.mac} (SLAAC)" in refusal
 
 
-def test_machine_is_itself_at_an_address_that_another_tenant_reserves(rack: Tenants) -> None:
-    """A privacy address, which says nothing of the MAC: the review can't know whose it is."""
+def test_machine_is_identified_at_an_address_that_another_tenant_reserves(rack: Tenants) -> None:
+    """A privacy address does not contain the MAC, so the review can't know its owner."""
     assert write(rack, "privacy", reserved("fd77::abcd")) == ""
     ip("-n", rack.namespaces["victim"], "address", "add", "fd77::abcd/64", "dev", "eth0", "nodad")
     assert userdata(rack, VICTIM, f"http://[{EDGE6}]:7080", "fd77::abcd") == "of the victim"

@@ -1,4 +1,4 @@
-"""A host on one network of the edge that says it has the addresses of a machine on another network of the edge.
+"""A host on one network of the edge claims the addresses of a machine on another network of the edge.
 
     edge's namespace: rack0 172.31.77.1, fd77:1::1 --- bridge --- "attacker" 172.31.77.51
                       rack1 172.31.78.1, fd77:2::1 --- bridge --- "victim" 172.31.78.50, and addresses of its own
@@ -29,7 +29,7 @@ VICTIM, ATTACKER = "victim", "attacker"
 MACS: Final = {VICTIM: "52:54:00:0b:00:50", ATTACKER: "52:54:00:0b:00:51"}
 IPS: Final = {VICTIM: "172.31.78.50", ATTACKER: "172.31.77.51"}
 SLAAC, OTHER = "fd77:2::5054:ff:fe0b:50", "172.31.78.99"
-"""Addresses of the victim that no Hardware has; the second is a lease of another DHCP server."""
+"""Addresses of the victim that no Hardware reserves; the second is a lease of another DHCP server."""
 EDGE_OF: Final = {VICTIM: "172.31.78.1", ATTACKER: ADDRESS}
 EDGE6_OF: Final = {VICTIM: "fd77:2::1", ATTACKER: "fd77:1::1"}
 USERDATA = "/2009-04-04/user-data"
@@ -92,13 +92,13 @@ class TwoNetworks(Namespaces):
         )
 
     def get(self, name: str, source: str, path: str) -> str:
-        """The body of what a machine gets from its own edge's address when it asks from this one, and the status."""
+        """Return the status and the body that a machine receives from its own edge's address, sending from `source`."""
         host = f"[{EDGE6_OF[name]}]" if ":" in source else EDGE_OF[name]
         words = ("-sg", "--max-time", "5", "--interface", source, "-w", " %{http_code}")
         return self.run(name, "curl", *words, f"http://{host}:7080{path}").out
 
     def tftp(self, name: str, source: str, file: str, attempts: int = 3) -> bytes:
-        """The first packet that the TFTP server of a machine's network answers with, to this address; empty: none."""
+        """Return the first packet of the answer to a TFTP request from `source`; empty if there is none."""
 
         def talk() -> bytes:
             with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -116,7 +116,7 @@ class TwoNetworks(Namespaces):
         return in_namespace(self.namespaces[name], talk)
 
     def claim(self, address: str) -> None:
-        """The attacker says on its own network that it has this address, until the edge's kernel believes it."""
+        """Announce the address on the attacker's network until the edge's kernel has an entry for it."""
         mac = MACS[ATTACKER]
 
         def claimed() -> bool:
@@ -127,14 +127,14 @@ class TwoNetworks(Namespaces):
             wait_until(claimed, lambda: self.run(IN_EDGE, "ip", "neigh").out)
 
     def journey(self, name: str) -> list[str]:
-        """The messages on a machine's journey."""
+        """Return the messages on a machine's journey."""
         answer = self.operators(self.directory / "data", f"/api/v1/machines/{MACS[name]}/events")
         events: list[dict[str, Any]] = json.loads(answer)
         return [event["message"] for event in events]
 
 
 def lie(mac: str, address: str) -> bytes:
-    """A question to the edge on the first network, from a host that has this address."""
+    """Return an ARP or neighbour request to the edge on the first network, from a host that claims this address."""
     if ":" in address:
         target = EDGE6_OF[ATTACKER]
         question = ICMPv6ND_NS(tgt=target) / ICMPv6NDOptSrcLLAddr(lladdr=mac)
@@ -151,11 +151,11 @@ def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 
 def own_addresses(site: TwoNetworks) -> list[str]:
-    """Where the edge knows the victim by the neighbour table."""
+    """Return the addresses at which the edge identifies the victim by the neighbour table."""
     return [IPS[VICTIM], SLAAC] + ([OTHER] if site.mode == "proxy" else [])
 
 
-def test_claim_on_another_network_takes_a_machine_nothing(site: TwoNetworks) -> None:
+def test_claim_on_another_network_does_not_affect_the_machine(site: TwoNetworks) -> None:
     addresses = own_addresses(site)
     for address in addresses:
         assert site.get(VICTIM, address, USERDATA) == "user-data of victim 200"
@@ -165,7 +165,7 @@ def test_claim_on_another_network_takes_a_machine_nothing(site: TwoNetworks) -> 
         assert site.tftp(VICTIM, address, f"{MACS[VICTIM]}/auto.ipxe")[:4] == b"\0\3\0\1", address
 
 
-def test_agent_of_the_machine_is_heard_as_before(site: TwoNetworks) -> None:
+def test_agent_of_the_machine_is_served_as_before(site: TwoNetworks) -> None:
     site.claim(IPS[VICTIM])
     state = site.directory / "agent"
     words = ("agent", "--agent-id", MACS[VICTIM], "--server", f"{EDGE_OF[VICTIM]}:42113", "--runtime", "process")
@@ -178,7 +178,7 @@ def test_agent_of_the_machine_is_heard_as_before(site: TwoNetworks) -> None:
     assert "its address is that of another machine" not in agent.err
 
 
-def test_packets_from_a_machines_address_on_another_network_get_nothing_of_it(site: TwoNetworks) -> None:
+def test_packets_from_a_machines_address_on_another_network_receive_none_of_its_data(site: TwoNetworks) -> None:
     for address in own_addresses(site):
         site.add_address(ATTACKER, f"{address}/{128 if ':' in address else 32}")
         try:
@@ -193,8 +193,8 @@ def test_packets_from_a_machines_address_on_another_network_get_nothing_of_it(si
     assert site.get(ATTACKER, IPS[ATTACKER], USERDATA) == "user-data of attacker 200"
 
 
-def test_gateway_of_the_edge_gets_nothing_of_machines_on_another_network(site: TwoNetworks) -> None:
-    """The edge's default route leads to the attacker's network, as answers do that leave by a socket bound there."""
+def test_gateway_of_the_edge_receives_no_data_of_machines_on_another_network(site: TwoNetworks) -> None:
+    """The edge's default route leads to the attacker's network, and so do answers of a socket that is bound there."""
     gateways = {IPS[VICTIM]: (IPS[ATTACKER], 32), SLAAC: ("fd77:1::51", 128)}
     for address, (gateway, prefix) in gateways.items():
         route = ["default", "via", gateway, "dev", "rack0"]
@@ -212,7 +212,7 @@ def test_gateway_of_the_edge_gets_nothing_of_machines_on_another_network(site: T
 
 @pytest.mark.parametrize("site", ["reservation"], indirect=True)
 @pytest.mark.parametrize("relay", ["0.0.0.0", "172.31.78.9"], ids=["as the machine", "as its relay"])
-def test_decline_on_another_network_takes_a_machine_nothing_though_its_sender_answers_the_probes(
+def test_decline_on_another_network_has_no_effect_although_its_sender_answers_the_probes(
     site: TwoNetworks, relay: str
 ) -> None:
     chaddr = bytes.fromhex(MACS[VICTIM].replace(":", ""))
@@ -222,12 +222,12 @@ def test_decline_on_another_network_takes_a_machine_nothing_though_its_sender_an
     decline = bytes(Ether(src=MACS[ATTACKER], dst="ff:ff:ff:ff:ff:ff") / packet / DHCP(options=words))
     with closing(Wire(site.namespaces[ATTACKER], "eth0")) as wire:
 
-        def told() -> list[str]:
+        def reported() -> list[str]:
             wire.send(decline)
             wire.send(lie(MACS[ATTACKER], IPS[VICTIM]))
             return [message for message in site.journey(VICTIM) if "DECLINE" in message]
 
-        wait_until(told, lambda: site.process.err)
+        wait_until(reported, lambda: site.process.err)
     why = "the link that it came from is not" if relay == "0.0.0.0" else f"it comes from {IPS[ATTACKER]} and not from"
     assert any(f"is not believed: {why}" in line for line in site.journey(VICTIM)), site.journey(VICTIM)
     assert not any("already uses" in line for line in site.journey(VICTIM))

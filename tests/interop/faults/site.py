@@ -105,7 +105,7 @@ class Site(Namespaces):
         return applied.err
 
     def _apply_unreviewed(self, text: str) -> None:
-        """Store what a review would refuse: `tinkedge apiserver` alone reviews nothing."""
+        """Store objects that a review would reject: `tinkedge apiserver` alone does not review."""
         api = self.tinkedge(IN_EDGE, "apiserver", "--data-dir", self.data_dir)
         wait_until(lambda: "ready: " in api.err, lambda: api.err)
         self._applied(text)

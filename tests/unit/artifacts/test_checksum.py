@@ -210,7 +210,7 @@ async def test_pinned_kernel_boots_though_the_upstream_is_down_or_has_another(
 async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brought(
     start_cache: Any, upstream: Any, fetch: Fetch, restarted: bool
 ) -> None:
-    """Tenant A pins the checksum of B's file, which B's URL, with a password in it, has brought here."""
+    """Tenant A pins the checksum of B's file, which B's URL, with a password in it, brought to this cache."""
     cache, secret = await start_cache(), upstream.content
     b_url, pin = upstream.url.replace("http://", "http://b:password@"), digest(secret)
     await fetch(cache, f"{b_url}?token=b", pin)

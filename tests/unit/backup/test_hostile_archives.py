@@ -1,4 +1,4 @@
-"""Archives that somebody has made to harm: sizes that they grow to, and names of files that should not be there."""
+"""Hostile archives: files that expand too much, and names of files that do not belong to a backup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOM = 64 << 20
 
 
 def packed(members: Members, **changed: Any) -> bytes:
-    """A backup of these members, with a manifest that fits."""
+    """Return a backup of these members, with a matching manifest."""
     files = [{"name": name, "size": len(body), "sha256": hashlib.sha256(body).hexdigest()} for name, body in members]
     manifest = {
         "format": 1,
@@ -141,7 +141,7 @@ async def test_restore_writes_past_no_link_and_leaves_all_as_it_was(site: Site, 
 
 
 class Disk:
-    """A disk on which there is so much room; each answer takes `takes` bytes of it."""
+    """A disk with `free` bytes; each query reduces the room by `takes` bytes."""
 
     def __init__(self, free: int, takes: int = 0) -> None:
         self.free, self.takes = free, takes

@@ -154,7 +154,7 @@ def test_older_bundle_with_a_good_signature_is_refused_with_both_dates(site: Sit
 
 
 def test_older_bundle_of_other_parts_is_refused_too(site: Site, data: Path) -> None:
-    """It could bring an object, or a file, that the newer one has left out on purpose."""
+    """It could bring back an object or a file that the newer bundle omits on purpose."""
     site.create(Contents(files=site.contents.files))
     old = site.file.read_bytes()
     site.create(Contents(osies=site.contents.osies), now=NOW + timedelta(seconds=1))

@@ -24,10 +24,10 @@ class Clock:
 
 
 class Table:
-    """A neighbour table, which addresses are on our links, and how often it was asked.
+    """A neighbour table, the addresses on our links, and the number of queries.
 
-    `bound` has entries by address and by the interface that the answering socket is bound to; `routes` the interface
-    that the route to an address leads to.
+    `bound` has entries by address and by the interface that the answering socket is bound to; `routes` has the
+    interface that the route to an address uses.
     """
 
     def __init__(self) -> None:
@@ -329,7 +329,7 @@ def test_machine_with_ipv6_is_known_by_its_reserved_address_and_wherever_the_ker
 
 
 SLAAC = "fd00::5054:ff:fe00:a"
-"""Made of the MAC of `a`."""
+"""An address made from the MAC of `a`."""
 
 
 def six(name: str, mac: str, address: str, **metadata: Any) -> dict[str, Any]:
@@ -353,7 +353,7 @@ def test_machine_is_itself_at_an_ipv6_address_that_another_hardware_reserves(
         assert (machine.name, giving.mac(address, connected=connected)) == ("a", A)
 
 
-def test_reservation_of_an_address_made_of_anothers_mac_serves_nobody_where_no_mac_is_known(
+def test_reservation_of_an_address_made_of_anothers_mac_serves_no_machine_if_no_mac_is_known(
     inventory: Inventory, giving: Callers, table: Table
 ) -> None:
     inventory.apply(six("thief", C, SLAAC))
@@ -375,7 +375,7 @@ def test_reservation_of_an_address_made_of_anothers_mac_serves_nobody_where_no_m
 def test_terminating_hardware_with_anothers_mac_is_not_the_machine_at_its_own_addresses(
     inventory: Inventory, giving: Callers, table: Table
 ) -> None:
-    """A machine would get the attacker's user-data wherever the attacker's Hardware reserves an address."""
+    """Otherwise a machine would get the attacker's user-data at any address that the attacker's Hardware reserves."""
     thief = six("thief", A, "fd00::aaaa", deletionTimestamp="2027-01-15T08:00:00Z")
     thief["spec"]["networkInterfaces"][A]["dhcp"]["ip"] = "10.0.0.66"
     inventory.apply(thief)
@@ -388,7 +388,7 @@ def test_terminating_hardware_with_anothers_mac_is_not_the_machine_at_its_own_ad
 
 @pytest.fixture
 def two_links(table: Table) -> Table:
-    """`a` is on the link of br1, where its address is routed to; `b` says on br0 that it has the address, too."""
+    """`a` is on the link of br1, where its address is routed to; `b` claims the same address on br0."""
     table.routes["10.0.0.1"] = "br1"
     table.links.add("10.0.0.1")
     table.entries["10.0.0.1"] = A
@@ -410,7 +410,7 @@ def test_machine_is_known_on_the_link_by_which_its_answer_leaves(
 
 
 @pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, *PROXY])
-def test_datagram_from_an_address_of_another_link_is_nobodys_before_its_sender_is_known(
+def test_datagram_from_an_address_of_another_link_has_no_machine_until_its_sender_is_known(
     inventory: Inventory, two_links: Table, clock: Clock, mode: DhcpMode
 ) -> None:
     del two_links.bound["10.0.0.1", "br0"]
@@ -425,7 +425,7 @@ def test_datagram_from_an_address_of_another_link_is_nobodys_before_its_sender_i
 def test_gateway_on_a_link_has_no_machines_of_another_link_of_ours_behind_it(
     inventory: Inventory, two_links: Table, clock: Clock, mode: DhcpMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A socket that is bound to br0 answers them by the gateway there."""
+    """A socket that is bound to br0 sends the answers to the gateway there."""
     monkeypatch.setattr(two_links, "mac", lambda _ip, _interface="": None)
     monkeypatch.setattr(two_links, "on_link", lambda _ip, _interface="": False)
     found = Callers(inventory, mode, two_links, clock).answering_on("br0")
@@ -452,7 +452,7 @@ def test_machine_that_moves_to_another_link_is_known_there(giving: Callers, two_
     assert name(giving.answering_on("br1"), "10.0.0.1") is None
 
 
-def test_dhcp_on_one_link_teaches_nothing_of_an_address_of_another_link(proxy: Callers, table: Table) -> None:
+def test_dhcp_on_one_link_can_not_report_an_address_of_another_link(proxy: Callers, table: Table) -> None:
     table.routes["10.9.0.7"] = "br1"
     for interface in ("br0", ""):
         assert not proxy.learn(C, "10.9.0.7", interface)

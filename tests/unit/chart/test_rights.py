@@ -1,6 +1,6 @@
-"""The rights of every service account, read from the generated manifests, and what the admission policies forbid.
+"""The rights of every service account, from the generated manifests, and the limits of the admission policies.
 
-The table is the whole of each account's rights: a rule that grows fails here, and so does a row that no rule has.
+The table contains all rights of each account: a rule without a row fails a test, and so does a row without a rule.
 tests/interop/test_privileges.py runs the components with these rules; `make test-cluster` attacks a real API server.
 """
 
@@ -65,17 +65,17 @@ RIGHTS = {
         "tinkedge: /secrets[tinkedge-metal3-webhook-ca]: get,patch,watch",
     },
 }
-"""Account and files -> WHERE: GROUP/RESOURCE[NAME]: VERBS."""
+"""The rights by account and files, each as WHERE: GROUP/RESOURCE[NAME]: VERBS."""
 
 GUARDED = {
     "admissionregistration.k8s.io/validatingwebhookconfigurations": "tinkedge-webhook-registration.tinkedge",
     "apiextensions.k8s.io/customresourcedefinitions": "tinkedge-metal3-webhook.tinkedge",
 }
-"""A right of cluster scope that RBAC can't narrow -> its policy."""
+"""The policy for each right of cluster scope that RBAC can't narrow."""
 
 
 def objects(*files: str) -> list[Raw]:
-    """The objects of these files below deploy/."""
+    """Return the objects of these files below deploy/."""
     found = [yaml.load_all((DEPLOY / file).read_text(), Loader=yaml.CSafeLoader) for file in files]
     return [each for documents in found for each in documents if each]
 
@@ -84,7 +84,7 @@ EVERYTHING = objects("rbac.yaml", *DEFAULT, *OPTIONAL)
 
 
 def rights(account: str, files: tuple[str, ...]) -> set[str]:
-    """Everything that a service account may do by the roles of these files."""
+    """Return all rights of a service account by the roles of these files."""
     verbs: dict[str, set[str]] = {}
     for where, rule in rules(account, files):
         for group in rule["apiGroups"]:
@@ -96,7 +96,7 @@ def rights(account: str, files: tuple[str, ...]) -> set[str]:
 
 
 def rules(account: str, files: tuple[str, ...]) -> list[tuple[str, Raw]]:
-    """The rules that are bound to an account, with the namespace in which they hold."""
+    """Return the rules that are bound to an account, with the namespace in which they apply."""
     found = objects(*files)
     roles = {(each["kind"], each["metadata"]["name"]): each["rules"] for each in found if "rules" in each}
     bound = [
@@ -178,7 +178,7 @@ def test_policy_is_in_force_for_its_account_alone(policy: Raw) -> None:
 
 
 def refusals(name: str, new: Raw, old: Raw | None, user: Raw | None = None) -> list[str]:
-    """The messages of the validations of a policy that a write does not pass."""
+    """Return the messages of a policy's validations that reject a write."""
     policy = next(
         each["spec"]
         for each in EVERYTHING
@@ -195,7 +195,7 @@ def refusals(name: str, new: Raw, old: Raw | None, user: Raw | None = None) -> l
 
 
 def changed(obj: Raw, change: Callable[[Raw], object]) -> Raw:
-    """A copy of an object, changed."""
+    """Return a changed copy of an object."""
     new = copy.deepcopy(obj)
     change(new)
     return new
@@ -249,7 +249,7 @@ HARDWARE: Raw = {
 
 
 @pytest.mark.parametrize("old", [HARDWARE, {"metadata": {"name": "m1"}, "spec": {}}])
-def test_server_s_token_writes_what_an_agent_says(old: Raw) -> None:
+def test_server_s_token_writes_the_attributes_that_an_agent_reports(old: Raw) -> None:
     def write(obj: Raw) -> None:
         obj["metadata"].setdefault("annotations", {})["tinkerbell.org/agent-attributes"] = "{}"
 
@@ -296,7 +296,7 @@ def test_edge_s_token_writes_the_lease_of_its_own_pod_alone(name: str, user: Raw
 
 
 def definition(**client: Any) -> Raw:
-    """The CustomResourceDefinition of BareMetalHost, converted by this address."""
+    """Return the CustomResourceDefinition of BareMetalHost with this conversion client."""
     (found,) = objects("crds-metal3/baremetalhosts.yaml")
     webhook = {"clientConfig": {"caBundle": "Q0E=", **client}, "conversionReviewVersions": ["v1"]}
     found["spec"]["conversion"] = {"strategy": "Webhook", "webhook": webhook}
@@ -345,7 +345,7 @@ def test_webhooks_of_the_chart_are_those_that_the_controller_expects() -> None:
 
 
 def test_secret_for_the_authority_is_made_empty() -> None:
-    """An account that may create Secrets may have one made that holds another account's token."""
+    """An account that may create Secrets could create one that holds another account's token."""
     for file, name in (
         ("webhooks.yaml", "tinkedge-webhooks-ca"),
         ("metal3-webhook.yaml", "tinkedge-metal3-webhook-ca"),

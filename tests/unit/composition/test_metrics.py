@@ -181,7 +181,7 @@ async def test_standby_is_ready_and_says_who_leads(make: Make) -> None:
     assert (value(second, "leader_election_master_status", **lease), value(second, "tinkedge_ready")) == (0, 1)
 
 
-async def test_guard_that_lets_writes_pass_is_said(make: Make) -> None:
+async def test_guard_that_lets_writes_pass_is_reported(make: Make) -> None:
     guarded = make(Service.APISERVER, Service.CONTROLLER, Service.WEBHOOKS)
     await guarded.start()
     assert guarded.readiness.text == "ok"
@@ -192,7 +192,7 @@ async def test_guard_that_lets_writes_pass_is_said(make: Make) -> None:
     assert value(away, "tinkedge_open_guard", guard="reviews") == 1
 
 
-async def test_edge_that_can_not_read_the_neighbours_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_edge_that_can_not_read_the_neighbours_reports_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError("netlink is filtered")
 
@@ -208,7 +208,7 @@ async def test_edge_that_can_not_read_the_neighbours_says_so(make: Make, monkeyp
     assert value(blind, "tinkedge_open_guard", guard="neighbours") == 1
 
 
-async def test_dhcp_that_can_send_no_probe_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dhcp_that_can_send_no_probe_reports_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = make(Service.APISERVER, Service.HTTP)
     await stack.start()
     assert value(stack, "tinkedge_open_guard", guard="declines") == 0

@@ -1,4 +1,4 @@
-"""How many workers an edge is given by itself, and how much memory the gRPC server."""
+"""The default number of workers of an edge, and the default memory of the gRPC server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gRPC server as a child process: what its parent does when it ends, and with what it says."""
+"""The gRPC server as a child process: its parent's reaction to its end and to its messages."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from edge.composition.settings import EdgeSettings, Service, StackSettings
 from edge.composition.tasks import StackError
 from edge.composition.workers import Activity, Channel, Failed, KeptAway, Message, Reread, ServerState, Up
 from edge.journey.events import Notice
+from tests.waiting import until
 from tink.server import ActivityKind, AgentActivity, ServerSettings
 
 SETTINGS = StackSettings(
@@ -32,7 +33,7 @@ SETTINGS = StackSettings(
 class Child:
     """A process that a test ends, with the other end of its channel."""
 
-    pid = 2**22 + 1  # no process has it
+    pid = 2**22 + 1  # no process has this id
 
     def __init__(self, begin: ServerBegin, channel: int, stderr: int) -> None:
         self.begin = begin
@@ -83,10 +84,8 @@ class Parent:
             return await self.children.get()
 
     async def until(self, text: str) -> None:
-        """Wait for a problem that says this; empty: none."""
-        async with asyncio.timeout(30):
-            while not (text in self.process.problem if text else not self.process.problem):
-                await asyncio.sleep(0.001)
+        """Wait until the problem contains this text; empty: until there is none."""
+        await until(lambda: text in self.process.problem if text else not self.process.problem)
 
 
 @pytest.fixture
@@ -110,7 +109,7 @@ async def test_child_has_the_service_alone_at_the_api_of_its_parent(parent: Pare
     assert child_settings(replace(SETTINGS, kubeconfig=Path("cluster")), Path("cluster")).kubeconfig == Path("cluster")
 
 
-async def test_start_waits_until_the_child_listens_and_says_why_it_can_not(parent: Parent) -> None:
+async def test_start_waits_until_the_child_listens_and_reports_why_it_can_not(parent: Parent) -> None:
     child = await parent.child()
     child.channel.send(Failed("the port is taken: choose another one with --grpc-port"))
     child.end(1)
@@ -153,7 +152,9 @@ async def test_child_that_keeps_ending_is_a_note_for_operators(parent: Parent) -
     assert parent.process.note == "the gRPC server's process ended by signal SIGSEGV, 3 times within 60 s"
 
 
-async def test_successor_keeps_away_who_made_the_child_end(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_next_child_blocks_the_networks_that_the_previous_one_blocked(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     child = await parent.child()
     until = parent.process._clock() + 300
     child.channel.send(KeptAway([("192.0.2.66/32", until), ("192.0.2.1/32", 0.0)]))
@@ -161,7 +162,7 @@ async def test_successor_keeps_away_who_made_the_child_end(parent: Parent, monke
     assert (await parent.child()).begin.kept_away == (("192.0.2.66/32", until),)
 
 
-async def test_what_agents_do_and_what_is_counted_reaches_the_parent(parent: Parent) -> None:
+async def test_activity_of_agents_and_metrics_reach_the_parent(parent: Parent) -> None:
     child = await parent.child()
     child.channel.send(Up())
     lines = ("one", "two")
@@ -173,9 +174,7 @@ async def test_what_agents_do_and_what_is_counted_reaches_the_parent(parent: Par
     child.channel.send(
         ServerState("192.0.2.9 is not here", "# TYPE tinkedge_agents_connected gauge\ntinkedge_agents_connected 7.0\n")
     )
-    async with asyncio.timeout(30):
-        while not parent.process.note:
-            await asyncio.sleep(0.001)
+    await until(lambda: parent.process.note)
     assert parent.seen == [activity]
     assert parent.process.note == "192.0.2.9 is not here"
     found = {each.name: each.samples[0].value for each in parent.process.metrics()}
@@ -187,9 +186,7 @@ async def test_sighup_reaches_the_child(parent: Parent) -> None:
     child.channel.send(Up())
     await parent.process.listening()
     assert parent.process.reread()
-    async with asyncio.timeout(30):
-        while Reread(logging.getLogger().level) not in child.heard:
-            await asyncio.sleep(0.001)
+    await until(lambda: Reread(logging.getLogger().level) in child.heard)
 
 
 async def test_stop_ends_the_child_in_order(parent: Parent) -> None:
@@ -237,7 +234,7 @@ async def test_lines_of_grpc_are_logged_once_for_each_place_in_its_source(
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-async def test_lines_that_strangers_make_long_many_or_unprintable_are_bounded(
+async def test_long_many_or_unprintable_lines_of_remote_hosts_are_bounded(
     core_log: tuple[CoreLog, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     log, _ = core_log
@@ -252,7 +249,7 @@ async def test_lines_that_strangers_make_long_many_or_unprintable_are_bounded(
     assert not any("\x1b" in line for line in said)
 
 
-async def test_what_a_dying_process_wrote_last_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_last_lines_of_a_dying_process_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     read, write = os.pipe()
     log = CoreLog(read)
     os.write(write, b"MemoryError: no line end")

@@ -108,8 +108,10 @@ def make(
     fast_path: bool = True,
     relays: str = "",
 ) -> Edge6:
-    """`looks`: neighbour discovery can tell who has an address. `usual` is --boot-path; `fast_path` as `Responder6` has
-    it; `relays` is --relays, with spaces in between."""
+    """`looks`: neighbour discovery can find the host of an address. `usual` is --boot-path.
+
+    `fast_path` is the argument of `Responder6`; `relays` is --relays, separated by spaces.
+    """
     inventory, events = Inventory(), []
     when = NetbootWhen.WORKFLOW if has_pending is not None else NetbootWhen.ALLOWED
     policy = NetbootPolicy(DhcpMode.RESERVATION, when, has_pending or (lambda _namespace, _name: True))

@@ -44,7 +44,7 @@ RELAY = IPv6Address("fd00:77::2")
 
 @pytest.fixture
 def blind(make_edge: MakeEdge6) -> Edge6:
-    """An edge that can't look, and knows a relay."""
+    """An edge that can't probe, and has a trusted relay."""
     return make_edge(hardware(), looks=False, relays="fd00:77::2")
 
 
@@ -232,7 +232,7 @@ NEIGHBOURS = [("m2", "52:54:00:fa:00:2c", "fd00:77::52"), ("m3", "52:54:00:fa:00
 
 
 def lease_all(edge: Edge6, relay: IPv6Address) -> None:
-    """Three machines get their addresses through a relay."""
+    """Assign three machines their addresses through a relay."""
     edge.send(relayed(REQUEST, "fd00:77::2"), relay)
     for _, mac, _ in NEIGHBOURS:
         link_layer = option(Option.CLIENT_LINKLAYER_ADDR, b"\0\1" + bytes.fromhex(mac.replace(":", "")))
@@ -243,7 +243,7 @@ def behind(make_edge: MakeEdge6, relays: str = "") -> Edge6:
     return make_edge(hardware(), *(hardware(*each) for each in NEIGHBOURS), looks=False, relays=relays)
 
 
-def test_host_that_says_it_is_the_machines_relay_takes_no_machine_its_address(make_edge: MakeEdge6) -> None:
+def test_host_that_claims_to_be_the_machines_relay_takes_no_address_from_it(make_edge: MakeEdge6) -> None:
     edge, attacker = behind(make_edge), IPv6Address("fd00:99::9")
     for _ in range(3):
         lease_all(edge, attacker)
@@ -271,7 +271,7 @@ def test_relay_of_the_network_is_believed_when_it_brought_leases_to_several_mach
     assert edge.quarantined == [(MAC, ADDRESS, edge.now + UNSEEN_SECONDS)]
 
 
-def test_relays_that_are_named_are_believed_and_no_others(make_edge: MakeEdge6) -> None:
+def test_listed_relays_are_trusted_and_no_others(make_edge: MakeEdge6) -> None:
     edge = behind(make_edge, "fd00:99::9")
     lease_all(edge, RELAY)
     edge.send(relayed(DECLINE, "fd00:77::2"), RELAY)

@@ -1,4 +1,4 @@
-"""The lines of the agent on a machine's console, where others choose some of the words."""
+"""The lines of the agent on a machine's console, which contain text that others choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fleet measures of the programs that it starts."""
+"""The fleet's measurements of the programs that it starts."""
 
 from __future__ import annotations
 

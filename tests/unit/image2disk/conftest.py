@@ -21,9 +21,10 @@ from image2disk.settings import read
 
 @dataclass
 class Site:
-    """What is served. `before`, or `busy` by path, are the statuses of the first answers; `cuts` says after how many
-    bytes of each answer the connection is cut (None: not at all). `redirect`: where all are sent on to, with a body
-    that has no end.
+    """The served answers. `before`, or `busy` by path, are the statuses of the first answers.
+
+    `cuts` are the numbers of bytes after which the connection of each answer is cut (None: not at all). `redirect` is
+    the target of a redirect of all requests, with an endless body.
     """
 
     url: str = ""

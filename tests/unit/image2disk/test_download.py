@@ -175,7 +175,7 @@ def test_empty_file_is_no_image(site, target):
 
 
 class Trickle(io.RawIOBase):
-    """A connection that brings an answer's head, and then `count` bytes every `seconds` of a clock of its own."""
+    """A connection that delivers the head of an answer, and then `count` bytes every `seconds` of its own clock."""
 
     def __init__(self, count, seconds):
         self.head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n"
@@ -202,7 +202,7 @@ class Trickle(io.RawIOBase):
 
 
 class TricklingWeb(Web):
-    """Each request is answered by `trickle`, which goes on where it was."""
+    """A server whose answers come from `trickle`, which continues where it was."""
 
     def __init__(self, trickle):
         super().__init__(check_certificates=True, clock=trickle.clock)
@@ -222,7 +222,7 @@ class TricklingWeb(Web):
         return response
 
 
-def test_server_that_trickles_is_given_up_as_one_that_says_nothing():
+def test_trickling_server_is_given_up_like_a_silent_one():
     trickle, pauses, said = Trickle(1, 10.0), [], []
     web = TricklingWeb(trickle)
     download = Download(web, "http://site/x.img", retries=3, is_proved=False, say=said.append, sleep=pauses.append)

@@ -1,4 +1,4 @@
-"""Images that are made to take memory by what their tables name, their bytes become or their manifests hold."""
+"""Hostile images that use memory by the clusters of their tables, by decompression, or by their manifests."""
 
 import bz2
 import itertools
@@ -14,9 +14,9 @@ import pytest
 from image2disk.errors import ActionError
 
 MOST_BYTES = 64 << 20
-"""Above what the interpreter and the action's code have."""
+"""Memory limit of the code above the interpreter's own memory."""
 LIMIT_BYTES = 768 << 20
-"""Where a process ends that does not keep to it."""
+"""Memory limit of the process."""
 DISK_BYTES = 1 << 40
 
 CHILD = """
@@ -56,7 +56,8 @@ print(peak() - before, disk.written, disk.zeroed, said)
 def grown(name, content=b""):
     """Run the function `name` of this module in a process of its own, with `content` as its standard input.
 
-    Return the bytes by which its memory grew at most, those written to the disk, those zeroed, and how it ended.
+    Return the maximum growth of its memory in bytes, the number of written and of zeroed bytes of the disk, and the
+    error.
     """
     actions, root = Path(__file__).parents[3] / "deploy" / "actions", Path(__file__).parents[3]
     script = CHILD.format(limit=LIMIT_BYTES, disk=DISK_BYTES, path=[str(actions), str(root)], name=name)
@@ -108,7 +109,7 @@ def compressed_clusters_of_the_same_sectors(disk):
 
 
 def compressed_clusters_that_overlap(disk):
-    """Each begins a byte after the one before, and says that it has 128 KiB."""
+    """Each cluster begins a byte after the previous one and claims 128 KiB."""
     first = 2 + (1 << 3)
     stream = packed(bytes(1 << 16))
     data = (stream * ((4 << 16) // len(stream)))[: 4 << 16].ljust(6 << 16, b"\0")
@@ -129,7 +130,7 @@ def more_clusters_than_may_be_waited_for(disk):
 
 
 def tables_that_do_not_come(disk):
-    """An L1 table of 16 MB, whose two million tables do not come."""
+    """An L1 table of 16 MB whose two million tables do not arrive."""
     count, piece = 2_000_000, 10_000
     l1 = (
         struct.pack(f">{piece}Q", *range((40_000 + at) << 9, (40_000 + at + piece) << 9, 512))
@@ -148,7 +149,7 @@ def clusters_in_a_disorder(disk):
 
 
 def zeros_with_gaps(disk):
-    """Every other cluster is zero: half a million pieces."""
+    """Every other cluster is zero: half a million ranges."""
     entries = [0, 1 << 62 | 130 << 16] * 4096
     data = packed(bytes(1 << 16)).ljust(3 << 16, b"\0")
     write(disk, itertools.chain(tables(16, 128, lambda _: entries), [data]))
@@ -159,7 +160,7 @@ def far_cluster(disk):
 
 
 def bytes_one_by_one(disk):
-    """As a server sends them that makes a chunk of each."""
+    """A server that sends each byte as a chunk of its own."""
     content = header(20, 1 << 30, 1)
     write(disk, (content[at : at + 1] for at in range(len(content))))
 
@@ -189,7 +190,7 @@ def manifest_of_empty_lists(disk):
 
 
 def bomb(disk):
-    """Many zeros in few bytes, which the parent has packed: that takes memory, too."""
+    """Many zeros in few bytes. The parent compresses them, because that takes memory, too."""
     from image2disk.pipeline import ahead
     from image2disk.unpacking import kind_of, unpacked
 
@@ -220,7 +221,7 @@ def bomb(disk):
     ],
     ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
 )
-def test_memory_is_bounded_whatever_an_image_says(name, outcome, written):
+def test_memory_is_bounded_whatever_an_image_contains(name, outcome, written):
     memory, was_written, _, said = grown(name)
     assert said.startswith(outcome)
     assert was_written == written
@@ -246,7 +247,7 @@ def test_memory_is_bounded_whatever_compressed_bytes_become(kind):
 
 def test_compressed_file_that_wants_a_larger_window_is_refused(site, target):
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 192 << 20, "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3}]
-    # Its header alone says how much it wants.
+    # The header alone names the window size.
     site.content = lzma.compress(b"x", lzma.FORMAT_XZ, filters=filters)
     with pytest.raises(ActionError, match="Memory usage limit") as caught:
         target.copy(f"{site.url}/x.img.xz", COMPRESSED="true")

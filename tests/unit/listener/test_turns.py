@@ -141,7 +141,7 @@ def test_advice_says_what_to_do(number: int, words: tuple[str, ...]) -> None:
 
 
 class Turns:
-    """An event loop by hand, with a processor clock: what is called soon is called in the next turn."""
+    """An event loop with a processor clock, run by hand: `call_soon` calls back in the next turn."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -161,7 +161,7 @@ class Turns:
         return drain
 
     def turn(self, *readable: Callable[[], None], others: float = 0.0) -> list[str]:
-        """One turn: what was called soon, the sockets that are readable, then `others` seconds of everything else."""
+        """Run one turn: the pending callbacks, the readable sockets, then `others` seconds of everything else."""
         self.ran = []
         soon, self._soon[:] = [*self._soon], []
         for callback in soon:
@@ -205,7 +205,7 @@ def test_listeners_keep_half_of_the_processor_where_everything_else_is_busy() ->
     others = TURN_SECONDS * 8
     readable = [loop.drain("dhcp", TURN_SECONDS)]
     counts = [len(loop.turn(*readable, loop.drain("tftp", TURN_SECONDS), others=others)) for _ in range(20)]
-    assert sum(counts[1:]) >= 2 * 19  # neither waits, for a turn brings as much as the others took
+    assert sum(counts[1:]) >= 2 * 19  # No listener waits, because a turn brings as much time as everything else took.
 
 
 def test_clock_that_jumps_silences_no_listener() -> None:
@@ -237,7 +237,7 @@ def test_listener_that_was_stopped_while_it_waits_is_not_read() -> None:
 
 
 def test_tcp_is_served_between_the_datagrams_of_full_sockets() -> None:
-    """A loop as the edge's, three sockets that are always full, and a clock that a datagram takes 20 us of."""
+    """A loop like the edge's, three sockets that are always full, and a clock by which a datagram takes 20 us."""
     now, taken = [0.0], Counter[str]()
 
     async def serve() -> int:
@@ -246,7 +246,7 @@ def test_tcp_is_served_between_the_datagrams_of_full_sockets() -> None:
         sockets = [pair() for _ in range(3)]
 
         def receive(_: socket.socket) -> list[bytes]:
-            return [b"x"] * 64  # the datagram that makes the socket readable stays in it
+            return [b"x"] * 64  # the datagram that makes the socket readable stays in the socket
 
         def handle(_: socket.socket, packets: list[bytes]) -> None:
             now[0] += len(packets) * 20e-6
@@ -273,7 +273,7 @@ def test_tcp_is_served_between_the_datagrams_of_full_sockets() -> None:
         writer.write(await reader.readline())
         writer.close()
 
-    # Both ends are in the loop: some ten turns for a request, each of which brought 192 datagrams without the budget.
+    # Both ends are in the loop: some ten turns for a request. Without the budget each turn brought 192 datagrams.
     assert uvloop.run(serve()) < 29 * 400
 
 

@@ -349,7 +349,7 @@ def test_of_two_hardware_that_are_being_deleted_neither_is_served(caplog: pytest
     assert "claimed by several Hardware" in caplog.text
 
 
-def test_change_is_heard_by_both_when_one_with_the_same_address_is_being_deleted() -> None:
+def test_both_are_notified_of_a_change_when_one_with_the_same_address_is_being_deleted() -> None:
     inventory = Inventory()
     inventory.apply(hardware("a", MAC))
     inventory.apply(hardware("b", OTHER_MAC))

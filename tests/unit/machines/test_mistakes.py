@@ -119,7 +119,7 @@ def test_networks_are_found_as_by_comparing_with_each() -> None:
 
 
 async def test_hardware_of_many_cards_is_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of 64 cards was compared with each of 1,024 networks behind relays, and all were read for each mistake."""
+    """Each of 64 interfaces was compared with each of 1,024 relayed networks, and all were read for each mistake."""
     read: list[str] = []
     monkeypatch.setattr("edge.machines.mistakes.network_of", lambda dhcp: read.append(dhcp["ip"]))
     compared: list[IPv4Network] = []
@@ -145,7 +145,7 @@ async def test_hardware_of_many_cards_is_read_in_one_pass(monkeypatch: pytest.Mo
     assert compared == []
 
 
-async def test_status_that_names_no_network_is_no_edges_word() -> None:
+async def test_status_without_a_network_does_not_count_as_an_edges() -> None:
     api, osies = Api(), Api()
     obj = hardware("10.9.0.5")
     condition = {"type": "Misconfigured", "status": "False", "reason": "NetworkKnown"}

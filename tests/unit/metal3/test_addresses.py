@@ -1,4 +1,4 @@
-"""Which addresses the Hardware of a host may have: a tenant who writes hosts takes nothing that another one has."""
+"""The addresses that a host's Hardware may have: a tenant's hosts can't take an address of another Hardware."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wanted(mac: str = "m2", **dhcp: Any) -> Raw:
     return made
 
 
-def test_hardware_that_is_being_deleted_keeps_no_host_from_its_addresses_and_those_that_wait_hear_of_it(
+def test_hardware_that_is_being_deleted_yields_its_addresses_and_waiting_hosts_are_notified(
     addresses: Addresses,
 ) -> None:
     addresses.apply(hardware("a", ("m2", "")))
@@ -53,7 +53,7 @@ def test_address_that_machines_of_another_namespace_use_is_not_given_to_a_host(a
     assert addresses.remove(there) == {KEY}
 
 
-def test_what_others_have_is_left_out_and_nothing_else() -> None:
+def test_addresses_of_others_are_left_out_and_nothing_else() -> None:
     made = wanted(hostname="h", netmask="255.255.255.0", ipv6={"address": "fd00::0:9"})
     made["metadata"]["annotations"] = {AGENT_ID: "Rack1", "a": "b"}
     without(made, {(ClaimKind.IP, "fd00::9")})

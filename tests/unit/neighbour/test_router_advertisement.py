@@ -94,7 +94,7 @@ def test_host_without_a_link_local_address_is_answered_by_one_to_all_every_three
 
 
 @pytest.mark.parametrize("sources", [1, 5400], ids=["one host", "a host for each"])
-def test_flood_of_solicitations_is_answered_so_often_and_hides_no_host(sources: int) -> None:
+def test_flood_of_solicitations_is_answered_at_a_limited_rate_and_hides_no_host(sources: int) -> None:
     """5,400 a second were answered one by one."""
     solicited, single, to_all = Solicited(), 0, []
     for number in range(54_000):
@@ -111,7 +111,7 @@ def test_flood_of_solicitations_is_answered_so_often_and_hides_no_host(sources: 
     assert found is not None or to_all[-1] > 1010.0, "it is answered at its address, or by the next to all"
 
 
-def test_advertisement_that_nobody_asked_for_counts_as_one_to_all() -> None:
+def test_unsolicited_advertisement_counts_as_one_to_all() -> None:
     solicited = Solicited()
-    solicited.told_all(1000.0)
+    solicited.sent_to_all(1000.0)
     assert solicited.answer("::", 1000.0) == (ALL_NODES, MULTICAST_INTERVAL_SECONDS)

@@ -123,7 +123,7 @@ class PodApi(Api):
 
 
 async def test_pod_writes_no_lease_but_its_own_and_deletes_none() -> None:
-    """RBAC and the chart's admission policy let it do no more."""
+    """RBAC and the chart's admission policy grant nothing else."""
     api = Api()
     abandoned, other = Edge(api, "10.0.0.2:7080"), Edge(api, "10.0.0.3:7080")
     for each in (abandoned, other):

@@ -1,4 +1,4 @@
-"""Templates in a child process: the same results, bounds for each, and turns for namespaces."""
+"""Templates in a child process: the same results as in this process, bounds for each, and turns for namespaces."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_child_that_was_killed_is_replaced(process: TemplateProcess) -> No
     assert process.pid != first
 
 
-async def test_child_ends_when_it_has_nothing_to_do() -> None:
+async def test_idle_child_ends() -> None:
     process = TemplateProcess(idle_seconds=0.05)
     try:
         await process.parse("d", template("{{ .A }}"))
@@ -114,7 +114,7 @@ async def test_namespaces_take_turns_and_each_has_few_templates_waiting(monkeypa
     process.close()
 
 
-async def test_close_ends_what_the_child_works_on() -> None:
+async def test_close_aborts_the_work_of_the_child() -> None:
     process = TemplateProcess()
     long = template(*("{{ printf " + " 1" * 50_000 + " }}" for _ in range(60)))
     tasks = [asyncio.create_task(process.parse("d", long))]

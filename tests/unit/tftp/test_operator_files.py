@@ -26,7 +26,7 @@ from tests.unit.tftp.boot_files import (
 )
 
 DIRECTORY = MAC.replace(":", "-")
-"""Of that machine alone."""
+"""Files of that machine alone."""
 
 
 async def test_raspberry_pi_gets_the_common_firmware_or_its_own(edge: Edge) -> None:
@@ -160,7 +160,7 @@ async def test_links_may_lead_around_inside_but_never_out(edge: Edge, tmp_path: 
 
 @pytest.fixture
 def owned(edge: Edge) -> Edge:
-    """An edge with one machine's own directory, which links of the operator's lead into."""
+    """An edge with one machine's own directory, to which the operator's links lead."""
     (edge.extra / DIRECTORY).mkdir()
     (edge.extra / DIRECTORY / "keys").write_text("own")
     (edge.extra / "link").symlink_to(f"{DIRECTORY}/keys")
@@ -195,7 +195,7 @@ async def test_file_in_a_machines_own_directory_is_for_that_machine_whatever_nam
         assert await owned.text(name) == "own"
 
 
-async def test_link_into_a_machines_own_directory_stands_on_its_journey(owned: Edge) -> None:
+async def test_link_into_a_machines_own_directory_is_recorded_on_its_journey(owned: Edge) -> None:
     answer = await owned.refused("link", OTHER_IP)
     assert (answer.code, answer.mac, answer.about) == (ErrorCode.ACCESS_VIOLATION, OTHER, MAC)
     assert answer.message == "link is served to its own machine only"

@@ -82,7 +82,7 @@ async def test_machine_whose_deletion_the_informer_does_not_know_yet_blocks_no_o
     assert not said(await world.review("CREATE", hardware("b", ("m1", ""))))
 
 
-def test_address_is_free_for_those_that_wait_as_soon_as_the_deletion_begins() -> None:
+def test_address_is_free_for_waiting_hardware_as_soon_as_the_deletion_begins() -> None:
     claims = Claims()
     assert claims.apply(hardware("a", ("m1", "1.1.1.1"))) == set()
     assert claims.apply(hardware("a", ("m1", "1.1.1.1"), **LEAVING)) == {
@@ -266,7 +266,7 @@ async def test_address_that_machines_of_another_namespace_use_is_refused_without
     assert f"{address} is the {USED[address]} of other machines of this namespace" in verdict.warnings[0]
 
 
-async def test_address_that_was_leased_before_it_was_a_gateway_stays_and_who_names_it_is_warned(world: World) -> None:
+async def test_address_that_was_leased_before_it_became_a_gateway_stays_and_the_writer_is_warned(world: World) -> None:
     router = world.store(networked("router", OTHER, "10.0.0.1", "e"))
     verdict = await world.review("CREATE", networked("a", MAC, "10.0.0.10", **NETWORK))
     assert verdict.causes == ()
@@ -321,7 +321,7 @@ async def test_agent_id_of_another_machine_is_refused(world: World) -> None:
     assert not said(await world.review("CREATE", identified("own", OTHER, OTHER, "e"))), "its own MAC"
 
 
-async def test_mac_and_name_are_not_refused_for_an_agent_id_that_anybody_may_choose(world: World) -> None:
+async def test_mac_and_name_are_not_refused_for_an_agent_id_that_any_tenant_may_choose(world: World) -> None:
     world.store(identified("thief", OTHER, MAC, "e"))
     verdict = await world.review("CREATE", hardware("victim", (MAC, "")))
     assert verdict.causes == ()

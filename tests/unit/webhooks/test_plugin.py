@@ -122,7 +122,7 @@ async def test_client_that_goes_away_frees_no_claim_before_the_write_is_settled(
     await begun.wait()
     task.cancel()
     await client.close()
-    for number in range(5):  # requests enough for the server to see that the client has gone
+    for number in range(5):  # enough requests for the server to notice that the client has disconnected
         error = await reviewed.create(machine(f"b{number}"))
         assert isinstance(error, ApiError)
         assert "is that of Hardware default/a, which is written at this moment" in str(error)
@@ -130,7 +130,7 @@ async def test_client_that_goes_away_frees_no_claim_before_the_write_is_settled(
     await until(lambda: written)
     assert await until(reviewed.names) == ["a"]
     monkeypatch.undo()
-    # What was held is held no more: it is stored.
+    # The reservation is gone: the same claim is stored now.
     error = await reviewed.create(machine("c"))
     assert "is that of Hardware default/a already" in str(error)
 

@@ -58,7 +58,7 @@ SERVICE = Address("/p", namespace="ns", name="w")
 
 
 def of_the_chart(api: FakeApi, **changes: Any) -> list[dict[str, Any]]:
-    """A configuration as the chart makes it: everything but the bundles. Returns its webhooks."""
+    """Store a configuration like the chart's, without bundles. Return its webhooks."""
     made = configuration(SERVICE, b"", "Ignore")
     for webhook in made["webhooks"]:
         del webhook["clientConfig"]["caBundle"]
@@ -85,7 +85,7 @@ async def test_nothing_but_the_bundle_is_written_into_a_configuration_that_the_c
     assert api.objects["tinkedge"]["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "Helm"}
 
 
-async def test_webhook_that_is_asked_elsewhere_or_is_not_there_is_reported_and_stays_so() -> None:
+async def test_webhook_with_another_address_or_a_missing_one_is_reported_and_not_changed() -> None:
     api: Any = FakeApi()
     webhooks = of_the_chart(api)
     webhooks[0]["clientConfig"] = {"url": "https://elsewhere.example/"}
@@ -112,13 +112,13 @@ async def test_bundle_is_written_into_the_version_that_was_read() -> None:
     assert [each["metadata"] for each in patches] == [{"resourceVersion": "7"}]
 
 
-async def test_replica_that_was_overtaken_looks_again() -> None:
+async def test_replica_retries_after_a_conflict() -> None:
     api: Any = FakeApi()
     of_the_chart(api)
     write, conflicts = api.patch, 0
 
     async def patch(*arguments: Any) -> Any:
-        """The other replica is faster, once."""
+        """The other replica writes first, once."""
         nonlocal conflicts
         await write(*arguments)
         conflicts += 1
@@ -180,7 +180,7 @@ def test_settings_that_can_not_be_are_refused(wrong: dict[str, str]) -> None:
 
 
 def asked(operation: str, obj: Raw | None, old: Raw | None) -> dict[str, bool]:
-    """Whether each webhook of Hardware is asked about a write, by its failure policy."""
+    """Return, by failure policy, which webhooks of Hardware match a write."""
     wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", "Fail")
     bindings = {"object": obj, "oldObject": old, "request": {"operation": operation}, "namespaceObject": None}
     found = {}

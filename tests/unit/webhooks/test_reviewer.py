@@ -143,7 +143,7 @@ async def test_template_that_did_not_parse_before_can_be_labelled(world: World) 
     assert said(await world.review("UPDATE", template(image="{{ x"), bad))
 
 
-async def test_template_that_finds_no_place_to_be_parsed_is_refused_for_now(world: World) -> None:
+async def test_template_without_a_place_in_the_queue_is_refused_for_now(world: World) -> None:
     async def full(namespace: str, _template: Raw) -> Any:
         raise BusyError(f"too many of {namespace}")
 
@@ -162,7 +162,7 @@ async def test_template_that_finds_no_place_to_be_parsed_is_refused_for_now(worl
     }
 
 
-async def test_mistake_of_ours_is_raised_to_be_refused_or_let_in_as_the_caller_decides(
+async def test_internal_error_is_raised_so_the_caller_rejects_or_admits_the_write(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Claims, "conflicts", lambda *_, **__: 1 / 0)

@@ -92,7 +92,7 @@ class Clock:
 
 @dataclass
 class Replicas:
-    """Two controllers behind one Service, and what they registered."""
+    """Two controllers behind one Service, and the bundles that they registered."""
 
     client: KubeClient
     hook: Hook
@@ -104,7 +104,10 @@ class Replicas:
             await replica.look_after()
 
     async def review(self, *bundles: bytes) -> None:
-        """Have an API server that knows `bundle` ask each replica, for each of `bundles`. Raises ssl.SSLError."""
+        """Ask each replica for a review as an API server that trusts the bundle, for each of `bundles`.
+
+        Raises ssl.SSLError.
+        """
         for replica in self.webhooks:
             for bundle in bundles:
                 await asyncio.to_thread(shakes_hands, replica.port, bundle)

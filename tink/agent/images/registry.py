@@ -40,7 +40,7 @@ CHUNK_BYTES = 128 * 1024
 MANIFEST_LIMIT_BYTES = 4 * 1024 * 1024
 """The distribution specification's own limit for a manifest."""
 MAX_VALUES = 100_000
-"""Values in a manifest or configuration: Python needs some 70 bytes for one that is two bytes of JSON."""
+"""Maximum number of values in a manifest or configuration: two bytes of JSON take some 70 bytes in Python."""
 
 MANIFEST_TYPES = (
     "application/vnd.oci.image.index.v1+json",
@@ -382,7 +382,7 @@ def _seconds(retry_after: str) -> float:
 
 
 def json_object(content: bytes, what: str) -> dict[str, Any]:
-    """Parse what a registry calls `what`, which must be a JSON object. Raises RegistryError."""
+    """Parse `content`, a JSON object that messages call `what`. Raises RegistryError."""
     if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise RegistryError(f"its {what} has more than {MAX_VALUES} values")
     try:

@@ -1,14 +1,15 @@
-"""Layers into a root file system: what a tar archive from outside may do, and nothing more.
+"""Unpacks image layers into a root file system, and bounds what an untrusted tar archive may do.
 
 A layer is a tar archive, plain or compressed with gzip or zstd; `store` applies the layers of an image one after the
-other to one directory. Names are taken relative to that directory: `..` is refused, and a symbolic link on the way is
-followed as if the directory were `/`, so that no entry ends up outside, whatever earlier entries made. Whiteouts
-(`.wh.NAME`, `.wh..wh..opq`) remove what lower layers brought. Nothing else writes to the directory meanwhile, so a
-path that has been checked stays checked.
+other to one directory. Names are relative to that directory. `..` is rejected, and a symbolic link on the way is
+followed as if the directory were `/`, so no entry ends up outside, whatever earlier entries made. Whiteouts
+(`.wh.NAME`, `.wh..wh..opq`) remove entries of lower layers. Nothing else writes to the directory meanwhile, so a path
+that has been checked stays checked.
 
-Limits: bytes and entries of the whole image, as they become in the file system; the names that are kept in mind; the
-headers of one entry, and those for all entries; the depth of directories. Sparse files are refused. Of the extended
-attributes only file capabilities are applied: others may mean something to overlayfs, or to nobody.
+Limits: the bytes and entries of the whole image in the file system, the names that are kept in memory, the headers of
+one entry and the global headers, and the depth of directories. Sparse files are rejected. Of the extended attributes
+only file capabilities are applied: others may mean something to overlayfs, or nothing at all.
+
 Source: OCI image specification 1.0, "Image Layer Filesystem Changeset".
 """
 
@@ -37,10 +38,10 @@ HEADER_LIMIT_BYTES = 256 * 1024
 """All headers of one entry together: a long name, extended attributes, a map of a sparse file."""
 GLOBAL_HEADERS = 64
 GLOBAL_HEADER_BYTES = 16 * 1024
-"""Those that hold for all entries to come (pax `g`): tarfile gives a copy of them to each entry."""
+"""Maximum size of the global headers (pax `g`): tarfile copies them to each entry."""
 INODE_BYTES = 1024
 PAGE_BYTES = 4096
-"""What an entry takes in a tmpfs, besides its content; and what content is a multiple of."""
+"""Size of an entry in a tmpfs without its content, and the block size of its content."""
 
 _INVALID = (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError, OverflowError, RecursionError)
 """What tarfile and gzip raise for archives that are none."""
@@ -60,10 +61,10 @@ class OutOfSpaceError(UnpackError):
 
 @dataclass(slots=True)
 class Budget:
-    """What an image may still use; shared by its layers.
+    """The remaining limits of an image, shared by its layers.
 
-    `bytes` are those of the file system. `hidden`: what whiteouts of directories may look at. `names`: characters of
-    the names that are kept in mind while a layer is unpacked.
+    `bytes` are those in the file system. `hidden` is the number of entries that whiteouts of directories may visit.
+    `names` is the number of characters of names that are kept in memory while a layer is unpacked.
     """
 
     bytes: int
@@ -72,7 +73,8 @@ class Budget:
     names: int = 128 << 20
 
     def spend(self, size: int) -> None:
-        """Count one more entry of `size` bytes, as what it takes. Raises OutOfSpaceError, UnpackError."""
+        """Count one more entry of `size` bytes with its size in the file system. Raises OutOfSpaceError,
+        UnpackError."""
         self.bytes -= INODE_BYTES + -(-size // PAGE_BYTES) * PAGE_BYTES
         self.entries -= 1
         if self.bytes < 0:
@@ -87,7 +89,7 @@ class Budget:
             raise UnpackError("the image has more whiteouts of directories than can be followed")
 
     def remember(self, name: str) -> None:
-        """Count a name that is kept in mind. Raises UnpackError."""
+        """Count a name that is kept in memory. Raises UnpackError."""
         self.names -= len(name)
         if self.names < 0:
             raise UnpackError("the names of the image's files are too long to be kept in mind together")

@@ -15,9 +15,9 @@ from tink.schema import Raw
 class Attributes:
     """One write. `object` is the new state in the version of the request, None for DELETE; `old` the state before.
 
-    `options` is the CreateOptions, UpdateOptions, PatchOptions or DeleteOptions object of the request. `mutate` may put
-    another object in the place of `object`; both may append to `warnings`, which the client sees. `labels` are those of
-    the namespace, once they were needed. `releases` are called when the write is settled (`AdmissionPlugin`).
+    `options` is the CreateOptions, UpdateOptions, PatchOptions or DeleteOptions object of the request. `mutate` may
+    replace `object`; both may append to `warnings`, which the client receives. `labels` are those of the namespace,
+    read when they are first needed. `releases` are called when the write is settled (`AdmissionPlugin`).
     """
 
     operation: Literal["CREATE", "UPDATE", "DELETE"]
@@ -35,6 +35,6 @@ class Attributes:
     releases: list[Callable[[], None]] = field(default_factory=list)
 
     def settled(self) -> None:
-        """Release what plugins hold for this write: it has been stored, or it has failed."""
+        """Release the reservations of plugins for this write: it has been stored, or it has failed."""
         while self.releases:
             self.releases.pop()()

@@ -1,8 +1,8 @@
-"""Reviews of writes in this process, where others would ask a validating webhook (Kubernetes: admission plugin).
+"""Reviews of writes in this process instead of by a validating webhook (Kubernetes: admission plugin).
 
-A plugin is asked as a webhook is, with the same AdmissionRequest, and its answer is shown in the same words. It differs
-in two ways. No call can get lost, so a review that fails refuses the write. And the plugin sees every commit of the
-resource that it follows, in order: an answer may hold something, such as an address, until the write is settled.
+A plugin receives the same AdmissionRequest as a webhook, and its answer is reported in the same words. There are two
+differences. No call can get lost, so a review that fails rejects the write. And the plugin sees every commit of the
+resource that it follows, in order, so an answer may reserve something, such as an address, until the write is settled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Release = Callable[[], None]
 
 
 class AdmissionPlugin(Protocol):
-    """Reviews writes. All methods are called on the event loop of the API server."""
+    """A reviewer of writes. All methods are called on the event loop of the API server."""
 
     @property
     def webhooks(self) -> Sequence[Raw]:
@@ -28,14 +28,18 @@ class AdmissionPlugin(Protocol):
         """The resource whose objects `apply` and `remove` are called for, such as `tinkerbell.org/hardware`."""
 
     def apply(self, obj: Raw) -> None:
-        """Take in an object that is stored. Before the first call of `synced`, what was stored before the start."""
+        """Add or update a stored object. Before the first call of `synced` these are the objects from before the
+        start."""
 
     def remove(self, obj: Raw) -> None:
-        """Take in that an object is gone."""
+        """Remove an object that is no longer stored."""
 
     def synced(self) -> None:
-        """Called once, when every object that was stored before the start has been given to `apply`."""
+        """Start to review. Called once, after `apply` has received every object that was stored before the start."""
 
     async def answer(self, request: Raw) -> tuple[Raw, Release | None]:
-        """Review an AdmissionRequest. Gives an AdmissionResponse (admission.k8s.io/v1) without its uid, and what to
-        call when the write is settled, if something is held for it until then. An exception refuses the write (500)."""
+        """Return an AdmissionResponse (admission.k8s.io/v1) without its uid, and a release function.
+
+        The release function ends the reservations of this review; None if there are none. It is called when the write
+        is settled. An exception rejects the write (500).
+        """

@@ -149,7 +149,7 @@ def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) ->
 
 
 def judge(hook: str, response: Raw, patch: bytes = b"", patch_type: str = "") -> AdmissionResponse:
-    """Read what an AdmissionResponse decides."""
+    """Return the decision of an AdmissionResponse."""
     return AdmissionResponse(
         patch,
         patch_type,

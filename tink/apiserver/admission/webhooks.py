@@ -82,8 +82,8 @@ class _Rounds:
 class Webhooks:
     """All webhooks of this API server.
 
-    `namespace_labels` gives the labels of a namespace (StatusError 404 when there is none), `versions` all served
-    versions of the resource of a key. `plugin` is asked in this process, before the validating webhooks.
+    `namespace_labels` returns the labels of a namespace (StatusError 404 if there is none), `versions` all served
+    versions of the resource of a key. `plugin` reviews in this process, before the validating webhooks.
     """
 
     def __init__(
@@ -188,9 +188,9 @@ class Webhooks:
     # --- validating ---
 
     async def validate(self, attributes: Attributes) -> None:
-        """Ask the validating webhooks, all at once. Raises StatusError: the first refusal in their order.
+        """Call the validating webhooks, all at once. Raises StatusError: the first rejection in their order.
 
-        The caller calls `attributes.settled` when the write is, in either case.
+        In either case the caller calls `attributes.settled` when the write is settled.
         """
         if not self._validating or exempt(attributes.resource):
             return
@@ -327,14 +327,14 @@ class Webhooks:
     async def _ask_plugin(
         plugin: AdmissionPlugin, hook: Hook, attributes: Attributes, now: _Versioned
     ) -> review.AdmissionResponse:
-        """Review a write in this process. Raises StatusError when it is refused, or when the review fails (500)."""
+        """Review a write in this process. Raises StatusError if it is rejected, or if the review fails (500)."""
         try:
             response, release = await plugin.answer({**(now.asked or {}), "object": now.object, "oldObject": now.old})
         except Exception as error:
             log.exception("The review %s has failed; the write is refused", hook.name)
             why = f"the review {quote(hook.name)} has failed, and nothing was stored: {error or type(error).__name__}"
             raise errors.internal(why) from error
-        # Nothing is awaited between the answer and here: whatever becomes of this task, what is held is released.
+        # There is no await between the answer and this line, so a cancelled task releases its reservations, too.
         if release is not None:
             attributes.releases.append(release)
         found = review.judge(hook.name, response)

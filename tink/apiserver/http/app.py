@@ -68,7 +68,7 @@ _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _ROUTED = web.RequestKey("routed", tuple)
 """What the request is about, once that is known."""
 _ASKED = web.RequestKey("asked", Origin)
-"""Who asks for what: what this request writes is logged with it."""
+"""The caller and the action of the request, which are logged with each of its writes."""
 _QUIET = (404, 409, 410)
 """Answers that belong to normal work: not worth a line in the log."""
 
@@ -182,7 +182,7 @@ class Api:
         return response
 
     def committed(self, event: Event) -> None:
-        """Log a change that is on the disk, whatever becomes of the request that it is of."""
+        """Log a change that is on the disk, even if its request is cancelled or fails."""
         self._audit.committed(event)
 
     async def _authorized(self, request: web.Request, path: str, target: Target | None) -> web.StreamResponse:
@@ -394,7 +394,7 @@ class Api:
 
 
 def _values(resource: Resource) -> int:
-    """Give how many values a body may have. Definitions have many, and tenants write none."""
+    """Return the maximum number of values in a body. Definitions have many values, and tenants do not write them."""
     return MAX_BODY if resource.key == definitions.KEY else MAX_VALUES
 
 

@@ -1,21 +1,22 @@
-"""The audit: a line in the log for each object that is written, and for what a caller may not do.
+"""The audit log: a line for each written object, and for each rejected request.
 
     alice from 10.0.0.7: delete workflows.tinkerbell.org default/install: deleted
     alice from 10.0.0.7: patch hardware.tinkerbell.org default/m1: spec, metadata changed
     alice from 10.0.0.7: patch hardware.tinkerbell.org default/m1: 200 (dry run)
     admin as bob from 127.0.0.1: ...
 
-A line about a write comes from the change on the disk, not from the request or its answer: it names the object that was
-written, and it is there although the client has hung up or the answer has failed. Such lines are never left out.
-Requests that wrote nothing (dry runs, repeated states) and refusals have lines of their own, of which there are so many
-a minute at most, and fewer of one user; what is left out is counted. A flood of them covers no write.
+A line about a write is made from the change on the disk, not from the request or its answer. So it names the object
+that was written, and it exists even if the client has hung up or the answer has failed. These lines are never left out.
+Requests that wrote nothing (dry runs, repeated states) and rejections have lines of their own. Their number in a minute
+is limited, in all and for one user, and the lines beyond are counted. A flood of them hides no write.
 
-Reads are not in the log. Of what our own components and the server itself write, statuses, Events and Leases are not:
-the journey and Events show those. There are no bodies and no tokens in the log.
+Reads are not logged. Statuses, Events and Leases that our own components and the server write are not logged either:
+the journey and Events show those. The log contains no bodies and no tokens.
 
-Each line has fields beside it: who (`user`, `by`, `address`) did what (`verb`, `resource`) to which object (`object`,
-and `workflow` where it is one). `outcome` is created, changed, marked (for deletion), deleted or refused; `changed`
-names the parts of the object that differ. A request that wrote nothing has its `status` and, if it is one, `dry_run`.
+Each line has structured fields: the caller (`user`, `by`, `address`), the action (`verb`, `resource`) and the object
+(`object`, and `workflow` for a Workflow). `outcome` is created, changed, marked (for deletion), deleted or refused;
+`changed` names the parts of the object that differ. A request that wrote nothing has its `status`, and `dry_run` if it
+is one.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ log = logging.getLogger(__name__)
 
 CAPACITY: Final = 300
 SHARE: Final = 100
-"""Lines in a minute about requests that wrote nothing, and as many about refusals: in all, and of one user."""
+"""Maximum lines in a minute about requests that wrote nothing, and about rejections: in all, and of one user."""
 _READS: Final = frozenset({"get", "list", "watch", "head", ""})
 _OURS: Final = "tinkedge"
-"""How our components call themselves (User-Agent), and how their roles begin."""
+"""The beginnings of our components' User-Agent and of their roles."""
 _CREATED: Final = 201
 _LONG: Final = 64 << 10
 _WORKFLOWS: Final = "tinkerbell.org/workflows"
 _QUESTIONS: Final = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
 _COMPARED: Final = 128 << 10
-"""Bytes of both states of an object up to which they are compared: this happens on the event loop."""
+"""Maximum size of both states of an object that are compared, in bytes: the comparison runs on the event loop."""
 _ROUTINE: Final = frozenset({"/events", "events.k8s.io/events", "coordination.k8s.io/leases"})
-"""What components write all the time."""
+"""Resources that components write all the time."""
 _KEPT_BY_SERVER: Final = frozenset({"managedFields", "resourceVersion", "generation"})
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._@:/+-]+")
 _VERBS: Final = {"ADDED": "create", "MODIFIED": "update", "DELETED": "delete"}
@@ -60,9 +61,9 @@ _VERBS: Final = {"ADDED": "create", "MODIFIED": "update", "DELETED": "delete"}
 
 @dataclass(slots=True)
 class Origin:
-    """The request that a write comes from: who asks for what. `is_ours`: a component of ours asks for itself.
+    """The request that causes a write: its caller and its action. `is_ours`: the caller is one of our own components.
 
-    `dry_run` is what the options of the request say, and `writes` counts what it has written.
+    `dry_run` is the value in the request's options, and `writes` counts the writes of the request.
     """
 
     caller: Caller
@@ -74,7 +75,7 @@ class Origin:
 
     @classmethod
     def of(cls, request: web.Request, caller: Caller, action: Action | Request) -> Origin:
-        """Describe a request."""
+        """Make the origin of a request."""
         return cls(caller, request.remote or "", action, _is_ours(caller, request))
 
 
@@ -109,7 +110,7 @@ class Audit:
             others.report_left_out()
 
     def answered(self, origin: Origin, response: web.StreamResponse) -> None:
-        """Log a request that was answered and has written nothing."""
+        """Log an answered request that has written nothing."""
         action = origin.action
         if isinstance(action, Request) or action.verb in _READS or action.group in _QUESTIONS:
             return
@@ -127,7 +128,7 @@ class Audit:
         )
 
     def refused(self, caller: Caller, address: str, wanted: Action | Request, why: str) -> None:
-        """Log that a request was forbidden: the same once a minute."""
+        """Log a forbidden request. Repetitions are logged once a minute."""
         origin = Origin(caller, address, wanted, is_ours=False)
         fields = _asked(origin, getattr(wanted, "name", "")) | {"outcome": "refused"}
         actor = _actor(caller)
@@ -139,7 +140,7 @@ class Audit:
 
 
 def _is_ours(caller: Caller, request: web.Request) -> bool:
-    """Return whether a component of ours asks for itself: by its role, or with the token of this host's files."""
+    """Return True if the caller is one of our own components: by its role, or with the token of this host's files."""
     if caller.by:
         return False
     if caller != ADMIN:
@@ -155,7 +156,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _actor(caller: Caller) -> str:
-    """Return who really calls: one who impersonates many has the share of one."""
+    """Return the real caller: a user who impersonates many others has the share of one user."""
     return caller.by or caller.name
 
 
@@ -168,7 +169,7 @@ def _who(origin: Origin | None) -> str:
 
 
 def _plain(name: str) -> str:
-    """Quote a name in which somebody could hide words of a line."""
+    """Quote a name that could imitate other words of a line."""
     return name if _PLAIN.fullmatch(name) else quote(name)
 
 
@@ -176,7 +177,7 @@ def _plain(name: str) -> str:
 
 
 def _outcome(event: Event) -> tuple[str, tuple[str, ...]]:
-    """Return what became of the object, and which parts of it differ: none if they were not compared."""
+    """Return the outcome, and the parts of the object that differ: none if they were not compared."""
     if event.type != "MODIFIED":
         return ("created" if event.type == "ADDED" else "deleted"), ()
     if len(event.body) + len(event.prior or b"") > _COMPARED:
@@ -195,7 +196,7 @@ def _meant(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def _written(origin: Origin | None, event: Event) -> dict[str, Any]:
-    """The fields of a line about a write: the object is the one that was stored."""
+    """Return the fields of a line about a write. The object is the stored one."""
     group, _, plural = event.key.resource.rpartition("/")
     action = origin.action if origin is not None else None
     verb, resource = _VERBS[event.type], plural
@@ -211,7 +212,7 @@ def _written(origin: Origin | None, event: Event) -> dict[str, Any]:
 
 
 def _asked(origin: Origin, name: str) -> dict[str, Any]:
-    """The fields of a line about a request."""
+    """Return the fields of a line about a request."""
     wanted = origin.action
     said = _caller(origin) | {"verb": wanted.verb}
     if isinstance(wanted, Request):
@@ -238,7 +239,7 @@ def _place(action: Action, name: str) -> str:
 
 
 def _created(response: web.StreamResponse) -> str:
-    """Return the name in the answer to a dry run; "" where the answer is long, or in another form."""
+    """Return the name in the answer to a dry run, or "" if the answer is long or in another form."""
     body = response.body if isinstance(response, web.Response) and response.status == _CREATED else None
     if not isinstance(body, bytes) or len(body) > _LONG:
         return ""

@@ -21,7 +21,7 @@ def accepted_form(request: web.Request, resource: Resource, *, many: bool = Fals
     written = message_of(resource.api_version, resource.kind) is not None
     accepted = negotiate(header, protobuf=written, many=many, watch=watch)
     if accepted.form is Form.TABLE:
-        included(request)  # before the write that the table would show
+        included(request)  # Checked before the write whose result the table would show.
     return accepted
 
 

@@ -18,14 +18,14 @@ INTERVAL_SECONDS = 60.0
 CAPACITY = 200
 """Most different lines in that time; of more it only says how many there were."""
 SHARE = 50
-"""Of these, lines about the requests of one user."""
+"""Maximum number of these lines about requests of one user."""
 STRANGERS = 20
 STRANGERS_SHARE = 5
-"""Lines about requests without a good token: in all, and from one address (of IPv6: one network of 64 bits)."""
+"""Maximum number of lines about requests without a valid token: in all, and from one address (IPv6: a /64 network)."""
 FAULTS = 10
-"""Stack traces of this server's own faults, which a client could cause again and again."""
+"""Maximum number of stack traces of this server's own faults, which a client could cause again and again."""
 MAX_PATH = 500
-"""Characters of a path that are written."""
+"""Maximum number of logged characters of a path."""
 
 
 class RequestLog:
@@ -33,17 +33,17 @@ class RequestLog:
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = LimitedLog(log, clock, capacity=CAPACITY, interval=INTERVAL_SECONDS, share=SHARE)
-        # A budget of its own: strangers must not crowd out the lines about users.
+        # A separate budget: unauthenticated clients must not suppress the lines about users.
         self._strangers = LimitedLog(log, clock, capacity=STRANGERS, interval=INTERVAL_SECONDS, share=STRANGERS_SHARE)
         self._faults = LimitedLog(log, clock, capacity=FAULTS, interval=INTERVAL_SECONDS)
 
     def refused(self, method: str, path: str, what: str, user: str = "") -> None:
-        """Write one line about a request of `user`, unless the same was written within the last minute."""
+        """Log a request of `user`, unless the same line was logged within the last minute."""
         path = path[:MAX_PATH]
         self._log.log(logging.INFO, "%s %s: %s", method, path, what, key=(method, path, what), owner=user or None)
 
     def failed(self, method: str, path: str) -> None:
-        """Write the stack trace of the exception that is being handled: a fault of this server."""
+        """Log the stack trace of the exception that is being handled: a fault of this server."""
         self._faults.log(logging.ERROR, "%s %s: a fault of this server", method, path[:MAX_PATH], exc_info=True)
 
     def unauthorized(self, address: str, message: str) -> None:
@@ -54,7 +54,7 @@ class RequestLog:
 
 
 def _network(address: str) -> str:
-    """Return what a stranger has for himself: an IPv4 address, or 64 bits of IPv6."""
+    """Return the unit that one unauthenticated client controls: an IPv4 address, or an IPv6 /64 network."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -22,10 +22,13 @@ MAX_DEPTH = 100
 MAX_BODY = 3 << 20
 """Largest body, in bytes (Kubernetes: 3 MiB)."""
 MAX_VALUES = 20_000
-"""Most values in a body, but of definitions. Reading it is one call that holds the interpreter's lock: 5 ms for so many
-keys and texts in a body of MAX_BODY, 12 ms for 50,000, 110 ms for a million lists. (Kubernetes has no such limit.)"""
+"""Maximum number of values in a body, except for definitions.
+
+Parsing is one call that holds the interpreter's lock: 5 ms for 20,000 keys and texts in a body of MAX_BODY, 12 ms for
+50,000, 110 ms for a million lists. (Kubernetes has no such limit.)
+"""
 MAX_GROWN_VALUES = 3 * MAX_VALUES
-"""Most values that patches may make of an object, managedFields included: each write reads what is stored."""
+"""Maximum number of values of an object after patches, including managedFields: each write parses the stored object."""
 MAX_SHOWN = 1024
 """How much of a body without a kind is repeated in the answer, in characters."""
 
@@ -58,11 +61,11 @@ class UnreadableError(ValueError):
 def decode(
     content_type: str, raw: bytes, *, strict: bool, kind: str = "", custom: bool = False, values: int = MAX_VALUES
 ) -> Body:
-    """Read JSON, YAML or, for built-in resources, protobuf.
+    """Parse JSON, YAML or, for built-in resources, protobuf.
 
-    `kind` is what the body must be, for messages; objects of `custom` resources must say their kind. With `strict`,
-    keys that stand twice are found. `values` is how many the body may have.
-    Raises StatusError: 415 for other types, 413 for too many values, 400 for what cannot be read.
+    `kind` is the expected kind, for messages; objects of `custom` resources must contain their kind. With `strict`,
+    duplicate keys are found. `values` is the maximum number of values. Raises StatusError: 415 for other types, 413 for
+    too many values, 400 for an unreadable body.
     """
     media = media_type(content_type)
     if any(not all(pair.partition("=")[::2]) for pair in content_type.split(";")[1:] if pair.strip()):
@@ -117,16 +120,16 @@ def _decode_yaml(raw: bytes, values: int) -> Body:
 
 
 def _check_values(raw: bytes, most: int) -> None:
-    """Refuse JSON with too many values, before it is read. Raises StatusError (413)."""
+    """Reject JSON with too many values before it is parsed. Raises StatusError (413)."""
     if values_in(raw, most) > most:
         raise errors.too_many_values(most)
 
 
 def values_in(raw: bytes, most: int) -> int:
-    """Count the values of a JSON text, but not further than one more than `most`."""
+    """Count the values of a JSON text. The count ends at `most` + 1."""
     if (at_most := sum(map(raw.count, (b",", b"[", b"{")))) <= most:
         return at_most
-    # Most may stand in texts. Counted in Python, which other threads interrupt.
+    # Strings may contain most of these characters. This count runs in Python, which other threads can interrupt.
     count = at = 0
     while found := _OUTSIDE.search(raw, at):
         at = found.end()
@@ -166,7 +169,7 @@ def _repeated(raw: bytes, value: Any) -> tuple[str, ...]:
 
 
 def decode_patch(kind: str, raw: bytes, *, strict: bool = False, values: int = MAX_VALUES) -> Body:
-    """Read a patch of media type `kind`: JSON, or YAML for an apply. Raises StatusError (400, 413)."""
+    """Parse a patch of media type `kind`: JSON, or YAML for an apply. Raises StatusError (400, 413)."""
     try:
         return _decode_yaml(raw, values) if kind == APPLY_PATCH else _decode_json(raw, values, strict=strict)
     except (JsonError, UnreadableError) as error:

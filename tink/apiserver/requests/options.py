@@ -214,10 +214,10 @@ class DeleteOptions:
 
     @staticmethod
     def of(query: MultiMapping[str], body: Any, caller: Caller = ADMIN) -> DeleteOptions:
-        """Read the body of a delete or, without one, its query. Raises StatusError (400, 422).
+        """Parse the options from the body of a delete or, without one, from its query. Raises StatusError (400, 422).
 
-        kube-apiserver passes the query over where there is a body (endpoints/handlers/delete.go). A query that asks to
-        do less than the body (a dry run, keeping the dependents) is refused instead.
+        kube-apiserver ignores the query if there is a body (endpoints/handlers/delete.go). This server rejects a query
+        that is more cautious than the body (a dry run, keeping the dependents).
         """
         if body is not None:
             _check_types(body)
@@ -257,7 +257,7 @@ class DeleteOptions:
 
 
 def _check_agreement(query: MultiMapping[str], body: dict[str, Any]) -> None:
-    """Check that a delete does not more by its body than its query allows. Raises StatusError (400)."""
+    """Check that the body of a delete does not do more than its query allows. Raises StatusError (400)."""
     orphans = body.get("orphanDependents") or body.get("propagationPolicy") == "Orphan"
     given = (
         ("dryRun", any(query.getall("dryRun", [])), bool(body.get("dryRun"))),

@@ -74,9 +74,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A change to make: `expected` is the version that the object must be at, 0 when it must not exist.
+    """A change to make: `expected` is the required version of the object, 0 if it must not exist.
 
-    `origin` is handed on to the `Event`: it says who asked, and means nothing to the store.
+    `origin` is passed on to the `Event`: it identifies the caller, and the store does not interpret it.
     """
 
     key: Key

@@ -57,7 +57,7 @@ class Deletion:
             try:
                 await self._admission.validate(attributes)
             finally:
-                attributes.settled()  # a deletion claims nothing
+                attributes.settled()  # A deletion makes no claims.
         finalizers = propagation.finalizers(fields, options.policy)
         key = Key(resource.key, stored.namespace, stored.name)
         if finalizers or resource.rules.holds(old):

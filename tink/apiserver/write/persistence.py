@@ -15,8 +15,11 @@ MAX_STORED_BYTES = 6 << 20
 """Bytes of an object as it is stored: twice what can be sent. (etcd, where Kubernetes stores them, takes 1.5 MiB.)"""
 
 ORIGIN: Final[ContextVar[object]] = ContextVar("origin", default=None)
-"""The request that the running task answers. It goes with each write to the store and from there, when the change is on
-the disk, to the audit: no way of a write can forget it. None: the server itself writes."""
+"""The origin of the request that the running task handles; None for writes of the server itself.
+
+Each write passes it to the store, and the store passes it to the audit log when the change is on the disk. So no path
+of a write can omit it.
+"""
 
 
 class Persistence:

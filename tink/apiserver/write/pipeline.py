@@ -98,7 +98,8 @@ class Pipeline:
             raise
         if not attributes.releases:
             return await self._store(draft, size)
-        # A client that goes away now ends the request, but not the commit: what the review holds is held as long.
+        # If the client disconnects now, the request ends and the commit does not. The reservations last until the
+        # commit.
         storing = asyncio.create_task(self._store(draft, size))
         self._storing.add(storing)
         storing.add_done_callback(lambda _: attributes.settled())

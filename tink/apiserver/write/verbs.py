@@ -71,7 +71,8 @@ class Verbs:
         new = submitted.object_of(resource, target.namespace, body.value)
         fields = new["metadata"]
         if target.name:
-            # kube-apiserver creates what the body names, whatever the path says: rights and logs are about the path.
+            # kube-apiserver creates the object that the body names, whatever the path is. Rights and logs refer to the
+            # path.
             submitted.check_name(fields, target.name)
         if (fields.pop("resourceVersion", None) or "").strip("0").isdigit():
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
@@ -282,7 +283,7 @@ class Verbs:
 
 
 def _check_growth(resource: Resource, target: Target, old: bytes, new: bytes) -> None:
-    """Refuse a patch that adds values to an object of too many. One of before the limit can be made smaller.
+    """Reject a patch that makes an object exceed the limit of values. An object from before the limit can be reduced.
 
     Raises StatusError (413).
     """
@@ -292,5 +293,5 @@ def _check_growth(resource: Resource, target: Target, old: bytes, new: bytes) ->
 
 
 async def _copy(value: Any, body: Body) -> Any:
-    """Copy what a body says, for a try that may be followed by another."""
+    """Copy a value of a body for an attempt that may be repeated."""
     return await offload(body.size, deep_copy, value)

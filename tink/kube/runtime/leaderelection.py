@@ -67,16 +67,16 @@ def pod_namespace(default: str = "default", path: Path = _POD_NAMESPACE) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """The pod that this process runs in, as its service account's token names it."""
+    """The pod that this process runs in, from its service account's token."""
 
     name: str
     uid: str
 
 
 def own_pod(path: Path = _POD_TOKEN) -> Pod | None:
-    """Return the pod to which the mounted token is bound; None outside of pods, and for a token that names no pod.
+    """Return the pod to which the mounted token is bound, or None outside of pods and for a token without a pod.
 
-    The API server gives the same name to admission policies, as the user's `authentication.kubernetes.io/pod-name`.
+    The API server passes the same name to admission policies, as `authentication.kubernetes.io/pod-name` of the user.
     """
     try:
         claims = path.read_text().strip().split(".")[1]

@@ -1,24 +1,24 @@
-"""Who may speak for a machine: what an agent shows, held against the machine that it names.
+"""Decides which machine an agent may act for, by comparing the agent's credentials with the Hardware.
 
-    address  the connection comes from a `dhcp.ip` of the Hardware, and by no other machine that is seen to have it
-    token    the call has a token that the machine was given in its iPXE script (`tink.server.agents.tokens`)
+    address  the connection comes from a `dhcp.ip` of the Hardware, and no other machine is known to have the address
+    token    the call has a token that the machine received in its iPXE script (`tink.server.agents.tokens`)
     mtls     the connection has a client certificate with the machine's name in it (`tink.server.agents.tls`)
-    none     nothing is asked
+    none     no credentials are required
 
 A client certificate names its machine by a MAC or by a Hardware:
 
     SAN DNS   52-54-00-00-00-01 | NAME | NAME.NAMESPACE
     SAN URI   tinkerbell:52:54:00:00:00:01 | tinkerbell:NAMESPACE/NAME
-    CN        52:54:00:00:00:01 | NAME | NAMESPACE/NAME, where the certificate has no SAN of these two kinds (RFC 6125)
+    CN        52:54:00:00:00:01 | NAME | NAMESPACE/NAME, if the certificate has no SAN of these two kinds (RFC 6125)
 
-A name counts while it is that of one Hardware alone, in all ways to read it: `a.b` is the Hardware a.b as well as the
-Hardware a of the namespace b. A name of several counts for the one whose address the connection comes from.
+A name counts if exactly one Hardware matches it in all possible readings: `a.b` is the Hardware a.b as well as the
+Hardware a of the namespace b. If several Hardware match, the one counts whose address the connection comes from.
 
-Several Hardware may have the id that an agent gives itself, for tenants choose names. Then it means the one that it may
-speak for.
+Several Hardware may have the id that an agent sends, because tenants choose names. Then the id stands for the Hardware
+that the agent may act for.
 
-Who may not speak for a machine is told what it showed, and nothing of that machine: not whether there is one, either
-(`public_message`). The log and the journey have the rest, and who asked.
+A rejected agent receives only a description of its own credentials and nothing about the machine, not even whether it
+exists (`public_message`). The log and the journey contain the details and the agent's address.
 """
 
 from __future__ import annotations
@@ -149,8 +149,10 @@ class AgentAuthorizer:
         return key
 
     def _meant(self, keys: Collection[NamespacedName], credentials: Credentials) -> Collection[NamespacedName]:
-        """Those of several Hardware with one id that the agent may speak for, of these the one at its address: the
-        names that one tenant chooses must not silence the agent of another."""
+        """Return those of several Hardware with one id that the agent may act for; of these the one at its address.
+
+        Names that one tenant chooses must not block the agent of another tenant.
+        """
         allowed = {key for key in keys if self._may_speak(key, credentials)}
         here = self._here(allowed, credentials.peer)
         return here if len(here) == 1 else allowed
@@ -165,7 +167,7 @@ class AgentAuthorizer:
         return True
 
     def _here(self, keys: Collection[NamespacedName], peer: str) -> set[NamespacedName]:
-        """Those of `keys` whose address this is, and at which no other machine is seen."""
+        """Return the Hardware of `keys` that have this address, if no other machine is known to have it."""
         at_peer = {key for key in keys if peer in self._agents.addresses(key)}
         return {key for key in at_peer if self._other_host(peer, self._agents.macs(key)) is None}
 
@@ -267,7 +269,7 @@ class AgentAuthorizer:
             raise ForeignAgentError(*_both(key, credentials, named, f"its certificate names {', '.join(shown)}{more}"))
 
     def _is_named(self, key: NamespacedName, ids: Collection[str], peer: str) -> bool:
-        """Return True if these are ids of that Hardware and of no other, or of no other that has the address `peer`."""
+        """Return True if these ids match that Hardware and no other one, or no other one with the address `peer`."""
         if {found for each in ids for found in self._agents.named(each, names_first=True)} == {key}:
             return True
         return self._here({found for each in ids for found in self._agents.named(each)}, peer) == {key}

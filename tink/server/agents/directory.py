@@ -1,9 +1,8 @@
-"""Which machine an agent means: it calls itself by the MAC of one of its Hardware's interfaces, by its name, or as the
-Hardware's annotation says that it does.
+"""Finds the Hardware of an agent by the agent's id: the MAC of an interface, the Hardware's name, or its annotation.
 
-That proves nothing; `auth` decides which of the Hardware with an id the agent may speak for. The MAC of an interface
-goes before all else, and so does NAMESPACE/NAME: no other Hardware's name or annotation makes these ambiguous. A
-Hardware that is being deleted yields its MACs to others.
+The id proves nothing; `auth` decides which of the Hardware with an id the agent may act for. The MAC of an interface
+comes first, then NAMESPACE/NAME: no other Hardware's name or annotation makes these ambiguous. A Hardware that is being
+deleted yields its MACs to others.
 """
 
 from __future__ import annotations
@@ -89,8 +88,10 @@ class AgentDirectory:
         return self.only(agent_id, self.named(agent_id))
 
     def only(self, agent_id: str, keys: Collection[NamespacedName]) -> NamespacedName:
-        """The one Hardware of `keys`, which have this id; of several the only one that is not being deleted, or of
-        these the only one with that name. Raises UnknownAgentError."""
+        """Return the one Hardware of `keys`, which all have this id. Raises UnknownAgentError.
+
+        Of several, return the only one that is not being deleted, or the only one of these with that name.
+        """
         keys = {key for key in keys if not self._machines[key].terminating} or keys
         by_name = self._by_name.get(agent_id.lower(), set()).intersection(keys)
         keys = by_name if len(by_name) == 1 else keys
@@ -105,10 +106,12 @@ class AgentDirectory:
         raise UnknownAgentError(f"the agent id {agent_id!r} fits several Hardware, so it is none: {names}")
 
     def named(self, agent_id: str, *, names_first: bool = False) -> frozenset[NamespacedName]:
-        """All Hardware with that id, in upper or lower case of ASCII: beyond it other letters have ours, too.
+        """Return all Hardware with that id, ignoring the case of ASCII letters.
 
-        Those with the MAC alone if there are any, then the one of that namespace and name; else those with that name or
-        annotation. `names_first`: those with the annotation only if none has the name.
+        The case of other letters counts: some of them have an ASCII letter as their lower case.
+
+        If some have the id as MAC, only these count; next, the one of that namespace and name; else those with that
+        name or annotation. `names_first`: an annotation counts only if no Hardware has the name.
         """
         if not agent_id.isascii():
             return frozenset()

@@ -1,26 +1,27 @@
-"""Which connections of agents may stay: what each has sent, held against the calls that came of it.
+"""Decides which connections of agents may stay, by comparing the bytes of each connection with its calls.
 
-gRPC's core reads HTTP/2 in threads of its own, and what it makes of that comes out as calls. What is taken back at
-once (CVE-2023-44487), belongs to no call (SETTINGS, PING, a header block without an end), or is never finished, costs
-the core as much as a call, and nobody hears of it. But every kind of it comes in as bytes, and bytes the kernel counts.
-So each connection has an account:
+gRPC's core reads HTTP/2 in threads of its own, and this program sees only the resulting calls. Some traffic costs the
+core as much as a call and is invisible here: calls that are reset at once (CVE-2023-44487), frames that belong to no
+call (SETTINGS, PING, a header block without an end), and calls that are never finished. But all of it arrives as bytes,
+and the kernel counts bytes. So each connection has an account:
 
-    received    what the kernel has counted (`tink.server.connections.sockets`)
-    explained   what the calls and messages that were heard of account for, and how a connection begins
-    stray       the rest, which leaks away at `stray_per_second`; an honest agent has some pings
+    received    the bytes that the kernel has counted (`tink.server.connections.sockets`)
+    explained   the bytes of the observed calls and messages, and of the start of a connection
+    stray       the rest, which leaks away at `stray_per_second`; an honest agent sends some pings
 
-Too much of it, and the connection is ended, whatever it was. What does come out as calls has a pace. Both are bounds of
-a connection and of a *block*: an IPv4 address, or a network of 64 bits of IPv6, behind which there may be several
-agents. A block whose connections were ended several times, or that connects too often, is kept away for a while.
+A connection with too many stray bytes is ended, whatever they were. The rate of calls is limited, too. Both limits hold
+for a connection and for a *block*: an IPv4 address, or an IPv6 /64 network, behind which there may be several agents. A
+block is kept away for a while if several of its connections were ended, or if it connects too often.
 
-Places are a second matter. A connection that makes no call in `first_call` seconds is ended; of more than `per_address`
-the ones that rest go, longest first, and of more than `connections` those of the block that has the most of them. Who
-has a command stream open does not rest: a stranger can't have one, so strangers make room for agents.
+The number of connections is limited separately. A connection that makes no call in `first_call` seconds is ended. Of
+more than `per_address` connections the longest idle ones are ended, and of more than `connections` those of the block
+with the most. A connection with an open command stream is never idle. Unknown clients can't open one, so they make room
+for agents.
 
-Bytes that belong to no call can become 4,000 times as many in memory (`memory`). When it grows, the blocks that sent
-most of them in the last seconds go at once, and are kept away for longer.
+Bytes that belong to no call can become 4,000 times as many in memory (`memory`). If memory grows, the blocks that sent
+most of these bytes in the last seconds are ended at once, and kept away for longer.
 
-Loopback is the operator: it has no share. Pure bookkeeping: sockets, times and calls are told to it.
+Loopback is the operator: it has no limit. Pure bookkeeping: the caller reports sockets, times and calls.
 """
 
 from __future__ import annotations
@@ -47,14 +48,16 @@ _REST_SECONDS: Final = 1.0
 """Seconds without a call after which a connection makes room for another one of its block."""
 _SNAPSHOT_SECONDS: Final = 5.0
 _EXPANSION: Final = 8192
-"""A byte of a header block can name an entry of HPACK's table, which has 4 kB (RFC 9113 section 6.5.2)."""
+"""Growth factor: a byte of a header block can name an entry of HPACK's table of 4 kB (RFC 9113 section 6.5.2)."""
 _LEAST_SUSPICIOUS: Final = 1 << 10
-"""Bytes that belong to no call and that a connection may send in some seconds while memory grows. A ping has 17; an
-entry that fills HPACK's table has 2,500, Huffman coded (RFC 7541 section 5.2)."""
+"""Stray bytes of a connection in some seconds that are no suspicion while memory grows.
+
+A ping has 17 bytes. An entry that fills HPACK's table has 2,500, Huffman coded (RFC 7541 section 5.2).
+"""
 _GUILTY: Final = 0.75
-"""The share of all such bytes that those have sent who go in one turn. Others have theirs if it goes on."""
+"""The share of the stray bytes whose senders are ended in one step. Other senders follow if memory goes on growing."""
 _MOST_LEFT: Final = 4096
-"""Connections that have ended and are remembered for what they sent."""
+"""Maximum number of ended connections whose bytes are remembered."""
 _LEFT_SECONDS: Final = 10.0
 _FORGET_SECONDS: Final = 2.0
 """Seconds after which a connection that made a call, and that no socket was found for, is forgotten."""
@@ -84,9 +87,9 @@ class Limits:
     away: float = 30.0
     """How long a block is kept away."""
     away_for_memory: float = 300.0
-    """How long a block is kept away whose header blocks became much memory."""
+    """Time for which a block is kept away after its header blocks used much memory."""
     beginning: int = 1 << 10
-    """Bytes that a connection begins with and that raise no suspicion when memory grows; more with TLS."""
+    """Initial bytes of a connection that are no suspicion when memory grows; more with TLS."""
     full: float = 3.0
     """How long it is kept away when it merely has all of its places."""
 
@@ -117,10 +120,10 @@ class _LeakyBucket:
 
 @dataclass(slots=True)
 class _Recent:
-    """What a connection has sent since a snapshot that is 5 to 10 seconds old: bytes in all, and of no call."""
+    """The bytes of a connection since a snapshot that is 5 to 10 seconds old: all bytes, and stray bytes."""
 
     at: float
-    """When it was measured last."""
+    """The time of the last measurement."""
     since: float
     received: int = 0
     stray: int = 0
@@ -202,7 +205,7 @@ class Connections:
         self._crowded: dict[Block | str, _BlockAccount] = {}
         self._doomed: list[_Connection] = []
         self._left: Newest[tuple[Block, Peer], tuple[float, int]] = Newest(_MOST_LEFT)
-        """When connections ended that had sent bytes of no call lately, and how many: gRPC may still expand these."""
+        """End time and size of connections that had sent stray bytes shortly before: gRPC may still expand these."""
         share = limits.per_address
         self._calls = TokenBuckets(limits.calls_at_once, limits.calls_per_second)
         self._aborts = TokenBuckets(limits.aborts_at_once, limits.aborts_per_second)
@@ -331,13 +334,14 @@ class Connections:
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def expanded(self, alarm: Alarm, now: float) -> Iterator[Eviction]:
-        """Memory grows: the connections of the blocks that have sent what became it, and are kept away from now on.
+        """End the connections of the blocks that caused growing memory, and keep these blocks away from now on.
 
-        After all of them were measured. None if nobody has sent enough for that: then it was something else.
+        Call it after all connections were measured. Yields nothing if no block has sent enough bytes: then memory grows
+        for another reason.
         """
         found, pace = self._strays(now), self.limits.away_for_memory
         if not found and alarm.pressed and alarm.grown >= PRESSED_BYTES:
-            # Calls that are cheap to make can hide what belongs to none.
+            # Calls that are cheap to make can hide stray bytes.
             found, pace = self._received(), self.limits.full
         total = sum(found.values())
         if total * _EXPANSION < alarm.grown:
@@ -356,7 +360,7 @@ class Connections:
                     yield self._end(connection, connection.accepted, why)
 
     def _strays(self, now: float) -> Counter[Block]:
-        """Bytes that belong to no call and came lately, by block, of connections that have sent many."""
+        """Return the recent stray bytes by block, of connections that have sent many."""
         found: Counter[Block] = Counter()
         for connection in self._all.values():
             if connection.block.name is not None and connection.recent is not None:
@@ -367,7 +371,7 @@ class Connections:
         return +found
 
     def _received(self) -> Counter[Block]:
-        """All bytes that came lately, by block, of connections that have sent many."""
+        """Return all recent bytes by block, of connections that have sent many."""
         found: Counter[Block] = Counter()
         for connection in self._all.values():
             if connection.block.name is not None and connection.recent is not None:
@@ -376,11 +380,11 @@ class Connections:
         return +found
 
     def bar(self, name: Block, until: float) -> None:
-        """Keep this block away until then, as an earlier process of this server did."""
+        """Keep this block away until then. An earlier process of this server decided that."""
         self._bar(_BlockAccount(name, local=False), until, 0.0)
 
     def barred(self) -> list[tuple[Block, float]]:
-        """Those that have done something, each with the time until which it is kept away."""
+        """Return the blocks that are kept away for an attack, each with the end of that time."""
         return [*self._barred.items()]
 
     # --- who goes -----------------------------------------------------------------------------------------------------

@@ -1,14 +1,15 @@
-"""Ends the connections that may not stay: looks for them, asks `accounts`, and says so.
+"""Ends the connections that may not stay: measures them, asks `accounts`, and logs the reason.
 
-Looking costs system calls for each connection, so it is done when there is something to be seen: new connections when
-the kernel has counted some and this process has other descriptors than before, for the kernel counts those of the whole
-host, or when one has made a call; bytes when this process is busy, for nobody floods one that is not; all of it every
-few seconds at least. However many there are, it takes a few percent of the time.
+A measurement costs system calls for each connection, so it is made only when it can show something. New connections are
+read when the kernel has counted some and this process has other descriptors than before (the kernel's count is that of
+the whole host), or when an unknown connection has made a call. Bytes are read when this process is busy: a flood makes
+it busy. Everything is read every few seconds at least. However many connections there are, this takes a few percent of
+the time.
 
-The memory of this process is looked at many times a second, for a header block of 4 kB can become 16 MB of it
-(`memory`): whoever sends such is ended and kept away before the process has too much.
+The memory of this process is measured many times a second, because a header block of 4 kB can become 16 MB (`memory`).
+The sender is ended and kept away before the process uses too much memory.
 
-Memory that an attack has had is given back to the system when the attack is over.
+Memory that an attack used is returned to the system after the attack.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _SETTLES_SECONDS: Final = 1.0
 _TURNOVER_SECONDS: Final = 1.0
 """How often to look nevertheless while the host has new connections: one of ours may have taken another's place."""
 _MEMORY_SECONDS: Final = 0.05
-"""How often the memory is looked at: gRPC expands some 50 MB in that time at most."""
+"""Interval of memory measurements: gRPC expands at most some 50 MB in that time."""
 _GIVE_BACK_SECONDS: Final = 0.1
-"""After connections were ended, gRPC takes a moment to free their memory."""
+"""Pause after connections were ended: gRPC takes a moment to free their memory."""
 _BUSY: Final = 0.25
 _SHARE: Final = 0.05
 """Of the time, for looking; and the share of a core that makes a process busy."""
@@ -61,8 +62,11 @@ class Guard:
         memory: int | None = None,
         kept_away: Callable[[list[tuple[str, float]]], None] = lambda _: None,
     ) -> None:
-        """`memory`: bytes that this process may have; `kept_away` gets the networks (CIDR) that did something and are
-        kept away, each until then (monotonic seconds), when there is a new one."""
+        """`memory` is the limit of this process in bytes. `kept_away` receives the blocked networks (CIDR) after each
+        new one.
+
+        Each network comes with the end of its block (monotonic seconds).
+        """
         self._memory = MemoryWatch(memory)
         self._tell_kept_away = kept_away
         self._looking = asyncio.Lock()
@@ -121,19 +125,20 @@ class Guard:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def keep_away(self, blocks: Iterable[tuple[str, float]]) -> None:
-        """Keep these networks (CIDR) away, each until then (monotonic seconds)."""
+        """Keep these networks (CIDR) away, each until the given time (monotonic seconds)."""
         for name, until in blocks:
             self.connections.bar(ip_network(name), until)
 
     def listens(self, port: int) -> None:
-        """This port is listened on, perhaps at one more address: who is kept away does not get in there."""
+        """Filter a port that the server listens on, perhaps at one more address: blocked networks can't connect to
+        it."""
         sockets = self._sockets = self._sockets or Sockets(port)
         for _ in sockets.accepted():
             pass
         self._keep_away()
 
     async def run(self) -> None:
-        """Look until cancelled, after `listens`. Raises RuntimeError before."""
+        """Measure until cancelled. Raises RuntimeError if `listens` was not called before."""
         if (sockets := self._sockets) is None:
             raise RuntimeError("the guard was not told of a port")
         async with asyncio.TaskGroup() as tasks:
@@ -152,7 +157,7 @@ class Guard:
             os.close(statm)
 
     async def _expanded(self, sockets: Sockets, alarm: Alarm) -> None:
-        """End the connections that have made this process grow, and give their memory back to the system."""
+        """End the connections that made this process grow, and return their memory to the system."""
         async with self._looking:
             await self._list(sockets)
             await self._measure(sockets)

@@ -55,7 +55,7 @@ def channel_options(keepalive: float) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", _MAX_EVENT_BYTES),
         # Whoever connects and says nothing, or no HTTP/2, or has no call open, does not stay.
         ("grpc.server_handshake_timeout_ms", 10_000),
-        # Until a peer acknowledges our settings it is bound by none of them (`memory`).
+        # A peer is bound by our settings only after it has acknowledged them (`memory`).
         ("grpc.http2.settings_timeout", 10_000),
         ("grpc.max_connection_idle_ms", 300_000),
         # The rest of our files are for DHCP, TFTP and HTTP, which have to go on. The guard makes room before.

@@ -1,11 +1,10 @@
-"""What tink-agent says of its machine, kept where Tinkerbell's own server puts it: an annotation of the Hardware.
+"""Stores the machine attributes that tink-agent reports where Tinkerbell's own server stores them: in an annotation.
 
     tinkerbell.org/agent-attributes: {"cpu": {"totalCores": 8}, "blockDevices": [{"name": "sda", "size": "480GB"}], ...}
 
-The agent sends them with every poll; a change is written. They are the agent's word, and whoever speaks for a machine
-may say anything: so texts, lists and the whole are bounded, and one machine has one write in a while. Where this server
-has no right to write them (RBAC), it logs that once and tries again an hour later; the journey and the log have them in
-one line still.
+The agent sends them with every poll; a change is written. An agent can report anything, so texts, lists and the whole
+are bounded, and one machine has one write in an interval. If this server has no right to write them (RBAC), it logs
+that once and tries again an hour later. The journey and the log contain the attributes in one line in any case.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _MAX_TEXT, _MAX_ITEMS = 128, 64
 _WRITE_SECONDS, _WRITES = 60.0, 10_000
 """One write of a machine in so many seconds, and so many of all in that time."""
 _REFUSED_SECONDS = 3600.0
-"""After the API has refused a write by 403."""
+"""Pause after the API has rejected a write with 403."""
 _NAMES: Final = {"block": "blockDevices", "network": "networkInterfaces"}
 """Of lists, in Tinkerbell's JSON; its other names are those of protobuf's JSON."""
 
@@ -97,7 +96,7 @@ class AttributesKeeper:
         self._log = LimitedLog(log, clock, capacity=10, interval=600.0)
 
     def said(self, key: NamespacedName, attributes: pb.AgentAttributes) -> None:
-        """Keep what the machine's agent says of the machine."""
+        """Store the attributes that the machine's agent reports."""
         if self._clock() < self._refused_until:
             return
         said = hash(attributes.SerializeToString(deterministic=True))
@@ -124,7 +123,7 @@ class AttributesKeeper:
         while self._waiting:
             key = next(iter(self._waiting))
             await self._write(key, self._waiting[key])
-            self._waiting.pop(key, None)  # not before: as long as there is one, this goes on
+            self._waiting.pop(key, None)  # Checked last: as long as an entry waits, this continues.
 
     async def _write(self, key: NamespacedName, text: str) -> None:
         patch: Raw = {"metadata": {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: text}}}

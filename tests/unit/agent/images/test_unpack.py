@@ -252,7 +252,7 @@ def test_too_many_files_stop_at_the_budget(place):
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
 def test_entry_counts_as_what_it_takes_in_the_file_system(place, kind):
-    """In the OSIE that is memory: a page for a file of one byte, and an inode for each."""
+    """The OSIE's file system is in memory: a file of one byte takes a page, and each entry takes an inode."""
     layer = Layer()
     for number in range(500):
         layer.add(f"file{number}", kind, content=b"x" if kind == tarfile.REGTYPE else b"")
@@ -260,7 +260,7 @@ def test_entry_counts_as_what_it_takes_in_the_file_system(place, kind):
         unpack(place, gzip.compress(layer.bytes), budget=Budget(400_000))
 
 
-def test_names_that_are_kept_in_mind_are_bounded(place):
+def test_names_that_are_kept_in_memory_are_bounded(place):
     """Half a million names of 4,000 characters are some megabytes of a compressed layer, and 2 GB of memory."""
     layer, long = Layer(), "/".join(["d" * 250] * 14)
     for number in range(40):
@@ -270,7 +270,7 @@ def test_names_that_are_kept_in_mind_are_bounded(place):
 
 
 def test_global_headers_do_not_add_up(place):
-    """Each is short enough for its entry, and holds for all that follow."""
+    """Each global header is short enough for its entry, and applies to all later entries."""
     raw = b""
     for number in range(30):
         records = b"".join(b"%d k%d=v\n" % (len(f"10 k{key}=v\n"), key) for key in range(number * 10, number * 10 + 10))

@@ -84,7 +84,7 @@ def test_who_may_change_something_may_create_it(role: str) -> None:
         for group in rule.groups if changes else ():
             for resource in rule.resources:
                 if "/" in resource:
-                    continue  # a subresource is of what is there
+                    continue  # A subresource needs an existing object.
                 assert "create" in verbs(role, resource, group), (group, resource)
 
 

@@ -19,7 +19,7 @@ User = Callable[..., str]
 
 @pytest.fixture
 def user(tmp_path: Path) -> User:
-    """Hand out a token."""
+    """Return a function that creates a user and returns the user's token."""
 
     def token(name: str, role: str, *namespaces: str, days: float = 1) -> str:
         now = datetime.now(UTC)
@@ -30,7 +30,7 @@ def user(tmp_path: Path) -> User:
 
 @pytest.fixture
 async def some(api: Client) -> Client:
-    """With a Workflow and a Secret."""
+    """A client of a server that has a Workflow and a Secret."""
     assert (await api("POST", WORKFLOWS, WORKFLOW)).status == 201
     assert (await api("POST", SECRETS, {"metadata": {"name": "s"}, "stringData": {"a": "hunter2"}})).status == 201
     return api

@@ -82,7 +82,7 @@ async def test_object_cannot_be_made_larger_without_end_by_patches(api: Client) 
 
 
 async def test_object_gets_no_more_values_by_patches_than_can_be_read_at_once(api: Client) -> None:
-    """Each patch may have 20,000, and each write reads what is stored in one call that holds the interpreter's lock."""
+    """Each patch may have 20,000, and each write parses the object in one call that holds the interpreter's lock."""
     spec = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     assert (await api("POST", CRDS, definition("many", spec))).status == 201
     path = "/apis/attack.test/v1/namespaces/default/manys"
@@ -96,7 +96,7 @@ async def test_object_gets_no_more_values_by_patches_than_can_be_read_at_once(ap
     assert (await api("DELETE", f"{path}/a")).status == 200
 
 
-async def test_apply_of_too_many_values_says_so_where_nothing_exists(api: Client) -> None:
+async def test_apply_of_too_many_values_reports_the_limit_if_the_object_does_not_exist(api: Client) -> None:
     path = "/api/v1/namespaces/default/configmaps/none"
     apply = {"content": "application/apply-patch+yaml", "fieldManager": "m"}
     assert (await api("PATCH", path, b"a: [" + b"x," * MAX_VALUES + b"x]", **apply)).status == 413
@@ -184,7 +184,7 @@ async def test_large_definition_is_compiled_beside_the_loop(api: Client, monkeyp
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
 async def test_large_body_is_read_beside_the_loop(api: Client, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """Fields that stand twice are looked for in Python: 2 MB of nearly MAX_VALUES small lists take 30 ms."""
+    """Duplicate fields are searched in Python: 2 MB of nearly MAX_VALUES small lists take 30 ms."""
     threads: set[str] = set()
 
     def note(read: Any) -> Any:
@@ -213,7 +213,7 @@ async def test_large_body_is_read_beside_the_loop(api: Client, monkeypatch: pyte
 async def test_body_of_too_many_values_is_refused_before_it_is_read(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A million lists held the interpreter's lock for 110 ms, in whatever thread."""
+    """A million lists held the interpreter's lock for 110 ms, in any thread."""
     read: list[int] = []
 
     def noted(raw: bytes) -> Any:

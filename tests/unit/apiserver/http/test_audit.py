@@ -1,4 +1,4 @@
-"""The audit: one line for each object that was written, with its real name, whatever the request says of itself."""
+"""The audit log: one line for each written object, with its real name, whatever the request contains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Lines = Callable[[], list[str]]
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Lines:
-    """Give the lines of the audit, without the address."""
+    """Return the lines of the audit log, without the address."""
     caplog.set_level(logging.INFO)
 
     def found() -> list[str]:
@@ -38,7 +38,7 @@ def _fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 # --- each write has a line with what was written
 
 
-async def test_log_says_who_wrote_what_and_who_was_refused_and_has_no_token(
+async def test_log_names_the_user_of_each_write_and_refusal_and_contains_no_token(
     some: Client, user: User, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = user("alice", "edit")
@@ -62,7 +62,7 @@ async def test_log_says_who_wrote_what_and_who_was_refused_and_has_no_token(
         assert secret not in caplog.text
 
 
-async def test_fields_say_who_did_what_to_which_object(
+async def test_fields_name_the_user_the_action_and_the_object(
     some: Client, user: User, caplog: pytest.LogCaptureFixture
 ) -> None:
     editor, viewer = user("alice", "edit"), user("bob", "view")
@@ -122,7 +122,7 @@ async def test_each_object_of_a_deletecollection_has_a_line(some: Client, user: 
 
 
 async def test_write_whose_client_has_hung_up_has_a_line(some: Client, user: User, lines: Lines) -> None:
-    """The server cancels the handler of a client that goes away; what is on its way to the disk gets there."""
+    """The server cancels the handler of a client that disconnects; a write that has begun is stored all the same."""
     token = user("alice", "edit")
     body = json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hit"}}).encode()
     for number in range(20):
@@ -134,7 +134,7 @@ async def test_write_whose_client_has_hung_up_has_a_line(some: Client, user: Use
         await asyncio.wait([asked])
     assert (await some("POST", SECRETS, {"metadata": {"name": "last"}}, token=token)).status == 201
     stored, logged = [""], []
-    for _ in range(100):  # what was begun may still be under way
+    for _ in range(100):  # A write that has begun may still be under way.
         stored = [each["metadata"]["name"] for each in (await some("GET", SECRETS)).json["items"]]
         logged = [line.split("/")[1].removesuffix(": created") for line in lines()]
         if sorted(stored) == sorted([*logged, "s"]):
@@ -157,7 +157,7 @@ async def test_wrong_form_of_the_answer_is_refused_before_the_write(some: Client
 async def test_delete_whose_query_and_body_differ_about_a_dry_run_is_refused(
     some: Client, user: User, lines: Lines
 ) -> None:
-    """Kubernetes reads the query of a DELETE only when it has no body: `?dryRun=All` would be passed over."""
+    """Kubernetes reads the query of a DELETE only if it has no body: `?dryRun=All` would be ignored."""
     token = user("alice", "edit")
     for path in (f"{WORKFLOWS}/x", WORKFLOWS):
         for body in ({}, {"dryRun": []}, {"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": None}):
@@ -192,13 +192,13 @@ async def test_dry_run_in_the_body_of_a_delete_is_logged_as_one(some: Client, us
     ]
 
 
-async def test_write_that_changes_nothing_says_so(some: Client, user: User, lines: Lines) -> None:
+async def test_write_that_changes_nothing_is_logged_as_such(some: Client, user: User, lines: Lines) -> None:
     token = user("alice", "edit")
     assert (await some.merge(f"{WORKFLOWS}/x", {}, token=token)).status == 200
     assert lines() == ["alice: patch workflows.tinkerbell.org default/x: 200, nothing changed"]
 
 
-async def test_no_flood_of_dry_runs_and_refusals_covers_a_write(some: Client, user: User, lines: Lines) -> None:
+async def test_flood_of_dry_runs_and_refusals_hides_no_write(some: Client, user: User, lines: Lines) -> None:
     token = user("alice", "edit")
     for number in range(560):
         await some.merge(f"{WORKFLOWS}/x", {"metadata": {"labels": {"a": str(number)}}}, token=token, dryRun="All")
@@ -227,7 +227,7 @@ async def test_status_that_components_write_is_not_in_the_log(some: Client, user
     assert lines() == []
 
 
-async def test_components_change_of_what_is_desired_is_in_the_log(some: Client, user: User, lines: Lines) -> None:
+async def test_change_of_a_spec_by_a_component_is_in_the_log(some: Client, user: User, lines: Lines) -> None:
     server = user("rack-7", "tinkedge-server")
     assert (await some("POST", HARDWARE, MACHINE)).status == 201
     script = {"spec": {"ipxe": {"inline": "#!ipxe\nchain http://203.0.113.9/"}}}
@@ -245,7 +245,7 @@ async def test_components_change_of_what_is_desired_is_in_the_log(some: Client, 
     ]
 
 
-async def test_who_impersonates_a_component_is_in_the_log(some: Client, user: User, lines: Lines) -> None:
+async def test_user_who_impersonates_a_component_is_in_the_log(some: Client, user: User, lines: Lines) -> None:
     assert (await some("GET", f"{WORKFLOWS}/x", token=user("rack-7", "tinkedge-server"))).status == 200
     status = {"status": {"state": "Running"}}
     assert await _ours(some, "PATCH", f"{WORKFLOWS}/x/status", status, {"Impersonate-User": "rack-7"}) == 200
@@ -262,7 +262,7 @@ async def test_name_that_imitates_a_line_is_quoted(some: Client, lines: Lines) -
     ]
 
 
-async def test_what_garbage_collection_deletes_has_a_line(some: Client, lines: Lines) -> None:
+async def test_object_that_garbage_collection_deletes_has_a_line(some: Client, lines: Lines) -> None:
     owner = (await some("GET", f"{WORKFLOWS}/x")).json
     mine = {"apiVersion": owner["apiVersion"], "kind": "Workflow", "name": "x", "uid": owner["metadata"]["uid"]}
     held = {**WORKFLOW, "metadata": {"name": "y", "ownerReferences": [mine]}}
@@ -279,7 +279,7 @@ async def test_what_garbage_collection_deletes_has_a_line(some: Client, lines: L
 
 
 async def _ours(client: Client, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> int:
-    """Ask as a component on this host does."""
+    """Send a request as a component on this host."""
     own = {"Authorization": f"Bearer {client.token}", "User-Agent": "tinkedge", "Content-Type": MERGE}
     if method == "POST":
         own["Content-Type"] = "application/json"

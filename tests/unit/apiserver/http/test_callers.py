@@ -1,4 +1,4 @@
-"""Users at the API: what each may, what they are told, and what becomes of what they have open."""
+"""Users of the API: their permissions, the errors that they receive, and the end of their open requests."""
 
 from __future__ import annotations
 

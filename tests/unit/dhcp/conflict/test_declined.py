@@ -25,7 +25,7 @@ QUARANTINED = (MAC, "10.77.0.58")
 
 @pytest.fixture
 def blind(make_edge: MakeEdge, make_hardware: MakeHardware) -> Edge:
-    """An edge that can't send ARP probes, and knows a relay."""
+    """An edge that can't send ARP probes, and has a trusted relay."""
     return make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), looks=False, relays="10.77.0.2/32")
 
 
@@ -193,7 +193,7 @@ def test_lease_is_renewed_in_quarantine_and_nothing_else_is(
 
 
 @pytest.mark.parametrize(
-    ("source", "giaddr", "ciaddr", "told"),
+    ("source", "giaddr", "ciaddr", "is_reported"),
     [
         ("10.77.0.58", bytes(4), ADDRESS, True),
         ("0.0.0.0", bytes(4), ADDRESS, True),
@@ -205,11 +205,11 @@ def test_lease_is_renewed_in_quarantine_and_nothing_else_is(
     ],
 )
 def test_release_is_told_only_of_the_machines_own_address_and_from_where_it_can_be(
-    blind: Edge, wire: Wire, captured: dict[str, bytes], source: str, giaddr: bytes, ciaddr: bytes, told: bool
+    blind: Edge, wire: Wire, captured: dict[str, bytes], source: str, giaddr: bytes, ciaddr: bytes, is_reported: bool
 ) -> None:
     packet = wire.altered(captured["plain_discover"], options={53: b"\7"}, ciaddr=ciaddr, giaddr=giaddr)
     blind.send(packet, source=source)
-    assert blind.messages() == (["DHCPRELEASE of 10.77.0.58"] if told else [])
+    assert blind.messages() == (["DHCPRELEASE of 10.77.0.58"] if is_reported else [])
 
 
 # --- ARP --------------------------------------------------------------------------------------------------------------
@@ -246,24 +246,24 @@ GATEWAY, OTHER_RELAY = b"\x0a\x4d\0\1", b"\x0a\x4d\0\3"
 
 
 class Behind:
-    """Machines behind relays of an edge that can't look at their link; the first is the captures'."""
+    """Machines behind relays of an edge that can't probe their link; the first machine is the captures'."""
 
     def __init__(self, edge: Edge, wire: Wire, request: bytes, decline: bytes) -> None:
         self.edge, self.wire, self.request, self.declining = edge, wire, request, decline
 
     def lease(self, relay: bytes, source: str, machine: int = 0, **options: bytes) -> None:
-        """A machine takes its address through a relay."""
+        """Assign a machine its address through a relay."""
         chaddr, address = bytes.fromhex("525400123456")[:5] + bytes((0x56 + machine,)), bytes((10, 77, 0, 58 + machine))
         packet = self.wire.altered(self.request, chaddr=chaddr, giaddr=relay, options={50: address})
         assert self.wire.kind(self.edge.send(packet, source=source)) is MessageType.ACK
 
     def decline(self, relay: bytes, source: str) -> bool:
-        """Whether a DHCPDECLINE of the first machine silences it."""
+        """Send a DHCPDECLINE of the first machine. Return True if the server no longer answers the machine."""
         before = len(self.edge.quarantined)
         self.edge.send(self.wire.altered(self.declining, giaddr=relay), source=source)
         return len(self.edge.quarantined) > before
 
-    def said(self) -> str:
+    def decline_message(self) -> str:
         return next(message for message in reversed(self.edge.messages()) if "DECLINE" in message)
 
 
@@ -283,10 +283,10 @@ def make_behind(
 
 
 @pytest.mark.parametrize("source", ["10.99.0.9", "10.77.0.58"], ids=["a routed host", "the machine's address"])
-def test_host_that_says_it_is_the_machines_relay_takes_no_machine_its_address(
+def test_host_that_claims_to_be_the_machines_relay_takes_no_address_from_it(
     make_behind: Callable[[], Behind], source: str
 ) -> None:
-    """It has no need of our answers: a REQUEST names nothing that is not known beforehand."""
+    """The attacker needs none of our answers: all values of a REQUEST are known beforehand."""
     behind = make_behind()
     for machine in (0, 1, 2, 0):
         behind.lease(RELAY, source, machine)
@@ -303,7 +303,7 @@ def test_relay_that_brought_leases_to_several_machines_is_believed_from_its_own_
     for machine in (0, 0, 1):
         behind.lease(RELAY, "10.77.0.2", machine)
     assert not behind.decline(RELAY, "10.77.0.2")
-    assert "its relay 10.77.0.2 is not known yet to serve 3 machines" in behind.said()
+    assert "its relay 10.77.0.2 is not known yet to serve 3 machines" in behind.decline_message()
     behind.lease(RELAY, "10.77.0.2", 2)
     assert not behind.decline(OTHER_RELAY, "10.77.0.3"), "a neighbour of the machines"
     assert behind.decline(RELAY, "10.77.0.2")
@@ -323,11 +323,11 @@ def test_machine_is_no_relay_of_its_neighbours(make_behind: Callable[[], Behind]
     for machine in range(3):
         behind.lease(neighbour, "10.77.0.59", machine)
     assert not behind.decline(neighbour, "10.77.0.59")
-    assert "its relay 10.77.0.59 has an address that a Hardware reserves" in behind.said()
+    assert "its relay 10.77.0.59 has an address that a Hardware reserves" in behind.decline_message()
 
 
 @pytest.mark.parametrize(("source", "believed"), [("192.0.2.9", True), ("10.77.0.2", False)])
-def test_relays_that_are_named_are_believed_by_where_they_send_from_and_no_others(
+def test_listed_relays_are_trusted_by_their_source_address_and_no_others(
     make_behind: Callable[[str], Behind], source: str, believed: bool
 ) -> None:
     behind = make_behind("192.0.2.0/24")
@@ -335,11 +335,11 @@ def test_relays_that_are_named_are_believed_by_where_they_send_from_and_no_other
         behind.lease(RELAY, "10.77.0.2", machine)
     assert behind.decline(RELAY, source) is believed
     if not believed:
-        assert "it comes from 10.77.0.2, which --relays does not name" in behind.said()
+        assert "it comes from 10.77.0.2, which --relays does not name" in behind.decline_message()
 
 
-def test_relay_with_an_address_elsewhere_has_to_be_named(make_behind: Callable[[str], Behind], wire: Wire) -> None:
-    """RFC 3527: its address is not of the machines' network, which its link selection names."""
+def test_relay_with_an_address_elsewhere_has_to_be_listed(make_behind: Callable[[str], Behind], wire: Wire) -> None:
+    """RFC 3527: the relay's address is not in the machines' network, which its link selection names."""
     for relays in ("", "10.99.0.2"):
         behind = make_behind(relays)
         for name in ("request", "declining"):
@@ -350,7 +350,7 @@ def test_relay_with_an_address_elsewhere_has_to_be_named(make_behind: Callable[[
         assert behind.decline(OTHERS_RELAY, "10.99.0.2") is bool(relays)
 
 
-def test_machine_is_silenced_once_in_ten_minutes_where_nobody_can_look(make_behind: Callable[[str], Behind]) -> None:
+def test_machine_is_silenced_once_in_ten_minutes_if_no_probe_can_be_sent(make_behind: Callable[[str], Behind]) -> None:
     behind = make_behind("10.77.0.2")
     silenced = 0
     for _ in range(60):
@@ -360,10 +360,10 @@ def test_machine_is_silenced_once_in_ten_minutes_where_nobody_can_look(make_behi
         silenced += behind.decline(RELAY, "10.77.0.2")
         behind.edge.now += 30
     assert silenced == 3, "in half an hour"
-    assert "one counts in 10 minutes where nobody can look" in behind.said()
+    assert "one counts in 10 minutes where nobody can look" in behind.decline_message()
 
 
-def test_decline_on_a_link_that_is_not_the_machines_takes_nothing(
+def test_decline_on_a_link_that_is_not_the_machines_has_no_effect(
     make_edge: MakeEdge, make_hardware: MakeHardware, decline: bytes
 ) -> None:
     """Any host of that link could answer the probe."""
@@ -374,7 +374,7 @@ def test_decline_on_a_link_that_is_not_the_machines_takes_nothing(
     assert "is not believed: the link that it came from is not of this machine's network" in edge.messages()[-1]
 
 
-def test_release_on_a_link_that_is_not_the_machines_is_not_told(
+def test_release_on_a_link_that_is_not_the_machines_is_not_reported(
     make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), networks=(IPv4Network("10.99.0.0/24"),))
@@ -389,7 +389,7 @@ def test_release_on_a_link_that_is_not_the_machines_is_not_told(
 
 
 class ProberOnUdp(Prober):
-    """A prober whose socket this process may open, or may not."""
+    """A prober whose socket this process may or may not open."""
 
     is_allowed = True
 
@@ -405,7 +405,7 @@ class ProberOnUdp(Prober):
         raise AssertionError("nothing is declined here")
 
 
-async def test_prober_without_its_socket_says_that_no_probe_can_be_sent(edge: Edge) -> None:
+async def test_prober_without_its_socket_reports_that_no_probe_can_be_sent(edge: Edge) -> None:
     assert edge.responder.declined is not None
     prober = ProberOnUdp("lo", edge.responder.declined)
     prober.start()

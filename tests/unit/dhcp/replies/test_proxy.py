@@ -83,7 +83,7 @@ def test_host_of_a_routed_network_can_not_have_itself_taken_for_a_machine(
     assert proxy.learnt == []
 
 
-def test_only_relays_that_are_named_say_where_a_machine_is(
+def test_only_listed_relays_report_where_a_machine_is(
     make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     """Without --relays, a host of a routed network can name itself as a relay."""

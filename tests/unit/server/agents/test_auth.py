@@ -152,7 +152,7 @@ def victim() -> AgentDirectory:
 
 @pytest.mark.parametrize("silencer", SILENCERS)
 @pytest.mark.parametrize("auth", [AgentAuth.ADDRESS, AgentAuth.TOKEN, AgentAuth.NONE])
-def test_names_that_another_tenant_chooses_silence_no_agent(
+def test_names_that_another_tenant_chooses_block_no_agent(
     victim: AgentDirectory, keys: TokenKeys, auth: AgentAuth, silencer: str
 ) -> None:
     thief, agent_id = SILENCERS[silencer]
@@ -165,7 +165,7 @@ def test_names_that_another_tenant_chooses_silence_no_agent(
 
 
 @pytest.mark.parametrize("silencer", ["a Hardware of its name", "a Hardware named like its annotation"])
-def test_names_that_another_tenant_chooses_silence_no_agent_with_a_certificate(
+def test_names_that_another_tenant_chooses_block_no_agent_with_a_certificate(
     victim: AgentDirectory, certify: Certify, silencer: str
 ) -> None:
     thief, agent_id = SILENCERS[silencer]
@@ -179,7 +179,7 @@ def test_names_that_another_tenant_chooses_silence_no_agent_with_a_certificate(
             by_certificate.admit(MAC, Credentials(elsewhere, "", pem))
 
 
-def test_an_id_of_several_machines_is_not_of_one_at_whose_address_another_host_is(victim: AgentDirectory) -> None:
+def test_shared_id_is_not_that_of_a_machine_at_whose_address_another_host_is(victim: AgentDirectory) -> None:
     victim.apply(SILENCERS["a Hardware of its name"][0])
     seen = AgentAuthorizer(victim, AgentAuth.ADDRESS, None, lambda: NOW, lambda _address, _macs: OTHER)
     with pytest.raises(RefusedError, match="fits several Hardware, so it is none: d/h, e/h") as caught:
@@ -199,7 +199,7 @@ def test_hardware_that_is_being_deleted_gets_no_agent_by_what_the_victim_had_lat
         assert authorizer(victim, auth, keys).admit(agent_id, Credentials("192.0.2.1", keys.mint(MAC, NOW))) == KEY
 
 
-def test_where_nothing_is_asked_a_name_goes_before_an_annotation(victim: AgentDirectory) -> None:
+def test_without_credentials_a_name_comes_before_an_annotation(victim: AgentDirectory) -> None:
     victim.apply(SILENCERS["its name as an annotation"][0])
     nothing = authorizer(victim, AgentAuth.NONE)
     assert nothing.admit("h", Credentials("198.51.100.1")) == KEY

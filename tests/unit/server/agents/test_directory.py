@@ -68,7 +68,7 @@ def annotated(name: str, mac: str, agent_id: str, namespace: str = "e") -> Raw:
     return made
 
 
-def test_an_id_is_that_of_all_that_have_it_but_a_mac_and_a_full_name_are_never_ambiguous(
+def test_several_hardware_may_have_an_id_but_a_mac_and_a_full_name_are_never_ambiguous(
     directory: AgentDirectory,
 ) -> None:
     directory.apply(annotated("i", "52:54:00:00:00:0a", "rack1-u7"))

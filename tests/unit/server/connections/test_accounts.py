@@ -276,13 +276,13 @@ def expanded(site: Site, alarm: Alarm = GREW) -> list[Eviction]:
 
 
 def bomb(site: Site, address: str, count: int = 1, size: int = 30 * KB) -> list[Accepted]:
-    """Connections that have sent header blocks which became no call."""
+    """Return connections that have sent header blocks which became no call."""
     made = site.connect(address, count)
     site.sockets |= dict.fromkeys(made, size)
     return made
 
 
-def test_whoever_sent_what_memory_grew_by_goes_and_is_kept_away_for_minutes() -> None:
+def test_senders_of_the_bytes_that_grew_memory_are_ended_and_kept_away_for_minutes() -> None:
     site = Site()
     (agent,) = site.connect("192.0.2.7")
     site.call(agent, busy=True)
@@ -297,7 +297,7 @@ def test_whoever_sent_what_memory_grew_by_goes_and_is_kept_away_for_minutes() ->
     assert not site.away()
 
 
-def test_memory_that_grows_for_another_reason_ends_nobody() -> None:
+def test_memory_that_grows_for_another_reason_ends_no_connection() -> None:
     """Lists of the Kubernetes API take memory, while agents ping and connect."""
     site = Site(Limits(connections=10_000, per_address=100))
     for number in range(200):
@@ -319,7 +319,7 @@ def test_pings_of_many_agents_behind_one_address_raise_no_suspicion() -> None:
 
 
 def test_connection_that_was_ended_for_its_bytes_is_to_blame_for_memory_that_grows_after() -> None:
-    """gRPC has read them, and expands them when the connection is gone."""
+    """gRPC has read the bytes, and expands them after the connection has ended."""
     site = Site()
     bomb(site, "192.0.2.66", size=80 * KB)
     assert [each.why for each in site.measure()] == ["sent 72 kB that belong to no call"]
@@ -329,7 +329,7 @@ def test_connection_that_was_ended_for_its_bytes_is_to_blame_for_memory_that_gro
     assert site.away() == {"192.0.2.66/32"}
 
 
-def test_those_who_sent_most_go_first_and_others_if_it_goes_on() -> None:
+def test_largest_senders_are_ended_first_and_others_if_memory_grows_further() -> None:
     site = Site()
     bomb(site, "192.0.2.66", size=31 * KB)
     bomb(site, "192.0.2.67", size=8 * KB)
@@ -351,7 +351,7 @@ def test_bytes_of_long_ago_raise_no_suspicion() -> None:
 
 
 def test_near_the_limit_bytes_count_that_calls_account_for() -> None:
-    """Cheap calls account for more than they have."""
+    """Cheap calls account for more bytes than they have."""
     site = Site()
     (stranger,) = site.connect("192.0.2.66")
     for _ in range(200):
@@ -370,7 +370,7 @@ def test_loopback_is_ended_and_not_kept_away() -> None:
     assert not site.away()
 
 
-def test_server_that_is_started_again_keeps_away_who_ended_it() -> None:
+def test_restarted_server_keeps_away_the_blocks_that_crashed_it() -> None:
     site = Site()
     site.connections.bar(ip_network("192.0.2.66/32"), site.now + 60)
     assert site.away() == {"192.0.2.66/32"}

@@ -81,17 +81,17 @@ async def test_kernel_that_does_not_say_how_many_descriptors_there_are_has_it_lo
     assert host.listed == 10
 
 
-async def test_who_is_kept_away_from_the_start_does_not_get_in_before_the_first_look(
+async def test_network_blocked_from_the_start_can_not_connect_before_the_first_measurement(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard, "Sockets", lambda _port: host)
-    told: list[list[tuple[str, float]]] = []
-    made = Guard(Limits(connections=1000, per_address=100), kept_away=told.append)
+    reported: list[list[tuple[str, float]]] = []
+    made = Guard(Limits(connections=1000, per_address=100), kept_away=reported.append)
     made._clock = lambda: host.now
     made.keep_away([("192.0.2.66/32", host.now + 60)])
     made.listens(42113)
     assert host.away == {"192.0.2.66/32"}
-    assert told == [[("192.0.2.66/32", host.now + 60)]]
+    assert reported == [[("192.0.2.66/32", host.now + 60)]]
     host.now += 61
     made.listens(42113)
     assert host.away == set()

@@ -1,4 +1,4 @@
-"""When memory that grows is an alarm, with a clock that is moved by hand."""
+"""The alarm for growing memory, with a clock that the tests move."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MB = 1 << 20
 LIMIT = 400 * MB
 
 
-def test_memory_that_grows_suddenly_is_an_alarm_that_says_by_how_much() -> None:
+def test_sudden_growth_is_an_alarm_with_the_number_of_bytes() -> None:
     watch = MemoryWatch(LIMIT)
     assert watch.look(100 * MB, 0, 0.0) is None
     assert watch.look(120 * MB, 0, 0.02) is None
@@ -17,7 +17,7 @@ def test_memory_that_grows_suddenly_is_an_alarm_that_says_by_how_much() -> None:
     assert watch.look(175 * MB, 0, 0.08) == Alarm(35 * MB, pressed=False)
 
 
-def test_memory_that_grows_slowly_is_none_while_there_is_enough() -> None:
+def test_slow_growth_is_no_alarm_while_there_is_enough_memory() -> None:
     watch = MemoryWatch(LIMIT)
     assert [watch.look((100 + second) * MB, 0, float(second)) for second in range(150)] == [None] * 150
 
@@ -31,7 +31,7 @@ def test_near_the_limit_less_growth_counts() -> None:
     assert watch.look(306 * MB, 0, 10.0) is None, "a large site may be there all the time"
 
 
-def test_what_honest_connections_take_is_allowed_for() -> None:
+def test_memory_of_honest_connections_is_no_alarm() -> None:
     watch = MemoryWatch(LIMIT)
     watch.look(100 * MB, 0, 0.0)
     assert watch.look(100 * MB + 1000 * CONNECTION_BYTES, 1000, 1.0) is None

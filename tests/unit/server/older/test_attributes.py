@@ -120,7 +120,7 @@ async def test_a_server_that_was_refused_asks_once_an_hour_and_logs_it_once(capl
     keeper = AttributesKeeper(Api(), lambda _namespace, _name: hardware, writes.append, lambda: now)
 
     async def said() -> int:
-        """The requests after two machines' agents have said what they have."""
+        """Report the attributes of two machines and return the number of requests."""
         for name in ("h", "i"):
             keeper.said(NamespacedName("d", name), SAID)
         while writes:
