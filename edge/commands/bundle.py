@@ -200,9 +200,8 @@ def show(file: Path, key: Path, output: str) -> None:
 def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
     """Put what FILE brings for machines into the data directory, once every byte of it is checked.
 
-    What earlier bundles brought stays. A FILE that was made before the bundle loaded last is refused: whoever brings an
-    old bundle could bring back what was replaced since (--allow-older). The program is installed by the bundle's own
-    install.sh.
+    Files of earlier bundles stay. A FILE that is older than the bundle loaded last is refused, because it could restore
+    files that were replaced since; --allow-older loads it. The bundle's own install.sh installs the program.
     """
     from edge.bundle import load as put
     from edge.bundle import next_steps

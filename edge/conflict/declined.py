@@ -219,13 +219,13 @@ class Declined:
         if not doubt and octets(machine.mac) not in self.acknowledged:
             doubt = "this server has given the machine no address in the last minute"
         if not doubt and 0 <= now - self._unseen_at.get(machine.mac, float("-inf")) < UNSEEN_AGAIN_SECONDS:
-            doubt = f"one counts in {UNSEEN_AGAIN_SECONDS / 60:.0f} minutes where nobody can look"
+            doubt = f"one counts in {UNSEEN_AGAIN_SECONDS / 60:.0f} minutes where no probe is possible"
         if doubt:
             self.disbelieved(machine, source, doubt)
             return
         self._unseen_at[machine.mac] = now
         ip, protocol = self.family.address(machine), self.family.protocol
-        what = f"another host already uses {ip}, says a packet from {source}, where nobody can look by {protocol}"
+        what = f"another host already uses {ip}, says a packet from {source}, where no {protocol} probe is possible"
         self._conflict(machine, what, UNSEEN_SECONDS)
 
     def _conflict(self, machine: Machine, what: str, most_seconds: float = float("inf")) -> None:

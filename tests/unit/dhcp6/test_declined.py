@@ -149,7 +149,7 @@ def test_decline_on_another_link_than_the_machines_is_not_believed(make_edge: Ma
     assert "is not believed: the link that it came from is not of this machine's network" in edge.lines()[-1]
 
 
-# --- where nobody can look --------------------------------------------------------------------------------------------
+# --- where no probe is possible --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("link", ["fd00:77::2", None], ids=["behind a relay", "on a link that is no Ethernet"])

@@ -111,7 +111,7 @@ def test_unicast_decline_is_not_believed_and_told_once_a_minute_with_how_often(
     assert edge.quarantined == []
 
 
-# --- where nobody can look --------------------------------------------------------------------------------------------
+# --- where no probe is possible --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("relay", [RELAY, bytes(4)], ids=["behind a relay", "on a link without ARP"])
@@ -360,7 +360,7 @@ def test_machine_is_silenced_once_in_ten_minutes_if_no_probe_can_be_sent(make_be
         silenced += behind.decline(RELAY, "10.77.0.2")
         behind.edge.now += 30
     assert silenced == 3, "in half an hour"
-    assert "one counts in 10 minutes where nobody can look" in behind.decline_message()
+    assert "one counts in 10 minutes where no probe is possible" in behind.decline_message()
 
 
 def test_decline_on_a_link_that_is_not_the_machines_has_no_effect(
