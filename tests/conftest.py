@@ -41,8 +41,15 @@ logging.getLogger("asyncio").addFilter(_is_ours)
 gc.disable()
 
 
+_UNIT = Path(__file__).parent / "unit"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is marked `long` begins first: nobody waits for it at the end."""
+    """Mark unit tests by their place, and start long tests first, so that the end of a run does not wait for them."""
+    for item in items:
+        if _UNIT in item.path.parents:
+            item.add_marker("unit")
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

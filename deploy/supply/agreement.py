@@ -10,13 +10,19 @@ from deploy.supply.packages import Installed, Locked, Project, closure
 _INSTALLER = {"pip"}
 """Comes with Python's own venv, not from an index."""
 
+_ONLY_WHERE_ASKED_FOR = "go"
+"""The extra that `make venv` leaves out: `make test-all` installs it."""
+
 
 def disagreements(project: Project, locked: dict[NormalizedName, Locked], here: Installed) -> list[str]:
     """What does not agree, each with what to do; empty if all does."""
     said = [line for one in project.all_needs if (line := _unmet(one, locked))]
+    may_be_missing = {canonicalize_name(one.name) for one in project.extras.get(_ONLY_WHERE_ASKED_FOR, ())}
     for name, package in locked.items():
         if package.version is None or not package.hashes:
             said.append(f"deploy/requirements.txt: {name} needs one version and hashes; run `make lock`")
+        elif name in may_be_missing and name not in here:
+            continue
         elif _wanted_here(package) and (name not in here or here[name].version != str(package.version)):
             found = here[name].version if name in here else "missing"
             said.append(f"{name} is {found} in this environment, not {package.version}; run `make venv`")

@@ -47,6 +47,15 @@ def byte_code(initrd: Path, scratch: Path) -> set[str]:
     return set(re.findall(r"/tink/agent/.*\.([\w-]+)\.pyc$", listed, re.MULTILINE))
 
 
+@pytest.mark.smoke
+def test_bios_machine_boots_from_power_on_to_succeeded(lab: Run) -> None:
+    outcome = lab("--firmware", "bios")
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(("power", *BOOT, "disk"), steps(outcome.shown)), outcome.shown
+    assert re.search(r"workflow\.tinkerbell\.org/install +Succeeded", outcome.shown)
+
+
+@pytest.mark.smoke
 def test_uefi_machine_boots_from_power_on_to_succeeded(lab: Run, tmp_path: Path) -> None:
     outcome = lab("--firmware", "uefi")
     assert outcome.status == 0, outcome.shown + outcome.error

@@ -96,6 +96,7 @@ async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
     await cache.stop()
 
 
+@pytest.mark.smoke
 async def test_curl_gets_every_file_over_one_connection(edge: Edge) -> None:
     urls = [edge.url + path for path in ("/osie/lab/kernel", "/osie/lab/initrd", "/latest/meta-data/instance-id")]
     output = await edge.run("curl", "-sSfv", *(word for n, url in enumerate(urls) for word in ("-o", f"f{n}", url)))
@@ -169,6 +170,7 @@ async def test_cloud_init_reports_with_a_form(edge: Edge) -> None:
     assert "must be a form" in output
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "command", [("wget", "-q", "-O"), ("busybox", "wget", "-q", "-O"), ("wget", "-q", "--no-http-keep-alive", "-O")]
 )

@@ -80,6 +80,7 @@ async def test_crds_from_deploy_are_applied_and_served_at_once(bare: Kubectl) ->
     }
 
 
+@pytest.mark.smoke
 async def test_apply_of_good_manifests_is_created_then_unchanged_then_configured(kubectl: Kubectl) -> None:
     manifests = "---".join((HARDWARE, OSIE, TEMPLATE, WORKFLOW))
     assert (await kubectl("apply", "-f", "-", stdin=manifests)).count("created") == 4
@@ -133,6 +134,7 @@ async def test_missing_and_duplicate_fields_are_all_named_at_once(kubectl: Kubec
     assert "spec.actions: Invalid value: 0: spec.actions in body should have at least 1 items" in ran.err
 
 
+@pytest.mark.smoke
 async def test_watch_shows_a_status_that_was_written_to_the_subresource(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=WORKFLOW)
     watch = await kubectl.start("get", "workflow", "install", "-w")
@@ -223,6 +225,7 @@ async def test_event_of_either_name_is_listed_and_described(kubectl: Kubectl) ->
     assert "Making" not in await kubectl("get", "events")
 
 
+@pytest.mark.smoke
 async def test_explain_prints_the_descriptions_of_the_models(kubectl: Kubectl) -> None:
     out = await kubectl("explain", "hardware.spec.networkInterfaces.dhcp.leaseTimeSeconds")
     assert "Lease time to serve, in seconds" in out
@@ -273,6 +276,7 @@ async def test_edit_and_replace_refuse_to_overwrite_somebody_elses_change(kubect
     assert "replaced" in await kubectl("replace", "--force", "-f", "-", stdin=HARDWARE)
 
 
+@pytest.mark.smoke
 async def test_delete_waits_for_the_finalizer(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=HARDWARE.replace("labels:", "finalizers: [example.org/hold]\n  labels:"))
     deleting = await kubectl.start("delete", "hw", "machine-1", "--timeout=20s")

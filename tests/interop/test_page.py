@@ -74,6 +74,7 @@ async def becomes(page: Page, what: str) -> None:
     _held: str = await until(holds, f"it did not become so: {what}")
 
 
+@pytest.mark.smoke
 async def test_link_lets_the_browser_in_and_nobody_without(desk: Desk) -> None:
     assert "49 machines" in " ".join((await desk.text()).split())
     assert await desk.page.run("location.pathname + location.search") == "/"  # the code is in no address bar
@@ -114,6 +115,7 @@ def test_dark_pages_differ_in_their_colours_alone() -> None:
         assert re.fullmatch(r"#[0-9a-f]{6}|none", value), (name, value)
 
 
+@pytest.mark.smoke
 async def test_what_happens_is_on_the_page_without_a_reload(desk: Desk) -> None:
     page, mac = desk.page, desk.macs["node-48"]
     row = f"m{mac.replace(':', '')}"

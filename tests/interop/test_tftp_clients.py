@@ -79,6 +79,7 @@ def firewall(namespace: str, *rule: str) -> None:
     subprocess.run(["ip", "netns", "exec", namespace, "iptables", *rule], check=True, capture_output=True)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("single_port", [False, True], ids=["port of its own", "single port"])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_client_gets_the_whole_file(

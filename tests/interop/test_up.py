@@ -90,6 +90,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 # --- the whole stack in one process -----------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_workflow_applied_with_kubectl_is_run_by_the_agent_and_each_state_is_seen(serving: Serving) -> None:
     kubectl, rack = serving.kubectl, serving.rack
     assert serving.applied.count("created") == 4
@@ -222,6 +223,7 @@ def test_second_up_on_this_host_says_which_port_is_taken_and_what_to_do(serving:
 # --- start and stop ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_sigterm_ends_up_within_10_s_with_nothing_left_and_the_next_start_has_all_objects(rack: Rack) -> None:
     data_dir = rack.directory / "data"
     first = rack.up(data_dir)

@@ -19,6 +19,7 @@ from tests.waiting import until
 from tink.agent.model import Action, ActionError, RunResult
 
 
+@pytest.mark.smoke
 async def test_action_sees_its_environment_arguments_and_the_machine(machine, caplog):
     caplog.set_level("INFO")
     script = (
@@ -52,6 +53,7 @@ async def test_action_may_use_a_device_that_it_makes_itself(machine):
     ) == RunResult(0)
 
 
+@pytest.mark.smoke
 async def test_failing_action_says_its_reason_and_message(machine):
     script = "echo DiskNotFound >/tinkerbell/failure-reason; echo no /dev/sda >/tinkerbell/failure-message; exit 7"
     assert await machine.sh(script) == RunResult(7, "DiskNotFound", "no /dev/sda")

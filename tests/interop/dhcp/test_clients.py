@@ -19,6 +19,7 @@ from tests.interop.dhcp.conftest import DhcpLab
 from tests.waiting import wait_until
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_udhcpc_gets_its_reservation(network: Network, dhcp: DhcpLab, loop: str) -> None:
     with network.serving(dhcp.start, loop):
@@ -31,6 +32,7 @@ def test_udhcpc_gets_its_reservation(network: Network, dhcp: DhcpLab, loop: str)
     assert [*dict.fromkeys(message.split()[0] for message in network.messages())] == ["DHCPOFFER", "DHCPACK"]
 
 
+@pytest.mark.smoke
 def test_dhclient_gets_its_reservation_moves_with_it_and_releases_it(
     network: Network, dhcp: DhcpLab, tmp_path: Path
 ) -> None:

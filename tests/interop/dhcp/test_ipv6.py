@@ -115,6 +115,7 @@ def lab(network: Network, tmp_path: Path) -> Lab6:
     return Lab6(network, tmp_path)
 
 
+@pytest.mark.smoke
 def test_dhclient_gets_its_reservation_and_releases_it(network: Network, lab: Lab6) -> None:
     files = ["-lf", f"{lab.directory}/leases", "-pf", f"{lab.directory}/pid", "-sf", str(lab.script)]
     with network.serving(lab.start):

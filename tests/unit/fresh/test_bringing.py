@@ -13,7 +13,7 @@ set -euo pipefail
 die() { echo "setup: $*" >&2; exit 1; }
 . deploy/setup/undo.sh
 . deploy/setup/progress.sh
-. deploy/setup/run.sh
+. deploy/setup/prepare.sh
 make_venv() { echo "venv $*"; %s; }
 unpack_kubectl() { echo "kubectl $*"; %s; }
 bring_python

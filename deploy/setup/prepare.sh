@@ -1,10 +1,14 @@
 # shellcheck shell=bash
-# What `make run` needs: said beforehand with bytes and time, then brought, side by side, where one waits for a server while
-# another computes. Sourced by setup.sh, not run.
+# What `make run` and `make test` need: said beforehand with bytes and time, then brought, side by side, where one waits for
+# a server while another computes. Sourced by setup.sh, not run.
 
 # What comes later than the Debian packages: MB to download, and seconds on two processors that do nothing else. As measured
-# on Debian 12; deploy/requirements-run.txt has the MB of the Python packages.
+# on Debian 12; deploy/requirements-run.txt has the MB of the Python packages that running needs.
 python_seconds=15
+python_test_mb=130 python_test_seconds=30        # what tests need
+cloud_init_mb=55 cloud_init_seconds=30           # a small Debian with one release of cloud-init
+tests_seconds=240
+purpose=run
 kubectl_mb=21 kubectl_seconds=3
 lab_mb=41 lab_seconds=15 boot_seconds=35         # OSIE, disk image, actions; from power-on to Succeeded
 full_mb=75 full_seconds=60 full_boot_seconds=120 # with a Debian to install, and until its cloud-init has reported
@@ -17,12 +21,7 @@ prepare_run() { # OPTION...: those of `tinkedge lab`
     *uefi-arm64*) wanted+=(arm64) ;;
     *uefi*) wanted+=(uefi) ;;
   esac
-  is_tried || say_elsewhere
-  announced=plan # by install_packages, when it knows what is to be downloaded
-  beside=bring_python
-  install_packages "${wanted[@]}"
-  beside=''
-  [ -z "$announced" ] || plan 0 0 ''
+  begin run "${wanted[@]}"
   await_python
   # Python compiles what is imported for the first time: shown here, because it can say nothing meanwhile.
   local log
@@ -30,6 +29,25 @@ prepare_run() { # OPTION...: those of `tinkedge lab`
   watched "preparing the first start" "$log" cat "$venv/bin/python" -c 'import edge.commands.lab' ||
     { tail -n 20 "$log" >&2; rm -f "$log"; die "the lab can't be imported"; }
   rm -f "$log"
+}
+
+prepare_test() {
+  local options='' # those of the lab's machines that the tests boot
+  begin test python lab uefi test
+  make_cloud_init bookworm
+  await_python
+}
+
+begin() { # COMMAND SET...: install the Debian packages; Python's are under way when this returns
+  purpose=$1 # run, test
+  shift
+  is_tried || say_elsewhere
+  announced=plan # by install_packages, when it knows what is to be downloaded
+  beside=bring_python
+  install_packages "$@"
+  beside=''
+  [ -z "$announced" ] || plan 0 0 ''
+  [ -n "${bringing:-}" ] || bring_python
 }
 
 system() { sed -n "s/^$1=//p" "${os_release:-/etc/os-release}" 2>/dev/null | tr -d '"'; } # of os-release(5)
@@ -56,24 +74,25 @@ debian_is_known() { # to apt, whose lists have been fetched
 bring_python() { # its packages and kubectl, while Debian's packages are installed: both wait for servers and disks
   bringing=$(mktemp -d)
   declare -gA brought=()
-  bring python make_venv
-  bring kubectl unpack_kubectl
+  bring python make_venv $([ "$purpose" != run ] || echo run)
+  bring kubectl unpack_kubectl run
   # Processes in the background do not hear an interruption.
   undo[bringing]="kill ${brought[*]} 2>/dev/null || true; rm -rf $bringing"
 }
 
-bring() { # NAME COMMAND: in the background; how it has ended is in a file
+bring() { # NAME COMMAND [ARGUMENT...]: in the background; how it has ended is in a file
+  local name=$1
+  shift
   (
     # Renamed, for who finds the file reads it at once.
-    trap 'echo $? >"$bringing/'"$1"'.ended" && mv "$bringing/'"$1"'.ended" "$bringing/'"$1"'.status"' EXIT
-    ("$2" run) # whose traps are its own
-  ) >"$bringing/$1" 2>&1 &
-  brought[$1]=$!
+    trap 'echo $? >"$bringing/$name.ended" && mv "$bringing/$name.ended" "$bringing/$name.status"' EXIT
+    ("$@") # whose traps are its own
+  ) >"$bringing/$name" 2>&1 &
+  brought[$name]=$!
 }
 
 await_python() {
   local name failed=0
-  [ -n "${bringing:-}" ] || bring_python
   watched "installing Python packages" "$bringing/here" said_there all_have_ended
   for name in "${!brought[@]}"; do
     [ "$(cat "$bringing/$name.status" 2>/dev/null)" = 0 ] || { cat "$bringing/$name" >&2; failed=1; }
@@ -92,17 +111,31 @@ all_have_ended() { # by the files, and not by `wait`, which loses sight of a pro
 
 said_there() { sed -n 's/^setup: [^:]*: //; $p' "$bringing/python"; }
 
-plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its package lists were (nothing: not known)
-  is_tried || debian_is_known
-  local mb=$1 seconds=$2 rate source='' part parts=() total=$1
-  announced=''
-  [ "$mb" = 0 ] || parts+=("$mb MB of Debian packages")
+plan_run() {
   if ! venv_is_made run; then
     part=$(sed -n 's/^# size: \([0-9]*\) MB.*/\1/p' "$runtime")
     add_part "$part" $python_seconds "of Python packages"
   fi
   kubectl_is_here || add_part $kubectl_mb $kubectl_seconds "for kubectl"
   plan_lab
+  goal="the machine has booted"
+}
+
+plan_test() {
+  venv_is_made || add_part $python_test_mb $python_test_seconds "of Python packages"
+  kubectl_is_here || add_part $kubectl_mb $kubectl_seconds "for kubectl"
+  [ -d "$cache/cloud-init/bookworm" ] || add_part $cloud_init_mb $cloud_init_seconds "for cloud-init"
+  plan_lab
+  seconds=$((seconds - boot_seconds + tests_seconds)) # its machines boot among the tests
+  goal="the tests have ended"
+}
+
+plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its package lists were (nothing: not known)
+  is_tried || debian_is_known
+  local mb=$1 seconds=$2 rate source='' part parts=() total=$1 goal
+  announced=''
+  [ "$mb" = 0 ] || parts+=("$mb MB of Debian packages")
+  "plan_$purpose"
   rate=$(measured_rate "$3")
   [ -z "$rate" ] || source=", as Debian's mirror gave just now"
   rate=${rate:-$usual_rate}
@@ -111,7 +144,7 @@ plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its pa
     part=$(printf '%s, ' "${parts[@]}")
     echo "setup: to download: ${part%, }: $total MB in all" >&2
   fi
-  echo "setup: until the machine has booted: $(spoken "$seconds") with $(nproc) processor$([ "$(nproc)" = 1 ] || echo s)$(
+  echo "setup: until $goal: $(spoken "$seconds") with $(nproc) processor$([ "$(nproc)" = 1 ] || echo s)$(
     [ "$total" = 0 ] || echo " and $rate MB/s$source")" >&2
 }
 
