@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -36,6 +37,9 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 logging.getLogger("asyncio").addFilter(_is_ours)
+
+# Without this, looptime's look for the event loop of a test that has none makes one, and leaves it unclosed.
+asyncio.set_event_loop(None)
 
 # What is collected stays: to look for garbage in it meanwhile, again and again, is for nothing.
 gc.disable()
