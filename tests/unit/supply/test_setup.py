@@ -208,7 +208,7 @@ def test_make_test_announces_its_downloads_and_how_long_it_takes(checkout: Check
     )
     parts = "190 MB of Debian packages, 130 MB of Python packages, 55 MB for cloud-init, 41 MB for the machine's OSIE"
     assert parts in said
-    assert "until the tests have ended: about 6 minutes with 2 processors and 20 MB/s" in said
+    assert "until the tests have ended: about 7 minutes with 2 processors and 20 MB/s" in said
 
 
 def test_nothing_is_to_be_downloaded_a_second_time(checkout: Checkout) -> None:
