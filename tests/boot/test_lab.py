@@ -236,7 +236,7 @@ def test_unregistered_machine_is_shown_with_a_manifest_to_copy_and_an_interrupte
         if '"52:54:00:12:34:56"' in line:
             break
     process.send_signal(signal.SIGTERM)
-    rest, error = process.communicate(timeout=100)
+    rest, error = process.communicate()
     shown += rest
     assert "seen, not registered" in shown
     assert '"52:54:00:12:34:56"' in shown
@@ -258,7 +258,7 @@ def test_killed_lab_leaves_no_process_and_the_next_one_clears_up_and_names_a_mis
         if "✓ power" in line:
             break
     process.kill()
-    process.wait(timeout=10)
+    process.wait()
     process.stdout.close()
     namespace = Path(f"/run/netns/tinkedge-lab-{process.pid}")
     wait_until(lambda: not _in_namespace(namespace))

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 PROGRAM = "chromium-headless-shell"
 _MESSAGE_BYTES = 64 << 20
@@ -62,7 +62,7 @@ class Page:
         self._number += 1
         waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         await self._socket.send_str(json.dumps({"id": self._number, "method": method, "params": params}))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             told = await waiting
         if "error" in told:
             raise BrowserError(f"{method}: {told['error']}")
@@ -74,7 +74,7 @@ class Page:
         self._loaded.clear()
         self.received.clear()
         await self.send("Page.navigate", url=self._base + path)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await self._loaded.wait()
 
     async def run(self, script: str) -> Any:
@@ -136,4 +136,4 @@ async def browser(directory: Path, base: str) -> AsyncIterator[Page]:
     finally:
         # Debian's program is a shell script, and chromium another process with children of its own.
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(PATIENCE_SECONDS)

@@ -27,7 +27,7 @@ import uvloop
 from edge.journey.events import JourneyEvent, Outcome, Step
 from tests.api import serving
 from tests.ports import free_port, listens
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
 
@@ -165,7 +165,9 @@ class Network:
     def as_client(self, *command: str) -> list[str]:
         return ["ip", "netns", "exec", self.client, *command]
 
-    def run(self, *command: str, cwd: Path | None = None, timeout: float = 20) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str, cwd: Path | None = None, timeout: float = PATIENCE_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command as the client."""
         return subprocess.run(
             self.as_client(*command), capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd
@@ -203,13 +205,13 @@ class Network:
         thread = threading.Thread(target=main)
         thread.start()
         try:
-            assert ready.wait(10)
+            assert ready.wait(PATIENCE_SECONDS)
             if not failure:
                 yield
         finally:
             if not failure:  # with one, its event loop is closed, however long the thread goes on
                 control["stop"]()
-            thread.join(10)
+            thread.join(PATIENCE_SECONDS)
         if failure:
             raise failure[0]
 
@@ -337,7 +339,7 @@ def kubectl_programs() -> tuple[Program, ...]:
         if not re.fullmatch(r"kubectl([.-]1\.\d+)?", path.name) or not os.access(path, os.X_OK):
             continue
         command = [str(path), "version", "--client", "-o", "json"]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
         found = re.search(r'"gitVersion": *"v1\.(\d+)\.', ran.stdout)
         if found:
             minors.setdefault(int(found[1]), str(path))
@@ -378,7 +380,7 @@ class Kubectl:
 
     async def run(self, *arguments: str, stdin: str = "", **env: str) -> Ran:
         process = await self.start(*arguments, **env)
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 30)
+        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), PATIENCE_SECONDS)
         return Ran(process.returncode or 0, out.decode(), err.decode())
 
     async def __call__(self, *arguments: str, stdin: str = "", **env: str) -> str:

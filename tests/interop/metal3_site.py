@@ -15,7 +15,7 @@ import yaml
 from tests.api import serving
 from tests.interop.privileges import Gate, Grant, Upstream
 from tests.interop.rack import Process, tinkedge
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.crds import generate
 from tink.api.metal3.crds import generate as generate_metal3
 from tink.api.v1alpha2 import Raw
@@ -132,10 +132,14 @@ class Site:
         interfaces = found["spec"]["networkInterfaces"].values()
         return any(each.get("disableNetboot") is not True for each in interfaces)
 
-    async def until(self, holds: Callable[[], Awaitable[Any]], *processes: Process, within: float = 20.0) -> None:
+    async def until(
+        self, holds: Callable[[], Awaitable[Any]], *processes: Process, within: float = PATIENCE_SECONDS
+    ) -> None:
         await until(holds, lambda: "\n".join(process.err for process in processes), within=within, every=0.05)
 
-    async def becomes(self, name: str, netboots: bool | None, *processes: Process, within: float = 20.0) -> None:
+    async def becomes(
+        self, name: str, netboots: bool | None, *processes: Process, within: float = PATIENCE_SECONDS
+    ) -> None:
         async def holds() -> bool:
             return await self.netboots(name) is netboots
 

@@ -17,7 +17,7 @@ import yaml
 from aiohttp import web
 
 from tests.interop.rack import Process, tinkedge
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
@@ -265,7 +265,7 @@ class Site:
     async def ready(self, process: Process) -> None:
         await self.until(lambda: "ready: " in process.err, process)
 
-    async def until(self, holds: Callable[[], Any], *processes: Process, within: float = 60.0) -> None:
+    async def until(self, holds: Callable[[], Any], *processes: Process, within: float = PATIENCE_SECONDS) -> None:
         await until(holds, lambda: "\n".join(process.err for process in processes), within=within, every=0.05)
 
     async def create(self, resource: ResourceType, name: str, spec: Raw, **more: Any) -> None:
@@ -328,7 +328,7 @@ class Site:
 async def served(client: KubeClient) -> None:
     """A real API needs a moment from a definition to its resource."""
     for resource in (HARDWARE, OSIE, TEMPLATE, WORKFLOW):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 with contextlib.suppress(ApiError):  # 404, then 429
                     await client.list(resource)

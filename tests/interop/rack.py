@@ -20,7 +20,7 @@ from typing import IO, Self
 
 from tests.interop.conftest import in_namespace
 from tests.interop.loaded import Child, nursery
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ADDRESS = "172.31.77.1"
 """The edge's, in the first of its networks."""
@@ -58,7 +58,7 @@ class Process:
     def err(self) -> str:
         return self._err.read_text()
 
-    def status(self, timeout: float = 60) -> int:
+    def status(self, timeout: float = PATIENCE_SECONDS) -> int:
         """Wait for its end."""
         return self.popen.wait(timeout)
 
@@ -147,14 +147,14 @@ class Namespaces:
         self._processes.append(process)
         return process
 
-    def run(self, where: str, *command: str | Path, timeout: float = 60) -> Process:
+    def run(self, where: str, *command: str | Path, timeout: float = PATIENCE_SECONDS) -> Process:
         """A command to its end; what begins with `TINKEDGE` has everything loaded when it begins."""
         loaded = list(command[: len(TINKEDGE)]) == TINKEDGE
         process = self.tinkedge(where, *command[len(TINKEDGE) :]) if loaded else self.start(where, *command)
         process.status(timeout)
         return process
 
-    def ready(self, *services: Process, within: float = 60) -> None:
+    def ready(self, *services: Process, within: float = PATIENCE_SECONDS) -> None:
         """Wait until machines can be served, and the services have said so: with all that they said before."""
 
         def answered() -> bool:

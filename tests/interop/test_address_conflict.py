@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from edge.machines import ConditionWriter, Inventory
+from tests.waiting import PATIENCE_SECONDS
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
 from tink.kube.cache import Informer
@@ -32,7 +33,7 @@ async def test_conflict_of_a_machine_comes_and_goes_on_its_hardware(tmp_path: Pa
         informer.add_event_handler(lambda new, _: inventory.apply(new))
         informer.add_event_handler(writer.apply)
         tasks = [asyncio.create_task(informer.run()), asyncio.create_task(writer.run())]
-        await asyncio.wait_for(informer.wait_for_cache_sync(), 10)
+        await asyncio.wait_for(informer.wait_for_cache_sync(), PATIENCE_SECONDS)
         inventory.on_change(told.append)
         machine = inventory.by_mac(MAC)
         assert machine is not None
@@ -66,7 +67,7 @@ KIND = {"apiVersion": HARDWARE.api_version, "kind": HARDWARE.kind}
 
 async def status(informer: Informer, wanted: str) -> str:
     """The reason of the condition, when it has that status."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found = ((informer.get("default", "a") or {}).get("status") or {}).get("conditions") or [{}]
             if found[0].get("status") == wanted:

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from tests.interop.conftest import Kubectl
+from tests.waiting import PATIENCE_SECONDS
 from tink.apiserver import credentials
 
 DEFINITION = """
@@ -216,10 +217,10 @@ async def test_object_is_read_listed_watched_and_applied_in_another_version(widg
     watch = await widgets.start("get", "widgets.v2.example.org", "one", "-w", "-o", "jsonpath={.spec.length}{'\\n'}")
     assert watch.stdout is not None
     try:
-        assert (await asyncio.wait_for(watch.stdout.readline(), 20)).strip() == b"3"
+        assert (await asyncio.wait_for(watch.stdout.readline(), PATIENCE_SECONDS)).strip() == b"3"
         changed = WIDGET.replace("/v1", "/v2").replace('"size": 3', '"length": 7')
         await widgets("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=changed)
-        assert (await asyncio.wait_for(watch.stdout.readline(), 20)).strip() == b"7"
+        assert (await asyncio.wait_for(watch.stdout.readline(), PATIENCE_SECONDS)).strip() == b"7"
     finally:
         watch.kill()
         await watch.wait()

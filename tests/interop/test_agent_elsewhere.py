@@ -76,7 +76,7 @@ def site(tmp_path: Path) -> Iterator[tuple[Kubectl, Peer]]:
     options += ["--data-dir", str(tmp_path / "data"), "--cancelling-timeout", "2"]
     process = tinkedge(tmp_path, "up", *options)
     try:
-        wait_until(lambda: "ready: " in process.err, lambda: process.err, within=60)
+        wait_until(lambda: "ready: " in process.err, lambda: process.err)
         kubectl = Kubectl(Here(tmp_path), tmp_path / "data" / "kubeconfig")  # type: ignore[arg-type]
         actions = [{"name": name, "image": "i"} for name in ("a", "b", "c")]
         kubectl.apply(of("Hardware", "h", {"networkInterfaces": {MAC: {}}}))

@@ -17,7 +17,7 @@ from proto import metadata, output_pb2
 from proto import workflow_pb2 as pb
 from proto.output_pb2_grpc import OutputServiceServicer, add_OutputServiceServicer_to_server
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 class Server(WorkflowServiceServicer, OutputServiceServicer):
@@ -149,7 +149,7 @@ async def test_workflow_and_its_output(server, rig, tmp_path):
     assert server.states == {"w": "Succeeded"}
     assert server.held == [[""]]
     agent.terminate()
-    assert await asyncio.wait_for(agent.wait(), 10) == 0
+    assert await asyncio.wait_for(agent.wait(), PATIENCE_SECONDS) == 0
 
 
 async def test_kill_9_at_any_moment_runs_no_action_twice_and_every_workflow_ends(server, rig, tmp_path):
@@ -194,7 +194,7 @@ async def test_sigterm_stops_the_action_and_a_new_agent_reports_it(server, rig, 
     agent = await rig.start()
     await until(lambda: runs(tmp_path))
     agent.terminate()
-    assert await asyncio.wait_for(agent.wait(), 10) == 0
+    assert await asyncio.wait_for(agent.wait(), PATIENCE_SECONDS) == 0
     assert runs(tmp_path) == {"begun": 1, "ended": 1}
     assert server.states == {"w": "Running"}, "the server may not hear that it failed: the machine may be going down"
     await rig.start()
@@ -207,7 +207,7 @@ async def test_second_agent_on_one_state_directory_is_refused_and_the_first_goes
     first = await rig.start()
     await until(lambda: server.held)
     second = await rig.start()
-    _, said = await asyncio.wait_for(second.communicate(), 20)
+    _, said = await asyncio.wait_for(second.communicate(), PATIENCE_SECONDS)
     assert second.returncode == 1
     assert f"is used by another agent, process {first.pid}" in said.decode()
     server.add("w", counting(tmp_path, "w", 0))
@@ -266,7 +266,7 @@ async def test_full_disk_an_absent_server_and_a_kill_9_run_no_action_twice(serve
         await until(lambda: runs(tmp_path))
         server.hears = False
         (tmp_path / "go").touch()
-    said = await asyncio.wait_for(agent.stderr.readuntil(b"No space left on device"), 30)
+    said = await asyncio.wait_for(agent.stderr.readuntil(b"No space left on device"), PATIENCE_SECONDS)
     await asyncio.sleep(1.5)
     assert runs(tmp_path) == ({"begun-0": 1} if heard != "nothing" else {})
     agent.kill()

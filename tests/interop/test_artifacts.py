@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from tests.ports import free_port, listens
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "nginx"
 
@@ -176,7 +176,7 @@ class CacheProcess:
 
     async def _line(self) -> str:
         assert self._process.stdout is not None
-        return (await asyncio.wait_for(self._process.stdout.readline(), 30)).decode().strip()
+        return (await asyncio.wait_for(self._process.stdout.readline(), PATIENCE_SECONDS)).decode().strip()
 
     @property
     def peak_memory(self) -> int:
@@ -238,7 +238,7 @@ def noted(directory: Path) -> int:
 
 async def killed_at(cache: CacheProcess, directory: Path, position: int) -> int:
     """Kill the process when so much is safely on disk; gives how much was."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while noted(directory) < position:
             await asyncio.sleep(0.003)
     await cache.kill()
@@ -305,7 +305,7 @@ async def test_stopped_in_mid_download_it_loses_nothing(start: Start, upstream: 
     upstream.put("initrd", content)
     cache = await start()
     cache.ask(upstream.url("slow/initrd"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while noted(tmp_path / "artifacts") < MIB:
             await asyncio.sleep(0.003)
     cache._process.send_signal(signal.SIGINT)

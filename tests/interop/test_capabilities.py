@@ -102,14 +102,14 @@ def held(process: Process) -> tuple[set[str], set[str]]:
 
 
 def started(rack: Rack, process: Process) -> Process:
-    rack.ready(process, within=60)
+    rack.ready(process)
     return process
 
 
 def serves(rack: Rack, data_dir: Path) -> None:
     """A machine gets its address, its boot program and what HTTP has."""
     Kubectl(rack, data_dir / "kubeconfig").apply(HARDWARE)
-    wait_until(lambda: rack.lease().popen.returncode == 0, within=30)
+    wait_until(lambda: rack.lease().popen.returncode == 0)
     rack.address(IN_MACHINE, "172.31.77.50/24")
     for url in (f"tftp://{ADDRESS}/undionly.kpxe", f"http://{ADDRESS}:7080/2009-04-04/meta-data/instance-id"):
         got = rack.run(IN_MACHINE, "curl", "-sSf", "-o", "/dev/null", url)
@@ -145,7 +145,7 @@ def test_up_without_net_bind_service_ends_and_says_which_capability_is_missing(r
 def test_api_controller_server_and_an_edge_of_high_ports_need_no_capability(rack: Rack) -> None:
     data_dir = rack.home / "data"
     api = rack.as_nobody((), "apiserver", "--data-dir", data_dir)
-    wait_until(lambda: (data_dir / "kubeconfig").exists() and "ready" in api.err, lambda: api.err, within=60)
+    wait_until(lambda: (data_dir / "kubeconfig").exists() and "ready" in api.err, lambda: api.err)
     network = ["--interface", "cap0", "--public-ip", ADDRESS]
     cluster = ["--kubeconfig", data_dir / "kubeconfig"]
     others = [
@@ -153,9 +153,9 @@ def test_api_controller_server_and_an_edge_of_high_ports_need_no_capability(rack
         rack.as_nobody((), "server", *cluster, *network),
         rack.as_nobody((), "edge", *cluster, *network, "--data-dir", rack.home / "edge", *_without("dhcp", "tftp")),
     ]
-    rack.ready(api, *others, within=60)
+    rack.ready(api, *others)
     for process in (*others, api):
-        wait_until(lambda process=process: "ready: " in process.err, lambda process=process: process.err, within=60)  # type: ignore[misc]
+        wait_until(lambda process=process: "ready: " in process.err, lambda process=process: process.err)  # type: ignore[misc]
         assert held(process) == ({str(NOBODY)}, set())
         assert "CAP_" not in process.err
         assert process.terminate() == 0

@@ -81,7 +81,7 @@ def test_machine_of_another_make_needs_a_signed_url_where_tokens_are_required(
     rack: MetadataRack, tmp_path: Path
 ) -> None:
     data = ["--data-dir", rack.directory / "data", "--public-ip", "172.31.77.1"]
-    printed = rack.run(IN_EDGE, *TINKEDGE, "metadata-url", MACHINE.name, *data, "-o", "json", timeout=60).out
+    printed = rack.run(IN_EDGE, *TINKEDGE, "metadata-url", MACHINE.name, *data, "-o", "json").out
     plain, signed, strict = crawl(
         Computer(rack, MACHINE.name, release("bookworm"), tmp_path),
         *({}, {"url": json.loads(printed)[0]["ec2"], "address": STRANGER}, {"strict_id": True}),

@@ -127,7 +127,7 @@ def signed_urls(rack: MetadataRack, machine: Registered) -> dict[str, str]:
 
 def metadata_url(rack: MetadataRack, machine: Registered, output: str) -> str:
     data = ["--data-dir", rack.directory / "data", "--public-ip", "172.31.77.1"]
-    process = rack.run(IN_EDGE, *TINKEDGE, "metadata-url", machine.mac, *data, "-o", output, timeout=60)
+    process = rack.run(IN_EDGE, *TINKEDGE, "metadata-url", machine.mac, *data, "-o", output)
     assert process.popen.returncode == 0, process.err
     return process.out
 

@@ -16,7 +16,6 @@ import sqlite3
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ import pytest
 import yaml
 
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.apiserver import ApiServer, ApiServerError
 from tink.apiserver.store import object_store
 
@@ -115,7 +114,7 @@ class Nursery:
 
     async def _line(self) -> str:
         assert self._process.stdout is not None
-        return (await asyncio.wait_for(self._process.stdout.readline(), 30)).decode().strip()
+        return (await asyncio.wait_for(self._process.stdout.readline(), PATIENCE_SECONDS)).decode().strip()
 
     async def begin(self) -> int:
         """Fork a server, and give its process id at once."""
@@ -538,12 +537,13 @@ async def test_disk_that_refuses_at_the_start_is_read_and_written_when_it_can_be
         assert f"the state {'can only be read now' if at_once else 'could not be written'}: " in answer["message"]
         assert why in answer["message"]
 
+    async def created() -> tuple[int, Any] | None:
+        answer = await api("POST", CONFIGMAPS, config("new"))
+        return answer if answer[0] == 201 else None
+
     async with api.watch(CONFIGMAPS, version) as lines:
         mend(disk)
-        give_up = time.monotonic() + 20
-        while (done := await api("POST", CONFIGMAPS, config("new")))[0] != 201:
-            assert time.monotonic() < give_up, done
-            await asyncio.sleep(0.05)
+        done = await until(created, every=0.05)
         told = json.loads(await lines.readline())
     assert (told["type"], told["object"]["metadata"]["name"]) == ("ADDED", "new")
     assert int(done[1]["metadata"]["resourceVersion"]) > version

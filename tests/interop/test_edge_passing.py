@@ -40,7 +40,7 @@ class Branch(WorkersSite):
         self.center()
         self.up(1, "--workers", workers, "--upstream-edge", f"http://{address_of(2)}:7080", *options)
         self.is_ready(1)
-        wait_until(lambda: self.metric(1, "tinkedge_upstream_edge_used") == 1, self.said, within=30)
+        wait_until(lambda: self.metric(1, "tinkedge_upstream_edge_used") == 1, self.said)
         assert all(boot.ok for boot in self.booted(self.machines)), self.said()
 
     def center(self) -> None:

@@ -13,7 +13,6 @@ import io
 import json
 import ssl
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
+from tests.waiting import PATIENCE_SECONDS
 from tink.apiserver import ApiServer
 from tink.apiserver.requests import MAX_BODY
 
@@ -33,8 +33,6 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/conf.test/v1/namespaces/default/widgets"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 CRDS = Path(__file__).parent / "conformance" / "crds.yaml"
-SLOW_S = 15.0
-"""No answer may take longer, in seconds."""
 _EXAMPLES = settings(
     max_examples=60,
     deadline=None,
@@ -61,7 +59,7 @@ class Running:
         self.token = content["users"][0]["user"]["token"]
         self.context = ssl.create_default_context(cadata=authority)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self.context), timeout=aiohttp.ClientTimeout(total=SLOW_S)
+            connector=aiohttp.TCPConnector(ssl=self.context), timeout=aiohttp.ClientTimeout(total=PATIENCE_SECONDS)
         )
         for definition in yaml.load_all(CRDS.read_text(), Loader=yaml.CSafeLoader):
             status, text = await self.request("POST", DEFINITIONS, json.dumps(definition).encode())
@@ -69,7 +67,7 @@ class Running:
 
     def run(self, make: Callable[[], Awaitable[Any]]) -> Any:
         """Run a coroutine where the server runs."""
-        return asyncio.run_coroutine_threadsafe(make(), self._loop).result(60)  # type: ignore[arg-type]
+        return asyncio.run_coroutine_threadsafe(make(), self._loop).result()  # type: ignore[arg-type]
 
     async def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
@@ -133,13 +131,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture(autouse=True)
 def _still_answers(server: Running) -> Iterator[None]:
     yield
-    began = time.monotonic()
     assert server.ask("GET", "/readyz")[0] == 200
     status, listed = server.ask("GET", WIDGETS)
     assert status == 200
     for item in listed["items"]:
         assert list(wrong(SCHEMA, item, "")) == []
-    assert time.monotonic() - began < SLOW_S
 
 
 # --- a second opinion on what is stored ---
@@ -368,10 +364,8 @@ def test_any_path_and_query_has_an_answer(
 @given(options=_OPTIONS)
 def test_any_watch_ends(server: Running, options: dict[str, str]) -> None:
     options |= {"timeoutSeconds": "1", "watch": "1", "labelSelector": options.get("labelSelector", "none=here")}
-    began = time.monotonic()
     status, _ = server.run(lambda: server.request("HEAD", f"{WIDGETS}?{query(options)}"))
     assert status < 500
-    assert time.monotonic() - began < SLOW_S
 
 
 _DEFINITION = {
@@ -449,9 +443,7 @@ def test_pattern_that_would_backtrack_costs_nothing(server: Running) -> None:
         "metadata": {"name": "x"},
         "spec": {"a": "a" * 100_000 + "!"},
     }
-    began = time.monotonic()
     assert server.ask("POST", "/apis/fuzz.test/v1/namespaces/default/backs", body)[0] == 422
-    assert time.monotonic() - began < SLOW_S
 
 
 def test_compressed_body_is_not_unpacked(server: Running) -> None:
@@ -494,9 +486,8 @@ def test_slow_bodies_and_many_connections_keep_nobody_else_waiting(server: Runni
         ]
         for _, writer in opened:
             writer.write(head)
-        began = time.monotonic()
         status, _ = await server.request("GET", WIDGETS)
-        assert (status, time.monotonic() - began < SLOW_S) == (200, True)
+        assert status == 200
         for _, writer in opened:
             writer.close()
 

@@ -27,6 +27,7 @@ from edge.journey.recorder import Journey
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
+from tests.waiting import PATIENCE_SECONDS
 
 MAC = "52:54:00:00:00:01"
 KERNEL, INITRD = os.urandom(3_000_000), os.urandom(20_000_001)
@@ -44,7 +45,7 @@ class Edge:
             *command, cwd=self.home, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 output, _ = await process.communicate()
         finally:
             if process.returncode is None:

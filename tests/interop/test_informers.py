@@ -18,7 +18,7 @@ from kubernetes_asyncio.leaderelection import electionconfig, leaderelection
 from kubernetes_asyncio.leaderelection.resourcelock.leaselock import LeaseLock
 
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
 from tink.kube.cache import Informer
@@ -105,7 +105,7 @@ async def following(kube: KubeClient, resource: ResourceType = MAPS) -> AsyncIte
     )
     task = asyncio.create_task(informer.run())
     try:
-        await asyncio.wait_for(informer.wait_for_cache_sync(), 15)
+        await asyncio.wait_for(informer.wait_for_cache_sync(), PATIENCE_SECONDS)
         yield informer, heard
     finally:
         task.cancel()
@@ -185,7 +185,7 @@ async def test_watch_of_kubernetes_asyncio_sees_every_change_in_order(kube: Kube
     await kube.patch(MAPS, "a", "default", {"data": {"k": "v"}})
     await put(kube, "b")
     await kube.delete(MAPS, "a", "default")
-    await asyncio.wait_for(task, 20)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert seen == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")]
 
 
@@ -226,14 +226,14 @@ async def test_watch_of_kubernetes_asyncio_ends_with_the_server_and_goes_on_from
     await put(kube, "b")
     await until(lambda: first == ["b"])
     await cluster.stop()
-    await asyncio.wait([task], timeout=10)
+    await asyncio.wait([task], timeout=PATIENCE_SECONDS)
     assert task.done()
     with contextlib.suppress(Exception):
         await task
     await cluster.start()
     await put(kube, "c")
     again: list[str] = []
-    await asyncio.wait_for(follow(again), 20)
+    await asyncio.wait_for(follow(again), PATIENCE_SECONDS)
     assert again == ["b", "c"]
 
 
@@ -266,7 +266,7 @@ async def test_reader_that_does_not_read_holds_nobody_up(kube: KubeClient, api: 
         await kube.create(MAPS, config_map("large", filler="x" * 200_000), "default")
         for number in range(40):
             patch = {"data": {"filler": f"{number:04}" * 50_000}}
-            await asyncio.wait_for(kube.patch(MAPS, "large", "default", patch), 5)
+            await asyncio.wait_for(kube.patch(MAPS, "large", "default", patch), PATIENCE_SECONDS)
 
         def last() -> bool:
             found = informer.get("default", "large")

@@ -57,9 +57,7 @@ class TwoEdges(Namespaces):
                 *("--peer", f"[{other}]:7080"),
             )
         for edge in self.edges.values():
-            wait_until(
-                lambda edge=edge: re.search("(ready|started): ", edge.err), lambda edge=edge: edge.err, within=60
-            )
+            wait_until(lambda edge=edge: re.search("(ready|started): ", edge.err), lambda edge=edge: edge.err)
 
     def get(self, address: str, path: str) -> str:
         return self.run(MACHINE, "curl", "-sg", "--max-time", "5", f"http://[{address}]:7080{path}").out
@@ -93,12 +91,12 @@ def test_machine_keeps_its_address_and_has_its_script_from_the_other_edge(site: 
         lines = events.read_text().splitlines() if events.exists() else []
         return any(f"{reason} {ADDRESS}" in lines for reason in reasons)
 
-    wait_until(lambda: heard("BOUND6"), lambda: client.err + site.said(), within=30)
+    wait_until(lambda: heard("BOUND6"), lambda: client.err + site.said())
     wait_until(lambda: any(REPLY in edge.err for edge in site.edges.values()), site.said)
     (serving,) = [where for where, edge in site.edges.items() if REPLY in edge.err]
     (other,) = set(site.edges) - {serving}
     mine, its = EDGES[serving][1], EDGES[other][1]
-    wait_until(lambda: f"http://[{its}]:7080" in site.get(mine, "/auto.ipxe"), site.said, within=30)
+    wait_until(lambda: f"http://[{its}]:7080" in site.get(mine, "/auto.ipxe"), site.said)
     assert f"grpc_authority=[{mine}]:42113" in site.get(mine, "/auto.ipxe")
 
     site.edges[serving].popen.kill()

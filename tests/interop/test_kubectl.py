@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.conftest import Kubectl
+from tests.waiting import PATIENCE_SECONDS
 from tink.api.crds import generate, to_yaml
 
 pytestmark = pytest.mark.long
@@ -140,16 +141,16 @@ async def test_watch_shows_a_status_that_was_written_to_the_subresource(kubectl:
     watch = await kubectl.start("get", "workflow", "install", "-w")
     assert watch.stdout is not None
     try:
-        head = (await asyncio.wait_for(watch.stdout.readline(), 20)).decode().split()
+        head = (await asyncio.wait_for(watch.stdout.readline(), PATIENCE_SECONDS)).decode().split()
         assert head == ["NAME", "STATE", "ACTION", "HARDWARE", "TEMPLATE", "MESSAGE", "AGE"]
-        assert (await asyncio.wait_for(watch.stdout.readline(), 20)).decode().split()[:8] == [
+        assert (await asyncio.wait_for(watch.stdout.readline(), PATIENCE_SECONDS)).decode().split()[:8] == [
             *("install", "Pending"),
             "machine-1",
             "debian",
             *("waits", "for", "the", "controller"),
         ]
         await kubectl.set_status(f"{WORKFLOWS}/install", {"state": "Running", "currentAction": "stream"})
-        line = (await asyncio.wait_for(watch.stdout.readline(), 20)).decode().split()
+        line = (await asyncio.wait_for(watch.stdout.readline(), PATIENCE_SECONDS)).decode().split()
         assert line[:5] == ["install", "Running", "stream", "machine-1", "debian"]
     finally:
         watch.kill()
@@ -281,7 +282,7 @@ async def test_delete_waits_for_the_finalizer(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=HARDWARE.replace("labels:", "finalizers: [example.org/hold]\n  labels:"))
     deleting = await kubectl.start("delete", "hw", "machine-1", "--timeout=20s")
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while "deletionTimestamp" not in (await kubectl.object("hw", "machine-1"))["metadata"]:
                 await asyncio.sleep(0.05)
         assert deleting.returncode is None
@@ -290,7 +291,7 @@ async def test_delete_waits_for_the_finalizer(kubectl: Kubectl) -> None:
         )
         assert "no new finalizers can be added if the object is being deleted" in ran.err
         await kubectl("patch", "hw", "machine-1", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
-        assert await asyncio.wait_for(deleting.wait(), 20) == 0
+        assert await asyncio.wait_for(deleting.wait(), PATIENCE_SECONDS) == 0
     finally:
         if deleting.returncode is None:
             deleting.kill()
@@ -302,10 +303,10 @@ async def test_wait_for_a_field_and_for_deletion(kubectl: Kubectl) -> None:
     if kubectl.minor >= 23:
         waiting = await kubectl.start("wait", "wf/install", "--for=jsonpath={.status.state}=Succeeded", "--timeout=20s")
         await kubectl.set_status(f"{WORKFLOWS}/install", {"state": "Succeeded"})
-        assert await asyncio.wait_for(waiting.wait(), 20) == 0
+        assert await asyncio.wait_for(waiting.wait(), PATIENCE_SECONDS) == 0
     waiting = await kubectl.start("wait", "wf/install", "--for=delete", "--timeout=20s")
     await kubectl("delete", "wf", "--all")
-    _, err = await asyncio.wait_for(waiting.communicate(), 20)
+    _, err = await asyncio.wait_for(waiting.communicate(), PATIENCE_SECONDS)
     # An old kubectl that comes too late complains that there is nothing to wait for.
     assert waiting.returncode == 0 or (kubectl.minor < 24 and (b"NotFound" in err or b"no matching" in err))
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.interop.conftest import Kubectl
+from tests.waiting import PATIENCE_SECONDS
 
 WIDGETS = """
 apiVersion: apiextensions.k8s.io/v1
@@ -83,7 +84,7 @@ async def names(kubectl: Kubectl, *arguments: str) -> list[str]:
 
 
 async def gone(kubectl: Kubectl, *what: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while (await kubectl.run("get", *what)).code == 0:
             await asyncio.sleep(0.05)
 
@@ -238,14 +239,18 @@ async def test_objects_are_printed_in_every_form(bare: Kubectl) -> None:
 async def test_watch_shows_changes_and_the_end_of_an_object(bare: Kubectl) -> None:
     await bare("create", "configmap", "seen", "--from-literal=a=1")
     watch = await bare.start("get", "cm", "-w", "--output-watch-events")
-    assert watch.stdout is not None
+
+    async def line() -> list[str]:
+        assert watch.stdout is not None
+        return (await asyncio.wait_for(watch.stdout.readline(), PATIENCE_SECONDS)).decode().split()[:3]
+
     try:
-        lines = [(await asyncio.wait_for(watch.stdout.readline(), 20)).decode().split() for _ in range(2)]
-        assert lines[1][:3] == ["ADDED", "seen", "1"]
+        await line()  # the head of the table
+        assert await line() == ["ADDED", "seen", "1"]
         await bare("patch", "cm", "seen", "-p", '{"data": {"b": "2"}}')
-        assert (await asyncio.wait_for(watch.stdout.readline(), 20)).decode().split()[:3] == ["MODIFIED", "seen", "2"]
+        assert await line() == ["MODIFIED", "seen", "2"]
         await bare("delete", "cm", "seen")
-        assert (await asyncio.wait_for(watch.stdout.readline(), 20)).decode().split()[:3] == ["DELETED", "seen", "2"]
+        assert await line() == ["DELETED", "seen", "2"]
     finally:
         watch.kill()
         await watch.wait()

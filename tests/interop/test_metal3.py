@@ -48,7 +48,7 @@ async def test_hosts_applied_by_kubectl_are_in_step_before_and_after_a_kill(site
     manifest = site.directory / "hosts.yaml"
     manifest.write_text(yaml.safe_dump_all([host(f"n{number}", number, architecture="x86_64") for number in range(4)]))
     command = [program.path, "--kubeconfig", str(site.api.kubeconfig), "apply", "-f", str(manifest)]
-    ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=30, check=False)
+    ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     for number in range(4):
         await site.becomes(f"n{number}", False, process)  # nobody has said that it is free

@@ -188,7 +188,7 @@ async def test_stack_brings_definitions_and_webhook_when_asked_and_not_else(tmp_
     for more, found in (([], NotFoundError), (["--metal3", "--empty-checksum-type", "auto"], None)):
         process = tinkedge(tmp_path, *words, *more)
         try:
-            await until(lambda: "ready: " in process.err, lambda: process.err, within=60)  # noqa: B023
+            await until(lambda: "ready: " in process.err, lambda: process.err)  # noqa: B023
             client = await KubeClient.connect(tmp_path / "kubeconfig")
             try:
                 if found is not None:

@@ -18,7 +18,7 @@ from tink.kube.client import KubeClient
 
 async def tinkedge(*arguments: str | Path) -> str:
     command = [sys.executable, "-m", "edge.cli", *map(str, arguments)]
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=100)
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

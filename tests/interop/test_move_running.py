@@ -44,7 +44,7 @@ class Site:
     def start(self, *words: str | Path, ready: str = "ready: ") -> Process:
         process = tinkedge(self._directory, *words)
         self._processes.append(process)
-        wait_until(lambda: ready in process.err, lambda: process.err, within=60)
+        wait_until(lambda: ready in process.err, lambda: process.err)
         return process
 
     def api(self, side: str) -> Process:
@@ -69,15 +69,13 @@ class Site:
         words = ["move", "--from", self.kubeconfig(source), "--to", self.kubeconfig(target), *options]
         done = subprocess.run(
             [*TINKEDGE, *map(str, words)],
-            capture_output=True, text=True, timeout=100, check=False, env=clean_environment(),
+            capture_output=True, text=True, check=False, env=clean_environment(),
         )  # fmt: skip
         assert "handed over" in done.stdout, done.stdout + done.stderr
 
     def kubectl(self, side: str, *words: str, stdin: str = "") -> str:
         which = [f"--kubeconfig={self.kubeconfig(side)}", f"--cache-dir={self._directory / 'cache'}"]
-        done = subprocess.run(
-            ["kubectl", *which, *words], input=stdin, capture_output=True, text=True, timeout=30, check=False
-        )
+        done = subprocess.run(["kubectl", *which, *words], input=stdin, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

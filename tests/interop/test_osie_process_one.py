@@ -31,7 +31,6 @@ def test_action_that_asks_process_1_for_a_restart_as_busybox_reboot_does_gets_it
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert f"osie: {name}, as an action asked for" in done.stdout, done.stderr

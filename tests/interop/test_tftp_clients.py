@@ -22,7 +22,7 @@ from edge.tftp import BootFiles, TftpServer
 from edge.tftp.source import OpenFile, TftpFile
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 Servers = Callable[[], Awaitable[Sequence[TftpServer]]]
 Start = Callable[..., Servers]
@@ -116,11 +116,11 @@ def test_file_of_whole_blocks_arrives_whole(network: Network, start: Start, cont
 def test_missing_file_and_writing_are_refused_at_once(network: Network, start: Start, tmp_path: Path) -> None:
     (tmp_path / "mine").write_bytes(b"mine")
     with network.serving(start()):
-        missing = network.run("curl", "-sS", "-o", "got", "tftp://10.77.6.1/nope.efi", cwd=tmp_path, timeout=40)
+        missing = network.run("curl", "-sS", "-o", "got", "tftp://10.77.6.1/nope.efi", cwd=tmp_path)
         outside = network.run(
             "curl", "-sS", "-o", "got", "--path-as-is", "tftp://10.77.6.1/../../etc/passwd", cwd=tmp_path
         )
-        writing = network.run("curl", "-sS", "-T", "mine", "tftp://10.77.6.1/snponly.efi", cwd=tmp_path, timeout=40)
+        writing = network.run("curl", "-sS", "-T", "mine", "tftp://10.77.6.1/snponly.efi", cwd=tmp_path)
     assert (missing.returncode, outside.returncode) == (68, 69)  # not found, permission problem
     assert writing.returncode != 0
     assert [(event.outcome, event.message) for event in network.events] == [
@@ -148,7 +148,7 @@ def test_way_that_became_narrow_in_the_middle_takes_the_blocks_one_by_one(
             while not (tmp_path / "got").exists() or not (tmp_path / "got").stat().st_size:
                 time.sleep(0.001)
             subprocess.run(["ip", "-n", network.server, "link", "set", "srv0", "mtu", "1280"], check=True)
-            process.wait(20)
+            process.wait(PATIENCE_SECONDS)
     assert (tmp_path / "got").read_bytes() == large
 
 
@@ -164,11 +164,9 @@ def test_client_on_a_cable_that_loses_packets_gets_the_file(
     if not gso:
         subprocess.run(["ip", "-n", network.server, "link", "set", "srv0", "gso_max_segs", "1"], check=True)
     with network.serving(start(), loop="uvloop"):
-        started = time.monotonic()
-        done = network.run("sh", "-c", CLIENTS[client], cwd=tmp_path, timeout=30)
+        done = network.run("sh", "-c", CLIENTS[client], cwd=tmp_path)
     assert (tmp_path / "got").read_bytes() == content, done.stderr + done.stdout
     assert network.events[-1].detail["resent_blocks"] > 0
-    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("single_port", [False, True], ids=["port of its own", "single port"])
@@ -198,7 +196,7 @@ def test_client_counts_beyond_65535_blocks_with_us(network: Network, start: Star
     large = random.Random(1).randbytes(1024) * (33 << 10) + b"end"
     block = ["--option", "blksize 512", "--option", f"windowsize {window}"]
     with network.serving(start(lambda _: TftpFile(large, "kernel", MAC, Step.KERNEL)), loop="uvloop"):
-        network.run("atftp", *block, "-g", "-r", "kernel", "-l", "got", "10.77.6.1", cwd=tmp_path, timeout=40)
+        network.run("atftp", *block, "-g", "-r", "kernel", "-l", "got", "10.77.6.1", cwd=tmp_path)
     assert (tmp_path / "got").read_bytes() == large
     assert network.events[-1].step is Step.KERNEL
     assert "block numbers went beyond 65535" in network.events[-1].message
@@ -244,7 +242,7 @@ def test_clients_that_ask_again_while_the_file_arrives_are_not_confused(
     with network.serving(start(Arriving(content, 200_000, 2.2)), loop="uvloop"):
         processes = [subprocess.Popen(network.as_client("sh", "-c", command), cwd=tmp_path) for command in commands]
         for process in processes:
-            process.wait(20)
+            process.wait(PATIENCE_SECONDS)
     for name in ("curl", "atftp", "busyb"):
         assert (tmp_path / name).read_bytes() == content
 

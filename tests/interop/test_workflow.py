@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -230,7 +229,7 @@ async def test_a_workflow_goes_from_creation_to_success(stack: Stack) -> None:
     done = await stack.until("Succeeded")
     assert [action["state"] for action in done["status"]["actions"]] == ["Succeeded", "Succeeded"]
     assert condition(done, "Started")["status"] == condition(done, "Succeeded")["status"] == "True"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while (await stack.get())["metadata"].get("finalizers"):
             await asyncio.sleep(0.005)
     seen = [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
@@ -307,7 +306,7 @@ async def test_workflows_run_one_after_the_other_in_the_order_of_their_creation(
 async def test_objects_may_be_applied_in_any_order(make_stack: Callable[..., Any]) -> None:
     stack = await make_stack()
     await stack.workflow()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while (
             "conditions" not in (await stack.get())["status"]
         ):  # not at once: the rest of one `kubectl apply` may be on its way
@@ -541,23 +540,3 @@ async def test_what_was_sent_and_is_cancelled_waits_for_its_agent(operated: Stac
     assert (await operated.get())["status"]["state"] == "Cancelling"
     await agent.rejects(command, "UnknownWorkflow")
     await kubectl("wait", "workflow/w", *CANCELED)
-
-
-# --- speed -----------------------------------------------------------------------------------------------------------
-
-
-async def test_from_creation_to_the_agents_receipt_takes_tens_of_milliseconds(stack: Stack) -> None:
-    agent = await stack.agent()
-    taken, asked = [], []
-    for i in range(10):
-        begin = time.perf_counter()
-        await stack.workflow(f"w{i}")
-        command = await agent.start_command()
-        taken.append(time.perf_counter() - begin)
-        await agent.succeeded(command, 0)
-        await agent.succeeded(command, 1)
-        begin = time.perf_counter()
-        await stack.get(f"w{i}")
-        asked.append(time.perf_counter() - begin)
-    print("creation to receipt, ms:", [round(1000 * t, 1) for t in sorted(taken)])
-    assert sorted(taken)[5] < max(0.25, 50 * sorted(asked)[5]), "something polls"

@@ -21,6 +21,7 @@ import grpc.aio
 from proto import metadata
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
+from tests.waiting import PATIENCE_SECONDS
 
 _REFUSED = 30.0
 _ASK_EVERY = 0.05
@@ -117,7 +118,7 @@ class Honest:
     async def run(self) -> dict[str, Any]:
         opened = asyncio.Event()
         tasks = [asyncio.create_task(self.hold(opened))]
-        await asyncio.wait_for(opened.wait(), 20)
+        await asyncio.wait_for(opened.wait(), PATIENCE_SECONDS)
         print(json.dumps({"open": True}), flush=True)
         working = [asyncio.create_task(work()) for work in (self.ask, self.come_again)]
         await asyncio.sleep(self._seconds)

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tests.ports import free_port, listens
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 HANG_UPS, DRY_RUNS = 40, 560
@@ -70,7 +70,7 @@ class Api:
         """Stop the server."""
         self.connection.close()
         self._process.terminate()
-        self._process.wait(60)
+        self._process.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture

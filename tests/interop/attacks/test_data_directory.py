@@ -56,7 +56,7 @@ def rack(tmp_path: Path) -> Iterator[Rack]:
 def as_nobody(*command: str | Path) -> subprocess.CompletedProcess[bytes]:
     user = pwd.getpwnam("nobody")
     become = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    return subprocess.run([*become, *map(str, command)], capture_output=True, check=False, timeout=20)
+    return subprocess.run([*become, *map(str, command)], capture_output=True, check=False)
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def serves(outcome: Outcome) -> None:
 
 def is_bounded(site: Site, outcome: Outcome, grown: float = MB_GROWN, kept: float = MB_KEPT) -> None:
     assert outcome.grown < grown, outcome
-    wait_until(lambda: site.memory() - outcome.before < kept, lambda: (site.memory(), outcome), within=15)
+    wait_until(lambda: site.memory() - outcome.before < kept, lambda: (site.memory(), outcome))
 
 
 def test_requests_that_are_taken_back_at_once_cost_the_attacker_its_connection(site: Site) -> None:

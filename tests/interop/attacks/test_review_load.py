@@ -78,7 +78,7 @@ def test_flood_of_templates_stores_no_foreign_mac_and_delays_no_machine(edge: Ed
         return json.loads(flood.out)["claims"] if flood.out.endswith("\n") else None
 
     answered = answered_discovers(edge, EXCHANGES)
-    said = wait_until(claims, lambda: flood.err + edge.process.err, within=120)
+    said = wait_until(claims, lambda: flood.err + edge.process.err)
     assert answered == EXCHANGES
     refused = f"MAC address {MACS['near']} is that of Hardware default/near already"
     assert [status for status, _ in said] == [422] * 4, said
@@ -89,7 +89,7 @@ def test_flood_of_templates_stores_no_foreign_mac_and_delays_no_machine(edge: Ed
 
 
 def test_flood_of_one_namespace_lets_others_write_templates(edge: Edge, flood: Process) -> None:
-    wait_until(lambda: flood.out or None, lambda: flood.err + edge.process.err, within=120)
+    wait_until(lambda: flood.out or None, lambda: flood.err + edge.process.err)
     for number in range(2):
         spec = {"actions": [{"name": "a", "image": "i", "args": ["{{ .Hardware }}" * 30]}]}
         kind = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Template"}

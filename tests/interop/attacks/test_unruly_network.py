@@ -25,6 +25,7 @@ from edge.tftp import TftpServer
 from edge.tftp.source import TftpFile
 from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import DhcpLab
+from tests.waiting import PATIENCE_SECONDS
 
 MAC = "52:54:00:cc:00:01"
 CONTENT = random.Random(7).randbytes(120_007)
@@ -51,7 +52,7 @@ class Forwarder:
             yield
         finally:
             self._ending.set()
-            thread.join(10)
+            thread.join(PATIENCE_SECONDS)
             for sock in self._sockets:
                 sock.close()
 
@@ -174,7 +175,7 @@ def test_files_arrive_whole_on_an_unruly_network_without_a_storm(
     command = ["ip", "-n", network.server, "link", "set", "srv0", "gso_max_segs", "1"]
     subprocess.run(command, check=True, capture_output=True)
     with network.serving(start, "uvloop"), forwarder.running():
-        done = network.run("sh", "-c", CLIENTS[client], cwd=tmp_path, timeout=40)
+        done = network.run("sh", "-c", CLIENTS[client], cwd=tmp_path)
     assert (tmp_path / "got").read_bytes() == CONTENT, done.stderr + done.stdout
     blocks = len(CONTENT) // (512 if "64" in client else 1468) + 1
     assert forwarder.did["passed"] < 8 * blocks, "what comes twice is not answered twice, again and again"

@@ -137,6 +137,6 @@ class Computer:
         (self.disk / "cmdline").touch()
         alone = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--propagation", "private"]
         process = self._rack.run(
-            self._where, *alone, "bash", HERE / "boot.sh", self.disk, self.system, KEPT / "base", *commands, timeout=100
+            self._where, *alone, "bash", HERE / "boot.sh", self.disk, self.system, KEPT / "base", *commands
         )
         return process.popen.returncode, process.out + process.err

@@ -70,7 +70,7 @@ class MetadataRack(Namespaces):
         self.bridge("rack0", f"{ADDRESS}/24")
         networks = ["--interface", "rack0", "--data-dir", str(self._data_dir)]
         self.process = self.tinkedge(IN_EDGE, "up", *networks, *options)
-        self.ready(self.process, within=60)
+        self.ready(self.process)
 
     def register(self, *machines: Registered, namespaces: bool = True) -> None:
         """Give each its Hardware, and its namespace with its address; wait until the edge knows them."""

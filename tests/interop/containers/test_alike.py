@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.interop.containers.engines import run
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.images.registry import Registries
 from tink.agent.images.store import ImageStore
 from tink.agent.model import Action, ActionError, Reason, RunResult
@@ -274,6 +274,6 @@ async def ended(runtime, action, up):
     if up is not None:
         stop.set()
     try:
-        return Ended(await asyncio.wait_for(running, 30), said)
+        return Ended(await asyncio.wait_for(running, PATIENCE_SECONDS), said)
     except ActionError as error:
         return Ended(error, said)

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 
 from tests.interop.containers.engines import Engine, run, start_podman
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.images.registry import Credentials, Registries
 from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
 from tink.agent.output.lines import line_sink
@@ -94,7 +94,7 @@ async def machine(request, engines, registry, prepared):
 
 
 async def reached(path):
-    await until(path.exists, f"{path} does not appear", within=60)
+    await until(path.exists, f"{path} does not appear")
 
 
 async def test_action_sees_its_environment_arguments_and_the_machine(machine, caplog):
@@ -177,7 +177,7 @@ async def test_stopped_action_gets_term_and_then_kill(machine, tmp_path, monkeyp
         running = asyncio.create_task(machine.sh(script, stop, volumes=(f"{tmp_path}:/host",)))
         await reached(tmp_path / "up")
         stop.set()
-        assert (await asyncio.wait_for(running, 60)).exit_code == code
+        assert (await asyncio.wait_for(running, PATIENCE_SECONDS)).exit_code == code
         (tmp_path / "up").unlink()
     assert (tmp_path / "tidy").exists()
 
@@ -187,7 +187,7 @@ async def test_stop_before_the_start_starts_nothing(machine, tmp_path):
     await machine.runtime.pull(action.image, asyncio.Event())
     stop = asyncio.Event()
     stop.set()
-    assert not (await asyncio.wait_for(machine.runtime.run(action, stop), 15)).succeeded
+    assert not (await asyncio.wait_for(machine.runtime.run(action, stop), PATIENCE_SECONDS)).succeeded
     assert not (tmp_path / "up").exists()
 
 
@@ -260,7 +260,7 @@ async def test_agent_that_was_killed_takes_its_action_over(machine, killed, tmp_
     waiting = asyncio.create_task(again.resume(action, asyncio.Event()))
     await asyncio.sleep(0.2)
     (tmp_path / "go").touch()
-    result = await asyncio.wait_for(waiting, 15)
+    result = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
     assert result == RunResult(9, "Late", "exit code 9 | early | late")
     assert await again.resume(action, asyncio.Event()) is None
 
@@ -283,12 +283,12 @@ async def abandoned(machine, tmp_path):
 
 async def test_agent_that_was_killed_hears_how_its_action_ended_meanwhile(machine, abandoned):
     action = await abandoned("echo said; echo Meanwhile >/tinkerbell/failure-reason; touch /host/up; exit 4")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while [found["State"] for found in await machine.engine.get("containers/json?all=1")] != ["exited"]:
             await asyncio.sleep(0.02)
     again = runtime_of(machine.engine)
     await again.prepare("died")
-    result = await asyncio.wait_for(again.resume(action, asyncio.Event()), 15)
+    result = await asyncio.wait_for(again.resume(action, asyncio.Event()), PATIENCE_SECONDS)
     assert result == RunResult(4, "Meanwhile", "exit code 4 | said")
 
 
@@ -311,7 +311,7 @@ async def test_action_survives_a_restart_of_the_engine(machine, tmp_path):
     machine.engine.socket.unlink()
     machine.engine.processes[0] = await asyncio.to_thread(machine.engine.restart)
     (tmp_path / "go").touch()
-    result = await asyncio.wait_for(running, 60)
+    result = await asyncio.wait_for(running, PATIENCE_SECONDS)
     assert result.exit_code == 6
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.containers.engines import run
+from tests.waiting import PATIENCE_SECONDS
 from tink.agent.model import Action, RunResult
 
 ACTIONS = Path(__file__).parents[3] / "deploy" / "actions"
@@ -159,7 +160,7 @@ async def test_image2disk_can_be_stopped_while_the_server_is_silent(machine, dis
         stop = asyncio.Event()
         machine.runtime._grace_seconds = 60  # on a busy machine, too, it ends by itself and is not killed
         action = example(machine, "image2disk", IMG_URL=url, DEST_DISK=disk[0])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             running = asyncio.create_task(machine.action(action, stop))
             connection, _ = await asyncio.get_running_loop().sock_accept(silent)
             with connection:

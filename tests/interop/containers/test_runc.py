@@ -15,7 +15,7 @@ import pytest
 import tink.agent.runtimes.oci.runc as runc_module
 from tests.interop.containers.engines import run
 from tests.interop.containers.machine import Machine
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.model import Action, ActionError, RunResult
 
 
@@ -123,7 +123,7 @@ async def test_action_that_ignores_term_is_killed(machine, tmp_path):
     running = asyncio.create_task(machine.action(action, stop))
     await until(lambda: (tmp_path / "up").exists())
     stop.set()
-    result = await asyncio.wait_for(running, 60)
+    result = await asyncio.wait_for(running, PATIENCE_SECONDS)
     assert result.exit_code == 137
 
 
@@ -135,7 +135,7 @@ async def test_action_that_handles_term_tidies_up(machine, tmp_path):
     running = asyncio.create_task(machine.action(machine.shell(script, volumes=(f"{host}:/host",)), stop))
     await until(lambda: (host / "up").exists())
     stop.set()
-    await asyncio.wait_for(running, 60)
+    await asyncio.wait_for(running, PATIENCE_SECONDS)
     assert (host / "tidy").exists()
 
 
@@ -145,7 +145,7 @@ async def test_stop_in_the_moment_of_the_start_is_not_lost(machine):
     for delay in (0, 0.03, 0.08):
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(delay, stop.set)
-        await asyncio.wait_for(machine.runtime.run(action, stop), 60)
+        await asyncio.wait_for(machine.runtime.run(action, stop), PATIENCE_SECONDS)
 
 
 async def test_stop_before_the_container_is_there_does_not_wait_for_it_to_tidy_up(machine):
@@ -154,7 +154,7 @@ async def test_stop_before_the_container_is_there_does_not_wait_for_it_to_tidy_u
     await machine.runtime.pull(action.image, asyncio.Event())
     stop = asyncio.Event()
     stop.set()
-    await asyncio.wait_for(machine.runtime.run(action, stop), 15)
+    await asyncio.wait_for(machine.runtime.run(action, stop), PATIENCE_SECONDS)
 
 
 async def test_program_that_the_image_does_not_have_is_named(machine):
@@ -246,6 +246,6 @@ async def test_crun_runs_the_same_bundle(tmp_path, registry):
     assert caught.value.reason == "RuntimeError"
     stop = asyncio.Event()
     asyncio.get_running_loop().call_later(0.5, stop.set)
-    result = await asyncio.wait_for(machine.action(machine.shell("sleep 600"), stop), 10)
+    result = await asyncio.wait_for(machine.action(machine.shell("sleep 600"), stop), PATIENCE_SECONDS)
     assert result.exit_code == 137
     assert machine.leftovers() == ([], [], [])

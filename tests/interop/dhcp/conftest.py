@@ -15,7 +15,7 @@ from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.machines import Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 SERVER_IP = "10.77.6.1"
 CLIENT_IP, CLIENT_MAC = "10.77.6.50", "52:54:00:cc:00:01"
@@ -77,7 +77,9 @@ class DhcpLab:
         await server.start()
         return [server]
 
-    def udhcpc(self, *options: str, interface: str = "eth0", timeout: float = 20) -> subprocess.CompletedProcess[str]:
+    def udhcpc(
+        self, *options: str, interface: str = "eth0", timeout: float = PATIENCE_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
         """One lease with busybox's client, or a failure."""
         command = ["busybox", "udhcpc", "-i", interface, "-n", "-q", "-f", "-s", str(self.script), *options]
         return self.network.run(*command, timeout=timeout)
@@ -100,9 +102,9 @@ class DhcpLab:
             yield process
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(PATIENCE_SECONDS)
 
-    def learned(self, event: str, timeout: float = 40) -> dict[str, str]:
+    def learned(self, event: str, timeout: float = PATIENCE_SECONDS) -> dict[str, str]:
         """What a client told its script at this event, as variables."""
         path = self.directory / f"learned.{event}"
         wait_until(path.exists, f"the client never came to {event}", within=timeout)

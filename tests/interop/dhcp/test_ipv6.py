@@ -28,7 +28,7 @@ from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import CLIENT_MAC
 from tests.unit.dhcp6.harness import ask, hardware, ia, relayed
-from tests.waiting import until, wait_until
+from tests.waiting import PATIENCE_SECONDS, until, wait_until
 
 SERVER, CLIENT, NETWORK = "fd77:6::1", "fd77:6::50", IPv6Network("fd77:6::/64")
 CONTENT = bytes(range(256)) * 1000
@@ -96,7 +96,7 @@ class Lab6:
 
     def learned(self, event: str) -> dict[str, str]:
         path = self.directory / f"learned.{event}"
-        wait_until(path.exists, f"the client never came to {event}", within=15)
+        wait_until(path.exists, f"the client never came to {event}")
         return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
 
     @contextmanager
@@ -107,7 +107,7 @@ class Lab6:
             yield process
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_dhclient_gets_its_reservation_and_releases_it(network: Network, lab: La
             got = lab.learned("BOUND6")
         assert (got["new_ip6_address"], got["new_dhcp6_name_servers"]) == (CLIENT, SERVER)
         assert (got["new_max_life"], got["new_preferred_life"]) == ("4321", "4321")
-        network.run("dhclient", "-6", "-r", *files, "eth0", timeout=20)
+        network.run("dhclient", "-6", "-r", *files, "eth0")
     told = dict.fromkeys(message.split(" to ")[0] for message in network.messages())
     assert [*told][:2] == ["DHCPv6 ADVERTISE", "DHCPv6 REPLY"]
 
@@ -201,7 +201,7 @@ def test_dhclient_behind_a_relay_gets_its_reservation(network: Network, lab: Lab
                 got = lab.learned("BOUND6")
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(PATIENCE_SECONDS)
     assert got["new_ip6_address"] == "fd77:7::50"
 
 
@@ -284,7 +284,7 @@ def test_boot_program_comes_by_tftp_to_the_machine_at_its_address(
     target = lab.directory / "got"
     with network.serving(lab.start):
         url = f"tftp://[{SERVER}]/snponly.efi"
-        done = network.run("curl", "-sS", "--max-time", "20", "-o", str(target), url, timeout=30)
+        done = network.run("curl", "-sS", "--max-time", "20", "-o", str(target), url)
         assert done.returncode == 0, done.stderr
         wait_until(lambda: any("sent snponly.efi" in each for each in network.messages()), network.messages)
     assert target.read_bytes() == CONTENT

@@ -59,7 +59,7 @@ class Scripted(Firmware):
         """To an OSIE whose agent works, until its journey says `word`; then the power is lost."""
         self.to_osie()
         agent = self.agent()
-        wait_until(lambda: word in self.told(), lambda: agent.err, within=60, every=0.3)
+        wait_until(lambda: word in self.told(), lambda: agent.err, every=0.3)
         for process in self._rack.inside(self._where):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

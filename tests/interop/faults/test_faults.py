@@ -50,12 +50,10 @@ def played(site: Site, fault: Fault) -> Named:
     machine = site.machines[fault.name]
     if fault.after:
         other = site.machines[fault.after]
-        wait_until(
-            lambda: "the OSIE is up" in site.told(other.mac), lambda: site.told(other.mac), within=110, every=0.5
-        )
+        wait_until(lambda: "the OSIE is up" in site.told(other.mac), lambda: site.told(other.mac), every=0.5)
     known, ended = fault.play(machine), time.time()
     known = known or ended
-    found = wait_until(lambda: _finding(site, fault), lambda: site.told(machine.mac), within=110, every=0.5)
+    found = wait_until(lambda: _finding(site, fault), lambda: site.told(machine.mac), every=0.5)
     if fault.since:
         lines = (one["time"] for one in site.events(machine.mac) if re.search(fault.since, one["message"]))
         known = next(lines, known) + fault.plus

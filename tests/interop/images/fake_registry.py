@@ -12,11 +12,12 @@ import threading
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
 from tink.agent.model import ActionError
 
 
 async def pull(store, image, stop=None):
-    await asyncio.wait_for(store.pull(image, stop or asyncio.Event()), 20)
+    await asyncio.wait_for(store.pull(image, stop or asyncio.Event()), PATIENCE_SECONDS)
     return store.get(image)
 
 

@@ -18,7 +18,7 @@ import pytest
 import tink.agent.images.connection as connection_module
 import tink.agent.images.store as store_module
 from tests.interop.images.fake_registry import digest_of, pull, refusal, tar
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.images.reference import parse
 from tink.agent.images.registry import Registries, Session
 from tink.agent.output.lines import line_sink
@@ -279,7 +279,7 @@ async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer)
 
     def silent(handler):
         asked.set()
-        release.wait(20)
+        release.wait()
         handler.close_connection = True
         return True
 
@@ -288,8 +288,10 @@ async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer)
     pulling = asyncio.create_task(store.pull(f"{fake.host}/x:1", stop))
     await until(asked.is_set)
     stop.set()
-    await asyncio.wait_for(pulling, 15)  # the registry is silent for 20 s
-    release.set()
+    try:
+        await asyncio.wait_for(pulling, PATIENCE_SECONDS)
+    finally:
+        release.set()  # until then the registry is silent
     assert list(store._work.iterdir()) == []
 
 

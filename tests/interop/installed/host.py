@@ -25,7 +25,7 @@ import pytest
 
 from edge.lab.build import default_cache
 from tests.interop.rack import Process, clean_environment
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -118,8 +118,8 @@ class Host:
                 stdin=subprocess.DEVNULL, stdout=console, stderr=console,
                 env=clean_environment() | {"ADDRESS": ADDRESS},
             )  # fmt: skip
-        wait_until(self._find_first, self.console, within=30)
-        self.wait(lambda: self.run("systemctl", "is-system-running", check=False).strip() == "running", within=60)
+        wait_until(self._find_first, self.console)
+        self.wait(lambda: self.run("systemctl", "is-system-running", check=False).strip() == "running")
 
     def _find_first(self) -> bool:
         """The process that unshare started, once it has become systemd."""
@@ -134,7 +134,7 @@ class Host:
         """As who is logged in there does: services end, and those that are enabled start again."""
         assert self._started is not None
         self.run("systemctl", "reboot")
-        self._started.wait(60)
+        self._started.wait(PATIENCE_SECONDS)
         self.off()
         self.boot()
 
@@ -167,7 +167,7 @@ class Host:
         root = self.path("/")
         return sorted(f"/{path.relative_to(root)}" for path in root.glob(pattern.lstrip("/")))
 
-    def run(self, *command: str | Path, check: bool = True, timeout: float = 60) -> str:
+    def run(self, *command: str | Path, check: bool = True, timeout: float = PATIENCE_SECONDS) -> str:
         """What a command there prints; unless `check`, whatever its status."""
         ran = subprocess.run(
             self._inside(command),
@@ -208,7 +208,7 @@ class Host:
         status = ("-o", "/dev/null", "-w", "%{http_code}", f"http://{address}:{port}{path}")
         return self.run("curl", "-s", "--max-time", "2", *status, check=False) == "200"
 
-    def wait(self, condition: Callable[[], object], within: float = 40) -> None:
+    def wait(self, condition: Callable[[], object], within: float = PATIENCE_SECONDS) -> None:
         """Until it holds; if it does not, the journal says why."""
         wait_until(condition, lambda: self.journal("-n", "60"), within=within, every=0.2)
 

@@ -106,7 +106,7 @@ class Machine:
 
     def _run(self, *command: str | Path, **env: str) -> None:
         ran = subprocess.run(
-            self._here(*command), capture_output=True, text=True, timeout=60, check=False, env=clean_environment() | env
+            self._here(*command), capture_output=True, text=True, check=False, env=clean_environment() | env
         )
         assert ran.returncode == 0, f"{self.mac}: {ran.stdout}{ran.stderr}"
 

@@ -135,7 +135,7 @@ class Site(Namespaces):
     def kubectl(self, *words: str) -> str:
         """What kubectl says."""
         flags = [f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl'}"]
-        process = self.run("outside", "kubectl", *flags, *words, timeout=60)
+        process = self.run("outside", "kubectl", *flags, *words)
         assert process.popen.returncode == 0, process.err
         return process.out
 
@@ -188,14 +188,12 @@ class Site(Namespaces):
 
     def is_ready(self, edge: int) -> None:
         process = self.processes[edge]
-        wait_until(lambda: re.search("(ready|started): ", process.err), lambda: process.err, within=60)
+        wait_until(lambda: re.search("(ready|started): ", process.err), lambda: process.err)
 
     def knows(self, edge: int, others: int) -> None:
         """It has heard of so many others, all of which live."""
         process = self.processes[edge]
-        wait_until(
-            lambda: self.metric(edge, "tinkedge_peer_living") == others, lambda: process.err, within=60, every=0.2
-        )
+        wait_until(lambda: self.metric(edge, "tinkedge_peer_living") == others, lambda: process.err, every=0.2)
 
     def kill(self, edge: int) -> None:
         """As it can happen at any moment: kill -9."""
