@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import leftovers
+
 # How long an example of hypothesis takes says how busy the machine is, and no more.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
@@ -43,6 +45,13 @@ asyncio.set_event_loop(None)
 
 # What is collected stays: to look for garbage in it meanwhile, again and again, is for nothing.
 gc.disable()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Clear away what a killed run has left, once, before the first test; only root starts such things."""
+    if os.geteuid() == 0 and not hasattr(session.config, "workerinput"):
+        for line in leftovers.clear():
+            print(f"left by a killed test run, removed: {line}")
 
 
 _UNIT = Path(__file__).parent / "unit"
