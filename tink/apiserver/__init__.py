@@ -6,7 +6,8 @@ from tink.apiserver.access import issue as issue_token
 from tink.apiserver.access import revoke as revoke_token
 from tink.apiserver.admission.plugin import AdmissionPlugin
 from tink.apiserver.credentials import user_kubeconfig
-from tink.apiserver.errors import ApiServerError
+from tink.apiserver.errors import ApiServerError, StatusError
+from tink.apiserver.local import LocalApi, LocalSnapshot
 from tink.apiserver.server import ApiServer
 from tink.apiserver.store import (
     advance_snapshot,
@@ -22,6 +23,9 @@ __all__ = [
     "AdmissionPlugin",
     "ApiServer",
     "ApiServerError",
+    "LocalApi",
+    "LocalSnapshot",
+    "StatusError",
     "UserError",
     "UserFileError",
     "advance_snapshot",

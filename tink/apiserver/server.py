@@ -1,9 +1,9 @@
 """The embedded Kubernetes API server, put together: start it, and kubectl works with the kubeconfig that it writes.
 
-    request -> http -> write, read -> store (SQLite)
-                |            |          |
-            discovery    resources      v  every change that is on the disk
-                                       broadcaster -> watches; registry (definitions); controllers
+    request -> http -> core (write, read) -> store (SQLite)
+                |               |             |
+            discovery       resources         v  every change that is on the disk
+                                             broadcaster -> watches; registry (definitions); controllers
 
 Everything that has to survive is in the data directory: `state.db` with its write-ahead log, the certificate authority
 and the token; it is for its owner alone (`tink.files`). After a restart the same clients go on with the same kubeconfig
@@ -17,29 +17,23 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import orjson
 from aiohttp import web
 from prometheus_client.registry import Collector
 
-from tink.apiserver import conversion, credentials, errors
+from tink.apiserver import credentials
 from tink.apiserver.access import FILE, Authenticator, UserFileError
-from tink.apiserver.admission import webhooks
 from tink.apiserver.admission.plugin import AdmissionPlugin
-from tink.apiserver.controllers import GarbageCollector, Lifecycle
+from tink.apiserver.core import Core
 from tink.apiserver.errors import ApiServerError
 from tink.apiserver.http import Api, Sessions, http_logger
 from tink.apiserver.metrics import ApiServerMetrics
-from tink.apiserver.read import Broadcaster, Lists
-from tink.apiserver.requests import Body, Target, WriteOptions
-from tink.apiserver.resources import Registry, builtin, definitions, webhook_configurations
-from tink.apiserver.store import Event, Key, StorageError, Store, Stored
-from tink.apiserver.webhooks import WebhookClient
-from tink.apiserver.write import AdmitCreate, Verbs, add_nothing
+from tink.apiserver.store import Event, Key, StorageError, Store
+from tink.apiserver.write import AdmitCreate, add_nothing
 from tink.files import data_directory, private_files
 from tink.files.key_file import KeyFile, KeyFileError
 from tink.net.connection_limit import LimitedSite, Limits
@@ -88,26 +82,16 @@ class ApiServer:
         self._host = host
         self._port = port
         self._now = now
-        self._broadcaster = Broadcaster()
-        self._registry = Registry()
         self._store = Store(
             data_dir / "state.db",
             self._committed,
             history=history,
             beside=(data_dir / "token", data_dir / "pki" / "ca.key"),
         )
-        self._webhook_client = WebhookClient()
-        self._plugin = plugin
-        self._webhooks = webhooks.Webhooks(
-            self._webhook_client.post, self._namespace_labels, self._registry.versions, plugin
-        )
-        self._verbs = Verbs(self._store, now, self._webhooks, admit_create)
-        self._lifecycle = Lifecycle(self._store, self._registry, self._verbs, now)
-        self._garbage_collector = GarbageCollector(self._store, self._registry, self._verbs)
+        self._core = Core(self._store, now, admit_create=admit_create, plugin=plugin)
         self._runner: web.AppRunner | None = None
         self._api: Api | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._schemas: dict[str, tuple[bytes, int]] = {}
 
     @property
     def kubeconfig(self) -> Path:
@@ -159,11 +143,11 @@ class ApiServer:
         shown = [self._host, *(each for each in self._addresses if each != ANYWHERE), *self._names]
         context = credentials.server_context(authority, shown, self._now())
         try:
-            await self._load()
+            await self._core.load()
         except StorageError as error:
             raise ApiServerError(f"{self._data_dir / 'state.db'}: {error}") from error
-        lists = Lists(self._store, self._broadcaster)
-        api = self._api = Api(self._store, self._registry, self._verbs, lists, authenticator, self._now)
+        core = self._core
+        api = self._api = Api(self._store, core.registry, core.verbs, core.lists, authenticator, self._now)
         # A watch whose client has gone must end: nothing else would see it until the next change.
         self._runner = web.AppRunner(
             api.application(),
@@ -180,8 +164,7 @@ class ApiServer:
         except OSError as error:
             raise ApiServerError(f"{self.kubeconfig}: cannot be written: {error.strerror}") from error
         self._tasks = [
-            asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle"),
-            asyncio.create_task(self._garbage_collector.run(), name="apiserver garbage collection"),
+            *core.start_controllers(),
             asyncio.create_task(_look_at(api.sessions), name="apiserver sessions"),
             asyncio.create_task(_say_daily(authenticator), name="apiserver tokens"),
         ]
@@ -234,7 +217,7 @@ class ApiServer:
 
     async def stop(self) -> None:
         """End watches, let requests under way finish, and close the state. Harmless when it is not running."""
-        self._broadcaster.close()
+        self._core.end_watches()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -242,104 +225,21 @@ class ApiServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        await self._webhook_client.close()
+        await self._core.close()
         await self._store.close()
-
-    # --- what is served ---
-
-    async def _load(self) -> None:
-        """Serve what is built in and what is stored describes; make the namespaces that must exist."""
-        for resource in (
-            *builtin.resources(),
-            *webhook_configurations.resources(),
-            definitions.definition_resource(self._taken),
-        ):
-            self._registry.add(resource)
-        for key in (definitions.KEY, *webhooks.KEYS):
-            async for stored in self._stored(key):
-                self._use(key, stored.name, orjson.loads(stored.body))
-        if self._plugin is not None:
-            # Before the first request: a plugin must know the whole state before it reviews a write.
-            async for stored in self._stored(self._plugin.followed):
-                self._plugin.apply(orjson.loads(stored.body))
-            self._plugin.synced()
-        namespaces = self._registry.find("", "v1", "namespaces")
-        if namespaces is None:
-            raise ApiServerError("namespaces are not built in")
-        for name in builtin.rules.SYSTEM_NAMESPACES:
-            if await self._store.get(Key(namespaces.key, "", name)) is None:
-                target = Target("", "v1", "namespaces")
-                body = Body({"metadata": {"name": name}})
-                await self._verbs.create(namespaces, target, body, WriteOptions())
-
-    async def _stored(self, key: str) -> AsyncIterator[Stored]:
-        """Read all objects of a resource. Raises StorageError."""
-        after = ("", "")
-        more = True
-        while more:
-            page = await self._store.page(key, None, after=after)
-            for stored in page.items:
-                yield stored
-                after = (stored.namespace, stored.name)
-            more = page.more
 
     async def find(self, key: str, namespace: str, name: str) -> Raw | None:
         """Read an object as it is stored; `key` is such as `tinkerbell.org/hardware`. Return None if there is none.
 
         Raises StorageError.
         """
-        stored = await self._store.get(Key(key, namespace, name))
-        found: Raw | None = None if stored is None else orjson.loads(stored.body)
-        return found
-
-    def _taken(self, definition: Raw) -> definitions.Claimed:
-        return definitions.taken_names(definition, self._registry.all())
-
-    def _use(self, key: str, name: str, obj: Raw | None) -> None:
-        """Take a definition or a webhook configuration as it is now; None when it is gone."""
-        if key in webhooks.KEYS:
-            self._webhooks.configured(key, name, obj)
-        elif obj is None or not definitions.established(obj):
-            self._registry.remove(name)
-        else:
-            made = definitions.resources(
-                obj, conversion=conversion.of(obj, self._webhook_client.post), defined_at=self._defined_at(obj)
-            )
-            self._registry.install(name, made)
-
-    def _defined_at(self, definition: Raw) -> int:
-        """Give the resourceVersion since which a definition has its schemas: objects from before met others."""
-        fields = definition["metadata"]
-        schemas = orjson.dumps([version.get("schema") for version in definition["spec"]["versions"]])
-        known = self._schemas.get(fields["uid"])
-        if known is None or known[0] != schemas:
-            known = self._schemas[fields["uid"]] = (schemas, int(fields["resourceVersion"]))
-        return known[1]
-
-    async def _namespace_labels(self, name: str) -> dict[str, str]:
-        stored = await self._store.get(Key("/namespaces", "", name))
-        if stored is None:
-            raise errors.not_found("", "namespaces", name)
-        labels: dict[str, str] = orjson.loads(stored.body)["metadata"].get("labels") or {}
-        return labels
+        return await self._core.find(Key(key, namespace, name))
 
     def _committed(self, event: Event) -> None:
-        """Process a change that is on the disk: apply configuration, log it, and notify watches and controllers."""
+        """Log a change that is on the disk, and hand it on."""
         if self._api is not None:
             self._api.committed(event)
-        key = event.key
-        if key.resource == definitions.KEY or key.resource in webhooks.KEYS:
-            self._use(key.resource, key.name, None if event.type == "DELETED" else event.object)
-            if key.resource == definitions.KEY and event.type == "DELETED":
-                self._schemas.pop(event.object["metadata"]["uid"], None)
-                spec = event.object["spec"]
-                self._broadcaster.end(f"{spec['group']}/{spec['names']['plural']}")
-        if self._plugin is not None and key.resource == self._plugin.followed:
-            change = self._plugin.remove if event.type == "DELETED" else self._plugin.apply
-            change(event.object)
-        self._broadcaster.publish(event)
-        self._lifecycle.on_event(event)
-        self._garbage_collector.on_event(event)
+        self._core.committed(event)
 
 
 async def _look_at(sessions: Sessions) -> None:

@@ -7,9 +7,9 @@ broadcaster hands over; a reader cannot tell where the one ends and the other be
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -156,7 +156,8 @@ class Lists:
     ) -> AsyncGenerator[list[Change], None]:
         """Watch objects until the time is over or the server stops. Raises StatusError (410) when it cannot resume."""
         chosen = select(resource, target, options)
-        end = time.monotonic() + (max(0, options.timeout_s) if options.timeout_s else WATCH_SECONDS)
+        clock = asyncio.get_running_loop().time
+        end = clock() + (max(0, options.timeout_s) if options.timeout_s else WATCH_SECONDS)
         subscription = self._broadcaster.subscribe(resource.key, chosen.namespace)
         try:
             position = int(options.version or 0)
@@ -175,11 +176,11 @@ class Lists:
                 position = events[-1].version
             told = position
             while not subscription.ended:
-                events = await subscription.next(max(0.0, min(end - time.monotonic(), BOOKMARK_SECONDS)))
+                events = await subscription.next(max(0.0, min(end - clock(), BOOKMARK_SECONDS)))
                 changes = await self._changes(chosen, [event for event in events if event.version > position])
                 # Everything up to here was offered to this subscription, whether or not it was for us.
                 position = max(position, events[-1].version if events else self._broadcaster.version)
-                over = time.monotonic() >= end
+                over = clock() >= end
                 if changes:
                     told = events[-1].version
                 # The last word of a watch is how far it has come, unless the client knows that already.

@@ -6,7 +6,7 @@
 copies of it, for backups.
 """
 
-from tink.apiserver.store.object_store import Store
+from tink.apiserver.store.object_store import MemoryStore, Store
 from tink.apiserver.store.objects import (
     Event,
     ExpiredError,
@@ -32,6 +32,7 @@ __all__ = [
     "Event",
     "ExpiredError",
     "Key",
+    "MemoryStore",
     "MismatchError",
     "Owned",
     "Page",

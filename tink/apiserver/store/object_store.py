@@ -24,6 +24,7 @@ import os
 import queue
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from tink.apiserver.store.objects import (
     Event,
     ExpiredError,
     Key,
+    MismatchError,
     Owned,
     Page,
     StorageError,
@@ -326,7 +328,7 @@ class Store:
             self._source.close()
         self._source = None
 
-    async def _run_read(self, reads: _ReadQueue, run: Callable[[Reader], T]) -> T:
+    async def _run_read(self, reads: _ReadQueue, run: Callable[[Reader], T], /) -> T:
         if self._closing:
             raise StorageError("the API server is stopping")
         future: asyncio.Future[T] = self._loop.create_future()
@@ -347,18 +349,21 @@ class Store:
     def _deliver(self, outcomes: list[_Outcome]) -> None:
         for future, outcome in outcomes:
             if isinstance(outcome, Event):
-                self._cache.apply(outcome)
-                try:
-                    self._on_commit(outcome)
-                except Exception:  # the write is done, and those that wait for others must get their answers
-                    log.exception("state %s: change %d could not be handed on", self._path, outcome.version)
-                self._delivered = outcome.version
+                self._hand_on(outcome)
             _resolve(future, outcome)
         if self._waiting:
             for version, delivered in self._waiting:
                 if version <= self._delivered:
                     _resolve(delivered, None)
             self._waiting = [wait for wait in self._waiting if not wait[1].done()]
+
+    def _hand_on(self, event: Event) -> None:
+        self._cache.apply(event)
+        try:
+            self._on_commit(event)
+        except Exception:  # the write is done, and those that wait for others must get their answers
+            log.exception("state %s: change %d could not be handed on", self._path, event.version)
+        self._delivered = event.version
 
     def _lock_file(self) -> None:
         path = self._path.with_suffix(".lock")
@@ -474,6 +479,67 @@ class Store:
         self._loop.call_soon_threadsafe(_resolve, opened, 0)
         self._checkpoints.run(db)
         db.close()
+
+
+class MemoryStore(Store):
+    """The same in memory and without threads: nothing waits, and nothing survives. It may be used without a loop.
+
+    `state` is what `dump` of another one gave.
+    """
+
+    def __init__(self, on_commit: Callable[[Event], None], *, history: int = 10_000, state: bytes = b"") -> None:
+        super().__init__(Path(":memory:"), on_commit, history=history)
+        self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)  # for its finalizer
+        if state:
+            self._db.deserialize(state)
+        else:
+            migrations.prepare(self._db, self._path)
+        self._reader = Reader(self._db)
+        self._db.execute("PRAGMA query_only = OFF")  # reads and writes share the connection
+        self._writer = Writer(self._db, history)
+        self._next = self._delivered = self._writer.newest
+        weakref.finalize(self, self._db.close)
+
+    async def open(self) -> None:
+        """Do nothing: it is open from the beginning."""
+
+    async def close(self) -> None:
+        """Drop all objects."""
+        self._closing = True
+        self._db.close()
+
+    def dump(self) -> bytes:
+        """Give all objects and their history, for the `state` of others."""
+        return self._db.serialize()
+
+    def read(self, key: Key) -> Stored | None:
+        """Read one object."""
+        return self._reader.get(key)
+
+    def read_all(self, resource: str) -> list[Stored]:
+        """Read all objects of a resource, in the order of namespace and name."""
+        after, found = ("", ""), list[Stored]()
+        while True:
+            page = self._reader.page(resource, None, after, PAGE_ROWS, None)
+            found += page.items
+            if not page.more:
+                return found
+            after = (found[-1].namespace, found[-1].name)
+
+    def commit(self, change: Write) -> Event:
+        """Make a change. Raises MismatchError."""
+        [outcome] = self._writer.commit([change])
+        if isinstance(outcome, MismatchError):
+            raise outcome
+        self._hand_on(outcome)
+        return outcome
+
+    async def write(self, change: Write) -> Event:
+        """Make a change. Raises MismatchError."""
+        return self.commit(change)
+
+    async def _run_read(self, _: _ReadQueue, run: Callable[[Reader], T], /) -> T:
+        return run(self._reader)
 
 
 def _batch(changes: queue.SimpleQueue[list[_QueuedWrite] | None]) -> tuple[list[_QueuedWrite], bool]:
