@@ -9,6 +9,7 @@ python_test_mb=130 python_test_seconds=30        # what tests need
 cloud_init_mb=55 cloud_init_seconds=30           # a small Debian with one release of cloud-init
 tests_seconds=240
 purpose=run
+setup=deploy/setup.sh
 kubectl_mb=21 kubectl_seconds=3
 lab_mb=41 lab_seconds=15 boot_seconds=35         # OSIE, disk image, actions; from power-on to Succeeded
 full_mb=75 full_seconds=60 full_boot_seconds=120 # with a Debian to install, and until its cloud-init has reported
@@ -72,23 +73,21 @@ debian_is_known() { # to apt, whose lists have been fetched
 }
 
 bring_python() { # its packages and kubectl, while Debian's packages are installed: both wait for servers and disks
+  local run=()
+  [ "$purpose" != run ] || run=(run)
   bringing=$(mktemp -d)
   declare -gA brought=()
-  bring python make_venv $([ "$purpose" != run ] || echo run)
-  bring kubectl unpack_kubectl run
+  bring python "$setup" venv "${run[@]}"
+  bring kubectl "$setup" kubectl run
   # Processes in the background do not hear an interruption.
-  undo[bringing]="kill ${brought[*]} 2>/dev/null || true; rm -rf $bringing"
+  undo[bringing]="kill -- ${brought[*]/#/-} 2>/dev/null || true; rm -rf $bringing"
 }
 
-bring() { # NAME COMMAND [ARGUMENT...]: in the background; how it has ended is in a file
-  local name=$1
-  shift
-  (
-    # Renamed, for who finds the file reads it at once.
-    trap 'echo $? >"$bringing/$name.ended" && mv "$bringing/$name.ended" "$bringing/$name.status"' EXIT
-    ("$@") # whose traps are its own
-  ) >"$bringing/$name" 2>&1 &
-  brought[$name]=$!
+bring() { # NAME COMMAND...: in the background, as a process group of its own; how it has ended is in a file
+  # Renamed, for who finds the file reads it at once.
+  # shellcheck disable=SC2016  # the variables are the other shell's
+  setsid bash -c '"$@"; echo $? >"$0.ended"; mv "$0.ended" "$0.status"' "$bringing/$1" "${@:2}" >"$bringing/$1" 2>&1 &
+  brought[$1]=$!
 }
 
 await_python() {
