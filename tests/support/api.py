@@ -11,6 +11,8 @@ Faults and counts:
     api.fail("patch", UnreachableError("away"))  # the next patch raises it, and does nothing
     api.fail("patch", *[error] * 3, of=WORKFLOW, done=True)  # the next three of Workflows raise it, and are carried out
     gate = api.hold("patch")  # patches are carried out, and return after gate.open(); await gate.reached.wait()
+    api.around("patch", after=do)  # the next patch awaits do() when it is carried out, before it returns
+    api.recover()  # no more faults
     api.calls, api.count("patch", of=WORKFLOW), api.bodies("create", of=EVENT)
 
 It works in virtual time. `api.start_controllers()` begins what removes the contents of deleted namespaces and
@@ -65,12 +67,19 @@ class Gate:
         self.opened.set()
 
 
+Do = Callable[[], Coroutine[Any, Any, object]]
+
+
 @dataclass
 class _Fault:
+    """What the next call of a verb meets."""
+
     verb: str
-    of: ResourceType | None
-    error: Exception
-    done: bool
+    of: ResourceType | None = None
+    error: Exception | None = None
+    done: bool = False
+    before: Do | None = None
+    after: Do | None = None
 
 
 class InProcessApi:
@@ -140,6 +149,16 @@ class InProcessApi:
     def fail(self, verb: str, *errors: Exception, of: ResourceType | None = None, done: bool = False) -> None:
         """Have the next calls of a verb raise these, one each; `done`: after they were carried out."""
         self._faults += [_Fault(verb, of, error, done) for error in errors]
+
+    def around(
+        self, verb: str, *, before: Do | None = None, after: Do | None = None, of: ResourceType | None = None
+    ) -> None:
+        """Have the next call of a verb await `before` and `after`, with what it does in between."""
+        self._faults.append(_Fault(verb, of, before=before, after=after))
+
+    def recover(self) -> None:
+        """Forget all faults that no call has met yet."""
+        self._faults.clear()
 
     def hold(self, verb: str, *, of: ResourceType | None = None) -> Gate:
         """Have calls of a verb, from now on, be carried out but not return before the gate is open."""
@@ -276,8 +295,10 @@ class InProcessApi:
         fault = next((one for one in self._faults if one.verb == call.verb and one.of in (None, call.resource)), None)
         if fault is not None:
             self._faults.remove(fault)
-            if not fault.done:
+            if fault.error is not None and not fault.done:
                 raise fault.error
+            if fault.before is not None:
+                await fault.before()
         try:
             answer = await do()
         except StatusError as error:
@@ -286,7 +307,9 @@ class InProcessApi:
         if gate is not None:
             gate.reached.set()
             await gate.opened.wait()
-        if fault is not None:
+        if fault is not None and fault.after is not None:
+            await fault.after()
+        if fault is not None and fault.error is not None:
             raise fault.error
         return answer
 

@@ -135,6 +135,22 @@ async def test_held_call_is_carried_out_and_returns_when_the_gate_opens() -> Non
     await creating
 
 
+async def test_another_writer_comes_before_or_after_a_call() -> None:
+    api = InProcessApi(hardware())
+    seen: list[Any] = []
+
+    async def look() -> None:
+        seen.append((api.read(HARDWARE, "m1") or {})["metadata"].get("labels"))
+
+    api.around("patch", before=look, after=look)
+    for labels in ({"a": "1"}, {"b": "2"}):
+        await api.patch(HARDWARE, "m1", "default", {"metadata": {"labels": labels}})
+    assert seen == [None, {"a": "1"}]
+    api.fail("get", UnreachableError("away"))
+    api.recover()
+    await api.get(HARDWARE, "m1", "default")
+
+
 @pytest.mark.looptime
 async def test_real_informer_follows_the_api_in_virtual_time() -> None:
     api = InProcessApi(hardware())
