@@ -80,9 +80,7 @@ async def test_file_that_no_data_directory_has_is_refused_by_name(site: Site, tm
 @pytest.mark.parametrize(
     "names", [("token", "token"), ("osie/a", "osie/A"), ("osie/a", "osie/a/b"), ("osie/A/b", "osie/a")]
 )
-async def test_names_that_would_meet_in_one_place_are_refused(
-    site: Site, tmp_path: Path, names: tuple[str, str]
-) -> None:
+async def test_names_that_would_meet_in_one_place_are_refused(site, tmp_path, names) -> None:
     state = await _state(site)
     message = refused(packed([("state.db", state), *((name, b"x") for name in names)]), tmp_path / "new")
     assert "twice" in message or "a file and a folder" in message
@@ -104,9 +102,7 @@ async def test_file_of_the_operators_own_comes_along_when_it_is_named(site: Site
     assert {"notes.txt", "scripts/a.sh"} <= set(made.files)
 
 
-async def test_nothing_that_tinkedge_has_is_called_foreign_and_also_brings_no_log_of_the_state(
-    site: Site, tmp_path: Path
-) -> None:
+async def test_nothing_that_tinkedge_has_is_called_foreign_and_also_brings_no_log_of_the_state(site, tmp_path) -> None:
     for name in data_directory.KNOWN:
         assert contents.is_kept(name) or contents.is_state(name) or not contents.unknown(_inside(name)), name
     state = await _state(site)
@@ -151,9 +147,7 @@ class Disk:
         return type("Usage", (), {"free": self.free})()
 
 
-async def test_archive_that_grows_beyond_the_disk_is_refused_before_it_is_unpacked(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_archive_that_grows_beyond_the_disk_is_refused_before_it_is_unpacked(site, tmp_path, monkeypatch) -> None:
     state = await _state(site)
     content = packed([("state.db", state), ("files/zeros", bytes(200 << 20))])
     assert len(content) < 2 << 20
@@ -165,9 +159,7 @@ async def test_archive_that_grows_beyond_the_disk_is_refused_before_it_is_unpack
     assert not (tmp_path / "new").exists()
 
 
-async def test_room_that_others_take_meanwhile_ends_it(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_room_that_others_take_meanwhile_ends_it(site, tmp_path, monkeypatch) -> None:
     state = await _state(site)
     content = packed([("state.db", state), ("files/zeros", bytes(30 << 20))])
     monkeypatch.setattr(shutil, "disk_usage", Disk(ROOM + (50 << 20), 4 << 20).usage)

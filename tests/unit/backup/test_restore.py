@@ -71,9 +71,7 @@ async def test_osie_files_come_on_request(site: Site, tmp_path: Path) -> None:
     await site.store.close()
 
 
-async def test_images_and_files_for_machines_come_on_request_and_stay_where_they_are(
-    site: Site, tmp_path: Path
-) -> None:
+async def test_images_and_files_for_machines_come_on_request_and_stay_where_they_are(site, tmp_path) -> None:
     site.add_keys()
     for name in ("images/blobs", "files"):
         (site.directory / name).mkdir(parents=True)
@@ -102,9 +100,7 @@ async def test_osie_in_a_directory_of_its_own_is_brought_back_beside_what_is_the
     assert (site.directory / "state.db").exists()
 
 
-async def test_versions_go_on_above_all_that_were_given_out_and_watches_from_before_list_anew(
-    site: Site, tmp_path: Path
-) -> None:
+async def test_versions_go_on_above_all_that_were_given_out_and_watches_from_before_list_anew(site, tmp_path) -> None:
     content = backup_of(site)
     seen = 0
     for number in range(20):

@@ -86,9 +86,7 @@ async def test_nothing_is_written_before_all_is_listed(process: Process, data_di
     assert written(data_dir) == ["a"]
 
 
-async def test_changes_that_come_together_are_written_together_and_not_all_the_time(
-    process: Process, data_dir: Path
-) -> None:
+async def test_changes_that_come_together_are_written_together_and_not_all_the_time(process, data_dir) -> None:
     process.listed()
     process.hears(obj("a"))
     await process.after(1)
@@ -143,9 +141,7 @@ async def test_what_is_known_ages_while_the_api_is_away(process: Process, data_d
     assert await again.checkpoint.restore() == known
 
 
-async def test_what_is_written_after_the_api_went_is_known_of_before(
-    process: Process, data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_written_after_the_api_went_is_known_of_before(process, data_dir, monkeypatch) -> None:
     process.listed()
     process.hears(obj("a"))
     monkeypatch.setattr(Informer, "failing_for", 10.0)
@@ -171,9 +167,7 @@ async def test_clean_end_writes_what_was_not_due(process: Process, data_dir: Pat
     assert written(data_dir) == ["a"]
 
 
-async def test_full_disk_is_said_once_and_tried_again(
-    process: Process, data_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_full_disk_is_said_once_and_tried_again(process, data_dir, monkeypatch, caplog) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(checkpoint, "_SPARE_BYTES", 1 << 60)
     process.listed()
@@ -189,9 +183,7 @@ async def test_full_disk_is_said_once_and_tried_again(
     assert "the checkpoint of hardware is written again" in caplog.messages
 
 
-async def test_disk_that_refuses_ends_nothing(
-    process: Process, data_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_disk_that_refuses_ends_nothing(process, data_dir, monkeypatch, caplog) -> None:
     """Read-only for now, or broken: `run` would end the whole edge."""
 
     def refuse(*_: Any) -> None:
@@ -210,9 +202,7 @@ async def test_disk_that_refuses_ends_nothing(
     assert not process.checkpoint.exists
 
 
-async def test_damaged_part_costs_that_part_alone(
-    process: Process, data_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_damaged_part_costs_that_part_alone(process, data_dir, caplog) -> None:
     process.listed()
     process.hears(obj("a"))
     process.workflows._changed(obj("runs"))

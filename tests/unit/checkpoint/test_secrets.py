@@ -141,9 +141,7 @@ async def test_key_that_was_changed_reads_what_the_one_before_wrote(edge: Edge, 
     assert (await again.kept.read("ns", "s"))["data"] == {"userData": WORD}
 
 
-async def test_copy_of_another_key_cluster_or_secret_is_named_and_not_served(
-    edge: Edge, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_copy_of_another_key_cluster_or_secret_is_named_and_not_served(edge, tmp_path, caplog) -> None:
     [path] = edge.files()
     for other, said in (
         (Edge(tmp_path, key="key2"), "not encrypted with a key of this edge, or damaged"),

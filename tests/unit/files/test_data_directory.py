@@ -46,9 +46,7 @@ def test_missing_directory_is_made_closed_whatever_the_umask(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("open_mode", [0o755, 0o750, 0o777, 0o2775, 0o1777, 0o711])
-def test_open_directory_that_is_empty_or_ours_is_closed_and_said_once(
-    place: Path, open_mode: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_open_directory_that_is_empty_or_ours_is_closed_and_said_once(place, open_mode, caplog) -> None:
     place.chmod(open_mode)
     claim(place)
     assert mode(place) & 0o777 == 0o700
@@ -73,9 +71,7 @@ def test_open_directory_that_is_empty_or_ours_is_closed_and_said_once(
 
 @pytest.mark.parametrize("name", ["letters", ".bashrc", "etc", "state.db.bak", ".token.abc"])
 @pytest.mark.parametrize("beside", [(), ("state.db", "token")])
-def test_open_directory_with_something_else_in_it_is_never_touched(
-    place: Path, name: str, beside: tuple[str, ...]
-) -> None:
+def test_open_directory_with_something_else_in_it_is_never_touched(place, name, beside) -> None:
     put(place, name, *beside)
     with pytest.raises(
         DataDirectoryError, match=rf"\(mode 0755\); it also has what is not tinkedge's .*'chmod 700 {place}"

@@ -23,9 +23,7 @@ def test_file_is_closed_from_its_first_moment_whatever_the_umask(tmp_path: Path)
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_failed_write_leaves_what_was_there_and_nothing_beside_it(
-    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_leaves_what_was_there_and_nothing_beside_it(tmp_path, call, monkeypatch) -> None:
     private_files.write(tmp_path / "a", b"old")
 
     def full(*_: object) -> None:
@@ -39,9 +37,7 @@ def test_failed_write_leaves_what_was_there_and_nothing_beside_it(
     assert (tmp_path / "a").read_bytes() == b"old"
 
 
-def test_file_and_its_name_are_on_the_disk_when_it_has_been_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_and_its_name_are_on_the_disk_when_it_has_been_written(tmp_path, monkeypatch) -> None:
     flushed: list[str] = []
     real = os.fsync
 

@@ -74,9 +74,7 @@ async def test_errors_say_what_the_api_said(api: Any, client: KubeClient, status
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>bad gateway", b"[]", b"\xff"])
-async def test_an_error_that_is_no_status_object_is_an_error_all_the_same(
-    api: Any, client: KubeClient, body: bytes
-) -> None:
+async def test_an_error_that_is_no_status_object_is_an_error_all_the_same(api, client, body) -> None:
     api.answer = (502, body)
     with pytest.raises(ApiError) as caught:
         await client.get(WORKFLOW, "w", "d")
@@ -106,9 +104,7 @@ async def test_an_api_that_is_away_is_unreachable(kubeconfig: Path, unused_tcp_p
     await client.close()
 
 
-async def test_loopback_is_never_reached_through_a_proxy(
-    api: Any, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_loopback_is_never_reached_through_a_proxy(api, kubeconfig, monkeypatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     client = await KubeClient.connect(kubeconfig)
     await client.list(WORKFLOW)
@@ -172,9 +168,7 @@ def test_importing_the_client_does_not_import_kubernetes_asyncio() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-async def test_requests_are_counted_by_status_and_one_without_an_answer_as_client_go_does(
-    api: Any, client: KubeClient
-) -> None:
+async def test_requests_are_counted_by_status_and_one_without_an_answer_as_client_go_does(api, client) -> None:
     registry = CollectorRegistry()
     registry.register(ClientMetrics(client))
     host = urlsplit(client.url).netloc
@@ -245,9 +239,7 @@ async def _paused(client: KubeClient, monkeypatch: pytest.MonkeyPatch, then: Any
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_busy_api_is_asked_again_when_it_says(
-    api: Any, client: KubeClient, monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
+async def test_a_busy_api_is_asked_again_when_it_says(api, client, monkeypatch, status) -> None:
     def then() -> None:
         api.answer, api.headers = (200, {"kind": "Workflow"}), {}
 
@@ -262,9 +254,7 @@ async def test_a_busy_api_is_asked_again_when_it_says(
 @pytest.mark.parametrize(
     ("status", "header"), [(503, None), (500, "1"), (409, "1"), (429, "soon"), (429, "-1"), (429, "Mon, 23 Nov 2026")]
 )
-async def test_nobody_waits_for_an_api_that_does_not_say_for_how_long(
-    api: Any, client: KubeClient, monkeypatch: pytest.MonkeyPatch, status: int, header: str | None
-) -> None:
+async def test_nobody_waits_for_an_api_that_does_not_say_for_how_long(api, client, monkeypatch, status, header) -> None:
     pauses = await _paused(client, monkeypatch)
     api.answer, api.headers = (status, {}), {} if header is None else {"Retry-After": header}
     with pytest.raises(ApiError):
@@ -272,9 +262,7 @@ async def test_nobody_waits_for_an_api_that_does_not_say_for_how_long(
     assert (pauses, len(api.asked)) == ([], 1)
 
 
-async def test_an_api_that_is_busy_for_ever_is_given_up(
-    api: Any, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_api_that_is_busy_for_ever_is_given_up(api, client, monkeypatch) -> None:
     pauses = await _paused(client, monkeypatch)
     api.answer, api.headers = (429, {}), {"Retry-After": "1"}
     with pytest.raises(ApiError) as caught:
@@ -283,9 +271,7 @@ async def test_an_api_that_is_busy_for_ever_is_given_up(
     assert caught.value.retry_after == 1.0
 
 
-async def test_whoever_is_to_come_again_in_a_day_hears_of_it_at_once(
-    api: Any, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_whoever_is_to_come_again_in_a_day_hears_of_it_at_once(api, client, monkeypatch) -> None:
     pauses = await _paused(client, monkeypatch)
     api.answer, api.headers = (429, {}), {"Retry-After": "99999999999999999999"}
     with pytest.raises(ApiError) as caught:
@@ -294,9 +280,7 @@ async def test_whoever_is_to_come_again_in_a_day_hears_of_it_at_once(
 
 
 @pytest.mark.parametrize("resets", [0, 3, 4])
-async def test_who_is_turned_away_before_he_has_asked_comes_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resets: int
-) -> None:
+async def test_who_is_turned_away_before_he_has_asked_comes_again(tmp_path, monkeypatch, resets) -> None:
     """An embedded API does that when somebody on this host has opened all the connections that there may be."""
     authority = credentials.load_authority(tmp_path / "pki", datetime.now(UTC))
     context = credentials.server_context(authority, "127.0.0.1", datetime.now(UTC))

@@ -114,17 +114,13 @@ async def test_object_that_is_there_is_merged_into(api: Api, client: KubeClient,
     assert asked.headers["content-type"] == "application/merge-patch+json"
 
 
-async def test_object_that_another_replica_creates_at_that_moment_is_merged_into(
-    api: Api, client: KubeClient, tmp_path: Path
-) -> None:
+async def test_object_that_another_replica_creates_at_that_moment_is_merged_into(api, client, tmp_path) -> None:
     api.lists = [NOT_FOUND, CONFLICT, (200, {})]
     await apply(client, objects(tmp_path, osie("a")))
     assert [asked.method for asked in api.asked] == ["PATCH", "POST", "PATCH"]
 
 
-async def test_refused_object_is_named_with_its_file_and_the_apis_words(
-    api: Api, client: KubeClient, tmp_path: Path
-) -> None:
+async def test_refused_object_is_named_with_its_file_and_the_apis_words(api, client, tmp_path) -> None:
     api.lists = [(200, {}), NOT_FOUND, INVALID]
     with pytest.raises(ManifestError, match=r'm\.yaml: OSIE b: OSIE "a" is invalid: spec\.kernelUrl'):
         await apply(client, objects(tmp_path, osie("a"), osie("b"), osie("c")))

@@ -136,9 +136,7 @@ class Dying:
         return write
 
 
-async def test_killed_after_any_write_no_workflow_is_free_on_both_sides_and_the_next_run_finishes(
-    tmp_path: Path,
-) -> None:
+async def test_killed_after_any_write_no_workflow_is_free_on_both_sides_and_the_next_run_finishes(tmp_path) -> None:
     async with serving(tmp_path / "a", generate()) as (_, a), serving(tmp_path / "b", generate()) as (_, b):
         made = await populate(a)
         writes, finished = 0, False

@@ -63,9 +63,7 @@ async def test_state_of_the_release_is_served_with_its_keys(release: Path, tmp_p
 
 
 @every_release
-async def test_backup_of_the_release_is_restored_and_what_may_have_run_since_is_held(
-    release: Path, tmp_path: Path
-) -> None:
+async def test_backup_of_the_release_is_restored_and_what_may_have_run_since_is_held(release, tmp_path) -> None:
     directory = tmp_path / "data"
     with (release / "backup.tgz").open("rb") as backup:
         restored = restore(backup, directory, now=datetime.now(UTC), progress=lambda *_: None)

@@ -44,3 +44,15 @@ TABLE = frozenset(
 ARROWS = frozenset((before, after, author) for before, _, after, author in TABLE)
 
 ACTION_ARROWS = frozenset({("Pending", "Running"), ("Running", "Succeeded"), ("Running", "Failed")})
+
+
+def reach(start: str | None, author: str) -> set[str | None]:
+    """Return the states to which arrows of `author` lead from `start`, in any number."""
+    reached: set[str | None] = set()
+    todo = [start]
+    while todo:
+        at = todo.pop()
+        found = {to for source, to, who in ARROWS if source == at and who == author} - reached
+        reached |= found
+        todo += found
+    return reached

@@ -13,137 +13,106 @@ from typing import Any
 
 import pytest
 
-from tests.unit.workflow.table import ACTION_ARROWS, ARROWS, STATES, TERMINAL
-from tink.api.v1alpha2 import ActionState, Raw, WorkflowState
+from tests.unit.workflow.cases import BEFORE, NOW, STAMP, author_of, in_state, other_than, unchanged
+from tests.unit.workflow.table import ACTION_ARROWS, ARROWS, STATES, TABLE, TERMINAL, reach
+from tink.api.v1alpha2 import ActionState, Raw, WorkflowState, WorkflowStatus
 from tink.workflow import events, machine
 from tink.workflow.machine import apply
 from tink.workflow.table import ACTION, AUTHOR, WORKFLOW, Author, Cause
 
-NOW = 1_800_000_000.0
 PREPARED = events.Prepared((events.PreparedAction("a0", {"name": "action-0", "image": "i"}),))
-BEFORE = "2026-01-01T00:00:00.000Z"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One event, who may tell it, and where it leads from each state; from a state that is missing, nowhere."""
+    """One event, and where it leads from each state; from a state that is missing, nowhere."""
 
     event: events.Event
-    author: Author
     leads: dict[str | None, str] = field(default_factory=dict)
     marks: frozenset[str] = frozenset()  # states that stay, but in which something else of the status changes
+
+    @property
+    def author(self) -> Author:
+        return author_of(self.event)
 
     def __str__(self) -> str:
         return f"{type(self.event).__name__} {getattr(self.event, 'reason', '')}".strip()
 
 
-CONTROLLER, SERVER = Author.CONTROLLER, Author.SERVER
 # With two actions, of which the first runs in Running and Cancelling and the second has never begun.
 CASES = [
-    Case(PREPARED, CONTROLLER, {None: "Pending"}),
-    Case(events.PreparationFailed("R", "m"), CONTROLLER, {None: "Failed"}),
-    Case(events.Dispatched(), SERVER, {"Pending": "Scheduled"}),
-    Case(events.Reclaimed(), SERVER, {}, frozenset({"Scheduled"})),
+    Case(PREPARED, {None: "Pending"}),
+    Case(events.PreparationFailed("R", "m"), {None: "Failed"}),
+    Case(events.Dispatched(), {"Pending": "Scheduled"}),
+    Case(events.Reclaimed(), {}, frozenset({"Scheduled"})),
     Case(
-        events.Undelivered(BEFORE), SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}, frozenset({"Pending"})
+        events.Undelivered(BEFORE), {"Scheduled": "Pending", "Cancelling": "Canceled"}, frozenset({"Pending"})
     ),  # Pending: somebody else has given it back, who did not know that it was never sent
-    Case(events.Undelivered(BEFORE, given=True), SERVER, {"Scheduled": "Pending"}, frozenset({"Pending"})),
-    Case(events.Undelivered("2026-01-01T00:00:00.001Z"), SERVER),
-    Case(events.GivenBack(), SERVER, {"Scheduled": "Pending"}),
-    Case(events.Rejected("AlreadyRunning", "m"), SERVER, {"Scheduled": "Pending"}),
-    Case(events.Rejected("UnknownWorkflow", "m"), SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}),
+    Case(events.Undelivered(BEFORE, given=True), {"Scheduled": "Pending"}, frozenset({"Pending"})),
+    Case(events.Undelivered("2026-01-01T00:00:00.001Z")),
+    Case(events.GivenBack(), {"Scheduled": "Pending"}),
+    Case(events.Rejected("AlreadyRunning", "m"), {"Scheduled": "Pending"}),
+    Case(events.Rejected("UnknownWorkflow", "m"), {"Scheduled": "Pending", "Cancelling": "Canceled"}),
     Case(
         events.Rejected("AlreadyFinished", "m"),
-        SERVER,
         {"Scheduled": "Failed", "Running": "Failed", "Cancelling": "Canceled"},
     ),
     Case(
         events.CancelRequested("m"),
-        CONTROLLER,
         {"Pending": "Canceled", "Scheduled": "Cancelling", "Running": "Cancelling"},
         frozenset({"Cancelling"}),  # somebody else had set it: from now on the agent has its time
     ),
-    Case(events.AgentLost(), SERVER, {"Running": "Failed", "Cancelling": "Canceled"}),
-    Case(events.AgentRefused("m"), SERVER, {}, frozenset({"Pending"})),  # a condition, and no arrow
-    Case(events.AgentSeen(), SERVER),
-    Case(events.AgentAway(30), SERVER),
-    Case(events.StartTimedOut(1), CONTROLLER, {"Scheduled": "Failed"}),
-    Case(events.CancelTimedOut(1), CONTROLLER, {"Cancelling": "Canceled"}),
-    Case(events.WorkflowTimedOut(1), CONTROLLER, {"Running": "Failed"}),
-    Case(events.NothingLeft(), CONTROLLER, {"Running": "Failed"}),
-    Case(events.ActionTimedOut("a0", 1), CONTROLLER, {"Running": "Failed"}),
-    Case(events.ActionTimedOut("a1", 1), CONTROLLER),
-    Case(events.ActionStarted("a0"), SERVER, {"Pending": "Running", "Scheduled": "Running"}),
+    Case(events.AgentLost(), {"Running": "Failed", "Cancelling": "Canceled"}),
+    Case(events.AgentRefused("m"), {}, frozenset({"Pending"})),  # a condition, and no arrow
+    Case(events.AgentSeen()),
+    Case(events.AgentAway(30)),
+    Case(events.StartTimedOut(1), {"Scheduled": "Failed"}),
+    Case(events.CancelTimedOut(1), {"Cancelling": "Canceled"}),
+    Case(events.WorkflowTimedOut(1), {"Running": "Failed"}),
+    Case(events.NothingLeft(), {"Running": "Failed"}),
+    Case(events.ActionTimedOut("a0", 1), {"Running": "Failed"}),
+    Case(events.ActionTimedOut("a1", 1)),
+    Case(events.ActionStarted("a0"), {"Pending": "Running", "Scheduled": "Running"}),
     Case(
         events.ActionStarted("a1"),
-        SERVER,
         {"Pending": "Running", "Scheduled": "Running"},
         frozenset({"Running", "Cancelling"}),
     ),
     Case(
         events.ActionSucceeded("a0"),
-        SERVER,
         {"Pending": "Running", "Scheduled": "Running"},
         frozenset({"Running", "Cancelling"}),
     ),
     Case(
         events.ActionFailed("a0", "R", "m"),
-        SERVER,
         {"Pending": "Failed", "Scheduled": "Failed", "Running": "Failed", "Cancelling": "Canceled"},
     ),
 ]
 ONE_ACTION = [
     Case(
         events.ActionSucceeded("a0"),
-        SERVER,
         {"Pending": "Succeeded", "Scheduled": "Succeeded", "Running": "Succeeded", "Cancelling": "Canceled"},
     ),
 ]
 # With one action, which reboots the machine.
 REBOOTS = [
-    Case(events.AgentLost(), SERVER, {"Running": "Succeeded", "Cancelling": "Canceled"}),
+    Case(events.AgentLost(), {"Running": "Succeeded", "Cancelling": "Canceled"}),
     Case(
         events.Rejected("AlreadyFinished", "m"),
-        SERVER,
         {"Scheduled": "Failed", "Running": "Succeeded", "Cancelling": "Canceled"},
     ),
-    Case(events.AgentSeen(), SERVER, {}, frozenset({"Running"})),
-    Case(events.AgentAway(30), SERVER, {"Running": "Succeeded"}),
-    Case(events.ActionTimedOut("a0", 1), CONTROLLER, {"Running": "Succeeded"}),
-    Case(events.WorkflowTimedOut(1), CONTROLLER, {"Running": "Succeeded"}),
-    Case(events.ActionFailed("a0", "R", "m"), SERVER, CASES[-1].leads),
+    Case(events.AgentSeen(), {}, frozenset({"Running"})),
+    Case(events.AgentAway(30), {"Running": "Succeeded"}),
+    Case(events.ActionTimedOut("a0", 1), {"Running": "Succeeded"}),
+    Case(events.WorkflowTimedOut(1), {"Running": "Succeeded"}),
+    Case(events.ActionFailed("a0", "R", "m"), CASES[-1].leads),
 ]
 ALL = [*((c, 2, False) for c in CASES), *((c, 1, False) for c in ONE_ACTION), *((c, 1, True) for c in REBOOTS)]
 
 
 def workflow_in(state: str | None, actions: int = 2, reboots: bool = False) -> Raw:
-    workflow: Raw = {"metadata": {"name": "w", "namespace": "d", "uid": "u", "resourceVersion": "7"}}
-    if state is None:
-        return workflow
-    first = {"Pending": "Pending", "Scheduled": "Pending", "Succeeded": "Succeeded", "Failed": "Failed"}
-    states = [first.get(state, "Running"), "Pending"][:actions]
-    workflow["status"] = {
-        "state": state,
-        "lastTransitioned": BEFORE,
-        "claimedAt": BEFORE,
-        "actions": [
-            {"id": f"a{i}", "rendered": {"name": f"action-{i}", "image": "i", "reboots": reboots}, "state": at}
-            for i, at in enumerate(states)
-        ],
-    }
-    return workflow
-
-
-def reach(start: str | None, author: Author) -> set[str | None]:
-    """The states to which arrows of `author` lead from `start`, in any number."""
-    reached: set[str | None] = set()
-    todo = [start]
-    while todo:
-        at = todo.pop()
-        found = {to for source, to, who in ARROWS if source == at and who == author} - reached
-        reached |= found
-        todo += found
-    return reached
+    first = {"Pending": "P", "Scheduled": "P", "Succeeded": "S", "Failed": "F"}.get(state or "", "R")
+    return in_state(state, f"{first}P"[:actions], reboots=reboots, claimedAt=BEFORE)
 
 
 def test_the_cases_are_all_events_that_the_state_machine_knows() -> None:
@@ -153,18 +122,14 @@ def test_the_cases_are_all_events_that_the_state_machine_knows() -> None:
 
 def test_the_program_has_the_arrows_of_the_table_each_with_its_author_and_no_others() -> None:
     built = {
-        (state and str(state), str(target), str(AUTHOR[cause]))
+        (state and str(state), str(cause), str(target), str(AUTHOR[cause]))
         for state, arrows in WORKFLOW.items()
         for cause, target in arrows.items()
     }
-    assert built == ARROWS
+    assert built == TABLE
     assert set(AUTHOR) == set(Cause)
     assert {state and str(state) for state in WORKFLOW} == set(STATES) == {None, *map(str, WorkflowState)}
-
-
-def test_actions_have_their_three_arrows_and_no_others() -> None:
-    built = {(str(state), str(to)) for state, arrows in ACTION.items() for to in arrows.values()}
-    assert built == ACTION_ARROWS
+    assert {(str(state), str(to)) for state, arrows in ACTION.items() for to in arrows.values()} == ACTION_ARROWS
     assert set(ACTION) == set(ActionState)
 
 
@@ -184,9 +149,7 @@ def test_each_arrow_is_gone_by_some_event_of_its_author(arrow: tuple[str | None,
     [(case, state, actions, reboots) for (case, actions, reboots), state in product(ALL, STATES)],
     ids=str,
 )
-def test_an_event_leads_where_the_table_says_and_nowhere_else(
-    case: Case, state: str | None, actions: int, reboots: bool
-) -> None:
+def test_an_event_leads_where_the_table_says_and_nowhere_else(case, state, actions, reboots) -> None:
     workflow = workflow_in(state, actions, reboots)
     before = copy.deepcopy(workflow)
     if state is None and hasattr(case.event, "action_id"):
@@ -200,7 +163,8 @@ def test_an_event_leads_where_the_table_says_and_nowhere_else(
         assert after is not None
         assert after["state"] == target
         assert target in reach(state, case.author), "the test itself does not keep to the table"
-        assert after["lastTransitioned"] != BEFORE
+        assert after["lastTransitioned"] == STAMP
+        WorkflowStatus.model_validate(after)
     elif state in case.marks:
         assert after is not None
         assert after["state"] == state
@@ -209,11 +173,16 @@ def test_an_event_leads_where_the_table_says_and_nowhere_else(
         assert state not in TERMINAL or not case.leads.get(state)
 
 
+@pytest.mark.parametrize("state", sorted(TERMINAL))
+def test_nothing_changes_an_ended_workflow_in_which_an_action_runs(state: str) -> None:
+    assert unchanged(in_state(state, "RP"), *(case.event for case in CASES))
+
+
 @pytest.mark.parametrize(("case", "state"), list(product(CASES, STATES)), ids=str)
 def test_nobody_writes_an_arrow_of_the_other(case: Case, state: str | None) -> None:
     if case.leads.get(state) is None:
         return
-    other = SERVER if case.author is CONTROLLER else CONTROLLER
+    other = other_than(case.author)
     with pytest.raises(machine.NotAllowedError, match=f"written by the {case.author}, not by the {other}"):
         apply(workflow_in(state), case.event, NOW, other)
 
@@ -236,6 +205,6 @@ def test_an_action_goes_only_along_its_arrows_in_each_state_of_its_workflow(befo
     for state in ("Pending", "Scheduled", "Running", "Cancelling"):
         workflow = workflow_in(state)
         workflow["status"]["actions"][0]["state"] = str(before)
-        after = apply(workflow, report, NOW, SERVER)
+        after = apply(workflow, report, NOW, Author.SERVER)
         reached = after["actions"][0]["state"] if after is not None else str(before)
         assert reached == expected.get((str(before), event), str(before))

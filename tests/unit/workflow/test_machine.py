@@ -1,208 +1,324 @@
-"""The state machine against the law: `TABLE` is the table of the design, written down again by hand."""
+"""What each event makes of a Workflow's fields: reports, cancelling, and agents that say nothing any more."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 
-from tests.unit.workflow.table import STATES, TABLE, TERMINAL
-from tink.api.v1alpha2 import ActionState, WorkflowState, WorkflowStatus
-from tink.workflow import events, machine, table
+from tests.unit.workflow.cases import (
+    BEFORE,
+    NOW,
+    STAMP,
+    after,
+    author_of,
+    in_state,
+    letters,
+    other_than,
+    unchanged,
+)
+from tink.api.v1alpha2 import Raw, WorkflowStatus
+from tink.workflow import guards, machine
+from tink.workflow.events import (
+    ActionFailed,
+    ActionStarted,
+    ActionSucceeded,
+    ActionTimedOut,
+    AgentAway,
+    AgentLost,
+    AgentSeen,
+    CancelRequested,
+    CancelTimedOut,
+    Dispatched,
+    Event,
+    GivenBack,
+    Rejected,
+    StartTimedOut,
+    WorkflowTimedOut,
+)
 from tink.workflow.machine import apply
-from tink.workflow.status import InvalidStatusError
-from tink.workflow.table import AUTHOR, WORKFLOW, Author, Cause
+from tink.workflow.status import InvalidStatusError, agent_seen
 
-NOW = 1_800_000_000.0
-STAMP = "2027-01-15T08:00:00.000Z"
-
-
-def test_the_table_has_the_arrows_of_the_design_and_no_others() -> None:
-    built = {
-        (state, str(cause), str(target), str(AUTHOR[cause]))
-        for state, arrows in WORKFLOW.items()
-        for cause, target in arrows.items()
-    }
-    assert built == TABLE
-
-
-def test_every_state_and_every_cause_is_in_the_tables() -> None:
-    assert set(WORKFLOW) == {None, *WorkflowState}
-    assert set(AUTHOR) == set(Cause)
-    assert set(table.ACTION) == set(ActionState)
-
-
-def test_actions_go_from_pending_through_running_to_an_end_and_nowhere_else() -> None:
-    arrows = {(str(state), str(to)) for state, by_cause in table.ACTION.items() for to in by_cause.values()}
-    assert arrows == {("Pending", "Running"), ("Running", "Succeeded"), ("Running", "Failed")}
+DISK_MISSING = ActionFailed("a0", "DiskMissing", "/dev/sda is not there")
+# State and actions of the Workflow, the event; state and actions afterwards, and why an action has failed.
+EFFECTS: dict[str, tuple[str, Event, str, dict[int, str]]] = {
+    "action is stopped": ("Cancelling SRP", ActionFailed("a1", "Canceled", "m"), "Canceled SFP", {1: "Canceled"}),
+    "agent does not know it": ("Cancelling R", Rejected("UnknownWorkflow", "m"), "Canceled F", {0: "Canceled"}),
+    "last action ends before the stop arrives": ("Cancelling R", ActionSucceeded("a0"), "Canceled S", {}),
+    "progress while cancelling": ("Cancelling RP", ActionSucceeded("a0"), "Cancelling SP", {}),
+    "forced cancel": ("Cancelling R", CancelTimedOut(300), "Canceled F", {0: "CancelTimeout"}),
+    "action timeout": ("Running R", ActionTimedOut("a0", 5), "Failed F", {0: "ActionTimeout"}),
+    "agent without its Workflow": ("Running SRP", AgentLost(), "Failed SFP", {1: "AgentLost"}),
+    "agent lost between two actions": ("Running SP", AgentLost(), "Failed SP", {}),
+    "success without start": ("Scheduled PP", ActionSucceeded("a0"), "Running SP", {}),
+    "last success": ("Running SR", ActionSucceeded("a1"), "Succeeded SS", {}),
+    "last success overtakes the first": ("Running RR", ActionSucceeded("a1"), "Running RS", {}),
+    "overtaken success": ("Running RS", ActionSucceeded("a0"), "Succeeded SS", {}),
+    "failure": ("Running RP", DISK_MISSING, "Failed FP", {0: "DiskMissing"}),
+    "failure without a reason": ("Running R", ActionFailed("a0", "", ""), "Failed F", {0: "ActionFailed"}),
+}
 
 
-# --- every event in every state ---------------------------------------------------------------------------------
-
-PREPARED = events.Prepared((events.PreparedAction("a0", {"name": "action-0", "image": "i"}),))
-# event -> {state: state after}; a state that is missing is one where the event changes nothing
-EFFECTS: list[tuple[events.Event, Author, dict[str | None, str]]] = [
-    (PREPARED, Author.CONTROLLER, {None: "Pending"}),
-    (events.PreparationFailed("R", "m"), Author.CONTROLLER, {None: "Failed"}),
-    (events.Dispatched(), Author.SERVER, {"Pending": "Scheduled"}),
-    (events.GivenBack(), Author.SERVER, {"Scheduled": "Pending"}),
-    (events.Rejected("Busy", "m"), Author.SERVER, {"Scheduled": "Pending"}),
-    (events.Rejected("UnknownWorkflow", "m"), Author.SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}),
-    (
-        events.Rejected("AlreadyFinished", "m"),
-        Author.SERVER,
-        {"Scheduled": "Failed", "Running": "Failed", "Cancelling": "Canceled"},
-    ),
-    (events.AgentLost(), Author.SERVER, {"Running": "Failed", "Cancelling": "Canceled"}),
-    (events.AgentSeen(), Author.SERVER, {}),
-    (events.AgentAway(30), Author.SERVER, {}),
-    (
-        events.CancelRequested("m"),
-        Author.CONTROLLER,
-        {"Pending": "Canceled", "Scheduled": "Cancelling", "Running": "Cancelling"},
-    ),
-    (events.StartTimedOut(1), Author.CONTROLLER, {"Scheduled": "Failed"}),
-    (events.CancelTimedOut(1), Author.CONTROLLER, {"Cancelling": "Canceled"}),
-    (events.WorkflowTimedOut(1), Author.CONTROLLER, {"Running": "Failed"}),
-    (events.NothingLeft(), Author.CONTROLLER, {"Running": "Failed"}),
-    (events.ActionTimedOut("a0", 1), Author.CONTROLLER, {"Running": "Failed"}),
-    # "Pending": the claim was taken back, but the command had arrived.
-    (events.ActionStarted("a0"), Author.SERVER, {"Pending": "Running", "Scheduled": "Running"}),
-    (
-        events.ActionFailed("a0", "R", "m"),
-        Author.SERVER,
-        {"Pending": "Failed", "Scheduled": "Failed", "Running": "Failed", "Cancelling": "Canceled"},
-    ),
-]
+@pytest.mark.parametrize("name", EFFECTS)
+def test_event_changes_workflow_and_actions(name: str) -> None:
+    before, event, expected, reasons = EFFECTS[name]
+    status = after(in_state(*before.split()), event)
+    assert f"{status['state']} {letters(status)}" == expected
+    assert {i: a["failureReason"] for i, a in enumerate(status["actions"]) if "failureReason" in a} == reasons
+    moved = status["state"] != before.split()[0]
+    assert status["lastTransitioned"] == (STAMP if moved else BEFORE), "a timeout counts from the last arrow"
 
 
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize(("event", "author", "effects"), EFFECTS)
-def test_each_event_moves_the_workflow_only_along_its_arrows(
-    make_workflow: Any, state: str | None, event: events.Event, author: Author, effects: dict[str | None, str]
-) -> None:
-    running = state in ("Running", "Cancelling")
-    conditions = [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}] if state == "Cancelling" else []
-    workflow = make_workflow(state, ("Running" if running else "Pending", "Pending"), conditions=conditions)
-    before = copy.deepcopy(workflow)
-    if state is None and isinstance(event, events.ActionStarted | events.ActionFailed | events.ActionTimedOut):
-        with pytest.raises(machine.UnknownActionError):
-            apply(workflow, event, NOW, author)
-        return
-    status = apply(workflow, event, NOW, author)
-    assert workflow == before, "the shared object was changed"
-    if state in effects:
-        assert status is not None
-        assert status["state"] == effects[state]
-        assert status["lastTransitioned"] == STAMP
-        WorkflowStatus.model_validate(status)
-    elif status is not None:
-        assert status.get("state") == state, "moved without an arrow"
-        assert state not in TERMINAL, "a terminal Workflow changed"
+def test_agent_without_the_workflow_it_was_to_stop_has_stopped_it() -> None:
+    status = after(in_state("Cancelling", "R", reboots=True), AgentLost())
+    assert (status["state"], status["actions"][0]["failureReason"]) == ("Canceled", "Canceled")
 
 
-@pytest.mark.parametrize(("event", "author", "effects"), EFFECTS)
-def test_the_other_component_may_not_write_an_event(
-    make_workflow: Any, event: events.Event, author: Author, effects: dict[str | None, str]
-) -> None:
-    other = Author.SERVER if author is Author.CONTROLLER else Author.CONTROLLER
-    if not effects:
-        return  # see the actions that reboot
-    state = next(iter(effects))
-    with pytest.raises(machine.NotAllowedError, match=f"written by the {author}"):
-        apply(make_workflow(state, ("Running" if state == "Running" else "Pending",)), event, NOW, other)
+# --- reports ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", sorted(TERMINAL))
-def test_nothing_changes_a_terminal_workflow(make_workflow: Any, state: str) -> None:
-    workflow = make_workflow(state, ("Running", "Pending"))
-    for event, author, _ in EFFECTS:
-        assert apply(workflow, event, NOW, author) is None
+def test_first_start_is_the_start_of_the_workflow() -> None:
+    status = after(in_state("Scheduled"), ActionStarted("a0"))
+    assert (status["startedAt"], status["currentAction"]) == (STAMP, "action-0")
+    assert {"type": "Started", "status": "True"} in status["conditions"]
+    started = {"id": "a0", "state": "Running", "startedAt": STAMP, "lastTransitioned": STAMP}
+    assert {key: value for key, value in status["actions"][0].items() if key != "rendered"} == started
+    assert letters(status) == "RP"
 
 
-# --- cancelling -----------------------------------------------------------------------------------------------------
+def test_second_start_leaves_the_workflows_start_and_transition_alone() -> None:
+    status = after(in_state("Running", "SP", startedAt="2026-01-01T00:00:01.000Z"), ActionStarted("a1"))
+    assert (status["startedAt"], status["lastTransitioned"]) == ("2026-01-01T00:00:01.000Z", BEFORE)
+    assert status["currentAction"] == "action-1"
 
 
-def test_a_stopped_action_ends_cancelling_and_has_failed(make_workflow: Any) -> None:
-    workflow = make_workflow("Cancelling", ("Succeeded", "Running", "Pending"))
-    status = apply(workflow, events.ActionFailed("a1", "Canceled", "stopped"), NOW, Author.SERVER)
-    assert status is not None
-    assert status["state"] == "Canceled"
-    assert [a["state"] for a in status["actions"]] == ["Succeeded", "Failed", "Pending"]
-    assert status["actions"][1]["failureReason"] == "Canceled"
+def test_success_without_start_sets_the_start_of_the_action() -> None:
+    assert after(in_state("Scheduled"), ActionSucceeded("a0"))["actions"][0]["startedAt"] == STAMP
 
 
-def test_an_agent_that_does_not_know_the_workflow_ends_cancelling_and_what_ran_has_failed(make_workflow: Any) -> None:
-    workflow = make_workflow("Cancelling", ("Running",))
-    status = apply(workflow, events.Rejected("UnknownWorkflow", "m"), NOW, Author.SERVER)
-    assert status is not None
-    assert status["state"] == "Canceled"
-    assert status["actions"][0]["failureReason"] == "Canceled"
+def test_late_start_does_not_turn_the_current_action_back() -> None:
+    workflow = in_state("Running", "PR", currentAction="action-1", startedAt=STAMP)
+    assert after(workflow, ActionStarted("a0"))["currentAction"] == "action-1"
 
 
-def test_an_agent_that_finishes_before_the_stop_arrives_does_not_leave_the_workflow_cancelling(
-    make_workflow: Any,
-) -> None:
-    status = apply(make_workflow("Cancelling", ("Running",)), events.ActionSucceeded("a0"), NOW, Author.SERVER)
-    assert status is not None
-    assert status["state"] == "Canceled"
-    assert status["actions"][0]["state"] == "Succeeded"
+@pytest.mark.parametrize(
+    ("workflow", "event", "condition"),
+    [
+        (in_state("Running", "SR"), ActionSucceeded("a1"), {"type": "Succeeded", "status": "True"}),
+        (
+            in_state("Running", "RP"),
+            DISK_MISSING,
+            {"type": "Succeeded", "status": "False", "reason": "DiskMissing", "message": "/dev/sda is not there"},
+        ),
+        (
+            in_state("Scheduled"),
+            Rejected("Busy", "runs another"),
+            {"type": "Started", "status": "False", "reason": "Busy", "message": "runs another"},
+        ),
+    ],
+    ids=["success", "failed action", "rejection"],
+)
+def test_condition_says_how_it_ended_or_why_it_does_not_start(workflow: Raw, event: Event, condition: Raw) -> None:
+    assert condition in after(workflow, event)["conditions"]
 
 
-def test_progress_while_cancelling_is_recorded_without_moving_the_workflow(make_workflow: Any) -> None:
-    workflow = make_workflow("Cancelling", ("Running", "Pending"))
-    status = apply(workflow, events.ActionSucceeded("a0"), NOW, Author.SERVER)
-    assert status is not None
-    assert (status["state"], status["actions"][0]["state"]) == ("Cancelling", "Succeeded")
-    assert status["lastTransitioned"] == "2026-01-01T00:00:00.000Z", "the agent's time to stop must not start anew"
+def test_messages_name_the_failure_the_action_and_the_time() -> None:
+    assert after(in_state("Running", "RP"), DISK_MISSING)["actions"][0]["failureMessage"] == "/dev/sda is not there"
+    [timed_out] = after(in_state("Running", "R"), ActionTimedOut("a0", 5))["actions"]
+    assert "'action-0' did not complete within 5 s" in timed_out["failureMessage"]
+    [condition, *_] = after(in_state("Cancelling", "R"), CancelTimedOut(300))["conditions"]
+    assert condition["reason"] == "CancelTimeout"
+    assert "300 s" in condition["message"], "the agent may still run it"
+    assert after(in_state("Running", "SRP"), AgentLost())["conditions"][0]["reason"] == "AgentLost"
 
 
-def test_cancelling_set_by_hand_gives_the_agent_its_time_from_now(make_workflow: Any) -> None:
-    workflow = make_workflow("Cancelling", ("Running",))
-    workflow["status"] = apply(workflow, events.CancelRequested("by hand"), NOW, Author.CONTROLLER)
-    assert workflow["status"]["lastTransitioned"] == STAMP
-    assert apply(workflow, events.CancelRequested("by hand"), NOW + 1, Author.CONTROLLER) is None, "noticed once"
+def test_agent_cannot_fill_the_api_with_its_message() -> None:
+    status = after(in_state("Running", "R"), ActionFailed("a0", "R" * 10_000, "m" * 1_000_000))
+    assert len(str(status)) < 2 * (machine.MAX_MESSAGE + machine.MAX_REASON) + 1000
 
 
-def test_a_forced_cancel_says_that_the_agent_may_still_run(make_workflow: Any) -> None:
-    status = apply(make_workflow("Cancelling", ("Running",)), events.CancelTimedOut(300), NOW, Author.CONTROLLER)
-    assert status is not None
-    assert status["actions"][0]["failureReason"] == "CancelTimeout"
-    assert "300 s" in status["conditions"][0]["message"]
-    assert status["conditions"][0]["reason"] == "CancelTimeout"
+@pytest.mark.parametrize("state", ["Scheduled", "Running", "Cancelling"])
+@pytest.mark.parametrize("final", ["SP", "FP"])
+def test_repeated_reports_for_a_final_action_change_nothing(state: str, final: str) -> None:
+    reports = (ActionStarted("a0"), ActionSucceeded("a0"), ActionFailed("a0", "R", "m"))
+    assert unchanged(in_state(state, final), *reports)
 
 
-def test_an_action_that_ended_in_time_does_not_time_out(make_workflow: Any) -> None:
-    workflow = make_workflow("Running", ("Succeeded", "Pending"))
-    assert apply(workflow, events.ActionTimedOut("a0", 5), NOW, Author.CONTROLLER) is None
+def test_rejection_of_a_running_workflow_changes_nothing() -> None:
+    """An agent of another make rejects the repeated command for the Workflow that it runs already."""
+    assert unchanged(in_state("Running", "R"), Rejected("Busy", "m"))
 
 
-def test_action_timeout_names_the_action(make_workflow: Any) -> None:
-    status = apply(make_workflow("Running", ("Running",)), events.ActionTimedOut("a0", 5), NOW, Author.CONTROLLER)
-    assert status is not None
-    assert status["actions"][0]["failureReason"] == "ActionTimeout"
-    assert "'action-0' did not complete within 5 s" in status["actions"][0]["failureMessage"]
+def test_action_that_ended_in_time_does_not_time_out() -> None:
+    assert unchanged(in_state("Running", "SP"), ActionTimedOut("a0", 5))
 
 
-def test_a_status_edited_by_hand_is_refused_by_name(make_workflow: Any) -> None:
-    with pytest.raises(InvalidStatusError, match=r"default/w: status.state is 'Runing'"):
-        apply(make_workflow("Runing"), events.ActionStarted("a0"), NOW, Author.SERVER)
-    with pytest.raises(InvalidStatusError, match=r"Workflow default/w: status.actions\[a0\].state is 'Odd'"):
-        apply(make_workflow("Running", ("Odd",)), events.ActionStarted("a0"), NOW, Author.SERVER)
+def test_rejections_are_counted_and_hold_the_workflow_back() -> None:
+    workflow = in_state("Scheduled")
+    workflow["status"] = after(workflow, Rejected("Busy", "m", 5.5))
+    assert (workflow["status"]["rejections"], workflow["status"]["dispatchAfter"]) == (1, "2027-01-15T08:00:05.500Z")
+    workflow["status"] = after(workflow, Dispatched(), GivenBack(), now=NOW + 6)
+    assert workflow["status"]["rejections"] == 1, "the agent has not even seen it"
+    workflow["status"] = after(workflow, Dispatched(), Rejected("Busy", "m", 10), now=NOW + 7)
+    assert (workflow["status"]["rejections"], workflow["status"]["dispatchAfter"]) == (2, "2027-01-15T08:00:17.000Z")
+    WorkflowStatus.model_validate(workflow["status"])
 
 
-def test_fields_of_a_newer_version_survive(make_workflow: Any) -> None:
-    workflow = make_workflow("Scheduled", newField={"x": 1})
-    workflow["status"]["actions"][0]["newField"] = 2
-    status = apply(workflow, events.ActionStarted("a0"), NOW, Author.SERVER)
-    assert status is not None
-    assert status["newField"] == {"x": 1}
-    assert status["actions"][0]["newField"] == 2
-
-
-def test_a_workflow_that_begins_although_it_is_to_stop_forgets_its_rejections_too(make_workflow: Any) -> None:
-    workflow = make_workflow("Cancelling", rejections=1, dispatchAfter="2027-01-15T08:00:08.000Z")
-    status = apply(workflow, events.ActionStarted("a0"), NOW, Author.SERVER)
-    assert status is not None
+@pytest.mark.parametrize("state", ["Pending", "Scheduled", "Cancelling"])
+def test_workflow_that_starts_forgets_its_rejections(state: str) -> None:
+    status = after(in_state(state, rejections=3, dispatchAfter=STAMP), ActionStarted("a0"))
     assert not {"rejections", "dispatchAfter"} & set(status)
+
+
+@pytest.mark.parametrize(
+    ("written", "counted"), [(-5, 1), ("many", 1), (True, 1), (2.5, 1), (10**30, machine.MAX_REJECTIONS)]
+)
+def test_count_of_rejections_written_by_hand_harms_nothing(written: Any, counted: int) -> None:
+    assert after(in_state("Scheduled", rejections=written), Rejected("B", "m", 1))["rejections"] == counted
+
+
+def test_cancelling_set_by_hand_gives_the_agent_its_time_from_now() -> None:
+    workflow = in_state("Cancelling", "R")
+    workflow["status"] = after(workflow, CancelRequested("by hand"))
+    assert workflow["status"]["lastTransitioned"] == STAMP
+    assert unchanged(workflow, CancelRequested("by hand")), "noticed once"
+
+
+def test_what_is_wrong_is_refused_by_name() -> None:
+    started = ActionStarted("a0")
+    with pytest.raises(InvalidStatusError, match=r"default/w: status.state is 'Runing'"):
+        after(in_state("Runing"), started)
+    odd = in_state("Running", "R")
+    odd["status"]["actions"][0]["state"] = "Odd"
+    with pytest.raises(InvalidStatusError, match=r"Workflow default/w: status.actions\[a0\].state is 'Odd'"):
+        after(odd, started)
+    with pytest.raises(machine.UnknownActionError, match=r"default/w has no action with the id 'zz'"):
+        after(in_state("Running"), ActionStarted("zz"))
+
+
+def test_fields_of_a_newer_version_survive() -> None:
+    workflow = in_state("Scheduled", newField={"x": 1})
+    workflow["status"]["actions"][0]["newField"] = 2
+    status = after(workflow, ActionStarted("a0"))
+    assert (status["newField"], status["actions"][0]["newField"]) == ({"x": 1}, 2)
+
+
+# --- agents that say nothing any more ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (AgentLost(), "Rebooted"),
+        (AgentAway(30), "Rebooted"),
+        (ActionTimedOut("a1", 5), "RebootAssumed"),
+        (WorkflowTimedOut(5), "RebootAssumed"),
+    ],
+)
+def test_last_action_that_reboots_succeeds_when_nobody_is_left_to_say_so(event: Event, reason: str) -> None:
+    workflow = in_state("Running", "SR", reboots=True)
+    assert guards.rebooting(workflow)
+    status = after(workflow, event)
+    assert (status["state"], status["lastTransitioned"], letters(status)) == ("Succeeded", STAMP, "SS")
+    condition = status["conditions"][0]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("Succeeded", "True", reason)
+    assert condition["message"]
+    assert "failureReason" not in status["actions"][1]
+    with pytest.raises(machine.NotAllowedError):
+        apply(workflow, event, NOW, other_than(author_of(event)))
+
+
+@pytest.mark.parametrize(
+    ("actions", "reboots"),
+    [
+        ("SR", False),
+        ("RR", True),  # a report was overtaken, or lost: what came of the first is not known
+        ("SP", True),
+        ("RP", True),
+        ("FR", True),
+        ("", False),
+    ],
+)
+def test_anything_else_that_falls_silent_has_not_succeeded(actions: str, reboots: bool) -> None:
+    workflow = in_state("Running", actions, reboots=reboots)
+    assert not guards.rebooting(workflow)
+    assert unchanged(workflow, AgentAway(30), AgentSeen())
+    timeouts = (ActionTimedOut("a1", 5),) if actions.endswith("R") else ()
+    for event in (AgentLost(), WorkflowTimedOut(5), *timeouts):
+        assert after(workflow, event)["state"] == "Failed"
+
+
+def test_agent_that_another_server_has_seen_meanwhile_is_not_gone() -> None:
+    workflow = in_state("Running", "SR", reboots=True)
+    status = after(workflow, AgentSeen())
+    assert {field for field in status if status[field] != workflow["status"].get(field)} == {"agentSeenAt", "message"}
+    seen, first = {**workflow, "status": status}, agent_seen(status)
+    assert first
+    assert unchanged(seen, AgentAway(30))
+    assert after(seen, AgentAway(30, first))["state"] == "Succeeded"
+    later = {**workflow, "status": after(seen, AgentSeen(), now=NOW - 5)}
+    assert unchanged(later, AgentAway(30, first))
+    by_hand = {**workflow, "status": {**status, "agentSeenAt": 7}}
+    assert after(by_hand, AgentAway(30))["state"] == "Succeeded"
+
+
+@pytest.mark.parametrize("value", ["true", 1, None, []])
+def test_only_true_says_that_an_action_reboots(value: Any) -> None:
+    workflow = in_state("Running", "R")
+    workflow["status"]["actions"][0]["rendered"]["reboots"] = value
+    assert not guards.rebooting(workflow)
+    workflow["status"]["actions"][0]["rendered"] = "reboots"
+    assert not guards.rebooting(workflow)
+
+
+@pytest.mark.parametrize("state", ["Scheduled", "Cancelling", "Failed", "Succeeded", None])
+def test_workflow_that_does_not_run_does_not_reboot(state: str | None) -> None:
+    workflow = in_state(state, "SR", reboots=True)
+    assert not guards.rebooting(workflow)
+    assert unchanged(workflow, AgentAway(30), AgentSeen())
+
+
+@pytest.mark.parametrize(
+    ("event", "agents_word"),
+    [
+        (ActionSucceeded("a1"), True),
+        (ActionFailed("a1", "DiskMissing", "m"), True),
+        (AgentAway(30), True),  # or as good as that: nobody is to stop the reboot
+        (ActionTimedOut("a1", 5), False),
+        (WorkflowTimedOut(5), False),
+    ],
+)
+def test_end_without_the_agents_word_is_known(event: Event, agents_word: bool) -> None:
+    workflow = in_state("Running", "SR", reboots=True)
+    assert not guards.unconfirmed(workflow)
+    assert guards.unconfirmed({**workflow, "status": after(workflow, event)}) is not agents_word
+
+
+@pytest.mark.parametrize(
+    ("state", "actions", "agents_word"),
+    [
+        ("Failed", "RP", False),
+        ("Failed", "SP", False),
+        ("Failed", "FR", False),
+        ("Failed", "FP", True),
+        ("Succeeded", "SR", False),
+        ("Succeeded", "SS", True),
+        ("Canceled", "PP", False),
+        ("Canceled", "FP", True),
+    ],
+)
+def test_end_state_written_by_hand_is_not_the_agents_word(state: str, actions: str, agents_word: bool) -> None:
+    assert guards.unconfirmed(in_state(state, actions)) is not agents_word
+
+
+@pytest.mark.parametrize(
+    ("workflow", "event"),
+    [
+        (in_state("Running", "R"), AgentLost()),
+        (in_state("Cancelling", "R"), CancelTimedOut(5)),
+        (in_state("Scheduled", "P"), StartTimedOut(5)),
+    ],
+    ids=["lost", "not stopped in time", "not started in time"],
+)
+def test_agent_that_turns_up_with_a_workflow_that_ended_without_it_is_to_stop_it(workflow: Raw, event: Event) -> None:
+    assert guards.unconfirmed({**workflow, "status": after(workflow, event)})

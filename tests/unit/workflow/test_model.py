@@ -167,7 +167,7 @@ def to_the_end(state: State, *, hangs: bool) -> Iterator[tuple[State, str]]:
 @pytest.mark.timeout(3600 if DEEP else 600)
 @pytest.mark.parametrize(("workflows", "servers", "faults", "kind", "limit", "deep_limit"), SIZES)
 def test_no_way_leads_to_a_second_run_or_to_a_state_that_stays(
-    workflows: int, servers: int, faults: int, kind: dict[str, bool], limit: int, deep_limit: int
+    workflows, servers, faults, kind, limit, deep_limit
 ) -> None:
     found = explored(world.first(workflows, servers, faults, **kind), deep_limit if DEEP else limit)
     check_that_all_ends(found, hangs=False)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from tests.unit.workflow.table import ARROWS, TERMINAL
+from tests.unit.workflow.table import TERMINAL, reach
 from tink.agent import model as agent_model
 from tink.agent.executor import Effect, EndWorkflow, Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import Raw
@@ -245,14 +245,7 @@ def lawful(before: Raw, after: Raw, author: Author) -> None:
     old, new = before.get("state"), after.get("state")
     if old in TERMINAL and before != after:
         raise ViolationError(f"the end state {old} was changed, to {after}")
-    reached, found = {old}, [old]
-    while found:
-        at = found.pop()
-        for source, target, who in ARROWS:
-            if source == at and who == author and target not in reached:
-                reached.add(target)
-                found.append(target)
-    if new not in reached:
+    if new != old and new not in reach(old, author):
         raise ViolationError(f"no arrow of the {author} leads from {old} to {new}")
 
 

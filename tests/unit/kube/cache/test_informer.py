@@ -77,11 +77,7 @@ async def running(
 
 
 async def test_refused_token_is_said_again_and_again_and_forgotten_when_it_is_good(
-    api: Any,
-    client: KubeClient,
-    obj: Callable[..., Raw],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    api, client, obj, caplog, monkeypatch
 ) -> None:
     monkeypatch.setattr(reflector, "SAY_AGAIN_FIRST", 0.02)
     denied = (401, {"kind": "Status", "code": 401, "reason": "Unauthorized", "message": "Unauthorized"})
@@ -116,9 +112,7 @@ async def test_list_then_watch_from_its_version(api: Any, client: KubeClient, ob
     assert int(watch["timeoutSeconds"]) > 0
 
 
-async def test_listed_objects_have_kind_and_version_like_watched_ones(
-    api: Any, client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_listed_objects_have_kind_and_version_like_watched_ones(api, client, obj) -> None:
     api.lists = [listed(5, obj("a", 3))]
     async with running(client) as (informer, _):
         await informer.wait_for_cache_sync()
@@ -127,9 +121,7 @@ async def test_listed_objects_have_kind_and_version_like_watched_ones(
 
 
 @pytest.mark.parametrize("how", [0, 1])
-async def test_a_watch_that_ends_or_breaks_goes_on_from_the_last_version(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], markers: tuple[object, object], how: int
-) -> None:
+async def test_a_watch_that_ends_or_breaks_goes_on_from_the_last_version(api, client, obj, markers, how) -> None:
     api.lists = [listed(5)]
     api.script(event("ADDED", obj("a", 6)), event("BOOKMARK", obj("", 9)), markers[how])
     api.script(event("MODIFIED", obj("a", 10)))
@@ -139,9 +131,7 @@ async def test_a_watch_that_ends_or_breaks_goes_on_from_the_last_version(
 
 
 @pytest.mark.parametrize("refusal", [GONE, 410])
-async def test_after_gone_the_relist_tells_of_changes_and_deletions_in_between(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], refusal: Any
-) -> None:
+async def test_after_gone_the_relist_tells_of_changes_and_deletions_in_between(api, client, obj, refusal) -> None:
     api.lists = [
         listed(5, obj("same", 1), obj("changed", 2), obj("lost", 3), obj("anew", 4, uid="first")),
         listed(50, obj("same", 1), obj("changed", 20), obj("anew", 40, uid="second"), obj("new", 30)),
@@ -153,18 +143,14 @@ async def test_after_gone_the_relist_tells_of_changes_and_deletions_in_between(
         assert len(informer) == 4
 
 
-async def test_an_object_made_anew_is_first_deleted_for_the_handlers(
-    api: Any, client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_an_object_made_anew_is_first_deleted_for_the_handlers(api, client, obj) -> None:
     api.lists = [listed(5, obj("a", 3, uid="first"))]
     api.script(event("MODIFIED", obj("a", 6, uid="second")))
     async with running(client) as (_, ear):
         assert await ear.until(3) == ["a ->3", "a gone", "a ->6"]
 
 
-async def test_an_api_that_is_away_is_asked_again_and_logged_once(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_api_that_is_away_is_asked_again_and_logged_once(api, client, obj, caplog) -> None:
     caplog.set_level(logging.INFO)
     api.lists = [(503, {}), (500, b"?"), (200, {"items": 5}), (403, {"message": "no"}), listed(5, obj("a", 3))]
     async with running(client) as (_, ear):
@@ -186,9 +172,7 @@ async def test_an_api_that_is_away_is_asked_again_and_logged_once(
         b'{"type":"ODD","object":{"metadata":{"resourceVersion":"9"}}}\n',
     ],
 )
-async def test_a_watch_event_that_can_not_be_read_is_made_up_for_by_a_list(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], garbage: bytes
-) -> None:
+async def test_a_watch_event_that_can_not_be_read_is_made_up_for_by_a_list(api, client, obj, garbage) -> None:
     """Watched again from the same version it would come again, for ever."""
     api.lists = [listed(5), listed(8, obj("b", 7))]
     api.script(event("ADDED", obj("a", 6)), garbage)
@@ -197,9 +181,7 @@ async def test_a_watch_event_that_can_not_be_read_is_made_up_for_by_a_list(
 
 
 @pytest.mark.parametrize("error", [{"code": 500}, 7])
-async def test_an_error_in_a_watch_costs_one_reconnect_and_nothing_else(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], error: Any
-) -> None:
+async def test_an_error_in_a_watch_costs_one_reconnect_and_nothing_else(api, client, obj, error) -> None:
     api.lists = [listed(5)]
     api.script(event("ADDED", obj("a", 6)), event("ERROR", error))
     api.script(event("ADDED", obj("b", 7)))
@@ -217,9 +199,7 @@ async def test_events_may_be_cut_anywhere_into_chunks(api: Any, client: KubeClie
         assert await ear.until(40) == [f"o{i} ->{10 + i}" for i in range(40)]
 
 
-async def test_a_handler_that_fails_is_logged_and_the_others_still_hear(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_handler_that_fails_is_logged_and_the_others_still_hear(api, client, obj, caplog) -> None:
     api.lists = [listed(5, obj("a", 3))]
     api.script(event("DELETED", obj("a", 6)))
     informer = Informer(client, WORKFLOW)
@@ -235,9 +215,7 @@ async def test_a_handler_that_fails_is_logged_and_the_others_still_hear(
     assert [r.getMessage() for r in caplog.records if r.exc_info] == ["a handler failed for Workflow d/a"] * 2
 
 
-async def test_a_handler_that_comes_late_hears_of_what_is_already_there(
-    api: Any, client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_a_handler_that_comes_late_hears_of_what_is_already_there(api, client, obj) -> None:
     api.lists = [listed(5, obj("a", 3))]
     async with running(client) as (informer, _):
         await informer.wait_for_cache_sync()
@@ -340,9 +318,7 @@ async def test_others_get_a_turn_while_a_page_is_taken_in(obj: Callable[..., Raw
     assert any(0 < count < 60 for count in seen)
 
 
-async def test_page_asked_for_ahead_is_dropped_with_a_list_that_can_not_be_read(
-    obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_page_asked_for_ahead_is_dropped_with_a_list_that_can_not_be_read(obj, caplog) -> None:
     client: Any = Paged(3, obj, broken=0)
     informer = Informer(client, WORKFLOW, backoff=lambda: Backoff(5.0, 5.0))
     task = asyncio.create_task(informer.run())
@@ -355,9 +331,7 @@ async def test_page_asked_for_ahead_is_dropped_with_a_list_that_can_not_be_read(
     assert ["not a List" in record.getMessage() for record in caplog.records] == [True]
 
 
-async def test_pages_that_take_longer_than_the_api_remembers_are_listed_anew(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_pages_that_take_longer_than_the_api_remembers_are_listed_anew(api, client, obj, caplog) -> None:
     first = listed(5, obj("a", 3), obj("b", 4))
     first[1]["metadata"]["continue"] = "there"
     api.lists = [first, (410, {"message": "too old"}), listed(9, obj("b", 4), obj("c", 8))]
@@ -369,17 +343,13 @@ async def test_pages_that_take_longer_than_the_api_remembers_are_listed_anew(
 
 
 @pytest.mark.parametrize("page", [{"items": [5]}, {"items": [{}]}, {"items": None}, {"items": [{"metadata": 5}]}])
-async def test_a_list_that_can_not_be_read_is_asked_for_again(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], page: Raw
-) -> None:
+async def test_a_list_that_can_not_be_read_is_asked_for_again(api, client, obj, page) -> None:
     api.lists = [(200, {"metadata": {"resourceVersion": "4"}} | page), listed(5, obj("a", 3))]
     async with running(client) as (_, ear):
         assert await ear.until(1) == ["a ->3"]
 
 
-async def test_objects_come_without_what_only_api_servers_read(
-    api: Any, client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_objects_come_without_what_only_api_servers_read(api, client, obj) -> None:
     def full(name: str, version: int, **annotations: str) -> Raw:
         made = obj(name, version)
         last = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
@@ -399,9 +369,7 @@ async def test_objects_come_without_what_only_api_servers_read(
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_any_of_many_objects_is_given_as_it_is_now(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], monkeypatch: pytest.MonkeyPatch, shared: bool
-) -> None:
+async def test_any_of_many_objects_is_given_as_it_is_now(api, client, obj, monkeypatch, shared) -> None:
     """More than are kept unpacked, and each with what the others don't have."""
     monkeypatch.setattr("tink.kube.cache.store._RECENT_SHARED", 100)
     monkeypatch.setattr("tink.kube.cache.store._RECENT", 150)
@@ -431,9 +399,7 @@ async def test_any_of_many_objects_is_given_as_it_is_now(
         assert items["o0"] == {}
 
 
-async def test_what_was_restored_is_replaced_by_what_the_api_has(
-    api: Any, client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_what_was_restored_is_replaced_by_what_the_api_has(api, client, obj) -> None:
     """Also where the API has lost its history, and given a version of that to something else since."""
     api.lists = [listed(5, obj("same", 3), obj("other", 4))]
     informer = Informer(client, WORKFLOW, backoff=lambda: Backoff(0.001, 0.01))
@@ -452,9 +418,7 @@ async def test_what_was_restored_is_replaced_by_what_the_api_has(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_what_the_api_has_said_already_is_not_undone_by_what_is_restored(
-    api: Any, client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_what_the_api_has_said_already_is_not_undone_by_what_is_restored(api, client, obj) -> None:
     """One collection was listed and another not, when the API went."""
     api.lists = [listed(9, obj("a", 8))]
     async with running(client) as (informer, ear):
@@ -503,9 +467,7 @@ class Deferred:
         self.informer._reflectors[0].synced.set()
 
 
-async def test_who_can_wait_hears_of_what_is_looked_for_first_and_in_the_end_of_all(
-    client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_who_can_wait_hears_of_what_is_looked_for_first_and_in_the_end_of_all(client, obj) -> None:
     one = Deferred(client)
     for name, spec in (("a", 1), ("b", 2), ("c", 2), ("d", 3)):
         one.informer._changed(obj(name, 4, spec=spec))
@@ -525,9 +487,7 @@ async def test_who_can_wait_hears_of_what_is_looked_for_first_and_in_the_end_of_
     assert one.ear.heard[4:] == ["e ->5"], "nobody waits any more"
 
 
-async def test_what_changes_or_goes_before_it_was_told_of_was_never_otherwise(
-    client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_what_changes_or_goes_before_it_was_told_of_was_never_otherwise(client, obj) -> None:
     one = Deferred(client)
     one.informer._changed(obj("a", 4, spec=1))
     one.informer._changed(obj("gone", 5, spec=1))
@@ -541,9 +501,7 @@ async def test_what_changes_or_goes_before_it_was_told_of_was_never_otherwise(
     assert one.ear.heard == ["a ->6", "a 6>7", "a gone"]
 
 
-async def test_what_is_looked_for_while_something_is_told_of_comes_behind_it(
-    client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_what_is_looked_for_while_something_is_told_of_comes_behind_it(client, obj) -> None:
     """However long a chain of objects is that name each other."""
     one = Deferred(client, hasty=False)
     depth: list[int] = []
@@ -562,7 +520,7 @@ async def test_what_is_looked_for_while_something_is_told_of_comes_behind_it(
 
 
 async def test_restored_object_is_read_when_it_is_looked_for_and_told_of_once_if_it_is_still_so(
-    client: KubeClient, obj: Callable[..., Raw], monkeypatch: pytest.MonkeyPatch
+    client, obj, monkeypatch
 ) -> None:
     one, packer = Deferred(client, hasty=False), ObjectCompressor()
     for name, spec in (("a", 1), ("b", 2), ("c", 3)):

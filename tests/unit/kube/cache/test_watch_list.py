@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -48,9 +48,7 @@ async def running(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_what_there_is_comes_as_a_watch_and_the_same_watch_goes_on(
-    api: Any, client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_what_there_is_comes_as_a_watch_and_the_same_watch_goes_on(api, client, obj) -> None:
     api.watch_list = True
     api.script(event("ADDED", obj("a", 3)), event("ADDED", obj("b", 2)), bookmark(5), event("MODIFIED", obj("a", 6)))
     async with running(client) as (informer, heard):
@@ -62,9 +60,7 @@ async def test_what_there_is_comes_as_a_watch_and_the_same_watch_goes_on(
     assert asked.query["resourceVersion"] == "", "as it is now, and not as some cache remembers it"
 
 
-async def test_it_is_in_sync_only_when_the_api_says_that_all_initial_events_are_there(
-    api: Any, client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_it_is_in_sync_only_when_the_api_says_that_all_initial_events_are_there(api, client, obj) -> None:
     api.watch_list = True
     api.script(event("ADDED", obj("a", 3)), bookmark(4, initial_events_end=False))
     async with running(client) as (informer, heard):
@@ -74,9 +70,7 @@ async def test_it_is_in_sync_only_when_the_api_says_that_all_initial_events_are_
         await informer.wait_for_cache_sync()
 
 
-async def test_a_list_that_breaks_off_is_asked_for_from_its_beginning(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], markers: tuple[object, object]
-) -> None:
+async def test_a_list_that_breaks_off_is_asked_for_from_its_beginning(api, client, obj, markers) -> None:
     api.watch_list = True
     api.script(event("ADDED", obj("a", 3)), markers[1])
     api.script(event("ADDED", obj("b", 4)), bookmark(5))
@@ -86,9 +80,7 @@ async def test_a_list_that_breaks_off_is_asked_for_from_its_beginning(
     assert [asked.query["resourceVersion"] for asked in api.asked] == ["", ""]
 
 
-async def test_after_gone_what_is_there_is_compared_with_what_was(
-    api: Any, client: KubeClient, obj: Callable[..., Raw]
-) -> None:
+async def test_after_gone_what_is_there_is_compared_with_what_was(api, client, obj) -> None:
     api.watch_list = True
     api.script(*(event("ADDED", obj(name, 1)) for name in ("same", "lost")), bookmark(5), bookmark(9))
     api.script(410)
@@ -103,9 +95,7 @@ async def test_after_gone_what_is_there_is_compared_with_what_was(
 
 
 @pytest.mark.parametrize("refusal", [400, 405, 422])
-async def test_an_api_that_can_not_is_asked_page_by_page_and_not_asked_again(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture, refusal: int
-) -> None:
+async def test_an_api_that_can_not_is_asked_page_by_page_and_not_asked_again(api, client, obj, caplog, refusal) -> None:
     api.watch_list = True
     api.lists = [(200, {"metadata": {"resourceVersion": "5"}, "items": [obj("a", 3)]})]
     api.script(refusal)
@@ -118,9 +108,7 @@ async def test_an_api_that_can_not_is_asked_page_by_page_and_not_asked_again(
     assert not caplog.records, "that is nothing to worry about"
 
 
-async def test_a_watch_that_never_says_that_all_is_there_is_given_up(
-    api: Any, client: KubeClient, obj: Callable[..., Raw], markers: tuple[object, object]
-) -> None:
+async def test_a_watch_that_never_says_that_all_is_there_is_given_up(api, client, obj, markers) -> None:
     """As of a server that knows nothing of `sendInitialEvents`, and says nothing of that either."""
     api.watch_list = True
     api.lists = [(200, {"metadata": {"resourceVersion": "5"}, "items": [obj("a", 3)]})]
@@ -171,9 +159,7 @@ async def test_a_refused_selector_is_said_with_its_name(api: Any, client: KubeCl
         await until(lambda: "'site=?'" in informer.denied and "unable to parse" in informer.denied)
 
 
-async def test_an_api_that_says_when_to_come_again_is_left_alone_until_then(
-    api: Any, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_api_that_says_when_to_come_again_is_left_alone_until_then(api, client, monkeypatch) -> None:
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -187,9 +173,7 @@ async def test_an_api_that_says_when_to_come_again_is_left_alone_until_then(
     assert pauses[0] == 45.0
 
 
-async def test_replicas_that_start_together_do_not_ask_together(
-    api: Any, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replicas_that_start_together_do_not_ask_together(api, client, monkeypatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(reflector.random, "uniform", lambda low, high: (low, high))
 

@@ -56,9 +56,7 @@ async def test_a_key_comes_again_when_its_time_has_come_and_not_after_that() -> 
         (LeadershipLostError(), None),
     ],
 )
-async def test_what_fails_comes_again_and_others_go_on(
-    error: Exception, line: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_fails_comes_again_and_others_go_on(error, line, caplog) -> None:
     looks: list[NamespacedName] = []
 
     async def reconcile(key: NamespacedName) -> Result:

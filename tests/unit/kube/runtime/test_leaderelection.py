@@ -74,9 +74,7 @@ async def test_a_leader_that_is_killed_is_replaced_when_its_lease_has_run_out(si
 
 
 @hurried
-async def test_a_replica_that_may_not_watch_looks_often_enough_and_says_so_once(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_replica_that_may_not_watch_looks_often_enough_and_says_so_once(site, caplog) -> None:
     caplog.set_level(logging.INFO)
     site.replica("b")
     site.clients["b"].may_watch = False
