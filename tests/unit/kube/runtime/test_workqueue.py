@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.support.virtual_time import elapse, turns
 from tink.kube.metrics import QueueMetrics
 from tink.kube.runtime import WorkQueue
+
+pytestmark = pytest.mark.looptime
 
 
 def queue() -> WorkQueue[str]:
     return WorkQueue(0.01, 0.04, uniform=lambda low, high: high)
+
+
+async def nothing_waits(q: WorkQueue[str]) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(q.get(), 0.03)
+
+
+async def timers_run_out(q: WorkQueue[str], *keys: str) -> None:
+    for key in keys:
+        q.add_after(key, 0)
+    await elapse(0.01)
 
 
 async def test_a_key_waits_once_however_often_it_is_added() -> None:
@@ -19,10 +34,7 @@ async def test_a_key_waits_once_however_often_it_is_added() -> None:
     for key in ("a", "b", "a", "a"):
         q.add(key)
     assert [await q.get(), await q.get()] == ["a", "b"]
-    getting = asyncio.create_task(q.get())
-    await asyncio.sleep(0.01)
-    assert not getting.done()
-    getting.cancel()
+    await nothing_waits(q)
 
 
 async def test_a_key_added_while_it_is_worked_on_comes_again_when_that_is_done() -> None:
@@ -31,19 +43,19 @@ async def test_a_key_added_while_it_is_worked_on_comes_again_when_that_is_done()
     assert await q.get() == "a"
     q.add("a")
     getting = asyncio.create_task(q.get())
-    await asyncio.sleep(0.01)
+    await elapse(0.01)
     assert not getting.done(), "two workers on one object"
     q.done("a")
-    assert await asyncio.wait_for(getting, 10) == "a"
+    assert await getting == "a"
 
 
 async def test_each_waiting_worker_gets_a_key() -> None:
     q = queue()
     workers = [asyncio.create_task(q.get()) for _ in range(3)]
-    await asyncio.sleep(0)
+    await turns()
     for key in "abc":
         q.add(key)
-    assert sorted(await asyncio.wait_for(asyncio.gather(*workers), 10)) == ["a", "b", "c"]
+    assert sorted(await asyncio.gather(*workers)) == ["a", "b", "c"]
 
 
 async def test_the_earliest_of_several_timers_counts_and_an_add_overtakes_it() -> None:
@@ -52,14 +64,14 @@ async def test_the_earliest_of_several_timers_counts_and_an_add_overtakes_it() -
     q.add_after("a", 0.01)
     q.add_after("a", 20)
     q.add_after("b", 0.02)
-    assert [await asyncio.wait_for(q.get(), 10) for _ in range(2)] == ["a", "b"]
+    assert [await q.get() for _ in range(2)] == ["a", "b"]
     q.done("a")
     q.add_after("a", 30)
     q.add("a")
-    assert await asyncio.wait_for(q.get(), 10) == "a"
+    assert await q.get() == "a"
     q.done("a")
     q.add_after("c", -5)
-    assert await asyncio.wait_for(q.get(), 10) == "c"
+    assert await q.get() == "c"
     q.shut_down()
 
 
@@ -69,10 +81,7 @@ async def test_whoever_looks_at_a_key_decides_anew_when_to_look_again() -> None:
     q.add_after("a", 0.01)
     assert await q.get() == "a"
     q.done("a")
-    getting = asyncio.create_task(q.get())
-    await asyncio.sleep(0.03)
-    assert not getting.done(), "a timer from before the look has fired"
-    getting.cancel()
+    await nothing_waits(q)  # no timer from before the look has fired
 
 
 async def test_delays_of_a_key_grow_until_its_failures_are_forgotten() -> None:
@@ -84,15 +93,13 @@ async def test_delays_of_a_key_grow_until_its_failures_are_forgotten() -> None:
     assert q.num_requeues("a") == 0
     assert q.add_rate_limited("a") == 0.01
     q.forget("a")
-    assert {await asyncio.wait_for(q.get(), 10) for _ in range(2)} == {"a", "b"}, "what is forgotten is not dropped"
+    assert {await q.get() for _ in range(2)} == {"a", "b"}, "what is forgotten is not dropped"
     q.shut_down()
 
 
 async def test_keys_whose_timers_ran_out_do_not_hold_up_those_that_something_happened_to() -> None:
     q = queue()
-    for number in range(100):
-        q.add_after(f"waits{number}", 0)
-    await asyncio.sleep(0.01)
+    await timers_run_out(q, *(f"waits{number}" for number in range(100)))
     q.add("news1")
     q.add("news2")
     assert {"news1", "news2"} <= {await q.get() for _ in range(4)}
@@ -102,44 +109,35 @@ async def test_keys_whose_timers_ran_out_have_every_other_turn() -> None:
     q = queue()
     for number in range(100):
         q.add(f"news{number}")
-    q.add_after("waits", 0)
-    await asyncio.sleep(0.01)
+    await timers_run_out(q, "waits")
     assert "waits" in [await q.get() for _ in range(2)]
 
 
 async def test_a_worker_for_high_priority_is_free_for_what_happens() -> None:
     q = queue()
     getting = asyncio.create_task(q.get(high_priority_only=True))
-    q.add_after("waits", 0)
-    await asyncio.sleep(0.01)
+    await timers_run_out(q, "waits")
     assert not getting.done()
     assert await q.get() == "waits"
     q.add("news")
-    assert await asyncio.wait_for(getting, 10) == "news"
+    assert await getting == "news"
 
 
 async def test_a_key_that_something_happens_to_while_its_timer_waits_is_handed_out_once_and_first() -> None:
     q = queue()
-    for key in ("x", "y", "z", "a"):
-        q.add_after(key, 0)
-    await asyncio.sleep(0.01)
+    await timers_run_out(q, "x", "y", "z", "a")
     q.add("a")
     got = [await q.get() for _ in range(4)]
     assert sorted(got) == ["a", "x", "y", "z"]
     assert got.index("a") < 2, got
-    getting = asyncio.create_task(q.get())
-    await asyncio.sleep(0.01)
-    assert not getting.done()
-    getting.cancel()
+    await nothing_waits(q)
 
 
 async def test_a_timer_does_not_put_back_a_key_that_something_happened_to() -> None:
     q = queue()
     q.add("a")
-    q.add_after("a", 0)
-    await asyncio.sleep(0.01)
-    q.add_after("b", 0)
-    await asyncio.sleep(0.01)
+    await timers_run_out(q, "a")
+    await timers_run_out(q, "b")
     assert await q.get(high_priority_only=True) == "a"
     assert await q.get() == "b"
 
@@ -153,24 +151,22 @@ async def test_work_that_can_wait_is_put_once_behind_what_can_not() -> None:
     q.done("lost")
     assert await q.get() == "good"
     q.done("good")
-    assert await asyncio.wait_for(q.get(), 10) == "lost"
+    assert await q.get() == "lost"
     assert not q.lower_priority("lost")
     q.done("lost")
 
 
 async def test_a_passed_over_place_in_the_line_does_not_hand_a_key_to_two_workers() -> None:
     q = queue()
-    q.add_after("a", 0)
-    await asyncio.sleep(0.01)
+    await timers_run_out(q, "a")
     q.add("a")
     assert await q.get() == "a"
-    q.add_after("a", 0)
-    await asyncio.sleep(0.01)
+    await timers_run_out(q, "a")
     getting = asyncio.create_task(q.get())
-    await asyncio.sleep(0.01)
+    await elapse(0.01)
     assert not getting.done()
     q.done("a")
-    assert await asyncio.wait_for(getting, 10) == "a"
+    assert await getting == "a"
 
 
 async def test_a_key_added_with_low_priority_waits_for_no_timer_that_is_set_later() -> None:
@@ -180,11 +176,11 @@ async def test_a_key_added_with_low_priority_waits_for_no_timer_that_is_set_late
     q.add("a", low_priority=True)  # while it is worked on
     q.add_after("a", 300)
     q.done("a")
-    assert await asyncio.wait_for(q.get(), 10) == "a"
+    assert await q.get() == "a"
     q.done("a")
     q.add("b", low_priority=True)
     q.add("c")
-    assert await asyncio.wait_for(q.get(high_priority_only=True), 10) == "c"
+    assert await q.get(high_priority_only=True) == "c"
     q.shut_down()
 
 
