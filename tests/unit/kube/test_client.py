@@ -15,26 +15,23 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.interop.authority import Authority
 from tests.ports import free_port
 from tests.waiting import until
 from tink.apiserver import credentials
 from tink.kube.client import ApiError, ConflictError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
+from tink.kube.identity import cluster_ids
 from tink.kube.metrics import ClientMetrics
+from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import CRD, WORKFLOW, ResourceType
 
 
-def test_paths_of_resources() -> None:
+def test_path_of_a_resource_stays_in_its_collection_and_needs_its_namespace() -> None:
     assert WORKFLOW.path("d", "w", "status") == "/apis/tinkerbell.org/v1alpha2/namespaces/d/workflows/w/status"
     assert WORKFLOW.path() == "/apis/tinkerbell.org/v1alpha2/workflows"
     assert CRD.path(None, "x") == "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/x"
     assert ResourceType("", "v1", "nodes", "Node", namespaced=False).path(name="n") == "/api/v1/nodes/n"
-
-
-def test_a_name_can_not_leave_its_collection() -> None:
     assert WORKFLOW.path("d", "../../x") == "/apis/tinkerbell.org/v1alpha2/namespaces/d/workflows/..%2F..%2Fx"
-
-
-def test_an_object_without_namespace_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"Workflow w: .* needs its namespace"):
         WORKFLOW.path(None, "w")
 
@@ -328,3 +325,38 @@ async def test_a_deletion_can_be_of_one_version_of_one_object(api: Any, client: 
     await client.delete(WORKFLOW, "w", "d")
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "u", "resourceVersion": "7"}}
     assert [asked.body for asked in api.asked] == [options, None]
+
+
+# --- which cluster a kubeconfig leads to, and which namespaces it has ---
+
+
+def test_cluster_is_known_by_its_authority_whatever_its_address(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    one, other = Authority(tmp_path), Authority(tmp_path / "other")
+    known = cluster_ids("https://a:6443", str(one.file))
+    assert known == cluster_ids("https://b", str(one.file))
+    assert not known & cluster_ids("https://a:6443", str(other.file))
+    both = tmp_path / "both.crt"
+    both.write_bytes(one.file.read_bytes() + other.file.read_bytes())
+    assert known & cluster_ids("https://a:6443", str(both)), "an authority that is being replaced"
+
+
+def test_cluster_without_an_authority_of_its_own_is_known_by_its_url(tmp_path: Path) -> None:
+    known = cluster_ids("https://api.example.org/", None)
+    assert known == cluster_ids("https://api.example.org", None) != cluster_ids("https://other.example.org", None)
+    broken = tmp_path / "ca.crt"
+    broken.write_text("none")
+    assert cluster_ids("https://api.example.org", str(broken)) == known
+    assert cluster_ids("https://api.example.org", str(tmp_path / "absent")) == known
+
+
+async def test_name_with_a_slip_is_said(api: Any, client: KubeClient, caplog: pytest.LogCaptureFixture) -> None:
+    api.lists = [
+        (200, {"kind": "Namespace", "metadata": {"name": "ulm"}}),
+        (404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": 'namespaces "berln" not found'}),
+        (403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "not yours"}),
+    ]
+    await say_which_are_missing(client, ["ulm", "berln", "secret"])
+    assert [asked.path for asked in api.asked] == [f"/api/v1/namespaces/{name}" for name in ("ulm", "berln", "secret")]
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "there is no namespace 'berln'" in said

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.informer import InMemoryInformer
+from tests.support.virtual_time import turns
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer, ObjectCompressor, reflector
@@ -55,25 +57,28 @@ class Ear:
         self._arrived.set()
 
     async def until(self, count: int) -> list[str]:
-        async with asyncio.timeout(20):
-            while len(self.heard) < count:
-                self._arrived.clear()
-                await self._arrived.wait()
+        while len(self.heard) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
         return self.heard
 
 
 @asynccontextmanager
-async def running(
-    client: KubeClient, compressor: ObjectCompressor | None = None
-) -> AsyncIterator[tuple[Informer, Ear]]:
-    informer = Informer(client, WORKFLOW, backoff=lambda: Backoff(0.001, 0.01), compressor=compressor)
-    ear = Ear(informer)
+async def started(informer: Informer) -> AsyncIterator[Informer]:
     task = asyncio.create_task(informer.run())
     try:
-        yield informer, ear
+        yield informer
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def running(client: KubeClient, *namespaces: str, **options: Any) -> AsyncIterator[tuple[Informer, Ear]]:
+    informer = Informer(client, WORKFLOW, namespaces, backoff=lambda: Backoff(0.001, 0.01), **options)
+    ear = Ear(informer)
+    async with started(informer):
+        yield informer, ear
 
 
 async def test_refused_token_is_said_again_and_again_and_forgotten_when_it_is_good(
@@ -209,9 +214,8 @@ async def test_a_handler_that_fails_is_logged_and_the_others_still_hear(api, cli
 
     informer.add_event_handler(fail, fail)
     ear = Ear(informer)
-    task = asyncio.create_task(informer.run())
-    assert await ear.until(2) == ["a ->3", "a gone"]
-    task.cancel()
+    async with started(informer):
+        assert await ear.until(2) == ["a ->3", "a gone"]
     assert [r.getMessage() for r in caplog.records if r.exc_info] == ["a handler failed for Workflow d/a"] * 2
 
 
@@ -267,7 +271,7 @@ class Paged:
         assert limit > 0
         page = int(after or 0)
         self.asked.append(page)
-        await asyncio.sleep(0)
+        await turns()
         if page > self._broken >= 0:
             await asyncio.Event().wait()
         items: list[Any] = [self._obj(f"o{page}-{index:02}", page * 60 + index + 1) for index in range(60)]
@@ -290,11 +294,8 @@ async def test_next_page_is_asked_for_while_one_is_taken_in_and_no_other(obj: Ca
     informer = Informer(client, WORKFLOW)
     asked: dict[str, list[int]] = {}
     informer.add_event_handler(lambda new, _: asked.__setitem__(new["metadata"]["name"], client.asked.copy()))
-    task = asyncio.create_task(informer.run())
-    async with asyncio.timeout(20):
+    async with started(informer):
         await informer.wait_for_cache_sync()
-    task.cancel()
-    await asyncio.wait([task])
     assert list(asked) == [f"o{page}-{index:02}" for page in range(4) for index in range(60)]
     assert [asked[f"o{page}-59"] for page in range(4)] == [[0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]]
     assert asked["o1-00"] in ([0, 1], [0, 1, 2])
@@ -304,29 +305,19 @@ async def test_others_get_a_turn_while_a_page_is_taken_in(obj: Callable[..., Raw
     client: Any = Paged(1, obj)
     informer = Informer(client, WORKFLOW)
     seen = set()
-
-    async def watch_it() -> None:
+    async with started(informer):
         while not informer.has_synced:
             seen.add(len(informer))
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(informer.run())
-    async with asyncio.timeout(20):
-        await watch_it()
-    task.cancel()
-    await asyncio.wait([task])
+            await turns()
     assert any(0 < count < 60 for count in seen)
 
 
 async def test_page_asked_for_ahead_is_dropped_with_a_list_that_can_not_be_read(obj, caplog) -> None:
     client: Any = Paged(3, obj, broken=0)
     informer = Informer(client, WORKFLOW, backoff=lambda: Backoff(5.0, 5.0))
-    task = asyncio.create_task(informer.run())
-    await until(lambda: caplog.records)
-    tasks = asyncio.all_tasks()
-    assert tasks == {task, asyncio.current_task()}, "nothing is asked for behind our back"
-    task.cancel()
-    await asyncio.wait([task])
+    async with started(informer):
+        await until(lambda: caplog.records)
+        assert len(asyncio.all_tasks()) == 2, "nothing is asked for behind our back"
     assert client.asked == [0, 1]
     assert ["not a List" in record.getMessage() for record in caplog.records] == [True]
 
@@ -409,13 +400,9 @@ async def test_what_was_restored_is_replaced_by_what_the_api_has(api, client, ob
     assert len(informer) == 3
     ear = Ear(informer)
     assert len(ear.heard) == 3, "those that are here already"
-    task = asyncio.create_task(informer.run())
-    try:
+    async with started(informer):
         assert (await ear.until(6))[3:] == ["same 3>3", "other 2>4", "gone gone"]
         assert len(informer) == 2
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_what_the_api_has_said_already_is_not_undone_by_what_is_restored(api, client, obj) -> None:
@@ -427,15 +414,15 @@ async def test_what_the_api_has_said_already_is_not_undone_by_what_is_restored(a
         restore(informer, obj("a", 3))
         restore(informer, obj("gone", 2))
         assert ear.heard == ["a ->8"]
-    two = Informer(client, WORKFLOW, ["one", "two"])
+    two = InMemoryInformer(WORKFLOW, namespaces=["one", "two"], synced=False)
     two._reflectors[0].synced.set()
     for namespace in ("one", "two", "three"):
         restored = obj("a", 3)
         restored["metadata"]["namespace"] = namespace
         restore(two, restored)
     assert [each["metadata"]["namespace"] for each in two.list()] == ["two"]
-    partly = Informer(client, WORKFLOW)
-    partly._changed(obj("a", 8))  # of the first page
+    partly = InMemoryInformer(WORKFLOW, synced=False)
+    partly.feed("ADDED", obj("a", 8))  # of the first page
     ear = Ear(partly)
     restore(partly, obj("a", 3))
     restore(partly, obj("b", 2))
@@ -454,23 +441,177 @@ async def test_packed_objects_are_those_that_are_asked_for(client: KubeClient, o
         assert len(informer.packed().objects) == 2
 
 
+# --- lists that come as the beginning of a watch (client-go's WatchList), and parts of a collection ---
+
+
+def bookmark(version: int, *, initial_events_end: bool = True) -> Raw:
+    annotations = {"k8s.io/initial-events-end": "true"} if initial_events_end else {"another": "true"}
+    return event("BOOKMARK", {"metadata": {"resourceVersion": str(version), "annotations": annotations}})
+
+
+async def test_what_there_is_comes_as_a_watch_and_the_same_watch_goes_on(api, client, obj) -> None:
+    api.watch_list = True
+    api.script(event("ADDED", obj("a", 3)), event("ADDED", obj("b", 2)), bookmark(5), event("MODIFIED", obj("a", 6)))
+    async with running(client) as (informer, ear):
+        await informer.wait_for_cache_sync()
+        await until(lambda: ear.heard == ["a ->3", "b ->2", "a 3>6"])
+    (asked,) = api.asked
+    wanted = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+    assert wanted.items() <= asked.query.items()
+    assert asked.query["resourceVersion"] == "", "as it is now, and not as some cache remembers it"
+
+
+async def test_it_is_in_sync_only_when_the_api_says_that_all_initial_events_are_there(api, client, obj) -> None:
+    api.watch_list = True
+    api.script(event("ADDED", obj("a", 3)), bookmark(4, initial_events_end=False))
+    async with running(client) as (informer, ear):
+        await until(lambda: ear.heard == ["a ->3"])
+        assert not informer.has_synced
+        api.send(bookmark(5))
+        await informer.wait_for_cache_sync()
+
+
+async def test_a_list_that_breaks_off_is_asked_for_from_its_beginning(api, client, obj, markers) -> None:
+    api.watch_list = True
+    api.script(event("ADDED", obj("a", 3)), markers[1])
+    api.script(event("ADDED", obj("b", 4)), bookmark(5))
+    async with running(client) as (informer, ear):
+        await informer.wait_for_cache_sync()
+        assert ear.heard == ["a ->3", "b ->4", "a gone"], "what went meanwhile is told when all is there"
+    assert [asked.query["resourceVersion"] for asked in api.asked] == ["", ""]
+
+
+async def test_after_gone_what_is_there_is_compared_with_what_was(api, client, obj) -> None:
+    api.watch_list = True
+    api.script(*(event("ADDED", obj(name, 1)) for name in ("same", "lost")), bookmark(5), bookmark(9))
+    api.script(410)
+    api.script(event("ADDED", obj("same", 1)), event("ADDED", obj("new", 7)), event("DELETED", obj("new", 8)))
+    async with running(client) as (informer, ear):
+        await informer.wait_for_cache_sync()
+        api.watches[0].put_nowait(b'{"type":"ERROR","object":{"code":410}}\n')
+        await until(lambda: ear.heard[2:] == ["new ->7", "new gone"])
+        assert informer.has_synced, "the copy of before is good enough to go on with"
+        api.send(bookmark(20))
+        await until(lambda: ear.heard[4:] == ["lost gone"])
+
+
+@pytest.mark.parametrize("refusal", [400, 405, 422])
+async def test_an_api_that_can_not_is_asked_page_by_page_and_not_asked_again(api, client, obj, caplog, refusal) -> None:
+    api.watch_list = True
+    api.lists = [listed(5, obj("a", 3))]
+    api.script(refusal)
+    api.script(410)
+    async with running(client) as (informer, _):
+        await informer.wait_for_cache_sync()
+        await until(lambda: len(api.asked) >= 4)
+    asked = ["sendInitialEvents" in each.query for each in api.asked]
+    assert asked == [True] + [False] * (len(asked) - 1)
+    assert not caplog.records, "that is nothing to worry about"
+
+
+async def test_a_watch_that_never_says_that_all_is_there_is_given_up(api, client, obj, markers) -> None:
+    """As of a server that knows nothing of `sendInitialEvents`, and says nothing of that either."""
+    api.watch_list = True
+    api.lists = [listed(5, obj("a", 3))]
+    api.script(event("ADDED", obj("a", 3)), markers[0])
+    async with running(client) as (informer, ear):
+        await informer.wait_for_cache_sync()
+        assert ear.heard == ["a ->3"]
+
+
+async def test_each_namespace_is_followed_by_itself(api: Any, client: KubeClient, obj: Callable[..., Raw]) -> None:
+    """What is gone from one is nothing to the other, and it is in sync when both are."""
+    api.watch_list = True
+    objects = {name: obj(name, 1) for name in "ab"}
+    for name, one in objects.items():
+        one["metadata"]["namespace"] = name
+    async with running(client, "a", "b", "a") as (informer, ear):
+        await until(lambda: len(api.asked) == 2)
+        order = [asked.path.split("/")[-2] for asked in api.asked]
+        assert sorted(order) == ["a", "b"]
+        for index, name in enumerate(order):
+            assert not informer.has_synced
+            api.watches[index].put_nowait(event("ADDED", objects[name]))
+            api.watches[index].put_nowait(bookmark(5))
+            await until(lambda name=name: f"{name} ->1" in ear.heard)  # type: ignore[misc]
+        await informer.wait_for_cache_sync()
+        assert (informer.covers(objects["a"]), informer.covers({"metadata": {"namespace": "c"}})) == (True, False)
+        api.watches[0].put_nowait(b'{"type":"ERROR","object":{"code":410}}\n')
+        await until(lambda: len(api.asked) == 3)
+        api.send(bookmark(9))
+        await until(lambda: ear.heard == [*(f"{name} ->1" for name in order), f"{order[0]} gone"])
+
+
+@pytest.mark.parametrize("watch_list", [True, False])
+async def test_a_label_selector_goes_with_lists_and_watches(api: Any, client: KubeClient, watch_list: bool) -> None:
+    api.watch_list = watch_list
+    api.lists = [listed(5)]
+    api.script(bookmark(5))
+    async with running(client, label_selector="site in (berlin,ulm)") as (informer, _):
+        await informer.wait_for_cache_sync()
+        await until(lambda: api.opened)
+        assert not informer.covers({"metadata": {"namespace": "d"}}), "its labels may say otherwise"
+    assert {asked.query["labelSelector"] for asked in api.asked} == {"site in (berlin,ulm)"}
+
+
+async def test_a_refused_selector_is_said_with_its_name(api: Any, client: KubeClient) -> None:
+    api.lists = [(400, {"message": "unable to parse requirement"})]
+    async with running(client, label_selector="site=?") as (informer, _):
+        await until(lambda: "'site=?'" in informer.denied and "unable to parse" in informer.denied)
+
+
+async def test_an_api_that_says_when_to_come_again_is_left_alone_until_then(api, client, monkeypatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        api.lists, api.headers = [(200, {"metadata": {"resourceVersion": "5"}, "items": []})], {}
+
+    monkeypatch.setattr(reflector, "_sleep", sleep)
+    api.lists, api.headers = [(429, {"message": "busy"})], {"Retry-After": "45"}
+    async with running(client) as (informer, _):
+        await informer.wait_for_cache_sync()
+    assert pauses[0] == 45.0
+
+
+async def test_replicas_that_start_together_do_not_ask_together(api, client, monkeypatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(reflector.random, "uniform", lambda low, high: (low, high))
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        assert not api.asked
+
+    monkeypatch.setattr(reflector, "_sleep", sleep)
+    api.watch_list = True
+    api.script(bookmark(5))
+    informer = Informer(client, WORKFLOW, start_jitter=2.0)
+    async with started(informer):
+        await informer.wait_for_cache_sync()
+    assert pauses == [(0.0, 2.0)]
+
+
+# --- handlers that can wait ---
+
+
 class Deferred:
     """An informer whose one ear can wait and looks for objects by their spec, and whose other can't."""
 
-    def __init__(self, client: KubeClient, *, hasty: bool = True) -> None:
-        self.informer = Informer(client, WORKFLOW, compressor=ObjectCompressor())
+    def __init__(self, *, hasty: bool = True) -> None:
+        self.informer = InMemoryInformer(WORKFLOW, synced=False, compressor=ObjectCompressor())
         self.ear = Ear(self.informer, can_wait=True)
         self.informer.defer(lambda obj: [str(obj["spec"])])
         self.hasty = Ear(self.informer) if hasty else None
 
-    def synced(self) -> None:
-        self.informer._reflectors[0].synced.set()
+    def changed(self, *objects: Raw) -> None:
+        for obj in objects:
+            self.informer.feed("MODIFIED", obj)
 
 
-async def test_who_can_wait_hears_of_what_is_looked_for_first_and_in_the_end_of_all(client, obj) -> None:
-    one = Deferred(client)
+async def test_who_can_wait_hears_of_what_is_looked_for_first_and_in_the_end_of_all(obj) -> None:
+    one = Deferred()
     for name, spec in (("a", 1), ("b", 2), ("c", 2), ("d", 3)):
-        one.informer._changed(obj(name, 4, spec=spec))
+        one.changed(obj(name, 4, spec=spec))
     assert one.hasty is not None
     assert one.hasty.heard == ["a ->4", "b ->4", "c ->4", "d ->4"]
     assert (one.ear.heard, one.informer.untold) == ([], 4)
@@ -480,30 +621,30 @@ async def test_who_can_wait_hears_of_what_is_looked_for_first_and_in_the_end_of_
     one.informer.tell("2")
     one.informer.tell_of(NamespacedName.of(obj("d", 4)))
     assert one.ear.heard[2:] == ["d ->4"]
-    one.synced()
+    one.informer.listed()
     await one.informer.catch_up()
     assert one.ear.heard[3:] == ["a ->4"]
-    one.informer._changed(obj("e", 5, spec=9))
+    one.changed(obj("e", 5, spec=9))
     assert one.ear.heard[4:] == ["e ->5"], "nobody waits any more"
 
 
-async def test_what_changes_or_goes_before_it_was_told_of_was_never_otherwise(client, obj) -> None:
-    one = Deferred(client)
-    one.informer._changed(obj("a", 4, spec=1))
-    one.informer._changed(obj("gone", 5, spec=1))
-    one.informer._changed(obj("a", 6, spec=2))
-    one.informer._gone(NamespacedName.of(obj("gone", 5)), None)
+async def test_what_changes_or_goes_before_it_was_told_of_was_never_otherwise(obj) -> None:
+    one = Deferred()
+    one.changed(obj("a", 4, spec=1))
+    one.changed(obj("gone", 5, spec=1))
+    one.changed(obj("a", 6, spec=2))
+    one.informer.feed("DELETED", obj("gone", 5))
     one.informer.tell("2")
     one.informer.tell("1")
     assert one.ear.heard == ["a ->6"]
-    one.informer._changed(obj("a", 7, spec=3))
-    one.informer._gone(NamespacedName.of(obj("a", 7)), None)
+    one.changed(obj("a", 7, spec=3))
+    one.informer.feed("DELETED", obj("a", 7))
     assert one.ear.heard == ["a ->6", "a 6>7", "a gone"]
 
 
-async def test_what_is_looked_for_while_something_is_told_of_comes_behind_it(client, obj) -> None:
+async def test_what_is_looked_for_while_something_is_told_of_comes_behind_it(obj) -> None:
     """However long a chain of objects is that name each other."""
-    one = Deferred(client, hasty=False)
+    one = Deferred(hasty=False)
     depth: list[int] = []
 
     def looks(new: Raw, _old: Raw | None) -> None:
@@ -514,15 +655,15 @@ async def test_what_is_looked_for_while_something_is_told_of_comes_behind_it(cli
 
     one.informer.add_event_handler(looks, can_wait=True)
     for number in range(3000):
-        one.informer._changed(obj(f"o{number}", 1, spec=number))
+        one.changed(obj(f"o{number}", 1, spec=number))
     one.informer.tell("0")
     assert (len(one.ear.heard), one.informer.untold) == (3000, 0)
 
 
 async def test_restored_object_is_read_when_it_is_looked_for_and_told_of_once_if_it_is_still_so(
-    client, obj, monkeypatch
+    obj, monkeypatch
 ) -> None:
-    one, packer = Deferred(client, hasty=False), ObjectCompressor()
+    one, packer = Deferred(hasty=False), ObjectCompressor()
     for name, spec in (("a", 1), ("b", 2), ("c", 3)):
         restore(one.informer, obj(name, 4, spec=spec), packer)
     reading: list[bytes] = []
@@ -532,23 +673,23 @@ async def test_restored_object_is_read_when_it_is_looked_for_and_told_of_once_if
     one.informer.tell("2")
     assert (one.ear.heard, len(reading)) == (["b ->4"], 1)
     for name, spec in (("a", 1), ("b", 2), ("c", 7)):  # what the API lists: c is another one under the same version
-        one.informer._changed(obj(name, 4, spec=spec))
+        one.changed(obj(name, 4, spec=spec))
     assert one.ear.heard == ["b ->4"]
-    one.synced()
+    one.informer.listed()
     await one.informer.catch_up()
     assert sorted(one.ear.heard) == ["a ->4", "b ->4", "c ->4"]
     assert (one.informer.get("d", "c") or {})["spec"] == 7
 
 
-async def test_those_restored_are_told_of_while_the_api_is_away(client: KubeClient, obj: Callable[..., Raw]) -> None:
-    one = Deferred(client, hasty=False)
+async def test_those_restored_are_told_of_while_the_api_is_away(obj: Callable[..., Raw]) -> None:
+    one = Deferred(hasty=False)
     restore(one.informer, obj("a", 4, spec=1))
     catching = asyncio.create_task(one.informer.catch_up())
     try:
-        one.informer._reflectors[0]._failing = True
+        one.informer.failing_for = 1.0
         assert await one.ear.until(1) == ["a ->4"]
         assert not catching.done()
-        one.synced()
+        one.informer.listed()
         await catching
     finally:
         catching.cancel()
