@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tests.unit.workflow import world
-from tests.unit.workflow.agent_moves import (
+from tests.unit.workflow.moves import (
+    accounted,
     action_ended,
     at_its_reboot,
-    connected,
-    may_begin,
-    name_of,
-    published,
-    rebooted_by_its_action,
-    received,
-    stored_event,
-)
-from tests.unit.workflow.server_moves import (
-    accounted,
     commanded,
+    connected,
     deletions,
     describe,
     ended,
     forgotten,
     knows_of,
+    live_of,
+    may_begin,
     moved,
+    name_of,
+    published,
+    rebooted_by_its_action,
+    received,
+    stored_event,
+    with_versions,
 )
-from tests.unit.workflow.states import live_of, with_versions
 from tests.unit.workflow.table import TERMINAL
 from tests.unit.workflow.world import (
     GONE,

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.workflow import moves, progress, server_moves, states, world
+from tests.unit.workflow import moves, progress, world
 from tests.unit.workflow.table import TERMINAL
 from tests.unit.workflow.world import State, ViolationError
 
@@ -45,7 +45,7 @@ SIZES = [
 ]
 
 
-WISHES = ((server_moves.cancellations, TERMINAL), (server_moves.deletions, frozenset[str]()))
+WISHES = ((moves.cancellations, TERMINAL), (moves.deletions, frozenset[str]()))
 """What a user may do to a Workflow, and the states in which it may be afterwards, if it is still there."""
 
 
@@ -104,7 +104,7 @@ def explored(start: State, limit: int) -> Found:
     while place < len(found) and not 0 < limit <= len(found):
         try:
             for label, after in moves.steps(found[place]):
-                found.add(states.sorted_servers(after), place, label)
+                found.add(moves.sorted_servers(after), place, label)
         except ViolationError as violation:
             raise ViolationError("\n".join([*found.way_to(place), str(violation)])) from violation
         place += 1
@@ -156,7 +156,7 @@ def to_the_end(state: State, *, hangs: bool) -> Iterator[tuple[State, str]]:
             if step is None:
                 return
         label, state = step
-        state = states.sorted_servers(state)
+        state = moves.sorted_servers(state)
         # An agent that does not say what it holds, and has lost it, is waited for until a timeout.
         if not hangs and state.agent.says and label.endswith(", in vain"):
             raise ViolationError("a timeout was waited for, although agent and server reach each other")
