@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from datetime import timedelta
-
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tink.template.compile import compile_text
@@ -29,6 +26,11 @@ DATA: dict[str, object] = {
 DATA["lists"] = [[number] for number in range(2000)]
 # Two values of 2 to the power of 40 elements each, made of 40 lists.
 SHARED = "{{$x := list 1}}{{$y := list 1}}{{range 40}}{{$x = list $x $x}}{{$y = list $y $y}}{{end}}"
+
+
+def counted() -> Budget:
+    """Return a budget whose clock stands still: only steps, sizes and depths can run out."""
+    return Budget(clock=lambda: 0.0)
 
 
 @pytest.mark.parametrize(
@@ -86,11 +88,9 @@ SHARED = "{{$x := list 1}}{{$y := list 1}}{{range 40}}{{$x = list $x $x}}{{$y = 
         "{{chunk 1 .l | toPrettyJson | indent 900}}",
     ],
 )
-def test_explosive_template_ends_soon_with_an_error(text: str) -> None:
-    start = time.thread_time()
+def test_explosive_template_ends_by_its_steps_or_sizes(text: str) -> None:
     with pytest.raises(TemplateExecutionError):
-        render(text, DATA)
-    assert time.thread_time() - start < 10
+        render(text, DATA, budget=counted())
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,15 @@ def test_explosive_template_ends_soon_with_an_error(text: str) -> None:
         "{{.s}}" * 170_000,
     ],
 )
-def test_text_that_is_too_deep_or_too_long_is_refused_soon(text: str) -> None:
-    start = time.thread_time()
+def test_text_that_is_too_deep_or_too_long_is_refused(text: str) -> None:
     with pytest.raises(TemplateSyntaxError):
-        render(text, DATA)
-    assert time.thread_time() - start < 10
+        render(text, DATA, budget=counted())
 
 
-def test_a_megabyte_of_parameters_is_read_or_refused_soon() -> None:
+def test_a_megabyte_of_parameters_is_read_or_refused() -> None:
     data = {"p": "x" * (1 << 20), "many": {str(number): "v" * 100 for number in range(10_000)}}
-    start = time.thread_time()
-    assert render("{{len .p}} {{len .many}} {{trunc 3 .p}} {{contains .p `y`}}", data) == "1048576 10000 xxx false"
+    short = "{{len .p}} {{len .many}} {{trunc 3 .p}} {{contains .p `y`}}"
+    assert render(short, data, budget=counted()) == "1048576 10000 xxx false"
     for text in (
         "{{.p}}",
         "{{.many}}",
@@ -125,8 +123,7 @@ def test_a_megabyte_of_parameters_is_read_or_refused_soon() -> None:
         "{{toJson .}}",
     ):
         with pytest.raises(TemplateExecutionError):
-            render(text, data)
-    assert time.thread_time() - start < 10
+            render(text, data, budget=counted())
 
 
 def test_a_function_that_breaks_takes_only_its_template_with_it() -> None:
@@ -174,9 +171,7 @@ WORDS += ["{{define `a`}}", "{{template `a` .}}", "{{end}}", "{{else}}", "{{", "
 WORDS += [".", ".s", ".l", ".m", ".nil", ".f", ".x", "$", "$x", "|", "(", ")", ",", "nil", "true", "0", "1", "-1"]
 WORDS += ["2.5", "1e9", "'a'", '"a"', "`%v`", "`%5d|%q`", "`(`", "é", "'", "`"]
 
-BOUNDED = settings(
-    max_examples=150, deadline=timedelta(seconds=10), suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+BOUNDED = settings(max_examples=150, derandomize=True)
 
 
 def _renders_or_refuses(text: str) -> None:
@@ -199,30 +194,11 @@ def test_any_heap_of_template_words_renders_or_is_refused(words: list[str], fram
     _renders_or_refuses(frame.replace("%s", " ".join(words)))
 
 
-ARGUMENTS = st.sampled_from(
-    [
-        ".s",
-        ".big",
-        ".l",
-        ".m",
-        ".nil",
-        ".f",
-        "1",
-        "-1",
-        "1000000000",
-        "2.5",
-        "true",
-        "`a`",
-        '"\\xff"',
-        "nil",
-        "`(`",
-        "`%d`",
-        "(list .m .nil)",
-    ]
-)
+FIELDS = [".s", ".big", ".l", ".m", ".nil", ".f", "(list .m .nil)"]
+LITERALS = ["1", "-1", "1000000000", "2.5", "true", "nil", "`a`", '"\\xff"', "`(`", "`%d`"]
 
 
-@given(st.sampled_from(sorted(FUNCTIONS)), st.lists(ARGUMENTS, max_size=4), st.booleans())
+@given(st.sampled_from(sorted(FUNCTIONS)), st.lists(st.sampled_from(FIELDS + LITERALS), max_size=4), st.booleans())
 @BOUNDED
 def test_any_function_takes_or_refuses_any_arguments(name: str, arguments: list[str], piped: bool) -> None:
     call = " ".join([name, *arguments])

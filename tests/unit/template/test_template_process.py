@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.virtual_time import turns
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.template import TemplateError, parse_fields, render_actions
@@ -101,9 +102,9 @@ async def test_namespaces_take_turns_and_each_has_few_templates_waiting(monkeypa
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "run_in_executor", parsed)
     many = [asyncio.create_task(process.parse("a", template("{{ .A }} of a"))) for _ in range(20)]
-    await asyncio.sleep(0)
+    await turns()
     other = asyncio.create_task(process.parse("b", template("{{ .A }} of b")))
-    await asyncio.sleep(0)
+    await turns()
     gate.set()
     results = await asyncio.gather(*many, return_exceptions=True)
     assert await other == []
