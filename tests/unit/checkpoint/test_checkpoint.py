@@ -10,8 +10,9 @@ import pytest
 
 from edge.checkpoint import Checkpoint, checkpoint, discard
 from edge.checkpoint import file as checkpoint_file
+from tests.support.informer import InMemoryInformer
 from tests.waiting import until
-from tink.kube.cache import Informer, ObjectCompressor
+from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, WORKFLOW
 
@@ -23,14 +24,24 @@ def obj(name: str, version: int = 1, **spec: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": spec}
 
 
+class Followed(InMemoryInformer):
+    """An informer that is asked about the API in the event loop alone, as the real one."""
+
+    away = 0.0
+
+    @property
+    def failing_for(self) -> float:  # type: ignore[override]
+        asyncio.get_running_loop()
+        return self.away
+
+
 class Process:
-    """What an edge has: informers that hear what a test says, and clocks that it moves."""
+    """What an edge has: informers that hear what a test says, and a clock that it moves."""
 
     def __init__(self, data_dir: Path) -> None:
         self.now = 5000.0
-        client: Any = None
-        self.hardware = Informer(client, HARDWARE, compressor=ObjectCompressor())
-        self.workflows = Informer(client, WORKFLOW)
+        self.hardware = Followed(HARDWARE, synced=False, compressor=ObjectCompressor())
+        self.workflows = Followed(WORKFLOW, synced=False)
         self.open: list[NamespacedName] = []
         self.checkpoint = Checkpoint(
             data_dir,
@@ -42,17 +53,14 @@ class Process:
 
     def hears(self, *objects: dict[str, Any]) -> None:
         for each in objects:
-            self.hardware._changed(each)
+            self.hardware.feed("MODIFIED", each)
 
     def listed(self) -> None:
-        for informer in (self.hardware, self.workflows):
-            for reflector in informer._reflectors:
-                reflector.synced.set()
+        self.hardware.listed()
+        self.workflows.listed()
 
     def loses_the_api(self) -> None:
-        for informer in (self.hardware, self.workflows):
-            for reflector in informer._reflectors:
-                reflector._failing, reflector._failing_since = True, asyncio.get_running_loop().time() - 10.0
+        self.hardware.away = self.workflows.away = 10.0
 
     async def after(self, seconds: float) -> None:
         self.now += seconds
@@ -60,13 +68,8 @@ class Process:
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    return tmp_path
-
-
-@pytest.fixture
-async def process(data_dir: Path) -> Process:
-    return Process(data_dir)
+async def process(tmp_path: Path) -> Process:
+    return Process(tmp_path)
 
 
 def written(data_dir: Path, kind: str = "hardware") -> list[str]:
@@ -77,49 +80,49 @@ def written(data_dir: Path, kind: str = "hardware") -> list[str]:
         return [entry.key.name for entry in content.entries()]
 
 
-async def test_nothing_is_written_before_all_is_listed(process: Process, data_dir: Path) -> None:
+async def test_nothing_is_written_before_all_is_listed(process: Process, tmp_path: Path) -> None:
     process.hears(obj("a"))
     await process.after(60)
-    assert not written(data_dir)
+    assert not written(tmp_path)
     process.listed()
     await process.after(1)
-    assert written(data_dir) == ["a"]
+    assert written(tmp_path) == ["a"]
 
 
-async def test_changes_that_come_together_are_written_together_and_not_all_the_time(process, data_dir) -> None:
+async def test_changes_that_come_together_are_written_together_and_not_all_the_time(process, tmp_path) -> None:
     process.listed()
     process.hears(obj("a"))
     await process.after(1)
-    assert not written(data_dir), "more may be on its way"
+    assert not written(tmp_path), "more may be on its way"
     process.hears(obj("b"))
     await process.after(1)
-    assert written(data_dir) == ["a", "b"]
+    assert written(tmp_path) == ["a", "b"]
     process.hears(obj("c"))
     await process.after(5)
-    assert written(data_dir) == ["a", "b"], "ten seconds between two writings"
+    assert written(tmp_path) == ["a", "b"], "ten seconds between two writings"
     await process.after(5)
-    assert written(data_dir) == ["a", "b", "c"]
+    assert written(tmp_path) == ["a", "b", "c"]
 
 
-async def test_large_file_is_written_seldom(process: Process, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_file_is_written_seldom(process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "_BYTES_PER_SECOND", 1)
     process.listed()
     process.hears(obj("a"))
     await process.after(2)
     process.hears(obj("b"))
     await process.after(100)
-    assert written(data_dir) == ["a"]
+    assert written(tmp_path) == ["a"]
     await process.after(1000)
-    assert written(data_dir) == ["a", "b"]
+    assert written(tmp_path) == ["a", "b"]
 
 
-async def test_next_process_knows_what_this_one_knew_and_since_when(process: Process, data_dir: Path) -> None:
+async def test_next_process_knows_what_this_one_knew_and_since_when(process: Process, tmp_path: Path) -> None:
     process.listed()
     process.hears(obj("a", 4, ip="10.0.0.1"), obj("b", 7))
     await process.after(2)
     await process.after(60)
     until = process.now
-    again = Process(data_dir)
+    again = Process(tmp_path)
     again.now = until + 3600
     assert again.checkpoint.exists
     assert await again.checkpoint.restore() == until, "nothing has changed since, and the API was there"
@@ -128,7 +131,7 @@ async def test_next_process_knows_what_this_one_knew_and_since_when(process: Pro
     assert not again.hardware.has_synced
 
 
-async def test_what_is_known_ages_while_the_api_is_away(process: Process, data_dir: Path) -> None:
+async def test_what_is_known_ages_while_the_api_is_away(process: Process, tmp_path: Path) -> None:
     """Informers are asked in the event loop, whose clock says for how long: elsewhere that would end the edge."""
     process.listed()
     process.hears(obj("a"))
@@ -136,38 +139,38 @@ async def test_what_is_known_ages_while_the_api_is_away(process: Process, data_d
     known = process.now
     process.loses_the_api()
     await process.after(3600)
-    again = Process(data_dir)
+    again = Process(tmp_path)
     again.now = process.now
     assert await again.checkpoint.restore() == known
 
 
-async def test_what_is_written_after_the_api_went_is_known_of_before(process, data_dir, monkeypatch) -> None:
+async def test_what_is_written_after_the_api_went_is_known_of_before(process, tmp_path) -> None:
     process.listed()
     process.hears(obj("a"))
-    monkeypatch.setattr(Informer, "failing_for", 10.0)
+    process.loses_the_api()
     await process.after(20)
-    again = Process(data_dir)
+    again = Process(tmp_path)
     again.now = process.now
     assert await again.checkpoint.restore() == process.now - 10
 
 
-async def test_only_workflows_that_have_not_ended_are_kept(process: Process, data_dir: Path) -> None:
+async def test_only_workflows_that_have_not_ended_are_kept(process: Process, tmp_path: Path) -> None:
     process.listed()
-    process.workflows._changed(obj("runs"))
-    process.workflows._changed(obj("ended"))
+    process.workflows.feed("MODIFIED", obj("runs"))
+    process.workflows.feed("MODIFIED", obj("ended"))
     process.open = [NamespacedName("default", "runs"), NamespacedName("default", "just-gone")]
     await process.after(2)
-    assert written(data_dir, "workflows") == ["runs"]
+    assert written(tmp_path, "workflows") == ["runs"]
 
 
-async def test_clean_end_writes_what_was_not_due(process: Process, data_dir: Path) -> None:
+async def test_clean_end_writes_what_was_not_due(process: Process, tmp_path: Path) -> None:
     process.listed()
     process.hears(obj("a"))
     await process.checkpoint.close()
-    assert written(data_dir) == ["a"]
+    assert written(tmp_path) == ["a"]
 
 
-async def test_full_disk_is_said_once_and_tried_again(process, data_dir, monkeypatch, caplog) -> None:
+async def test_full_disk_is_said_once_and_tried_again(process, tmp_path, monkeypatch, caplog) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(checkpoint, "_SPARE_BYTES", 1 << 60)
     process.listed()
@@ -179,11 +182,11 @@ async def test_full_disk_is_said_once_and_tried_again(process, data_dir, monkeyp
     assert process.checkpoint.states["hardware"] == (0, True)
     monkeypatch.setattr(checkpoint, "_SPARE_BYTES", 0)
     await process.after(300)
-    assert written(data_dir) == ["a"]
+    assert written(tmp_path) == ["a"]
     assert "the checkpoint of hardware is written again" in caplog.messages
 
 
-async def test_disk_that_refuses_ends_nothing(process, data_dir, monkeypatch, caplog) -> None:
+async def test_disk_that_refuses_ends_nothing(process, tmp_path, monkeypatch, caplog) -> None:
     """Read-only for now, or broken: `run` would end the whole edge."""
 
     def refuse(*_: Any) -> None:
@@ -202,25 +205,25 @@ async def test_disk_that_refuses_ends_nothing(process, data_dir, monkeypatch, ca
     assert not process.checkpoint.exists
 
 
-async def test_damaged_part_costs_that_part_alone(process, data_dir, caplog) -> None:
+async def test_damaged_part_costs_that_part_alone(process, tmp_path, caplog) -> None:
     process.listed()
     process.hears(obj("a"))
-    process.workflows._changed(obj("runs"))
+    process.workflows.feed("MODIFIED", obj("runs"))
     process.open = [NamespacedName("default", "runs")]
     await process.after(2)
-    (data_dir / "checkpoint" / "workflows").write_bytes(b"junk")
-    again = Process(data_dir)
+    (tmp_path / "checkpoint" / "workflows").write_bytes(b"junk")
+    again = Process(tmp_path)
     assert await again.checkpoint.restore() is not None
     assert (len(again.hardware), len(again.workflows)) == (1, 0)
     assert "checkpoint/workflows is damaged" in caplog.text
-    (data_dir / "checkpoint" / "hardware").write_bytes(b"junk")
-    assert await Process(data_dir).checkpoint.restore() is None, "without Hardware there is nothing to serve"
+    (tmp_path / "checkpoint" / "hardware").write_bytes(b"junk")
+    assert await Process(tmp_path).checkpoint.restore() is None, "without Hardware there is nothing to serve"
 
 
-async def test_operator_who_wants_none_has_none(process: Process, data_dir: Path) -> None:
+async def test_operator_who_wants_none_has_none(process: Process, tmp_path: Path) -> None:
     process.listed()
     process.hears(obj("a"))
     await process.after(2)
-    discard(data_dir)
-    assert not (data_dir / "checkpoint").exists()
-    discard(data_dir)
+    discard(tmp_path)
+    assert not (tmp_path / "checkpoint").exists()
+    discard(tmp_path)

@@ -120,16 +120,8 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types f
 
 def agent_command(port: int, directory: Path) -> list[str]:
     """An agent that runs actions as processes."""
-    options = [
-        "--runtime",
-        "process",
-        "--state-dir",
-        str(directory),
-        "--agent-id",
-        MAC,
-        "--server",
-        f"127.0.0.1:{port}",
-    ]
+    options = ["--runtime", "process", "--state-dir", str(directory), "--agent-id", MAC]
+    options += ["--server", f"127.0.0.1:{port}"]
     return [sys.executable, "-m", "edge.cli", "agent", *options]
 
 

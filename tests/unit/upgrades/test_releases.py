@@ -129,7 +129,7 @@ class OldServer(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no typ
             self.said.append(pb.GetWorkflowsRequest.FromString(request))
             for response in answers[0] if len(self.said) == 1 else ():
                 yield bytes.fromhex(response)
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
 
         async def unary(request: bytes, _: Any) -> bytes:
             self.events.append(pb.PublishEventRequest.FromString(request).event)
