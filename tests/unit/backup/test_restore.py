@@ -1,14 +1,18 @@
-"""What a backup has, what a restore makes of it, and what it refuses."""
+"""What a backup has, what a restore makes of it, and what it refuses: damage, hostile archives, too little room."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
+import json
 import os
+import shutil
 import sqlite3
 import stat
+import tarfile
 import zlib
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +21,10 @@ import pytest
 
 from tests.unit.backup.conftest import WORKFLOWS, Site
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
-from tink.apiserver import ApiServerError
+from tink.apiserver import USERS_FILE, ApiServerError, issue_token
 from tink.apiserver.store import ExpiredError
-from tink.backup import ArchiveError, BackupError, RestoreError, create, restore, salvage
+from tink.backup import ArchiveError, BackupError, RestoreError, contents, create, foreign, restore, salvage
+from tink.files import data_directory
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
@@ -134,26 +139,15 @@ async def test_workflow_that_may_have_run_since_is_held_and_no_other(site: Site,
     for state in states:
         annotations = (await other.get(WORKFLOWS, f"w-{state}".lower()))["metadata"].get("annotations", {})
         assert (HOLD_ANNOTATION in annotations) is (state in (None, "Pending", "Scheduled")), state
-    assert (
-        "backup of 2026-11-23T12:00:00Z"
-        in (await other.get(WORKFLOWS, "w-pending"))["metadata"]["annotations"][HOLD_ANNOTATION]
-    )
+    pending = (await other.get(WORKFLOWS, "w-pending"))["metadata"]
+    assert "backup of 2026-11-23T12:00:00Z" in pending["annotations"][HOLD_ANNOTATION]
     await other.store.close()
     await site.store.close()
     assert restored(content, tmp_path / "third", resume=True).held == []
 
 
 async def test_what_was_left_behind_by_a_move_stays_as_it_is(site: Site, tmp_path: Path) -> None:
-    key = await site.put(WORKFLOWS, "moved", status={"state": "Pending"})
-    assert key
-    from tink.apiserver.store import Key, Write
-
-    version = site.store.next_version()
-    body = (
-        b'{"metadata":{"name":"moved","namespace":"default","uid":"m","resourceVersion":"%d","annotations":{"%s":"x"}},'
-        b'"status":{"state":"Pending"}}' % (version, PAUSED_ANNOTATION.encode())
-    )
-    await site.store.write(Write(Key(WORKFLOWS, "default", "moved"), version, body, key))
+    await site.put(WORKFLOWS, "moved", annotations={PAUSED_ANNOTATION: "x"}, status={"state": "Pending"})
     assert restored(backup_of(site), tmp_path / "new").held == []
     await site.store.close()
 
@@ -209,12 +203,8 @@ async def test_caches_and_boot_files_stay_where_they_are(site: Site) -> None:
     assert (site.directory / "artifacts" / "kernel").exists()
     assert (site.directory / "checkpoint" / "kernel").exists(), "it is of this host, and soon written anew"
     assert made.aside is not None
-    assert sorted(path.name for path in made.aside.iterdir() if not path.name.startswith("state")) == [
-        "admin-token",
-        "pki",
-        "token",
-        "users.json",
-    ]
+    aside = {path.name for path in made.aside.iterdir() if not path.name.startswith("state")}
+    assert aside == {"admin-token", "pki", "token", "users.json"}
 
 
 def test_directory_without_a_state_is_refused(tmp_path: Path) -> None:
@@ -245,14 +235,11 @@ async def test_salvage_brings_back_all_that_can_be_read_and_names_the_rest(site:
         await site.put("tinkerbell.org/hardware", f"h{number:03}", spec={"text": "x" * 2000})
     await site.put(WORKFLOWS, "w", status={"state": "Pending"})
     await site.store.close()
-    file = site.directory / "state.db"
-    with closing(sqlite3.connect(file)) as db:
-        pages = (
-            {page for (page,) in db.execute("SELECT pageno FROM dbstat WHERE name = 'states' AND pagetype = 'leaf'")}
-            if _has_dbstat(db)
-            else set()
-        )
-    damaged = sorted(pages)[len(pages) // 2] if pages else 40
+    file, pages = site.directory / "state.db", []
+    with closing(sqlite3.connect(file)) as db, suppress(sqlite3.OperationalError):  # a SQLite without dbstat
+        rows = db.execute("SELECT pageno FROM dbstat WHERE name = 'states' AND pagetype = 'leaf'")
+        pages = sorted({page for (page,) in rows})
+    damaged = pages[len(pages) // 2] if pages else 40
     content = bytearray(file.read_bytes())
     content[(damaged - 1) * 8192 : (damaged - 1) * 8192 + 8192] = b"\xa5" * 8192
     file.write_bytes(content)
@@ -268,9 +255,158 @@ async def test_salvage_brings_back_all_that_can_be_read_and_names_the_rest(site:
     await other.store.close()
 
 
-def _has_dbstat(db: sqlite3.Connection) -> bool:
-    try:
-        db.execute("SELECT count(*) FROM dbstat").fetchone()
-    except sqlite3.OperationalError:
-        return False
-    return True
+def test_users_of_the_api_are_in_a_backup(tmp_path: Path) -> None:
+    issue_token(tmp_path, "alice", "view", (), datetime.now(UTC), None)
+    assert [name for name, _ in contents.kept_files(tmp_path, osie=False)] == [USERS_FILE]
+
+
+# --- hostile archives ---
+
+Members = list[tuple[str, bytes]]
+ROOM = 64 << 20
+
+
+def packed(members: Members, **changed: Any) -> bytes:
+    """Return a backup of these members, with a matching manifest."""
+    files = [{"name": name, "size": len(body), "sha256": hashlib.sha256(body).hexdigest()} for name, body in members]
+    manifest = {"format": 1, "tinkedge": "0.1.0", "created": NOW.isoformat(), "layout": 1, "version": 1, "objects": {}}
+    manifest |= {"files": files, **changed}
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1) as file:
+        for name, body in [("manifest.json", json.dumps(manifest).encode()), *members]:
+            info = tarfile.TarInfo(name)
+            info.size = len(body)
+            file.write(info.tobuf(tarfile.GNU_FORMAT) + body + bytes(-len(body) % tarfile.BLOCKSIZE))
+        file.write(bytes(1024))
+    return out.getvalue()
+
+
+async def _state(site: Site) -> bytes:
+    with gzip.open(io.BytesIO(backup_of(site))) as file:
+        raw = file.read()
+    await site.store.close()
+    return raw[raw.index(b"SQLite format 3") :][: site.directory.joinpath("state.db").stat().st_size]
+
+
+def refused(content: bytes, directory: Path, **options: Any) -> str:
+    with pytest.raises((RestoreError, ArchiveError)) as caught:
+        restored(content, directory, **options)
+    assert not directory.exists() or not [path for path in directory.rglob("*") if path.name != "state.lock"]
+    return str(caught.value)
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("state.db-wal", "state.db-journal", "state.db-shm", "state.newest", "state.lock", "state.db/x"),
+        *("journey/events", "artifacts/x.blob", "checkpoint/hardware", "machine-logs/a.log", "kubeconfig.lock"),
+        *("evil.sh", "Token", "TOKEN", "token/x", "pki", "pki/a/b", "osie", "bin/tinkedge", "replaced-1/token"),
+        *("/etc/passwd", "../x", "osie/../../x", "osie/./x", ".bashrc", "osie/.x", "osie//x", "", "osie/x\n", "osie/é"),
+    ],
+)
+async def test_file_that_no_data_directory_has_is_refused_by_name(site: Site, tmp_path: Path, name: str) -> None:
+    state = await _state(site)
+    message = refused(packed([("state.db", state), (name, b"x")]), tmp_path / "new")
+    assert any(said in message for said in (repr(name), "can't be in a backup", "a file and a folder"))
+
+
+@pytest.mark.parametrize(
+    "names", [("token", "token"), ("osie/a", "osie/A"), ("osie/a", "osie/a/b"), ("osie/A/b", "osie/a")]
+)
+async def test_names_that_would_meet_in_one_place_are_refused(site, tmp_path, names) -> None:
+    state = await _state(site)
+    message = refused(packed([("state.db", state), *((name, b"x") for name in names)]), tmp_path / "new")
+    assert "twice" in message or "a file and a folder" in message
+
+
+async def test_file_of_the_operators_own_comes_along_when_it_is_named(site: Site, tmp_path: Path) -> None:
+    site.add_keys()
+    (site.directory / "notes.txt").write_text("mine")
+    (site.directory / "scripts").mkdir()
+    (site.directory / "scripts/a.sh").write_text("mine")
+    assert foreign(site.directory) == ["notes.txt", "scripts"]
+
+    plain, own = backup_of(site), backup_of(site, also=("notes.txt", "scripts"))
+    await site.store.close()
+    assert "notes.txt" not in restored(plain, tmp_path / "a").files
+    assert "--also notes.txt takes" in refused(own, tmp_path / "b")
+    assert "'scripts/a.sh'" in refused(own, tmp_path / "b", also=("notes.txt",))
+    made = restored(own, tmp_path / "c", also=("notes.txt", "scripts"))
+    assert {"notes.txt", "scripts/a.sh"} <= set(made.files)
+
+
+async def test_nothing_that_tinkedge_has_is_called_foreign_and_also_brings_no_log_of_the_state(site, tmp_path) -> None:
+    for name in data_directory.KNOWN:
+        assert contents.is_kept(name) or contents.is_state(name) or not contents.unknown(_inside(name)), name
+    state = await _state(site)
+    message = refused(packed([("state.db", state), ("state.db-wal", b"x")]), tmp_path / "new", also=("state.db-wal",))
+    assert "'state.db-wal'" in message
+
+
+def _inside(name: str) -> str:
+    return f"{name}/x" if name in ("pki", "ipxe", "manifests") else name
+
+
+async def test_restore_writes_past_no_link_and_leaves_all_as_it_was(site: Site, tmp_path: Path) -> None:
+    site.add_keys()
+    content = backup_of(site, osie=True)
+    await site.store.close()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    shutil.rmtree(site.directory / "osie")
+    (site.directory / "osie").symlink_to(outside)
+    before = sorted(path.name for path in site.directory.iterdir())
+    with pytest.raises(RestoreError, match="is a link"):
+        restored(content, site.directory, force=True)
+    assert list(outside.iterdir()) == []
+    assert sorted(path.name for path in site.directory.iterdir()) == before
+    (site.directory / "osie").unlink()
+    (site.directory / "osie").write_bytes(b"a file")
+    with pytest.raises(RestoreError, match="in the way"):
+        restored(content, site.directory, force=True)
+
+
+# --- room
+
+
+class Disk:
+    """A disk with `free` bytes; each query reduces the room by `takes` bytes."""
+
+    def __init__(self, free: int, takes: int = 0) -> None:
+        self.free, self.takes = free, takes
+
+    def usage(self, _: Path) -> Any:
+        self.free -= self.takes
+        return type("Usage", (), {"free": self.free})()
+
+
+async def test_archive_that_grows_beyond_the_disk_is_refused_before_it_is_unpacked(site, tmp_path, monkeypatch) -> None:
+    state = await _state(site)
+    content = packed([("state.db", state), ("files/zeros", bytes(200 << 20))])
+    assert len(content) < 2 << 20
+    monkeypatch.setattr(shutil, "disk_usage", Disk(200 << 20).usage)
+    seen: list[str] = []
+    with pytest.raises(RestoreError, match=r"277 MB are needed there to restore, and 210 MB are free"):
+        restore(io.BytesIO(content), tmp_path / "new", now=LATER, progress=lambda *at: seen.append(str(at)))
+    assert seen == []
+    assert not (tmp_path / "new").exists()
+
+
+async def test_room_that_others_take_meanwhile_ends_it(site, tmp_path, monkeypatch) -> None:
+    state = await _state(site)
+    content = packed([("state.db", state), ("files/zeros", bytes(30 << 20))])
+    monkeypatch.setattr(shutil, "disk_usage", Disk(ROOM + (50 << 20), 4 << 20).usage)
+    assert "are needed there" in refused(content, tmp_path / "new")
+
+
+async def test_sizes_that_differ_from_the_manifest_end_it(site: Site, tmp_path: Path) -> None:
+    state = await _state(site)
+    for size in (0, 10, 1 << 40, 1 << 63, -1):
+        lie = [
+            {"name": "state.db", "size": len(state), "sha256": hashlib.sha256(state).hexdigest()},
+            {"name": "files/zeros", "size": size, "sha256": "0" * 64},
+        ]
+        refused(packed([("state.db", state), ("files/zeros", bytes(3 << 20))], files=lie), tmp_path / "new")
