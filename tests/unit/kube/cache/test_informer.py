@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.api import InProcessApi
 from tests.support.informer import InMemoryInformer
-from tests.support.virtual_time import turns
+from tests.support.objects import workflow
+from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer, ObjectCompressor, reflector
@@ -81,16 +83,14 @@ async def running(client: KubeClient, *namespaces: str, **options: Any) -> Async
         yield informer, ear
 
 
-async def test_refused_token_is_said_again_and_again_and_forgotten_when_it_is_good(
-    api, client, obj, caplog, monkeypatch
-) -> None:
-    monkeypatch.setattr(reflector, "SAY_AGAIN_FIRST", 0.02)
-    denied = (401, {"kind": "Status", "code": 401, "reason": "Unauthorized", "message": "Unauthorized"})
-    api.lists = [*[denied] * 40, listed(5, obj("a", 3))]
-    async with running(client) as (informer, ear):
-        await until(lambda: informer.denied)
+@pytest.mark.looptime
+async def test_refused_token_is_said_again_and_again_and_forgotten_when_it_is_good(caplog) -> None:
+    api: Any = InProcessApi(workflow("a"))
+    api.fail("watch", *[ApiError(401, "Unauthorized", "Unauthorized")] * 40)
+    async with started(Informer(api, WORKFLOW)) as informer:
+        await elapse(1)
         assert "workflows" in informer.denied
-        await ear.until(1)
+        await informer.wait_for_cache_sync()
         assert informer.denied == ""
     lines = [record.message for record in caplog.records if "can't follow" in record.message]
     assert "--kubeconfig" in lines[0]
@@ -560,35 +560,26 @@ async def test_a_refused_selector_is_said_with_its_name(api: Any, client: KubeCl
         await until(lambda: "'site=?'" in informer.denied and "unable to parse" in informer.denied)
 
 
-async def test_an_api_that_says_when_to_come_again_is_left_alone_until_then(api, client, monkeypatch) -> None:
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        api.lists, api.headers = [(200, {"metadata": {"resourceVersion": "5"}, "items": []})], {}
-
-    monkeypatch.setattr(reflector, "_sleep", sleep)
-    api.lists, api.headers = [(429, {"message": "busy"})], {"Retry-After": "45"}
-    async with running(client) as (informer, _):
-        await informer.wait_for_cache_sync()
-    assert pauses[0] == 45.0
+@pytest.mark.looptime
+async def test_an_api_that_says_when_to_come_again_is_left_alone_until_then() -> None:
+    api: Any = InProcessApi()
+    api.fail("watch", ApiError(429, "TooManyRequests", "busy", retry_after=45.0))
+    async with started(Informer(api, WORKFLOW)) as informer:
+        await elapse(44.9)
+        assert len(api.calls) == 1
+        await elapse(0.2)
+        assert informer.has_synced
 
 
-async def test_replicas_that_start_together_do_not_ask_together(api, client, monkeypatch) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(reflector.random, "uniform", lambda low, high: (low, high))
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        assert not api.asked
-
-    monkeypatch.setattr(reflector, "_sleep", sleep)
-    api.watch_list = True
-    api.script(bookmark(5))
-    informer = Informer(client, WORKFLOW, start_jitter=2.0)
-    async with started(informer):
-        await informer.wait_for_cache_sync()
-    assert pauses == [(0.0, 2.0)]
+@pytest.mark.looptime
+async def test_replicas_that_start_together_do_not_ask_together(monkeypatch) -> None:
+    monkeypatch.setattr(reflector.random, "uniform", lambda low, high: low + 0.9 * (high - low))
+    api: Any = InProcessApi()
+    async with started(Informer(api, WORKFLOW, start_jitter=2.0)) as informer:
+        await elapse(1.79)
+        assert not api.calls
+        await elapse(0.02)
+        assert informer.has_synced
 
 
 # --- handlers that can wait ---
