@@ -156,7 +156,7 @@ async def test_a_call_under_way_when_the_client_closes_ends(api: Any, client: Ku
     await until(lambda: api.opened)
     await client.close()
     with pytest.raises(UnreachableError):
-        await asyncio.wait_for(task, 20)
+        await task
 
 
 def test_importing_the_client_does_not_import_kubernetes_asyncio() -> None:

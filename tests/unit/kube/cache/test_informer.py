@@ -230,7 +230,7 @@ async def test_a_namespaced_informer_asks_for_its_namespace_only(api: Any, clien
     api.lists = [listed(5)]
     informer = Informer(client, WORKFLOW, ["lab"])
     task = asyncio.create_task(informer.run())
-    await asyncio.wait_for(informer.wait_for_cache_sync(), 20)
+    await informer.wait_for_cache_sync()
     task.cancel()
     assert api.asked[0].path == "/apis/tinkerbell.org/v1alpha2/namespaces/lab/workflows"
 
