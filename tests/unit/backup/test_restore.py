@@ -105,7 +105,7 @@ async def test_osie_in_a_directory_of_its_own_is_brought_back_beside_what_is_the
     assert (site.directory / "state.db").exists()
 
 
-async def test_versions_go_on_above_all_that_were_given_out_and_watches_from_before_list_anew(site, tmp_path) -> None:
+async def test_versions_continue_above_all_earlier_ones_and_old_watches_expire(site, tmp_path) -> None:
     content = backup_of(site)
     seen = 0
     for number in range(20):
@@ -146,7 +146,7 @@ async def test_workflow_that_may_have_run_since_is_held_and_no_other(site: Site,
     assert restored(content, tmp_path / "third", resume=True).held == []
 
 
-async def test_what_was_left_behind_by_a_move_stays_as_it_is(site: Site, tmp_path: Path) -> None:
+async def test_paused_workflow_of_a_move_is_not_held(site: Site, tmp_path: Path) -> None:
     await site.put(WORKFLOWS, "moved", annotations={PAUSED_ANNOTATION: "x"}, status={"state": "Pending"})
     assert restored(backup_of(site), tmp_path / "new").held == []
     await site.store.close()
@@ -213,7 +213,7 @@ def test_directory_without_a_state_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_root_changes_no_owner_and_what_it_restores_is_the_services(site: Site, tmp_path: Path) -> None:
+async def test_backup_and_restore_as_root_keep_the_owner(site: Site, tmp_path: Path) -> None:
     await site.put("tinkerbell.org/hardware", "h")
     await site.store.close()
     for path in [site.directory, *site.directory.rglob("*")]:

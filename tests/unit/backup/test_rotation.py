@@ -32,13 +32,13 @@ def test_oldest_ones_go(keep: int, gone: list[int]) -> None:
     assert too_many(names, MADE, keep) == [day(number) for number in gone]
 
 
-def test_what_was_made_while_the_clock_was_wrong_does_not_push_out_what_is_right() -> None:
+def test_backups_with_a_future_time_go_first() -> None:
     future = ["tinkedge-20990101T000000Z.tgz", "tinkedge-20990102T000000Z.tgz"]
     assert too_many([MADE, day(23), *future], MADE, 2) == future
     assert too_many([MADE, *future], MADE, 2) == future[:1]
 
 
-def test_what_is_no_backup_of_ours_stays() -> None:
+def test_other_files_stay() -> None:
     others = [
         "notes",
         "tinkedge-2020-01-01.tgz",

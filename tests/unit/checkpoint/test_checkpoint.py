@@ -116,7 +116,7 @@ async def test_large_file_is_written_seldom(process: Process, tmp_path: Path, mo
     assert written(tmp_path) == ["a", "b"]
 
 
-async def test_next_process_knows_what_this_one_knew_and_since_when(process: Process, tmp_path: Path) -> None:
+async def test_next_process_restores_objects_and_the_time_they_were_known(process: Process, tmp_path: Path) -> None:
     process.listed()
     process.hears(obj("a", 4, ip="10.0.0.1"), obj("b", 7))
     await process.after(2)
@@ -131,7 +131,7 @@ async def test_next_process_knows_what_this_one_knew_and_since_when(process: Pro
     assert not again.hardware.has_synced
 
 
-async def test_what_is_known_ages_while_the_api_is_away(process: Process, tmp_path: Path) -> None:
+async def test_known_time_stands_still_while_the_api_is_away(process: Process, tmp_path: Path) -> None:
     """Informers are asked in the event loop, whose clock says for how long: elsewhere that would end the edge."""
     process.listed()
     process.hears(obj("a"))
@@ -144,7 +144,7 @@ async def test_what_is_known_ages_while_the_api_is_away(process: Process, tmp_pa
     assert await again.checkpoint.restore() == known
 
 
-async def test_what_is_written_after_the_api_went_is_known_of_before(process, tmp_path) -> None:
+async def test_checkpoint_written_during_an_outage_has_the_time_before_it(process, tmp_path) -> None:
     process.listed()
     process.hears(obj("a"))
     process.loses_the_api()
@@ -163,14 +163,14 @@ async def test_only_workflows_that_have_not_ended_are_kept(process: Process, tmp
     assert written(tmp_path, "workflows") == ["runs"]
 
 
-async def test_clean_end_writes_what_was_not_due(process: Process, tmp_path: Path) -> None:
+async def test_close_writes_pending_changes(process: Process, tmp_path: Path) -> None:
     process.listed()
     process.hears(obj("a"))
     await process.checkpoint.close()
     assert written(tmp_path) == ["a"]
 
 
-async def test_full_disk_is_said_once_and_tried_again(process, tmp_path, monkeypatch, caplog) -> None:
+async def test_full_disk_is_logged_once_and_retried(process, tmp_path, monkeypatch, caplog) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(checkpoint, "_SPARE_BYTES", 1 << 60)
     process.listed()
@@ -220,7 +220,7 @@ async def test_damaged_part_costs_that_part_alone(process, tmp_path, caplog) -> 
     assert await Process(tmp_path).checkpoint.restore() is None, "without Hardware there is nothing to serve"
 
 
-async def test_operator_who_wants_none_has_none(process: Process, tmp_path: Path) -> None:
+async def test_discard_removes_the_checkpoint(process: Process, tmp_path: Path) -> None:
     process.listed()
     process.hears(obj("a"))
     await process.after(2)

@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 500, 1201])
-def test_what_was_known_comes_back(tmp_path: Path, count: int) -> None:
+def test_written_objects_are_read_back(tmp_path: Path, count: int) -> None:
     size = file.write(tmp_path / "f", Head("hardware", 1000.0, CLUSTER, count), packed(count))
     head, objects = read(tmp_path / "f")
     assert objects == [machine(n) for n in range(count)]
@@ -59,7 +59,7 @@ def test_objects_that_were_never_compressed_come_back(tmp_path: Path) -> None:
     assert read(tmp_path / "f")[1] == [machine(7)]
 
 
-def test_each_is_found_by_what_it_is_looked_for_before_it_is_read(tmp_path: Path) -> None:
+def test_entries_have_their_lookup_values_before_they_are_unpacked(tmp_path: Path) -> None:
     """Also what changed since its machines were read, of which nothing is at hand."""
     at_hand = {key(0): ["at hand"]}
     looked_up_by = LookedUpBy(lambda each, _packed: at_hand.get(each), lambda obj: [obj["metadata"]["uid"]])
@@ -69,7 +69,7 @@ def test_each_is_found_by_what_it_is_looked_for_before_it_is_read(tmp_path: Path
     assert found == [(key(0), ["at hand"]), (key(1), ["u1"]), (key(2), ["u2"])]
 
 
-def test_what_is_still_so_later_is_known_of_later(path: Path) -> None:
+def test_newer_mtime_moves_the_known_time(path: Path) -> None:
     os.utime(path, (2000, 2000))
     assert read(path)[0].known == 2000.0
     os.utime(path, (500, 500))
@@ -128,7 +128,7 @@ def directory(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "is damaged"),
     ],
 )
-def test_what_else_may_stand_there_is_named_and_ignored(path: Path, spoil: Callable[[Path], Any], said: str) -> None:
+def test_unusable_file_is_named_and_ignored(path: Path, spoil: Callable[[Path], Any], said: str) -> None:
     spoil(path)
     with pytest.raises(CheckpointError) as raised:
         read(path)

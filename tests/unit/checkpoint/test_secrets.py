@@ -77,7 +77,7 @@ async def test_nothing_of_it_can_be_read_on_the_disk(edge: Edge) -> None:
     assert path.name != "s"
 
 
-async def test_what_the_api_says_is_believed(edge: Edge) -> None:
+async def test_answer_of_the_api_replaces_the_copy(edge: Edge) -> None:
     edge.answers["s"] = ApiError(403, "Forbidden", "no right")
     with pytest.raises(ApiError, match="no right"):
         await edge.kept.read("ns", "s")
@@ -133,7 +133,7 @@ async def test_api_that_is_away_is_not_asked_for_every_secret(edge: Edge) -> Non
     assert len(edge.files()) == 1, "what is kept stays"
 
 
-async def test_key_that_was_changed_reads_what_the_one_before_wrote(edge: Edge, tmp_path: Path) -> None:
+async def test_new_key_reads_copies_of_the_old_key(edge: Edge, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("n" * 64 + "\n" + key.read_text())
     again = Edge(tmp_path)
@@ -161,7 +161,7 @@ async def test_copy_of_another_key_cluster_or_secret_is_named_and_not_served(edg
         await edge.kept.read("ns", "other")
 
 
-async def test_what_no_hardware_names_any_more_is_swept(edge: Edge, tmp_path: Path) -> None:
+async def test_copies_that_no_hardware_names_are_swept(edge: Edge, tmp_path: Path) -> None:
     again = Edge(tmp_path)
     again.kept._sweep({again.kept._path(key).name for key in again.kept._due})
     assert not again.files(), "the Hardware went while the edge was down"

@@ -46,7 +46,7 @@ def test_missing_directory_is_made_closed_whatever_the_umask(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("open_mode", [0o755, 0o750, 0o777, 0o2775, 0o1777, 0o711])
-def test_open_directory_that_is_empty_or_ours_is_closed_and_said_once(place, open_mode, caplog) -> None:
+def test_open_directory_of_ours_is_closed_and_logged_once(place, open_mode, caplog) -> None:
     place.chmod(open_mode)
     claim(place)
     assert mode(place) & 0o777 == 0o700
@@ -129,7 +129,7 @@ def test_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
         claim(tmp_path / "data" / "below")
 
 
-def test_doctor_says_what_is_wrong_changes_nothing_and_is_content_after_the_remedy(place: Path) -> None:
+def test_doctor_reports_faults_and_is_content_after_the_remedy(place: Path) -> None:
     put(place, "state.db")
     directory, files, disk = doctor.data_directory(place)
     assert (directory.ok, files.ok, disk.ok) == (False, False, True)

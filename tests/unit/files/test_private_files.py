@@ -58,7 +58,7 @@ def test_first_of_two_makers_wins(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_what_a_killed_writer_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+def test_sweep_removes_only_temporary_files_of_killed_writers(tmp_path: Path) -> None:
     for name in (".token.abcd_123", ".token.mine", "token.abcd_123", ".other.abcd_123"):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / ".pki.abcd1234").mkdir()

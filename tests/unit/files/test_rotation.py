@@ -84,7 +84,7 @@ def brought(nodes: list[Node], content: str, *arrivals: float, seconds: int) -> 
     return checked, minted
 
 
-def test_new_key_on_top_is_refused_by_nobody_in_whatever_order_it_arrives(nodes: list[Node]) -> None:
+def test_new_first_key_is_accepted_by_all_in_any_order_of_arrival(nodes: list[Node]) -> None:
     for arrivals in itertools.permutations((0, 40, 90)):
         checked, minted = brought(nodes, f"{NEW}\n{OLD}\n", *arrivals, seconds=300)
         assert (checked, len(minted)) == (2700, 2), "with the old key, then with the new one"
@@ -113,7 +113,7 @@ def test_key_that_is_removed_is_worth_nothing_within_a_second(nodes: list[Node])
     assert edge.keys.mint(MAC, NOW) != old, "there is no other key to sign with"
 
 
-def test_hangup_says_at_once_whether_the_keys_are_good_and_needs_no_second_to_pass(nodes: list[Node]) -> None:
+def test_sighup_rereads_all_keys_at_once(nodes: list[Node]) -> None:
     edge = nodes[0]
     other = TokenKeys(TokenSettings(nodes[1].volume.path("key")), lambda: 0.0)
     nodes[1].volume.bring(key=NEW + "\n")

@@ -62,7 +62,9 @@ async def test_create_takes_the_namespace_of_the_object(api: Any, client: KubeCl
 @pytest.mark.parametrize(
     ("status", "kind"), [(404, NotFoundError), (409, ConflictError), (403, ApiError), (500, ApiError)]
 )
-async def test_errors_say_what_the_api_said(api: Any, client: KubeClient, status: int, kind: type[ApiError]) -> None:
+async def test_error_has_status_reason_and_message_of_the_api(
+    api: Any, client: KubeClient, status: int, kind: type[ApiError]
+) -> None:
     api.answer = (status, {"kind": "Status", "code": status, "reason": "Because", "message": 'workflows "w" is odd'})
     with pytest.raises(kind, match='workflows "w" is odd') as caught:
         await client.get(WORKFLOW, "w", "d")
@@ -129,7 +131,7 @@ async def test_outside_a_cluster_there_is_no_service_account(monkeypatch: pytest
         await KubeClient.connect(None)
 
 
-async def test_an_api_that_is_gone_without_a_word_is_noticed_by_those_who_watch(api: Any, client: KubeClient) -> None:
+async def test_watch_connection_has_tcp_keepalive(api: Any, client: KubeClient) -> None:
     """As Linux tells: a timer of this connection is set, for a probe of the other end."""
     api.script({"type": "BOOKMARK"})
 
@@ -236,7 +238,7 @@ async def _paused(client: KubeClient, monkeypatch: pytest.MonkeyPatch, then: Any
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_busy_api_is_asked_again_when_it_says(api, client, monkeypatch, status) -> None:
+async def test_busy_api_is_retried_after_its_retry_after(api, client, monkeypatch, status) -> None:
     def then() -> None:
         api.answer, api.headers = (200, {"kind": "Workflow"}), {}
 
@@ -251,7 +253,7 @@ async def test_a_busy_api_is_asked_again_when_it_says(api, client, monkeypatch, 
 @pytest.mark.parametrize(
     ("status", "header"), [(503, None), (500, "1"), (409, "1"), (429, "soon"), (429, "-1"), (429, "Mon, 23 Nov 2026")]
 )
-async def test_nobody_waits_for_an_api_that_does_not_say_for_how_long(api, client, monkeypatch, status, header) -> None:
+async def test_error_without_a_usable_retry_after_is_not_retried(api, client, monkeypatch, status, header) -> None:
     pauses = await _paused(client, monkeypatch)
     api.answer, api.headers = (status, {}), {} if header is None else {"Retry-After": header}
     with pytest.raises(ApiError):
@@ -268,7 +270,7 @@ async def test_an_api_that_is_busy_for_ever_is_given_up(api, client, monkeypatch
     assert caught.value.retry_after == 1.0
 
 
-async def test_whoever_is_to_come_again_in_a_day_hears_of_it_at_once(api, client, monkeypatch) -> None:
+async def test_very_long_retry_after_fails_at_once(api, client, monkeypatch) -> None:
     pauses = await _paused(client, monkeypatch)
     api.answer, api.headers = (429, {}), {"Retry-After": "99999999999999999999"}
     with pytest.raises(ApiError) as caught:
@@ -277,7 +279,7 @@ async def test_whoever_is_to_come_again_in_a_day_hears_of_it_at_once(api, client
 
 
 @pytest.mark.parametrize("resets", [0, 3, 4])
-async def test_who_is_turned_away_before_he_has_asked_comes_again(tmp_path, monkeypatch, resets) -> None:
+async def test_connection_reset_before_the_request_is_retried(tmp_path, monkeypatch, resets) -> None:
     """An embedded API does that when somebody on this host has opened all the connections that there may be."""
     authority = credentials.load_authority(tmp_path / "pki", datetime.now(UTC))
     context = credentials.server_context(authority, "127.0.0.1", datetime.now(UTC))
@@ -350,7 +352,7 @@ def test_cluster_without_an_authority_of_its_own_is_known_by_its_url(tmp_path: P
     assert cluster_ids("https://api.example.org", str(tmp_path / "absent")) == known
 
 
-async def test_name_with_a_slip_is_said(api: Any, client: KubeClient, caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_namespace_is_named(api: Any, client: KubeClient, caplog: pytest.LogCaptureFixture) -> None:
     api.lists = [
         (200, {"kind": "Namespace", "metadata": {"name": "ulm"}}),
         (404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": 'namespaces "berln" not found'}),

@@ -76,7 +76,7 @@ def test_list_is_taken_apart(tmp_path: Path) -> None:
         (b"#" * (3 * 1024 * 1024 + 1), "larger than 3145728 bytes"),
     ],
 )
-def test_wrong_file_is_named_with_what_is_wrong(tmp_path: Path, text: bytes, said: str) -> None:
+def test_invalid_file_is_named_with_its_fault(tmp_path: Path, text: bytes, said: str) -> None:
     (tmp_path / "a-good.yaml").write_text(osie("a"))
     (tmp_path / "wrong.yaml").write_bytes(text)
     with pytest.raises(ManifestError) as caught:
@@ -144,7 +144,7 @@ async def test_definition_has_no_namespace(api: Api, client: KubeClient) -> None
     assert "namespace" not in asked.body["metadata"]
 
 
-async def test_api_that_does_not_answer_is_said_with_the_file(client: KubeClient, api: Api, tmp_path: Path) -> None:
+async def test_unavailable_api_is_reported_with_the_file(client: KubeClient, api: Api, tmp_path: Path) -> None:
     api.lists = [(503, {"kind": "Status", "reason": "ServiceUnavailable", "message": "later"})]
     with pytest.raises(ManifestError, match=r"m\.yaml: OSIE a: later"):
         await apply(client, objects(tmp_path, osie("a")))

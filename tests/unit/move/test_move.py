@@ -172,7 +172,7 @@ async def test_abort_gives_the_workflows_back_and_is_refused_when_they_are_hande
             await Mover(a, b, quiet).abort()
 
 
-async def test_there_and_back_what_ran_meanwhile_is_as_it_came_to_be(tmp_path: Path) -> None:
+async def test_move_back_brings_the_new_status_of_workflows(tmp_path: Path) -> None:
     async with serving(tmp_path / "a", generate()) as (_, a), serving(tmp_path / "b", generate()) as (_, b):
         made = await populate(a)
         await Mover(a, b, quiet, second=0).run()

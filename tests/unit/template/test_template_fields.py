@@ -173,7 +173,7 @@ def test_syntax_errors_are_found_without_rendering_one_for_each_field() -> None:
     assert parse_fields(template(action(image="{{.Hardware.Foo}}"))) == []
 
 
-def test_an_action_that_reboots_says_so_when_it_is_rendered() -> None:
+def test_reboots_is_rendered_and_must_be_a_boolean() -> None:
     assert rendered(action(reboots=True))[0]["reboots"] is True
     assert "reboots" not in rendered(action())[0]
     with pytest.raises(TemplateError, match=r"spec.actions\[0\].reboots: want a boolean"):

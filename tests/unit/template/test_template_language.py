@@ -116,7 +116,7 @@ def test_texts_that_are_no_templates_are_refused_in_the_words_of_go(text: str, m
     assert caught.value.line > 0
 
 
-def test_error_tells_name_line_column_and_expression_to_whoever_shows_it() -> None:
+def test_error_has_name_line_and_column() -> None:
     with pytest.raises(TemplateError) as caught:
         render("ok\n  {{ .m.zz }}", DATA, "spec.x")
     error = caught.value

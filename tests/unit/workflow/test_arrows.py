@@ -149,7 +149,7 @@ def test_each_arrow_is_gone_by_some_event_of_its_author(arrow: tuple[str | None,
     [(case, state, actions, reboots) for (case, actions, reboots), state in product(ALL, STATES)],
     ids=str,
 )
-def test_an_event_leads_where_the_table_says_and_nowhere_else(case, state, actions, reboots) -> None:
+def test_event_follows_the_table_in_every_state(case, state, actions, reboots) -> None:
     workflow = workflow_in(state, actions, reboots)
     before = copy.deepcopy(workflow)
     if state is None and hasattr(case.event, "action_id"):
@@ -179,7 +179,7 @@ def test_nothing_changes_an_ended_workflow_in_which_an_action_runs(state: str) -
 
 
 @pytest.mark.parametrize(("case", "state"), list(product(CASES, STATES)), ids=str)
-def test_nobody_writes_an_arrow_of_the_other(case: Case, state: str | None) -> None:
+def test_component_may_not_write_an_arrow_of_the_other(case: Case, state: str | None) -> None:
     if case.leads.get(state) is None:
         return
     other = other_than(case.author)

@@ -58,13 +58,13 @@ def kept(workflow: Raw) -> Raw:
 @pytest.mark.parametrize("state", ["Succeeded", "Failed", "Canceled"])
 @pytest.mark.parametrize("actions", ["", "S", "SSS", "SF", "SFP", "SRP", "PPP"])
 @pytest.mark.parametrize("reason", ["", REASON_DEFAULT_FAILURE, REASON_CANCELED, *sorted(WITHOUT_AGENTS_WORD)])
-def test_whether_an_agent_had_a_word_in_it_is_not_forgotten(state: str, actions: str, reason: str) -> None:
+def test_archived_workflow_keeps_whether_its_agent_confirmed_the_end(state: str, actions: str, reason: str) -> None:
     whole = made(state, actions, reason)
     short = kept(whole)
     assert (state_of(short), unconfirmed(short)) == (state_of(whole), unconfirmed(whole))
 
 
-def test_which_it_is_and_whose_and_since_when() -> None:
+def test_archived_workflow_keeps_identity_hardware_and_time() -> None:
     whole = made(actions="SS")
     whole["spec"]["ttlSecondsAfterFinished"] = 0
     whole["status"]["id"] = "another"
@@ -109,12 +109,12 @@ def without(field: str) -> Raw:
         made(uid=str(uuid.UUID(int=0xABC)).upper()),
     ],
 )
-def test_what_is_not_history_or_does_not_fit_is_kept_whole(workflow: Raw) -> None:
+def test_unfinished_or_unusual_workflow_is_not_archived(workflow: Raw) -> None:
     assert ended.pack(workflow) is None
 
 
 @pytest.mark.parametrize("odd", ["a\0b", "x" * 10_000])
-def test_names_that_no_api_gives_are_kept_whole(odd: str) -> None:
+def test_workflow_with_an_impossible_name_is_not_archived(odd: str) -> None:
     workflow = copy.deepcopy(made())
     workflow["spec"]["hardwareRef"]["name"] = odd
     assert ended.pack(workflow) is None

@@ -118,7 +118,7 @@ def test_late_start_does_not_turn_the_current_action_back() -> None:
     ],
     ids=["success", "failed action", "rejection"],
 )
-def test_condition_says_how_it_ended_or_why_it_does_not_start(workflow: Raw, event: Event, condition: Raw) -> None:
+def test_condition_gives_the_end_or_the_reason_for_not_starting(workflow: Raw, event: Event, condition: Raw) -> None:
     assert condition in after(workflow, event)["conditions"]
 
 
@@ -184,7 +184,7 @@ def test_cancelling_set_by_hand_gives_the_agent_its_time_from_now() -> None:
     assert unchanged(workflow, CancelRequested("by hand")), "noticed once"
 
 
-def test_what_is_wrong_is_refused_by_name() -> None:
+def test_invalid_state_or_unknown_action_is_refused_by_name() -> None:
     started = ActionStarted("a0")
     with pytest.raises(InvalidStatusError, match=r"default/w: status.state is 'Runing'"):
         after(in_state("Runing"), started)
@@ -215,7 +215,7 @@ def test_fields_of_a_newer_version_survive() -> None:
         (WorkflowTimedOut(5), "RebootAssumed"),
     ],
 )
-def test_last_action_that_reboots_succeeds_when_nobody_is_left_to_say_so(event: Event, reason: str) -> None:
+def test_last_action_that_reboots_succeeds_when_its_agent_disappears(event: Event, reason: str) -> None:
     workflow = in_state("Running", "SR", reboots=True)
     assert guards.rebooting(workflow)
     status = after(workflow, event)
@@ -239,7 +239,7 @@ def test_last_action_that_reboots_succeeds_when_nobody_is_left_to_say_so(event: 
         ("", False),
     ],
 )
-def test_anything_else_that_falls_silent_has_not_succeeded(actions: str, reboots: bool) -> None:
+def test_other_action_fails_when_its_agent_disappears(actions: str, reboots: bool) -> None:
     workflow = in_state("Running", actions, reboots=reboots)
     assert not guards.rebooting(workflow)
     assert unchanged(workflow, AgentAway(30), AgentSeen())
@@ -263,7 +263,7 @@ def test_agent_that_another_server_has_seen_meanwhile_is_not_gone() -> None:
 
 
 @pytest.mark.parametrize("value", ["true", 1, None, []])
-def test_only_true_says_that_an_action_reboots(value: Any) -> None:
+def test_action_reboots_only_if_the_field_is_true(value: Any) -> None:
     workflow = in_state("Running", "R")
     workflow["status"]["actions"][0]["rendered"]["reboots"] = value
     assert not guards.rebooting(workflow)
@@ -288,7 +288,7 @@ def test_workflow_that_does_not_run_does_not_reboot(state: str | None) -> None:
         (WorkflowTimedOut(5), False),
     ],
 )
-def test_end_without_the_agents_word_is_known(event: Event, agents_word: bool) -> None:
+def test_end_without_a_report_of_the_agent_is_unconfirmed(event: Event, agents_word: bool) -> None:
     workflow = in_state("Running", "SR", reboots=True)
     assert not guards.unconfirmed(workflow)
     assert guards.unconfirmed({**workflow, "status": after(workflow, event)}) is not agents_word
@@ -307,7 +307,7 @@ def test_end_without_the_agents_word_is_known(event: Event, agents_word: bool) -
         ("Canceled", "FP", True),
     ],
 )
-def test_end_state_written_by_hand_is_not_the_agents_word(state: str, actions: str, agents_word: bool) -> None:
+def test_end_state_written_by_hand_is_unconfirmed(state: str, actions: str, agents_word: bool) -> None:
     assert guards.unconfirmed(in_state(state, actions)) is not agents_word
 
 

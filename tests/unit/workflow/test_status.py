@@ -46,7 +46,7 @@ def test_the_times_of_kubernetes_are_read() -> None:
         ({"rejections": True, "dispatchAfter": None}, 0, 0.0),
     ],
 )
-def test_what_holds_a_rejected_workflow_back_is_read_or_absent(status, count, after) -> None:
+def test_rejection_count_and_dispatch_time_are_read_or_absent(status, count, after) -> None:
     assert rejections(status) == count
     assert dispatch_after(status) == after
 
@@ -62,7 +62,7 @@ def test_a_state_that_is_none_is_named_with_its_object() -> None:
         check_states(odd)
 
 
-def test_patch_has_only_what_changed_and_removes_what_went() -> None:
+def test_patch_has_changed_fields_and_removes_absent_ones() -> None:
     workflow = in_state("Running", extra="x", currentAction="a")
     status = {k: v for k, v in workflow["status"].items() if k != "extra"} | {"state": "Failed"}
     assert status_patch(workflow, status) == {

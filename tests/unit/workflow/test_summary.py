@@ -100,7 +100,7 @@ def test_it_is_never_empty_nor_longer_than_a_line(state: object, broken: Any) ->
     ],
     ids=["what was said last", "one line", "no room"],
 )
-def test_failure_whose_output_is_too_long_shows_what_was_said_last(message: str, said: str) -> None:
+def test_long_failure_message_keeps_the_last_lines_of_output(message: str, said: str) -> None:
     status = {"state": "Failed", "conditions": [condition("Succeeded", "False", "NonZeroExit", message)]}
     assert summary(status) == said
     assert len(said) <= MAX_SUMMARY

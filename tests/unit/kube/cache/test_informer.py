@@ -84,7 +84,7 @@ async def running(client: KubeClient, *namespaces: str, **options: Any) -> Async
 
 
 @pytest.mark.looptime
-async def test_refused_token_is_said_again_and_again_and_forgotten_when_it_is_good(caplog) -> None:
+async def test_refused_token_is_logged_repeatedly_and_cleared_after_success(caplog) -> None:
     api: Any = InProcessApi(workflow("a"))
     api.fail("watch", *[ApiError(401, "Unauthorized", "Unauthorized")] * 40)
     async with started(Informer(api, WORKFLOW)) as informer:
@@ -136,7 +136,7 @@ async def test_a_watch_that_ends_or_breaks_goes_on_from_the_last_version(api, cl
 
 
 @pytest.mark.parametrize("refusal", [GONE, 410])
-async def test_after_gone_the_relist_tells_of_changes_and_deletions_in_between(api, client, obj, refusal) -> None:
+async def test_relist_after_410_reports_missed_changes_and_deletions(api, client, obj, refusal) -> None:
     api.lists = [
         listed(5, obj("same", 1), obj("changed", 2), obj("lost", 3), obj("anew", 4, uid="first")),
         listed(50, obj("same", 1), obj("changed", 20), obj("anew", 40, uid="second"), obj("new", 30)),
@@ -148,7 +148,7 @@ async def test_after_gone_the_relist_tells_of_changes_and_deletions_in_between(a
         assert len(informer) == 4
 
 
-async def test_an_object_made_anew_is_first_deleted_for_the_handlers(api, client, obj) -> None:
+async def test_handlers_see_a_recreated_object_deleted_first(api, client, obj) -> None:
     api.lists = [listed(5, obj("a", 3, uid="first"))]
     api.script(event("MODIFIED", obj("a", 6, uid="second")))
     async with running(client) as (_, ear):
@@ -219,7 +219,7 @@ async def test_a_handler_that_fails_is_logged_and_the_others_still_hear(api, cli
     assert [r.getMessage() for r in caplog.records if r.exc_info] == ["a handler failed for Workflow d/a"] * 2
 
 
-async def test_a_handler_that_comes_late_hears_of_what_is_already_there(api, client, obj) -> None:
+async def test_late_handler_gets_existing_objects(api, client, obj) -> None:
     api.lists = [listed(5, obj("a", 3))]
     async with running(client) as (informer, _):
         await informer.wait_for_cache_sync()
@@ -322,7 +322,7 @@ async def test_page_asked_for_ahead_is_dropped_with_a_list_that_can_not_be_read(
     assert ["not a List" in record.getMessage() for record in caplog.records] == [True]
 
 
-async def test_pages_that_take_longer_than_the_api_remembers_are_listed_anew(api, client, obj, caplog) -> None:
+async def test_list_starts_over_when_its_continue_token_expires(api, client, obj, caplog) -> None:
     first = listed(5, obj("a", 3), obj("b", 4))
     first[1]["metadata"]["continue"] = "there"
     api.lists = [first, (410, {"message": "too old"}), listed(9, obj("b", 4), obj("c", 8))]
@@ -340,7 +340,7 @@ async def test_a_list_that_can_not_be_read_is_asked_for_again(api, client, obj, 
         assert await ear.until(1) == ["a ->3"]
 
 
-async def test_objects_come_without_what_only_api_servers_read(api, client, obj) -> None:
+async def test_objects_are_stripped_of_managed_fields_and_last_applied(api, client, obj) -> None:
     def full(name: str, version: int, **annotations: str) -> Raw:
         made = obj(name, version)
         last = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
@@ -390,7 +390,7 @@ async def test_any_of_many_objects_is_given_as_it_is_now(api, client, obj, monke
         assert items["o0"] == {}
 
 
-async def test_what_was_restored_is_replaced_by_what_the_api_has(api, client, obj) -> None:
+async def test_list_replaces_restored_objects(api, client, obj) -> None:
     """Also where the API has lost its history, and given a version of that to something else since."""
     api.lists = [listed(5, obj("same", 3), obj("other", 4))]
     informer = Informer(client, WORKFLOW, backoff=lambda: Backoff(0.001, 0.01))
@@ -405,7 +405,7 @@ async def test_what_was_restored_is_replaced_by_what_the_api_has(api, client, ob
         assert len(informer) == 2
 
 
-async def test_what_the_api_has_said_already_is_not_undone_by_what_is_restored(api, client, obj) -> None:
+async def test_restore_does_not_overwrite_listed_objects(api, client, obj) -> None:
     """One collection was listed and another not, when the API went."""
     api.lists = [listed(9, obj("a", 8))]
     async with running(client) as (informer, ear):
@@ -449,7 +449,7 @@ def bookmark(version: int, *, initial_events_end: bool = True) -> Raw:
     return event("BOOKMARK", {"metadata": {"resourceVersion": str(version), "annotations": annotations}})
 
 
-async def test_what_there_is_comes_as_a_watch_and_the_same_watch_goes_on(api, client, obj) -> None:
+async def test_watch_list_gives_initial_events_and_goes_on_as_the_watch(api, client, obj) -> None:
     api.watch_list = True
     api.script(event("ADDED", obj("a", 3)), event("ADDED", obj("b", 2)), bookmark(5), event("MODIFIED", obj("a", 6)))
     async with running(client) as (informer, ear):
@@ -461,7 +461,7 @@ async def test_what_there_is_comes_as_a_watch_and_the_same_watch_goes_on(api, cl
     assert asked.query["resourceVersion"] == "", "as it is now, and not as some cache remembers it"
 
 
-async def test_it_is_in_sync_only_when_the_api_says_that_all_initial_events_are_there(api, client, obj) -> None:
+async def test_informer_is_synced_at_the_initial_events_end_bookmark(api, client, obj) -> None:
     api.watch_list = True
     api.script(event("ADDED", obj("a", 3)), bookmark(4, initial_events_end=False))
     async with running(client) as (informer, ear):
@@ -481,7 +481,7 @@ async def test_a_list_that_breaks_off_is_asked_for_from_its_beginning(api, clien
     assert [asked.query["resourceVersion"] for asked in api.asked] == ["", ""]
 
 
-async def test_after_gone_what_is_there_is_compared_with_what_was(api, client, obj) -> None:
+async def test_watch_list_after_410_reports_missed_deletions(api, client, obj) -> None:
     api.watch_list = True
     api.script(*(event("ADDED", obj(name, 1)) for name in ("same", "lost")), bookmark(5), bookmark(9))
     api.script(410)
@@ -509,7 +509,7 @@ async def test_an_api_that_can_not_is_asked_page_by_page_and_not_asked_again(api
     assert not caplog.records, "that is nothing to worry about"
 
 
-async def test_a_watch_that_never_says_that_all_is_there_is_given_up(api, client, obj, markers) -> None:
+async def test_watch_list_without_a_bookmark_falls_back_to_a_list(api, client, obj, markers) -> None:
     """As of a server that knows nothing of `sendInitialEvents`, and says nothing of that either."""
     api.watch_list = True
     api.lists = [listed(5, obj("a", 3))]
@@ -554,14 +554,14 @@ async def test_a_label_selector_goes_with_lists_and_watches(api: Any, client: Ku
     assert {asked.query["labelSelector"] for asked in api.asked} == {"site in (berlin,ulm)"}
 
 
-async def test_a_refused_selector_is_said_with_its_name(api: Any, client: KubeClient) -> None:
+async def test_refused_selector_is_named(api: Any, client: KubeClient) -> None:
     api.lists = [(400, {"message": "unable to parse requirement"})]
     async with running(client, label_selector="site=?") as (informer, _):
         await until(lambda: "'site=?'" in informer.denied and "unable to parse" in informer.denied)
 
 
 @pytest.mark.looptime
-async def test_an_api_that_says_when_to_come_again_is_left_alone_until_then() -> None:
+async def test_retry_after_of_the_api_is_respected() -> None:
     api: Any = InProcessApi()
     api.fail("watch", ApiError(429, "TooManyRequests", "busy", retry_after=45.0))
     async with started(Informer(api, WORKFLOW)) as informer:
@@ -599,7 +599,7 @@ class Deferred:
             self.informer.feed("MODIFIED", obj)
 
 
-async def test_who_can_wait_hears_of_what_is_looked_for_first_and_in_the_end_of_all(obj) -> None:
+async def test_deferred_handler_gets_requested_objects_first_and_all_in_the_end(obj) -> None:
     one = Deferred()
     for name, spec in (("a", 1), ("b", 2), ("c", 2), ("d", 3)):
         one.changed(obj(name, 4, spec=spec))
@@ -619,7 +619,7 @@ async def test_who_can_wait_hears_of_what_is_looked_for_first_and_in_the_end_of_
     assert one.ear.heard[4:] == ["e ->5"], "nobody waits any more"
 
 
-async def test_what_changes_or_goes_before_it_was_told_of_was_never_otherwise(obj) -> None:
+async def test_deferred_handler_sees_only_the_last_state(obj) -> None:
     one = Deferred()
     one.changed(obj("a", 4, spec=1))
     one.changed(obj("gone", 5, spec=1))
@@ -633,7 +633,7 @@ async def test_what_changes_or_goes_before_it_was_told_of_was_never_otherwise(ob
     assert one.ear.heard == ["a ->6", "a 6>7", "a gone"]
 
 
-async def test_what_is_looked_for_while_something_is_told_of_comes_behind_it(obj) -> None:
+async def test_request_during_a_notification_is_queued_behind_it(obj) -> None:
     """However long a chain of objects is that name each other."""
     one = Deferred(hasty=False)
     depth: list[int] = []
@@ -651,9 +651,7 @@ async def test_what_is_looked_for_while_something_is_told_of_comes_behind_it(obj
     assert (len(one.ear.heard), one.informer.untold) == (3000, 0)
 
 
-async def test_restored_object_is_read_when_it_is_looked_for_and_told_of_once_if_it_is_still_so(
-    obj, monkeypatch
-) -> None:
+async def test_restored_object_is_unpacked_on_request_and_notified_once(obj, monkeypatch) -> None:
     one, packer = Deferred(hasty=False), ObjectCompressor()
     for name, spec in (("a", 1), ("b", 2), ("c", 3)):
         restore(one.informer, obj(name, 4, spec=spec), packer)
@@ -672,7 +670,7 @@ async def test_restored_object_is_read_when_it_is_looked_for_and_told_of_once_if
     assert (one.informer.get("d", "c") or {})["spec"] == 7
 
 
-async def test_those_restored_are_told_of_while_the_api_is_away(obj: Callable[..., Raw]) -> None:
+async def test_restored_objects_are_notified_while_the_api_is_away(obj: Callable[..., Raw]) -> None:
     one = Deferred(hasty=False)
     restore(one.informer, obj("a", 4, spec=1))
     catching = asyncio.create_task(one.informer.catch_up())

@@ -67,7 +67,7 @@ class Short:
         return {"metadata": metadata, "short": True}
 
 
-def test_a_store_gives_of_history_what_the_format_keeps(obj: Callable[..., Raw]) -> None:
+def test_store_returns_archived_objects_as_the_format_keeps_them(obj: Callable[..., Raw]) -> None:
     store = Store(archive_format=Short())
     new, old = NamespacedName("d", "new"), NamespacedName("d", "old")
     store.put(new, obj("new", 1, spec={"n": 1}))
@@ -82,7 +82,7 @@ def test_a_store_gives_of_history_what_the_format_keeps(obj: Callable[..., Raw])
     ]
 
 
-def test_what_becomes_history_and_comes_back_is_there_once(obj: Callable[..., Raw]) -> None:
+def test_object_that_enters_and_leaves_the_archive_is_stored_once(obj: Callable[..., Raw]) -> None:
     store, key = Store(archive_format=Short()), NamespacedName("d", "w")
     for version, old in enumerate([False, True, False, True], start=1):
         store.put(key, obj("w", version, old=old))
@@ -105,7 +105,7 @@ OBJECTS = st.dictionaries(st.text("abc", max_size=3), VALUES, max_size=5)
 
 
 @given(st.lists(OBJECTS, min_size=1, max_size=5))
-def test_what_is_packed_comes_back(objects: list[dict[str, Any]]) -> None:
+def test_packed_objects_are_unpacked_unchanged(objects: list[dict[str, Any]]) -> None:
     compressor = ObjectCompressor()
     packed = [compressor.compress(obj) for obj in objects]
     assert [compressor.decompress(one) for one in packed] == objects
@@ -162,7 +162,7 @@ def test_every_value_has_the_keys_that_have_it_now_and_no_others(steps: list[tup
     assert (index._keys, index._values) == ({}, {})
 
 
-def test_who_has_a_value_for_longest_comes_first() -> None:
+def test_keys_of_a_value_are_in_the_order_they_got_it() -> None:
     index: Index[str, str] = Index()
     for key in ("b", "a", "c"):
         index.set(key, ["v"])

@@ -56,7 +56,7 @@ async def test_a_key_comes_again_when_its_time_has_come_and_not_after_that() -> 
         (LeadershipLostError(), None),
     ],
 )
-async def test_what_fails_comes_again_and_others_go_on(error, line, caplog) -> None:
+async def test_failed_key_is_retried_and_others_go_on(error, line, caplog) -> None:
     looks: list[NamespacedName] = []
 
     async def reconcile(key: NamespacedName) -> Result:
@@ -76,7 +76,7 @@ async def test_what_fails_comes_again_and_others_go_on(error, line, caplog) -> N
     assert [line is not None and warning.startswith(line) for warning in warnings] == [True] * (2 if line else 0)
 
 
-async def test_what_has_been_said_is_not_said_twice(caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_handled_by_on_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     said: list[tuple[NamespacedName, str]] = []
 
     async def reconcile(key: NamespacedName) -> Result:
@@ -97,7 +97,7 @@ async def test_what_has_been_said_is_not_said_twice(caplog: pytest.LogCaptureFix
     assert caplog.records == []
 
 
-async def test_what_was_under_way_when_leadership_was_lost_is_done_when_it_is_won_again() -> None:
+async def test_interrupted_key_is_reconciled_again_by_the_next_run() -> None:
     begun, finished = asyncio.Event(), asyncio.Event()
 
     async def reconcile(_: NamespacedName) -> Result:
@@ -116,7 +116,7 @@ async def test_what_was_under_way_when_leadership_was_lost_is_done_when_it_is_wo
         await asyncio.wait([task])
 
 
-async def test_some_workers_are_free_for_what_has_just_happened() -> None:
+async def test_low_priority_keys_leave_workers_free_for_new_ones() -> None:
     looks: list[NamespacedName] = []
 
     async def reconcile(key: NamespacedName) -> Result:
@@ -133,7 +133,7 @@ async def test_some_workers_are_free_for_what_has_just_happened() -> None:
     assert B in looks
 
 
-async def test_looks_are_counted_by_what_came_of_them() -> None:
+async def test_reconciles_are_counted_by_result() -> None:
     ended: list[NamespacedName] = []
 
     async def reconcile(key: NamespacedName) -> Result:

@@ -197,7 +197,7 @@ async def test_of_three_replicas_that_start_at_once_one_acts(site: Site) -> None
     assert [elector.is_leader for elector in site.leaders.values()].count(True) == 1
 
 
-async def test_the_lease_tells_readers_who_leads_since_when_and_how_often_that_changed(site: Site) -> None:
+async def test_lease_shows_holder_acquire_time_and_transitions(site: Site) -> None:
     await lead(site, "b")
     await elapse(6)
     first, *_, last = site.writes
@@ -236,7 +236,7 @@ async def test_a_leader_that_is_killed_is_replaced_when_its_lease_has_run_out(si
     assert CONFIG.lease_duration - phase - 0.1 <= begun - cut <= CONFIG.lease_duration - phase + 0.1
 
 
-async def test_a_replica_that_may_not_watch_looks_often_enough_and_says_so_once(site, caplog) -> None:
+async def test_replica_without_the_right_to_watch_polls_and_logs_it_once(site, caplog) -> None:
     caplog.set_level(logging.INFO)
     site.replica("b")
     site.ways["b"].may_watch = False
@@ -301,7 +301,7 @@ async def test_a_leader_that_comes_back_in_time_leads_again_after_it_stopped(sit
     assert site.writes[-1]["leaseTransitions"] == 0
 
 
-async def test_a_renewal_whose_answer_is_lost_does_not_confuse_anybody(site: Site) -> None:
+async def test_renewal_with_a_lost_answer_changes_no_leader(site: Site) -> None:
     await lead(site, "b")
     site.ways["a"].deaf = True
     await elapse(CONFIG.renew_deadline * 0.7)
@@ -378,7 +378,7 @@ async def test_a_lease_given_to_another_by_hand_stops_the_leader(site: Site) -> 
     assert await site.until("a", "ends") - edited < CONFIG.retry_period + 0.1
 
 
-async def test_who_stops_does_not_give_away_what_is_another_s_by_now(site: Site) -> None:
+async def test_stopping_replica_does_not_release_a_lease_of_another_holder(site: Site) -> None:
     site.begin("a")
     await site.until("a")
     site.api.change(LEASE, "l", "d", spec={"holderIdentity": "x"})
@@ -424,7 +424,7 @@ async def test_a_leader_with_longer_times_is_waited_for(site: Site) -> None:
     assert await site.until("b") > ended
 
 
-async def test_a_holder_that_says_it_needs_less_is_not_overtaken_between_two_renewals(site: Site) -> None:
+async def test_shorter_duration_in_the_lease_does_not_shorten_our_wait(site: Site) -> None:
     site.put(holderIdentity="x", leaseDurationSeconds=1)
     seen = moment()
     site.begin("a")
@@ -440,7 +440,9 @@ async def test_work_that_fails_ends_the_leader_with_its_error_and_frees_the_leas
     assert site.holder is None
 
 
-async def test_missing_permission_is_said_once_with_what_it_takes(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_permission_is_logged_once_with_the_needed_verbs(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     site.replica("a")
     site.ways["a"].error = ApiError(403, "Forbidden", "leases is forbidden")
     site.begin("a")

@@ -75,7 +75,7 @@ async def test_the_earliest_of_several_timers_counts_and_an_add_overtakes_it() -
     q.shut_down()
 
 
-async def test_whoever_looks_at_a_key_decides_anew_when_to_look_again() -> None:
+async def test_handing_out_a_key_cancels_its_timer() -> None:
     q = queue()
     q.add("a")
     q.add_after("a", 0.01)
@@ -97,7 +97,7 @@ async def test_delays_of_a_key_grow_until_its_failures_are_forgotten() -> None:
     q.shut_down()
 
 
-async def test_keys_whose_timers_ran_out_do_not_hold_up_those_that_something_happened_to() -> None:
+async def test_expired_timers_do_not_delay_added_keys() -> None:
     q = queue()
     await timers_run_out(q, *(f"waits{number}" for number in range(100)))
     q.add("news1")
@@ -105,7 +105,7 @@ async def test_keys_whose_timers_ran_out_do_not_hold_up_those_that_something_hap
     assert {"news1", "news2"} <= {await q.get() for _ in range(4)}
 
 
-async def test_keys_whose_timers_ran_out_have_every_other_turn() -> None:
+async def test_expired_timers_get_every_other_turn() -> None:
     q = queue()
     for number in range(100):
         q.add(f"news{number}")
@@ -113,7 +113,7 @@ async def test_keys_whose_timers_ran_out_have_every_other_turn() -> None:
     assert "waits" in [await q.get() for _ in range(2)]
 
 
-async def test_a_worker_for_high_priority_is_free_for_what_happens() -> None:
+async def test_high_priority_worker_takes_added_keys_only() -> None:
     q = queue()
     getting = asyncio.create_task(q.get(high_priority_only=True))
     await timers_run_out(q, "waits")
@@ -123,7 +123,7 @@ async def test_a_worker_for_high_priority_is_free_for_what_happens() -> None:
     assert await getting == "news"
 
 
-async def test_a_key_that_something_happens_to_while_its_timer_waits_is_handed_out_once_and_first() -> None:
+async def test_key_added_after_its_timer_expired_is_handed_out_once_and_first() -> None:
     q = queue()
     await timers_run_out(q, "x", "y", "z", "a")
     q.add("a")
@@ -133,7 +133,7 @@ async def test_a_key_that_something_happens_to_while_its_timer_waits_is_handed_o
     await nothing_waits(q)
 
 
-async def test_a_timer_does_not_put_back_a_key_that_something_happened_to() -> None:
+async def test_expired_timer_does_not_lower_the_priority_of_an_added_key() -> None:
     q = queue()
     q.add("a")
     await timers_run_out(q, "a")
@@ -142,7 +142,7 @@ async def test_a_timer_does_not_put_back_a_key_that_something_happened_to() -> N
     assert await q.get() == "b"
 
 
-async def test_work_that_can_wait_is_put_once_behind_what_can_not() -> None:
+async def test_lower_priority_moves_a_key_behind_others_once() -> None:
     q = queue()
     q.add("lost")
     q.add("good")
@@ -156,7 +156,7 @@ async def test_work_that_can_wait_is_put_once_behind_what_can_not() -> None:
     q.done("lost")
 
 
-async def test_a_passed_over_place_in_the_line_does_not_hand_a_key_to_two_workers() -> None:
+async def test_key_is_never_handed_to_two_workers_after_it_was_promoted() -> None:
     q = queue()
     await timers_run_out(q, "a")
     q.add("a")
@@ -198,7 +198,7 @@ async def test_flows_take_turns_however_much_one_of_them_has_waiting() -> None:
     assert [number for owner, number in got if owner == "hostile"] == [0, 1, 2], "each one's own stay in order"
 
 
-async def test_flows_take_turns_among_those_whose_timers_have_run_out() -> None:
+async def test_flows_take_turns_among_expired_timers() -> None:
     q: WorkQueue[tuple[str, int]] = WorkQueue(0.01, 0.04, flow_of=lambda key: key[0])
     for number in range(100):
         q.add(("hostile", number), low_priority=True)
@@ -206,7 +206,7 @@ async def test_flows_take_turns_among_those_whose_timers_have_run_out() -> None:
     assert ("victim", 0) in [await q.get(), await q.get()]
 
 
-async def test_what_waits_and_what_hangs_is_seen_in_the_metrics() -> None:
+async def test_metrics_show_waiting_and_hanging_work() -> None:
     now = [100.0]
     q: WorkQueue[str] = WorkQueue(60, 60, clock=lambda: now[0])
     registry = CollectorRegistry()
