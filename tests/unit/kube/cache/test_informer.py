@@ -90,8 +90,9 @@ async def test_refused_token_is_logged_repeatedly_and_cleared_after_success(capl
     async with started(Informer(api, WORKFLOW)) as informer:
         await elapse(1)
         assert "workflows" in informer.denied
+        assert informer.failing_for == pytest.approx(1, abs=0.1), "since the first failure"
         await informer.wait_for_cache_sync()
-        assert informer.denied == ""
+        assert (informer.denied, informer.failing_for) == ("", 0.0)
     lines = [record.message for record in caplog.records if "can't follow" in record.message]
     assert "--kubeconfig" in lines[0]
     assert 2 <= len(lines) <= 8, lines
