@@ -57,8 +57,8 @@ def after(workflow: Raw, *happened: events.Event, now: float = NOW) -> Raw:
 
 
 def unchanged(workflow: Raw, *happened: events.Event) -> bool:
-    """Return True if none of the events changes the Workflow."""
-    return all(apply(workflow, event, NOW, author_of(event)) is None for event in happened)
+    """Return True if none of the events changes the Workflow a second later."""
+    return all(apply(workflow, event, NOW + 1, author_of(event)) is None for event in happened)
 
 
 def letters(status: Raw) -> str:
