@@ -11,7 +11,7 @@ import pytest
 from edge.checkpoint import Checkpoint, checkpoint, discard
 from edge.checkpoint import file as checkpoint_file
 from tests.support.informer import InMemoryInformer
-from tests.waiting import until
+from tests.support.virtual_time import elapse
 from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, WORKFLOW
@@ -186,6 +186,7 @@ async def test_full_disk_is_logged_once_and_retried(process, tmp_path, monkeypat
     assert "the checkpoint of hardware is written again" in caplog.messages
 
 
+@pytest.mark.looptime
 async def test_disk_that_refuses_ends_nothing(process, tmp_path, monkeypatch, caplog) -> None:
     """Read-only for now, or broken: `run` would end the whole edge."""
 
@@ -198,7 +199,8 @@ async def test_disk_that_refuses_ends_nothing(process, tmp_path, monkeypatch, ca
     process.hears(obj("a"))
     process.now += 10
     running = asyncio.create_task(process.checkpoint.run())
-    await until(lambda: "can't be written: Read-only file system" in caplog.text)
+    await elapse(5)
+    assert "can't be written: Read-only file system" in caplog.text
     assert not running.done()
     running.cancel()
     monkeypatch.setattr(Path, "lstat", refuse)
