@@ -252,18 +252,14 @@ class Journeys(RuleBasedStateMachine):
                 stream.view.orphans.pop(uid, None)
                 stream.view.stopped.add(uid)
                 stream.wire.append(agent_model.StopWorkflow(uid))
-            case Start(workflow):
-                claimed = self._write(workflow, events.Reclaimed())
+            case Start(workflow) | Claim(workflow):
+                again = isinstance(move, Start)
+                claimed = self._write(workflow, events.Reclaimed() if again else events.Dispatched())
                 if claimed is None:
                     return False
                 self._send(stream, claimed)
             case GiveBack(workflow):
                 return self._write(workflow, events.GivenBack()) is not None
-            case Claim(workflow):
-                claimed = self._write(workflow, events.Dispatched())
-                if claimed is None:
-                    return False
-                self._send(stream, claimed)
             case Recall():
                 del self.streams[which, at]
                 stream.open = False
