@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edge.checkpoint import KeptSecrets
+from tests.support.virtual_time import elapse
 from tink.files.key_file import KeyFile
 from tink.kube.client import ApiError, NotFoundError, UnreachableError
-from tink.kube.objects import NamespacedName
 
 CLUSTER = frozenset({"ca:1"})
 WORD = "aHVzaA=="
@@ -151,8 +152,11 @@ async def test_copy_of_another_key_cluster_or_secret_is_named_and_not_served(edg
         with pytest.raises(UnreachableError):
             await other.kept.read("ns", "s")
         assert f"Secret ns/s can't be used: it is {said}" in caplog.text
+    edge.answers["other"] = SECRET
+    edge.kept.apply(hardware("other", userdata="other"))
+    await edge.kept.step()
+    [other_path] = set(edge.files()) - {path}
     edge.answers["other"] = AWAY
-    other_path = edge.kept._path(NamespacedName("ns", "other"))
     path.rename(other_path)
     with pytest.raises(UnreachableError):
         await edge.kept.read("ns", "other")
@@ -161,7 +165,10 @@ async def test_copy_of_another_key_cluster_or_secret_is_named_and_not_served(edg
         await edge.kept.read("ns", "other")
 
 
+@pytest.mark.looptime
 async def test_copies_that_no_hardware_names_are_swept(edge: Edge, tmp_path: Path) -> None:
     again = Edge(tmp_path)
-    again.kept._sweep({again.kept._path(key).name for key in again.kept._due})
+    running = asyncio.create_task(again.kept.run())
+    await elapse(2)
+    running.cancel()
     assert not again.files(), "the Hardware went while the edge was down"
