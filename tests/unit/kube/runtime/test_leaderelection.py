@@ -291,8 +291,7 @@ async def test_a_short_absence_of_the_api_changes_nothing(site: Site) -> None:
 
 
 async def test_a_leader_that_comes_back_in_time_leads_again_after_it_stopped(site: Site) -> None:
-    site.begin("a")
-    await site.until("a")
+    await lead(site)
     site.ways["a"].error = UnreachableError("away")
     await site.until("a", "ends")
     site.ways["a"].error = None
@@ -320,16 +319,6 @@ async def test_clocks_that_are_years_apart_make_no_difference(site: Site) -> Non
     assert CONFIG.renew_deadline < await site.until("b") - cut <= CONFIG.lease_duration + 0.1
 
 
-async def test_a_process_that_was_frozen_knows_before_it_writes_that_it_leads_no_more(site: Site) -> None:
-    frozen = 0.0
-    elector = site.replica("a", clock=lambda: moment() + frozen)
-    site.begin("a")
-    await site.until("a")
-    assert elector.is_leader
-    frozen = CONFIG.renew_deadline
-    assert not elector.is_leader
-
-
 async def test_a_replica_writes_while_it_leads_and_for_no_longer_than_it_may(site: Site) -> None:
     frozen = 0.0
     elector = site.replica("a", clock=lambda: moment() + frozen)
@@ -342,12 +331,12 @@ async def test_a_replica_writes_while_it_leads_and_for_no_longer_than_it_may(sit
 
     with pytest.raises(LeadershipLostError):
         await while_leading(elector, write)
-    site.begin("a")
-    await site.until("a")
+    await lead(site)
     assert await while_leading(elector, write) == "written"
     with pytest.raises(UnreachableError, match="no answer within 4 s"):
         await while_leading(elector, lambda: write(elector.write_timeout + 0.1))
     frozen = CONFIG.renew_deadline
+    assert not elector.is_leader
     with pytest.raises(LeadershipLostError):
         await while_leading(elector, write)
     assert written == [0.0]
@@ -371,16 +360,14 @@ async def test_a_deleted_lease_does_not_make_two_leaders(site: Site) -> None:
 
 
 async def test_a_lease_given_to_another_by_hand_stops_the_leader(site: Site) -> None:
-    site.begin("a")
-    await site.until("a")
+    await lead(site)
     site.api.change(LEASE, "l", "d", spec={"holderIdentity": "x", "leaseDurationSeconds": 1})
     edited = moment()
     assert await site.until("a", "ends") - edited < CONFIG.retry_period + 0.1
 
 
 async def test_stopping_replica_does_not_release_a_lease_of_another_holder(site: Site) -> None:
-    site.begin("a")
-    await site.until("a")
+    await lead(site)
     site.api.change(LEASE, "l", "d", spec={"holderIdentity": "x"})
     await site.stop("a")
     assert site.holder == "x"
