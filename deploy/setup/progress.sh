@@ -3,12 +3,17 @@
 # Sourced, not run.
 
 watched() { # WHAT LOG DETAIL COMMAND...: run COMMAND, its output to the file LOG; DETAIL prints how far it is
-  local what=$1 log=$2 detail=$3 ticker status=0
+  local what=$1 log=$2 detail=$3 ticker status=0 at_exit
   shift 3
   # Said at once: short ones that follow each other would else add up to a long silence.
   [ -t 2 ] || echo "setup: $what" >&2
+  # The ticker must not inherit what is to be done at the end: bash 5.2 runs it in a process that is killed right after
+  # the fork, which removes files that the script still needs.
+  at_exit=$(trap -p EXIT)
+  trap - EXIT
   tick "$what" "$log" "$detail" &
   ticker=$!
+  eval "$at_exit"
   # In the foreground, so that an interruption reaches it.
   "$@" >"$log" 2>&1 || status=$?
   kill "$ticker" 2>/dev/null || true

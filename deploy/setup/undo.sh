@@ -3,6 +3,4 @@
 
 declare -A undo=() # a command for each name
 
-# A process that was forked a moment ago, and is killed before it has become itself, runs its parent's trap: that it is
-# not the parent, it can be asked.
-trap '[ "$BASHPID" != $$ ] || for one in "${undo[@]}"; do eval "$one"; done' EXIT
+trap 'for one in "${undo[@]}"; do eval "$one"; done' EXIT
