@@ -143,6 +143,7 @@ class EventStore:
         rejection_first: float,
         rejection_longest: float,
         chance: Callable[[], float] = random.random,
+        max_writes: int = MAX_WRITES,
     ) -> None:
         self._client = client
         self._workflows = workflows
@@ -151,9 +152,14 @@ class EventStore:
         self._longest = rejection_longest
         self._chance = chance
         self._queues: dict[NamespacedName, _Queue] = {}
-        self._writes = PrioritySemaphore(MAX_WRITES)
+        self._writes = PrioritySemaphore(max_writes)
         # That the API is away is worth a line once in a while: it is away for all machines.
         self._log = LimitedLog(log, clock, capacity=8)
+
+    @property
+    def machines(self) -> int:
+        """The number of machines whose events are being taken."""
+        return len(self._queues)
 
     async def take(self, workflow: Raw, event: ServerEvent) -> bool:
         """Store what `event` makes of `workflow` (as the informer last saw it); False if that changes nothing.

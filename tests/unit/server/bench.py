@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tink.api.v1alpha2 import Raw
@@ -15,30 +16,26 @@ FIRST, LONGEST = 5.0, 60.0
 
 
 class Bench:
-    """An EventStore over the rig's API, fed by the rig's informer; `reads` counts what it asked the API for."""
+    """An EventStore over the rig's API, fed by the rig's informer."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, **options: Any) -> None:
         self.rig = rig
-        self.reads = 0
         self.index = WorkflowIndex()
         rig.workflows.add_event_handler(lambda new, _: self.index.apply(new), self.index.remove)
-        get = rig.api.get
-
-        async def counted(*arguments: Any) -> Raw:
-            self.reads += 1
-            workflow: Raw = await get(*arguments)
-            return workflow
-
-        # Only what the store itself reads: the API's patches read as well.
-        client: Any = type("Client", (), {"get": staticmethod(counted), "patch": rig.api.patch})()
         self.store = EventStore(
-            client,
+            rig.api,
             self.index,
             lambda: rig.now,
             rejection_first=FIRST,
             rejection_longest=LONGEST,
             chance=lambda: 0.0,
+            **options,
         )
+
+    @property
+    def reads(self) -> int:
+        """How often the store has read a Workflow from the API."""
+        return self.rig.api.count("get")
 
     def seen(self, name: str = "w") -> Raw:
         workflow = self.index.get(f"uid-{name}")
@@ -46,8 +43,11 @@ class Bench:
         return workflow
 
     def status(self, name: str = "w") -> Raw:
-        status: Raw = self.rig.workflows.objects["d", name]["status"]
+        status: Raw = self.rig.read(name)["status"]
         return status
+
+    def taking(self, event: Any, name: str = "w") -> asyncio.Future[bool]:
+        return asyncio.ensure_future(self.take(event, name))
 
     async def take(self, event: Any, name: str = "w") -> bool:
         return await self.store.take(self.seen(name), event)

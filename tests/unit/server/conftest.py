@@ -1,9 +1,8 @@
-"""A server over an API in memory, and a scripted agent that speaks gRPC with it on loopback."""
+"""A server over the API in this process, and a scripted agent that speaks gRPC with it on loopback."""
 
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,118 +19,14 @@ from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tests.interop.authority import AUTHORITY_USAGE
+from tests.support.api import InProcessApi
+from tests.support.objects import MAC, action, hardware, workflow
 from tests.unit.server.bench import Bench
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.patch import merge
-from tink.kube.client import ConflictError, NotFoundError
-from tink.kube.resources import HARDWARE
+from tink.kube.resources import HARDWARE, WORKFLOW, ResourceType
 from tink.server.activity import AgentActivity
 from tink.server.server import WorkflowServer
 from tink.server.settings import ServerSettings
-
-MAC = "52:54:00:00:00:01"
-
-
-class FakeInformer:
-    """An informer whose objects the test puts in; `lag` holds its handlers back, as a slow watch does."""
-
-    def __init__(self) -> None:
-        self.objects: dict[tuple[str, str], Raw] = {}
-        self.version = 100
-        self.listed = asyncio.Event()
-        self.listed.set()
-        self.failing_for = 0.0
-        self._change: list[Any] = []
-        self._delete: list[Any] = []
-        self._held: list[Callable[[], None]] | None = None
-
-    def add_event_handler(self, on_change: Any = None, on_delete: Any = None) -> None:
-        self._change += [on_change] if on_change is not None else []
-        self._delete += [on_delete] if on_delete is not None else []
-
-    def get(self, namespace: str, name: str) -> Raw | None:
-        return self.objects.get((namespace, name))
-
-    @property
-    def has_synced(self) -> bool:
-        return self.listed.is_set()
-
-    async def wait_for_cache_sync(self) -> None:
-        await self.listed.wait()
-
-    def hold(self) -> None:
-        """From now on handlers hear nothing, until `release`."""
-        self._held = []
-
-    def release(self) -> None:
-        held, self._held = self._held or [], None
-        for call in held:
-            call()
-
-    def put(self, obj: Raw) -> Raw:
-        self.version += 1
-        obj = copy.deepcopy(obj)
-        obj["metadata"]["resourceVersion"] = str(self.version)
-        key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
-        old = self.objects.get(key)
-        self.objects[key] = obj
-        self._call(self._change, obj, old)
-        return obj
-
-    def remove(self, namespace: str, name: str) -> None:
-        self._call(self._delete, self.objects.pop((namespace, name)))
-
-    def _call(self, handlers: list[Any], *arguments: Any) -> None:
-        for handler in handlers:
-            if self._held is not None:
-                self._held.append(lambda handler=handler: handler(*arguments))
-            else:
-                handler(*arguments)
-
-
-class FakeApi:
-    """The client's `get` and `patch` over a FakeInformer. `faults` are raised by patches first, one per call;
-    `gate`, when set, holds patches back after they were carried out."""
-
-    def __init__(self, workflows: FakeInformer, hardware: FakeInformer) -> None:
-        self.workflows = workflows
-        self.hardware = hardware
-        self.faults: list[Exception] = []
-        self.patches = 0
-        self.gate: asyncio.Event | None = None
-
-    async def get(self, _: Any, name: str, namespace: str) -> Raw:
-        await asyncio.sleep(0)
-        obj = self.workflows.get(namespace, name)
-        if obj is None:
-            raise NotFoundError(404, "NotFound", name)
-        return copy.deepcopy(obj)
-
-    async def patch(
-        self, resource: Any, name: str, namespace: str, patch: Raw, *, subresource: str | None = None
-    ) -> Raw:
-        await asyncio.sleep(0)
-        self.patches += 1
-        if resource is HARDWARE:
-            return self._annotate(name, namespace, patch)
-        assert subresource == "status", "the server writes the status and nothing else"
-        if self.faults:
-            raise self.faults.pop(0)
-        obj = await self.get(resource, name, namespace)
-        if patch["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
-            raise ConflictError(409, "Conflict", name)
-        stored = self.workflows.put(merge(obj, copy.deepcopy({"status": patch["status"]})))
-        if self.gate is not None:
-            await self.gate.wait()
-        return copy.deepcopy(stored)
-
-    def _annotate(self, name: str, namespace: str, patch: Raw) -> Raw:
-        assert (list(patch), list(patch["metadata"])) == (["metadata"], ["annotations"]), "of a Hardware, no more"
-        if self.faults:
-            raise self.faults.pop(0)
-        obj = self.hardware.get(namespace, name)
-        assert obj is not None
-        return self.hardware.put(merge(obj, copy.deepcopy(patch)))
 
 
 class ScriptedAgent:
@@ -184,20 +79,21 @@ class ScriptedAgent:
 
 class Rig:
     def __init__(self) -> None:
-        self.workflows = FakeInformer()
-        self.hardware = FakeInformer()
-        self.api = FakeApi(self.workflows, self.hardware)
+        self.api = InProcessApi()
+        self.workflows = self.api.informer(WORKFLOW)
+        self.hardware = self.api.informer(HARDWARE)
         self.seen: list[AgentActivity] = []
         self.now = 1_800_000_000.0
         self.server: Any = None
         self._agents: list[ScriptedAgent] = []
 
     async def start(self, **settings: Any) -> None:
+        address = settings.pop("address", "127.0.0.1:0")
         self.server = WorkflowServer(
-            self.api,  # type: ignore[arg-type] # stands in for the client
-            workflows=self.workflows,  # type: ignore[arg-type] # stands in for an informer
-            hardware=self.hardware,  # type: ignore[arg-type] # stands in for an informer
-            addresses=[settings.pop("address", "127.0.0.1:0")],
+            self.api,
+            workflows=self.workflows,
+            hardware=self.hardware,
+            addresses=[address],
             settings=ServerSettings(**settings),
             observe=self.seen.append,
             clock=lambda: self.now,
@@ -207,6 +103,11 @@ class Rig:
     async def close(self) -> None:
         if self.server is not None:
             await self.server.stop()
+        for call in self.api.calls:
+            if call.verb == "patch" and call.resource == WORKFLOW:
+                assert (call.subresource, set(call.body)) == ("status", {"metadata", "status"}), "the status, no more"
+            elif call.verb == "patch":
+                assert (set(call.body), set(call.body["metadata"])) == ({"metadata"}, {"annotations"}), "no more"
         for agent in self._agents:
             await agent.channel.close()
         # gRPC has one queue of what its calls have come to, for all event loops: what it finishes after this one is
@@ -221,46 +122,40 @@ class Rig:
         return agent
 
     def machine(self, name: str = "h", mac: str = MAC, ip: str | None = "127.0.0.1", namespace: str = "d") -> None:
-        interface: Raw = {"dhcp": {"ip": ip}} if ip is not None else {}
-        self.hardware.put(
-            {
-                "metadata": {"name": name, "namespace": namespace, "uid": name},
-                "spec": {"networkInterfaces": {mac: interface}},
-            }
-        )
+        self.api.put(hardware(name, mac, ip, namespace=namespace))
 
     def workflow(
         self, name: str = "w", state: str = "Pending", *, hardware: str = "h", created: int = 0, **status: Any
     ) -> None:
         """Put in a prepared Workflow with two actions a0 and a1."""
-        action = "Running" if state in ("Running", "Cancelling") else "Pending"
-        self.workflows.put(
-            {
-                "metadata": {
-                    "name": name,
-                    "namespace": "d",
-                    "uid": f"uid-{name}",
-                    "creationTimestamp": f"2027-01-15T07:00:{created:02}Z",
-                },
-                "spec": {"hardwareRef": {"name": hardware}, "templateRef": {"name": "t"}},
-                "status": {
-                    "state": state,
-                    "actions": [
-                        {"id": "a0", "state": action, "rendered": {"name": "first", "image": "i"}},
-                        {"id": "a1", "state": "Pending", "rendered": {"name": "second", "image": "i"}},
-                    ],
-                    **status,
-                },
-            }
-        )
+        begun = "Running" if state in ("Running", "Cancelling") else "Pending"
+        status = {"actions": [action("a0", begun), action("a1", name="second")], **status}
+        metadata = {"creationTimestamp": f"2027-01-15T07:00:{created:02}Z"}
+        self.api.put(workflow(name, state, namespace="d", hardware=hardware, metadata=metadata, **status))
+
+    @property
+    def patches(self) -> int:
+        """How many patches the server has asked for."""
+        return self.api.count("patch")
+
+    def read(self, name: str = "w", resource: ResourceType = WORKFLOW) -> Raw:
+        """Return an object as the API has it."""
+        found = self.api.read(resource, name, "d")
+        assert found is not None
+        return found
+
+    def hold(self) -> None:
+        """Have patches be carried out, but not answered until `gate` is open."""
+        self.gate = self.api.hold("patch")
+
+    def remove(self, name: str = "w", resource: ResourceType = WORKFLOW) -> None:
+        self.api.remove(resource, name, "d")
 
     def set_state(self, name: str, state: str, **status: Any) -> None:
-        obj = copy.deepcopy(self.workflows.objects["d", name])
-        obj["status"] |= {"state": state, **status}
-        self.workflows.put(obj)
+        self.api.change(WORKFLOW, name, "d", status={"state": state, **status})
 
     def state(self, name: str = "w") -> str:
-        state: str = self.workflows.objects["d", name]["status"]["state"]
+        state: str = self.read(name)["status"]["state"]
         return state
 
     def kinds(self) -> list[str]:

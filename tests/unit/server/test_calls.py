@@ -133,11 +133,11 @@ async def health(rig: Rig, service: str = "") -> Any:
 
 
 async def test_a_server_is_healthy_when_it_knows_the_machines(rig: Rig) -> None:
-    rig.workflows.listed.clear()
+    rig.workflows.listed(done=False)
     await rig.start()
     service = pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name
     assert [await health(rig), await health(rig, service)] == [NOT_SERVING, NOT_SERVING]
-    rig.workflows.listed.set()
+    rig.workflows.listed()
     async with asyncio.timeout(20):
         while await health(rig) != SERVING:
             await asyncio.sleep(0.02)
@@ -372,14 +372,14 @@ async def test_an_event_under_way_is_stored_and_answered_while_the_server_stops(
     await rig.start()
     rig.machine()
     rig.workflow(state="Scheduled")
-    rig.api.gate = asyncio.Event()
+    rig.hold()
     agent, idle = rig.agent(), rig.agent()
     publishing = asyncio.ensure_future(agent.publish(started("a0")))
     await until(lambda: rig.state() == "Running")
     await idle.accepted()
     stopping = asyncio.ensure_future(rig.server.stop())
     assert await idle.ending() == (grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-    rig.api.gate.set()
+    rig.gate.open()
     await asyncio.wait_for(publishing, 20)
     await asyncio.wait_for(stopping, 20)
 
@@ -388,7 +388,7 @@ async def test_an_event_that_can_not_end_does_not_keep_the_server(rig: Rig, star
     await rig.start(stop_grace=0.3)
     rig.machine()
     rig.workflow(state="Scheduled")
-    rig.api.gate = asyncio.Event()
+    rig.hold()
     publishing = asyncio.ensure_future(rig.agent().publish(started("a0")))
     await until(lambda: rig.state() == "Running")
     await asyncio.wait_for(rig.server.stop(), 20)

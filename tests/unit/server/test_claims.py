@@ -34,7 +34,7 @@ async def claimed_by(bench: Bench) -> Raw:
 async def test_a_claim_is_given_back_unless_somebody_was_faster_or_the_api_is_away(bench: Bench) -> None:
     claimed = await claimed_by(bench)
     assert await bench.store.claim(claimed) is None, "it is not Pending"
-    bench.rig.api.faults = [UnreachableError("away"), NotFoundError(404, "NotFound", "w")]
+    bench.rig.api.fail("patch", UnreachableError("away"), NotFoundError(404, "NotFound", "w"))
     assert await bench.store.give_back(claimed) is False
     assert await bench.store.give_back(claimed) is False
     assert await bench.store.give_back(claimed) is True
@@ -49,9 +49,9 @@ async def test_a_claim_that_was_never_sent_is_taken_back_though_the_api_is_away_
 ) -> None:
     monkeypatch.setattr("tink.server.events._FIRST_RETRY_SECONDS", 0.01)
     claimed = await claimed_by(bench)
-    bench.rig.workflows.objects["d", "w"]["metadata"]["labels"] = {"a": "b"}
+    bench.rig.read("w")["metadata"]["labels"] = {"a": "b"}
     bench.rig.set_state("w", "Scheduled")
-    bench.rig.api.faults = [UnreachableError("away"), UnreachableError("away")]
+    bench.rig.api.fail("patch", UnreachableError("away"), UnreachableError("away"))
     await asyncio.wait_for(bench.store.take_back(claimed, NEVER_SENT), 5)
     assert (bench.status()["state"], bench.status()["dispatched"]) == ("Pending", False)
 
@@ -89,7 +89,7 @@ async def test_a_workflow_that_is_gone_or_none_is_not_taken_back_for_ever(bench:
     claimed = await claimed_by(bench)
     bench.rig.set_state("w", "Bogus")
     await asyncio.wait_for(bench.store.take_back(claimed, NEVER_SENT), 5)
-    bench.rig.workflows.remove("d", "w")
+    bench.rig.remove("w")
     await asyncio.wait_for(bench.store.take_back(claimed, NEVER_SENT), 5)
 
 
@@ -98,7 +98,7 @@ async def test_an_api_that_is_away_is_one_line_in_the_log_and_not_one_for_each_m
 ) -> None:
     for number in range(50):
         bench.rig.workflow(f"w{number}", hardware=f"h{number}")
-        bench.rig.api.faults = [UnreachableError("away")]
+        bench.rig.api.fail("patch", UnreachableError("away"))
         assert await bench.store.claim(bench.seen(f"w{number}")) is None
     assert len(caplog.records) == 1
     assert "can't be scheduled, trying again: away" in caplog.text

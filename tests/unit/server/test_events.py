@@ -73,7 +73,7 @@ async def test_a_workflow_that_seems_scheduled_and_runs_is_lost_with_its_agent(b
 async def test_a_scheduled_workflow_is_not_lost_with_its_agent(bench: Bench) -> None:
     bench.rig.workflow(state="Scheduled")
     assert await bench.take(events.AgentLost()) is False
-    assert (bench.status()["state"], bench.reads, bench.rig.api.patches) == ("Scheduled", 1, 0)
+    assert (bench.status()["state"], bench.reads, bench.rig.patches) == ("Scheduled", 1, 0)
 
 
 @pytest.mark.parametrize("state", ["Pending", "Cancelling"])
@@ -130,25 +130,25 @@ async def test_a_workflow_that_went_and_came_again_under_its_name_is_gone(bench:
     bench.rig.workflow(state="Scheduled")
     old = bench.seen()
     bench.rig.workflows.hold()
-    bench.rig.workflows.remove("d", "w")
+    bench.rig.remove("w")
     bench.rig.workflow(state="Scheduled")
-    bench.rig.workflows.objects["d", "w"]["metadata"]["uid"] = "uid-second"
+    bench.rig.read("w")["metadata"]["uid"] = "uid-second"
     with pytest.raises(WorkflowGoneError):
         await bench.store.take(old, events.ActionStarted("a0"))
     assert await bench.store.reclaim(old) is None
-    bench.rig.workflows.remove("d", "w")
+    bench.rig.remove("w")
     assert await bench.store.reclaim(old) is None
-    bench.rig.api.faults = [NotFoundError(404, "NotFound", "w")]
+    bench.rig.api.fail("patch", NotFoundError(404, "NotFound", "w"))
     with pytest.raises(WorkflowGoneError):
         await bench.store.take(old, events.ActionStarted("a0"))
 
 
 async def test_an_event_that_always_comes_too_late_is_given_back_to_the_agent(bench: Bench) -> None:
     bench.rig.workflow(state="Scheduled")
-    bench.rig.api.faults = [ConflictError(409, "Conflict", "c")] * 100
+    bench.rig.api.fail("patch", *[ConflictError(409, "Conflict", "c")] * 100)
     with pytest.raises(StaleError, match="d/w changes too often"):
         await bench.take(events.ActionStarted("a0"))
-    assert bench.rig.api.patches < 20
+    assert bench.rig.patches < 20
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -166,7 +166,7 @@ async def test_a_status_that_anybody_wrote_is_an_error_or_an_answer_and_never_a_
 ) -> None:
     bench = Bench(rig)
     rig.workflow(state=state)
-    obj = rig.workflows.objects["d", "w"]
+    obj = rig.read("w")
     status = obj["status"]
     assume(not (kind == "status" and isinstance(value, dict) and "id" in value))  # another Workflow's, on the wire
     if kind == "status":
@@ -177,7 +177,7 @@ async def test_a_status_that_anybody_wrote_is_an_error_or_an_answer_and_never_a_
         status["actions"][0]["rendered"] = value
     else:
         status[kind] = value
-    rig.workflows.put(obj)
+    rig.api.put(obj)
     for event in (
         events.ActionStarted("a0"),
         events.AgentLost(),

@@ -21,9 +21,9 @@ Event = Callable[..., pb.Event]
 
 
 def annotate(rig: Rig, annotations: dict[str, str], name: str = "w") -> None:
-    obj: Raw = copy.deepcopy(rig.workflows.objects["d", name])
+    obj: Raw = copy.deepcopy(rig.read(name))
     obj["metadata"]["annotations"] = annotations
-    rig.workflows.put(obj)
+    rig.api.put(obj)
 
 
 def pause(rig: Rig, name: str = "w") -> None:
@@ -39,7 +39,7 @@ async def test_agent_hears_nothing_of_a_workflow_that_is_being_moved(rig: Rig, s
     agent = rig.agent()
     await agent.accepted(holds=())
     assert await agent.silent(0.3)
-    assert (rig.state(), rig.api.patches) == (state, 0)
+    assert (rig.state(), rig.patches) == (state, 0)
 
 
 async def test_running_workflow_that_is_being_moved_is_not_taken_for_lost_and_its_reports_are_kept_by_the_agent(
@@ -55,7 +55,7 @@ async def test_running_workflow_that_is_being_moved_is_not_taken_for_lost_and_it
     assert code is grpc.StatusCode.UNAVAILABLE, "with any other the agent would drop it one day"
     assert "another API" in message
     assert await agent.silent(0.2)
-    assert (rig.state(), rig.api.patches) == ("Running", 0)
+    assert (rig.state(), rig.patches) == ("Running", 0)
 
 
 async def test_agent_is_not_told_to_stop_what_was_moved_when_it_is_deleted_where_it_was(rig: Rig) -> None:
@@ -65,7 +65,7 @@ async def test_agent_is_not_told_to_stop_what_was_moved_when_it_is_deleted_where
     rig.workflow(state="Running")
     await agent.accepted(holds=("uid-w",))
     pause(rig)
-    rig.workflows.remove("d", "w")
+    rig.remove("w")
     assert await agent.silent(0.3)
 
 
@@ -116,9 +116,9 @@ async def test_workflow_moved_here_goes_out_under_its_old_id_once(rig: Rig) -> N
 async def test_status_that_names_another_workflows_id_takes_nothing_from_that_one(bench: Bench) -> None:
     bench.rig.workflow("victim", state="Running")
     bench.rig.workflow("thief", state="Running", id="uid-victim")
-    assert bench.index.get("uid-victim") == bench.rig.workflows.objects["d", "victim"]
+    assert bench.index.get("uid-victim") == bench.rig.read("victim")
     assert [each["metadata"]["name"] for each in bench.index.of(("d", "h"))] == ["victim"]
-    bench.rig.workflows.remove("d", "thief")
+    bench.rig.remove("thief")
     assert bench.index.get("uid-victim") is not None
 
 

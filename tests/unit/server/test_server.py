@@ -16,6 +16,7 @@ from proto import workflow_pb2 as pb
 from tests.unit.server.conftest import Rig
 from tests.waiting import until
 from tink.kube.client import ConflictError, UnreachableError
+from tink.kube.resources import HARDWARE
 from tink.server import WorkflowServer
 
 Event = Callable[..., pb.Event]
@@ -36,7 +37,7 @@ async def test_a_workflow_runs_to_success(rig: Rig, started: Event, succeeded: E
         assert rig.state() == "Running"
         await agent.publish(succeeded(action))
     assert rig.state() == "Succeeded"
-    assert TRUE_SUCCEEDED in rig.workflows.objects["d", "w"]["status"]["conditions"]
+    assert TRUE_SUCCEEDED in rig.read("w")["status"]["conditions"]
     assert rig.kinds() == ["connected", "started", "event", "event", "event", "event"]
     assert {o.agent_id for o in rig.seen} == {MAC}
     assert {o.hardware for o in rig.seen} == {"d/h"}
@@ -54,7 +55,7 @@ async def test_dispatch_costs_one_write_and_no_polling(rig: Rig) -> None:
     await agent.command()
     assert time.perf_counter() - begin < 2, "it waited for a timer"
     await asyncio.sleep(0.05)
-    assert rig.api.patches == 1
+    assert rig.patches == 1
 
 
 async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_next_when_it_is_done(
@@ -72,7 +73,7 @@ async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_nex
     await agent.publish(failed("a0", "DiskMissing", "no disk", "old"))
     assert await agent.command() == ("start", "uid-young")
     assert rig.state("old") == "Failed"
-    action = rig.workflows.objects["d", "old"]["status"]["actions"][0]
+    action = rig.read("old")["status"]["actions"][0]
     assert (action["failureReason"], action["failureMessage"]) == ("DiskMissing", "no disk")
 
 
@@ -154,7 +155,7 @@ async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken
     agent = rig.agent()
     await agent.accepted()
     await until(lambda: rig.kinds() == ["connected"])
-    rig.workflows.remove("d", "w")
+    rig.remove("w")
     assert await agent.command() == ("stop", "uid-w")
     await agent.publish(failed("a0", "Canceled"))
 
@@ -164,7 +165,7 @@ async def test_a_workflow_that_vanishes_before_the_stream_has_looked_at_it_is_st
         def append(self, activity: Any) -> None:
             super().append(activity)
             if activity.kind == "connected":
-                rig.workflows.remove("d", "w")
+                rig.remove("w")
 
     rig.seen = Watching()
     await rig.start()
@@ -285,7 +286,7 @@ async def test_with_auth_none_any_address_may_speak(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        (lambda rig: rig.hardware.remove("d", "h"), grpc.StatusCode.PERMISSION_DENIED),
+        (lambda rig: rig.remove("h", HARDWARE), grpc.StatusCode.PERMISSION_DENIED),
         (lambda rig: rig.machine(mac="52:54:00:00:00:77"), grpc.StatusCode.PERMISSION_DENIED),
         (lambda rig: rig.machine(ip="192.0.2.1"), grpc.StatusCode.PERMISSION_DENIED),
     ],
@@ -324,9 +325,9 @@ async def test_a_repeated_event_is_answered_and_changes_nothing(rig: Rig, starte
     agent = rig.agent()
     for event in (started("a0"), succeeded("a0")):
         await agent.publish(event)
-        before = rig.api.patches
+        before = rig.patches
         await agent.publish(event)
-        assert rig.api.patches == before
+        assert rig.patches == before
     assert rig.kinds() == ["event", "event"]
     assert rig.seen[0].agent_id == MAC, "known by its Hardware although it has no stream"
 
@@ -352,7 +353,7 @@ async def test_a_conflict_is_resolved_by_looking_again(rig: Rig, started: Event)
     rig.set_state("w", "Scheduled", note="somebody wrote")
     await rig.agent().publish(started("a0"))
     assert rig.state() == "Running"
-    assert rig.workflows.objects["d", "w"]["status"]["note"] == "somebody wrote"
+    assert rig.read("w")["status"]["note"] == "somebody wrote"
 
 
 @pytest.mark.parametrize(
@@ -368,7 +369,7 @@ async def test_a_passing_fault_makes_the_agent_repeat_the_event(
     await rig.start()
     rig.machine()
     rig.workflow(state="Scheduled")
-    rig.api.faults = list(faults)
+    rig.api.fail("patch", *faults)
     agent = rig.agent()
     assert (await agent.refused(started("a0")))[0] is code
     await agent.publish(started("a0"))
@@ -392,9 +393,9 @@ async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: 
     rig.machine()
     rig.workflow(state="Running")
     rig.workflows.hold()  # the server has not heard of it yet
-    rig.workflows.remove("d", "w")
+    rig.remove("w")
     rig.workflow(state="Scheduled")
-    rig.workflows.objects["d", "w"]["metadata"]["uid"] = "uid-second"
+    rig.read("w")["metadata"]["uid"] = "uid-second"
     await rig.agent().publish(started("a1"))
     assert rig.state() == "Scheduled"
 
@@ -424,12 +425,12 @@ async def test_a_claim_is_taken_back_when_the_agent_goes_before_it_is_sent(rig: 
     rig.machine()
     agent = rig.agent()
     await agent.accepted()
-    rig.api.gate = asyncio.Event()
+    rig.hold()
     rig.workflow()
     await until(lambda: rig.state() == "Scheduled")
     await agent.channel.close()
     await until(lambda: rig.kinds()[-1] == "disconnected")
-    rig.api.gate.set()
+    rig.gate.open()
     await until(lambda: rig.state() == "Pending")
 
 
@@ -438,9 +439,9 @@ async def test_a_lost_claim_is_left_to_who_won_it(rig: Rig) -> None:
     rig.machine()
     agent = rig.agent()
     await agent.accepted()
-    rig.api.faults = [ConflictError(409, "Conflict", "another server was first")]
+    rig.api.fail("patch", ConflictError(409, "Conflict", "another server was first"))
     rig.workflow()
-    await until(lambda: rig.api.patches == 1)
+    await until(lambda: rig.patches == 1)
     rig.set_state("w", "Running")
     assert await agent.silent()
     assert rig.state() == "Running"
@@ -451,7 +452,7 @@ async def test_a_claim_that_the_api_could_not_take_is_tried_again(rig: Rig) -> N
     rig.machine()
     agent = rig.agent()
     await agent.accepted()
-    rig.api.faults = [UnreachableError("away")]
+    rig.api.fail("patch", UnreachableError("away"))
     rig.workflow()
     assert await agent.command() == ("start", "uid-w")
 
@@ -460,14 +461,14 @@ async def test_a_claim_that_the_api_could_not_take_is_tried_again(rig: Rig) -> N
 
 
 async def test_an_agent_that_comes_before_the_first_list_waits_and_is_not_refused(rig: Rig) -> None:
-    rig.hardware.listed.clear()
+    rig.hardware.listed(done=False)
     await rig.start()
     agent = rig.agent()
     agent.connect()
     await asyncio.sleep(0.05)
     rig.machine()
     rig.workflow()
-    rig.hardware.listed.set()
+    rig.hardware.listed()
     assert await agent.command() == ("start", "uid-w")
 
 
@@ -475,7 +476,7 @@ async def test_without_the_api_agents_are_told_to_try_again(
     rig: Rig, started: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tink.server.callers._SYNC_SECONDS", 0.05)
-    rig.workflows.listed.clear()
+    rig.workflows.listed(done=False)
     await rig.start()
     agent = rig.agent()
     agent.connect()
@@ -539,7 +540,7 @@ async def test_server_that_is_stopped_before_the_api_has_answered_leaves_no_trac
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It printed a stack about a future that nobody looked at."""
-    rig.workflows.listed.clear()
+    rig.workflows.listed(done=False)
     await rig.start()
     await asyncio.sleep(0.05)
     await rig.server.stop()

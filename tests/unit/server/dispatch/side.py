@@ -89,7 +89,7 @@ Make = Callable[..., Side]
 
 def reboots(rig: Rig, state: str = "Running", name: str = "w") -> None:
     """The Workflow runs its last action, which reboots the machine."""
-    actions = copy.deepcopy(rig.workflows.objects["d", name]["status"]["actions"])
+    actions = copy.deepcopy(rig.read(name)["status"]["actions"])
     actions[0]["state"], actions[1]["state"] = "Succeeded", "Running"
     actions[1]["rendered"]["reboots"] = True
     rig.set_state(name, state, actions=actions)

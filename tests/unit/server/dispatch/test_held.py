@@ -24,7 +24,7 @@ async def test_an_agent_that_comes_back_without_its_workflow_fails_it_and_gets_t
     there = side()
     assert await there.calm() == [("start", "uid-next")]
     assert rig.state() == "Failed"
-    assert rig.workflows.objects["d", "w"]["status"]["conditions"][0]["reason"] == "AgentLost"
+    assert rig.read("w")["status"]["conditions"][0]["reason"] == "AgentLost"
     assert there.lost == ["Failed"]
 
 
@@ -132,11 +132,11 @@ async def test_a_slow_account_does_not_fail_what_began_to_run_elsewhere_meanwhil
     """The agent held nothing when it came, its connection died unseen, and another server sent it the Workflow."""
     rig.workflow(state="Running")
     rig.workflow("second", state="Scheduled", created=1)
-    rig.api.gate = asyncio.Event()
+    rig.hold()
     there = side()
     await there.calm()
     rig.set_state("second", "Running")
-    rig.api.gate.set()
+    rig.gate.open()
     assert await there.calm() == []
     assert (rig.state(), rig.state("second")) == ("Failed", "Running")
     assert there.task is not None
@@ -167,7 +167,7 @@ async def test_a_stream_whose_agent_has_gone_on_to_another_server_does_not_fail_
 async def test_what_is_held_of_a_workflow_that_is_gone_is_stopped(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     there = side("uid-w", "uid-never-was", start=False)
-    rig.workflows.remove("d", "w")
+    rig.remove("w")
     there.start()
     assert await there.calm() == [("stop", "uid-w")]
     assert there.sent == [Stop("uid-w", "d/w")]
@@ -178,7 +178,7 @@ async def test_an_agent_whose_losses_cannot_be_stored_is_asked_to_come_again(
     rig: Rig, side: Make, fault: Exception
 ) -> None:
     rig.workflow(state="Running")
-    rig.api.faults = [fault] * 20
+    rig.api.fail("patch", *[fault] * 20)
     there = side()
     assert there.task is not None
     ending = await asyncio.wait_for(there.task, 20)
@@ -191,7 +191,7 @@ async def test_an_agent_is_asked_to_come_again_when_what_it_said_is_old(
 ) -> None:
     monkeypatch.setattr("tink.server.dispatch.stream._ACCOUNT_SECONDS", 0.05)
     rig.workflow(state="Running")
-    rig.api.gate = asyncio.Event()
+    rig.hold()
     there = side()
     assert there.task is not None
     assert (await asyncio.wait_for(there.task, 20)).code is grpc.StatusCode.UNAVAILABLE

@@ -13,6 +13,7 @@ from tests.unit.server.conftest import Rig
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
+from tink.kube.resources import HARDWARE
 from tink.server.dispatch.reboots import ELSEWHERE_GRACES, REPORT_PART, RebootWatch
 from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneError
 from tink.server.workflows import WorkflowIndex
@@ -393,7 +394,7 @@ async def test_the_server_finds_it_out_and_says_so(rig: Rig, started: Callable[.
     await rig.start(reboot_grace=0.05)
     rig.machine()
     rig.workflow(state="Running")
-    actions = copy.deepcopy(rig.workflows.objects["d", "w"]["status"]["actions"])
+    actions = copy.deepcopy(rig.read("w")["status"]["actions"])
     actions[0]["state"] = "Succeeded"
     actions[1]["rendered"]["reboots"] = True
     rig.set_state("w", "Running", actions=actions)
@@ -413,9 +414,9 @@ async def test_a_server_that_was_restarted_finds_it_again(rig: Rig) -> None:
     rig.workflow(state="Running")
     actions = [{"id": "a0", "state": "Running", "rendered": {"name": "n", "reboots": True}}]
     rig.set_state("w", "Running", actions=actions)
-    held = rig.workflows.objects["d", "w"]
+    held = rig.read("w")
     await rig.start(reboot_grace=0.01)
-    rig.workflows.put(held)  # what its informer lists
+    rig.api.put(held)  # what its informer lists
     await until(lambda: rig.state() == "Succeeded")
 
 
@@ -431,8 +432,8 @@ async def test_an_agent_that_moves_to_another_server_is_not_gone_before_it_has_l
 
     async def one_more_server() -> Any:
         await rig.start(reboot_grace=grace)
-        rig.hardware.put(rig.hardware.objects["d", "h"])  # what its informers list
-        rig.workflows.put(rig.workflows.objects["d", "w"])
+        rig.api.put(rig.read("h", HARDWARE))  # what its informers list
+        rig.api.put(rig.read("w"))
         return rig.server
 
     async def passes(seconds: float) -> None:

@@ -24,7 +24,7 @@ async def test_two_servers_with_a_stream_each_never_claim_one_workflow_twice(rig
         rig.workflow(name)
     await servers[0].calm()
     assert sorted(rig.state(name) for name in "abc") == ["Pending", "Pending", "Scheduled"]
-    assert rig.api.patches == 3, "one of two claims failed, and was made anew before it was sent"
+    assert rig.patches == 3, "one of two claims failed, and was made anew before it was sent"
 
 
 async def test_a_workflow_that_a_dead_stream_claimed_is_sent_by_the_living_one(rig: Rig, side: Make) -> None:
@@ -117,11 +117,11 @@ async def test_an_api_that_is_away_is_asked_ever_more_rarely(
 ) -> None:
     monkeypatch.setattr("tink.server.dispatch.stream._FIRST_RETRY_SECONDS", 0.01)
     rig.workflow()
-    rig.api.faults = [UnreachableError("away")] * 1000
+    rig.api.fail("patch", *[UnreachableError("away")] * 1000)
     there = side()
-    await until(lambda: rig.api.patches >= 2)
+    await until(lambda: rig.patches >= 2)
     await asyncio.sleep(0.3)
-    assert rig.api.patches <= 9
+    assert rig.patches <= 9
     rig.api.faults.clear()
     there.stream.wake()
     assert await there.calm() == [("start", "uid-w")]

@@ -39,7 +39,7 @@ async def test_a_workflow_that_vanishes_while_it_is_sent_is_stopped(rig: Rig, si
 
     async def vanish() -> None:
         there.before_write = None
-        rig.workflows.remove("d", "w")
+        rig.remove("w")
 
     there.before_write = vanish
     there.start()
@@ -75,7 +75,7 @@ async def test_a_workflow_that_timed_out_and_was_deleted_at_once_is_stopped(rig:
     await there.calm()
     rig.workflows.hold()
     rig.set_state("w", "Failed", conditions=OVER)
-    rig.workflows.remove("d", "w")
+    rig.remove("w")
     rig.workflows.release()
     assert await there.calm() == [("stop", "uid-w")]
 
@@ -107,7 +107,7 @@ async def test_a_workflow_that_is_deleted_while_its_agent_holds_it_unheard_is_st
     rig.workflow(dispatchAfter="2027-01-15T08:00:30Z")
     there = side("uid-w")
     assert await there.calm() == []
-    there.stream.gone(rig.workflows.objects["d", "w"])
+    there.stream.gone(rig.read("w"))
     assert await there.calm() == [("stop", "uid-w")]
 
 
@@ -118,7 +118,7 @@ async def test_a_workflow_that_is_deleted_after_its_agent_was_heard_of_it_is_sto
     assert await there.calm() == []
     there.stream.heard("uid-w", events.ActionStarted("a0"))
     assert await there.calm() == []
-    there.stream.gone(rig.workflows.objects["d", "w"])
+    there.stream.gone(rig.read("w"))
     assert await there.calm() == [("stop", "uid-w")]
 
 
@@ -178,7 +178,7 @@ async def test_a_broken_workflow_that_goes_away_harms_nobody(rig: Rig, side: Mak
     await there.calm()
     rig.set_state("w", "Odd")
     await there.calm()
-    rig.workflows.remove("d", "w")
+    rig.remove("w")
     rig.workflow("next")
     assert await there.calm() == [("start", "uid-next")]
 
@@ -228,13 +228,13 @@ async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_a
     await rig.start()
     rig.machine()
     rig.workflow(state="Scheduled")
-    rig.api.gate = asyncio.Event()
+    rig.hold()
     agent = rig.agent()
     calls = [asyncio.ensure_future(agent.publish(started("a0"))) for _ in range(40)]
     await until(lambda: sum(call.done() for call in calls) == 24)
-    rig.api.gate.set()
+    rig.gate.open()
     answers = await asyncio.gather(*calls, return_exceptions=True)
     refusals = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
     assert {refusal.code() for refusal in refusals} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert len(refusals) == 24
-    assert rig.api.patches == 1
+    assert rig.patches == 1

@@ -119,7 +119,7 @@ def hold(rig: Rig, seconds: float) -> None:
 
 
 def condition(rig: Rig, kind: str, name: str = "w") -> dict[str, str]:
-    conditions = rig.workflows.objects["d", name]["status"].get("conditions", [])
+    conditions = rig.read(name)["status"].get("conditions", [])
     return next((each for each in conditions if each["type"] == kind), {})
 
 
@@ -242,7 +242,7 @@ async def test_the_end_of_an_action_that_the_informer_has_not_seen(rig: Rig, age
     rig.workflows.hold()
     behind = rig.server._index.get("uid-w")
     rig.set_state("w", "Running")
-    rig.workflows.objects["d", "w"]["status"]["actions"][0]["state"] = "Succeeded"
+    rig.read("w")["status"]["actions"][0]["state"] = "Succeeded"
     assert behind is rig.server._index.get("uid-w")
     assert (await agent.poll()).action_id == "a1"
     assert rig.state() == "Running"
@@ -251,13 +251,12 @@ async def test_the_end_of_an_action_that_the_informer_has_not_seen(rig: Rig, age
 async def test_a_report_that_is_taken_back_has_begun_nothing(rig: Rig, agent: TinkAgent) -> None:
     rig.workflow()
     action = await agent.poll()
-    rig.api.gate = asyncio.Event()
+    rig.hold()
     report = asyncio.ensure_future(agent.report(action, AGENT.RUNNING))
     await until(lambda: rig.state() == "Running")
     report.cancel()
     await until(lambda: rig.server._older._polls._unanswered)
-    rig.api.gate.set()
-    rig.api.gate = None
+    rig.gate.open()
     assert await agent.poll() == action
     await agent.report(action, AGENT.RUNNING)
     await agent.report(action, AGENT.SUCCESS)
@@ -298,7 +297,7 @@ async def test_what_it_cannot_be_told_fails_before_it_is_sent(
     assert rig.state() == "Failed"
     assert condition(rig, "Succeeded")["reason"] == "NotExpressible"
     assert f"'action 1' {why}" in condition(rig, "Succeeded")["message"]
-    states = [each["state"] for each in rig.workflows.objects["d", "w"]["status"]["actions"]]
+    states = [each["state"] for each in rig.read("w")["status"]["actions"]]
     assert states == ["Pending", "Failed"]
 
 

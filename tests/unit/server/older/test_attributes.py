@@ -18,6 +18,7 @@ from tests.waiting import until
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE
 from tink.printable import printable
 from tink.server.older.attributes import MAX_BYTES, AttributesKeeper, as_json
 
@@ -73,7 +74,7 @@ async def idles(agent: TinkAgent, attributes: pb.AgentAttributes) -> None:
 
 
 def kept(rig: Rig) -> Any:
-    annotations = rig.hardware.objects["d", "h"]["metadata"].get("annotations", {})
+    annotations = rig.read("h", HARDWARE)["metadata"].get("annotations", {})
     return json.loads(annotations.get(AGENT_ATTRIBUTES_ANNOTATION, "null"))
 
 
@@ -82,7 +83,7 @@ async def test_they_are_on_the_hardware_written_once_and_on_the_journey(rig: Rig
         await idles(agent, SAID)
     await until(lambda: kept(rig))
     assert kept(rig)["cpu"] == {"totalCores": 8, "totalThreads": 16}
-    assert rig.api.patches == 1
+    assert rig.patches == 1
     assert rig.seen[0].message.endswith("p, serial S1, chassis C1, 8 cores, 32GB memory, sda 480GB, eth0 " + MAC)
 
 
@@ -90,14 +91,14 @@ async def test_what_changes_all_the_time_is_not_written_all_the_time(rig: Rig, a
     for number in range(5):
         await idles(agent, pb.AgentAttributes(memory=pb.AgentAttributes.Memory(usable=f"{number}GB")))
     await until(lambda: kept(rig))
-    assert (rig.api.patches, kept(rig)) == (1, {"memory": {"usable": "0GB"}})
+    assert (rig.patches, kept(rig)) == (1, {"memory": {"usable": "0GB"}})
 
 
 async def test_a_server_that_may_not_write_them_says_so_and_serves(
     rig: Rig, agent: TinkAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    rig.api.faults = [ApiError(403, "Forbidden", "no")]
+    rig.api.fail("patch", ApiError(403, "Forbidden", "no"))
     await idles(agent, SAID)
     await until(lambda: "server.agentAttributes of the chart, or deploy/rbac-attributes.yaml" in caplog.text)
     assert kept(rig) is None

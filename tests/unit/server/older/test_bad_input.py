@@ -123,5 +123,5 @@ async def test_report_of_one_dialect_to_the_service_of_another_changes_what_it_s
     cut = [report[:length] for length in range(len(report))]
     for method, request in product((f"{OWN}/ReportActionStatus", f"{OLDEST}/ReportActionStatus"), cut):
         assert await status(channel, method, request) in {grpc.StatusCode.OK, grpc.StatusCode.INTERNAL}
-    states = [each["state"] for each in serving.workflows.objects["d", "w"]["status"]["actions"]]
+    states = [each["state"] for each in serving.read("w")["status"]["actions"]]
     assert states == ["Pending", "Pending"]

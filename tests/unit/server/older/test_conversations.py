@@ -25,15 +25,15 @@ async def test_the_conversation_goes_as_it_went(rig: Rig, path: Path) -> None:
     await rig.start()
     rig.machine(mac=MAC)
     rig.workflow(actions=[{**action, "state": "Pending"} for action in recorded["workflow"]["actions"]])
-    workflow = rig.workflows.objects["d", "w"]
-    rig.workflows.remove("d", "w")
+    workflow = rig.read("w")
+    rig.remove("w")
     workflow["metadata"]["uid"] = recorded["workflow"]["uid"]
-    rig.workflows.put(workflow)
+    rig.api.put(workflow)
     channel = rig.agent(apart=True).channel
     for call in recorded["calls"]:
         assert await answers(channel, call) == call["answers"], call["call"]
     assert rig.state() == "Succeeded"
-    states = [action["state"] for action in rig.workflows.objects["d", "w"]["status"]["actions"]]
+    states = [action["state"] for action in rig.read("w")["status"]["actions"]]
     assert states == ["Succeeded"] * 2
 
 
