@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.server.bench import FIRST, LONGEST, Bench
 from tests.unit.server.conftest import Rig
 from tink.api.v1alpha2 import WorkflowState
-from tink.kube.client import ConflictError, NotFoundError
+from tink.kube.client import ApiError, ConflictError, NotFoundError
 from tink.server.events import (
     StaleError,
     WorkflowGoneError,
@@ -131,8 +131,7 @@ async def test_a_workflow_that_went_and_came_again_under_its_name_is_gone(bench:
     old = bench.seen()
     bench.rig.workflows.hold()
     bench.rig.remove("w")
-    bench.rig.workflow(state="Scheduled")
-    bench.rig.read("w")["metadata"]["uid"] = "uid-second"
+    bench.rig.api.put(old | {"metadata": {**old["metadata"], "uid": "uid-second"}})
     with pytest.raises(WorkflowGoneError):
         await bench.store.take(old, events.ActionStarted("a0"))
     assert await bench.store.reclaim(old) is None
@@ -189,6 +188,9 @@ async def test_a_status_that_anybody_wrote_is_an_error_or_an_answer_and_never_a_
             await bench.take(event)
         except (InvalidStatusError, machine.UnknownActionError) as error:
             said = str(error)
+        except ApiError as error:
+            assert error.status == 422, "the API takes no status that its schema does not know"  # noqa: PT017
+            continue
         else:
             continue
         assert "d/w" in said

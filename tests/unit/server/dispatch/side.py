@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from proto import workflow_pb2 as pb
+from tests.support.virtual_time import turns
 from tests.unit.server.conftest import Rig
 from tink.api.v1alpha2 import Raw
 from tink.server.dispatch.decision import Start, Stop
@@ -34,7 +35,7 @@ class Side:
         self.sent: list[Start | Stop] = []
         self.lost: list[str] = []
         self.background: set[asyncio.Task[None]] = set()
-        for workflow in rig.workflows.objects.values():
+        for workflow in rig.workflows.list():
             self.index.apply(workflow)
         self.stream = CommandStream(
             "h",
@@ -50,7 +51,6 @@ class Side:
             rejection_longest=60,
         )
         rig.workflows.add_event_handler(self._changed, self._gone)
-        self.task: asyncio.Task[Ending] | None = None
 
     def _changed(self, new: Raw, _: Raw | None) -> None:
         self.index.apply(new)
@@ -69,16 +69,15 @@ class Side:
             self.commands.append(("stop", message.stop_workflow.workflow_id))
 
     def start(self) -> None:
-        self.task = asyncio.ensure_future(self.stream.run(self.write))
+        self.task: asyncio.Task[Ending] = asyncio.ensure_future(self.stream.run(self.write))
 
     async def calm(self) -> list[tuple[str, str]]:
         """The commands so far, when nothing more comes."""
-        for _ in range(60):
-            await asyncio.sleep(0)
+        await turns(60)
         return self.commands
 
     async def close(self) -> None:
-        if self.task is not None:
+        if hasattr(self, "task"):
             self.task.cancel()
             await asyncio.gather(self.task, return_exceptions=True)
         await asyncio.gather(*self.background)

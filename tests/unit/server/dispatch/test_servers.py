@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import grpc
 import pytest
 
+from tests.support.virtual_time import elapse
 from tests.unit.server.conftest import Rig
 from tests.unit.server.dispatch.side import Make
-from tests.waiting import until
-from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
 
-# --- several servers ------------------------------------------------------------------------------------------------
+pytestmark = pytest.mark.looptime
 
 
 async def test_two_servers_with_a_stream_each_never_claim_one_workflow_twice(rig: Rig, side: Make) -> None:
@@ -61,17 +57,13 @@ async def test_a_claim_of_a_stream_that_ended_is_taken_back_also_if_it_was_cance
     """Of what nobody sent, nobody will ever report the end."""
     rig.workflow(dispatched=False)
     there = side(start=False)
-    patch = rig.api.patch
 
-    async def cancelled_meanwhile(*arguments: Any, **options: Any) -> Raw:
-        rig.api.patch = patch
-        claimed: Raw = await patch(*arguments, **options)
+    async def cancelled_meanwhile() -> None:
         there.stream.end(grpc.StatusCode.UNAVAILABLE, "broken")
         if deleted:
             rig.set_state("w", "Cancelling")
-        return claimed
 
-    rig.api.patch = cancelled_meanwhile
+    rig.api.around("patch", after=cancelled_meanwhile)
     there.start()
     assert await there.calm() == []
     assert rig.state() == ("Canceled" if deleted else "Pending")
@@ -80,17 +72,13 @@ async def test_a_claim_of_a_stream_that_ended_is_taken_back_also_if_it_was_cance
 async def test_a_claim_that_another_stream_has_sent_is_not_taken_back(rig: Rig, side: Make) -> None:
     rig.workflow()
     old, new = side(start=False), side(start=False)
-    patch = rig.api.patch
 
-    async def sent_elsewhere(*arguments: Any, **options: Any) -> Raw:
-        rig.api.patch = patch
-        claimed: Raw = await patch(*arguments, **options)
+    async def sent_elsewhere() -> None:
         old.stream.end(grpc.StatusCode.ABORTED, "another agent connected")
         new.start()
         assert await new.calm() == [("start", "uid-w")]
-        return claimed
 
-    rig.api.patch = sent_elsewhere
+    rig.api.around("patch", after=sent_elsewhere)
     old.start()
     assert await old.calm() == []
     for _ in range(3):
@@ -100,29 +88,18 @@ async def test_a_claim_that_another_stream_has_sent_is_not_taken_back(rig: Rig, 
 
 
 async def test_a_claim_whose_answer_was_lost_is_sent_all_the_same(rig: Rig, side: Make) -> None:
-    patch = rig.api.patch
-
-    async def carried_out_and_lost(*arguments: Any, **options: Any) -> Raw:
-        rig.api.patch = patch
-        await patch(*arguments, **options)
-        raise UnreachableError("broke off")
-
     rig.workflow()
-    rig.api.patch = carried_out_and_lost
+    rig.api.fail("patch", UnreachableError("broke off"), done=True)
     assert await side().calm() == [("start", "uid-w")]
 
 
-async def test_an_api_that_is_away_is_asked_ever_more_rarely(
-    rig: Rig, side: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tink.server.dispatch.stream._FIRST_RETRY_SECONDS", 0.01)
+async def test_an_api_that_is_away_is_asked_ever_more_rarely(rig: Rig, side: Make) -> None:
     rig.workflow()
     rig.api.fail("patch", *[UnreachableError("away")] * 1000)
     there = side()
-    await until(lambda: rig.patches >= 2)
-    await asyncio.sleep(0.3)
-    assert rig.patches <= 9
-    rig.api.faults.clear()
+    await elapse(16)
+    assert 4 <= rig.patches <= 9
+    rig.api.recover()
     there.stream.wake()
     assert await there.calm() == [("start", "uid-w")]
 

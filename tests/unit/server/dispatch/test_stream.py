@@ -65,7 +65,7 @@ async def test_a_workflow_that_timed_out_before_the_agent_changed_servers_is_sto
     rig.workflow(state="Failed", conditions=OVER)
     there = side("uid-w")
     assert await there.calm() == [("stop", "uid-w")]
-    rig.set_state("w", "Failed", note="again")
+    rig.set_state("w", "Failed", message="again")
     assert await there.calm() == [("stop", "uid-w")], "once is enough"
 
 
@@ -146,7 +146,7 @@ async def test_a_status_edited_by_hand_is_named_once_and_holds_up_nobody(
     there = side()
     assert await there.calm() == [("start", "uid-good")]
     for note in range(5):
-        rig.set_state("w", **({"state": "Pending"} | edit), note=note)
+        rig.set_state("w", **({"state": "Pending"} | edit), message=str(note))
         await there.calm()
     said = [record.getMessage() for record in caplog.records if "d/w" in record.getMessage()]
     assert len(said) == 1, said
@@ -202,13 +202,14 @@ async def test_the_server_reads_what_an_agent_holds_from_its_call(rig: Rig) -> N
     rig.workflow(state="Running")
     faithful = rig.agent()
     await faithful.accepted(holds=("uid-w",))
-    assert await faithful.silent()
-    assert rig.state() == "Running"
+    rig.set_state("w", "Cancelling")
+    assert await faithful.command() == ("stop", "uid-w")
+    assert rig.patches == 0, "it did not count as lost"
     await faithful.channel.close()
     forgetful = rig.agent()
     await forgetful.accepted(holds=())
-    await until(lambda: rig.state() == "Failed")
-    await until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Failed")
+    await until(lambda: rig.state() == "Canceled")
+    await until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Canceled")
 
 
 async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_stop(rig: Rig, started: Any) -> None:
