@@ -22,6 +22,7 @@ from tests.interop.authority import AUTHORITY_USAGE
 from tests.support.api import InProcessApi
 from tests.support.objects import MAC, action, hardware, workflow
 from tests.unit.server.bench import Bench
+from tests.waiting import PATIENCE_SECONDS
 from tink.api.v1alpha2 import Raw
 from tink.kube.resources import HARDWARE, WORKFLOW, ResourceType
 from tink.server.activity import AgentActivity
@@ -46,30 +47,29 @@ class ScriptedAgent:
     async def accepted(self, agent_id: str = MAC, holds: tuple[str, ...] | None = None) -> None:
         """Connect, and return when the server has accepted the stream."""
         self.connect(agent_id, holds)
-        await asyncio.wait_for(self.call.initial_metadata(), 20)
+        await self.call.initial_metadata()
 
-    async def command(self, seconds: float = 20.0) -> tuple[str, str]:
+    async def command(self) -> tuple[str, str]:
         """The next command: its kind, and the Workflow's id."""
-        message = await asyncio.wait_for(self.call.read(), seconds)
+        message = await self.call.read()
         assert message is not grpc.aio.EOF, await self.call.code()
         if message.WhichOneof("cmd") == "start_workflow":
             return "start", message.start_workflow.workflow.workflow_id
         return "stop", message.stop_workflow.workflow_id
 
-    async def silent(self, seconds: float = 0.1) -> bool:
-        """Whether no command comes. The read goes on, so this ends the use of this connection."""
+    async def silent(self) -> bool:
+        """Whether no command comes before the answers to later calls. This ends the use of the stream."""
         reading = asyncio.ensure_future(self.call.read())
-        done, _ = await asyncio.wait([reading], timeout=seconds)
-        if not done:
-            reading.cancel()
-        return not done
+        for _ in range(3):
+            await self.refused(pb.Event())
+        return reading.cancel()
 
     async def ending(self) -> tuple[grpc.StatusCode, str]:
         """The status with which the server ends the stream."""
-        return await asyncio.wait_for(self.call.code(), 20), await self.call.details()
+        return await self.call.code(), await self.call.details()
 
     async def publish(self, event: pb.Event) -> None:
-        await self.stub.PublishEvent(pb.PublishEventRequest(event=event), timeout=20)
+        await self.stub.PublishEvent(pb.PublishEventRequest(event=event), timeout=PATIENCE_SECONDS)
 
     async def refused(self, event: pb.Event) -> tuple[grpc.StatusCode, str]:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -119,6 +119,19 @@ class Rig:
     def agent(self, *, apart: bool = False) -> ScriptedAgent:
         agent = ScriptedAgent(self.server.port, apart=apart)
         self._agents.append(agent)
+        return agent
+
+    async def serve(self, state: str | None = None, **settings: Any) -> None:
+        """Start with a machine, and with its Workflow in `state`."""
+        await self.start(**settings)
+        self.machine()
+        if state is not None:
+            self.workflow(state=state)
+
+    async def connected(self, agent_id: str = MAC, holds: tuple[str, ...] | None = None) -> ScriptedAgent:
+        """Return an agent whose stream the server has accepted."""
+        agent = self.agent()
+        await agent.accepted(agent_id, holds)
         return agent
 
     def machine(self, name: str = "h", mac: str = MAC, ip: str | None = "127.0.0.1", namespace: str = "d") -> None:

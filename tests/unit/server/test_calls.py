@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from proto import metadata
 from proto import workflow_pb2 as pb
 from tests.unit.server.conftest import Rig
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.kube.cache import AWAY_SECONDS
 from tink.server.agents.auth import AgentAuth
 from tink.server.agents.tokens import TokenKeys, TokenSettings
@@ -57,7 +57,7 @@ async def open_stream(rig: Rig, token: str | None, agent_id: str = MAC) -> Any:
 
 async def test_a_token_opens_the_stream_and_the_machine_gets_a_new_one(rig: Rig, keys: TokenKeys) -> None:
     call = await open_stream(rig, keys.mint(MAC, rig.now - 1800))
-    given = dict(await asyncio.wait_for(call.initial_metadata(), 20))[metadata.TOKEN]
+    given = dict(await call.initial_metadata())[metadata.TOKEN]
     found = keys.verify(given, rig.now)
     assert (found.mac, found.expires) == (MAC, int(rig.now) + 3600)
 
@@ -100,26 +100,26 @@ async def test_a_stream_ends_in_time_for_its_token_to_be_renewed(
     monkeypatch.setattr(rig.server._callers._authorizer._tokens, "lifetime", 0.4)
     begun = time.monotonic()
     call = await open_stream(rig, keys.mint(MAC, rig.now))
-    assert await asyncio.wait_for(call.code(), 20) is grpc.StatusCode.UNAVAILABLE
+    assert await call.code() is grpc.StatusCode.UNAVAILABLE
     assert time.monotonic() - begun > 0.1
     assert await call.details() == "connect again, and the token is renewed"
 
 
 async def test_a_machine_that_gets_another_mac_loses_its_stream(rig: Rig, keys: TokenKeys) -> None:
     call = await open_stream(rig, keys.mint(MAC, rig.now), "h")
-    await asyncio.wait_for(call.initial_metadata(), 20)
+    await call.initial_metadata()
     rig.machine(mac="52:54:00:00:00:0b", ip="192.0.2.1")
-    assert await asyncio.wait_for(call.code(), 20) is grpc.StatusCode.PERMISSION_DENIED
+    assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
 async def test_a_stream_lives_by_the_token_that_it_was_given(rig: Rig, keys: TokenKeys) -> None:
     """The one that opened it may have ended when something of the Hardware changes."""
     call = await open_stream(rig, keys.mint(MAC, rig.now - 3500))
-    await asyncio.wait_for(call.initial_metadata(), 20)
+    await call.initial_metadata()
     rig.now += 1000
     rig.machine(ip="192.0.2.1")
     rig.workflow()
-    message = await asyncio.wait_for(call.read(), 20)
+    message = await call.read()
     assert message is not grpc.aio.EOF, await call.details()
     assert message.WhichOneof("cmd") == "start_workflow"
 
@@ -129,7 +129,11 @@ async def test_a_stream_lives_by_the_token_that_it_was_given(rig: Rig, keys: Tok
 
 async def health(rig: Rig, service: str = "") -> Any:
     stub: Any = health_pb2_grpc.HealthStub(rig.agent().channel)
-    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=20)).status
+    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_SECONDS)).status
+
+
+async def healthy(rig: Rig, status: Any = SERVING) -> bool:
+    return bool(await health(rig) == status)
 
 
 async def test_a_server_is_healthy_when_it_knows_the_machines(rig: Rig) -> None:
@@ -138,9 +142,7 @@ async def test_a_server_is_healthy_when_it_knows_the_machines(rig: Rig) -> None:
     service = pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name
     assert [await health(rig), await health(rig, service)] == [NOT_SERVING, NOT_SERVING]
     rig.workflows.listed()
-    async with asyncio.timeout(20):
-        while await health(rig) != SERVING:
-            await asyncio.sleep(0.02)
+    await until(lambda: healthy(rig))
     assert await health(rig, service) == SERVING
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await health(rig, "what")
@@ -151,34 +153,25 @@ async def test_a_load_balancer_hears_of_the_end_before_connections_break(rig: Ri
     await rig.start(stop_grace=0.5)
     stub: Any = health_pb2_grpc.HealthStub(rig.agent().channel)
     watch = stub.Watch(health_pb2.HealthCheckRequest())
-    async with asyncio.timeout(20):
-        while (await watch.read()).status != SERVING:
-            pass
+    while (await watch.read()).status != SERVING:
+        pass
     stopping = asyncio.ensure_future(rig.server.stop())
-    assert (await asyncio.wait_for(watch.read(), 20)).status == NOT_SERVING
-    await asyncio.wait_for(stopping, 20)
+    assert (await watch.read()).status == NOT_SERVING
+    await stopping
 
 
 async def test_a_load_balancer_hears_that_the_api_is_away_and_that_it_is_back(rig: Rig) -> None:
     await rig.start()
-
-    async def hears(status: Any) -> None:
-        async with asyncio.timeout(20):
-            while await health(rig) != status:
-                await asyncio.sleep(0.05)
-
-    await hears(SERVING)
+    await until(lambda: healthy(rig))
     rig.workflows.failing_for = AWAY_SECONDS + 1
-    await hears(NOT_SERVING)
+    await until(lambda: healthy(rig, NOT_SERVING))
     rig.workflows.failing_for = 0.0
-    await hears(SERVING)
+    await until(lambda: healthy(rig))
 
 
 async def test_calls_are_counted_by_method_and_by_how_they_ended(rig: Rig, started: Event) -> None:
-    await rig.start()
-    rig.machine()
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve()
+    agent = await rig.connected()
     registry = CollectorRegistry()
     registry.register(rig.server.metrics())
     assert registry.get_sample_value("tinkedge_agents_connected") == 1
@@ -239,14 +232,15 @@ async def test_calls_of_all_are_bounded_and_places_come_free(rig: Rig) -> None:
         "the server serves as many calls as it can: try again later",
     )
     agents[0].call.cancel()
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                await agents[3].accepted("h3")
-            except grpc.aio.AioRpcError:
-                await asyncio.sleep(0.02)
-            else:
-                break
+
+    async def accepted() -> bool:
+        try:
+            await agents[3].accepted("h3")
+        except grpc.aio.AioRpcError:
+            return False
+        return True
+
+    await until(accepted)
 
 
 async def test_one_address_can_not_take_the_places_of_others(
@@ -259,9 +253,8 @@ async def test_one_address_can_not_take_the_places_of_others(
         rig.machine(f"h{number}", f"52:54:00:00:01:{number:02x}")
     flood = rig.agent()
     calls = [flood.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=f"h{number}")) for number in range(40)]
-    async with asyncio.timeout(20):
-        while len(over := [call for call in calls if call.done()]) < 35:
-            await asyncio.sleep(0.01)
+    await until(lambda: sum(call.done() for call in calls) >= 35)
+    over = [call for call in calls if call.done()]
     assert {await call.code() for call in over} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert "127.0.0.1 has 5 calls open already" in await over[0].details()
     assert len(caplog.records) == 1, "a flood is one line"
@@ -292,13 +285,10 @@ def test_others_have_their_places_while_one_address_has_used_up_its_own() -> Non
 
 async def test_an_agent_that_connects_a_thousand_times_fills_no_log(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     flood = rig.agent()
     calls = [flood.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=MAC)) for _ in range(1000)]
-    async with asyncio.timeout(20):
-        while sum(call.done() for call in calls) < 999:
-            await asyncio.sleep(0.01)
+    await until(lambda: sum(call.done() for call in calls) >= 999)
     codes = [await call.code() for call in calls if call.done()]
     # Some come before gRPC's client knows how many a connection may have.
     refused = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
@@ -315,7 +305,7 @@ async def raw_call(rig: Rig, method: str, message: bytes) -> tuple[grpc.StatusCo
     """Bytes as they are."""
     name = f"/{pb.DESCRIPTOR.services_by_name['WorkflowService'].full_name}/{method}"
     channel = rig.agent().channel
-    call = channel.unary_unary(name)(message, timeout=20)
+    call = channel.unary_unary(name)(message, timeout=PATIENCE_SECONDS)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value.code(), caught.value.details() or ""
@@ -347,10 +337,8 @@ async def test_a_message_that_is_too_large_is_refused_before_it_is_read(rig: Rig
     "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 1000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500]
 )
 async def test_garbage_on_the_port_disturbs_no_agent(rig: Rig, garbage: bytes) -> None:
-    await rig.start()
-    rig.machine()
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve()
+    agent = await rig.connected()
     for _ in range(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.server.port)
         writer.write(garbage)
@@ -369,9 +357,7 @@ async def test_garbage_on_the_port_disturbs_no_agent(rig: Rig, garbage: bytes) -
 
 
 async def test_an_event_under_way_is_stored_and_answered_while_the_server_stops(rig: Rig, started: Event) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Scheduled")
+    await rig.serve("Scheduled")
     rig.hold()
     agent, idle = rig.agent(), rig.agent()
     publishing = asyncio.ensure_future(agent.publish(started("a0")))
@@ -380,17 +366,15 @@ async def test_an_event_under_way_is_stored_and_answered_while_the_server_stops(
     stopping = asyncio.ensure_future(rig.server.stop())
     assert await idle.ending() == (grpc.StatusCode.UNAVAILABLE, "the server is stopping")
     rig.gate.open()
-    await asyncio.wait_for(publishing, 20)
-    await asyncio.wait_for(stopping, 20)
+    await publishing
+    await stopping
 
 
 async def test_an_event_that_can_not_end_does_not_keep_the_server(rig: Rig, started: Event) -> None:
-    await rig.start(stop_grace=0.3)
-    rig.machine()
-    rig.workflow(state="Scheduled")
+    await rig.serve("Scheduled", stop_grace=0.3)
     rig.hold()
     publishing = asyncio.ensure_future(rig.agent().publish(started("a0")))
     await until(lambda: rig.state() == "Running")
-    await asyncio.wait_for(rig.server.stop(), 20)
+    await rig.server.stop()
     with pytest.raises(grpc.aio.AioRpcError):
         await publishing

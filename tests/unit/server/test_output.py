@@ -10,6 +10,7 @@ import pytest
 from proto import output_pb2 as pb
 from proto.output_pb2_grpc import OutputServiceStub
 from tests.unit.server.conftest import Rig
+from tests.waiting import PATIENCE_SECONDS
 from tink.server.activity import ActivityKind, AgentActivity
 from tink.server.output import (
     LINE_CHARACTERS,
@@ -29,7 +30,7 @@ def piece(*lines: str, action: str = "a0", workflow: str = "uid-w", dropped: int
 async def send(rig: Rig, *pieces: pb.WriteOutputRequest) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{rig.server.port}") as channel:
         stub: Any = OutputServiceStub(channel)
-        await stub.WriteOutput(iter(pieces), timeout=20)
+        await stub.WriteOutput(iter(pieces), timeout=PATIENCE_SECONDS)
 
 
 async def refused(rig: Rig, *pieces: pb.WriteOutputRequest) -> tuple[grpc.StatusCode, str]:
@@ -43,9 +44,7 @@ def outputs(rig: Rig) -> list[AgentActivity]:
 
 
 async def test_lines_are_told_of_the_machine_the_workflow_and_the_action_by_their_names(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Running")
+    await rig.serve("Running")
     await send(rig, piece("one", "two", dropped=3), piece("three", action="a1"))
     first, second = outputs(rig)
     assert (first.hardware, first.workflow, first.action) == ("d/h", "d/w", "first")
@@ -77,8 +76,7 @@ async def test_a_foreign_machine_cannot_speak_into_anothers_journey(rig: Rig) ->
 
 
 async def test_right_to_speak_is_asked_for_with_every_piece(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     rig.machine("other", "52:54:00:00:00:02", "192.0.2.2")
     rig.workflow(state="Running")
     rig.workflow("theirs", state="Running", hardware="other")
@@ -88,9 +86,7 @@ async def test_right_to_speak_is_asked_for_with_every_piece(rig: Rig) -> None:
 
 
 async def test_output_of_what_does_not_exist_is_nobodys(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Running")
+    await rig.serve("Running")
     assert (await refused(rig, piece("x", workflow="no-such")))[0] is grpc.StatusCode.NOT_FOUND
     await send(rig, piece("x", action="no-such"))
     assert not outputs(rig)

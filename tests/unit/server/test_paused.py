@@ -32,41 +32,34 @@ def pause(rig: Rig, name: str = "w") -> None:
 
 @pytest.mark.parametrize("state", ["Pending", "Scheduled", "Cancelling"])
 async def test_agent_hears_nothing_of_a_workflow_that_is_being_moved(rig: Rig, state: str) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state=state)
+    await rig.serve(state)
     pause(rig)
-    agent = rig.agent()
-    await agent.accepted(holds=())
-    assert await agent.silent(0.3)
+    agent = await rig.connected(holds=())
+    assert await agent.silent()
     assert (rig.state(), rig.patches) == (state, 0)
 
 
 async def test_running_workflow_that_is_being_moved_is_not_taken_for_lost_and_its_reports_are_kept_by_the_agent(
     rig: Rig, started: Event
 ) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Running")
+    await rig.serve("Running")
     pause(rig)
-    agent = rig.agent()
-    await agent.accepted(holds=())
+    agent = await rig.connected(holds=())
     code, message = await agent.refused(started("a1"))
     assert code is grpc.StatusCode.UNAVAILABLE, "with any other the agent would drop it one day"
     assert "another API" in message
-    assert await agent.silent(0.2)
+    assert await agent.silent()
     assert (rig.state(), rig.patches) == ("Running", 0)
 
 
 async def test_agent_is_not_told_to_stop_what_was_moved_when_it_is_deleted_where_it_was(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     agent = rig.agent()
     rig.workflow(state="Running")
     await agent.accepted(holds=("uid-w",))
     pause(rig)
     rig.remove("w")
-    assert await agent.silent(0.3)
+    assert await agent.silent()
 
 
 async def test_pause_that_the_servers_copy_does_not_show_yet_still_keeps_it_from_writing(bench: Bench) -> None:
@@ -87,12 +80,9 @@ async def test_pause_that_the_servers_copy_does_not_show_yet_still_keeps_it_from
 async def test_agent_goes_on_with_a_workflow_that_was_moved_here_under_the_id_that_it_knows(
     rig: Rig, succeeded: Event
 ) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Running")
+    await rig.serve("Running")
     rig.set_state("w", "Running", id="where-it-was")
-    agent = rig.agent()
-    await agent.accepted(holds=("where-it-was",))
+    agent = await rig.connected(holds=("where-it-was",))
     for action in ("a0", "a1"):
         event = succeeded(action)
         event.workflow_id = "where-it-was"
@@ -101,16 +91,13 @@ async def test_agent_goes_on_with_a_workflow_that_was_moved_here_under_the_id_th
 
 
 async def test_workflow_moved_here_goes_out_under_its_old_id_once(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow()
+    await rig.serve("Pending")
     pause(rig)  # as the move makes it: paused, then its status, then free
-    agent = rig.agent()
-    await agent.accepted(holds=())
+    agent = await rig.connected(holds=())
     rig.set_state("w", "Pending", id="where-it-was")
     annotate(rig, {})
     assert await agent.command() == ("start", "where-it-was")
-    assert await agent.silent(0.2)
+    assert await agent.silent()
 
 
 async def test_status_that_names_another_workflows_id_takes_nothing_from_that_one(bench: Bench) -> None:
@@ -126,13 +113,10 @@ async def test_status_that_names_another_workflows_id_takes_nothing_from_that_on
 async def test_held_workflow_is_not_sent_until_it_is_released_and_holds_up_no_other(
     rig: Rig, state: str, succeeded: Event
 ) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state=state)
+    await rig.serve(state)
     annotate(rig, {HOLD_ANNOTATION: "restored"})
     rig.workflow("new", created=1)
-    agent = rig.agent()
-    await agent.accepted(holds=())
+    agent = await rig.connected(holds=())
     assert await agent.command() == ("start", "uid-new")
     for action in ("a0", "a1"):
         event = succeeded(action)
@@ -143,11 +127,8 @@ async def test_held_workflow_is_not_sent_until_it_is_released_and_holds_up_no_ot
 
 
 async def test_report_of_a_held_workflow_that_its_agent_runs_after_all_is_taken(rig: Rig, started: Event) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow()
+    await rig.serve("Pending")
     annotate(rig, {HOLD_ANNOTATION: "restored"})
-    agent = rig.agent()
-    await agent.accepted(holds=("uid-w",))
+    agent = await rig.connected(holds=("uid-w",))
     await agent.publish(started("a0"))
     assert rig.state() == "Running"

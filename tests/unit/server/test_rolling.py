@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.unit.agent.connection.workflow_service import transporting
+from tests.support.virtual_time import turns
 from tests.unit.server.conftest import Rig
 from tests.waiting import until
 from tink.agent.connection import transport
@@ -87,7 +88,7 @@ async def test_agent_at_work_goes_from_server_to_server_and_loses_nothing(
                 while not stopping.done() or not len(server._streams):
                     spool.append(ActionStarted("uid-w", "a0"))
                     sent += 1
-                    await asyncio.sleep(0.005)
+                    await turns(50)
             await until(lambda: len(spool) == 0)
     assert sent > ROLLS
     assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +12,11 @@ import grpc
 import pytest
 
 from proto import workflow_pb2 as pb
+from tests.support.virtual_time import turns
 from tests.unit.server.conftest import Rig
 from tests.waiting import until
 from tink.kube.client import ConflictError, UnreachableError
-from tink.kube.resources import HARDWARE
+from tink.kube.resources import HARDWARE, WORKFLOW
 from tink.server import WorkflowServer
 
 Event = Callable[..., pb.Event]
@@ -25,10 +25,8 @@ TRUE_SUCCEEDED = {"type": "Succeeded", "status": "True"}
 
 
 async def test_a_workflow_runs_to_success(rig: Rig, started: Event, succeeded: Event) -> None:
-    await rig.start()
-    rig.machine()
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve()
+    agent = await rig.connected()
     rig.workflow()
     assert await agent.command() == ("start", "uid-w")
     assert rig.state() == "Scheduled"
@@ -46,27 +44,22 @@ async def test_a_workflow_runs_to_success(rig: Rig, started: Event, succeeded: E
 
 
 async def test_dispatch_costs_one_write_and_no_polling(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
-    agent = rig.agent()
-    await agent.accepted()
-    begin = time.perf_counter()
+    await rig.serve()
+    agent = await rig.connected()
     rig.workflow()
     await agent.command()
-    assert time.perf_counter() - begin < 2, "it waited for a timer"
-    await asyncio.sleep(0.05)
+    assert await agent.silent()
     assert rig.patches == 1
+    assert rig.api.count("get") == 0
 
 
 async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_next_when_it_is_done(
     rig: Rig, started: Event, failed: Event
 ) -> None:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     rig.workflow("young", created=2)
     rig.workflow("old", created=1)
-    agent = rig.agent()
-    await agent.accepted("h")
+    agent = await rig.connected("h")
     assert await agent.command() == ("start", "uid-old")
     await agent.publish(started("a0", "old"))
     assert rig.state("young") == "Pending"
@@ -78,12 +71,10 @@ async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_nex
 
 
 async def test_workflows_of_other_machines_are_not_sent(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     rig.machine("g", "52:54:00:00:00:02")
     rig.workflow(hardware="g")
-    agent = rig.agent()
-    await agent.accepted()
+    agent = await rig.connected()
     assert await agent.silent()
     assert rig.state() == "Pending"
 
@@ -91,20 +82,15 @@ async def test_workflows_of_other_machines_are_not_sent(rig: Rig) -> None:
 async def test_an_agent_that_comes_back_is_sent_the_scheduled_workflow_again_but_not_a_running_one(
     rig: Rig, started: Event
 ) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow()
-    first = rig.agent()
-    await first.accepted()
+    await rig.serve("Pending")
+    first = await rig.connected()
     await first.command()
     await first.channel.close()
-    second = rig.agent()
-    await second.accepted()
+    second = await rig.connected()
     assert await second.command() == ("start", "uid-w")
     await second.publish(started("a0"))
     await second.channel.close()
-    third = rig.agent()
-    await third.accepted()
+    third = await rig.connected()
     assert await third.silent()
     assert rig.state() == "Running"
 
@@ -113,11 +99,8 @@ async def test_an_agent_that_comes_back_is_sent_the_scheduled_workflow_again_but
 
 
 async def test_cancelling_sends_stop_and_the_agents_report_ends_it(rig: Rig, failed: Event) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Running")
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve("Running")
+    agent = await rig.connected()
     rig.set_state("w", "Cancelling")
     assert await agent.command() == ("stop", "uid-w")
     await agent.publish(failed("a0", "Canceled"))
@@ -126,22 +109,16 @@ async def test_cancelling_sends_stop_and_the_agents_report_ends_it(rig: Rig, fai
 
 
 async def test_an_agent_that_does_not_run_it_ends_cancelling_too(rig: Rig, rejected: Event) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Cancelling")
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve("Cancelling")
+    agent = await rig.connected()
     assert await agent.command() == ("stop", "uid-w")
     await agent.publish(rejected("UnknownWorkflow"))
     assert rig.state() == "Canceled"
 
 
 async def test_a_workflow_that_timed_out_is_stopped_so_that_the_next_can_run(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Running")
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve("Running")
+    agent = await rig.connected()
     await until(lambda: rig.kinds() == ["connected"])
     condition = {"type": "Succeeded", "status": "False", "reason": "WorkflowTimeout"}
     rig.set_state("w", "Failed", conditions=[condition])
@@ -149,11 +126,8 @@ async def test_a_workflow_that_timed_out_is_stopped_so_that_the_next_can_run(rig
 
 
 async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken(rig: Rig, failed: Event) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Running")
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve("Running")
+    agent = await rig.connected()
     await until(lambda: rig.kinds() == ["connected"])
     rig.remove("w")
     assert await agent.command() == ("stop", "uid-w")
@@ -168,11 +142,8 @@ async def test_a_workflow_that_vanishes_before_the_stream_has_looked_at_it_is_st
                 rig.remove("w")
 
     rig.seen = Watching()
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Running")
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve("Running")
+    agent = await rig.connected()
     assert await agent.command() == ("stop", "uid-w")
 
 
@@ -180,20 +151,17 @@ async def test_a_workflow_that_vanishes_before_the_stream_has_looked_at_it_is_st
 
 
 async def test_a_rejected_workflow_is_offered_again_after_its_delay_and_not_before(rig: Rig, rejected: Event) -> None:
-    await rig.start(rejection_first=0.2, rejection_longest=1)
-    rig.machine()
-    rig.workflow()
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve("Pending", rejection_first=0.2, rejection_longest=1)
+    agent = await rig.connected()
     await agent.command()
-    begin = time.perf_counter()
     await agent.publish(rejected())
     assert rig.state() == "Pending"
-    await asyncio.sleep(0.05)
-    assert rig.state() == "Pending"
+    rig.workflow("younger", created=1)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await agent.publish(pb.Event())
+    assert (rig.state(), rig.state("younger")) == ("Pending", "Pending"), "it is not overtaken"
     rig.now += 0.2
     assert await agent.command() == ("start", "uid-w")
-    assert time.perf_counter() - begin > 0.15
 
 
 # --- who may ------------------------------------------------------------------------------------------------------
@@ -269,8 +237,7 @@ async def test_agent_is_known_by_its_address_where_the_server_listens_everywhere
     await rig.start(address="0.0.0.0:0")
     rig.machine(ip="127.0.0.1")
     rig.workflow()
-    agent = rig.agent()
-    await agent.accepted()
+    agent = await rig.connected()
     assert await agent.command() == ("start", "uid-w")
 
 
@@ -278,8 +245,7 @@ async def test_with_auth_none_any_address_may_speak(rig: Rig) -> None:
     await rig.start(agent_auth="none")
     rig.machine(ip=None)
     rig.workflow()
-    agent = rig.agent()
-    await agent.accepted()
+    agent = await rig.connected()
     assert await agent.command() == ("start", "uid-w")
 
 
@@ -292,17 +258,14 @@ async def test_with_auth_none_any_address_may_speak(rig: Rig) -> None:
     ],
 )
 async def test_an_agent_whose_machine_is_taken_away_loses_its_stream(rig: Rig, change: Any, code: Any) -> None:
-    await rig.start()
-    rig.machine()
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve()
+    agent = await rig.connected()
     change(rig)
     assert (await agent.ending())[0] is code
 
 
 async def test_of_two_agents_for_one_machine_the_newest_wins(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     old, new = rig.agent(), rig.agent()
     await old.accepted(MAC)
     await new.accepted("h")
@@ -319,9 +282,7 @@ async def test_of_two_agents_for_one_machine_the_newest_wins(rig: Rig) -> None:
 
 
 async def test_a_repeated_event_is_answered_and_changes_nothing(rig: Rig, started: Event, succeeded: Event) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Scheduled")
+    await rig.serve("Scheduled")
     agent = rig.agent()
     for event in (started("a0"), succeeded("a0")):
         await agent.publish(event)
@@ -334,9 +295,7 @@ async def test_a_repeated_event_is_answered_and_changes_nothing(rig: Rig, starte
 
 async def test_an_event_is_not_lost_when_the_servers_copy_is_behind(rig: Rig, rejected: Event) -> None:
     """The copy still says Pending, where a rejection changes nothing; the truth is Scheduled."""
-    await rig.start()
-    rig.machine()
-    rig.workflow()
+    await rig.serve("Pending")
     rig.workflows.hold()
     rig.set_state("w", "Scheduled")
     await rig.agent().publish(rejected())
@@ -346,14 +305,12 @@ async def test_an_event_is_not_lost_when_the_servers_copy_is_behind(rig: Rig, re
 
 
 async def test_a_conflict_is_resolved_by_looking_again(rig: Rig, started: Event) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Scheduled")
+    await rig.serve("Scheduled")
     rig.workflows.hold()
-    rig.set_state("w", "Scheduled", note="somebody wrote")
+    rig.api.change(WORKFLOW, "w", "d", metadata={"labels": {"by": "another"}})
     await rig.agent().publish(started("a0"))
     assert rig.state() == "Running"
-    assert rig.read("w")["status"]["note"] == "somebody wrote"
+    assert rig.read()["metadata"]["labels"] == {"by": "another"}
 
 
 @pytest.mark.parametrize(
@@ -366,9 +323,7 @@ async def test_a_conflict_is_resolved_by_looking_again(rig: Rig, started: Event)
 async def test_a_passing_fault_makes_the_agent_repeat_the_event(
     rig: Rig, started: Event, faults: list[Exception], code: grpc.StatusCode
 ) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Scheduled")
+    await rig.serve("Scheduled")
     rig.api.fail("patch", *faults)
     agent = rig.agent()
     assert (await agent.refused(started("a0")))[0] is code
@@ -377,9 +332,7 @@ async def test_a_passing_fault_makes_the_agent_repeat_the_event(
 
 
 async def test_nonsense_is_refused_for_good(rig: Rig, started: Event) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Scheduled")
+    await rig.serve("Scheduled")
     agent = rig.agent()
     assert (await agent.refused(pb.Event()))[0] is grpc.StatusCode.INVALID_ARGUMENT
     assert (await agent.refused(started("zz")))[0] is grpc.StatusCode.INVALID_ARGUMENT
@@ -389,30 +342,23 @@ async def test_nonsense_is_refused_for_good(rig: Rig, started: Event) -> None:
 
 
 async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: Rig, started: Event) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Running")
+    await rig.serve("Running")
     rig.workflows.hold()  # the server has not heard of it yet
-    rig.remove("w")
-    rig.workflow(state="Scheduled")
-    rig.read("w")["metadata"]["uid"] = "uid-second"
+    rig.api.put(rig.read() | {"metadata": {**rig.read()["metadata"], "uid": "uid-second"}})
+    rig.set_state("w", "Scheduled")
     await rig.agent().publish(started("a1"))
     assert rig.state() == "Scheduled"
 
 
 async def test_a_status_edited_by_hand_stops_the_event_and_says_why(rig: Rig, started: Event) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Odd")
+    await rig.serve("Odd")
     code, text = await rig.agent().refused(started("a0"))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert "status.state is 'Odd'" in text
 
 
 async def test_a_start_of_a_workflow_whose_claim_was_taken_back_counts(rig: Rig, started: Event) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Pending")
+    await rig.serve("Pending")
     await rig.agent().publish(started("a0"))
     assert rig.state() == "Running"
 
@@ -421,10 +367,8 @@ async def test_a_start_of_a_workflow_whose_claim_was_taken_back_counts(rig: Rig,
 
 
 async def test_a_claim_is_taken_back_when_the_agent_goes_before_it_is_sent(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve()
+    agent = await rig.connected()
     rig.hold()
     rig.workflow()
     await until(lambda: rig.state() == "Scheduled")
@@ -435,10 +379,8 @@ async def test_a_claim_is_taken_back_when_the_agent_goes_before_it_is_sent(rig: 
 
 
 async def test_a_lost_claim_is_left_to_who_won_it(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve()
+    agent = await rig.connected()
     rig.api.fail("patch", ConflictError(409, "Conflict", "another server was first"))
     rig.workflow()
     await until(lambda: rig.patches == 1)
@@ -448,10 +390,8 @@ async def test_a_lost_claim_is_left_to_who_won_it(rig: Rig) -> None:
 
 
 async def test_a_claim_that_the_api_could_not_take_is_tried_again(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve()
+    agent = await rig.connected()
     rig.api.fail("patch", UnreachableError("away"))
     rig.workflow()
     assert await agent.command() == ("start", "uid-w")
@@ -465,7 +405,7 @@ async def test_an_agent_that_comes_before_the_first_list_waits_and_is_not_refuse
     await rig.start()
     agent = rig.agent()
     agent.connect()
-    await asyncio.sleep(0.05)
+    assert (await agent.refused(pb.Event()))[0] is grpc.StatusCode.INVALID_ARGUMENT
     rig.machine()
     rig.workflow()
     rig.hardware.listed()
@@ -485,11 +425,9 @@ async def test_without_the_api_agents_are_told_to_try_again(
 
 
 async def test_stop_ends_streams_so_that_agents_look_for_another_server(rig: Rig) -> None:
-    await rig.start(stop_grace=60)
-    rig.machine()
-    agent = rig.agent()
-    await agent.accepted()
-    await asyncio.wait_for(rig.server.stop(), 20)
+    await rig.serve(stop_grace=60)
+    agent = await rig.connected()
+    await rig.server.stop()
     code, text = await agent.ending()
     assert code is grpc.StatusCode.UNAVAILABLE
     assert text == "the server is stopping"
@@ -516,11 +454,8 @@ async def test_an_observer_that_fails_harms_nobody(rig: Rig, caplog: pytest.LogC
         raise RuntimeError("oh")
 
     rig.seen = type("Failing", (), {"append": staticmethod(fail)})()
-    await rig.start()
-    rig.machine()
-    rig.workflow()
-    agent = rig.agent()
-    await agent.accepted()
+    await rig.serve("Pending")
+    agent = await rig.connected()
     assert await agent.command() == ("start", "uid-w")
     assert any("an observer failed" in record.getMessage() for record in caplog.records)
 
@@ -532,7 +467,7 @@ async def test_a_rack_of_agents_that_connects_at_once_is_served_completely(rig: 
         rig.workflow(f"w{i}", hardware=f"m{i}")
     agents = [rig.agent(apart=True) for _ in range(6)]
     calls = [agents[i % 6].stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=f"m{i}")) for i in range(300)]
-    messages = await asyncio.wait_for(asyncio.gather(*(call.read() for call in calls)), 60)
+    messages = await asyncio.gather(*(call.read() for call in calls))
     assert [m.start_workflow.workflow.workflow_id for m in messages] == [f"uid-w{i}" for i in range(300)]
 
 
@@ -542,9 +477,9 @@ async def test_server_that_is_stopped_before_the_api_has_answered_leaves_no_trac
     """It printed a stack about a future that nobody looked at."""
     rig.workflows.listed(done=False)
     await rig.start()
-    await asyncio.sleep(0.05)
+    await turns(10)
     await rig.server.stop()
     rig.server = None
     gc.collect()
-    await asyncio.sleep(0)
+    await turns()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

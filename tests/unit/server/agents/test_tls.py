@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tests.unit.server.conftest import Certify, Rig
+from tests.waiting import PATIENCE_SECONDS
 from tink.files import rereading
 from tink.server.agents.auth import AgentAuth
 from tink.server.agents.tls import Certificates, TlsError, TlsFiles, authority_of
@@ -69,7 +70,7 @@ async def ending(channel: grpc.aio.Channel, agent_id: str = MAC) -> tuple[grpc.S
     """How a stream ends; OK with no words if it was constraints."""
     async with channel:
         stub: Any = pb_grpc.WorkflowServiceStub(channel)
-        call = stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), timeout=20)
+        call = stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), timeout=PATIENCE_SECONDS)
         accepted = asyncio.ensure_future(call.initial_metadata())
         code = asyncio.ensure_future(call.code())
         await asyncio.wait([accepted, code], return_when=asyncio.FIRST_COMPLETED)
@@ -192,8 +193,7 @@ def test_agents_are_told_the_authority_and_not_the_server_itself(files: Files, t
 
 
 async def test_an_agent_with_tls_is_served_and_one_without_is_not(rig: Rig, files: Files) -> None:
-    await rig.start(tls=files.files)
-    rig.machine()
+    await rig.serve(tls=files.files)
     assert await ending(files.channel(rig.server.port)) == (grpc.StatusCode.OK, "")
     assert (await ending(grpc.aio.insecure_channel(f"127.0.0.1:{rig.server.port}")))[0] is grpc.StatusCode.UNAVAILABLE
 
@@ -251,12 +251,11 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
     rig: Rig, files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tink.server.agents.tls._RECHECK_SECONDS", 0.0)
-    await rig.start(tls=files.files)
-    rig.machine()
+    await rig.serve(tls=files.files)
     agent = files.channel(rig.server.port)
     stub: Any = pb_grpc.WorkflowServiceStub(agent)
     call = stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=MAC))
-    await asyncio.wait_for(call.initial_metadata(), 20)
+    await call.initial_metadata()
 
     async def shown() -> x509.Certificate:
         pem = await asyncio.to_thread(_server_certificate, rig.server.port)
@@ -272,9 +271,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
     again = files.write()
     assert await shown() == again
     rig.workflow()
-    assert (await asyncio.wait_for(call.read(), 20)).WhichOneof("cmd") == "start_workflow", (
-        "open streams are not touched"
-    )
+    assert (await call.read()).WhichOneof("cmd") == "start_workflow", "open streams are not touched"
     await agent.close()
 
 
@@ -285,8 +282,7 @@ def _server_certificate(port: int) -> str:
 async def test_mutual_tls_lets_a_machine_speak_for_itself_alone(
     rig: Rig, files: Files, certify: Certify, machine_names: Callable[[str], Any]
 ) -> None:
-    await rig.start(tls=files.mutual, agent_auth=AgentAuth.MTLS)
-    rig.machine()
+    await rig.serve(tls=files.mutual, agent_auth=AgentAuth.MTLS)
     rig.machine("other", "52:54:00:00:00:09", ip="192.0.2.9")
     port = rig.server.port
     assert await ending(files.channel(port, machine_names(MAC))) == (grpc.StatusCode.OK, "")
@@ -304,8 +300,7 @@ async def test_a_certificate_that_is_not_good_gets_nobody_past_the_handshake(
     rig: Rig, files: Files, certify: Certify, foreign_authority: Any, trouble: str
 ) -> None:
     names = [x509.DNSName(MAC.replace(":", "-"))]
-    await rig.start(tls=files.mutual, agent_auth=AgentAuth.MTLS)
-    rig.machine()
+    await rig.serve(tls=files.mutual, agent_auth=AgentAuth.MTLS)
     times = {"it has ended": {"days": -0.001}, "it has not begun": {"days": 9, "begins": 0.01}}.get(trouble, {})
     signer = foreign_authority if trouble == "another authority signed it" else None
     shown = certify(alternative=names, signer=signer, **times)
@@ -318,8 +313,7 @@ async def test_a_certificate_that_is_not_good_gets_nobody_past_the_handshake(
 async def test_a_certificate_with_a_trick_in_its_name_names_nobody_on_the_wire_either(
     rig: Rig, files: Files, certify: Certify
 ) -> None:
-    await rig.start(tls=files.mutual, agent_auth=AgentAuth.MTLS)
-    rig.machine()
+    await rig.serve(tls=files.mutual, agent_auth=AgentAuth.MTLS)
     for name in ("52-54-00-00-00-01\0", "52-54-00-00-00-01\0.example", "*", "h.", "*.d", "h\0"):
         code, words = await ending(files.channel(rig.server.port, certify(alternative=[x509.DNSName(name)])))
         assert code is grpc.StatusCode.PERMISSION_DENIED, name

@@ -391,15 +391,12 @@ async def test_without_the_api_it_is_tried_again(bench: Bench) -> None:
 
 
 async def test_the_server_finds_it_out_and_says_so(rig: Rig, started: Callable[..., Any]) -> None:
-    await rig.start(reboot_grace=0.05)
-    rig.machine()
-    rig.workflow(state="Running")
+    await rig.serve("Running", reboot_grace=0.05)
     actions = copy.deepcopy(rig.read("w")["status"]["actions"])
     actions[0]["state"] = "Succeeded"
     actions[1]["rendered"]["reboots"] = True
     rig.set_state("w", "Running", actions=actions)
-    agent = rig.agent()
-    await agent.accepted(holds=("uid-w",))
+    agent = await rig.connected(holds=("uid-w",))
     await agent.publish(started("a1"))
     await asyncio.sleep(0.1)
     assert rig.state() == "Running"

@@ -197,27 +197,21 @@ def test_an_agent_that_holds_more_than_it_can_say_loses_nothing() -> None:
 
 
 async def test_the_server_reads_what_an_agent_holds_from_its_call(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Running")
-    faithful = rig.agent()
-    await faithful.accepted(holds=("uid-w",))
+    await rig.serve("Running")
+    faithful = await rig.connected(holds=("uid-w",))
     rig.set_state("w", "Cancelling")
     assert await faithful.command() == ("stop", "uid-w")
     assert rig.patches == 0, "it did not count as lost"
     await faithful.channel.close()
-    forgetful = rig.agent()
-    await forgetful.accepted(holds=())
+    await rig.connected(holds=())
     await until(lambda: rig.state() == "Canceled")
     await until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Canceled")
 
 
 async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_stop(rig: Rig, started: Any) -> None:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     rig.workflow(state="Failed", conditions=OVER)
-    agent = rig.agent()
-    await agent.accepted()
+    agent = await rig.connected()
     await agent.publish(started("a1"))
     assert await agent.command() == ("stop", "uid-w")
     assert rig.state() == "Failed"
@@ -226,9 +220,7 @@ async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_st
 async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_after_the_other(
     rig: Rig, started: Any
 ) -> None:
-    await rig.start()
-    rig.machine()
-    rig.workflow(state="Scheduled")
+    await rig.serve("Scheduled")
     rig.hold()
     agent = rig.agent()
     calls = [asyncio.ensure_future(agent.publish(started("a0"))) for _ in range(40)]

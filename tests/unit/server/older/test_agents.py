@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from proto import older_pb2 as pb
 from proto import oldest_pb2 as pb_oldest
 from tests.unit.server.conftest import Rig
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.server.agents.auth import AgentAuth, OlderAgentAuth
 from tink.server.agents.tokens import TokenSettings
 from tink.server.older.service import SERVICES
@@ -84,7 +84,7 @@ class TinkWorker:
         return [each async for each in self._contexts(pb.WorkflowContextRequest(worker_id=MAC))]
 
     async def actions(self, workflow_id: str) -> list[pb.WorkflowAction]:
-        found = await self._actions(pb.WorkflowActionsRequest(workflow_id=workflow_id), timeout=20)
+        found = await self._actions(pb.WorkflowActionsRequest(workflow_id=workflow_id), timeout=PATIENCE_SECONDS)
         return list(found.action_list)
 
     async def report(self, workflow_id: str, action: pb.WorkflowAction, state: Any) -> None:
@@ -102,15 +102,13 @@ class TinkWorker:
 
 @pytest.fixture
 async def agent(rig: Rig) -> TinkAgent:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     return TinkAgent(rig.agent(apart=True).channel)
 
 
 @pytest.fixture
 async def worker(rig: Rig) -> TinkWorker:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     return TinkWorker(rig.agent(apart=True).channel)
 
 
@@ -335,8 +333,7 @@ async def test_what_tink_agent_says_of_its_machine_is_said_once(rig: Rig, agent:
 
 @pytest.mark.parametrize("oldest", [False, True], ids=["v0.12", "v0.8"])
 async def test_tink_worker_runs_a_workflow(rig: Rig, oldest: bool) -> None:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     worker = TinkWorker(rig.agent(apart=True).channel, oldest=oldest)
     rig.workflow(actions=actions({"args": ["x"], "timeout": 5}, {}))
     (context,) = await worker.contexts()
@@ -433,8 +430,7 @@ async def test_let_in_by_address_a_foreign_one_is_refused_all_the_same(rig: Rig,
 
 
 async def test_an_operator_may_rule_them_out(rig: Rig) -> None:
-    await rig.start(older_agents=OlderAgentAuth.OFF)
-    rig.machine()
+    await rig.serve(older_agents=OlderAgentAuth.OFF)
     worker = TinkWorker(rig.agent(apart=True).channel)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await worker.contexts()
@@ -442,8 +438,7 @@ async def test_an_operator_may_rule_them_out(rig: Rig) -> None:
 
 
 async def test_what_this_server_does_not_have_is_said_on_the_journey_of_who_calls_it(rig: Rig) -> None:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     call: Any = rig.agent(apart=True).channel.unary_unary("/proto.HardwareService/Push")
     for _ in range(3):
         with pytest.raises(grpc.aio.AioRpcError) as caught:

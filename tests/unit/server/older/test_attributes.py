@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from proto import older_pb2 as pb
 from tests.unit.server.conftest import Rig
 from tests.unit.server.older.test_agents import MAC, TinkAgent, hold
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
@@ -62,15 +62,14 @@ def test_whatever_an_agent_says_is_bounded_and_printable(block: list[pb.AgentAtt
 
 @pytest.fixture
 async def agent(rig: Rig) -> TinkAgent:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     hold(rig, 0.01)
     return TinkAgent(rig.agent(apart=True).channel)
 
 
 async def idles(agent: TinkAgent, attributes: pb.AgentAttributes) -> None:
     with pytest.raises(grpc.aio.AioRpcError):
-        await agent._get(pb.ActionRequest(agent_id=MAC, agent_attributes=attributes), timeout=20)
+        await agent._get(pb.ActionRequest(agent_id=MAC, agent_attributes=attributes), timeout=PATIENCE_SECONDS)
 
 
 def kept(rig: Rig) -> Any:

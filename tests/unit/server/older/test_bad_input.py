@@ -73,8 +73,7 @@ async def status(channel: grpc.aio.Channel, method: str, request: bytes) -> grpc
 
 @pytest.fixture
 async def serving(rig: Rig) -> Rig:
-    await rig.start()
-    rig.machine()
+    await rig.serve()
     hold(rig, 0.01)
     return rig
 

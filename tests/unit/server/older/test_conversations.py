@@ -42,9 +42,9 @@ async def answers(channel: grpc.aio.Channel, call: dict[str, Any]) -> list[str]:
     request = bytes.fromhex(call["request"])
     if call["call"].endswith("/GetWorkflowContexts"):
         streaming: Any = channel.unary_stream(call["call"])
-        return [each.hex() async for each in streaming(request, timeout=20)]
+        return [each.hex() async for each in streaming(request, timeout=120)]
     unary: Any = channel.unary_unary(call["call"])
-    return [(await unary(request, timeout=20)).hex()]
+    return [(await unary(request, timeout=120)).hex()]
 
 
 def test_all_three_programs_are_there() -> None:
