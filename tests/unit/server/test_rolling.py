@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.unit.agent.connection.workflow_service import transporting
 from tests.support.virtual_time import turns
+from tests.unit.agent.connection.workflow_service import transporting
 from tests.unit.server.conftest import Rig
 from tests.waiting import until
 from tink.agent.connection import transport

@@ -43,10 +43,6 @@ _RETRY_SECONDS = 5.0
 """Seconds after which what could not be stored is tried again."""
 
 
-Later = Callable[[float, Callable[[str], None], str], asyncio.TimerHandle]
-"""`later(seconds, call, uid)` calls `call(uid)` after that time."""
-
-
 @dataclass(slots=True, eq=False)
 class _Watch:
     """Of one Workflow. `here`: its agent is connected here, and this is to be said next; else the agent is taken to be
@@ -60,8 +56,7 @@ class _Watch:
 
 class RebootWatch:
     """Waits for agents that do not come back. `grace` is in seconds; `connected` tells whether a machine's agent has a
-    stream here; `rebooted` is told of each Workflow that has succeeded by it. For one event loop; `later` stands in
-    for its `call_later`."""
+    stream here; `rebooted` is told of each Workflow that has succeeded by it. For one event loop."""
 
     def __init__(
         self,
@@ -72,7 +67,6 @@ class RebootWatch:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         rebooted: Callable[[Raw], None],
         grace: float,
-        later: Later | None = None,
     ) -> None:
         self._workflows = workflows
         self._take = take
@@ -80,7 +74,6 @@ class RebootWatch:
         self._spawn = spawn
         self._rebooted = rebooted
         self._grace = grace
-        self._later = later
         self._watches: dict[str, _Watch] = {}
 
     def look(self, workflow: Raw) -> None:
@@ -125,8 +118,7 @@ class RebootWatch:
         self._watches[uid] = _Watch(here, seconds, seen, self._call(seconds, uid))
 
     def _call(self, seconds: float, uid: str) -> asyncio.TimerHandle:
-        later = self._later or asyncio.get_running_loop().call_later
-        return later(seconds, self._due, uid)
+        return asyncio.get_running_loop().call_later(seconds, self._due, uid)
 
     def _cancel(self, uid: str) -> None:
         watch = self._watches.pop(uid, None)

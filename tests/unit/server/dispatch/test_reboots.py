@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.support import objects
+from tests.support.virtual_time import elapse, turns
 from tests.unit.server.conftest import Rig
+from tests.unit.server.dispatch.side import reboots
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
-from tink.kube.resources import HARDWARE
 from tink.server.dispatch.reboots import ELSEWHERE_GRACES, REPORT_PART, RebootWatch
 from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneError
 from tink.server.workflows import WorkflowIndex
@@ -22,38 +23,28 @@ from tink.workflow.machine import apply
 from tink.workflow.status import InvalidStatusError, agent_seen
 from tink.workflow.table import Author
 
-KEY = ("d", "h")
+KEY = ("default", "m1")
 GRACE = 30.0
+virtual = pytest.mark.looptime
 
 
 def workflow(state: str = "Running", *actions: str, reboots: bool = True) -> Raw:
-    states = actions or ("Succeeded", "Running")
-    listed: list[Raw] = [{"id": f"a{i}", "state": s, "rendered": {"name": f"n{i}"}} for i, s in enumerate(states)]
+    """Return a Workflow whose last action may reboot the machine."""
+    listed = [objects.action(f"a{index}", each) for index, each in enumerate(actions or ("Succeeded", "Running"))]
     listed[-1]["rendered"]["reboots"] = reboots
-    metadata = {"name": "w", "namespace": "d", "uid": "u"}
-    return {"metadata": metadata, "spec": {"hardwareRef": {"name": "h"}}, "status": {"state": state, "actions": listed}}
-
-
-class Alarm:
-    def __init__(self, at: float, call: Callable[[str], None], uid: str) -> None:
-        self.at, self.call, self.uid = at, call, uid
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
+    return objects.workflow("w", state, actions=listed)
 
 
 class Bench:
-    """A watch whose time the test moves with `passes`."""
+    """A watch over the loop's clock, and what it has said."""
 
     def __init__(self) -> None:
         self.index = WorkflowIndex()
         self.taken: list[ServerEvent] = []
         self.faults: list[Exception] = []
+        self.answer: Callable[[], Any] | None = None
         self.connected = False
         self.rebooted: list[str] = []
-        self.now = 0.0
-        self.alarms: list[Alarm] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.watch = RebootWatch(
             self.index,
@@ -62,28 +53,17 @@ class Bench:
             spawn=lambda work: self.tasks.append(asyncio.ensure_future(work)),
             rebooted=lambda obj: self.rebooted.append(obj["metadata"]["name"]),
             grace=GRACE,
-            later=self.later,
         )
 
-    def later(self, seconds: float, call: Callable[[str], None], uid: str) -> Alarm:
-        self.alarms.append(Alarm(self.now + seconds, call, uid))
-        return self.alarms[-1]
-
     async def passes(self, seconds: float) -> None:
-        until = self.now + seconds
-        while due := [alarm for alarm in self.alarms if alarm.at <= until and not alarm.cancelled]:
-            alarm = min(due, key=lambda each: each.at)
-            self.alarms.remove(alarm)
-            self.now = alarm.at
-            alarm.call(alarm.uid)
-            await asyncio.gather(*self.tasks)
-        self.now = until
+        await elapse(seconds)
+        await turns(5)
 
     async def take(self, _: Raw, event: ServerEvent) -> bool:
         self.taken.append(event)
         if self.faults:
             raise self.faults.pop(0)
-        return True
+        return True if self.answer is None else bool(await self.answer())
 
     def put(self, obj: Raw) -> None:
         self.index.apply(obj)
@@ -99,10 +79,11 @@ class Bench:
 
 
 @pytest.fixture
-async def bench() -> Bench:
+def bench() -> Bench:
     return Bench()
 
 
+@virtual
 async def test_an_agent_that_goes_while_it_reboots_and_does_not_come_back_has_succeeded(bench: Bench) -> None:
     bench.opens()
     bench.put(workflow())
@@ -115,6 +96,7 @@ async def test_an_agent_that_goes_while_it_reboots_and_does_not_come_back_has_su
     assert bench.rebooted == ["w"]
 
 
+@virtual
 async def test_an_agent_that_comes_back_in_time_speaks_for_itself(bench: Bench) -> None:
     bench.opens()
     bench.put(workflow())
@@ -125,6 +107,7 @@ async def test_an_agent_that_comes_back_in_time_speaks_for_itself(bench: Bench) 
     assert AgentAway not in map(type, bench.taken)
 
 
+@virtual
 @pytest.mark.parametrize(
     "other",
     [
@@ -134,7 +117,7 @@ async def test_an_agent_that_comes_back_in_time_speaks_for_itself(bench: Bench) 
         workflow(reboots=False),
         workflow("Odd"),
         workflow("Running", "Odd", "Running"),
-        {"metadata": {"name": "w", "namespace": "d", "uid": "u"}, "spec": {}, "status": workflow()["status"]},
+        workflow() | {"spec": {}},
     ],
 )
 async def test_an_agent_that_goes_from_any_other_work_has_not(bench: Bench, other: Raw) -> None:
@@ -142,20 +125,22 @@ async def test_an_agent_that_goes_from_any_other_work_has_not(bench: Bench, othe
     bench.put(other)
     bench.closes()
     bench.put(other)
-    assert not bench.watch._watches
     await bench.passes(1000)
     assert bench.taken == []
 
 
+@virtual
 async def test_news_of_the_end_or_of_the_deletion_end_the_waiting(bench: Bench) -> None:
     bench.put(workflow())
     bench.put(workflow("Failed"))
-    assert not bench.watch._watches
+    await bench.passes(1000)
     bench.put(workflow())
     bench.watch.forget(workflow())
-    assert not bench.watch._watches
+    await bench.passes(1000)
+    assert bench.taken == []
 
 
+@virtual
 async def test_a_server_that_did_not_see_the_agent_go_waits_longer_and_then_judges(bench: Bench) -> None:
     """It was restarted; or the agent is with another server."""
     bench.put(workflow())
@@ -173,6 +158,7 @@ def seen(obj: Raw, at: float) -> Raw:
     return {**obj, "status": status}
 
 
+@virtual
 async def test_an_agent_that_another_server_goes_on_seeing_is_not_gone(bench: Bench) -> None:
     obj = workflow()
     bench.put(obj)
@@ -185,8 +171,9 @@ async def test_an_agent_that_another_server_goes_on_seeing_is_not_gone(bench: Be
     assert bench.taken == [AgentAway(GRACE * ELSEWHERE_GRACES, agent_seen(obj["status"]))]
 
 
+@virtual
 async def test_an_agent_that_went_to_another_server_is_not_gone_for_the_one_it_left(bench: Bench) -> None:
-    bench.opens("u")
+    bench.opens("uid-w")
     bench.put(workflow())
     bench.closes()
     await bench.passes(GRACE - 1)
@@ -195,12 +182,13 @@ async def test_an_agent_that_went_to_another_server_is_not_gone_for_the_one_it_l
     assert bench.taken == []
 
 
+@virtual
 async def test_an_agent_that_comes_while_it_reboots_is_said_to_be_here_at_once_and_again_and_again(
     bench: Bench,
 ) -> None:
     """The server it came from waits for one grace."""
     bench.put(workflow())
-    bench.opens("u")
+    bench.opens("uid-w")
     await bench.passes(0)
     assert bench.taken == [AgentSeen()]
     for _ in range(9):
@@ -212,6 +200,7 @@ async def test_an_agent_that_comes_while_it_reboots_is_said_to_be_here_at_once_a
     assert bench.taken[10:] == [AgentAway(GRACE, agent_seen(seen(workflow(), 1e9)["status"]))]
 
 
+@virtual
 async def test_an_agent_that_does_not_say_what_it_holds_is_here_all_the_same(bench: Bench) -> None:
     bench.put(workflow())
     bench.connected = True
@@ -220,6 +209,7 @@ async def test_an_agent_that_does_not_say_what_it_holds_is_here_all_the_same(ben
     assert bench.taken == [AgentSeen()]
 
 
+@virtual
 async def test_a_machine_that_reboots_at_once_and_comes_back_costs_no_write(bench: Bench) -> None:
     bench.opens()
     bench.put(workflow())
@@ -231,37 +221,37 @@ async def test_a_machine_that_reboots_at_once_and_comes_back_costs_no_write(benc
     assert bench.taken == []
 
 
+@virtual
 async def test_one_saying_is_under_way_at_a_time_and_a_failed_one_is_made_good(bench: Bench) -> None:
     gate = asyncio.Event()
 
-    async def slow(_: Raw, event: ServerEvent) -> bool:
-        bench.taken.append(event)
+    async def slow() -> bool:
         await gate.wait()
         raise UnreachableError("away")
 
-    bench.watch._take = slow
+    bench.answer = slow
     bench.put(workflow())
-    bench.opens("u")
-    bench.alarms.pop().call("u")
-    await asyncio.sleep(0)
+    bench.opens("uid-w")
+    await bench.passes(0)
     bench.put(seen(workflow(), 1e9))
-    assert (bench.taken, bench.alarms[1:]) == ([AgentSeen()], []), "news do not begin a second one"
+    await bench.passes(GRACE)
+    assert bench.taken == [AgentSeen()], "news do not begin a second one"
     gate.set()
     await asyncio.gather(*bench.tasks)
     await bench.passes(GRACE * REPORT_PART)
     assert bench.taken == [AgentSeen()] * 2
 
 
+@virtual
 async def test_judgement_that_came_too_late_is_void_and_the_waiting_begins_anew(bench: Bench) -> None:
     """Another server saw the agent, and this one's informer has not told it yet."""
 
-    async def void(_: Raw, event: ServerEvent) -> bool:
-        bench.taken.append(event)
+    async def void() -> bool:
         bench.index.apply(seen(workflow(), 1e9))  # what it read
         return False
 
-    bench.watch._take = void
-    bench.opens("u")
+    bench.answer = void
+    bench.opens("uid-w")
     bench.put(workflow())
     bench.closes()
     await bench.passes(GRACE)
@@ -273,6 +263,7 @@ async def test_judgement_that_came_too_late_is_void_and_the_waiting_begins_anew(
     assert bench.rebooted == []
 
 
+@virtual
 async def test_an_agent_that_went_before_the_action_began_is_with_another_server(bench: Bench) -> None:
     bench.opens()
     bench.put(workflow("Running", "Running", "Pending"))
@@ -282,6 +273,7 @@ async def test_an_agent_that_went_before_the_action_began_is_with_another_server
     assert bench.taken == []
 
 
+@virtual
 async def test_what_changed_while_it_waited_is_seen(bench: Bench) -> None:
     """News that have not come through a call of `look`, or `opened`, yet."""
     bench.put(workflow())
@@ -294,6 +286,7 @@ async def test_what_changed_while_it_waited_is_seen(bench: Bench) -> None:
     assert bench.taken == [AgentSeen()]
 
 
+@virtual
 async def test_news_tell_who_sees_the_agent_when_nothing_else_has(bench: Bench) -> None:
     """The Workflow was given to another machine, whose agent comes and goes with other servers' streams."""
     bench.put(workflow())
@@ -307,23 +300,26 @@ async def test_news_tell_who_sees_the_agent_when_nothing_else_has(bench: Bench) 
     assert bench.taken == [AgentSeen(), AgentAway(GRACE * ELSEWHERE_GRACES)]
 
 
+@virtual
 async def test_that_an_agent_is_here_is_said_several_times_in_each_grace(bench: Bench) -> None:
     """One that fails must not make others take the agent for gone."""
-    bench.opens("u")
+    bench.opens("uid-w")
     bench.put(workflow())
     await bench.passes(GRACE)
     assert len(bench.taken) >= 3
 
 
+@virtual
 @pytest.mark.parametrize("fault", [StaleError("again"), InvalidStatusError("odd"), BusyError("busy")])
 async def test_saying_that_fails_is_made_good_whatever_was_wrong(bench: Bench, fault: Exception) -> None:
     bench.faults = [fault]
-    bench.opens("u")
+    bench.opens("uid-w")
     bench.put(workflow())
     await bench.passes(GRACE * REPORT_PART * 2)
     assert bench.taken == [AgentSeen()] * 2
 
 
+@virtual
 @pytest.mark.parametrize("fault", [WorkflowGoneError("w"), InvalidStatusError("odd")])
 @pytest.mark.parametrize("here", [True, False])
 async def test_of_a_workflow_that_is_gone_or_odd_nothing_is_judged_and_nothing_breaks(
@@ -332,7 +328,7 @@ async def test_of_a_workflow_that_is_gone_or_odd_nothing_is_judged_and_nothing_b
     bench.faults = [fault]
     bench.put(workflow())
     if here:
-        bench.opens("u")
+        bench.opens("uid-w")
     await bench.passes(GRACE * ELSEWHERE_GRACES)
     assert bench.rebooted == []
     bench.watch.forget(workflow())
@@ -342,27 +338,27 @@ async def test_of_a_workflow_that_is_gone_or_odd_nothing_is_judged_and_nothing_b
     assert len(bench.taken) == said
 
 
+@virtual
 @pytest.mark.parametrize("here", [True, False])
 async def test_a_workflow_that_goes_while_something_is_said_of_it_is_not_looked_at_again(
     bench: Bench, here: bool
 ) -> None:
-    async def gone(_: Raw, event: ServerEvent) -> bool:
-        bench.taken.append(event)
+    async def gone() -> bool:
         bench.index.remove(workflow())
         if not here:
             bench.watch.forget(workflow())
             raise UnreachableError("away")
         return True
 
-    bench.watch._take = gone
+    bench.answer = gone
     bench.put(workflow())
     if here:
-        bench.opens("u")
+        bench.opens("uid-w")
     await bench.passes(1000)
     assert len(bench.taken) == 1
-    assert not [alarm for alarm in bench.alarms if not alarm.cancelled]
 
 
+@virtual
 async def test_judgement_is_by_what_the_status_said_while_it_waited(bench: Bench) -> None:
     """This server may have read newer news for another's sake, and they say that the agent is there."""
     bench.put(workflow())
@@ -371,14 +367,15 @@ async def test_judgement_is_by_what_the_status_said_while_it_waited(bench: Bench
     assert bench.taken == [AgentAway(GRACE * ELSEWHERE_GRACES, "")]
 
 
+@virtual
 async def test_a_server_that_stops_waits_for_nothing(bench: Bench) -> None:
     bench.put(workflow())
     bench.watch.close()
-    assert [alarm.cancelled for alarm in bench.alarms] == [True]
     await bench.passes(1000)
     assert bench.taken == []
 
 
+@virtual
 async def test_without_the_api_it_is_tried_again(bench: Bench) -> None:
     bench.faults = [UnreachableError("away"), BusyError("busy")]
     bench.opens()
@@ -390,65 +387,52 @@ async def test_without_the_api_it_is_tried_again(bench: Bench) -> None:
     assert bench.rebooted == ["w"]
 
 
+async def reports(rig: Rig, count: int) -> None:
+    """Wait until servers have written so many times that they see the agent."""
+    patches = rig.patches + count
+
+    def written() -> bool:
+        rig.now += 0.01
+        return rig.patches >= patches
+
+    await until(written)
+
+
 async def test_the_server_finds_it_out_and_says_so(rig: Rig, started: Callable[..., Any]) -> None:
     await rig.serve("Running", reboot_grace=0.05)
-    actions = copy.deepcopy(rig.read("w")["status"]["actions"])
-    actions[0]["state"] = "Succeeded"
-    actions[1]["rendered"]["reboots"] = True
-    rig.set_state("w", "Running", actions=actions)
+    reboots(rig)
     agent = await rig.connected(holds=("uid-w",))
     await agent.publish(started("a1"))
-    await asyncio.sleep(0.1)
+    await reports(rig, 5)  # for longer than the grace
     assert rig.state() == "Running"
     await agent.channel.close()
     await until(lambda: rig.state() == "Succeeded")
     await until(lambda: "reboots the machine" in rig.seen[-1].message)
-    assert (rig.seen[-1].hardware, rig.seen[-1].workflow, rig.seen[-1].agent_id) == ("d/h", "d/w", "52:54:00:00:00:01")
+    assert (rig.seen[-1].hardware, rig.seen[-1].workflow, rig.seen[-1].agent_id) == ("d/h", "d/w", objects.MAC)
 
 
 async def test_a_server_that_was_restarted_finds_it_again(rig: Rig) -> None:
     rig.machine()
     rig.workflow(state="Running")
-    actions = [{"id": "a0", "state": "Running", "rendered": {"name": "n", "reboots": True}}]
-    rig.set_state("w", "Running", actions=actions)
-    held = rig.read("w")
+    reboots(rig)
     await rig.start(reboot_grace=0.01)
-    rig.api.put(held)  # what its informer lists
     await until(lambda: rig.state() == "Succeeded")
 
 
-async def test_an_agent_that_moves_to_another_server_is_not_gone_before_it_has_left_that_one(
-    rig: Rig, started: Callable[..., Any]
-) -> None:
-    """Both have the same grace; the action takes many times as long."""
-    grace = 1.0
-    rig.workflow(
-        state="Running", actions=[{"id": "a0", "state": "Running", "rendered": {"name": "n", "reboots": True}}]
-    )
+async def test_an_agent_that_moves_to_another_server_is_not_gone_before_it_has_left_that_one(rig: Rig) -> None:
     rig.machine()
-
-    async def one_more_server() -> Any:
-        await rig.start(reboot_grace=grace)
-        rig.api.put(rig.read("h", HARDWARE))  # what its informers list
-        rig.api.put(rig.read("w"))
-        return rig.server
-
-    async def passes(seconds: float) -> None:
-        async with asyncio.timeout(10):
-            for _ in range(int(seconds * 100)):
-                rig.now += 0.01
-                await asyncio.sleep(0.01)
-
-    first = await one_more_server()
+    rig.workflow(state="Running")
+    reboots(rig)
+    grace = 0.1  # both have the same
+    await rig.start(reboot_grace=grace)
+    first = rig.server
     try:
-        agent = rig.agent()
-        await agent.accepted(holds=("uid-w",))
-        await passes(0.05)
-        await one_more_server()
+        agent = await rig.connected(holds=("uid-w",))
+        await reports(rig, 1)
+        await rig.start(reboot_grace=grace)
         await agent.channel.close()
-        again = rig.agent()
-        await again.accepted(holds=("uid-w",))
-        await passes(grace * ELSEWHERE_GRACES * 1.3)
+        again = await rig.connected(holds=("uid-w",))
+        await reports(rig, int(ELSEWHERE_GRACES / REPORT_PART * 1.3))
         assert rig.state() == "Running"
         await again.channel.close()
         await until(lambda: rig.state() == "Succeeded")

@@ -38,7 +38,8 @@ class TinkAgent:
 
     def poll(self, agent_id: str = MAC, **attributes: Any) -> Any:
         return self._get(
-            pb.ActionRequest(agent_id=agent_id, agent_attributes=pb.AgentAttributes(**attributes)), timeout=20
+            pb.ActionRequest(agent_id=agent_id, agent_attributes=pb.AgentAttributes(**attributes)),
+            timeout=PATIENCE_SECONDS,
         )
 
     async def report(self, action: pb.ActionResponse, state: int, message: str = "action completed") -> None:
@@ -52,7 +53,7 @@ class TinkAgent:
                 action_state=state,  # type: ignore[arg-type] # a number on the wire
                 message=pb.ActionStatusRequest.Message(message=message),
             ),
-            timeout=20,
+            timeout=PATIENCE_SECONDS,
         )
 
     async def run(self, state: int = AGENT.SUCCESS) -> pb.ActionResponse:
@@ -96,7 +97,7 @@ class TinkWorker:
                 action_status=state,
                 worker_id=action.worker_id,
             ),
-            timeout=20,
+            timeout=PATIENCE_SECONDS,
         )
 
 
@@ -238,10 +239,8 @@ async def test_the_end_of_an_action_that_the_informer_has_not_seen(rig: Rig, age
     action = await agent.poll()
     await agent.report(action, AGENT.RUNNING)
     rig.workflows.hold()
-    behind = rig.server._index.get("uid-w")
-    rig.set_state("w", "Running")
-    rig.read("w")["status"]["actions"][0]["state"] = "Succeeded"
-    assert behind is rig.server._index.get("uid-w")
+    first, second = rig.read()["status"]["actions"]
+    rig.set_state("w", "Running", actions=[{**first, "state": "Succeeded"}, second])
     assert (await agent.poll()).action_id == "a1"
     assert rig.state() == "Running"
 

@@ -12,6 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proto import older_pb2 as pb
+from tests.support.api import InProcessApi
+from tests.support.objects import hardware
 from tests.unit.server.conftest import Rig
 from tests.unit.server.older.test_agents import MAC, TinkAgent, hold
 from tests.waiting import PATIENCE_SECONDS, until
@@ -108,24 +110,17 @@ async def test_a_server_that_may_not_write_them_says_so_and_serves(
 
 async def test_a_server_that_was_refused_asks_once_an_hour_and_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    now, asked, writes = 1000.0, 0, []
-
-    class Api:
-        async def patch(self, *_: Any) -> Any:
-            nonlocal asked
-            asked += 1
-            raise ApiError(403, "Forbidden", "no")
-
-    hardware = {"metadata": {"name": "h", "namespace": "d"}}
-    keeper = AttributesKeeper(Api(), lambda _namespace, _name: hardware, writes.append, lambda: now)
+    now, writes, api = 1000.0, [], InProcessApi(hardware("h"), hardware("i"))
+    api.fail("patch", *[ApiError(403, "Forbidden", "no")] * 9)
+    keeper = AttributesKeeper(api, api.informer(HARDWARE).get, writes.append, lambda: now)
 
     async def said() -> int:
         """Report the attributes of two machines and return the number of requests."""
         for name in ("h", "i"):
-            keeper.said(NamespacedName("d", name), SAID)
+            keeper.said(NamespacedName("default", name), SAID)
         while writes:
             await writes.pop()
-        return asked
+        return api.count("patch")
 
     assert await said() == 1
     now += 3599
