@@ -139,6 +139,11 @@ class WorkflowController:
         """Its queue and workers."""
         return self._controller
 
+    @property
+    def remembered(self) -> int:
+        """The number of Workflows whose timestamps, and of those whose references, are kept in memory."""
+        return len(self._ages) + len(self._waiting)
+
     async def run(self) -> None:
         """Work until cancelled."""
         for informer in (self._hardware, self._templates, self._workflows):

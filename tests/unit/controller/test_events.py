@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from tests.waiting import until
+from tests.support import objects
+from tests.support.api import InProcessApi
+from tests.support.virtual_time import elapse, turns
+from tests.unit.controller.outcomes import make_workflow
 from tink.api.v1alpha2 import Raw
 from tink.controller.events import COMPONENT, event_for
 from tink.kube.client import ApiError, ConflictError
-from tink.kube.resources import WORKFLOW
+from tink.kube.resources import EVENT, WORKFLOW
 from tink.kube.runtime import Event, EventRecorder
 from tink.kube.runtime.events import manifest
 
-Make = Callable[..., Raw]
+virtual = pytest.mark.looptime
+Start = Callable[..., Awaitable["Recorder"]]
 ACTIONS = [{"id": "a"}, {"id": "b"}]
 
 
@@ -72,7 +76,7 @@ def because(kind: str, status: str, reason: str = "", message: str = "") -> Raw:
     ],
 )
 def test_each_change_of_state_has_its_words(
-    make_workflow: Make, before: str | None, after: str | None, condition: Raw, event: Event | None
+    before: str | None, after: str | None, condition: Raw, event: Event | None
 ) -> None:
     new = make_workflow(after, actions=ACTIONS, conditions=[condition])
     if after is None:
@@ -81,7 +85,7 @@ def test_each_change_of_state_has_its_words(
     assert event_for(new, new) is None
 
 
-def test_an_event_is_one_that_kubernetes_takes(make_workflow: Make) -> None:
+def test_an_event_is_one_that_kubernetes_takes() -> None:
     workflow = make_workflow("Failed", name="n" * 253)
     made = manifest(
         workflow, WORKFLOW, Event("R", "m" * 5000, warning=True), component="c", host="host", now=1_800_000_000
@@ -93,7 +97,7 @@ def test_an_event_is_one_that_kubernetes_takes(make_workflow: Make) -> None:
     assert made["firstTimestamp"] == "2027-01-15T08:00:00Z"
 
 
-def test_the_same_news_has_the_same_name_and_other_news_another(make_workflow: Make) -> None:
+def test_the_same_news_has_the_same_name_and_other_news_another() -> None:
     def name(workflow: Raw, reason: str, host: str = "h") -> Any:
         return manifest(workflow, WORKFLOW, Event(reason, "m"), component="c", host=host, now=1)["metadata"]["name"]
 
@@ -103,37 +107,126 @@ def test_the_same_news_has_the_same_name_and_other_news_another(make_workflow: M
     assert len({name(workflow, "a"), name(workflow, "b"), name(later, "a")}) == 3
 
 
-class Api:
-    def __init__(self) -> None:
-        self.events: list[Raw] = []
-        self.error: Exception | None = None
-        self.asked = 0
-
-    async def create(self, _: Any, body: Raw) -> Raw:
-        await asyncio.sleep(0)
-        self.asked += 1
-        if self.error is not None:
-            raise self.error
-        self.events.append(body)
-        return body
+def test_what_there_was_before_is_no_news() -> None:
+    assert event_for(make_workflow("Scheduled"), None) is None
 
 
-async def test_a_flood_of_news_becomes_few_writes_and_one_warning(
-    make_workflow: Make, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("warning", "kind"), [(True, "Warning"), (False, "Normal")])
+def test_what_an_operator_has_to_look_after_is_a_warning_and_nothing_else_is(warning: bool, kind: str) -> None:
+    event = Event("R", "m", warning)
+    assert manifest(make_workflow("Failed"), WORKFLOW, event, component="c", host="host", now=1.0)["type"] == kind
+
+
+# --- how many are written, and when ---
+
+
+class Recorder:
+    """A recorder over the API in this process and the loop's clock."""
+
+    def __init__(self, **options: Any) -> None:
+        self.api = InProcessApi(make_workflow())
+        clock = asyncio.get_running_loop().time
+        self.recorder = EventRecorder(self.api, COMPONENT, clock=clock, **{"settle": 0.0, **options})
+        self.task: asyncio.Task[None]
+
+    def record(self, *names: str, namespace: str = "d") -> None:
+        for name in names:
+            workflow = objects.workflow(name, namespace=namespace)
+            self.recorder.event(workflow, WORKFLOW, Event("R", "m"))
+
+    @property
+    def taken(self) -> int:
+        return self.api.count("create")
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Callable[..., Awaitable[Recorder]]]:
+    made: list[Recorder] = []
+
+    async def run(**options: Any) -> Recorder:
+        made.append(Recorder(**options))
+        made[0].task = asyncio.create_task(made[0].recorder.run())
+        await turns()
+        return made[0]
+
+    yield run
+    for each in made:
+        each.task.cancel()
+
+
+def flood(count: int) -> list[str]:
+    return [f"w{index}" for index in range(count)]
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@virtual
+async def test_twenty_a_second_may_follow_the_first_hundred(start: Start) -> None:
+    events = await start()
+    events.record(*flood(300))
+    await elapse(0.04)
+    assert events.taken == 100
+    await elapse(2)
+    assert events.taken == 140
+    await elapse(1000)
+    assert events.taken == 300
+    events.record(*flood(300))
+    await elapse(0.04)
+    assert events.taken == 400, "however long nothing happened, it is a hundred at once"
+
+
+@virtual
+async def test_they_wait_until_nothing_happens_for_a_moment(start: Start) -> None:
+    events = await start(settle=0.05)
+    for name in flood(3):
+        events.record(name)
+        await elapse(0.04)
+        assert events.taken == 0, "another may come"
+    await elapse(0.02)
+    assert events.taken == 3
+
+
+@virtual
+async def test_they_do_not_wait_for_ever_where_something_happens_all_the_time(start: Start) -> None:
+    events = await start(settle=0.05)
+    for name in flood(249):
+        assert events.taken == 0
+        events.record(name)
+        await elapse(0.04)
+    events.record("last")
+    await elapse(0.045)
+    assert events.taken == 100, "ten seconds after the first"
+
+
+@virtual
+async def test_thousand_that_wait_are_kept_and_the_next_is_dropped_and_said(
+    start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api = Api()
-    recorder = EventRecorder(api, COMPONENT, clock=lambda: 0.0, settle=0.0)  # type: ignore[arg-type]
-    task = asyncio.create_task(recorder.run())
-    await asyncio.sleep(0)
-    for index in range(3000):
-        recorder.event(make_workflow(name=f"w{index}"), WORKFLOW, Event("R", "m"))
-    await until(lambda: len(api.events) >= 100)
-    await asyncio.sleep(0.06)
-    task.cancel()
-    assert len(api.events) == 100, "no time has passed by its clock"
-    assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
+    events = await start(settle=1.0)
+    events.record(*flood(1000))
+    assert warned(caplog) == []
+    events.record("more")
+    assert len(warned(caplog)) == 1
+    assert "not written, 1 so far" in warned(caplog)[0]
 
 
+@virtual
+async def test_a_flood_becomes_few_writes_and_one_warning_and_does_not_drop_those_of_others(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    events = await start()
+    events.record(*flood(3000))
+    events.api.put(objects.workflow("victim", namespace="other"))
+    events.record("victim", namespace="other")
+    await elapse(0.04)
+    assert events.taken == 100
+    assert len(warned(caplog)) == 1
+    assert "victim" in [body["involvedObject"]["name"] for body in events.api.bodies("create")[:3]]
+
+
+@virtual
 @pytest.mark.parametrize(
     ("error", "lines"),
     [
@@ -143,34 +236,23 @@ async def test_a_flood_of_news_becomes_few_writes_and_one_warning(
     ],
 )
 async def test_events_that_can_not_be_written_stop_nothing(
-    make_workflow: Make, caplog: pytest.LogCaptureFixture, error: Exception, lines: int
+    start: Start, caplog: pytest.LogCaptureFixture, error: Exception, lines: int
 ) -> None:
-    api = Api()
-    api.error = error
-    recorder = EventRecorder(api, COMPONENT, settle=0.0)  # type: ignore[arg-type]
-    task = asyncio.create_task(recorder.run())
-    await asyncio.sleep(0)
-    for index in range(5):
-        recorder.event(make_workflow(name=f"w{index}"), WORKFLOW, Event("R", "m"))
-    await until(lambda: api.asked == 5)
-    await asyncio.sleep(0)
-    assert not task.done()
-    assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == lines
-    api.error = None
-    recorder.event(make_workflow(), WORKFLOW, Event("R", "m"))
-    await until(lambda: len(api.events) == 1)
-    task.cancel()
+    events = await start()
+    events.api.fail("create", *[error] * 5)
+    events.record(*flood(5))
+    await elapse(0.04)
+    assert (events.taken, len(warned(caplog))) == (5, lines)
+    events.record("w")
+    await elapse(0.04)
+    assert [event["involvedObject"]["name"] for event in events.api.objects(EVENT)] == ["w"]
 
 
-async def test_who_does_not_lead_says_nothing(make_workflow: Make) -> None:
-    api = Api()
-    recorder = EventRecorder(api, COMPONENT, settle=0.0)  # type: ignore[arg-type]
-    recorder.event(make_workflow(), WORKFLOW, Event("R", "m"))
-    task = asyncio.create_task(recorder.run())
-    await asyncio.sleep(0.02)
-    task.cancel()
-    assert api.events == []
-
-
-def test_what_there_was_before_is_no_news(make_workflow: Make) -> None:
-    assert event_for(make_workflow("Scheduled"), None) is None
+@virtual
+async def test_who_does_not_lead_says_nothing(start: Start) -> None:
+    idle = Recorder()
+    idle.record("w")
+    idle.task = asyncio.create_task(idle.recorder.run())
+    await elapse(1)
+    idle.task.cancel()
+    assert idle.taken == 0

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.controller.outcomes import CREATED, SETTINGS, Make, Rendered, condition, look, never, status_in
+from tests.unit.controller.outcomes import (
+    CREATED,
+    SETTINGS,
+    condition,
+    hardware,
+    look,
+    make_workflow,
+    never,
+    render,
+    status_in,
+    template,
+)
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.controller.reconcile import Outcome, reconcile
@@ -18,9 +29,7 @@ def annotated(workflow: Raw, annotation: str) -> Raw:
 
 
 @pytest.mark.parametrize("state", [None, "Pending", "Scheduled"])
-def test_held_workflow_is_neither_prepared_nor_timed_out_and_says_why(
-    make_workflow: Make, hardware: Raw, template: Raw, state: str | None
-) -> None:
+def test_held_workflow_is_neither_prepared_nor_timed_out_and_says_why(state: str | None) -> None:
     held = annotated(make_workflow(state), HOLD_ANNOTATION)
     outcome = reconcile(held, hardware, template, SETTINGS, LATE, never)
     said = condition(status_in(outcome), "Started")
@@ -34,7 +43,7 @@ def test_held_workflow_is_neither_prepared_nor_timed_out_and_says_why(
     assert reconcile(held, hardware, template, SETTINGS, LATE, never) == Outcome(), "said once"
 
 
-def test_what_a_hold_said_goes_with_it(make_workflow: Make, hardware: Raw, template: Raw, render: Rendered) -> None:
+def test_what_a_hold_said_goes_with_it() -> None:
     released = make_workflow(
         "Pending",
         actions=[{"id": "a", "state": "Pending"}],
@@ -46,14 +55,14 @@ def test_what_a_hold_said_goes_with_it(make_workflow: Make, hardware: Raw, templ
     assert status_in(outcome)["message"] == "waits for the machine's agent"
 
 
-def test_held_workflow_can_be_deleted_and_cancelled(make_workflow: Make) -> None:
+def test_held_workflow_can_be_deleted_and_cancelled() -> None:
     deleted = annotated(make_workflow("Pending", deleted=True, dispatched=False), HOLD_ANNOTATION)
     assert status_in(look(deleted, CREATED))["state"] == "Canceled"
     cancelled = annotated(make_workflow("Cancelling", dispatched=False), HOLD_ANNOTATION)
     assert status_in(look(cancelled, CREATED))["state"] == "Canceled"
 
 
-def test_hold_does_not_touch_what_has_begun(make_workflow: Make) -> None:
+def test_hold_does_not_touch_what_has_begun() -> None:
     running = make_workflow("Running", startedAt="2027-01-15T08:00:00Z", spec={"timeout": 1})
     running["status"]["actions"] = [{"id": "a", "state": "Running"}]
     assert status_in(look(annotated(running, HOLD_ANNOTATION), LATE))["state"] == "Failed"
@@ -61,14 +70,12 @@ def test_hold_does_not_touch_what_has_begun(make_workflow: Make) -> None:
 
 @pytest.mark.parametrize("state", [None, "Pending", "Scheduled", "Running", "Cancelling", "Succeeded"])
 @pytest.mark.parametrize("deleted", [False, True])
-def test_paused_workflow_is_left_alone(make_workflow: Make, state: str | None, deleted: bool) -> None:
+def test_paused_workflow_is_left_alone(state: str | None, deleted: bool) -> None:
     paused = annotated(make_workflow(state, deleted=deleted, spec={"timeout": 1}), PAUSED_ANNOTATION)
     assert reconcile(paused, None, None, SETTINGS, LATE, never) == Outcome()
 
 
-def test_id_that_the_agent_knows_survives_a_new_preparation(
-    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
-) -> None:
+def test_id_that_the_agent_knows_survives_a_new_preparation() -> None:
     changed = make_workflow("Pending", id="where-it-was", observedGeneration=1, actions=[{"id": "a"}])
     changed["metadata"]["generation"] = 2
     status = status_in(reconcile(changed, hardware, template, SETTINGS, CREATED, render))

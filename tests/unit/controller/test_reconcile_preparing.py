@@ -12,13 +12,16 @@ from tests.unit.controller.outcomes import (
     CREATED,
     SETTINGS,
     STAMP,
-    Make,
     Rendered,
     condition,
     finalizers_in,
+    hardware,
     look,
+    make_workflow,
     never,
+    render,
     status_in,
+    template,
 )
 from tink.api.v1alpha2 import FINALIZER, UNPREPARED, Raw, WorkflowStatus
 from tink.controller.reconcile import MAX_OBJECT_BYTES, Outcome, action_id, reconcile, refused
@@ -31,9 +34,7 @@ FIRST_STATUS = {"state": "Pending", "message": UNPREPARED}
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_workflow_that_is_pending_by_default_alone_is_new(
-    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered, deleted: bool
-) -> None:
+def test_a_workflow_that_is_pending_by_default_alone_is_new(deleted: bool) -> None:
     workflow = {**make_workflow(deleted=deleted, finalizer=True), "status": FIRST_STATUS}
     outcome = reconcile(workflow, hardware, template, SETTINGS, CREATED, render)
     if deleted:
@@ -47,9 +48,7 @@ def test_a_workflow_that_is_pending_by_default_alone_is_new(
     assert waits.requeue_after == pytest.approx(40), "counted from its creation"
 
 
-def test_a_new_workflow_is_rendered_and_becomes_pending(
-    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
-) -> None:
+def test_a_new_workflow_is_rendered_and_becomes_pending() -> None:
     workflow = make_workflow(spec={"templateParams": {"k": "v"}})
     outcome = reconcile(workflow, hardware, template, SETTINGS, CREATED, render)
     assert [patch.subresource for patch in outcome.patches] == [None, "status"], "finalizer before state"
@@ -64,9 +63,7 @@ def test_a_new_workflow_is_rendered_and_becomes_pending(
     assert condition(status, "Prepared")["status"] == "True"
 
 
-def test_pending_workflow_whose_spec_changed_is_rendered_anew_before_anybody_may_run_it(
-    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
-) -> None:
+def test_pending_workflow_whose_spec_changed_is_rendered_anew_before_anybody_may_run_it() -> None:
     workflow = make_workflow(spec={"templateParams": {"k": "v"}})
     workflow["metadata"]["generation"] = 1
     first = status_in(reconcile(workflow, hardware, template, SETTINGS, CREATED, render))
@@ -87,16 +84,14 @@ def test_pending_workflow_whose_spec_changed_is_rendered_anew_before_anybody_may
 
 
 @pytest.mark.parametrize("state", ["Scheduled", "Running"])
-def test_workflow_that_has_been_dispatched_is_not_rendered_again(make_workflow: Make, state: str) -> None:
+def test_workflow_that_has_been_dispatched_is_not_rendered_again(state: str) -> None:
     actions = [{"id": "a0", "rendered": {"name": "n", "image": "i"}, "state": "Pending"}]
     workflow = make_workflow(state, observedGeneration=1, startedAt=STAMP, actions=actions)
     workflow["metadata"]["generation"] = 2
     assert not look(workflow, CREATED).patches
 
 
-def test_action_ids_are_the_same_each_time_and_no_two_are_alike(
-    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
-) -> None:
+def test_action_ids_are_the_same_each_time_and_no_two_are_alike() -> None:
     def ids(name: str) -> list[str]:
         outcome = reconcile(make_workflow(name=name), hardware, template, SETTINGS, CREATED, render)
         return [action["id"] for action in status_in(outcome)["actions"]]
@@ -106,7 +101,7 @@ def test_action_ids_are_the_same_each_time_and_no_two_are_alike(
     assert len(action_id("u", 0)) == 36
 
 
-def test_finalizers_of_others_are_kept(make_workflow: Make, hardware: Raw, template: Raw, render: Rendered) -> None:
+def test_finalizers_of_others_are_kept() -> None:
     workflow = make_workflow()
     workflow["metadata"]["finalizers"] = ["other/one"]
     outcome = reconcile(workflow, hardware, template, SETTINGS, CREATED, render)
@@ -122,14 +117,7 @@ def test_finalizers_of_others_are_kept(make_workflow: Make, hardware: Raw, templ
     ],
 )
 def test_a_missing_reference_is_waited_for_and_then_named(
-    make_workflow: Make,
-    hardware: Raw,
-    template: Raw,
-    with_hardware: bool,
-    with_template: bool,
-    reason: str,
-    says: list[str],
-    waits: list[str],
+    with_hardware: bool, with_template: bool, reason: str, says: list[str], waits: list[str]
 ) -> None:
     found = (hardware if with_hardware else None, template if with_template else None)
     workflow = make_workflow()
@@ -158,9 +146,7 @@ def test_a_missing_reference_is_waited_for_and_then_named(
     assert finalizers_in(late) is None
 
 
-def test_a_reference_that_appears_in_time_is_used(
-    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
-) -> None:
+def test_a_reference_that_appears_in_time_is_used() -> None:
     workflow = make_workflow()
     workflow["status"] = status_in(reconcile(workflow, None, template, SETTINGS, CREATED + 2, never))
     status = status_in(reconcile(workflow, hardware, template, SETTINGS, CREATED + 5, render))
@@ -168,14 +154,12 @@ def test_a_reference_that_appears_in_time_is_used(
     assert condition(status, "Prepared") == {"type": "Prepared", "status": "True"}
 
 
-def test_what_is_waited_for_has_namespace_and_name(make_workflow: Make) -> None:
+def test_what_is_waited_for_has_namespace_and_name() -> None:
     outcome = reconcile(make_workflow(), None, None, SETTINGS, CREATED, never)
     assert outcome.waits_for == (ObjectReference("Hardware", "d", "h"), ObjectReference("Template", "d", "t"))
 
 
-def test_a_template_error_fails_the_workflow_at_once_with_its_text(
-    make_workflow: Make, hardware: Raw, template: Raw
-) -> None:
+def test_a_template_error_fails_the_workflow_at_once_with_its_text() -> None:
     def broken(*_: Any) -> list[Raw]:
         raise TemplateError("template: spec.actions[0].image:1:3: no such thing")
 
@@ -197,9 +181,7 @@ def test_a_template_error_fails_the_workflow_at_once_with_its_text(
         ([{"name": "a"}], "spec.actions[0], rendered: image: Field required"),
     ],
 )
-def test_rendered_actions_that_the_api_would_refuse_fail_the_workflow(
-    make_workflow: Make, hardware: Raw, template: Raw, actions: list[Raw], says: str
-) -> None:
+def test_rendered_actions_that_the_api_would_refuse_fail_the_workflow(actions: list[Raw], says: str) -> None:
     def give(_: Raw, __: Raw, ___: Mapping[str, str]) -> list[Raw]:
         return actions
 
@@ -209,7 +191,7 @@ def test_rendered_actions_that_the_api_would_refuse_fail_the_workflow(
 
 
 @pytest.mark.parametrize("spec", [{"hardwareRef": None}, {"templateRef": 5}, {"templateParams": ["x"]}])
-def test_a_spec_that_can_not_be_read_fails_the_workflow_and_names_the_field(make_workflow: Make, spec: Raw) -> None:
+def test_a_spec_that_can_not_be_read_fails_the_workflow_and_names_the_field(spec: Raw) -> None:
     status = status_in(reconcile(make_workflow(spec=spec), None, None, SETTINGS, CREATED, never))
     assert status["state"] == "Failed"
     assert f"spec.{next(iter(spec))}" in condition(status, "Succeeded")["message"]
@@ -223,7 +205,7 @@ def plain(index: int, **more: Any) -> Raw:
     return {"name": f"a{index}", "image": "i", **more}
 
 
-def test_an_action_that_reboots_must_be_the_last(make_workflow: Make, hardware: Raw, template: Raw) -> None:
+def test_an_action_that_reboots_must_be_the_last() -> None:
     first = rendering(plain(0, reboots=True), plain(1))
     status = status_in(reconcile(make_workflow(), hardware, template, SETTINGS, CREATED, first))
     assert status["state"] == "Failed"
@@ -239,7 +221,7 @@ def test_an_action_that_reboots_must_be_the_last(make_workflow: Make, hardware: 
     [({}, [plain(index) for index in range(5000)]), ({"k": "x" * 900_000}, [plain(0, cmd="x" * 600_000)])],
 )
 def test_a_workflow_that_would_outgrow_what_the_api_stores_fails_before_the_api_says_so(
-    make_workflow: Make, hardware: Raw, template: Raw, params: Raw, actions: list[Raw]
+    params: Raw, actions: list[Raw]
 ) -> None:
     workflow = make_workflow(spec={"templateParams": params})
     status = status_in(reconcile(workflow, hardware, template, SETTINGS, CREATED, rendering(*actions)))
@@ -249,7 +231,7 @@ def test_a_workflow_that_would_outgrow_what_the_api_stores_fails_before_the_api_
     assert f"{len(actions)} rendered actions" in message
 
 
-def test_a_workflow_that_just_fits_is_run(make_workflow: Make, hardware: Raw, template: Raw) -> None:
+def test_a_workflow_that_just_fits_is_run() -> None:
     workflow = make_workflow(spec={"templateParams": {"k": "x" * 900_000}})
 
     def prepared(length: int) -> Raw:
@@ -263,13 +245,13 @@ def test_a_workflow_that_just_fits_is_run(make_workflow: Make, hardware: Raw, te
     assert [prepared(length)["state"] for length in (fits, fits + 1)] == ["Pending", "Failed"]
 
 
-def test_a_megabyte_of_nonsense_in_the_spec_does_not_come_back_in_the_message(make_workflow: Make) -> None:
+def test_a_megabyte_of_nonsense_in_the_spec_does_not_come_back_in_the_message() -> None:
     workflow = make_workflow(spec={"templateParams": {str(n): n for n in range(50_000)}})
     status = status_in(reconcile(workflow, None, None, SETTINGS, CREATED, never))
     assert len(condition(status, "Succeeded")["message"]) <= 4096
 
 
-def test_what_the_api_refuses_fails_the_workflow_with_its_words(make_workflow: Make) -> None:
+def test_what_the_api_refuses_fails_the_workflow_with_its_words() -> None:
     outcome = refused(make_workflow(finalizer=True), "status.actions: Too many (Invalid, 422)", CREATED)
     status = status_in(outcome)
     assert status["state"] == "Failed"
@@ -278,7 +260,7 @@ def test_what_the_api_refuses_fails_the_workflow_with_its_words(make_workflow: M
     assert finalizers_in(outcome) == ["other/one"]
 
 
-def test_a_workflow_that_failed_before_it_started_says_that_it_has_not(make_workflow: Make) -> None:
+def test_a_workflow_that_failed_before_it_started_says_that_it_has_not() -> None:
     status = status_in(reconcile(make_workflow(spec={"hardwareRef": 5}), None, None, SETTINGS, CREATED, never))
     assert condition(status, "Started") == {"type": "Started", "status": "False"}
     waiting = status_in(reconcile(make_workflow(), None, None, SETTINGS, CREATED + 2, never))
@@ -286,20 +268,18 @@ def test_a_workflow_that_failed_before_it_started_says_that_it_has_not(make_work
     assert condition(waiting, "Succeeded") == {"type": "Succeeded", "status": "Unknown"}
 
 
-def test_the_next_object_of_the_same_file_is_waited_for_in_silence(make_workflow: Make, hardware: Raw) -> None:
+def test_the_next_object_of_the_same_file_is_waited_for_in_silence() -> None:
     outcome = reconcile(make_workflow(), hardware, None, SETTINGS, CREATED + 0.25, never)
     assert outcome == Outcome(requeue_after=0.75, waits_for=(ObjectReference("Template", "d", "t"),))
 
 
-def test_to_say_that_nothing_can_be_done_can_wait_for_what_can_be_done(make_workflow: Make, hardware: Raw) -> None:
+def test_to_say_that_nothing_can_be_done_can_wait_for_what_can_be_done() -> None:
     assert reconcile(make_workflow(), hardware, None, SETTINGS, CREATED + 2, never).low_priority
     assert reconcile(make_workflow(), hardware, None, SETTINGS, CREATED + 99, never).low_priority
     assert not look(make_workflow("Pending", deleted=True), CREATED).low_priority
 
 
-def test_a_spec_changed_long_after_its_creation_has_the_whole_time_for_its_new_reference(
-    make_workflow: Make, hardware: Raw
-) -> None:
+def test_a_spec_changed_long_after_its_creation_has_the_whole_time_for_its_new_reference() -> None:
     workflow = make_workflow("Pending", observedGeneration=1, actions=[{"id": "a"}])
     workflow["metadata"]["generation"] = 2
     late = CREATED + 86_400
@@ -311,9 +291,7 @@ def test_a_spec_changed_long_after_its_creation_has_the_whole_time_for_its_new_r
 
 
 @pytest.mark.parametrize("actions", [None, [], "none"])
-def test_pending_written_by_hand_is_prepared_all_the_same(
-    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered, actions: Any
-) -> None:
+def test_pending_written_by_hand_is_prepared_all_the_same(actions: Any) -> None:
     workflow = make_workflow("Pending", finalizer=False, actions=actions)
     outcome = reconcile(workflow, hardware, template, SETTINGS, CREATED, render)
     assert len(status_in(outcome)["actions"]) == 2
@@ -321,7 +299,7 @@ def test_pending_written_by_hand_is_prepared_all_the_same(
 
 
 @pytest.mark.parametrize("state", ["Pending", "Scheduled", "Running", "Cancelling"])
-def test_a_finalizer_taken_away_by_hand_is_put_back_while_an_agent_may_run_it(make_workflow: Make, state: str) -> None:
+def test_a_finalizer_taken_away_by_hand_is_put_back_while_an_agent_may_run_it(state: str) -> None:
     conditions = [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}]
     more: Raw = {"actions": [{"id": "a"}], "startedAt": STAMP, "conditions": conditions}
     outcome = look(make_workflow(state, finalizer=False, **more), CREATED)

@@ -136,7 +136,7 @@ class EventRecorder:
                     continue
                 allowed, at = min(_BURST, allowed + (self._clock() - at) * _PER_SECOND), self._clock()
                 if allowed < 1:
-                    await asyncio.sleep((1 - allowed) / _PER_SECOND)
+                    await asyncio.sleep(max((1 - allowed) / _PER_SECOND, 0.001))  # rounding may leave next to nothing
                     continue
                 allowed -= 1
                 await self._write(self._waiting.popleft())
