@@ -21,13 +21,14 @@ from proto import workflow_pb2_grpc as pb_grpc
 from tests.interop.authority import AUTHORITY_USAGE
 from tests.support.api import InProcessApi
 from tests.support.objects import MAC, action, hardware, workflow
-from tests.unit.server.bench import Bench
 from tests.waiting import PATIENCE_SECONDS
 from tink.api.v1alpha2 import Raw
 from tink.kube.resources import HARDWARE, WORKFLOW, ResourceType
 from tink.server.activity import AgentActivity
+from tink.server.events import EventStore
 from tink.server.server import WorkflowServer
 from tink.server.settings import ServerSettings
+from tink.server.workflows import WorkflowIndex
 
 
 class ScriptedAgent:
@@ -173,6 +174,47 @@ class Rig:
 
     def kinds(self) -> list[str]:
         return [str(activity.kind) for activity in self.seen]
+
+
+FIRST, LONGEST = 5.0, 60.0
+
+
+class Bench:
+    """An EventStore over the rig's API, fed by the rig's informer."""
+
+    def __init__(self, rig: Rig, **options: Any) -> None:
+        self.rig = rig
+        self.index = WorkflowIndex()
+        rig.workflows.add_event_handler(lambda new, _: self.index.apply(new), self.index.remove)
+        self.store = EventStore(
+            rig.api,
+            self.index,
+            lambda: rig.now,
+            rejection_first=FIRST,
+            rejection_longest=LONGEST,
+            chance=lambda: 0.0,
+            **options,
+        )
+
+    @property
+    def reads(self) -> int:
+        """How often the store has read a Workflow from the API."""
+        return self.rig.api.count("get")
+
+    def seen(self, name: str = "w") -> Raw:
+        workflow = self.index.get(f"uid-{name}")
+        assert workflow is not None
+        return workflow
+
+    def status(self, name: str = "w") -> Raw:
+        status: Raw = self.rig.read(name)["status"]
+        return status
+
+    def taking(self, event: Any, name: str = "w") -> asyncio.Future[bool]:
+        return asyncio.ensure_future(self.take(event, name))
+
+    async def take(self, event: Any, name: str = "w") -> bool:
+        return await self.store.take(self.seen(name), event)
 
 
 @pytest.fixture

@@ -1,24 +1,35 @@
-"""What becomes of events: every one is decided on what the API has."""
+"""The server's writes: what becomes of events, which go together, whose turn it is, and claims of Workflows."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.server.bench import FIRST, LONGEST, Bench
-from tests.unit.server.conftest import Rig
-from tink.api.v1alpha2 import WorkflowState
-from tink.kube.client import ApiError, ConflictError, NotFoundError
+from tests.support.objects import action
+from tests.support.virtual_time import elapse, turns
+from tests.unit.server.conftest import FIRST, LONGEST, Bench, Rig
+from tink.agent.connection.transport import RetryPolicy
+from tink.api.v1alpha2 import Raw, WorkflowState
+from tink.kube.client import ApiError, ConflictError, NotFoundError, UnreachableError
 from tink.server.events import (
+    BATCH_SECONDS,
+    MAX_WAITING,
+    MAX_WRITES,
+    YIELD_SECONDS,
+    BusyError,
     StaleError,
     WorkflowGoneError,
     rejection_delay,
 )
 from tink.workflow import events, machine
 from tink.workflow.status import InvalidStatusError, parse_timestamp
+
+pytestmark = pytest.mark.looptime
 
 # --- rejections ---------------------------------------------------------------------------------------------------
 
@@ -154,7 +165,11 @@ async def test_an_event_that_always_comes_too_late_is_given_back_to_the_agent(be
 @given(
     kind=st.sampled_from(["state", "actions", "action", "rendered", "conditions", "rejections", "status"]),
     value=st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(list(WorkflowState)),
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**63 - 1)
+        | st.text(max_size=5)
+        | st.sampled_from(list(WorkflowState)),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "state", "x"]), inner),
         max_leaves=5,
     ),
@@ -194,3 +209,388 @@ async def test_a_status_that_anybody_wrote_is_an_error_or_an_answer_and_never_a_
         else:
             continue
         assert "d/w" in said
+
+
+THREE = [action(f"a{number}") for number in range(3)]
+BUSY = events.Rejected("Busy", "m")
+
+
+async def begun(bench: Bench) -> asyncio.Future[bool]:
+    """Return a write that is under way until the gate is open: the start of a0."""
+    bench.rig.workflow(state="Scheduled")
+    bench.rig.hold()
+    first = bench.taking(events.ActionStarted("a0"))
+    await bench.rig.gate.reached.wait()
+    return first
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        ("Running", events.ActionStarted("a0")),
+        ("Running", BUSY),
+        ("Cancelling", events.ActionStarted("a0")),
+        ("Failed", events.ActionStarted("a1")),
+        ("Canceled", events.Rejected("UnknownWorkflow", "m")),
+        ("Succeeded", events.AgentLost()),
+    ],
+)
+async def test_what_is_known_already_costs_no_call(bench: Bench, state: str, event: Any) -> None:
+    bench.rig.workflow(state=state)
+    for _ in range(50):
+        assert await bench.take(event) is False
+    assert (bench.reads, bench.rig.patches) == (0, 0)
+
+
+async def test_events_of_one_machine_are_taken_one_after_the_other_and_only_some_may_wait(bench: Bench) -> None:
+    bench.rig.workflow("other", state="Scheduled", hardware="g")
+    waiting = [await begun(bench), *(bench.taking(events.ActionStarted("a0")) for _ in range(MAX_WAITING - 1))]
+    await turns()
+    with pytest.raises(BusyError, match="of Hardware d/h wait already: publish one after the other"):
+        await bench.take(events.ActionStarted("a0"))
+    others = bench.taking(events.ActionStarted("a0"), "other")
+    await turns(5)
+    assert bench.status("other")["state"] == "Running"
+    assert bench.rig.patches == 2, "all but the first waited for their turn"
+    bench.rig.gate.open()
+    assert sorted(await asyncio.gather(*waiting)) == [False] * (MAX_WAITING - 1) + [True]
+    assert await others
+    assert bench.rig.patches == 2, "those that waited saw what the first one wrote"
+    assert bench.store.machines == 0, "nothing is kept of machines that report nothing"
+
+
+async def test_what_comes_while_a_write_is_under_way_is_stored_with_one_more_each_with_its_own_answer(
+    bench: Bench,
+) -> None:
+    first = await begun(bench)
+    reports = [
+        events.ActionSucceeded("a0"),
+        events.ActionStarted("zz"),
+        events.ActionStarted("a1"),
+        events.ActionStarted("a1"),
+        BUSY,
+        events.ActionSucceeded("a1"),
+        events.ActionFailed("a1", "R", "m"),
+    ]
+    rest = [bench.taking(event) for event in reports]
+    await elapse(0.02)
+    assert not any(call.done() for call in (first, *rest)), "nothing is answered before it is stored"
+    bench.rig.gate.open()
+    answers = await asyncio.gather(first, *rest, return_exceptions=True)
+    assert isinstance(answers.pop(2), machine.UnknownActionError)
+    assert answers == [True, True, True, False, False, True, False]
+    assert bench.status()["state"] == "Succeeded"
+    assert bench.rig.patches == 2
+
+
+async def test_events_of_two_workflows_of_one_machine_keep_their_order(bench: Bench) -> None:
+    bench.rig.workflow("next", state="Scheduled", created=1)
+    first = await begun(bench)
+    order: list[str] = []
+    bench.rig.workflows.add_event_handler(lambda new, _: order.append(new["metadata"]["name"]))
+    order.clear()
+    reports = [
+        ("w", events.ActionSucceeded("a0")),
+        ("w", events.ActionFailed("a1", "R", "m")),
+        ("next", events.ActionStarted("a0")),
+        ("w", BUSY),
+    ]
+    calls = [bench.taking(event, name) for name, event in reports]
+    bench.rig.gate.open()
+    assert await asyncio.gather(first, *calls) == [True, True, True, True, False]
+    assert order == ["w", "next"]
+
+
+async def test_an_event_of_another_workflow_is_not_overtaken(bench: Bench) -> None:
+    bench.rig.workflow("next", state="Scheduled", created=1)
+    first = await begun(bench)
+    order: list[tuple[str, str]] = []
+    bench.rig.workflows.add_event_handler(
+        lambda new, _: order.append((new["metadata"]["name"], new["status"]["state"]))
+    )
+    order.clear()
+    reports = [
+        ("w", events.ActionSucceeded("a0")),
+        ("next", events.ActionStarted("a0")),
+        ("w", events.ActionFailed("a1", "R", "m")),
+    ]
+    calls = [bench.taking(event, name) for name, event in reports]
+    await turns()
+    bench.rig.gate.open()
+    assert await asyncio.gather(first, *calls) == [True] * 4
+    assert order == [("w", "Running"), ("next", "Running"), ("w", "Failed")]
+
+
+async def test_a_fault_of_the_api_is_told_to_all_whose_write_it_was_and_to_nobody_else(bench: Bench) -> None:
+    first = await begun(bench)
+    bench.rig.api.fail("patch", UnreachableError("away"))
+    both = [bench.taking(event) for event in (events.ActionSucceeded("a0"), events.ActionStarted("a1"))]
+    await turns()
+    bench.rig.gate.open()
+    answers = await asyncio.gather(first, *both, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [bool, UnreachableError, UnreachableError]
+    assert await bench.take(events.ActionSucceeded("a0")) is True
+
+
+async def test_a_caller_that_leaves_in_the_midst_of_a_write_for_others_does_not_take_their_events_along(
+    bench: Bench,
+) -> None:
+    await begun(bench)
+    both = [bench.taking(event) for event in (events.ActionSucceeded("a0"), events.ActionStarted("a1"))]
+    await turns()
+    bench.rig.gate.open()
+    bench.rig.hold()
+    await bench.rig.gate.reached.wait()
+    assert bench.status()["actions"][1]["state"] == "Running"
+    both[0].cancel()
+    bench.rig.gate.open()
+    answers = await asyncio.gather(*both, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert answers[1] is False, "it finds its event stored"
+    assert bench.store.machines == 0
+
+
+async def test_the_end_of_an_action_waits_a_moment_for_the_start_of_the_next_and_the_last_does_not(
+    bench: Bench,
+) -> None:
+    clock = asyncio.get_running_loop().time
+    bench.rig.workflow(state="Running")
+    begin = clock()
+    end = bench.taking(events.ActionSucceeded("a0"))
+    await turns()  # it waits now
+    assert await asyncio.gather(end, bench.taking(events.ActionStarted("a1"))) == [True, True]
+    assert bench.rig.patches == 1
+    assert clock() - begin == pytest.approx(BATCH_SECONDS)
+    begin = clock()
+    assert await bench.take(events.ActionSucceeded("a1"))
+    assert clock() == begin
+
+
+async def test_end_of_an_action_waits_for_nothing_when_there_is_more_to_write_already(bench: Bench) -> None:
+    begin = asyncio.get_running_loop().time()
+    calls = [
+        await begun(bench),
+        *(bench.taking(event) for event in (events.ActionSucceeded("a0"), events.ActionStarted("a1"))),
+    ]
+    await turns()
+    bench.rig.gate.open()
+    assert await asyncio.gather(*calls) == [True] * 3
+    assert asyncio.get_running_loop().time() == begin
+
+
+async def test_only_so_many_writes_are_under_way_at_once(bench: Bench) -> None:
+    names = [f"w{number}" for number in range(MAX_WRITES + 4)]
+    for name in names:
+        bench.rig.workflow(name, state="Scheduled", hardware=f"h-{name}")
+    bench.rig.hold()
+    calls = [bench.taking(events.ActionStarted("a0"), name) for name in names]
+    await elapse(0.02)
+    assert bench.rig.patches == MAX_WRITES
+    late = bench.taking(events.ActionSucceeded("a0"), names[-1])
+    await elapse(0.02)
+    bench.rig.gate.open()
+    assert await asyncio.gather(*calls, late) == [True] * (MAX_WRITES + 5)
+    assert bench.rig.patches == MAX_WRITES + 4, "what waited went together"
+
+
+# --- whose turn it is, where one write is under way at a time ---
+
+
+async def _order(bench: Bench, *reports: tuple[str, Any]) -> list[str]:
+    """Report these while a write is under way, and return the Workflows in the order of the answers."""
+    bench.rig.hold()
+    done: list[str] = []
+
+    async def take(name: str, event: Any) -> None:
+        try:
+            await bench.take(event, name)
+        except machine.UnknownActionError:
+            name += " (unknown action)"
+        done.append(name)
+
+    calls = []
+    for name, event in reports:
+        calls.append(asyncio.ensure_future(take(name, event)))
+        await elapse(0.005)
+    bench.rig.gate.open()
+    await asyncio.gather(*calls)
+    return done
+
+
+async def test_what_an_agent_waits_for_is_stored_before_what_none_waits_for(bench: Bench) -> None:
+    """An agent waits before its first action and before its last; in between it goes on without the answer."""
+    bench = Bench(bench.rig, max_writes=1)
+    for name in ("w0", "patient", "second", "hurried"):
+        bench.rig.workflow(name, state="Running", hardware=f"h-{name}", actions=THREE)
+    bench.rig.workflow("new", state="Scheduled", hardware="h-new", actions=THREE)
+    reports = [
+        ("w0", events.ActionStarted("a1")),
+        ("patient", events.ActionStarted("a1")),
+        ("second", events.ActionStarted("a1")),
+        ("hurried", events.ActionStarted("a1")),
+        ("hurried", events.ActionStarted("a2")),
+        ("new", events.ActionStarted("a0")),
+        ("second", events.ActionSucceeded("a2")),
+    ]
+    assert await _order(bench, *reports) == ["w0", "hurried", "hurried", "new", "second", "second", "patient"]
+
+
+@pytest.mark.parametrize("event", [events.ActionStarted("a1"), events.ActionSucceeded("a1")])
+async def test_a_report_of_actions_that_this_server_has_not_heard_of_is_in_a_hurry(bench: Bench, event: Any) -> None:
+    bench = Bench(bench.rig, max_writes=1)
+    for name, actions in (("w0", THREE), ("patient", THREE), ("unheard", [])):
+        bench.rig.workflow(name, state="Running", hardware=f"h-{name}", actions=actions)
+    reports = (("w0", events.ActionStarted("a1")), ("patient", events.ActionStarted("a1")), ("unheard", event))
+    assert await _order(bench, *reports) == ["w0", "unheard (unknown action)", "patient"]
+
+
+async def test_machine_whose_agent_waits_for_one_of_its_reports_is_in_a_hurry_whatever_else_it_reports(
+    bench: Bench,
+) -> None:
+    """They have gathered while an earlier one was written, and go together."""
+    bench = Bench(bench.rig, max_writes=1)
+    for name in ("w0", "other", "patient"):
+        bench.rig.workflow(name, state="Running", hardware=f"h-{name}", actions=THREE)
+    reports = (("w0", "a0"), ("other", "a1"), ("patient", "a1"), ("w0", "a1"), ("w0", "a2"))
+    done = await _order(bench, *((name, events.ActionStarted(started)) for name, started in reports))
+    assert done == ["w0", "other", "w0", "w0", "patient"]
+
+
+async def test_what_none_waits_for_is_stored_at_its_time_however_much_is_in_a_hurry(bench: Bench) -> None:
+    bench = Bench(bench.rig, max_writes=1)
+    names = [f"w{number}" for number in range(6)]
+    for name in names:
+        bench.rig.workflow(name, state="Running", hardware=f"h-{name}", actions=THREE)
+    bench.rig.hold()
+    first = bench.taking(events.ActionStarted("a2"), "w0")
+    await turns()
+    patient = bench.taking(events.ActionStarted("a1"), "w1")
+    await elapse(2 * YIELD_SECONDS)
+    late = [bench.taking(events.ActionStarted("a2"), name) for name in names[2:]]
+    await turns()
+    bench.rig.gate.open()
+    await patient
+    assert not any(call.done() for call in late)
+    await asyncio.gather(first, *late)
+
+
+def test_a_report_that_gives_way_comes_long_before_its_agent_takes_it_for_lost() -> None:
+    assert 10 * BATCH_SECONDS <= YIELD_SECONDS <= RetryPolicy().publish_timeout / 5
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+async def test_reports_that_were_under_way_together_come_to_the_same_in_any_order(
+    bench: Bench, order: tuple[int, ...]
+) -> None:
+    """An agent sends them without waiting for answers, and each goes its own way to the server."""
+    reports = [
+        events.ActionStarted("a0"),
+        events.ActionSucceeded("a0"),
+        events.ActionStarted("a1"),
+        events.ActionSucceeded("a1"),
+    ]
+    bench.rig.workflow(state="Scheduled")
+    await asyncio.gather(*(bench.take(reports[index]) for index in order))
+    assert bench.status()["state"] == "Succeeded"
+    assert [action["state"] for action in bench.status()["actions"]] == ["Succeeded", "Succeeded"]
+    assert all(action["startedAt"] for action in bench.status()["actions"])
+
+
+async def test_a_caller_that_leaves_gives_up_its_turn(bench: Bench) -> None:
+    calls = [await begun(bench), *(bench.taking(events.ActionStarted("a0")) for _ in range(2))]
+    await turns()
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    bench.rig.gate.open()
+    assert await bench.take(events.ActionSucceeded("a0"))
+    assert bench.store.machines == 0
+
+
+async def test_of_two_servers_that_claim_one_workflow_one_has_it(bench: Bench) -> None:
+    bench.rig.workflow()
+    other = Bench(bench.rig)
+    other.index.apply(bench.seen())
+    claims = await asyncio.gather(bench.store.claim(bench.seen()), other.store.claim(other.seen()))
+    assert sorted(claim is not None for claim in claims) == [False, True]
+
+
+NEVER_SENT: Raw = {"status": {"dispatched": False}}
+
+
+async def claimed_by(bench: Bench) -> Raw:
+    bench.rig.workflow()
+    claimed = await bench.store.claim(bench.seen())
+    assert claimed is not None
+    return claimed
+
+
+async def test_a_claim_is_given_back_unless_somebody_was_faster_or_the_api_is_away(bench: Bench) -> None:
+    claimed = await claimed_by(bench)
+    assert await bench.store.claim(claimed) is None, "it is not Pending"
+    bench.rig.api.fail("patch", UnreachableError("away"), NotFoundError(404, "NotFound", "w"))
+    assert await bench.store.give_back(claimed) is False
+    assert await bench.store.give_back(claimed) is False
+    assert await bench.store.give_back(claimed) is True
+    assert bench.status()["state"] == "Pending"
+    assert bench.status()["dispatched"] is True, "who claimed it may have sent it"
+    assert await bench.store.give_back(claimed) is False, "changed since"
+    assert await bench.store.give_back(bench.seen()) is False, "Pending already"
+
+
+async def test_a_claim_that_was_never_sent_is_taken_back_though_the_api_is_away_and_the_object_changes(
+    bench: Bench,
+) -> None:
+    claimed = await claimed_by(bench)
+    bench.rig.set_state("w", "Scheduled")
+    bench.rig.api.fail("patch", UnreachableError("away"), UnreachableError("away"))
+    await bench.store.take_back(claimed, NEVER_SENT)
+    assert (bench.status()["state"], bench.status()["dispatched"]) == ("Pending", False)
+
+
+@pytest.mark.parametrize("state", ["Pending", "Scheduled", "Running", "Cancelling", "Canceled"])
+async def test_a_claim_of_another_is_not_taken_back(bench: Bench, state: str) -> None:
+    claimed = await claimed_by(bench)
+    other = Bench(bench.rig)
+    other.index.apply(bench.seen())
+    assert await other.store.reclaim(other.seen()) is not None, "at the same moment"
+    bench.rig.set_state("w", state)
+    before = dict(bench.status())
+    await bench.store.take_back(claimed, NEVER_SENT)
+    assert bench.status() == before
+
+
+async def test_what_was_cancelled_before_its_claim_could_be_sent_ends_with_the_claim(bench: Bench) -> None:
+    claimed = await claimed_by(bench)
+    bench.rig.set_state("w", "Cancelling")
+    await bench.store.take_back(claimed, NEVER_SENT)
+    assert bench.status()["state"] == "Canceled"
+
+
+@pytest.mark.parametrize("state", ["Scheduled", "Cancelling"])
+async def test_what_an_agent_may_have_had_before_the_claim_is_not_taken_for_unsent(bench: Bench, state: str) -> None:
+    """An earlier claim was given back, and what was sent with it may have arrived."""
+    claimed = await claimed_by(bench)
+    bench.rig.set_state("w", state)
+    await bench.store.take_back(claimed, {"status": {"dispatched": True}})
+    assert bench.status()["dispatched"] is True
+    assert bench.status()["state"] == {"Scheduled": "Pending"}.get(state, state)
+
+
+async def test_a_workflow_that_is_gone_or_none_is_not_taken_back_for_ever(bench: Bench) -> None:
+    claimed = await claimed_by(bench)
+    bench.rig.set_state("w", "Bogus")
+    await bench.store.take_back(claimed, NEVER_SENT)
+    bench.rig.remove("w")
+    await bench.store.take_back(claimed, NEVER_SENT)
+
+
+async def test_an_api_that_is_away_is_one_line_in_the_log_and_not_one_for_each_machine(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(50):
+        bench.rig.workflow(f"w{number}", hardware=f"h{number}")
+        bench.rig.api.fail("patch", UnreachableError("away"))
+        assert await bench.store.claim(bench.seen(f"w{number}")) is None
+    assert len(caplog.records) == 1
+    assert "can't be scheduled, trying again: away" in caplog.text

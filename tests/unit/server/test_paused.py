@@ -9,8 +9,7 @@ import grpc
 import pytest
 
 from proto import workflow_pb2 as pb
-from tests.unit.server.bench import Bench
-from tests.unit.server.conftest import Rig
+from tests.unit.server.conftest import Bench, Rig
 from tests.waiting import until
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.v1alpha2 import Raw

@@ -16,7 +16,7 @@ from tests.support.virtual_time import turns
 from tests.unit.server.conftest import Rig
 from tests.waiting import until
 from tink.kube.client import ConflictError, UnreachableError
-from tink.kube.resources import HARDWARE, WORKFLOW
+from tink.kube.resources import HARDWARE
 from tink.server import WorkflowServer
 
 Event = Callable[..., pb.Event]
@@ -114,15 +114,6 @@ async def test_an_agent_that_does_not_run_it_ends_cancelling_too(rig: Rig, rejec
     assert await agent.command() == ("stop", "uid-w")
     await agent.publish(rejected("UnknownWorkflow"))
     assert rig.state() == "Canceled"
-
-
-async def test_a_workflow_that_timed_out_is_stopped_so_that_the_next_can_run(rig: Rig) -> None:
-    await rig.serve("Running")
-    agent = await rig.connected()
-    await until(lambda: rig.kinds() == ["connected"])
-    condition = {"type": "Succeeded", "status": "False", "reason": "WorkflowTimeout"}
-    rig.set_state("w", "Failed", conditions=[condition])
-    assert await agent.command() == ("stop", "uid-w")
 
 
 async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken(rig: Rig, failed: Event) -> None:
@@ -241,14 +232,6 @@ async def test_agent_is_known_by_its_address_where_the_server_listens_everywhere
     assert await agent.command() == ("start", "uid-w")
 
 
-async def test_with_auth_none_any_address_may_speak(rig: Rig) -> None:
-    await rig.start(agent_auth="none")
-    rig.machine(ip=None)
-    rig.workflow()
-    agent = await rig.connected()
-    assert await agent.command() == ("start", "uid-w")
-
-
 @pytest.mark.parametrize(
     ("change", "code"),
     [
@@ -304,15 +287,6 @@ async def test_an_event_is_not_lost_when_the_servers_copy_is_behind(rig: Rig, re
     rig.workflows.release()
 
 
-async def test_a_conflict_is_resolved_by_looking_again(rig: Rig, started: Event) -> None:
-    await rig.serve("Scheduled")
-    rig.workflows.hold()
-    rig.api.change(WORKFLOW, "w", "d", metadata={"labels": {"by": "another"}})
-    await rig.agent().publish(started("a0"))
-    assert rig.state() == "Running"
-    assert rig.read()["metadata"]["labels"] == {"by": "another"}
-
-
 @pytest.mark.parametrize(
     ("faults", "code"),
     [
@@ -357,12 +331,6 @@ async def test_a_status_edited_by_hand_stops_the_event_and_says_why(rig: Rig, st
     assert "status.state is 'Odd'" in text
 
 
-async def test_a_start_of_a_workflow_whose_claim_was_taken_back_counts(rig: Rig, started: Event) -> None:
-    await rig.serve("Pending")
-    await rig.agent().publish(started("a0"))
-    assert rig.state() == "Running"
-
-
 # --- claims -------------------------------------------------------------------------------------------------------
 
 
@@ -376,25 +344,6 @@ async def test_a_claim_is_taken_back_when_the_agent_goes_before_it_is_sent(rig: 
     await until(lambda: rig.kinds()[-1] == "disconnected")
     rig.gate.open()
     await until(lambda: rig.state() == "Pending")
-
-
-async def test_a_lost_claim_is_left_to_who_won_it(rig: Rig) -> None:
-    await rig.serve()
-    agent = await rig.connected()
-    rig.api.fail("patch", ConflictError(409, "Conflict", "another server was first"))
-    rig.workflow()
-    await until(lambda: rig.patches == 1)
-    rig.set_state("w", "Running")
-    assert await agent.silent()
-    assert rig.state() == "Running"
-
-
-async def test_a_claim_that_the_api_could_not_take_is_tried_again(rig: Rig) -> None:
-    await rig.serve()
-    agent = await rig.connected()
-    rig.api.fail("patch", UnreachableError("away"))
-    rig.workflow()
-    assert await agent.command() == ("start", "uid-w")
 
 
 # --- starting and stopping ------------------------------------------------------------------------------------------
@@ -422,15 +371,6 @@ async def test_without_the_api_agents_are_told_to_try_again(
     agent.connect()
     assert await agent.ending() == (grpc.StatusCode.UNAVAILABLE, "the server can't reach the Kubernetes API yet")
     assert (await agent.refused(started("a0")))[0] is grpc.StatusCode.UNAVAILABLE
-
-
-async def test_stop_ends_streams_so_that_agents_look_for_another_server(rig: Rig) -> None:
-    await rig.serve(stop_grace=60)
-    agent = await rig.connected()
-    await rig.server.stop()
-    code, text = await agent.ending()
-    assert code is grpc.StatusCode.UNAVAILABLE
-    assert text == "the server is stopping"
 
 
 async def test_a_port_that_is_taken_is_an_error_and_not_shared(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:

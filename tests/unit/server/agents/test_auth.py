@@ -11,6 +11,7 @@ import grpc
 import pytest
 from cryptography import x509
 
+from tests.support.objects import hardware
 from tests.unit.server.conftest import Certify
 from tink.api.v1alpha2 import Raw
 from tink.kube.objects import NamespacedName
@@ -35,10 +36,7 @@ KEY = ("d", "h")
 
 def machine(name: str, *macs: str, namespace: str = "d", ip: str | None = "192.0.2.1") -> Raw:
     interface: Raw = {"dhcp": {"ip": ip}} if ip else {}
-    return {
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"networkInterfaces": dict.fromkeys(macs, interface)},
-    }
+    return hardware(name, namespace=namespace, interfaces=dict.fromkeys(macs, interface))
 
 
 @pytest.fixture

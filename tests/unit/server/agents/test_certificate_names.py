@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.objects import hardware
 from tests.unit.server.conftest import Certify
 from tink.api.v1alpha2 import Raw
 from tink.kube.objects import NamespacedName
@@ -26,7 +27,7 @@ NAME = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
 
 
 def machine(name: str, mac: str, namespace: str = "d") -> Raw:
-    return {"metadata": {"name": name, "namespace": namespace}, "spec": {"networkInterfaces": {mac: {}}}}
+    return hardware(name, mac, None, namespace=namespace)
 
 
 MACHINES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.objects import hardware
 from tink.api.v1alpha2 import Raw
 from tink.server.agents.directory import AgentDirectory, UnknownAgentError
 from tink.server.peer import peer_address
@@ -13,10 +14,7 @@ MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02"
 
 def machine(name: str, *macs: str, namespace: str = "d", ip: str | None = "192.0.2.1") -> Raw:
     interface: Raw = {"dhcp": {"ip": ip}} if ip else {}
-    return {
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"networkInterfaces": dict.fromkeys(macs, interface)},
-    }
+    return hardware(name, namespace=namespace, interfaces=dict.fromkeys(macs, interface))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from tests.unit.server.conftest import Rig
-from tests.unit.server.dispatch.side import OVER, Make, reboots
+from tests.unit.server.dispatch.conftest import OVER, Make, reboots
 from tink.kube.client import ConflictError, UnreachableError
 from tink.server.dispatch.decision import Stop
 from tink.workflow import events

@@ -11,7 +11,7 @@ import pytest
 from tests.support import objects
 from tests.support.virtual_time import elapse, turns
 from tests.unit.server.conftest import Rig
-from tests.unit.server.dispatch.side import reboots
+from tests.unit.server.dispatch.conftest import reboots
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.virtual_time import elapse
 from tests.unit.server.conftest import Rig
-from tests.unit.server.dispatch.side import Make
+from tests.unit.server.dispatch.conftest import Make
 from tink.kube.client import UnreachableError
 
 pytestmark = pytest.mark.looptime

@@ -10,7 +10,7 @@ import pytest
 
 from proto import metadata
 from tests.unit.server.conftest import Rig
-from tests.unit.server.dispatch.side import OVER, Make, reboots
+from tests.unit.server.dispatch.conftest import OVER, Make, reboots
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.server.agents.call_metadata import MAX_HELD, read_call_metadata
