@@ -130,8 +130,10 @@ async def record_conversation(folder: Path) -> None:
     await rig.start()
     rig.machine()
     rig.workflow()
-    for action in rig.workflows.objects["d", "w"]["status"]["actions"]:
+    actions = rig.read()["status"]["actions"]
+    for action in actions:
         action["rendered"] |= {"cmd": "/bin/echo", "args": ["done"], "env": {"A": "b"}}
+    rig.set_state("w", "Pending", actions=actions)
     proxy = Proxy(rig.server.port)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((proxy,))

@@ -95,8 +95,10 @@ async def test_agent_of_the_release_is_served_by_todays_server(release: Path) ->
     try:
         rig.machine()
         rig.workflow()
-        for action in rig.workflows.objects["d", "w"]["status"]["actions"]:
+        actions = rig.read()["status"]["actions"]
+        for action in actions:
             action["rendered"] |= {"cmd": "/bin/echo", "args": ["done"], "env": {"A": "b"}}
+        rig.set_state("w", "Pending", actions=actions)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{rig.server.port}") as channel:
             first, *events = conversation(release)
             assert first["method"] == SERVICE + "GetWorkflows"
