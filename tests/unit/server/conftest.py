@@ -225,38 +225,22 @@ async def rig() -> AsyncIterator[Rig]:
     await made.close()
 
 
-@pytest.fixture
-def started() -> Callable[..., pb.Event]:
-    def make(action: str, workflow: str = "w") -> pb.Event:
-        return pb.Event(workflow_id=f"uid-{workflow}", action_started=pb.Event.ActionStarted(action_id=action))
-
-    return make
+def started(action: str, workflow: str = "w") -> pb.Event:
+    return pb.Event(workflow_id=f"uid-{workflow}", action_started=pb.Event.ActionStarted(action_id=action))
 
 
-@pytest.fixture
-def succeeded() -> Callable[..., pb.Event]:
-    def make(action: str, workflow: str = "w") -> pb.Event:
-        return pb.Event(workflow_id=f"uid-{workflow}", action_succeeded=pb.Event.ActionSucceeded(action_id=action))
-
-    return make
+def succeeded(action: str, workflow: str = "w") -> pb.Event:
+    return pb.Event(workflow_id=f"uid-{workflow}", action_succeeded=pb.Event.ActionSucceeded(action_id=action))
 
 
-@pytest.fixture
-def failed() -> Callable[..., pb.Event]:
-    def make(action: str, reason: str, message: str = "m", workflow: str = "w") -> pb.Event:
-        event = pb.Event.ActionFailed(action_id=action, failure_reason=reason, failure_message=message)
-        return pb.Event(workflow_id=f"uid-{workflow}", action_failed=event)
-
-    return make
+def failed(action: str, reason: str, message: str = "m", workflow: str = "w") -> pb.Event:
+    event = pb.Event.ActionFailed(action_id=action, failure_reason=reason, failure_message=message)
+    return pb.Event(workflow_id=f"uid-{workflow}", action_failed=event)
 
 
-@pytest.fixture
-def rejected() -> Callable[..., pb.Event]:
-    def make(reason: str = "Busy", workflow: str = "w") -> pb.Event:
-        event = pb.Event.WorkflowRejected(failure_reason=reason, failure_message="m")
-        return pb.Event(workflow_id=f"uid-{workflow}", workflow_rejected=event)
-
-    return make
+def rejected(reason: str = "Busy", workflow: str = "w") -> pb.Event:
+    event = pb.Event.WorkflowRejected(failure_reason=reason, failure_message="m")
+    return pb.Event(workflow_id=f"uid-{workflow}", workflow_rejected=event)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from proto import metadata
 from proto import workflow_pb2 as pb
-from tests.unit.server.conftest import Rig
+from tests.unit.server.conftest import Rig, started
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.kube.cache import AWAY_SECONDS
 from tink.server.agents.auth import AgentAuth
@@ -27,7 +26,6 @@ from tink.server.connections.accounts import Limits
 from tink.server.connections.concurrency import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 
-Event = Callable[..., pb.Event]
 MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:09"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -75,7 +73,7 @@ async def test_a_foreign_token_is_refused_and_the_named_machine_hears_of_it(
     assert token not in caplog.text
 
 
-async def test_no_token_is_not_a_wrong_token(rig: Rig, keys: TokenKeys, started: Event) -> None:
+async def test_no_token_is_not_a_wrong_token(rig: Rig, keys: TokenKeys) -> None:
     rig.workflow(state="Scheduled")
     call = await open_stream(rig, None)
     assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -83,7 +81,7 @@ async def test_no_token_is_not_a_wrong_token(rig: Rig, keys: TokenKeys, started:
     assert rig.state() == "Scheduled"
 
 
-async def test_events_need_the_machines_token_too(rig: Rig, keys: TokenKeys, started: Event) -> None:
+async def test_events_need_the_machines_token_too(rig: Rig, keys: TokenKeys) -> None:
     rig.workflow(state="Scheduled")
     request, stub = pb.PublishEventRequest(event=started("a0")), rig.agent().stub
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -169,7 +167,7 @@ async def test_a_load_balancer_hears_that_the_api_is_away_and_that_it_is_back(ri
     await until(lambda: healthy(rig))
 
 
-async def test_calls_are_counted_by_method_and_by_how_they_ended(rig: Rig, started: Event) -> None:
+async def test_calls_are_counted_by_method_and_by_how_they_ended(rig: Rig) -> None:
     await rig.serve()
     agent = await rig.connected()
     registry = CollectorRegistry()
@@ -356,7 +354,7 @@ async def test_garbage_on_the_port_disturbs_no_agent(rig: Rig, garbage: bytes) -
 # --- the end ---
 
 
-async def test_an_event_under_way_is_stored_and_answered_while_the_server_stops(rig: Rig, started: Event) -> None:
+async def test_an_event_under_way_is_stored_and_answered_while_the_server_stops(rig: Rig) -> None:
     await rig.serve("Scheduled")
     rig.hold()
     agent, idle = rig.agent(), rig.agent()
@@ -370,7 +368,7 @@ async def test_an_event_under_way_is_stored_and_answered_while_the_server_stops(
     await stopping
 
 
-async def test_an_event_that_can_not_end_does_not_keep_the_server(rig: Rig, started: Event) -> None:
+async def test_an_event_that_can_not_end_does_not_keep_the_server(rig: Rig) -> None:
     await rig.serve("Scheduled", stop_grace=0.3)
     rig.hold()
     publishing = asyncio.ensure_future(rig.agent().publish(started("a0")))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import grpc
 import pytest
 
-from proto import workflow_pb2 as pb
-from tests.unit.server.conftest import Bench, Rig
+from tests.unit.server.conftest import Bench, Rig, started, succeeded
 from tests.waiting import until
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.server.events import PausedError
 from tink.workflow import events
-
-Event = Callable[..., pb.Event]
 
 
 def annotate(rig: Rig, annotations: dict[str, str], name: str = "w") -> None:
@@ -39,7 +35,7 @@ async def test_agent_hears_nothing_of_a_workflow_that_is_being_moved(rig: Rig, s
 
 
 async def test_running_workflow_that_is_being_moved_is_not_taken_for_lost_and_its_reports_are_kept_by_the_agent(
-    rig: Rig, started: Event
+    rig: Rig,
 ) -> None:
     await rig.serve("Running")
     pause(rig)
@@ -76,9 +72,7 @@ async def test_pause_that_the_servers_copy_does_not_show_yet_still_keeps_it_from
     assert bench.status()["state"] == "Pending"
 
 
-async def test_agent_goes_on_with_a_workflow_that_was_moved_here_under_the_id_that_it_knows(
-    rig: Rig, succeeded: Event
-) -> None:
+async def test_agent_goes_on_with_a_workflow_that_was_moved_here_under_the_id_that_it_knows(rig: Rig) -> None:
     await rig.serve("Running")
     rig.set_state("w", "Running", id="where-it-was")
     agent = await rig.connected(holds=("where-it-was",))
@@ -109,9 +103,7 @@ async def test_status_that_names_another_workflows_id_takes_nothing_from_that_on
 
 
 @pytest.mark.parametrize("state", ["Pending", "Scheduled"])
-async def test_held_workflow_is_not_sent_until_it_is_released_and_holds_up_no_other(
-    rig: Rig, state: str, succeeded: Event
-) -> None:
+async def test_held_workflow_is_not_sent_until_it_is_released_and_holds_up_no_other(rig: Rig, state: str) -> None:
     await rig.serve(state)
     annotate(rig, {HOLD_ANNOTATION: "restored"})
     rig.workflow("new", created=1)
@@ -125,7 +117,7 @@ async def test_held_workflow_is_not_sent_until_it_is_released_and_holds_up_no_ot
     assert await agent.command() == ("start", "uid-w")
 
 
-async def test_report_of_a_held_workflow_that_its_agent_runs_after_all_is_taken(rig: Rig, started: Event) -> None:
+async def test_report_of_a_held_workflow_that_its_agent_runs_after_all_is_taken(rig: Rig) -> None:
     await rig.serve("Pending")
     annotate(rig, {HOLD_ANNOTATION: "restored"})
     agent = await rig.connected(holds=("uid-w",))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -13,18 +12,17 @@ import pytest
 
 from proto import workflow_pb2 as pb
 from tests.support.virtual_time import turns
-from tests.unit.server.conftest import Rig
+from tests.unit.server.conftest import Rig, failed, rejected, started, succeeded
 from tests.waiting import until
 from tink.kube.client import ConflictError, UnreachableError
 from tink.kube.resources import HARDWARE
 from tink.server import WorkflowServer
 
-Event = Callable[..., pb.Event]
 MAC = "52:54:00:00:00:01"
 TRUE_SUCCEEDED = {"type": "Succeeded", "status": "True"}
 
 
-async def test_a_workflow_runs_to_success(rig: Rig, started: Event, succeeded: Event) -> None:
+async def test_a_workflow_runs_to_success(rig: Rig) -> None:
     await rig.serve()
     agent = await rig.connected()
     rig.workflow()
@@ -53,9 +51,7 @@ async def test_dispatch_costs_one_write_and_no_polling(rig: Rig) -> None:
     assert rig.api.count("get") == 0
 
 
-async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_next_when_it_is_done(
-    rig: Rig, started: Event, failed: Event
-) -> None:
+async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_next_when_it_is_done(rig: Rig) -> None:
     await rig.serve()
     rig.workflow("young", created=2)
     rig.workflow("old", created=1)
@@ -79,9 +75,7 @@ async def test_workflows_of_other_machines_are_not_sent(rig: Rig) -> None:
     assert rig.state() == "Pending"
 
 
-async def test_an_agent_that_comes_back_is_sent_the_scheduled_workflow_again_but_not_a_running_one(
-    rig: Rig, started: Event
-) -> None:
+async def test_an_agent_that_comes_back_is_sent_the_scheduled_workflow_again_but_not_a_running_one(rig: Rig) -> None:
     await rig.serve("Pending")
     first = await rig.connected()
     await first.command()
@@ -98,7 +92,7 @@ async def test_an_agent_that_comes_back_is_sent_the_scheduled_workflow_again_but
 # --- cancelling ---------------------------------------------------------------------------------------------------
 
 
-async def test_cancelling_sends_stop_and_the_agents_report_ends_it(rig: Rig, failed: Event) -> None:
+async def test_cancelling_sends_stop_and_the_agents_report_ends_it(rig: Rig) -> None:
     await rig.serve("Running")
     agent = await rig.connected()
     rig.set_state("w", "Cancelling")
@@ -108,7 +102,7 @@ async def test_cancelling_sends_stop_and_the_agents_report_ends_it(rig: Rig, fai
     assert rig.kinds() == ["connected", "stopped", "event"]
 
 
-async def test_an_agent_that_does_not_run_it_ends_cancelling_too(rig: Rig, rejected: Event) -> None:
+async def test_an_agent_that_does_not_run_it_ends_cancelling_too(rig: Rig) -> None:
     await rig.serve("Cancelling")
     agent = await rig.connected()
     assert await agent.command() == ("stop", "uid-w")
@@ -116,7 +110,7 @@ async def test_an_agent_that_does_not_run_it_ends_cancelling_too(rig: Rig, rejec
     assert rig.state() == "Canceled"
 
 
-async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken(rig: Rig, failed: Event) -> None:
+async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken(rig: Rig) -> None:
     await rig.serve("Running")
     agent = await rig.connected()
     await until(lambda: rig.kinds() == ["connected"])
@@ -141,7 +135,7 @@ async def test_a_workflow_that_vanishes_before_the_stream_has_looked_at_it_is_st
 # --- rejection ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_rejected_workflow_is_offered_again_after_its_delay_and_not_before(rig: Rig, rejected: Event) -> None:
+async def test_a_rejected_workflow_is_offered_again_after_its_delay_and_not_before(rig: Rig) -> None:
     await rig.serve("Pending", rejection_first=0.2, rejection_longest=1)
     agent = await rig.connected()
     await agent.command()
@@ -186,7 +180,7 @@ async def test_a_stranger_can_not_tell_which_machines_there_are(rig: Rig) -> Non
     assert {o.hardware for o in rig.seen} == {"d/h", "d/bare", ""}
 
 
-async def test_what_is_told_of_a_machine_from_elsewhere_says_from_where(rig: Rig, failed: Any) -> None:
+async def test_what_is_told_of_a_machine_from_elsewhere_says_from_where(rig: Rig) -> None:
     await rig.start(agent_auth="none")
     rig.machine(ip="192.0.2.1")
     rig.workflow(state="Running")
@@ -207,7 +201,7 @@ async def test_a_senseless_id_is_refused(rig: Rig, agent_id: str) -> None:
     assert (await agent.ending())[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_foreign_address_gets_neither_commands_nor_may_it_report(rig: Rig, started: Event) -> None:
+async def test_a_foreign_address_gets_neither_commands_nor_may_it_report(rig: Rig) -> None:
     await rig.start()
     rig.machine(ip="192.0.2.1")
     rig.workflow(state="Scheduled")
@@ -264,7 +258,7 @@ async def test_of_two_agents_for_one_machine_the_newest_wins(rig: Rig) -> None:
 # --- events -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_repeated_event_is_answered_and_changes_nothing(rig: Rig, started: Event, succeeded: Event) -> None:
+async def test_a_repeated_event_is_answered_and_changes_nothing(rig: Rig) -> None:
     await rig.serve("Scheduled")
     agent = rig.agent()
     for event in (started("a0"), succeeded("a0")):
@@ -276,7 +270,7 @@ async def test_a_repeated_event_is_answered_and_changes_nothing(rig: Rig, starte
     assert rig.seen[0].agent_id == MAC, "known by its Hardware although it has no stream"
 
 
-async def test_an_event_is_not_lost_when_the_servers_copy_is_behind(rig: Rig, rejected: Event) -> None:
+async def test_an_event_is_not_lost_when_the_servers_copy_is_behind(rig: Rig) -> None:
     """The copy still says Pending, where a rejection changes nothing; the truth is Scheduled."""
     await rig.serve("Pending")
     rig.workflows.hold()
@@ -295,7 +289,7 @@ async def test_an_event_is_not_lost_when_the_servers_copy_is_behind(rig: Rig, re
     ],
 )
 async def test_a_passing_fault_makes_the_agent_repeat_the_event(
-    rig: Rig, started: Event, faults: list[Exception], code: grpc.StatusCode
+    rig: Rig, faults: list[Exception], code: grpc.StatusCode
 ) -> None:
     await rig.serve("Scheduled")
     rig.api.fail("patch", *faults)
@@ -305,7 +299,7 @@ async def test_a_passing_fault_makes_the_agent_repeat_the_event(
     assert rig.state() == "Running"
 
 
-async def test_nonsense_is_refused_for_good(rig: Rig, started: Event) -> None:
+async def test_nonsense_is_refused_for_good(rig: Rig) -> None:
     await rig.serve("Scheduled")
     agent = rig.agent()
     assert (await agent.refused(pb.Event()))[0] is grpc.StatusCode.INVALID_ARGUMENT
@@ -315,7 +309,7 @@ async def test_nonsense_is_refused_for_good(rig: Rig, started: Event) -> None:
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, text
 
 
-async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: Rig, started: Event) -> None:
+async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: Rig) -> None:
     await rig.serve("Running")
     rig.workflows.hold()  # the server has not heard of it yet
     rig.api.put(rig.read() | {"metadata": {**rig.read()["metadata"], "uid": "uid-second"}})
@@ -324,7 +318,7 @@ async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: 
     assert rig.state() == "Scheduled"
 
 
-async def test_a_status_edited_by_hand_stops_the_event_and_says_why(rig: Rig, started: Event) -> None:
+async def test_a_status_edited_by_hand_stops_the_event_and_says_why(rig: Rig) -> None:
     await rig.serve("Odd")
     code, text = await rig.agent().refused(started("a0"))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
@@ -361,9 +355,7 @@ async def test_an_agent_that_comes_before_the_first_list_waits_and_is_not_refuse
     assert await agent.command() == ("start", "uid-w")
 
 
-async def test_without_the_api_agents_are_told_to_try_again(
-    rig: Rig, started: Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_the_api_agents_are_told_to_try_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tink.server.callers._SYNC_SECONDS", 0.05)
     rig.workflows.listed(done=False)
     await rig.start()

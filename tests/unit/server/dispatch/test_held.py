@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import pytest
 
@@ -177,8 +179,10 @@ async def test_an_agent_whose_losses_cannot_be_stored_is_asked_to_come_again(
 async def test_an_agent_is_asked_to_come_again_when_what_it_said_is_old(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     rig.hold()
-    there = side()
+    clock = asyncio.get_running_loop().time
+    begin, there = clock(), side()
     assert (await there.task).code is grpc.StatusCode.UNAVAILABLE
+    assert clock() - begin == pytest.approx(5), "it would get no command meanwhile"
 
 
 async def test_a_stream_that_was_replaced_while_it_took_stock_decides_nothing(rig: Rig, side: Make) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import objects
 from tests.support.virtual_time import elapse, turns
-from tests.unit.server.conftest import Rig
+from tests.unit.server.conftest import Rig, started
 from tests.unit.server.dispatch.conftest import reboots
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
@@ -398,7 +398,7 @@ async def reports(rig: Rig, count: int) -> None:
     await until(written)
 
 
-async def test_the_server_finds_it_out_and_says_so(rig: Rig, started: Callable[..., Any]) -> None:
+async def test_the_server_finds_it_out_and_says_so(rig: Rig) -> None:
     await rig.serve("Running", reboot_grace=0.05)
     reboots(rig)
     agent = await rig.connected(holds=("uid-w",))

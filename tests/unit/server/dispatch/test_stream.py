@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from proto import metadata
-from tests.unit.server.conftest import Rig
+from tests.unit.server.conftest import Rig, started
 from tests.unit.server.dispatch.conftest import OVER, Make, reboots
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
@@ -208,7 +208,7 @@ async def test_the_server_reads_what_an_agent_holds_from_its_call(rig: Rig) -> N
     await until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Canceled")
 
 
-async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_stop(rig: Rig, started: Any) -> None:
+async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_stop(rig: Rig) -> None:
     await rig.serve()
     rig.workflow(state="Failed", conditions=OVER)
     agent = await rig.connected()
@@ -217,9 +217,7 @@ async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_st
     assert rig.state() == "Failed"
 
 
-async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_after_the_other(
-    rig: Rig, started: Any
-) -> None:
+async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_after_the_other(rig: Rig) -> None:
     await rig.serve("Scheduled")
     rig.hold()
     agent = rig.agent()
