@@ -96,10 +96,8 @@ async def test_a_stream_ends_in_time_for_its_token_to_be_renewed(
     rig: Rig, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rig.server._callers._authorizer._tokens, "lifetime", 0.4)
-    begun = time.monotonic()
     call = await open_stream(rig, keys.mint(MAC, rig.now))
     assert await call.code() is grpc.StatusCode.UNAVAILABLE
-    assert time.monotonic() - begun > 0.1
     assert await call.details() == "connect again, and the token is renewed"
 
 

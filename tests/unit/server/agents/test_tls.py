@@ -233,7 +233,7 @@ async def test_certificate_in_a_volume_is_replaced_and_no_handshake_fails(
 
     def shown() -> x509.Certificate:
         with (
-            socket.create_connection(("127.0.0.1", rig.server.port), 20) as connection,
+            socket.create_connection(("127.0.0.1", rig.server.port), PATIENCE_SECONDS) as connection,
             roots.wrap_socket(connection, server_hostname="127.0.0.1") as secure,
         ):
             return x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"")

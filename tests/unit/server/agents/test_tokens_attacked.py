@@ -19,6 +19,7 @@ from edge.callers import MetadataTokens
 from proto import metadata
 from proto import workflow_pb2 as pb
 from tests.unit.server.conftest import Rig
+from tests.waiting import PATIENCE_SECONDS
 from tink.files.key_file import KeyFile
 from tink.server.agents.auth import AgentAuth
 from tink.server.agents.call_metadata import read_call_metadata
@@ -194,7 +195,7 @@ async def ask(rig: Rig, path: Path) -> Callable[[str], Any]:
 
     async def asking(value: str) -> tuple[grpc.StatusCode, str]:
         call = rig.agent().stub.GetWorkflows(
-            pb.GetWorkflowsRequest(agent_id=MAC), metadata=((metadata.AUTHORIZATION, value),), timeout=20
+            pb.GetWorkflowsRequest(agent_id=MAC), metadata=((metadata.AUTHORIZATION, value),), timeout=PATIENCE_SECONDS
         )
         return await call.code(), await call.details()
 
