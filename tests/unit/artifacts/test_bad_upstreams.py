@@ -1,21 +1,17 @@
 """Upstreams that answer, and should not be believed; and that no kernel, disk, memory or log suffers from them."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 
-from edge.artifacts import ArtifactCache, ArtifactError, NotFoundError, Source, UpstreamError
+from edge.artifacts import ArtifactError, NotFoundError, Source, UpstreamError
 from edge.artifacts import cache as artifact_cache
 from edge.artifacts.errors import KINDS, WrongContentError, foreign, shown
 
@@ -24,11 +20,11 @@ Files = Callable[[], list[str]]
 
 
 @asynccontextmanager
-async def raw(answer: bytes, *, then_close: bool = True) -> AsyncIterator[str]:
+async def raw(answer, *, then_close=True):
     """A server that answers every request with these bytes; its URL."""
     writers = []
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader, writer):
         writers.append(writer)
         request = await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n" if b".sha256 " in request else answer)
@@ -59,9 +55,7 @@ async def raw(answer: bytes, *, then_close: bool = True) -> AsyncIterator[str]:
         ("text/plain", b"\r\n<html lang=en>"),
     ],
 )
-async def test_web_page_is_not_booted(
-    cache: ArtifactCache, upstream: Any, files: Files, kind: str, content: bytes
-) -> None:
+async def test_web_page_is_not_booted(cache, upstream, files, kind, content):
     upstream.kind, upstream.content = kind, content
     with pytest.raises(WrongContentError, match=rf"the upstream answered with a web page \({kind.replace('+', '.')}"):
         await cache.open(upstream.url)
@@ -79,16 +73,12 @@ async def test_web_page_is_not_booted(
         ("application/octet-stream", b"\x00<html>"),
     ],
 )
-async def test_kernel_is_booted_whatever_the_upstream_calls_it(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch, kind: str, content: bytes
-) -> None:
+async def test_kernel_is_booted_whatever_the_upstream_calls_it(cache, upstream, fetch, kind, content):
     upstream.kind, upstream.content = kind.partition(";")[0], content
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, content)
 
 
-async def test_web_page_in_place_of_a_stored_kernel_leaves_the_kernel(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch, clock: Any
-) -> None:
+async def test_web_page_in_place_of_a_stored_kernel_leaves_the_kernel(cache, upstream, fetch, clock):
     kernel = upstream.content
     await fetch(cache, upstream.url)
     upstream.kind, upstream.content, upstream.etag = "text/html", b"<html>maintenance</html>", ""
@@ -119,9 +109,7 @@ async def test_web_page_in_place_of_a_stored_kernel_leaves_the_kernel(
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nkernel", "connection broke after"),
     ],
 )
-async def test_answer_that_is_none_is_an_error_in_words(
-    cache: ArtifactCache, fetch: Fetch, files: Files, answer: bytes, reason: str
-) -> None:
+async def test_answer_that_is_none_is_an_error_in_words(cache, fetch, files, answer, reason):
     async with raw(answer) as url:
         with pytest.raises(ArtifactError, match=reason) as caught:
             await fetch(cache, f"{url}?sig=secret")
@@ -130,7 +118,7 @@ async def test_answer_that_is_none_is_an_error_in_words(
     assert [suffix for suffix in files() if suffix != ".part"] == []
 
 
-async def test_reason_phrase_can_not_forge_a_log_line(cache: ArtifactCache) -> None:
+async def test_reason_phrase_can_not_forge_a_log_line(cache):
     async with raw(b"HTTP/1.1 500 bad\x1b[2J" + b"!" * 500 + b"\r\nContent-Length: 0\r\n\r\n") as url:
         with pytest.raises(UpstreamError) as caught:
             await cache.open(url)
@@ -138,23 +126,21 @@ async def test_reason_phrase_can_not_forge_a_log_line(cache: ArtifactCache) -> N
     assert len(str(caught.value)) < 200
 
 
-def test_what_others_wrote_is_short_and_printable() -> None:
+def test_what_others_wrote_is_short_and_printable():
     assert foreign("a\r\nb\x1b") == "a??b?"
     assert foreign("x" * 101) == "x" * 100 + "…"
     assert shown("http://[::1/k\n?secret") == "http://[::1/k?"
     assert shown("http://user:secret@[::1/k") == "[::1/k"
 
 
-async def test_body_without_a_length_ends_when_the_connection_does(cache: ArtifactCache, fetch: Fetch) -> None:
+async def test_body_without_a_length_ends_when_the_connection_does(cache, fetch):
     """HTTP/1.0 servers, of the kind that is started in a directory for an afternoon."""
     async with raw(b"HTTP/1.0 200 OK\r\n\r\n" + b"k" * 300_000) as url:
         assert (await fetch(cache, url))[1] == b"k" * 300_000
 
 
-async def test_body_that_is_longer_than_announced_is_not_booted_with_its_rest(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch
-) -> None:
-    async def longer(request: web.Request) -> web.StreamResponse:
+async def test_body_that_is_longer_than_announced_is_not_booted_with_its_rest(cache, upstream, fetch):
+    async def longer(request):
         response, _ = upstream.begin(request)
         response.content_length = 6
         await response.prepare(request)
@@ -168,21 +154,17 @@ async def test_body_that_is_longer_than_announced_is_not_booted_with_its_rest(
     assert (await fetch(cache, upstream.url))[1] == b"kernel"
 
 
-async def test_upstream_that_closes_at_once_after_a_long_body_loses_none_of_it(
-    cache: ArtifactCache, fetch: Fetch
-) -> None:
+async def test_upstream_that_closes_at_once_after_a_long_body_loses_none_of_it(cache, fetch):
     """The library holds some megabytes that were not read yet when the connection ends."""
     content = bytes(range(256)) * (32 << 12)
     async with raw(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content) + content) as url:
         assert (await fetch(cache, url))[1] == content
 
 
-async def test_endless_body_of_a_liar_needs_no_memory_and_ends(
-    start_cache: Any, upstream: Any, fetch: Fetch, files: Files
-) -> None:
+async def test_endless_body_of_a_liar_needs_no_memory_and_ends(start_cache, upstream, fetch, files):
     cache = await start_cache({"total": 0.5}, budget=64 << 20)
 
-    async def endless(request: web.Request) -> web.StreamResponse:
+    async def endless(request):
         response, _ = upstream.begin(request)
         response.enable_chunked_encoding()
         await response.prepare(request)
@@ -196,15 +178,15 @@ async def test_endless_body_of_a_liar_needs_no_memory_and_ends(
     assert files() == []
 
 
-async def test_length_beyond_any_disk_is_refused_at_the_start(cache: ArtifactCache, files: Files) -> None:
+async def test_length_beyond_any_disk_is_refused_at_the_start(cache, files):
     async with raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900000000000000000\r\n\r\nMZ", then_close=False) as url:
         with pytest.raises(ArtifactError, match="it has 900000000000000000 bytes or more, and 17179869184 is the most"):
             await cache.open(url)
     assert files() == []
 
 
-async def test_upstream_that_speaks_no_tls_is_named(cache: ArtifactCache) -> None:
-    def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def test_upstream_that_speaks_no_tls_is_named(cache):
+    def serve(_, writer):
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
@@ -214,7 +196,7 @@ async def test_upstream_that_speaks_no_tls_is_named(cache: ArtifactCache) -> Non
             await cache.open(f"https://127.0.0.1:{port}/kernel")
 
 
-async def test_certificate_that_this_host_does_not_trust_is_named(cache: ArtifactCache, tmp_path: Path) -> None:
+async def test_certificate_that_this_host_does_not_trust_is_named(cache, tmp_path):
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509
@@ -251,13 +233,11 @@ async def test_certificate_that_this_host_does_not_trust_is_named(cache: Artifac
 # --- redirects and credentials ---
 
 
-async def test_redirect_is_followed_and_password_stays_with_its_host(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_redirect_is_followed_and_password_stays_with_its_host(cache, upstream, fetch, caplog):
     caplog.set_level(logging.DEBUG)
     with_password = upstream.url.replace("http://", "http://user:hunter2@").replace("127.0.0.1", "localhost")
 
-    async def redirect(request: web.Request) -> web.StreamResponse:
+    async def redirect(request):
         return web.Response(status=302, headers={"Location": upstream.url + "-there"})
 
     upstream.answers = [redirect]
@@ -270,9 +250,7 @@ async def test_redirect_is_followed_and_password_stays_with_its_host(
     assert "hunter2" not in caplog.text
 
 
-async def test_files_that_know_passwords_are_for_us_alone(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch, tmp_path: Path
-) -> None:
+async def test_files_that_know_passwords_are_for_us_alone(cache, upstream, fetch, tmp_path):
     await fetch(cache, upstream.url)
     for path in (tmp_path / "artifacts").iterdir():
         assert path.name == ".lock" or path.stat().st_mode & 0o077 == 0
@@ -281,9 +259,7 @@ async def test_files_that_know_passwords_are_for_us_alone(
 # --- a dead upstream is left alone ---
 
 
-async def test_thousand_machines_do_not_hammer_a_dead_upstream(
-    start_cache: Any, upstream: Any, fetch: Fetch, clock: Any
-) -> None:
+async def test_thousand_machines_do_not_hammer_a_dead_upstream(start_cache, upstream, fetch, clock):
     cache = await start_cache(remember_failures=2.0)
     upstream.mode = "503"
     for _ in range(10):
@@ -302,9 +278,7 @@ async def test_thousand_machines_do_not_hammer_a_dead_upstream(
     assert cache._failures == {}
 
 
-async def test_missing_kernel_is_asked_for_again_after_a_moment(
-    start_cache: Any, upstream: Any, fetch: Fetch, clock: Any
-) -> None:
+async def test_missing_kernel_is_asked_for_again_after_a_moment(start_cache, upstream, fetch, clock):
     cache = await start_cache(remember_failures=2.0)
     upstream.mode = "404"
     for _ in range(2):
@@ -316,7 +290,7 @@ async def test_missing_kernel_is_asked_for_again_after_a_moment(
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
 
 
-async def test_memory_of_failures_is_bounded_by_time(start_cache: Any, upstream: Any, clock: Any) -> None:
+async def test_memory_of_failures_is_bounded_by_time(start_cache, upstream, clock):
     cache = await start_cache(remember_failures=2.0)
     upstream.mode = "503"
     for number in range(20):
@@ -326,9 +300,7 @@ async def test_memory_of_failures_is_bounded_by_time(start_cache: Any, upstream:
     assert len(cache._failures) <= 7
 
 
-async def test_log_has_one_line_for_the_same_trouble(
-    start_cache: Any, upstream: Any, fetch: Fetch, clock: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_has_one_line_for_the_same_trouble(start_cache, upstream, fetch, clock, caplog):
     cache = await start_cache()
     await fetch(cache, upstream.url)
     upstream.mode = "503"
@@ -342,8 +314,8 @@ async def test_log_has_one_line_for_the_same_trouble(
 
 
 async def test_machine_does_not_wait_long_for_a_hanging_upstream_when_there_is_a_file(
-    start_cache: Any, upstream: Any, fetch: Fetch, clock: Any
-) -> None:
+    start_cache, upstream, fetch, clock
+):
     cache = await start_cache({"patience": 0.1, "silence": 60.0})
     await fetch(cache, upstream.url)
     clock.now += 11
@@ -358,14 +330,14 @@ async def test_machine_does_not_wait_long_for_a_hanging_upstream_when_there_is_a
     assert len(upstream.requests) == 2
 
 
-def test_every_kind_of_failure_is_counted() -> None:
-    def kinds(error: type[ArtifactError]) -> set[str]:
+def test_every_kind_of_failure_is_counted():
+    def kinds(error):
         return {error.kind}.union(*(kinds(each) for each in error.__subclasses__()))
 
     assert kinds(ArtifactError) - {"other"} == set(KINDS)
 
 
-async def test_port_that_nobody_listens_on_is_named(cache: ArtifactCache) -> None:
+async def test_port_that_nobody_listens_on_is_named(cache):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"https://127.0.0.1:{free.getsockname()[1]}/kernel"
@@ -376,9 +348,7 @@ async def test_port_that_nobody_listens_on_is_named(cache: ArtifactCache) -> Non
 # --- between the edge and its upstreams ---
 
 
-async def test_edge_behind_a_proxy_fetches_through_it_but_not_what_is_near(
-    cache: ArtifactCache, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_edge_behind_a_proxy_fetches_through_it_but_not_what_is_near(cache, fetch, monkeypatch):
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s"
     async with raw(answer % (7, b"far-off")) as proxy, raw(answer % (4, b"near")) as near:
         monkeypatch.setenv("http_proxy", proxy)
@@ -387,9 +357,7 @@ async def test_edge_behind_a_proxy_fetches_through_it_but_not_what_is_near(
         assert (await fetch(cache, near))[1] == b"near"
 
 
-async def test_memory_of_failures_is_bounded_by_number(
-    start_cache: Any, upstream: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_memory_of_failures_is_bounded_by_number(start_cache, upstream, monkeypatch):
     monkeypatch.setattr(artifact_cache, "MAX_FAILURES", 3)
     cache = await start_cache(remember_failures=2.0)
     upstream.mode = "404"

@@ -1,20 +1,16 @@
 """The artifact cache: one fetch for all, no partial file ever, and every trouble of an upstream in words."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edge.artifacts import (
     Artifact,
     ArtifactCache,
-    ArtifactError,
     BadUrlError,
     DirectoryInUseError,
     NotFoundError,
@@ -32,21 +28,19 @@ Read = Callable[[Artifact], Awaitable[bytes]]
 Files = Callable[[], list[str]]
 
 
-async def test_second_machine_is_served_from_disk(cache: ArtifactCache, upstream: Any, fetch: Fetch) -> None:
+async def test_second_machine_is_served_from_disk(cache, upstream, fetch):
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
     assert len(upstream.requests) == 1
 
 
-async def test_fifty_cold_machines_cost_one_fetch(cache: ArtifactCache, upstream: Any, fetch: Fetch) -> None:
+async def test_fifty_cold_machines_cost_one_fetch(cache, upstream, fetch):
     results = await asyncio.gather(*(fetch(cache, upstream.url) for _ in range(50)))
     assert all(content == upstream.content for _, content in results)
     assert len(upstream.requests) == 1
 
 
-async def test_machine_gets_first_bytes_before_the_last_have_come(
-    cache: ArtifactCache, upstream: Any, read: Read
-) -> None:
+async def test_machine_gets_first_bytes_before_the_last_have_come(cache, upstream, read):
     upstream.gate.clear()
     artifact = await cache.open(upstream.url)
     half = len(upstream.content) // 2
@@ -64,9 +58,7 @@ async def test_machine_gets_first_bytes_before_the_last_have_come(
     assert len(upstream.requests) == 1
 
 
-async def test_machine_that_leaves_does_not_stop_the_fetch_for_the_others(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch
-) -> None:
+async def test_machine_that_leaves_does_not_stop_the_fetch_for_the_others(cache, upstream, fetch):
     upstream.mode = "chunked"  # all wait for the end
     upstream.gate.clear()
     first, second = (asyncio.create_task(fetch(cache, upstream.url)) for _ in range(2))
@@ -78,9 +70,7 @@ async def test_machine_that_leaves_does_not_stop_the_fetch_for_the_others(
     assert first.cancelled()
 
 
-async def test_machine_that_leaves_before_the_headers_leaves_the_question_to_the_others(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch
-) -> None:
+async def test_machine_that_leaves_before_the_headers_leaves_the_question_to_the_others(cache, upstream, fetch):
     upstream.headers_gate.clear()
     first, second = (asyncio.create_task(fetch(cache, upstream.url)) for _ in range(2))
     await asyncio.sleep(0.05)
@@ -91,9 +81,7 @@ async def test_machine_that_leaves_before_the_headers_leaves_the_question_to_the
     assert len(upstream.requests) == 1
 
 
-async def test_length_unknown_to_the_upstream_is_known_to_the_machine(
-    cache: ArtifactCache, upstream: Any, read: Read
-) -> None:
+async def test_length_unknown_to_the_upstream_is_known_to_the_machine(cache, upstream, read):
     upstream.mode = "chunked"
     artifact = await cache.open(upstream.url)
     assert artifact.size == len(upstream.content)
@@ -113,9 +101,7 @@ async def test_length_unknown_to_the_upstream_is_known_to_the_machine(
         ("gzip", UpstreamError, "sent Content-Encoding gzip though identity was asked for"),
     ],
 )
-async def test_upstream_that_gives_no_file_is_named_with_the_reason(
-    start_cache: Any, upstream: Any, mode: str, kind: type[ArtifactError], reason: str, files: Files
-) -> None:
+async def test_upstream_that_gives_no_file_is_named_with_the_reason(start_cache, upstream, mode, kind, reason, files):
     cache = await start_cache({"silence": 0.3} if mode == "silent" else None)
     upstream.mode = mode
     with pytest.raises(kind) as caught:
@@ -132,14 +118,8 @@ async def test_upstream_that_gives_no_file_is_named_with_the_reason(
     ],
 )
 async def test_upstream_that_fails_midway_leaves_nothing_and_can_be_tried_again(
-    start_cache: Any,
-    upstream: Any,
-    mode: str,
-    kind: type[ArtifactError],
-    reason: str,
-    fetch: Fetch,
-    files: Files,
-) -> None:
+    start_cache, upstream, mode, kind, reason, fetch, files
+):
     cache = await start_cache({"silence": 1.0} if mode == "stalls" else None)
     upstream.mode, upstream.etag = mode, ""  # nothing to go on from: there is no telling whether it is the same file
     with pytest.raises(kind, match=reason):
@@ -149,16 +129,14 @@ async def test_upstream_that_fails_midway_leaves_nothing_and_can_be_tried_again(
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
 
 
-async def test_refused_connection_and_unknown_host_are_told_apart(
-    cache: ArtifactCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refused_connection_and_unknown_host_are_told_apart(cache, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(UpstreamError, match="no connection: Connection refused"):
         await cache.open(f"http://127.0.0.1:{port}/kernel")
 
-    def unresolved(*_: Any, **__: Any) -> None:
+    def unresolved(*_, **__):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unresolved)
@@ -166,7 +144,7 @@ async def test_refused_connection_and_unknown_host_are_told_apart(
         await cache.open("http://kernel.invalid/kernel")
 
 
-async def test_upstream_that_accepts_nobody_does_not_hang_the_boot(start_cache: Any) -> None:
+async def test_upstream_that_accepts_nobody_does_not_hang_the_boot(start_cache):
     cache = await start_cache({"connect": 0.5})
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
@@ -177,12 +155,12 @@ async def test_upstream_that_accepts_nobody_does_not_hang_the_boot(start_cache: 
 
 
 @pytest.mark.parametrize("url", ["ftp://h/k", "kernel", "http://", "http://[::1/k", "file://host/k", "file:k"])
-async def test_url_that_cannot_be_fetched_is_the_osies_fault(cache: ArtifactCache, url: str) -> None:
+async def test_url_that_cannot_be_fetched_is_the_osies_fault(cache, url):
     with pytest.raises(BadUrlError):
         await cache.open(url)
 
 
-def test_secrets_of_a_url_are_not_shown() -> None:
+def test_secrets_of_a_url_are_not_shown():
     assert shown("http://user:secret@host:81/k?sig=secret") == "http://host:81/k?…"
     assert "secret" not in str(UpstreamError("http://user:secret@host/k?sig=secret", "down"))
 
@@ -190,9 +168,7 @@ def test_secrets_of_a_url_are_not_shown() -> None:
 # --- revalidation ---
 
 
-async def test_unchanged_upstream_is_asked_but_not_fetched_again(
-    cache: ArtifactCache, upstream: Any, clock: Any, fetch: Fetch
-) -> None:
+async def test_unchanged_upstream_is_asked_but_not_fetched_again(cache, upstream, clock, fetch):
     await fetch(cache, upstream.url)
     clock.now += 11
     assert (await fetch(cache, upstream.url))[0] is Source.CACHE
@@ -201,9 +177,7 @@ async def test_unchanged_upstream_is_asked_but_not_fetched_again(
     assert len(upstream.requests) == 2
 
 
-async def test_new_kernel_upstream_reaches_the_next_boot(
-    cache: ArtifactCache, upstream: Any, clock: Any, tmp_path: Path, fetch: Fetch, read: Read, files: Files
-) -> None:
+async def test_new_kernel_upstream_reaches_the_next_boot(cache, upstream, clock, tmp_path, fetch, read, files):
     old = await cache.open(upstream.url)
     await fetch(cache, upstream.url)
     reader = await cache.open(upstream.url)
@@ -216,9 +190,7 @@ async def test_new_kernel_upstream_reaches_the_next_boot(
 
 
 @pytest.mark.parametrize("mode", ["503", "silent", "empty"])
-async def test_stored_kernel_boots_machines_while_the_upstream_is_down(
-    start_cache: Any, upstream: Any, clock: Any, mode: str, fetch: Fetch
-) -> None:
+async def test_stored_kernel_boots_machines_while_the_upstream_is_down(start_cache, upstream, clock, mode, fetch):
     cache = await start_cache({"silence": 1.0} if mode == "silent" else None)
     await fetch(cache, upstream.url)
     clock.now += 11
@@ -228,9 +200,7 @@ async def test_stored_kernel_boots_machines_while_the_upstream_is_down(
     assert len(upstream.requests) == 2  # the second machine does not wait for the dead upstream again
 
 
-async def test_stored_kernel_is_served_after_the_new_one_broke_off(
-    cache: ArtifactCache, upstream: Any, clock: Any, fetch: Fetch
-) -> None:
+async def test_stored_kernel_is_served_after_the_new_one_broke_off(cache, upstream, clock, fetch):
     previous = upstream.content
     await fetch(cache, upstream.url)
     upstream.content, upstream.etag, upstream.mode = b"new" * 1000, '"v2"', "dies"
@@ -240,9 +210,7 @@ async def test_stored_kernel_is_served_after_the_new_one_broke_off(
     assert await fetch(cache, upstream.url) == (Source.STALE, previous)
 
 
-async def test_kernel_removed_upstream_is_not_booted_from_the_cache(
-    cache: ArtifactCache, upstream: Any, clock: Any, fetch: Fetch
-) -> None:
+async def test_kernel_removed_upstream_is_not_booted_from_the_cache(cache, upstream, clock, fetch):
     await fetch(cache, upstream.url)
     clock.now += 11
     upstream.mode = "404"
@@ -253,9 +221,7 @@ async def test_kernel_removed_upstream_is_not_booted_from_the_cache(
 # --- restarts ---
 
 
-async def test_restart_serves_what_was_whole(
-    make_cache: Callable[[], ArtifactCache], upstream: Any, fetch: Fetch, read: Read
-) -> None:
+async def test_restart_serves_what_was_whole(make_cache, upstream, fetch, read):
     first = make_cache()
     await first.start()
     await fetch(first, upstream.url)
@@ -268,9 +234,7 @@ async def test_restart_serves_what_was_whole(
     await second.stop()
 
 
-async def test_killed_in_mid_fill_serves_no_partial_file(
-    make_cache: Callable[[], ArtifactCache], upstream: Any, tmp_path: Path, fetch: Fetch, files: Files
-) -> None:
+async def test_killed_in_mid_fill_serves_no_partial_file(make_cache, upstream, tmp_path, fetch, files):
     directory = tmp_path / "artifacts"
     first = make_cache()
     await first.start()
@@ -291,9 +255,7 @@ async def test_killed_in_mid_fill_serves_no_partial_file(
     await second.stop()
 
 
-async def test_entry_that_points_elsewhere_is_not_followed(
-    make_cache: Callable[[], ArtifactCache], upstream: Any, tmp_path: Path, fetch: Fetch
-) -> None:
+async def test_entry_that_points_elsewhere_is_not_followed(make_cache, upstream, tmp_path, fetch):
     first = make_cache()
     await first.start()
     await fetch(first, upstream.url)
@@ -310,8 +272,8 @@ async def test_entry_that_points_elsewhere_is_not_followed(
 
 @pytest.mark.parametrize(("etag", "left"), [("", []), ('"v1"', [".journal", ".part"])])
 async def test_stop_in_mid_fill_tells_the_reader_and_keeps_what_can_be_gone_on_with(
-    cache: ArtifactCache, upstream: Any, read: Read, files: Files, etag: str, left: list[str]
-) -> None:
+    cache, upstream, read, files, etag, left
+):
     upstream.etag = etag
     upstream.gate.clear()
     artifact = await cache.open(upstream.url)
@@ -323,26 +285,20 @@ async def test_stop_in_mid_fill_tells_the_reader_and_keeps_what_can_be_gone_on_w
     assert files() == left
 
 
-async def test_two_processes_do_not_share_a_directory(
-    cache: ArtifactCache, make_cache: Callable[[], ArtifactCache]
-) -> None:
+async def test_two_processes_do_not_share_a_directory(cache, make_cache):
     with pytest.raises(DirectoryInUseError, match="another tinkedge process"):
         await make_cache().start()
 
 
-async def test_blob_deleted_behind_our_back_is_fetched_anew(
-    cache: ArtifactCache, upstream: Any, tmp_path: Path, fetch: Fetch
-) -> None:
+async def test_blob_deleted_behind_our_back_is_fetched_anew(cache, upstream, tmp_path, fetch):
     await fetch(cache, upstream.url)
     for blob in (tmp_path / "artifacts").glob("*.blob"):
         blob.unlink()
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
 
 
-async def test_full_disk_is_a_storage_error(
-    cache: ArtifactCache, upstream: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fetch: Fetch, files: Files
-) -> None:
-    def full(fd: int, data: bytes, offset: int) -> int:
+async def test_full_disk_is_a_storage_error(cache, upstream, monkeypatch, tmp_path, fetch, files):
+    def full(fd, data, offset):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
@@ -351,7 +307,7 @@ async def test_full_disk_is_a_storage_error(
     assert files() == []
 
 
-async def test_no_descriptor_is_left_open(cache: ArtifactCache, upstream: Any, fetch: Fetch) -> None:
+async def test_no_descriptor_is_left_open(cache, upstream, fetch):
     await fetch(cache, upstream.url)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
@@ -366,16 +322,14 @@ async def test_no_descriptor_is_left_open(cache: ArtifactCache, upstream: Any, f
 # --- local files ---
 
 
-async def test_local_file_is_served_without_a_copy(
-    cache: ArtifactCache, tmp_path: Path, fetch: Fetch, files: Files
-) -> None:
+async def test_local_file_is_served_without_a_copy(cache, tmp_path, fetch, files):
     path = tmp_path / "a kernel"
     path.write_bytes(b"bzImage")
     assert await fetch(cache, path.as_uri()) == (Source.FILE, b"bzImage")
     assert files() == []
 
 
-async def test_local_file_that_is_none_is_named(cache: ArtifactCache, tmp_path: Path) -> None:
+async def test_local_file_that_is_none_is_named(cache, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "empty").touch()
     with pytest.raises(NotFoundError, match="no such file on the edge's machine"):
@@ -388,7 +342,7 @@ async def test_local_file_that_is_none_is_named(cache: ArtifactCache, tmp_path: 
         await cache.open("file:///bad%00name")
 
 
-async def test_file_outside_of_the_root_is_never_served(cache: ArtifactCache, tmp_path: Path) -> None:
+async def test_file_outside_of_the_root_is_never_served(cache, tmp_path):
     (tmp_path / "link").symlink_to("/etc/passwd")
     for url in (
         "file:///etc/passwd",
@@ -401,7 +355,7 @@ async def test_file_outside_of_the_root_is_never_served(cache: ArtifactCache, tm
             await cache.open(url)
 
 
-async def test_without_a_root_no_file_is_served(tmp_path: Path) -> None:
+async def test_without_a_root_no_file_is_served(tmp_path):
     (tmp_path / "kernel").write_bytes(b"bzImage")
     with pytest.raises(BadUrlError, match="--osie-dir"):
         await ArtifactCache(tmp_path / "artifacts").open((tmp_path / "kernel").as_uri())

@@ -1,7 +1,5 @@
 """Checksums: a wrong kernel never boots, whoever says what is right, and however it is written down."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -9,24 +7,13 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import (
-    Artifact,
-    ArtifactCache,
-    ArtifactError,
-    ChecksumError,
-    Source,
-    UpstreamError,
-    checksum,
-    normalized,
-)
+from edge.artifacts import Artifact, ArtifactError, ChecksumError, Source, UpstreamError, checksum, normalized
 from edge.artifacts.checksum import FileSums, from_sidecar, sidecar_url
 from edge.artifacts.fetch.download import TAIL_BYTES
 
@@ -39,7 +26,7 @@ OTHER = hashlib.sha256(b"other").hexdigest()
 URL = "http://h/images/vmlinuz%20a?token=x"
 
 
-def digest(content: bytes) -> str:
+def digest(content):
     return hashlib.sha256(content).hexdigest()
 
 
@@ -67,7 +54,7 @@ def digest(content: bytes) -> str:
         f"{HEX}  vmlinuz a\n{HEX} *vmlinuz a\n",
     ],
 )
-def test_every_common_form_of_a_checksum_file_is_understood(content: str) -> None:
+def test_every_common_form_of_a_checksum_file_is_understood(content):
     assert from_sidecar(content.encode(), URL) == HEX
 
 
@@ -84,14 +71,14 @@ def test_every_common_form_of_a_checksum_file_is_understood(content: str) -> Non
         (f"{OTHER}  vmlinuz a\n{HEX}  vmlinuz a\n", "more than one checksum for vmlinuz a"),
     ],
 )
-def test_what_gives_no_checksum_says_why(content: str, reason: str) -> None:
+def test_what_gives_no_checksum_says_why(content, reason):
     with pytest.raises(ValueError, match=reason):
         from_sidecar(content.encode(), URL)
 
 
 @given(st.binary(max_size=300))
 @settings(max_examples=200, deadline=None)
-def test_any_bytes_beside_a_kernel_give_a_checksum_or_a_reason(content: bytes) -> None:
+def test_any_bytes_beside_a_kernel_give_a_checksum_or_a_reason(content):
     try:
         found = from_sidecar(content, URL)
     except ValueError:
@@ -99,12 +86,12 @@ def test_any_bytes_beside_a_kernel_give_a_checksum_or_a_reason(content: bytes) -
     assert normalized(found) == found
 
 
-def test_checksum_file_is_looked_for_beside_the_file() -> None:
+def test_checksum_file_is_looked_for_beside_the_file():
     assert sidecar_url("http://h/a/kernel") == "http://h/a/kernel.sha256"
     assert sidecar_url(URL) == "http://h/images/vmlinuz%20a.sha256?token=x"
 
 
-def test_annotation_is_taken_in_any_case_and_with_its_prefix() -> None:
+def test_annotation_is_taken_in_any_case_and_with_its_prefix():
     assert normalized(f" sha256:{HEX.upper()}\n") == HEX
     assert normalized("") == ""
     for wrong in ("x", HEX[1:], f"{HEX}0", f"md5:{HEX}"):
@@ -115,16 +102,14 @@ def test_annotation_is_taken_in_any_case_and_with_its_prefix() -> None:
 # --- the OSIE's checksum ---
 
 
-async def test_right_kernel_boots(cache: ArtifactCache, upstream: Any, fetch: Fetch) -> None:
+async def test_right_kernel_boots(cache, upstream, fetch):
     pin = digest(upstream.content)
     assert await fetch(cache, upstream.url, pin.upper()) == (Source.UPSTREAM, upstream.content)
     assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
     assert (len(upstream.requests), upstream.sidecars) == (1, 0)
 
 
-async def test_wrong_kernel_reaches_no_machine_whole_and_is_not_kept(
-    cache: ArtifactCache, upstream: Any, files: Files
-) -> None:
+async def test_wrong_kernel_reaches_no_machine_whole_and_is_not_kept(cache, upstream, files):
     artifact = await cache.open(upstream.url, sha256=HEX)
     withheld = len(upstream.content) - TAIL_BYTES
     with artifact:
@@ -139,7 +124,7 @@ async def test_wrong_kernel_reaches_no_machine_whole_and_is_not_kept(
     assert files() == []
 
 
-async def test_file_that_is_all_tail_is_withheld_whole(cache: ArtifactCache, upstream: Any, read: Read) -> None:
+async def test_file_that_is_all_tail_is_withheld_whole(cache, upstream, read):
     upstream.content = b"small"
     artifact = await cache.open(upstream.url, sha256=HEX)
     with pytest.raises(ChecksumError):
@@ -147,7 +132,7 @@ async def test_file_that_is_all_tail_is_withheld_whole(cache: ArtifactCache, ups
     artifact.close()
 
 
-async def test_no_machine_gets_the_end_before_all_is_there(cache: ArtifactCache, upstream: Any, read: Read) -> None:
+async def test_no_machine_gets_the_end_before_all_is_there(cache, upstream, read):
     upstream.gate.clear()
     half = len(upstream.content) // 2
     artifact = await cache.open(upstream.url, sha256=digest(upstream.content))
@@ -159,15 +144,13 @@ async def test_no_machine_gets_the_end_before_all_is_there(cache: ArtifactCache,
     artifact.close()
 
 
-async def test_checksum_of_the_osie_that_is_none_is_the_osies_fault(cache: ArtifactCache, upstream: Any) -> None:
+async def test_checksum_of_the_osie_that_is_none_is_the_osies_fault(cache, upstream):
     with pytest.raises(ChecksumError, match=r"64 hexadecimal digits, and the OSIE says 'abc'"):
         await cache.open(upstream.url, sha256="abc")
     assert upstream.requests == []
 
 
-async def test_wrong_kernel_is_not_downloaded_again_and_again(
-    start_cache: Any, upstream: Any, fetch: Fetch, clock: Any
-) -> None:
+async def test_wrong_kernel_is_not_downloaded_again_and_again(start_cache, upstream, fetch, clock):
     cache = await start_cache(remember_failures=2.0)
     for count, seconds in enumerate((2, 4, 8, 16, 32, 64, 128, 128), start=1):
         for _ in range(3):
@@ -180,9 +163,7 @@ async def test_wrong_kernel_is_not_downloaded_again_and_again(
         clock.now += 0.5
 
 
-async def test_one_osies_wrong_checksum_does_not_keep_anothers_machines_from_booting(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch
-) -> None:
+async def test_one_osies_wrong_checksum_does_not_keep_anothers_machines_from_booting(cache, upstream, fetch):
     results = await asyncio.gather(
         fetch(cache, upstream.url, HEX),
         fetch(cache, upstream.url),
@@ -193,9 +174,7 @@ async def test_one_osies_wrong_checksum_does_not_keep_anothers_machines_from_boo
     assert results[1:] == [(Source.UPSTREAM, upstream.content)] * 2
 
 
-async def test_pinned_kernel_boots_though_the_upstream_is_down_or_has_another(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch, clock: Any
-) -> None:
+async def test_pinned_kernel_boots_though_the_upstream_is_down_or_has_another(cache, upstream, fetch, clock):
     kept, pin = upstream.content, digest(upstream.content)
     await fetch(cache, upstream.url, pin)
     upstream.mode = "503"
@@ -208,8 +187,8 @@ async def test_pinned_kernel_boots_though_the_upstream_is_down_or_has_another(
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brought(
-    start_cache: Any, upstream: Any, fetch: Fetch, restarted: bool
-) -> None:
+    start_cache, upstream, fetch, restarted
+):
     """Tenant A pins the checksum of B's file, which B's URL, with a password in it, brought to this cache."""
     cache, secret = await start_cache(), upstream.content
     b_url, pin = upstream.url.replace("http://", "http://b:password@"), digest(secret)
@@ -217,7 +196,7 @@ async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brough
     if restarted:
         cache = await start_cache()
 
-    async def not_modified(_request: web.Request) -> web.StreamResponse:
+    async def not_modified(_request):
         return web.Response(status=304)
 
     for answer in ("404", "403", "503", "others", "304"):
@@ -232,18 +211,14 @@ async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brough
     assert len(upstream.requests) == asked
 
 
-async def test_checksum_beside_a_file_gives_no_file_that_only_another_url_has_brought(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch
-) -> None:
+async def test_checksum_beside_a_file_gives_no_file_that_only_another_url_has_brought(cache, upstream, fetch):
     await fetch(cache, upstream.url)
     upstream.sidecar, upstream.content = f"{digest(upstream.content)}  kernel\n".encode(), b"mine"
     with pytest.raises(ChecksumError):
         await fetch(cache, f"{upstream.url}-of-a")
 
 
-async def test_another_url_with_the_same_checksum_is_fetched_once_for_itself(
-    start_cache: Any, upstream: Any, fetch: Fetch
-) -> None:
+async def test_another_url_with_the_same_checksum_is_fetched_once_for_itself(start_cache, upstream, fetch):
     cache, pin = await start_cache(), digest(upstream.content)
     await fetch(cache, upstream.url)
     moved = upstream.url + "-moved"
@@ -254,8 +229,8 @@ async def test_another_url_with_the_same_checksum_is_fetched_once_for_itself(
 
 
 async def test_osies_with_the_same_url_share_one_download_whether_they_demand_a_checksum_or_not(
-    start_cache: Any, upstream: Any, fetch: Fetch
-) -> None:
+    start_cache, upstream, fetch
+):
     cache, pin = await start_cache(), digest(upstream.content)
     await fetch(cache, upstream.url)
     assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
@@ -263,26 +238,22 @@ async def test_osies_with_the_same_url_share_one_download_whether_they_demand_a_
     assert len(upstream.requests) == 1
 
 
-async def test_new_annotation_is_checked_against_what_is_stored(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch
-) -> None:
+async def test_new_annotation_is_checked_against_what_is_stored(cache, upstream, fetch):
     await fetch(cache, upstream.url)
     with pytest.raises(ChecksumError):
         await fetch(cache, upstream.url, HEX)
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
 
 
-async def test_annotation_that_follows_the_upstream_gets_the_new_kernel(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch
-) -> None:
+async def test_annotation_that_follows_the_upstream_gets_the_new_kernel(cache, upstream, fetch):
     await fetch(cache, upstream.url, digest(upstream.content))
     upstream.content, upstream.etag = b"new kernel", '"v2"'
     assert await fetch(cache, upstream.url, digest(b"new kernel")) == (Source.UPSTREAM, b"new kernel")
 
 
 async def test_pinned_kernel_that_the_disk_has_damaged_is_fetched_anew_after_a_restart(
-    start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    start_cache, upstream, fetch, tmp_path, caplog
+):
     pin = digest(upstream.content)
     await fetch(await start_cache(), upstream.url, pin)
     (blob,) = (tmp_path / "artifacts").glob("*.blob")
@@ -294,9 +265,7 @@ async def test_pinned_kernel_that_the_disk_has_damaged_is_fetched_anew_after_a_r
     assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
 
 
-async def test_file_whose_checksum_is_not_written_down_is_fetched_anew(
-    start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path, files: Files
-) -> None:
+async def test_file_whose_checksum_is_not_written_down_is_fetched_anew(start_cache, upstream, fetch, tmp_path, files):
     await fetch(await start_cache(), upstream.url)
     cache = await start_cache()
     await cache.stop()
@@ -311,18 +280,14 @@ async def test_file_whose_checksum_is_not_written_down_is_fetched_anew(
 # --- the checksum beside the file ---
 
 
-async def test_kernel_with_the_right_checksum_beside_it_boots(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch
-) -> None:
+async def test_kernel_with_the_right_checksum_beside_it_boots(cache, upstream, fetch):
     upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
     assert upstream.sidecars == 1
 
 
-async def test_kernel_with_another_checksum_beside_it_is_refused(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch, files: Files
-) -> None:
+async def test_kernel_with_another_checksum_beside_it_is_refused(cache, upstream, fetch, files):
     upstream.sidecar = f"{HEX}  kernel\n".encode()
     with pytest.raises(
         ChecksumError, match=rf"kernel\.sha256 says {HEX}, but what came has {digest(upstream.content)}"
@@ -331,15 +296,13 @@ async def test_kernel_with_another_checksum_beside_it_is_refused(
     assert files() == []
 
 
-async def test_checksum_of_unknown_length_is_checked_too(cache: ArtifactCache, upstream: Any, fetch: Fetch) -> None:
+async def test_checksum_of_unknown_length_is_checked_too(cache, upstream, fetch):
     upstream.mode, upstream.sidecar = "chunked", f"{HEX}  kernel\n".encode()
     with pytest.raises(ChecksumError):
         await fetch(cache, upstream.url)
 
 
-async def test_new_kernel_with_the_checksum_of_the_old_leaves_the_old_one(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch, clock: Any
-) -> None:
+async def test_new_kernel_with_the_checksum_of_the_old_leaves_the_old_one(cache, upstream, fetch, clock):
     upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
     old = upstream.content
     await fetch(cache, upstream.url)
@@ -350,9 +313,7 @@ async def test_new_kernel_with_the_checksum_of_the_old_leaves_the_old_one(
     assert await fetch(cache, upstream.url) == (Source.STALE, old)
 
 
-async def test_wrong_new_kernel_is_not_tried_on_machines_again_and_again(
-    start_cache: Any, upstream: Any, fetch: Fetch, clock: Any
-) -> None:
+async def test_wrong_new_kernel_is_not_tried_on_machines_again_and_again(start_cache, upstream, fetch, clock):
     """Each try is a boot that fails, and a download."""
     cache = await start_cache(remember_failures=8.0)
     upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
@@ -372,17 +333,13 @@ async def test_wrong_new_kernel_is_not_tried_on_machines_again_and_again(
     ("content", "status"),
     [(b"<html>nothing here</html>", 200), (b"\x00" * 100_000, 200), (HEX.encode(), 500), (HEX.encode(), 403)],
 )
-async def test_checksum_file_that_is_none_is_passed_over(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch, caplog: pytest.LogCaptureFixture, content: bytes, status: int
-) -> None:
+async def test_checksum_file_that_is_none_is_passed_over(cache, upstream, fetch, caplog, content, status):
     upstream.sidecar, upstream.sidecar_status = content, status
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert ("kernel.sha256 is passed over" in caplog.text) == (status != 403)
 
 
-async def test_checksum_file_that_never_comes_delays_a_boot_for_a_bounded_time(
-    start_cache: Any, upstream: Any, fetch: Fetch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_checksum_file_that_never_comes_delays_a_boot_for_a_bounded_time(start_cache, upstream, fetch, caplog):
     cache = await start_cache({"sidecar": 0.3})
     upstream.mode = "sidecar silent"
     async with asyncio.timeout(20):
@@ -390,7 +347,7 @@ async def test_checksum_file_that_never_comes_delays_a_boot_for_a_bounded_time(
     assert "its checksum file does not come" in caplog.text
 
 
-async def test_resumed_kernel_is_checked_as_a_whole(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+async def test_resumed_kernel_is_checked_as_a_whole(start_cache, upstream, fetch):
     cache = await start_cache({"retries": 1})
     pin = digest(upstream.content)
     upstream.answers = [upstream.breaks_after(300_000)]
@@ -404,8 +361,8 @@ async def test_resumed_kernel_is_checked_as_a_whole(start_cache: Any, upstream: 
 
 
 async def test_local_file_is_hashed_once_however_many_ask_and_again_when_it_changes(
-    cache: ArtifactCache, tmp_path: Path, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cache, tmp_path, fetch, monkeypatch
+):
     path = tmp_path / "kernel"
     path.write_bytes(b"kernel")
     hashed = []
@@ -422,7 +379,7 @@ async def test_local_file_is_hashed_once_however_many_ask_and_again_when_it_chan
     assert hashed == [6, 6]
 
 
-async def test_descriptor_of_a_file_that_is_being_hashed_outlives_the_machine_that_left(tmp_path: Path) -> None:
+async def test_descriptor_of_a_file_that_is_being_hashed_outlives_the_machine_that_left(tmp_path):
     (tmp_path / "kernel").write_bytes(b"kernel")
     started, go_on = threading.Event(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -439,7 +396,7 @@ async def test_descriptor_of_a_file_that_is_being_hashed_outlives_the_machine_th
         assert await sums.of("k", -1, 6) == HEX
 
 
-def test_memory_of_checksums_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_checksums_is_bounded(monkeypatch):
     monkeypatch.setattr(checksum, "REMEMBERED", 3)
     with ThreadPoolExecutor(1) as pool:
         sums = FileSums(pool)
@@ -448,9 +405,7 @@ def test_memory_of_checksums_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         assert len(sums._known) == 3
 
 
-async def test_failed_upstream_is_told_apart_from_a_wrong_file(
-    cache: ArtifactCache, upstream: Any, fetch: Fetch
-) -> None:
+async def test_failed_upstream_is_told_apart_from_a_wrong_file(cache, upstream, fetch):
     upstream.mode = "503"
     with pytest.raises(UpstreamError):
         await fetch(cache, upstream.url, HEX)

@@ -1,14 +1,11 @@
 """A cache whose directory somebody, or a disk, has damaged: no machine gets a wrong byte, and the edge starts."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,40 +14,40 @@ from edge.artifacts import ArtifactError, Source, StorageError
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 
 
-def blob(directory: Path) -> Path:
+def blob(directory):
     return next(directory.glob("*.blob"))
 
 
-def entry(directory: Path) -> Path:
+def entry(directory):
     return next(directory.glob("*.json"))
 
 
-def rewritten(directory: Path, **changes: Any) -> None:
+def rewritten(directory, **changes):
     path = entry(directory)
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def flipped(directory: Path) -> None:
+def flipped(directory):
     """One bit in the middle."""
     content = bytearray(blob(directory).read_bytes())
     content[len(content) // 2] ^= 4
     blob(directory).write_bytes(content)
 
 
-def replaced_by(directory: Path, make: Callable[[Path], Any]) -> None:
+def replaced_by(directory, make):
     path = blob(directory)
     path.unlink()
     make(path)
 
 
-def linked(directory: Path) -> None:
+def linked(directory):
     """To a file of the host that happens to have the same length."""
     other = directory.parent / "other"
     other.write_bytes(bytes(blob(directory).stat().st_size))
     replaced_by(directory, lambda path: path.symlink_to(other))
 
 
-DAMAGES: dict[str, Callable[[Path], Any]] = {
+DAMAGES = {
     "a bit flipped": flipped,
     "zeroed": lambda directory: blob(directory).write_bytes(bytes(blob(directory).stat().st_size)),
     "cut off": lambda directory: os.truncate(blob(directory), 100),
@@ -82,15 +79,15 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def entry_directory(directory: Path) -> None:
+def entry_directory(directory):
     (directory / f"{'1' * 32}.json" / "x").mkdir(parents=True)
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 @pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "running"])
 async def test_no_damage_reaches_a_machine_or_keeps_the_edge_from_serving(
-    start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path, clock: Any, name: str, restarted: bool
-) -> None:
+    start_cache, upstream, fetch, tmp_path, clock, name, restarted
+):
     cache = await start_cache()
     await fetch(cache, upstream.url)
     if restarted:
@@ -106,9 +103,7 @@ async def test_no_damage_reaches_a_machine_or_keeps_the_edge_from_serving(
     assert second == (Source.UPSTREAM, upstream.content)
 
 
-async def test_damage_is_said_with_what_becomes_of_it(
-    start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_damage_is_said_with_what_becomes_of_it(start_cache, upstream, fetch, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     cache = await start_cache()
     await fetch(cache, upstream.url)
@@ -119,9 +114,7 @@ async def test_damage_is_said_with_what_becomes_of_it(
     assert said == [f"artifact cache: the file of {upstream.url} was damaged on disk; it is fetched anew"]
 
 
-async def test_damaged_file_is_not_served_though_the_upstream_is_away(
-    start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path
-) -> None:
+async def test_damaged_file_is_not_served_though_the_upstream_is_away(start_cache, upstream, fetch, tmp_path):
     cache = await start_cache()
     await fetch(cache, upstream.url)
     flipped(tmp_path / "artifacts")
@@ -131,9 +124,7 @@ async def test_damaged_file_is_not_served_though_the_upstream_is_away(
         await fetch(cache, upstream.url)
 
 
-async def test_stored_file_is_read_once_after_a_start(
-    start_cache: Any, upstream: Any, fetch: Fetch, clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stored_file_is_read_once_after_a_start(start_cache, upstream, fetch, clock, monkeypatch):
     cache = await start_cache()
     await fetch(cache, upstream.url)
     cache = await start_cache()
@@ -150,8 +141,8 @@ async def test_stored_file_is_read_once_after_a_start(
 
 @pytest.mark.parametrize("what", ["file", "link"])
 async def test_directory_that_goes_away_is_an_error_and_nothing_worse(
-    start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path, clock: Any, what: str
-) -> None:
+    start_cache, upstream, fetch, tmp_path, clock, what
+):
     cache = await start_cache()
     await fetch(cache, upstream.url)
     directory = tmp_path / "artifacts"

@@ -1,19 +1,15 @@
 """Room: the least recently used goes first, what is in use never, and what can't fit is said at the start."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import ArtifactCache, NoRoomError, Source, StorageError
+from edge.artifacts import NoRoomError, Source, StorageError
 from edge.artifacts.storage import room as room_module
 from edge.artifacts.storage.eviction import FLOOR_BYTES, Occupant, Room, ShortageError, leaving
 
@@ -23,31 +19,31 @@ Files = Callable[[], list[str]]
 MIB = 1 << 20
 
 
-def occupants(*sizes: int, held: tuple[int, ...] = ()) -> list[Occupant]:
+def occupants(*sizes, held=()):
     return [Occupant(str(at), size, at in held) for at, size in enumerate(sizes)]
 
 
-def test_oldest_go_first_and_no_more_than_needed() -> None:
+def test_oldest_go_first_and_no_more_than_needed():
     room = Room(budget=100, used=90, free=1000, disk=1000)
     assert leaving(occupants(30, 30, 30), 10, room) == []
     assert leaving(occupants(30, 30, 30), 11, room) == ["0"]
     assert leaving(occupants(30, 30, 30), 41, room) == ["0", "1"]
 
 
-def test_what_is_in_use_stays() -> None:
+def test_what_is_in_use_stays():
     room = Room(budget=100, used=90, free=1000, disk=1000)
     assert leaving(occupants(30, 30, 30, held=(0,)), 20, room) == ["1"]
     with pytest.raises(ShortageError, match=r"no room for 80 bytes: the cache may hold 100 bytes \(see --cache-size\)"):
         leaving(occupants(30, 30, 30, held=(0,)), 80, room)
 
 
-def test_file_larger_than_the_cache_says_so_and_throws_nothing_out() -> None:
+def test_file_larger_than_the_cache_says_so_and_throws_nothing_out():
     room = Room(budget=100, used=90, free=1000, disk=1000)
     with pytest.raises(ShortageError, match="101 bytes are more than the whole cache may hold, 100"):
         leaving(occupants(90), 101, room)
 
 
-def test_disk_keeps_a_floor_without_any_budget() -> None:
+def test_disk_keeps_a_floor_without_any_budget():
     assert Room(budget=None, used=0, free=0, disk=1 << 50).floor == FLOOR_BYTES
     room = Room(budget=None, used=90, free=60, disk=1000)
     assert leaving(occupants(30, 60), 10, room) == []
@@ -56,7 +52,7 @@ def test_disk_keeps_a_floor_without_any_budget() -> None:
         leaving(occupants(30, 60), 101, room)
 
 
-def test_room_that_downloads_were_promised_is_not_given_twice() -> None:
+def test_room_that_downloads_were_promised_is_not_given_twice():
     room = Room(budget=None, used=90, free=60, disk=1000, promised=8)
     assert leaving(occupants(30, 60), 2, room) == []
     assert leaving(occupants(30, 60), 3, room) == ["0"]
@@ -70,13 +66,11 @@ def test_room_that_downloads_were_promised_is_not_given_twice() -> None:
     st.integers(0, 30),
 )
 @settings(max_examples=300, deadline=None)
-def test_after_eviction_there_is_room_or_nothing_was_touched(
-    files: list[tuple[int, bool]], need: int, budget: int | None, free: int, promised: int
-) -> None:
+def test_after_eviction_there_is_room_or_nothing_was_touched(files, need, budget, free, promised):
     there = [Occupant(str(at), size, held) for at, (size, held) in enumerate(files)]
     room = Room(budget=budget, used=sum(each.size for each in there), free=free, disk=1000, promised=promised)
 
-    def fits(gone: int) -> bool:
+    def fits(gone):
         in_budget = budget is None or room.used - gone + need <= budget
         return in_budget and free + gone - promised - need >= room.floor
 
@@ -97,16 +91,16 @@ def test_after_eviction_there_is_room_or_nothing_was_touched(
 # --- in the cache ---
 
 
-def url(upstream: Any, name: str) -> str:
+def url(upstream, name):
     return f"{upstream.url}-{name}"
 
 
-async def sources(cache: ArtifactCache, upstream: Any, names: str) -> str:
+async def sources(cache, upstream, names):
     """Of which of them a copy is here, without a question to the upstream."""
     return "".join(name for name in names if cache._store.get(url(upstream, name)) is not None)
 
 
-async def test_least_recently_booted_makes_room(start_cache: Any, upstream: Any, fetch: Fetch, files: Files) -> None:
+async def test_least_recently_booted_makes_room(start_cache, upstream, fetch, files):
     cache = await start_cache(budget=3 * MIB)
     for name in "abc":
         await fetch(cache, url(upstream, name))
@@ -118,9 +112,7 @@ async def test_least_recently_booted_makes_room(start_cache: Any, upstream: Any,
     assert await fetch(cache, url(upstream, "b")) == (Source.UPSTREAM, upstream.content)
 
 
-async def test_use_is_remembered_over_a_restart(
-    start_cache: Any, upstream: Any, fetch: Fetch, clock: Any, tmp_path: Path
-) -> None:
+async def test_use_is_remembered_over_a_restart(start_cache, upstream, fetch, clock, tmp_path):
     cache = await start_cache(budget=3 * MIB)
     for name in "abc":
         await fetch(cache, url(upstream, name))
@@ -132,7 +124,7 @@ async def test_use_is_remembered_over_a_restart(
     assert await sources(cache, upstream, "abcd") == "acd"
 
 
-async def test_file_that_is_being_sent_is_not_evicted(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+async def test_file_that_is_being_sent_is_not_evicted(start_cache, upstream, fetch):
     cache = await start_cache(budget=2 * MIB)
     await fetch(cache, url(upstream, "a"))
     with await cache.open(url(upstream, "a")), await cache.open(url(upstream, "a")) as twice:
@@ -148,9 +140,7 @@ async def test_file_that_is_being_sent_is_not_evicted(start_cache: Any, upstream
     assert await sources(cache, upstream, "adef") == "ef"
 
 
-async def test_download_and_its_readers_are_not_evicted_and_the_next_is_told_why(
-    start_cache: Any, upstream: Any, fetch: Fetch, read: Any
-) -> None:
+async def test_download_and_its_readers_are_not_evicted_and_the_next_is_told_why(start_cache, upstream, fetch, read):
     cache = await start_cache(budget=2 * MIB)
     upstream.gate.clear()
     first, second = [await cache.open(url(upstream, name)) for name in "ab"]
@@ -160,9 +150,7 @@ async def test_download_and_its_readers_are_not_evicted_and_the_next_is_told_why
     assert await read(first) == await read(second) == upstream.content
 
 
-async def test_kernel_larger_than_the_cache_is_refused_before_anything_goes(
-    start_cache: Any, upstream: Any, fetch: Fetch, files: Files
-) -> None:
+async def test_kernel_larger_than_the_cache_is_refused_before_anything_goes(start_cache, upstream, fetch, files):
     cache = await start_cache(budget=MIB + 100)
     await fetch(cache, url(upstream, "a"))
     upstream.content += bytes(1000)
@@ -171,9 +159,7 @@ async def test_kernel_larger_than_the_cache_is_refused_before_anything_goes(
     assert files() == [".blob", ".json"]
 
 
-async def test_length_that_the_upstream_did_not_say_is_bounded_too(
-    start_cache: Any, upstream: Any, fetch: Fetch, files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_length_that_the_upstream_did_not_say_is_bounded_too(start_cache, upstream, fetch, files, monkeypatch):
     monkeypatch.setattr(room_module, "STEP_BYTES", 100_000)
     cache = await start_cache(budget=MIB + 200_000)
     await fetch(cache, url(upstream, "a"))
@@ -187,7 +173,7 @@ async def test_length_that_the_upstream_did_not_say_is_bounded_too(
     assert cache._store.used == 0
 
 
-async def test_smaller_budget_than_before_is_kept_from_the_start(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+async def test_smaller_budget_than_before_is_kept_from_the_start(start_cache, upstream, fetch):
     cache = await start_cache()
     for name in "abc":
         await fetch(cache, url(upstream, name))
@@ -196,9 +182,7 @@ async def test_smaller_budget_than_before_is_kept_from_the_start(start_cache: An
     assert await sources(cache, upstream, "abc") == "bc"
 
 
-async def test_what_was_broken_off_counts_and_goes_first(
-    start_cache: Any, upstream: Any, fetch: Fetch, files: Files
-) -> None:
+async def test_what_was_broken_off_counts_and_goes_first(start_cache, upstream, fetch, files):
     cache = await start_cache(budget=2 * MIB)
     await fetch(cache, url(upstream, "a"))
     upstream.answers = [upstream.breaks_after(300_000)]
@@ -212,14 +196,12 @@ async def test_what_was_broken_off_counts_and_goes_first(
     assert files() == [".blob", ".blob", ".json", ".json"]
 
 
-async def test_disk_that_is_full_at_the_start_of_a_download_gets_room(
-    start_cache: Any, upstream: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_disk_that_is_full_at_the_start_of_a_download_gets_room(start_cache, upstream, fetch, monkeypatch):
     cache = await start_cache()
     await fetch(cache, url(upstream, "a"))
     refusals = [True]
 
-    def allocate(fd: int, offset: int, size: int) -> None:
+    def allocate(fd, offset, size):
         if refusals:
             refusals.pop()
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -237,12 +219,10 @@ async def test_disk_that_is_full_at_the_start_of_a_download_gets_room(
     assert cache._store.used == 0
 
 
-async def test_disk_that_fails_is_not_called_full(
-    start_cache: Any, upstream: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_disk_that_fails_is_not_called_full(start_cache, upstream, fetch, monkeypatch):
     cache = await start_cache()
 
-    def allocate(fd: int, offset: int, size: int) -> None:
+    def allocate(fd, offset, size):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "posix_fallocate", allocate)
@@ -250,7 +230,7 @@ async def test_disk_that_fails_is_not_called_full(
         await cache.open(upstream.url)
 
 
-async def test_machine_that_maps_the_file_finds_its_whole_length(cache: ArtifactCache, upstream: Any) -> None:
+async def test_machine_that_maps_the_file_finds_its_whole_length(cache, upstream):
     upstream.gate.clear()
     with await cache.open(upstream.url) as artifact:
         assert os.fstat(artifact.fd).st_size == artifact.size == len(upstream.content)
@@ -259,8 +239,8 @@ async def test_machine_that_maps_the_file_finds_its_whole_length(cache: Artifact
 
 
 async def test_full_disk_does_not_hurt_the_downloads_that_have_their_room(
-    start_cache: Any, upstream: Any, fetch: Fetch, read: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    start_cache, upstream, fetch, read, monkeypatch
+):
     cache = await start_cache()
     upstream.gate.clear()
     first = await cache.open(url(upstream, "a"))

@@ -1,9 +1,6 @@
 """Images in a directory, as machines and bundles read them: what is named is found, what is broken is said."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,13 +9,13 @@ from tests.unit.bundle import layouts
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
+def directory(tmp_path):
     made = layouts.image(tmp_path, b"layer")
     layouts.index(tmp_path, actions_inspect=made)
     return tmp_path
 
 
-def test_image_is_found_by_tag_and_by_digest_with_its_type(directory: Path) -> None:
+def test_image_is_found_by_tag_and_by_digest_with_its_type(directory):
     layout = ImageLayout(directory)
     by_tag = layout.manifest("actions/inspect", "1")
     assert by_tag.media_type == layouts.MANIFEST_TYPE
@@ -26,7 +23,7 @@ def test_image_is_found_by_tag_and_by_digest_with_its_type(directory: Path) -> N
     assert json.loads(by_tag.content)["schemaVersion"] == 2
 
 
-def test_image_consists_of_its_manifest_configuration_and_layers_each_once(directory: Path) -> None:
+def test_image_consists_of_its_manifest_configuration_and_layers_each_once(directory):
     arm = layouts.image(directory, b"layer", "arm64")
     amd = layouts.image(directory, b"layer")
     entries = [
@@ -41,7 +38,7 @@ def test_image_consists_of_its_manifest_configuration_and_layers_each_once(direc
     assert layout.platforms(layout.images()["both:1"]) == ("linux/amd64", "linux/arm64")
 
 
-def test_nothing_of_that_name_is_no_broken_directory(directory: Path, tmp_path: Path) -> None:
+def test_nothing_of_that_name_is_no_broken_directory(directory, tmp_path):
     layout = ImageLayout(directory)
     for name, reference in (("actions/inspect", "2"), ("other", "1"), ("actions/inspect", f"sha256:{'0' * 64}")):
         with pytest.raises(NoImageError):
@@ -61,27 +58,27 @@ def test_nothing_of_that_name_is_no_broken_directory(directory: Path, tmp_path: 
         ('{"manifests": 3}', "no list of manifests"),
     ],
 )
-def test_index_that_is_none_is_said(directory: Path, text: str, said: str) -> None:
+def test_index_that_is_none_is_said(directory, text, said):
     (directory / "index.json").write_text(text)
     with pytest.raises(LayoutError, match=said):
         ImageLayout(directory).images()
 
 
-def test_index_that_would_fill_the_memory_is_not_read(directory: Path) -> None:
+def test_index_that_would_fill_the_memory_is_not_read(directory):
     with (directory / "index.json").open("wb") as file:
         file.truncate((4 << 20) + 1)
     with pytest.raises(LayoutError, match=r"index.json is larger than the 4194304 bytes"):
         ImageLayout(directory).images()
 
 
-def test_index_of_very_many_values_is_not_parsed(directory: Path) -> None:
+def test_index_of_very_many_values_is_not_parsed(directory):
     """4 MiB of empty lists are 100 MB in memory."""
     (directory / "index.json").write_text('{"manifests": [' + "[]," * 1_000_000 + "[]]}")
     with pytest.raises(LayoutError, match=r"index.json has more than 100000 values"):
         ImageLayout(directory).images()
 
 
-def test_descriptor_needs_a_digest_and_a_size() -> None:
+def test_descriptor_needs_a_digest_and_a_size():
     good = {"mediaType": "a/b", "digest": f"sha256:{'0' * 64}", "size": 1}
     assert Descriptor.of(good).size == 1
     for wrong in ({"digest": "sha256:../x"}, {"size": -1}, {"size": "1"}, {"digest": None}):
@@ -91,7 +88,7 @@ def test_descriptor_needs_a_digest_and_a_size() -> None:
         Descriptor.of("sha256:0")
 
 
-def test_names_are_repository_and_tag() -> None:
+def test_names_are_repository_and_tag():
     assert all(
         is_name(name) for name in ("a:1", "actions/inspect:1", "a.b/c__d/e--f:v1.2-x_Y", "library/busybox:latest")
     )

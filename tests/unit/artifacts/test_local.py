@@ -1,12 +1,8 @@
 """file:// URLs lead to plain files below the root and to nothing else, also while somebody moves things about."""
 
-from __future__ import annotations
-
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +13,7 @@ SECRET = b"what only root may read"
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     """The root; beside it there is what nobody may have."""
     root = tmp_path / "osie"
     (root / "lab").mkdir(parents=True)
@@ -46,7 +42,7 @@ def root(tmp_path: Path) -> Path:
         ("zero", lambda path: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))),
     ],
 )
-def test_no_name_leads_out_or_to_what_is_no_file(root: Path, name: str, make: Callable[[Path], Any] | None) -> None:
+def test_no_name_leads_out_or_to_what_is_no_file(root, name, make):
     if make is not None:
         make(root / name)
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -55,16 +51,14 @@ def test_no_name_leads_out_or_to_what_is_no_file(root: Path, name: str, make: Ca
     assert len(list(Path("/proc/self/fd").iterdir())) <= before  # what other tests left may be collected meanwhile
 
 
-def test_link_within_the_root_is_followed(root: Path) -> None:
+def test_link_within_the_root_is_followed(root):
     (root / "current").symlink_to("lab")
     with open_file(f"file://{root}/current/kernel", root) as artifact:
         assert os.pread(artifact.fd, 100, 0) == b"bzImage"
 
 
-def test_directory_that_becomes_a_link_after_the_check_leads_nowhere(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def then_swap(path: Any) -> str:
+def test_directory_that_becomes_a_link_after_the_check_leads_nowhere(root, monkeypatch):
+    def then_swap(path):
         found = realpath(path)
         if found.endswith("lab/kernel"):
             (root / "lab").rename(root / "moved")
@@ -77,12 +71,12 @@ def test_directory_that_becomes_a_link_after_the_check_leads_nowhere(
         open_file(f"file://{root}/lab/kernel", root)
 
 
-def test_device_is_not_even_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_is_not_even_opened(root, monkeypatch):
     """To open a tape rewinds it; to open a watchdog starts it."""
     os.mknod(root / "watchdog", stat.S_IFCHR | 0o600, os.makedev(1, 5))
     opened = []
 
-    def watched(path: Any, flags: int, *args: Any, **more: Any) -> int:
+    def watched(path, flags, *args, **more):
         opened.append(flags & os.O_PATH)
         return real(path, flags, *args, **more)
 

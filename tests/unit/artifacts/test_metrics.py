@@ -1,22 +1,19 @@
 """What operators see of the cache: counters that add up, progress of downloads, and no URL in any label."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from edge.artifacts import ArtifactCache, ChecksumError, Progress, Source, UpstreamError, cache_metrics
+from edge.artifacts import ChecksumError, Progress, Source, UpstreamError, cache_metrics
 from tink.metrics.families import Scraped
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 
 
-def scraped(cache: ArtifactCache) -> dict[str, float]:
+def scraped(cache):
     """Those that are not zero."""
     registry = CollectorRegistry()
     registry.register(Scraped(partial(cache_metrics, cache)))
@@ -29,9 +26,7 @@ def scraped(cache: ArtifactCache) -> dict[str, float]:
     }
 
 
-async def test_counters_tell_what_machines_and_upstream_cost(
-    start_cache: Any, upstream: Any, fetch: Fetch, clock: Any
-) -> None:
+async def test_counters_tell_what_machines_and_upstream_cost(start_cache, upstream, fetch, clock):
     cache = await start_cache({"retries": 1})
     size = len(upstream.content)
     upstream.answers = [upstream.breaks_after(300_000)]
@@ -62,7 +57,7 @@ async def test_counters_tell_what_machines_and_upstream_cost(
     }
 
 
-async def test_download_shows_how_far_it_is_and_for_how_many_machines(cache: ArtifactCache, upstream: Any) -> None:
+async def test_download_shows_how_far_it_is_and_for_how_many_machines(cache, upstream):
     size = len(upstream.content)
     upstream.gate.clear()
     first = await cache.open(upstream.url)
@@ -90,7 +85,7 @@ async def test_download_shows_how_far_it_is_and_for_how_many_machines(cache: Art
         assert third.progress is None
 
 
-async def test_no_url_is_in_any_label(cache: ArtifactCache, upstream: Any, fetch: Fetch) -> None:
+async def test_no_url_is_in_any_label(cache, upstream, fetch):
     await fetch(cache, upstream.url)
     registry = CollectorRegistry()
     registry.register(Scraped(partial(cache_metrics, cache)))

@@ -1,15 +1,11 @@
 """Many downloads at one time: who gives way, and that honest machines are served beside slow upstreams."""
 
-from __future__ import annotations
-
 import asyncio
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 
-from edge.artifacts import ArtifactCache, Source, UpstreamError
+from edge.artifacts import Source, UpstreamError
 from edge.artifacts import cache as cache_module
 from edge.artifacts.fetch.preemption import Candidate, preempted
 from tests.unit.artifacts.conftest import chunks
@@ -17,7 +13,7 @@ from tests.unit.artifacts.conftest import chunks
 MIB = 1 << 20
 
 
-def who(*candidates: tuple[str, int, float]) -> int | None:
+def who(*candidates):
     return preempted((number, Candidate(f"http://{host}/k", *rest)) for number, (host, *rest) in enumerate(candidates))
 
 
@@ -35,13 +31,11 @@ def who(*candidates: tuple[str, int, float]) -> int | None:
         ([("a", 0, 0.1), ("b", 0, 3.0)], 1),
     ],
 )
-def test_slowest_of_the_busiest_upstream_gives_way(
-    candidates: list[tuple[str, int, float]], expected: int | None
-) -> None:
+def test_slowest_of_the_busiest_upstream_gives_way(candidates, expected):
     assert who(*candidates) == expected
 
 
-async def trickle(request: web.Request) -> web.StreamResponse:
+async def trickle(request):
     """Enough not to be called too slow."""
     response = web.StreamResponse()
     response.content_length = 10 * MIB
@@ -52,18 +46,16 @@ async def trickle(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> int:
+def few(monkeypatch):
     monkeypatch.setattr(cache_module, "MAX_DOWNLOADS", 8)
     return 8
 
 
-async def open_all(cache: ArtifactCache, urls: list[str]) -> list[Any]:
+async def open_all(cache, urls):
     return await asyncio.gather(*(cache.open(url) for url in urls), return_exceptions=True)
 
 
-async def test_slow_upstream_keeps_no_machine_from_another(
-    cache: ArtifactCache, upstream: Any, clock: Any, few: int
-) -> None:
+async def test_slow_upstream_keeps_no_machine_from_another(cache, upstream, clock, few):
     """120, for an HTTP client has 100 connections unless it is told otherwise."""
     slow = [f"{upstream.url}-{number}" for number in range(120)]
     upstream.answers = [trickle] * few
@@ -81,15 +73,13 @@ async def test_slow_upstream_keeps_no_machine_from_another(
         artifact.close()
 
 
-async def fetch_one(cache: ArtifactCache, url: str) -> bytes:
+async def fetch_one(cache, url):
     with await cache.open(url) as artifact:
         assert artifact.source is Source.UPSTREAM
         return b"".join([chunk async for chunk in chunks(artifact)])
 
 
-async def test_more_than_may_be_at_the_same_moment_are_asked_to_come_again(
-    cache: ArtifactCache, upstream: Any, few: int
-) -> None:
+async def test_more_than_may_be_at_the_same_moment_are_asked_to_come_again(cache, upstream, few):
     upstream.headers_gate.clear()
     opening = asyncio.create_task(open_all(cache, [f"{upstream.url}-{number}" for number in range(20)]))
     await asyncio.sleep(0.2)
@@ -104,8 +94,8 @@ async def test_more_than_may_be_at_the_same_moment_are_asked_to_come_again(
 
 
 async def test_upstream_may_not_announce_or_send_more_than_any_machine_can_hold(
-    start_cache: Any, upstream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    start_cache, upstream, tmp_path, monkeypatch
+):
     """What others have in the cache would be thrown out for it."""
     from edge.artifacts.storage import room
 

@@ -1,18 +1,14 @@
 """Downloads that break off: gone on with by Range, or by comparing, never by gluing two versions together."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 
-from edge.artifacts import Artifact, ArtifactCache, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
+from edge.artifacts import Artifact, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
 from edge.artifacts.fetch import flight
 from edge.artifacts.fetch.download import Download
 from edge.artifacts.fetch.services import Services
@@ -26,11 +22,11 @@ Files = Callable[[], list[str]]
 THIRD = 300_000
 
 
-def ranges(upstream: Any) -> list[str]:
+def ranges(upstream):
     return [request.headers.get("Range", "") for request in upstream.requests]
 
 
-async def interrupted(start_cache: Any, upstream: Any, **settings: Any) -> None:
+async def interrupted(start_cache, upstream, **settings):
     """A cache that was stopped when a third of the file was there."""
     cache = await start_cache(**settings)
     upstream.answers = [upstream.breaks_after(THIRD)]
@@ -45,9 +41,7 @@ async def interrupted(start_cache: Any, upstream: Any, **settings: Any) -> None:
 # --- within one life ---
 
 
-async def test_machine_does_not_notice_that_the_upstream_broke_off(
-    start_cache: Any, upstream: Any, fetch: Fetch
-) -> None:
+async def test_machine_does_not_notice_that_the_upstream_broke_off(start_cache, upstream, fetch):
     cache = await start_cache({"retries": 2})
     upstream.answers = [upstream.breaks_after(THIRD), upstream.breaks_after(THIRD)]
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
@@ -57,9 +51,7 @@ async def test_machine_does_not_notice_that_the_upstream_broke_off(
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
 
 
-async def test_upstream_without_ranges_sends_all_again_and_the_machine_goes_on(
-    start_cache: Any, upstream: Any, fetch: Fetch
-) -> None:
+async def test_upstream_without_ranges_sends_all_again_and_the_machine_goes_on(start_cache, upstream, fetch):
     cache = await start_cache({"retries": 1})
     upstream.ranges = False
     upstream.answers = [upstream.breaks_after(THIRD)]
@@ -68,9 +60,7 @@ async def test_upstream_without_ranges_sends_all_again_and_the_machine_goes_on(
 
 
 @pytest.mark.parametrize("etag", ["", 'W/"v1"'])
-async def test_upstream_without_a_strong_validator_is_not_asked_for_the_rest(
-    start_cache: Any, upstream: Any, fetch: Fetch, etag: str
-) -> None:
+async def test_upstream_without_a_strong_validator_is_not_asked_for_the_rest(start_cache, upstream, fetch, etag):
     cache = await start_cache({"retries": 1})
     upstream.etag = etag
     upstream.answers = [upstream.breaks_after(THIRD)]
@@ -79,16 +69,14 @@ async def test_upstream_without_a_strong_validator_is_not_asked_for_the_rest(
 
 
 @pytest.mark.parametrize("position", [0, THIRD - 1])
-async def test_two_versions_are_never_glued_together(
-    start_cache: Any, upstream: Any, fetch: Fetch, files: Files, position: int
-) -> None:
+async def test_two_versions_are_never_glued_together(start_cache, upstream, fetch, files, position):
     cache = await start_cache({"retries": 2})
     changed = bytearray(upstream.content)
     changed[position] ^= 1
 
-    async def change(request: web.Request) -> web.StreamResponse:
+    async def change(request):
         upstream.content, upstream.etag = bytes(changed), '"v2"'
-        answer: web.StreamResponse = await upstream._send(request)
+        answer = await upstream._send(request)
         return answer
 
     upstream.answers = [upstream.breaks_after(THIRD), change]
@@ -98,13 +86,13 @@ async def test_two_versions_are_never_glued_together(
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, bytes(changed))
 
 
-async def test_new_version_that_begins_the_same_is_taken_whole(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+async def test_new_version_that_begins_the_same_is_taken_whole(start_cache, upstream, fetch):
     cache = await start_cache({"retries": 2})
     changed = upstream.content[:-1] + b"?"
 
-    async def change(request: web.Request) -> web.StreamResponse:
+    async def change(request):
         upstream.content, upstream.etag = changed, '"v2"'
-        answer: web.StreamResponse = await upstream.breaks_after(2 * THIRD)(request)
+        answer = await upstream.breaks_after(2 * THIRD)(request)
         return answer
 
     upstream.answers = [upstream.breaks_after(THIRD), change]
@@ -112,12 +100,12 @@ async def test_new_version_that_begins_the_same_is_taken_whole(start_cache: Any,
     assert upstream.requests[2].headers["If-Range"] == '"v2"'
 
 
-async def test_new_version_of_another_length_is_not_waited_for(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+async def test_new_version_of_another_length_is_not_waited_for(start_cache, upstream, fetch):
     cache = await start_cache({"retries": 2})
 
-    async def change(request: web.Request) -> web.StreamResponse:
+    async def change(request):
         upstream.content, upstream.etag = upstream.content + b"more", '"v2"'
-        answer: web.StreamResponse = await upstream._send(request)
+        answer = await upstream._send(request)
         return answer
 
     upstream.answers = [upstream.breaks_after(THIRD), change]
@@ -126,8 +114,8 @@ async def test_new_version_of_another_length_is_not_waited_for(start_cache: Any,
 
 
 async def test_tries_without_progress_end_and_what_is_there_is_kept_for_the_next_machine(
-    start_cache: Any, upstream: Any, fetch: Fetch, files: Files
-) -> None:
+    start_cache, upstream, fetch, files
+):
     cache = await start_cache({"retries": 3})
     upstream.answers = [upstream.breaks_after(THIRD)] + [upstream.breaks_after(0)] * 3
     with pytest.raises(UpstreamError, match="connection broke after 0 bytes"):
@@ -139,24 +127,20 @@ async def test_tries_without_progress_end_and_what_is_there_is_kept_for_the_next
     assert files() == [".blob", ".json"]
 
 
-async def test_upstream_that_brings_something_each_time_is_asked_on_and_on(
-    start_cache: Any, upstream: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_upstream_that_brings_something_each_time_is_asked_on_and_on(start_cache, upstream, fetch, monkeypatch):
     monkeypatch.setattr(flight, "PROGRESS_BYTES", 100_000)
     cache = await start_cache({"retries": 1})
     upstream.answers = [upstream.breaks_after(100_000) for _ in range(8)]
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
 
 
-async def test_download_has_an_end_however_often_it_goes_on(
-    start_cache: Any, upstream: Any, clock: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_download_has_an_end_however_often_it_goes_on(start_cache, upstream, clock, fetch, monkeypatch):
     monkeypatch.setattr(flight, "PROGRESS_BYTES", 1)
     cache = await start_cache({"retries": 1, "total": 100.0})
 
-    async def crumb(request: web.Request) -> web.StreamResponse:
+    async def crumb(request):
         clock.now += 30
-        answer: web.StreamResponse = await upstream.breaks_after(10)(request)
+        answer = await upstream.breaks_after(10)(request)
         return answer
 
     upstream.answers = [crumb] * 20
@@ -165,13 +149,11 @@ async def test_download_has_an_end_however_often_it_goes_on(
     assert len(upstream.requests) == 4
 
 
-async def test_connection_that_breaks_after_the_last_byte_is_no_failure(
-    start_cache: Any, upstream: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connection_that_breaks_after_the_last_byte_is_no_failure(start_cache, upstream, fetch, monkeypatch):
     cache = await start_cache({"retries": 0})
     read = flight.UpstreamResponse._read
 
-    async def late(answer: Any, received: int) -> bytes:
+    async def late(answer, received):
         if received == len(upstream.content):
             raise UpstreamError(upstream.url, "broke")
         return await read(answer, received)
@@ -181,10 +163,10 @@ async def test_connection_that_breaks_after_the_last_byte_is_no_failure(
     assert (await fetch(cache, upstream.url))[0] is Source.CACHE
 
 
-async def test_stalled_upstream_is_left_and_asked_again(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+async def test_stalled_upstream_is_left_and_asked_again(start_cache, upstream, fetch):
     cache = await start_cache({"retries": 1, "silence": 0.5})
 
-    async def stall(request: web.Request) -> web.StreamResponse:
+    async def stall(request):
         response, body = upstream.begin(request)
         response.content_length = len(body)
         await response.prepare(request)
@@ -196,10 +178,10 @@ async def test_stalled_upstream_is_left_and_asked_again(start_cache: Any, upstre
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
 
 
-async def test_trickling_upstream_is_given_up(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+async def test_trickling_upstream_is_given_up(start_cache, upstream, fetch):
     cache = await start_cache({"slow_window": 0.2, "slowest": 10_000.0, "silence": 5.0})
 
-    async def drip(request: web.Request) -> web.StreamResponse:
+    async def drip(request):
         response, _ = upstream.begin(request)
         response.content_length = 1000
         await response.prepare(request)
@@ -218,10 +200,10 @@ async def test_trickling_upstream_is_given_up(start_cache: Any, upstream: Any, f
         await fetch(cache, upstream.url)
 
 
-async def test_file_that_goes_away_in_the_middle_is_not_found(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+async def test_file_that_goes_away_in_the_middle_is_not_found(start_cache, upstream, fetch):
     cache = await start_cache({"retries": 3})
 
-    async def gone(_request: web.Request) -> web.StreamResponse:
+    async def gone(_request):
         return web.Response(status=404)
 
     upstream.answers = [upstream.breaks_after(THIRD), gone]
@@ -232,8 +214,8 @@ async def test_file_that_goes_away_in_the_middle_is_not_found(start_cache: Any, 
 # --- answers to Range ---
 
 
-def lying(status: int, content_range: str | None, length: int = (1 << 20) - THIRD, **headers: str) -> Any:
-    async def answer(request: web.Request) -> web.StreamResponse:
+def lying(status, content_range, length=(1 << 20) - THIRD, **headers):
+    async def answer(request):
         response = web.StreamResponse(
             status=status, headers={name.replace("_", "-"): headers[name] for name in headers}
         )
@@ -264,18 +246,14 @@ def lying(status: int, content_range: str | None, length: int = (1 << 20) - THIR
         lying(416, "bytes */1048576"),
     ],
 )
-async def test_wrong_answer_to_a_range_makes_all_come_again(
-    start_cache: Any, upstream: Any, fetch: Fetch, lie: Any
-) -> None:
+async def test_wrong_answer_to_a_range_makes_all_come_again(start_cache, upstream, fetch, lie):
     cache = await start_cache({"retries": 1})
     upstream.answers = [upstream.breaks_after(THIRD), lie]
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert ranges(upstream) == ["", f"bytes={THIRD}-", ""]
 
 
-async def test_upstream_that_ignores_if_range_and_says_when_it_changed_is_not_believed(
-    start_cache: Any, upstream: Any, fetch: Fetch
-) -> None:
+async def test_upstream_that_ignores_if_range_and_says_when_it_changed_is_not_believed(start_cache, upstream, fetch):
     cache = await start_cache({"retries": 1})
     upstream.etag, upstream.modified = "", 1_700_000_000.0
     newer = lying(206, f"bytes {THIRD}-1048575/1048576", Last_Modified="Wed, 15 Nov 2023 00:00:00 GMT")
@@ -299,14 +277,14 @@ async def test_upstream_that_ignores_if_range_and_says_when_it_changed_is_not_be
         ("", "", "", ""),
     ],
 )
-def test_only_a_strong_validator_goes_into_if_range(etag: str, modified: str, date: str, validator: str) -> None:
+def test_only_a_strong_validator_goes_into_if_range(etag, modified, date, validator):
     assert strong_validator(etag, modified, date) == validator
 
 
 # --- over restarts ---
 
 
-def test_download_of_which_all_has_come_is_not_noted_as_unfinished(tmp_path: Path) -> None:
+def test_download_of_which_all_has_come_is_not_noted_as_unfinished(tmp_path):
     """There would be no byte left to ask for, and upstreams answer 416 then."""
     fd = os.open(tmp_path / "part", os.O_RDWR | os.O_CREAT)
     download = Download("u", "", "v", tmp_path / "part", fd)
@@ -324,7 +302,7 @@ def test_download_of_which_all_has_come_is_not_noted_as_unfinished(tmp_path: Pat
     download.end(None)
 
 
-async def test_restart_asks_for_the_rest_only(start_cache: Any, upstream: Any, fetch: Fetch, files: Files) -> None:
+async def test_restart_asks_for_the_rest_only(start_cache, upstream, fetch, files):
     await interrupted(start_cache, upstream)
     assert files() == [".journal", ".part"]
     cache = await start_cache()
@@ -336,7 +314,7 @@ async def test_restart_asks_for_the_rest_only(start_cache: Any, upstream: Any, f
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
 
 
-async def test_machine_that_waits_again_after_a_restart_has_the_same_version(start_cache: Any, upstream: Any) -> None:
+async def test_machine_that_waits_again_after_a_restart_has_the_same_version(start_cache, upstream):
     cache = await start_cache()
     upstream.gate.clear()
     with await cache.open(upstream.url) as artifact:
@@ -348,7 +326,7 @@ async def test_machine_that_waits_again_after_a_restart_has_the_same_version(sta
         assert artifact.version == before
 
 
-async def test_restart_starts_over_when_the_file_has_changed(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+async def test_restart_starts_over_when_the_file_has_changed(start_cache, upstream, fetch):
     await interrupted(start_cache, upstream)
     upstream.content, upstream.etag = b"new" * 400_000, '"v2"'
     cache = await start_cache()
@@ -356,7 +334,7 @@ async def test_restart_starts_over_when_the_file_has_changed(start_cache: Any, u
     assert upstream.sent == len(upstream.content)
 
 
-async def test_what_is_there_outlives_an_upstream_that_is_down(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+async def test_what_is_there_outlives_an_upstream_that_is_down(start_cache, upstream, fetch):
     await interrupted(start_cache, upstream)
     cache = await start_cache()
     upstream.mode = "503"
@@ -368,7 +346,7 @@ async def test_what_is_there_outlives_an_upstream_that_is_down(start_cache: Any,
     assert upstream.sent == len(upstream.content) - THIRD
 
 
-async def test_damaged_part_is_not_gone_on_with(start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path) -> None:
+async def test_damaged_part_is_not_gone_on_with(start_cache, upstream, fetch, tmp_path):
     await interrupted(start_cache, upstream)
     (part,) = (tmp_path / "artifacts").glob("*.part")
     with part.open("r+b") as file:
@@ -379,9 +357,7 @@ async def test_damaged_part_is_not_gone_on_with(start_cache: Any, upstream: Any,
     assert ranges(upstream) == [""]
 
 
-async def test_part_that_the_disk_has_lost_the_end_of_is_swept(
-    start_cache: Any, upstream: Any, tmp_path: Path, files: Files
-) -> None:
+async def test_part_that_the_disk_has_lost_the_end_of_is_swept(start_cache, upstream, tmp_path, files):
     await interrupted(start_cache, upstream)
     (part,) = (tmp_path / "artifacts").glob("*.part")
     os.truncate(part, THIRD - 1)
@@ -403,9 +379,7 @@ async def test_part_that_the_disk_has_lost_the_end_of_is_swept(
         {"sha256": None},
     ],
 )
-async def test_journal_that_can_not_be_right_is_not_believed(
-    start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path, files: Files, change: dict[str, Any]
-) -> None:
+async def test_journal_that_can_not_be_right_is_not_believed(start_cache, upstream, fetch, tmp_path, files, change):
     await interrupted(start_cache, upstream)
     (journal,) = (tmp_path / "artifacts").glob("*.journal")
     journal.write_text(json.dumps(json.loads(journal.read_text()) | change))
@@ -415,9 +389,7 @@ async def test_journal_that_can_not_be_right_is_not_believed(
     assert ranges(upstream) == [""]
 
 
-async def test_journal_without_a_part_and_part_without_a_journal_are_swept(
-    start_cache: Any, upstream: Any, tmp_path: Path, files: Files
-) -> None:
+async def test_journal_without_a_part_and_part_without_a_journal_are_swept(start_cache, upstream, tmp_path, files):
     await interrupted(start_cache, upstream)
     (part,) = (tmp_path / "artifacts").glob("*.part")
     part.rename(tmp_path / "part")
@@ -429,9 +401,7 @@ async def test_journal_without_a_part_and_part_without_a_journal_are_swept(
     assert files() == []
 
 
-async def test_what_nobody_asked_for_in_a_week_is_not_kept(
-    start_cache: Any, upstream: Any, tmp_path: Path, files: Files
-) -> None:
+async def test_what_nobody_asked_for_in_a_week_is_not_kept(start_cache, upstream, tmp_path, files):
     await interrupted(start_cache, upstream)
     (journal,) = (tmp_path / "artifacts").glob("*.journal")
     os.utime(journal, (0, 0))
@@ -439,12 +409,10 @@ async def test_what_nobody_asked_for_in_a_week_is_not_kept(
     assert files() == []
 
 
-async def test_download_notes_from_time_to_time_how_far_it_is(
-    start_cache: Any, upstream: Any, clock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_download_notes_from_time_to_time_how_far_it_is(start_cache, upstream, clock, tmp_path, monkeypatch):
     """That is what is left when the process is killed."""
     monkeypatch.setattr(flight, "CHECKPOINT_BYTES", 1000)
-    cache: ArtifactCache = await start_cache({"silence": 10.0})
+    cache = await start_cache({"silence": 10.0})
     upstream.gate.clear()
     with await cache.open(upstream.url):
         journals = await until(lambda: list((tmp_path / "artifacts").glob("*.journal")))
@@ -454,20 +422,18 @@ async def test_download_notes_from_time_to_time_how_far_it_is(
         upstream.gate.set()
 
 
-async def test_slow_download_notes_how_far_it_is_too(
-    start_cache: Any, upstream: Any, clock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hashed: list[int] = []
+async def test_slow_download_notes_how_far_it_is_too(start_cache, upstream, clock, tmp_path, monkeypatch):
+    hashed = []
     hash_chunk = Download.hash
 
-    def spy(download: Download, chunk: bytes) -> None:
+    def spy(download, chunk):
         hash_chunk(download, chunk)
         hashed.append(len(chunk))
 
     monkeypatch.setattr(Download, "hash", spy)
-    cache: ArtifactCache = await start_cache({"silence": 10.0})
+    cache = await start_cache({"silence": 10.0})
 
-    async def pieces(request: web.Request) -> web.StreamResponse:
+    async def pieces(request):
         response, body = upstream.begin(request)
         response.content_length = len(body)
         await response.prepare(request)

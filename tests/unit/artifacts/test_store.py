@@ -11,11 +11,9 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -38,18 +36,18 @@ class Machine:
     calls_left: int | None = None
     synced: dict[int, bytes] = field(default_factory=dict)
 
-    def tick(self) -> None:
+    def tick(self):
         if self.calls_left is not None:
             self.calls_left -= 1
             if self.calls_left < 0:
                 raise CrashError
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self):
         """Put the machine between the store and the operating system."""
 
-        def counted(real: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
+        def counted(real):
+            def call(*args, **kwargs):
                 self.tick()
                 return real(*args, **kwargs)
 
@@ -66,12 +64,12 @@ class Machine:
         ):
             yield
 
-    def _sync(self, fd: int) -> None:
+    def _sync(self, fd):
         status = os.fstat(fd)
         if status.st_mode & 0o100000:
             self.synced[status.st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()
 
-    def lose_power(self, directory: Path) -> None:
+    def lose_power(self, directory):
         """Give each file the content that it had when it was fsynced last."""
         for path in directory.iterdir():
             content = self.synced.get(path.stat().st_ino, b"")
@@ -121,16 +119,16 @@ events = st.lists(
 class History:
     """Plays events on a store, and remembers what could be there."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         self.directory = directory
         self.store = Store(directory)
-        self.versions: dict[str, bytes] = {}
+        self.versions = {}
         """What each version that was ever begun had as its content."""
-        self.answered: dict[tuple[str, str], set[str | None]] = {}
+        self.answered = {}
         """Which versions may be there for each key (None: none): while something is done, that before or that after."""
         self.number = 0
 
-    def play(self, event: Fetch | Change) -> None:
+    def play(self, event):
         if isinstance(event, Fetch):
             self.fetch(event)
         elif event.what == "restart":
@@ -152,7 +150,7 @@ class History:
                 self.store.release(stored.blob)
 
     @contextmanager
-    def forgetting(self, name: str) -> Iterator[None]:
+    def forgetting(self, name):
         """Until it is done, the file may be there or not."""
         gone = [key for key, versions in self.answered.items() if name.split(".")[1] in versions]
         for key in gone:
@@ -161,7 +159,7 @@ class History:
         for key in gone:
             self.answered[key] = {None}
 
-    def fetch(self, event: Fetch) -> None:
+    def fetch(self, event):
         pin = hashlib.sha256(event.content).hexdigest() if event.pin else ""
         old = self.store.take_unfinished(event.url, pin)
         if old is not None:
@@ -179,7 +177,7 @@ class History:
         finally:
             os.close(fd)
 
-    def fill(self, event: Fetch, pin: str, part: Path, fd: int) -> None:
+    def fill(self, event, pin, part, fd):
         content = event.content
         count = len(content) * event.share // 10
         os.pwrite(fd, content[:count], 0)
@@ -210,13 +208,13 @@ class History:
             self.answered[event.url, pin] = {stored.version}
             self.store.adopt(stored, part)
 
-    def intact(self, unfinished: Unfinished) -> bool:
+    def intact(self, unfinished):
         there = self.store.location(unfinished).read_bytes()[: unfinished.received]
         return there == self.versions[unfinished.version][: unfinished.received] and (
             hashlib.sha256(there).hexdigest() == unfinished.sha256
         )
 
-    def check(self) -> None:
+    def check(self):
         """What a new process finds."""
         store = Store(self.directory)
         store.open()
@@ -242,19 +240,17 @@ class History:
             store.close()
 
 
-def store_key(store: Store, stored: Stored) -> str:
+def store_key(store, stored):
     return next(key for key, each in store._index.items() if each is stored)
 
 
 @given(events, st.integers(0, 60), st.booleans())
 @settings(max_examples=250, deadline=None)
-def test_crash_at_any_system_call_leaves_whole_files_only(
-    history_events: list[Fetch | Change], crash_at: int, power: bool
-) -> None:
+def test_crash_at_any_system_call_leaves_whole_files_only(history_events, crash_at, power):
     crash(history_events, crash_at, power)
 
 
-def crash(history_events: list[Fetch | Change], crash_at: int, power: bool) -> bool:
+def crash(history_events, crash_at, power):
     """Whether it came to the crash."""
     directory = Path(tempfile.mkdtemp(prefix="store-"))
     machine = Machine()
@@ -280,7 +276,7 @@ def crash(history_events: list[Fetch | Change], crash_at: int, power: bool) -> b
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_crash_at_each_system_call_of_a_replacement_leaves_the_old_file_or_the_new(power: bool) -> None:
+def test_crash_at_each_system_call_of_a_replacement_leaves_the_old_file_or_the_new(power):
     kernel, initrd = URLS[:2]
     plot = [
         Fetch(kernel, b"old kernel", 5, True, "whole", False),
@@ -298,7 +294,7 @@ def test_crash_at_each_system_call_of_a_replacement_leaves_the_old_file_or_the_n
 
 @given(events)
 @settings(max_examples=60, deadline=None)
-def test_index_in_memory_is_what_a_restart_finds(history_events: list[Fetch | Change]) -> None:
+def test_index_in_memory_is_what_a_restart_finds(history_events):
     directory = Path(tempfile.mkdtemp(prefix="store-"))
     history = History(directory)
     try:
@@ -321,14 +317,14 @@ def test_index_in_memory_is_what_a_restart_finds(history_events: list[Fetch | Ch
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path):
     store = Store(tmp_path / "artifacts")
     store.open()
     yield store
     store.close()
 
 
-def put(store: Store, url: str, content: bytes, version: str) -> Stored:
+def put(store, url, content, version):
     part = store.part_path(url, version)
     part.write_bytes(content)
     fd = os.open(part, os.O_RDWR)
@@ -342,13 +338,11 @@ def put(store: Store, url: str, content: bytes, version: str) -> Stored:
 
 
 @pytest.mark.parametrize("broken", ["fsync", "rename", "replace"])
-def test_commit_that_fails_leaves_what_was_there(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
+def test_commit_that_fails_leaves_what_was_there(store, tmp_path, monkeypatch, broken):
     old = put(store, URLS[0], b"old", "a")
     calls = []
 
-    def fail(*args: Any) -> None:
+    def fail(*args):
         calls.append(args)
         if broken != "replace" or len(calls) == 2:
             raise OSError(28, "No space left on device")
@@ -367,7 +361,7 @@ def test_commit_that_fails_leaves_what_was_there(
     assert sorted(path.suffix for path in (tmp_path / "artifacts").iterdir()) == ["", ".blob", ".json"]
 
 
-def test_entry_of_a_later_version_of_this_program_is_understood(store: Store, tmp_path: Path) -> None:
+def test_entry_of_a_later_version_of_this_program_is_understood(store, tmp_path):
     put(store, URLS[0], b"kernel", "a")
     store.close()
     (entry,) = (tmp_path / "artifacts").glob("*.json")
@@ -379,7 +373,7 @@ def test_entry_of_a_later_version_of_this_program_is_understood(store: Store, tm
 @pytest.mark.parametrize(
     "content", ["[]", "{}", "null", "", "\x00", '{"url": 5}', '{"url": "a", "blob": ["x"], "size": 1}', "[" * 100_000]
 )
-def test_entry_that_is_none_costs_a_fetch_and_no_more(store: Store, tmp_path: Path, content: str) -> None:
+def test_entry_that_is_none_costs_a_fetch_and_no_more(store, tmp_path, content):
     put(store, URLS[0], b"kernel", "a")
     store.close()
     for entry in (tmp_path / "artifacts").glob("*.json"):
@@ -389,15 +383,15 @@ def test_entry_that_is_none_costs_a_fetch_and_no_more(store: Store, tmp_path: Pa
     assert [path.name for path in (tmp_path / "artifacts").iterdir()] == [".lock"]
 
 
-def test_other_peoples_files_are_left_alone(store: Store, tmp_path: Path) -> None:
+def test_other_peoples_files_are_left_alone(store, tmp_path):
     store.close()
     (tmp_path / "artifacts" / "README").write_text("mine")
     store.open()
     assert (tmp_path / "artifacts" / "README").read_text() == "mine"
 
 
-def test_file_on_a_disk_that_has_become_read_only_is_served(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
+def test_file_on_a_disk_that_has_become_read_only_is_served(store, monkeypatch):
+    def refuse(*_):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "utime", refuse)
@@ -407,14 +401,14 @@ def test_file_on_a_disk_that_has_become_read_only_is_served(store: Store, monkey
     os.close(fd)
 
 
-def test_new_names_are_made_durable_with_their_directory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_names_are_made_durable_with_their_directory(store, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(stat.S_ISDIR(os.fstat(fd).st_mode)))
     put(store, URLS[0], b"kernel", "a")
     assert synced == [False, False, True]
 
 
-def test_room_that_the_disk_has_not_given_yet_is_promised(store: Store) -> None:
+def test_room_that_the_disk_has_not_given_yet_is_promised(store):
     part = store.part_path(URLS[0], "a")
     store.claim(part, 1000, given=200)
     assert (store.room(None).promised, store.used, store.claimed(part)) == (800, 1000, 1000)

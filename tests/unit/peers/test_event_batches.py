@@ -1,10 +1,6 @@
 """What one edge or server sees of a machine is on the journey of every edge, once, and nobody else can put it there."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import orjson
@@ -18,26 +14,26 @@ from edge.peers.messages import HAPPENED, MAX_BATCH_EVENTS, EventBatch, MessageE
 from edge.peers.publisher import EVENTS_OF_A_MACHINE
 from edge.peers.receiver import EventReceiver
 from edge.peers.signatures import Signatures
-from tests.unit.peers.conftest import REPORTS_KEY, Edge, MakeSite
+from tests.unit.peers.conftest import REPORTS_KEY
 from tink.files.key_file import KeyFile
 
 MAC = "52:54:00:00:00:01"
 OTHER = "52:54:00:00:00:02"
 
 
-def told(edge: Edge, mac: str = MAC) -> list[tuple[str, str]]:
+def told(edge, mac=MAC):
     """What its journey has of a machine: the message, and who has seen it (empty: itself)."""
     return [(event.message, str(event.detail.get("seen_by", ""))) for event in edge.journey.events(mac)]
 
 
-async def tell(*edges: Edge) -> None:
+async def tell(*edges):
     for edge in edges:
         assert edge.peers._publisher is not None
         await edge.peers._publisher.turn()
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[tuple[ServerReports, Journey]]:
+async def server(tmp_path):
     (tmp_path / "reports").write_text(f"{REPORTS_KEY}\n")
     (tmp_path / "reports").chmod(0o600)
     journey = Journey(time.time)
@@ -47,7 +43,7 @@ async def server(tmp_path: Path) -> AsyncIterator[tuple[ServerReports, Journey]]
     await reports.stop()
 
 
-async def test_every_edge_has_what_each_of_them_has_seen_in_one_order_and_once(make_site: MakeSite) -> None:
+async def test_every_edge_has_what_each_of_them_has_seen_in_one_order_and_once(make_site):
     one, two, three = await make_site(3)
     one.journey.record(MAC, Step.DHCP, Outcome.OK, "offer", stage="iPXE", dhcp="offer")
     two.journey.record(MAC, Step.SCRIPT, Outcome.OK, "script")
@@ -64,9 +60,7 @@ async def test_every_edge_has_what_each_of_them_has_seen_in_one_order_and_once(m
     assert [(each.kind, each.name) for each in one.peers.publishers] == [("edge", "127.0.7.2"), ("edge", "127.0.7.3")]
 
 
-async def test_agents_of_a_server_that_runs_apart_are_on_the_journeys_of_all_edges(
-    make_site: MakeSite, server: tuple[ServerReports, Journey]
-) -> None:
+async def test_agents_of_a_server_that_runs_apart_are_on_the_journeys_of_all_edges(make_site, server):
     one, two = await make_site(2)
     reports, journey = server
     reports.found([one.authority, two.authority])
@@ -81,7 +75,7 @@ async def test_agents_of_a_server_that_runs_apart_are_on_the_journeys_of_all_edg
     assert len(told(one)) == len(told(two)) == 2, "a server's word is told by nobody else"
 
 
-async def test_what_all_edges_hear_from_the_api_is_told_by_none(make_site: MakeSite) -> None:
+async def test_what_all_edges_hear_from_the_api_is_told_by_none(make_site):
     one, two = await make_site(2)
     one.journey.record(MAC, Step.WORKFLOW, Outcome.INFO, "workflow: Running", state="Running")
     one.journey.record(MAC, Step.ACTION, Outcome.INFO, "action started", state="Running", action="disk")
@@ -90,7 +84,7 @@ async def test_what_all_edges_hear_from_the_api_is_told_by_none(make_site: MakeS
     assert told(two) == [("a line", "127.0.7.1")]
 
 
-async def test_edge_that_comes_later_or_comes_back_is_told_of_what_was(make_site: MakeSite) -> None:
+async def test_edge_that_comes_later_or_comes_back_is_told_of_what_was(make_site):
     one, two = await make_site(2)
     assert one.peers._publisher is not None
     one.journey.record(MAC, Step.DHCP, Outcome.OK, "before it came")
@@ -105,7 +99,7 @@ async def test_edge_that_comes_later_or_comes_back_is_told_of_what_was(make_site
     assert told(two, OTHER) == [("while it was away", "127.0.7.1")]
 
 
-async def test_what_could_not_be_told_is_told_later(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_could_not_be_told_is_told_later(make_site, monkeypatch):
     one, two = await make_site(2)
     publisher = one.peers._publisher
     assert publisher is not None
@@ -121,9 +115,7 @@ async def test_what_could_not_be_told_is_told_later(make_site: MakeSite, monkeyp
     assert told(two) == [("offer", "127.0.7.1")]
 
 
-async def test_edge_that_was_started_again_without_its_files_is_told_everything_anew(
-    make_site: MakeSite, server: tuple[ServerReports, Journey], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_edge_that_was_started_again_without_its_files_is_told_everything_anew(make_site, server, monkeypatch):
     (edge,) = await make_site(1)
     reports, journey = server
     reports.found([edge.authority])
@@ -132,7 +124,7 @@ async def test_edge_that_was_started_again_without_its_files_is_told_everything_
     assert edge.peers._receiver is not None
     edge.peers._receiver._journey = edge.journey = Journey(time.time)
 
-    async def refused(*_: object) -> None:
+    async def refused(*_):
         raise RefusedError("nobody listens there")
 
     with monkeypatch.context() as patched:
@@ -144,7 +136,7 @@ async def test_edge_that_was_started_again_without_its_files_is_told_everything_
     assert [len(told(edge, mac)) for mac in (MAC, OTHER)] == [1, 1]
 
 
-async def test_a_storm_is_told_in_bounded_messages_and_the_newest_of_each_machine(make_site: MakeSite) -> None:
+async def test_a_storm_is_told_in_bounded_messages_and_the_newest_of_each_machine(make_site):
     one, two = await make_site(2)
     long = "x" * 3900
     for number in range(200):
@@ -162,7 +154,7 @@ async def test_a_storm_is_told_in_bounded_messages_and_the_newest_of_each_machin
     assert told(two)[-1][0] == "line 199"
 
 
-async def test_who_has_not_the_key_tells_nothing(make_site: MakeSite, tmp_path: Path) -> None:
+async def test_who_has_not_the_key_tells_nothing(make_site, tmp_path):
     (edge,) = await make_site(1)
     (tmp_path / "other").write_text("o" * 64 + "\n")
     (tmp_path / "other").chmod(0o600)
@@ -180,7 +172,7 @@ async def test_who_has_not_the_key_tells_nothing(make_site: MakeSite, tmp_path: 
     assert edge.peers.publishers == []
 
 
-async def test_key_of_servers_is_for_what_agents_do_and_for_nothing_else(make_site: MakeSite, tmp_path: Path) -> None:
+async def test_key_of_servers_is_for_what_agents_do_and_for_nothing_else(make_site, tmp_path):
     (edge,) = await make_site(1)
     signatures = Signatures(KeyFile(tmp_path / "reports", "key"), time.time)
     as_edge = {"kind": "edge", "name": "10.0.0.2", "now": time.time(), "events": []}
@@ -193,7 +185,7 @@ async def test_key_of_servers_is_for_what_agents_do_and_for_nothing_else(make_si
     assert edge.peers.publishers == []
 
 
-async def test_what_another_one_says_is_bounded_checked_and_never_taken_for_ones_own() -> None:
+async def test_what_another_one_says_is_bounded_checked_and_never_taken_for_ones_own():
     now = 1_000_000.0
     journey, kept = Journey(lambda: now), []
     receiver = EventReceiver(journey, kept.append, lambda: 5.0, lambda: now)
@@ -213,7 +205,7 @@ async def test_what_another_one_says_is_bounded_checked_and_never_taken_for_ones
 
 
 @pytest.mark.parametrize(("after", "news"), [(0.2, 0), (60.0, 1)])
-async def test_offer_of_an_edge_that_was_late_is_no_new_boot(after: float, news: int) -> None:
+async def test_offer_of_an_edge_that_was_late_is_no_new_boot(after, news):
     now = 1000.0
     journey = Journey(lambda: now)
     receiver = EventReceiver(journey, now=lambda: now)
@@ -224,7 +216,7 @@ async def test_offer_of_an_edge_that_was_late_is_no_new_boot(after: float, news:
     assert await receiver.take(EventBatch(kind="edge", name="10.0.0.2", now=now, events=[offer])) == news
 
 
-async def test_server_can_say_what_agents_do_and_nothing_else() -> None:
+async def test_server_can_say_what_agents_do_and_nothing_else():
     journey = Journey(lambda: 100.0)
     receiver = EventReceiver(journey, now=lambda: 100.0)
     steps = [[99.0, MAC, step.value, "ok", step.value, {}] for step in Step]
@@ -232,7 +224,7 @@ async def test_server_can_say_what_agents_do_and_nothing_else() -> None:
     assert {event.message for event in journey.events(MAC)} == {"agent", "action"}
 
 
-async def test_a_clock_that_is_off_by_half_a_minute_moves_no_event() -> None:
+async def test_a_clock_that_is_off_by_half_a_minute_moves_no_event():
     now = 1_000_000.0
     journey = Journey(lambda: now)
     receiver = EventReceiver(journey, clock=lambda: 0.0, now=lambda: now)
@@ -252,7 +244,7 @@ async def test_a_clock_that_is_off_by_half_a_minute_moves_no_event() -> None:
         {"events": [0] * (MAX_BATCH_EVENTS + 1)},
     ],
 )
-def test_message_that_nobody_of_ours_sends_is_refused(changed: dict[str, object]) -> None:
+def test_message_that_nobody_of_ours_sends_is_refused(changed):
     fine = {"kind": "edge", "name": "10.0.0.2", "now": 1.0, "events": []}
     assert EventBatch.read(orjson.dumps(fine)).name == "10.0.0.2"
     with pytest.raises(MessageError):

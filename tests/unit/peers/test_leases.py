@@ -1,13 +1,9 @@
 """Leases by which edges find each other: what is written, and what is made of those that others wrote."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,33 +18,33 @@ NOW = 1_800_000_000.0
 class Api:
     """Leases of one namespace."""
 
-    def __init__(self) -> None:
-        self.leases: dict[str, dict[str, Any]] = {}
+    def __init__(self):
+        self.leases = {}
         self.away = False
 
-    def _ask(self) -> None:
+    def _ask(self):
         if self.away:
             raise UnreachableError("away")
 
-    async def apply(self, _type: Any, name: str, _namespace: str, obj: dict[str, Any], **_: Any) -> dict[str, Any]:
+    async def apply(self, _type, name, _namespace, obj, **_):
         self._ask()
         self.leases[name] = obj
         return obj
 
-    async def list(self, _type: Any, _namespace: str, *, limit: int) -> dict[str, Any]:
+    async def list(self, _type, _namespace, *, limit):
         self._ask()
         return {"items": list(self.leases.values())[:limit]}
 
-    async def delete(self, _type: Any, name: str, _namespace: str) -> None:
+    async def delete(self, _type, name, _namespace):
         self._ask()
         if self.leases.pop(name, None) is None:
             raise NotFoundError(404, "NotFound", name)
 
 
 class Edge:
-    def __init__(self, api: Api, *own: str, group: str = "rack", pod: Pod | None = None) -> None:
+    def __init__(self, api, *own, group="rack", pod=None):
         self.own = list(own)
-        self.found: set[str] = set()
+        self.found = set()
         self.leases = EdgeLeases(
             api,  # type: ignore[arg-type]
             namespace="tinkedge",
@@ -60,16 +56,16 @@ class Edge:
             now=lambda: NOW,
         )
 
-    async def turn(self) -> None:
+    async def turn(self):
         await self.leases.renew()
         await self.leases.look()
 
 
-def stamp(seconds: float) -> str:
+def stamp(seconds):
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-async def test_edges_of_a_group_find_each_other_and_no_others() -> None:
+async def test_edges_of_a_group_find_each_other_and_no_others():
     api = Api()
     one, two = Edge(api, "10.0.0.1:7080", "10.9.0.1:7080"), Edge(api, "10.0.0.2:7080")
     other = Edge(api, "10.0.0.3:7080", group="elsewhere")
@@ -82,7 +78,7 @@ async def test_edges_of_a_group_find_each_other_and_no_others() -> None:
     assert spec == {"holderIdentity": "0" * 32, "leaseDurationSeconds": 40, "renewTime": "2027-01-15T08:00:00.000000Z"}
 
 
-async def test_lease_moves_with_the_address_and_goes_at_a_clean_end() -> None:
+async def test_lease_moves_with_the_address_and_goes_at_a_clean_end():
     api = Api()
     edge = Edge(api, "10.0.0.1:7080")
     running = asyncio.create_task(edge.leases.run())
@@ -95,7 +91,7 @@ async def test_lease_moves_with_the_address_and_goes_at_a_clean_end() -> None:
     assert api.leases == {}
 
 
-async def test_lease_that_was_abandoned_a_day_ago_is_removed_and_a_late_one_is_not() -> None:
+async def test_lease_that_was_abandoned_a_day_ago_is_removed_and_a_late_one_is_not():
     api = Api()
     for number, age in ((2, ABANDONED_SECONDS + 1), (3, 3600.0)):
         await Edge(api, f"10.0.0.{number}:7080").leases.renew()
@@ -109,20 +105,20 @@ async def test_lease_that_was_abandoned_a_day_ago_is_removed_and_a_late_one_is_n
 class PodApi(Api):
     """The same Leases, for an account that may not delete any."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api):
         super().__init__()
         self.leases = api.leases
-        self.written: set[str] = set()
+        self.written = set()
 
-    async def apply(self, _type: Any, name: str, _namespace: str, obj: dict[str, Any], **_: Any) -> dict[str, Any]:
+    async def apply(self, _type, name, _namespace, obj, **_):
         self.written.add(name)
         return await super().apply(_type, name, _namespace, obj)
 
-    async def delete(self, _type: Any, name: str, _namespace: str) -> None:
+    async def delete(self, _type, name, _namespace):
         pytest.fail(f"a pod has no right to delete the Lease {name}")
 
 
-async def test_pod_writes_no_lease_but_its_own_and_deletes_none() -> None:
+async def test_pod_writes_no_lease_but_its_own_and_deletes_none():
     """RBAC and the chart's admission policy grant nothing else."""
     api = Api()
     abandoned, other = Edge(api, "10.0.0.2:7080"), Edge(api, "10.0.0.3:7080")
@@ -158,7 +154,7 @@ async def test_pod_writes_no_lease_but_its_own_and_deletes_none() -> None:
         ([], None),
     ],
 )
-def test_pod_is_the_one_that_the_mounted_token_is_bound_to(claims: Any, pod: Pod | None, tmp_path: Path) -> None:
+def test_pod_is_the_one_that_the_mounted_token_is_bound_to(claims, pod, tmp_path):
     token = tmp_path / "token"
     assert own_pod(token) is None
     body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
@@ -169,7 +165,7 @@ def test_pod_is_the_one_that_the_mounted_token_is_bound_to(claims: Any, pod: Pod
         assert own_pod(token) is None
 
 
-async def test_api_that_is_away_leaves_what_was_found(caplog: pytest.LogCaptureFixture) -> None:
+async def test_api_that_is_away_leaves_what_was_found(caplog):
     api = Api()
     await Edge(api, "10.0.0.2:7080").turn()
     edge = Edge(api, "10.0.0.1:7080")
@@ -182,7 +178,7 @@ async def test_api_that_is_away_leaves_what_was_found(caplog: pytest.LogCaptureF
     assert edge.found == {"10.0.0.2:7080"}
 
 
-async def test_host_without_an_address_keeps_no_lease() -> None:
+async def test_host_without_an_address_keeps_no_lease():
     api = Api()
     await Edge(api).turn()
     assert api.leases == {}
@@ -191,7 +187,7 @@ async def test_host_without_an_address_keeps_no_lease() -> None:
 @pytest.mark.parametrize(
     "word", ["10.0.0.1", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.256:1", "name:1", "10.0.0.1:7080/x", ""]
 )
-def test_what_is_no_address_of_an_edge_is_left_out(word: str) -> None:
+def test_what_is_no_address_of_an_edge_is_left_out(word):
     assert not is_authority(word)
     annotations = {"tinkerbell.org/edge-addresses": f"{word},10.0.0.2:7080"}
     assert addresses({"metadata": {"annotations": annotations}}) == {"10.0.0.2:7080"}
@@ -200,11 +196,11 @@ def test_what_is_no_address_of_an_edge_is_left_out(word: str) -> None:
 @pytest.mark.parametrize(
     "metadata", [None, {}, {"annotations": []}, {"annotations": {"tinkerbell.org/edge-addresses": 5}}]
 )
-def test_lease_that_says_nothing_of_use_is_no_trouble(metadata: Any) -> None:
+def test_lease_that_says_nothing_of_use_is_no_trouble(metadata):
     assert addresses({"metadata": metadata}) == set()
 
 
-def test_there_is_an_end_to_the_addresses_of_one_lease() -> None:
+def test_there_is_an_end_to_the_addresses_of_one_lease():
     many = ",".join(f"10.0.{number}.1:7080" for number in range(200))
     found = addresses({"metadata": {"annotations": {"tinkerbell.org/edge-addresses": many}}})
     assert len(found) == MAX_ADDRESSES

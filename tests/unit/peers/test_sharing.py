@@ -1,7 +1,5 @@
 """Files from the caches of other edges, over real connections: what is asked of the upstream, and what if one lies."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 
@@ -13,18 +11,15 @@ from edge.artifacts.storage.store import key_of
 from edge.http import peers as handler
 from edge.peers import HEADER, Request
 from edge.peers.calls import Calls
-from edge.peers.messages import CacheQuery, CacheReply
 from edge.peers.signatures import Signatures
-from tests.unit.peers.conftest import KEY, Edge, MakeSite, Upstream, whole
+from tests.unit.peers.conftest import KEY, whole
 from tests.waiting import until
 from tink.files.key_file import KeyFile
 
 NEW = "n" * 64
 
 
-async def test_file_is_fetched_once_by_three_edges_that_want_it_at_the_same_moment(
-    make_site: MakeSite, upstream: Upstream
-) -> None:
+async def test_file_is_fetched_once_by_three_edges_that_want_it_at_the_same_moment(make_site, upstream):
     edges = await make_site(3)
     upstream.begin.clear()
     reading = [asyncio.create_task(edge.read(upstream.url)) for edge in edges for _ in range(5)]
@@ -36,19 +31,17 @@ async def test_file_is_fetched_once_by_three_edges_that_want_it_at_the_same_mome
     assert sum(edge.cache.counts.from_peers for edge in edges) == 2
 
 
-async def test_edge_that_began_between_two_questions_is_waited_for(
-    make_site: MakeSite, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_edge_that_began_between_two_questions_is_waited_for(make_site, upstream, monkeypatch):
     """One says that it does not fetch the file, begins, and the third says then that it may."""
     edges = await make_site(3)
     key = key_of(upstream.url, "")
     arbiter = edges[0].peers._membership.arbiter(key)
     one, two = (edge for edge in edges if edge.peers._membership.own != arbiter)
     upstream.begin.clear()
-    first: list[asyncio.Task[bytes]] = []
+    first = []
     real = Calls.ask
 
-    async def ask(self: Calls, authority: str, question: CacheQuery) -> CacheReply:
+    async def ask(self, authority, question):
         if self is two.peers.caches._calls and question.claim and not first:
             await until(lambda: answered)
             first.append(asyncio.create_task(one.read(upstream.url)))
@@ -58,7 +51,7 @@ async def test_edge_that_began_between_two_questions_is_waited_for(
             answered.append(reply)
         return reply
 
-    answered: list[CacheReply] = []
+    answered = []
     monkeypatch.setattr(Calls, "ask", ask)
     second = asyncio.create_task(two.read(upstream.url))
     await until(lambda: len(answered) > 1)
@@ -68,9 +61,7 @@ async def test_edge_that_began_between_two_questions_is_waited_for(
     assert not answered[0].fetching, "or it was not the race"
 
 
-async def test_machine_starts_to_receive_while_the_file_still_comes_to_another_edge(
-    make_site: MakeSite, upstream: Upstream
-) -> None:
+async def test_machine_starts_to_receive_while_the_file_still_comes_to_another_edge(make_site, upstream):
     one, two = await make_site(2)
     upstream.gate.clear()
     with await one.cache.open(upstream.url) as first, await two.cache.open(upstream.url) as second:
@@ -81,7 +72,7 @@ async def test_machine_starts_to_receive_while_the_file_still_comes_to_another_e
     assert upstream.whole == 1
 
 
-async def test_file_that_another_edge_has_comes_from_there_and_is_kept(make_site: MakeSite, upstream: Upstream) -> None:
+async def test_file_that_another_edge_has_comes_from_there_and_is_kept(make_site, upstream):
     one, two = await make_site(2)
     await one.read(upstream.url)
     assert await two.read(upstream.url) == upstream.content
@@ -91,9 +82,7 @@ async def test_file_that_another_edge_has_comes_from_there_and_is_kept(make_site
     assert two.cache.stored_files == 1
 
 
-async def test_copy_that_nobody_has_looked_after_is_checked_with_the_upstream_first(
-    make_site: MakeSite, upstream: Upstream
-) -> None:
+async def test_copy_that_nobody_has_looked_after_is_checked_with_the_upstream_first(make_site, upstream):
     one, two = await make_site(2)
     await one.read(upstream.url)
     one.times[0] += 3600
@@ -102,9 +91,7 @@ async def test_copy_that_nobody_has_looked_after_is_checked_with_the_upstream_fi
     assert (upstream.whole, upstream.checks, two.cache.counts.from_peers) == (1, 1, 1)
 
 
-async def test_file_that_has_changed_is_not_taken_from_an_edge_that_has_the_old_one(
-    make_site: MakeSite, upstream: Upstream
-) -> None:
+async def test_file_that_has_changed_is_not_taken_from_an_edge_that_has_the_old_one(make_site, upstream):
     one, two = await make_site(2)
     await one.read(upstream.url)
     one.times[0] += 3600
@@ -114,7 +101,7 @@ async def test_file_that_has_changed_is_not_taken_from_an_edge_that_has_the_old_
     assert upstream.whole == 2
 
 
-async def test_what_is_fresh_does_not_stay_so_by_going_round(make_site: MakeSite, upstream: Upstream) -> None:
+async def test_what_is_fresh_does_not_stay_so_by_going_round(make_site, upstream):
     one, two, three = await make_site(3)
     await one.read(upstream.url)
     one.times[0] += 50  # of 60
@@ -125,9 +112,7 @@ async def test_what_is_fresh_does_not_stay_so_by_going_round(make_site: MakeSite
     assert (upstream.whole, upstream.checks) == (1, 1)
 
 
-async def test_upstream_that_is_down_does_not_matter_where_another_edge_has_the_file(
-    make_site: MakeSite, upstream: Upstream
-) -> None:
+async def test_upstream_that_is_down_does_not_matter_where_another_edge_has_the_file(make_site, upstream):
     one, two = await make_site(2)
     await one.read(upstream.url)
     one.times[0] += 3600
@@ -137,8 +122,8 @@ async def test_upstream_that_is_down_does_not_matter_where_another_edge_has_the_
 
 @pytest.mark.parametrize("demanded_before", [True, False])
 async def test_file_with_a_checksum_that_its_url_has_brought_to_another_edge_needs_no_upstream(
-    make_site: MakeSite, upstream: Upstream, demanded_before: bool
-) -> None:
+    make_site, upstream, demanded_before
+):
     one, two = await make_site(2)
     pin = hashlib.sha256(upstream.content).hexdigest()
     await one.read(upstream.url, pin if demanded_before else "")
@@ -148,9 +133,7 @@ async def test_file_with_a_checksum_that_its_url_has_brought_to_another_edge_nee
     assert (upstream.whole, upstream.checks) == (1, 0)
 
 
-async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brought_to_another_edge(
-    make_site: MakeSite, upstream: Upstream
-) -> None:
+async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brought_to_another_edge(make_site, upstream):
     one, two = await make_site(2)
     pin = hashlib.sha256(upstream.content).hexdigest()
     await one.read(f"{upstream.url}?token=b", pin)
@@ -162,9 +145,7 @@ async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brough
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-async def test_edge_that_dies_in_the_middle_costs_no_file(
-    make_site: MakeSite, upstream: Upstream, *, pinned: bool
-) -> None:
+async def test_edge_that_dies_in_the_middle_costs_no_file(make_site, upstream, *, pinned):
     one, two = await make_site(2)
     pin = hashlib.sha256(upstream.content).hexdigest() if pinned else ""
     upstream.gate.clear()
@@ -181,7 +162,7 @@ async def test_edge_that_dies_in_the_middle_costs_no_file(
     assert [bool(asked) for asked in upstream.ranges] == [False, pinned]
 
 
-async def test_damaged_copy_is_found_out_and_not_asked_for_again(make_site: MakeSite, upstream: Upstream) -> None:
+async def test_damaged_copy_is_found_out_and_not_asked_for_again(make_site, upstream):
     one, two = await make_site(2)
     await one.read(upstream.url)
     (blob,) = one.directory.glob("*.blob")
@@ -192,7 +173,7 @@ async def test_damaged_copy_is_found_out_and_not_asked_for_again(make_site: Make
     assert two.peers.counts.damaged == 1
 
 
-async def test_damaged_copy_does_not_count_for_a_file_with_a_checksum(make_site: MakeSite, upstream: Upstream) -> None:
+async def test_damaged_copy_does_not_count_for_a_file_with_a_checksum(make_site, upstream):
     one, two = await make_site(2)
     pin = hashlib.sha256(upstream.content).hexdigest()
     await one.read(upstream.url, pin)
@@ -203,9 +184,7 @@ async def test_damaged_copy_does_not_count_for_a_file_with_a_checksum(make_site:
     assert await two.read(upstream.url, pin) == upstream.content
 
 
-async def test_upstream_that_has_no_such_file_is_heard_by_each_edge_without_waiting_for_others(
-    make_site: MakeSite, upstream: Upstream
-) -> None:
+async def test_upstream_that_has_no_such_file_is_heard_by_each_edge_without_waiting_for_others(make_site, upstream):
     edges = await make_site(3)
     upstream.mode = "404"
     async with asyncio.timeout(60):
@@ -213,9 +192,7 @@ async def test_upstream_that_has_no_such_file_is_heard_by_each_edge_without_wait
     assert all(isinstance(error, ArtifactError) for error in errors)
 
 
-async def test_edges_with_different_keys_share_nothing_and_say_so(
-    make_site: MakeSite, upstream: Upstream, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_edges_with_different_keys_share_nothing_and_say_so(make_site, upstream, caplog):
     one, two = await make_site(2, keys=[KEY, "x" * 64])
     await one.read(upstream.url)
     await two.read(upstream.url)
@@ -230,11 +207,11 @@ async def test_edges_with_different_keys_share_nothing_and_say_so(
     [(KEY, f"{KEY}\n{NEW}"), (f"{KEY}\n{NEW}", f"{NEW}\n{KEY}"), (f"{NEW}\n{KEY}", NEW)],
     ids=["new key last", "new key first", "old key out"],
 )
-async def test_keys_can_be_changed_one_edge_at_a_time(make_site: MakeSite, first: str, second: str) -> None:
+async def test_keys_can_be_changed_one_edge_at_a_time(make_site, first, second):
     assert [len(edge.peers.living) for edge in await make_site(2, keys=[first, second])] == [1, 1]
 
 
-async def test_edge_that_comes_and_goes_is_said_once(make_site: MakeSite) -> None:
+async def test_edge_that_comes_and_goes_is_said_once(make_site):
     one, two = await make_site(2)
     await one.peers.look()
     await two.die()
@@ -249,7 +226,7 @@ async def test_edge_that_comes_and_goes_is_said_once(make_site: MakeSite) -> Non
 # --- strangers --------------------------------------------------------------------------------------------------------
 
 
-async def answered(edge: Edge, request: Request, header: str) -> tuple[int, str]:
+async def answered(edge, request, header):
     headers = {HEADER: header} if header else {}
     if request.range:
         headers["Range"] = request.range
@@ -270,7 +247,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("method", "target", "body"), REQUESTS)
-async def test_stranger_learns_nothing(make_site: MakeSite, method: str, target: str, body: bytes) -> None:
+async def test_stranger_learns_nothing(make_site, method, target, body):
     (edge,) = await make_site(1)
     for header in ("", "v1", "v1 " + "0" * 32 + " 1 " + "A" * 22 + " " + "A" * 43):
         status, said = await answered(edge, Request(method, edge.authority, target, body), header)
@@ -278,7 +255,7 @@ async def test_stranger_learns_nothing(make_site: MakeSite, method: str, target:
         assert said.startswith(("only edges of this site", "not signed with a key"))
 
 
-async def test_request_that_was_overheard_is_worth_nothing(make_site: MakeSite) -> None:
+async def test_request_that_was_overheard_is_worth_nothing(make_site):
     one, two = await make_site(2)
     request = Request("POST", one.authority, "/peers/ask", QUESTION)
     header, _ = one.peers.signatures.request(request)
@@ -290,7 +267,7 @@ async def test_request_that_was_overheard_is_worth_nothing(make_site: MakeSite) 
     assert (await answered(one, other, header))[0] == 403
 
 
-async def test_edge_with_a_clock_of_its_own_is_told_so(make_site: MakeSite) -> None:
+async def test_edge_with_a_clock_of_its_own_is_told_so(make_site):
     (edge,) = await make_site(1)
     late = Signatures(KeyFile(edge.directory.parent / "key1", "key"), lambda: 1.0)
     request = Request("POST", edge.authority, "/peers/ask", QUESTION)
@@ -303,15 +280,13 @@ async def test_edge_with_a_clock_of_its_own_is_told_so(make_site: MakeSite) -> N
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b'{"key":"x"}', b'{"key":' + b"1" * 20_000, b'{"key":"' + b"0" * 32 + b'","pin":"1"}']
 )
-async def test_message_that_no_edge_sends_is_refused(make_site: MakeSite, body: bytes) -> None:
+async def test_message_that_no_edge_sends_is_refused(make_site, body):
     (edge,) = await make_site(1)
     request = Request("POST", edge.authority, "/peers/ask", body)
     assert (await answered(edge, request, edge.peers.signatures.request(request)[0]))[0] in (400, 413)
 
 
-async def test_stranger_whose_message_does_not_end_is_not_waited_for(
-    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stranger_whose_message_does_not_end_is_not_waited_for(make_site, monkeypatch):
     monkeypatch.setattr(handler, "BODY_SECONDS", 0.05)
     (site,) = await make_site(1)
     reader, writer = await asyncio.open_connection(site.address, site.port)
@@ -321,14 +296,14 @@ async def test_stranger_whose_message_does_not_end_is_not_waited_for(
     writer.close()
 
 
-async def test_answer_of_somebody_else_at_the_address_is_not_believed(make_site: MakeSite, upstream: Upstream) -> None:
+async def test_answer_of_somebody_else_at_the_address_is_not_believed(make_site, upstream):
     """Who took the address of an edge that has gone has no key."""
     from aiohttp import web
 
     one, two = await make_site(2)
     await two.die()
 
-    async def lie(request: web.Request) -> web.Response:
+    async def lie(request):
         return web.json_response({"id": "1" * 32, "places": [], "http_port": 1}, headers={HEADER: "A" * 43})
 
     app = web.Application()

@@ -1,10 +1,6 @@
 """Whose word counts: forged, altered, old and repeated requests, and answers to something else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,20 +11,20 @@ REQUEST = Request("GET", "10.0.0.2:7080", "/peers/artifacts/0/1", b"", "bytes=5-
 
 
 class Clock:
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 1_800_000_000.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     return Clock()
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> KeyFile:
+def keys(tmp_path):
     file = tmp_path / "key"
     file.write_text("k" * 64 + "\n")
     file.chmod(0o600)
@@ -36,17 +32,17 @@ def keys(tmp_path: Path) -> KeyFile:
 
 
 @pytest.fixture
-def pair(keys: KeyFile, clock: Clock) -> tuple[Signatures, Signatures]:
+def pair(keys, clock):
     return Signatures(keys, clock), Signatures(keys, clock)
 
 
-def refusal(signatures: Signatures, header: str, request: Request = REQUEST) -> Refusal:
+def refusal(signatures, header, request=REQUEST):
     with pytest.raises(StrangerError) as refused:
         signatures.check(header, request)
     return refused.value.refusal
 
 
-def test_request_of_an_edge_is_taken_once(pair: tuple[Signatures, Signatures]) -> None:
+def test_request_of_an_edge_is_taken_once(pair):
     one, two = pair
     header, nonce = one.request(REQUEST)
     assert two.check(header, REQUEST) == VerifiedRequest(one.edge, nonce)
@@ -63,14 +59,14 @@ def test_request_of_an_edge_is_taken_once(pair: tuple[Signatures, Signatures]) -
         {"range": "bytes=6-"},
     ],
 )
-def test_request_that_was_altered_is_not_taken(pair: tuple[Signatures, Signatures], change: dict[str, Any]) -> None:
+def test_request_that_was_altered_is_not_taken(pair, change):
     one, two = pair
     header, _ = one.request(REQUEST)
     assert refusal(two, header, replace(REQUEST, **change)) is Refusal.FORGED
 
 
 @pytest.mark.parametrize("word", [1, 2, 3, 4])
-def test_each_word_of_the_header_is_signed(pair: tuple[Signatures, Signatures], word: int) -> None:
+def test_each_word_of_the_header_is_signed(pair, word):
     one, two = pair
     words = one.request(REQUEST)[0].split(" ")
     first = words[word][0]
@@ -81,23 +77,19 @@ def test_each_word_of_the_header_is_signed(pair: tuple[Signatures, Signatures], 
 @pytest.mark.parametrize(
     "header", ["", "v1", "v2 a b c d", "v1 " + "é" * 32 + " 1 " + "A" * 22 + " " + "A" * 43, "x" * 4096]
 )
-def test_what_is_no_signature_is_told_apart(pair: tuple[Signatures, Signatures], header: str) -> None:
+def test_what_is_no_signature_is_told_apart(pair, header):
     assert refusal(pair[1], header) is Refusal.UNSIGNED
 
 
 @pytest.mark.parametrize("seconds", [SKEW_SECONDS + 0.1, -SKEW_SECONDS - 0.1])
-def test_request_of_another_time_is_not_taken(
-    pair: tuple[Signatures, Signatures], clock: Clock, seconds: float
-) -> None:
+def test_request_of_another_time_is_not_taken(pair, clock, seconds):
     one, two = pair
     header, _ = one.request(REQUEST)
     clock.now += seconds
     assert refusal(two, header) is Refusal.STALE
 
 
-def test_request_can_be_repeated_at_no_time_in_which_it_would_be_good(
-    pair: tuple[Signatures, Signatures], clock: Clock
-) -> None:
+def test_request_can_be_repeated_at_no_time_in_which_it_would_be_good(pair, clock):
     """By a clock that is as far ahead as may be, it is good for twice as long."""
     one, two = pair
     clock.now += SKEW_SECONDS - 1
@@ -112,9 +104,7 @@ def test_request_can_be_repeated_at_no_time_in_which_it_would_be_good(
     assert refusal(two, header) is Refusal.STALE
 
 
-def test_requests_that_are_remembered_have_an_end_and_old_ones_go(
-    pair: tuple[Signatures, Signatures], clock: Clock
-) -> None:
+def test_requests_that_are_remembered_have_an_end_and_old_ones_go(pair, clock):
     one, two = pair
     two._nonces.update({str(number): clock.now for number in range(MAX_NONCES)})
     assert refusal(two, one.request(REQUEST)[0]) is Refusal.FULL
@@ -123,13 +113,13 @@ def test_requests_that_are_remembered_have_an_end_and_old_ones_go(
     assert len(two._nonces) == 1
 
 
-def test_strangers_fill_nothing(pair: tuple[Signatures, Signatures]) -> None:
+def test_strangers_fill_nothing(pair):
     for _ in range(3):
         refusal(pair[1], "v1 " + "0" * 32 + " 1 " + "A" * 22 + " " + "A" * 43)
     assert not pair[1]._nonces
 
 
-def test_answer_is_to_this_request_and_as_it_was_given(pair: tuple[Signatures, Signatures]) -> None:
+def test_answer_is_to_this_request_and_as_it_was_given(pair):
     one, two = pair
     header, nonce = one.request(REQUEST)
     asked = two.check(header, REQUEST)

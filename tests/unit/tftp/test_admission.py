@@ -19,10 +19,10 @@ class Stub:
     sessions: Sessions
     is_machine: bool = True
 
-    def abandon(self, _reason: str) -> None:
+    def abandon(self, _reason):
         self.drop()
 
-    def drop(self) -> None:
+    def drop(self):
         self.sessions.dropped.append(self.client[1])
         self.sessions.active.remove(cast(Session, self))
 
@@ -30,11 +30,11 @@ class Stub:
 class Sessions:
     """A crowd, and which ports were dropped from it."""
 
-    def __init__(self, most: int = 100, half_open: int = 100, of_client: int = 100) -> None:
+    def __init__(self, most=100, half_open=100, of_client=100):
         self.active = ActiveTransfers(most, half_open, of_client)
-        self.dropped: list[int] = []
+        self.dropped = []
 
-    def add(self, port: int, ip: str = "10.0.0.1", *, answered: bool = False, is_machine: bool = True) -> bool:
+    def add(self, port, ip="10.0.0.1", *, answered=False, is_machine=True):
         """Whether there was room."""
         if not self.active.make_room(ip, is_machine=is_machine):
             return False
@@ -44,14 +44,14 @@ class Sessions:
         return True
 
 
-def test_oldest_half_open_transfer_goes_first() -> None:
+def test_oldest_half_open_transfer_goes_first():
     sessions = Sessions(half_open=3)
     assert all(sessions.add(port) for port in range(5))
     assert sessions.dropped == [0, 1]
     assert len(sessions.active) == 3
 
 
-def test_transfers_that_are_being_taken_are_not_half_open() -> None:
+def test_transfers_that_are_being_taken_are_not_half_open():
     sessions = Sessions(half_open=3)
     assert all(sessions.add(port, answered=True) for port in range(10))
     assert sessions.dropped == []
@@ -62,7 +62,7 @@ def test_transfers_that_are_being_taken_are_not_half_open() -> None:
     assert sessions.dropped == [10]
 
 
-def test_full_house_gives_a_half_open_place_and_never_one_that_is_taken() -> None:
+def test_full_house_gives_a_half_open_place_and_never_one_that_is_taken():
     sessions = Sessions(most=3)
     assert sessions.add(0, answered=True)
     assert sessions.add(1)
@@ -73,7 +73,7 @@ def test_full_house_gives_a_half_open_place_and_never_one_that_is_taken() -> Non
     assert len(sessions.active) == 3
 
 
-def test_half_open_transfers_that_went_on_make_room_for_others_of_their_kind() -> None:
+def test_half_open_transfers_that_went_on_make_room_for_others_of_their_kind():
     sessions = Sessions(most=100, half_open=2)
     sessions.add(0)
     sessions.add(1)
@@ -83,7 +83,7 @@ def test_half_open_transfers_that_went_on_make_room_for_others_of_their_kind() -
     assert sessions.dropped == []
 
 
-def test_one_client_pushes_out_its_own_and_nobody_elses() -> None:
+def test_one_client_pushes_out_its_own_and_nobody_elses():
     sessions = Sessions(of_client=2)
     sessions.add(1, "10.0.0.1")
     sessions.add(2, "10.0.0.2")
@@ -94,7 +94,7 @@ def test_one_client_pushes_out_its_own_and_nobody_elses() -> None:
     assert sessions.add(6, "10.0.0.1")
 
 
-def test_nothing_is_left_of_those_who_went() -> None:
+def test_nothing_is_left_of_those_who_went():
     sessions = Sessions()
     for port in range(5):
         sessions.add(port, f"10.0.0.{port}", answered=port % 2 == 0)
@@ -106,7 +106,7 @@ def test_nothing_is_left_of_those_who_went() -> None:
     assert sessions.active.get(("10.0.0.1", 1)) is None
 
 
-def test_strangers_give_way_to_machines_and_machines_to_no_stranger() -> None:
+def test_strangers_give_way_to_machines_and_machines_to_no_stranger():
     sessions = Sessions(half_open=3)
     for port in range(3):
         assert sessions.add(port, f"10.0.0.{port}")
@@ -116,7 +116,7 @@ def test_strangers_give_way_to_machines_and_machines_to_no_stranger() -> None:
     assert len(sessions.active) == 6
 
 
-def test_full_house_ends_a_strangers_transfer_for_a_machine_and_never_the_other_way() -> None:
+def test_full_house_ends_a_strangers_transfer_for_a_machine_and_never_the_other_way():
     sessions = Sessions(most=3)
     assert sessions.add(0, answered=True)
     assert sessions.add(1, "10.9.0.1", answered=True, is_machine=False)

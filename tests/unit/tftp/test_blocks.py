@@ -1,25 +1,22 @@
 """Files cut into blocks."""
 
-from __future__ import annotations
-
 import mmap
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.tftp import blocks
-from edge.tftp.blocks import Blocks, Burst, NetasciiBlocks, OctetBlocks
+from edge.tftp.blocks import NetasciiBlocks, OctetBlocks
 from edge.tftp.framed import FramedBlocks, FramedFiles
 from edge.tftp.packets import to_netascii
 from tests.unit.tftp.conftest import packets_of
 
 
-def taken(blocks: Blocks, window: int, size: int) -> list[bytes]:
+def taken(blocks, window, size):
     """All blocks, a window at a time."""
-    found: list[bytes] = []
+    found = []
     while blocks.last is None or len(found) < blocks.last:
         packets, count = blocks.packets(len(found) + 1, len(found) + window, len(found))
         assert 0 < count <= window
@@ -29,7 +26,7 @@ def taken(blocks: Blocks, window: int, size: int) -> list[bytes]:
     return found
 
 
-def payloads(burst: Burst, first: int, size: int, count: int) -> list[bytes]:
+def payloads(burst, first, size, count):
     """Of packets that are numbered from `first` on."""
     packets = packets_of(burst, size)
     assert [packet[:4] for packet in packets] == [
@@ -39,7 +36,7 @@ def payloads(burst: Burst, first: int, size: int, count: int) -> list[bytes]:
 
 
 @given(st.binary(max_size=300), st.integers(1, 40), st.integers(1, 5))
-def test_blocks_are_whole_but_the_last_which_is_shorter(content: bytes, size: int, window: int) -> None:
+def test_blocks_are_whole_but_the_last_which_is_shorter(content, size, window):
     found = taken(OctetBlocks(content, size), window, size)
     assert b"".join(found) == content
     assert {len(block) for block in found[:-1]} <= {size}
@@ -47,9 +44,7 @@ def test_blocks_are_whole_but_the_last_which_is_shorter(content: bytes, size: in
 
 
 @given(st.binary(max_size=300), st.integers(1, 40), st.integers(1, 5), st.integers(1, 9))
-def test_packets_that_are_ready_are_those_that_are_put_together(
-    content: bytes, size: int, window: int, first: int
-) -> None:
+def test_packets_that_are_ready_are_those_that_are_put_together(content, size, window, first):
     framed, blocks = FramedBlocks(content, size), OctetBlocks(content, size)
     assert framed.last == blocks.last
     for number in (first, 1, first):  # one machine is ahead of another
@@ -60,20 +55,18 @@ def test_packets_that_are_ready_are_those_that_are_put_together(
 
 
 @pytest.mark.parametrize("kind", [OctetBlocks, NetasciiBlocks])
-def test_headers_are_there_before_the_first_client_waits_for_a_window(
-    kind: type[OctetBlocks | NetasciiBlocks], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_are_there_before_the_first_client_waits_for_a_window(kind, monkeypatch):
     file = kind(b"content", 8)
     monkeypatch.setattr(blocks, "data_headers", None)  # whoever makes them now makes a client wait
     assert file.packets(1, 1, 0)[1] == 1
 
 
-def test_block_numbers_wrap_in_packets_that_are_ready() -> None:
+def test_block_numbers_wrap_in_packets_that_are_ready():
     content = bytes(range(256)) * (3 * 256 + 1)
     assert taken(FramedBlocks(content, 3), 64, 3) == [content[at : at + 3] for at in range(0, len(content) + 1, 3)]
 
 
-def test_packets_are_made_ready_for_those_who_read_the_same_file_at_the_same_time() -> None:
+def test_packets_are_made_ready_for_those_who_read_the_same_file_at_the_same_time():
     files = FramedFiles(max_bytes=1100, min_file_bytes=100)
     content, other = bytes(500), bytes(bytearray(500))
     alone = files.blocks(content, 100)
@@ -92,7 +85,7 @@ def test_packets_are_made_ready_for_those_who_read_the_same_file_at_the_same_tim
     assert isinstance(files.blocks(content, 100), OctetBlocks), "nobody reads it any more"
 
 
-def test_there_is_a_bound_on_what_is_kept_ready() -> None:
+def test_there_is_a_bound_on_what_is_kept_ready():
     files = FramedFiles(max_bytes=1100, min_file_bytes=100)
     contents = [bytes(bytearray(500)) for _ in range(3)]
     readers = [[files.blocks(content, 100), files.blocks(content, 100)] for content in contents]
@@ -101,7 +94,7 @@ def test_there_is_a_bound_on_what_is_kept_ready() -> None:
     assert isinstance(files.blocks(contents[2], 100), FramedBlocks)
 
 
-def test_file_that_takes_the_place_of_another_in_memory_is_not_taken_for_it() -> None:
+def test_file_that_takes_the_place_of_another_in_memory_is_not_taken_for_it():
     files = FramedFiles(min_file_bytes=1)
     content = bytes(range(100))
     whole = memoryview(content)
@@ -115,7 +108,7 @@ def test_file_that_takes_the_place_of_another_in_memory_is_not_taken_for_it() ->
 
 
 @given(st.text("a\r\n", max_size=200), st.integers(8, 20), st.integers(1, 5))
-def test_text_is_translated_whatever_block_a_line_end_falls_into(text: str, size: int, window: int) -> None:
+def test_text_is_translated_whatever_block_a_line_end_falls_into(text, size, window):
     content = text.encode()
     found = taken(NetasciiBlocks(content, size), window, size)
     assert b"".join(found) == to_netascii(content)
@@ -124,7 +117,7 @@ def test_text_is_translated_whatever_block_a_line_end_falls_into(text: str, size
 
 
 @given(st.text("a\r\n", max_size=200), st.lists(st.integers(0, 400)), st.booleans())
-def test_blocks_come_as_the_file_does_and_never_before(text: str, offsets: list[int], netascii: bool) -> None:
+def test_blocks_come_as_the_file_does_and_never_before(text, offsets, netascii):
     content = text.encode()
     blocks = NetasciiBlocks(content, 8, 0) if netascii else OctetBlocks(content, 8, 0)
     found = b""
@@ -142,7 +135,7 @@ def test_blocks_come_as_the_file_does_and_never_before(text: str, offsets: list[
     assert found == (to_netascii(content) if netascii else content)
 
 
-def test_translated_block_can_be_had_again_until_one_behind_it_was_acknowledged() -> None:
+def test_translated_block_can_be_had_again_until_one_behind_it_was_acknowledged():
     content = b"".join(b"%07d\n" % number for number in range(10))
     blocks = NetasciiBlocks(content, 9)
     first = blocks.payloads(1, 4, 0)
@@ -152,14 +145,14 @@ def test_translated_block_can_be_had_again_until_one_behind_it_was_acknowledged(
     assert blocks.payloads(4, 4, 4) == first[3:]  # what was acknowledged last, as a sign of life
 
 
-def test_long_text_is_not_translated_ahead_of_the_window() -> None:
+def test_long_text_is_not_translated_ahead_of_the_window():
     blocks = NetasciiBlocks(b"line\n" * 100_000, 512)
     blocks.payloads(1, 4, 0)
     assert len(blocks._kept) < 8
     assert blocks.last is None
 
 
-def test_map_of_a_file_is_cut_without_copying(tmp_path: Path) -> None:
+def test_map_of_a_file_is_cut_without_copying(tmp_path):
     content = random.Random(1).randbytes(10_000)
     (tmp_path / "kernel").write_bytes(content)
     with (tmp_path / "kernel").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:

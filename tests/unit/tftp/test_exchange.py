@@ -1,7 +1,5 @@
 """Transfers against clients written from the rules of real ones, over networks that lose, double and reorder."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 
@@ -11,18 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from edge.tftp.packets import Agreed, to_netascii
-from edge.tftp.transfer import Ending, ReadTransfer
-from tests.unit.tftp.conftest import CLIENTS, Client, Edk2, of, packets_of
+from edge.tftp.transfer import Ending
+from tests.unit.tftp.conftest import CLIENTS, Edk2, of, packets_of
 
 BLOCK = 16
 
 
-def exchange(transfer: ReadTransfer, client: Client, loss: float = 0.0, seed: int = 0, *, shuffle: bool = False) -> int:
+def exchange(transfer, client, loss=0.0, seed=0, *, shuffle=False):
     """Run both to the end over a bad network, return the number of packets sent."""
     chance = random.Random(seed)
     now, sent = 0.0, 0
-    to_client: deque[bytes] = deque(packets_of(transfer.start(now)))
-    to_server: deque[bytes] = deque()
+    to_client = deque(packets_of(transfer.start(now)))
+    to_server = deque()
     for _ in range(200_000):
         sent += len(to_client)
         while to_client:
@@ -54,9 +52,7 @@ def exchange(transfer: ReadTransfer, client: Client, loss: float = 0.0, seed: in
     st.booleans(),
 )
 @settings(max_examples=100, deadline=None)
-def test_client_on_a_good_network_gets_the_file_in_as_few_packets_as_possible(
-    size: int, block: int, window: int, kind: type[Client], netascii: bool
-) -> None:
+def test_client_on_a_good_network_gets_the_file_in_as_few_packets_as_possible(size, block, window, kind, netascii):
     content = random.Random(size).randbytes(size)
     expected = to_netascii(content) if netascii else content
     transfer, client = of(content, Agreed(block, window), netascii=netascii), kind(block, window)
@@ -68,16 +64,10 @@ def test_client_on_a_good_network_gets_the_file_in_as_few_packets_as_possible(
 
 
 @given(
-    st.integers(0, 4000),
-    st.sampled_from([1, 4, 16]),
-    st.sampled_from(CLIENTS),
-    st.integers(0, 2**32),
-    st.booleans(),
+    st.integers(0, 4000), st.sampled_from([1, 4, 16]), st.sampled_from(CLIENTS), st.integers(0, 2**32), st.booleans()
 )
 @settings(max_examples=120, deadline=None)
-def test_client_on_a_network_that_loses_doubles_and_reorders_gets_the_file(
-    size: int, window: int, kind: type[Client], seed: int, shuffle: bool
-) -> None:
+def test_client_on_a_network_that_loses_doubles_and_reorders_gets_the_file(size, window, kind, seed, shuffle):
     content = random.Random(size).randbytes(size)
     accepted = {"windowsize": str(window)} if window > 1 else {}
     transfer, client = of(content, Agreed(64, window, None, accepted)), kind(64, window)
@@ -93,7 +83,7 @@ def test_client_on_a_network_that_loses_doubles_and_reorders_gets_the_file(
 
 @pytest.mark.parametrize("kind", CLIENTS)
 @pytest.mark.parametrize("window", [1, 4, 16, 64])
-def test_network_that_loses_and_doubles_one_packet_in_a_hundred_feeds_no_storm(kind: type[Client], window: int) -> None:
+def test_network_that_loses_and_doubles_one_packet_in_a_hundred_feeds_no_storm(kind, window):
     content = random.Random(1).randbytes(BLOCK * 10_000)
     transfer, client = of(content, Agreed(BLOCK, window)), kind(BLOCK, window)
     sent = exchange(transfer, client, 0.01, seed=window)
@@ -106,12 +96,12 @@ def test_network_that_loses_and_doubles_one_packet_in_a_hundred_feeds_no_storm(k
 class BadNetwork(RuleBasedStateMachine):
     """Every packet waits on the wire until a rule takes it, drops it or doubles it, in any order; so does the file."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.now = 0.0
-        self.to_client: list[bytes] = []
-        self.to_server: list[bytes] = []
-        self.room: int | None = None
+        self.to_client = []
+        self.to_server = []
+        self.room = None
 
     @initialize(
         size=st.integers(0, BLOCK * 40),
@@ -121,9 +111,7 @@ class BadNetwork(RuleBasedStateMachine):
         netascii=st.booleans(),
         filled=st.none() | st.integers(0, BLOCK * 20),
     )
-    def begin(
-        self, size: int, window: int, offered: bool, kind: type[Client], netascii: bool, filled: int | None
-    ) -> None:
+    def begin(self, size, window, offered, kind, netascii, filled):
         content = bytes(random.Random(size).choices(b"a\n\r", k=size))
         self.expected = to_netascii(content) if netascii else content
         self.filled = size if filled is None else min(filled, size)
@@ -134,7 +122,7 @@ class BadNetwork(RuleBasedStateMachine):
         self._window = window
         self._emit(packets_of(self.transfer.start(0.0)))
 
-    def _emit(self, packets: list[bytes]) -> None:
+    def _emit(self, packets):
         assert len(packets) <= self._window
         for packet in packets:
             if packet[1] == 3:
@@ -148,7 +136,7 @@ class BadNetwork(RuleBasedStateMachine):
 
     @precondition(lambda self: self.to_client)
     @rule(at=st.integers(0, 10**6), copies=st.sampled_from([0, 1, 1, 1, 1, 2]), first=st.booleans())
-    def packet_arrives(self, at: int, copies: int, first: bool) -> None:
+    def packet_arrives(self, at, copies, first):
         packet = self.to_client.pop(0 if first else at % len(self.to_client))
         for _ in range(copies):
             answer = self.client.take(packet)
@@ -157,43 +145,43 @@ class BadNetwork(RuleBasedStateMachine):
 
     @precondition(lambda self: self.to_server)
     @rule(at=st.integers(0, 10**6), copies=st.sampled_from([0, 1, 1, 1, 1, 2]), first=st.booleans())
-    def answer_arrives(self, at: int, copies: int, first: bool) -> None:
+    def answer_arrives(self, at, copies, first):
         answer = self.to_server.pop(0 if first else at % len(self.to_server))
         for _ in range(copies):
             self.now += 0.001
             self._emit(packets_of(self.transfer.receive(answer, self.now)))
 
     @rule()
-    def silence(self) -> None:
+    def silence(self):
         self.now = max(self.now, self.transfer.deadline)
         self._emit(packets_of(self.transfer.expire(self.now)))
 
     @rule(count=st.integers(1, BLOCK * 5))
-    def more_of_the_file(self, count: int) -> None:
+    def more_of_the_file(self, count):
         if self.filled < self.size:
             self.filled = min(self.size, self.filled + count)
             self._emit(packets_of(self.transfer.arrived(self.filled, self.now)))
 
     @rule(packets=st.integers(0, 3))
-    def kernel_has_little_room(self, packets: int) -> None:
+    def kernel_has_little_room(self, packets):
         self.room = packets
 
     @rule()
-    def client_times_out(self) -> None:
+    def client_times_out(self):
         if not self.client.done and self.client.expected > 1:
             self.to_server.append(self.client.timed_out())
 
     @invariant()
-    def client_has_a_beginning_of_the_file(self) -> None:
+    def client_has_a_beginning_of_the_file(self):
         assert self.expected.startswith(bytes(self.client.data))
 
     @invariant()
-    def sent_is_what_the_client_has(self) -> None:
+    def sent_is_what_the_client_has(self):
         if self.transfer.ended is not None and self.transfer.ended.ending is Ending.SENT:
             assert self.client.done
             assert bytes(self.client.data) == self.expected
 
-    def teardown(self) -> None:
+    def teardown(self):
         """The network becomes good and the file comes: unless it was given up before, the client gets it all."""
         if not hasattr(self, "transfer"):
             return
@@ -222,7 +210,7 @@ TestBadNetwork = BadNetwork.TestCase
 TestBadNetwork.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 
 
-def test_edk2_that_complains_of_every_stale_block_of_a_large_window_gets_its_file() -> None:
+def test_edk2_that_complains_of_every_stale_block_of_a_large_window_gets_its_file():
     content = random.Random(3).randbytes(BLOCK * 500)
     transfer, client = of(content, Agreed(BLOCK, 64)), Edk2(BLOCK, 64)
     to_client = packets_of(transfer.start(0.0))

@@ -1,10 +1,7 @@
 """Which file a machine gets for the name that it writes, and which it must not get."""
 
-from __future__ import annotations
-
 import asyncio
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -28,7 +25,6 @@ from tests.unit.tftp.boot_files import (
     OTHER_IP,
     PI,
     STRANGER_IP,
-    Edge,
     hardware,
     make_edge,
 )
@@ -51,11 +47,11 @@ from tests.unit.tftp.boot_files import (
         f"/{MAC.upper()}/snponly.efi",
     ],
 )
-async def test_machine_gets_its_binary_however_its_rom_writes_the_name(edge: Edge, name: str) -> None:
+async def test_machine_gets_its_binary_however_its_rom_writes_the_name(edge, name):
     assert await edge.get(name) == TftpFile(b"snponly", "snponly.efi", MAC)
 
 
-async def test_unknown_client_gets_the_binary_and_has_no_journey(edge: Edge) -> None:
+async def test_unknown_client_gets_the_binary_and_has_no_journey(edge):
     assert await edge.get("snponly.efi", STRANGER_IP) == TftpFile(b"snponly", "snponly.efi", None)
 
 
@@ -71,7 +67,7 @@ async def test_unknown_client_gets_the_binary_and_has_no_journey(edge: Edge) -> 
         (f"{PI}/start4.elf", LOCKED_IP),
     ],
 )
-async def test_machine_that_may_not_netboot_gets_nothing_and_reads_why(edge: Edge, name: str, client: str) -> None:
+async def test_machine_that_may_not_netboot_gets_nothing_and_reads_why(edge, name, client):
     (edge.extra / "start4.elf").write_bytes(b"firmware")
     answer = await edge.refused(name, client)
     assert answer.code is ErrorCode.ACCESS_VIOLATION
@@ -85,9 +81,7 @@ SAYS = ["snponly.efi", "auto.ipxe", "why.ipxe", "osie/lab/kernel", "nope.efi", "
 
 @pytest.mark.parametrize("name", SAYS)
 @pytest.mark.parametrize("client", [STRANGER_IP, IP])
-async def test_mac_in_the_name_tells_the_asker_nothing_of_the_machine_that_has_it(
-    edge: Edge, name: str, client: str
-) -> None:
+async def test_mac_in_the_name_tells_the_asker_nothing_of_the_machine_that_has_it(edge, name, client):
     answers = [await edge.get(f"{mac}/{name}", client) for mac in (LOCKED, OTHER, "02:00:00:00:00:77")]
     as_if_unknown = answers[-1]
     for answer, mac in zip(answers, (LOCKED, OTHER, "02:00:00:00:00:77"), strict=True):
@@ -102,13 +96,13 @@ async def test_mac_in_the_name_tells_the_asker_nothing_of_the_machine_that_has_i
 
 
 @pytest.mark.parametrize("name", ["auto.ipxe", "why.ipxe", "osie/lab/kernel"])
-async def test_machine_hears_that_another_asked_for_what_is_made_for_it(edge: Edge, name: str) -> None:
+async def test_machine_hears_that_another_asked_for_what_is_made_for_it(edge, name):
     for client in (OTHER_IP, STRANGER_IP):
         assert (await edge.refused(f"{MAC}/{name}", client)).about == MAC
     assert (await edge.refused(f"02:00:00:00:00:77/{name}", OTHER_IP)).about is None
 
 
-async def test_machines_own_directory_is_served_to_no_other(edge: Edge) -> None:
+async def test_machines_own_directory_is_served_to_no_other(edge):
     own = edge.extra / "52-54-00-12-34-56"
     own.mkdir()
     (own / "config.txt").write_bytes(b"mine")
@@ -119,7 +113,7 @@ async def test_machines_own_directory_is_served_to_no_other(edge: Edge) -> None:
 
 
 @pytest.mark.parametrize("character", ["\x1f", "\n", "\x1b", "\x7f", "\udc80", "\u2028"])
-async def test_characters_that_can_not_be_shown_reach_no_screen(edge: Edge, character: str) -> None:
+async def test_characters_that_can_not_be_shown_reach_no_screen(edge, character):
     for name in (f"osie/{character}/kernel", f"osie/a{character}reboot/initrd", f"{character}", f"{MAC}/{character}x"):
         answer = await edge.refused(name)
         assert (answer.code, answer.mac) == (ErrorCode.NOT_FOUND, MAC)
@@ -131,13 +125,11 @@ async def test_characters_that_can_not_be_shown_reach_no_screen(edge: Edge, char
     assert "\nreboot" not in shown
 
 
-def test_error_packet_is_fit_for_a_screen_whatever_its_message() -> None:
+def test_error_packet_is_fit_for_a_screen_whatever_its_message():
     assert packets.error(ErrorCode.NOT_FOUND, "a\x1bb\0c\nü\udc80d")[4:] == b"a?b?c???d\0"
 
 
-async def test_failures_of_machines_that_nobody_registered_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failures_of_machines_that_nobody_registered_are_bounded(tmp_path, monkeypatch):
     edge = make_edge(tmp_path, DhcpMode.AUTO_PROXY, default_osie=("default", "lab"))
     edge.osies.clear()
     monkeypatch.setattr(Callers, "machine", lambda self, ip: None)
@@ -154,14 +146,14 @@ async def test_failures_of_machines_that_nobody_registered_are_bounded(
         f"{PI}/../secret", "x\0/secret",
     ],
 )  # fmt: skip
-async def test_names_that_climb_out_are_access_violations(edge: Edge, name: str) -> None:
+async def test_names_that_climb_out_are_access_violations(edge, name):
     assert (await edge.refused(name)).code is ErrorCode.ACCESS_VIOLATION
 
 
 @pytest.mark.parametrize(
     "name", ["nope.efi", "/etc/passwd", "notes.txt", "boot/snponly.efi", "x/y/snponly.efi", "/", ".", "a/" * 40 + "b"]
 )
-async def test_names_of_nothing_are_not_found(edge: Edge, name: str) -> None:
+async def test_names_of_nothing_are_not_found(edge, name):
     answer = await edge.refused(name)
     assert (answer.code, answer.mac, answer.expected) == (ErrorCode.NOT_FOUND, MAC, False)
 
@@ -176,7 +168,7 @@ async def test_names_of_nothing_are_not_found(edge: Edge, name: str) -> None:
         "revocations_sbat.efi", "shim_certificate_0.efi", "/grub/x86_64-efi/command.lst", "/grub/x86_64-efi/http.mod",
     ],
 )  # fmt: skip
-async def test_habits_of_boot_loaders_are_expected_misses(edge: Edge, name: str) -> None:
+async def test_habits_of_boot_loaders_are_expected_misses(edge, name):
     answer = await edge.refused(name)
     assert (answer.code, answer.expected) == (ErrorCode.NOT_FOUND, True)
 
@@ -185,26 +177,26 @@ async def test_habits_of_boot_loaders_are_expected_misses(edge: Edge, name: str)
 
 
 @pytest.mark.parametrize("name", ["autoexec.ipxe", "/autoexec.ipxe", f"{MAC}/autoexec.ipxe"])
-async def test_new_ipxe_is_shown_the_way_to_its_script(edge: Edge, name: str) -> None:
+async def test_new_ipxe_is_shown_the_way_to_its_script(edge, name):
     text = await edge.text(name)
     assert text.startswith("#!ipxe\n")
     assert f"chain --replace http://10.0.0.1:7080/ipxe/script/{MAC}/auto.ipxe ||" in text
 
 
-async def test_new_ipxe_of_a_stranger_goes_on_as_it_was_built_to(edge: Edge) -> None:
+async def test_new_ipxe_of_a_stranger_goes_on_as_it_was_built_to(edge):
     answer = await edge.refused("autoexec.ipxe", STRANGER_IP)
     assert (answer.code, answer.expected) == (ErrorCode.NOT_FOUND, True)
 
 
 @pytest.mark.parametrize("name", ["auto.ipxe", f"{MAC}/auto.ipxe", "52-54-00-12-34-56/auto.ipxe"])
-async def test_ipxe_without_http_gets_its_script_with_tftp_urls(edge: Edge, name: str) -> None:
+async def test_ipxe_without_http_gets_its_script_with_tftp_urls(edge, name):
     assert f"\nkernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in await edge.text(name)
     ((step, outcome, message),) = ((e.step, e.outcome, e.message) for e in edge.journey.events(MAC))
     assert (step, outcome, message) == (Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")
 
 
 @pytest.mark.parametrize("name", ["grub/grub.cfg", "/grub/grub.cfg", "grub/grub.cfg-01-52-54-00-12-34-56"])
-async def test_grub_gets_the_script_of_the_machine_that_asks(edge: Edge, name: str) -> None:
+async def test_grub_gets_the_script_of_the_machine_that_asks(edge, name):
     text = await edge.text(name)
     assert "if linux '(tftp,10.0.0.1)/osie/lab/kernel' " in text
     assert f"'worker_id={MAC}'" in text
@@ -212,7 +204,7 @@ async def test_grub_gets_the_script_of_the_machine_that_asks(edge: Edge, name: s
     assert (event.step, event.outcome, event.detail["client"]) == (Step.SCRIPT, Outcome.OK, "GRUB over TFTP")
 
 
-async def test_grub_is_given_no_other_machines_script(edge: Edge) -> None:
+async def test_grub_is_given_no_other_machines_script(edge):
     assert f"'worker_id={OTHER}'" in await edge.text("grub/grub.cfg", OTHER_IP)
     refusal = await edge.refused("grub/grub.cfg-01-52-54-00-12-34-56", OTHER_IP)
     assert refusal.code is ErrorCode.ACCESS_VIOLATION
@@ -221,7 +213,7 @@ async def test_grub_is_given_no_other_machines_script(edge: Edge) -> None:
         assert "may not netboot" in (await edge.refused(name, LOCKED_IP)).message
 
 
-async def test_operators_own_grub_cfg_is_served_instead_of_ours(edge: Edge) -> None:
+async def test_operators_own_grub_cfg_is_served_instead_of_ours(edge):
     (edge.extra / "grub").mkdir()
     (edge.extra / "grub" / "grub.cfg").write_text("set mine=1")
     assert await edge.text("grub/grub.cfg") == "set mine=1"
@@ -229,7 +221,7 @@ async def test_operators_own_grub_cfg_is_served_instead_of_ours(edge: Edge) -> N
 
 
 @pytest.mark.parametrize("name", ["", "/", f"{MAC}/"])
-async def test_u_boot_gets_what_it_boots_in_both_of_its_languages(edge: Edge, name: str) -> None:
+async def test_u_boot_gets_what_it_boots_in_both_of_its_languages(edge, name):
     config = await edge.text(f"{name}pxelinux.cfg/01-52-54-00-12-34-56")
     assert f"worker_id={MAC} " in config
     script = await edge.get(f"{name}boot.scr.uimg")
@@ -238,7 +230,7 @@ async def test_u_boot_gets_what_it_boots_in_both_of_its_languages(edge: Edge, na
     assert [event.message for event in edge.journey.events(MAC)] == ["script sent: OSIE default/lab"] * 2
 
 
-async def test_u_boot_is_given_no_other_machines_script(edge: Edge) -> None:
+async def test_u_boot_is_given_no_other_machines_script(edge):
     refusal = await edge.refused("pxelinux.cfg/01-52-54-00-12-34-56", OTHER_IP)
     assert (refusal.code, refusal.mac, refusal.about) == (ErrorCode.ACCESS_VIOLATION, OTHER, MAC)
     for name in ("pxelinux.cfg/01-52-54-00-12-34-56", "boot.scr.uimg"):
@@ -246,7 +238,7 @@ async def test_u_boot_is_given_no_other_machines_script(edge: Edge) -> None:
     assert "Hardware default/lab-2" in (await edge.refused("boot.scr.uimg", LOCKED_IP)).message
 
 
-async def test_site_with_pxelinux_goes_on_with_its_own_configuration(edge: Edge) -> None:
+async def test_site_with_pxelinux_goes_on_with_its_own_configuration(edge):
     """Its `default` would never be reached if each machine found a file of its own."""
     (edge.extra / "pxelinux.cfg").mkdir()
     assert (await edge.refused("pxelinux.cfg/01-52-54-00-12-34-56")).expected
@@ -256,13 +248,13 @@ async def test_site_with_pxelinux_goes_on_with_its_own_configuration(edge: Edge)
     assert await edge.text("boot.scr.uimg") == "mine"
 
 
-async def test_grub_shows_why_its_kernel_did_not_come(edge: Edge) -> None:
+async def test_grub_shows_why_its_kernel_did_not_come(edge):
     edge.cache.error = NotFoundError("http://u/k", "404 from the upstream")
     await edge.refused("osie/lab/kernel")
     assert "404 from the upstream'" in await edge.text("grub/why.cfg")
 
 
-async def test_script_follows_the_hardware(edge: Edge) -> None:
+async def test_script_follows_the_hardware(edge):
     assert " quiet " not in await edge.text("auto.ipxe")
     changed = hardware("lab-1", MAC, IP)
     changed["spec"]["kernelParams"] = ["quiet"]
@@ -272,7 +264,7 @@ async def test_script_follows_the_hardware(edge: Edge) -> None:
 
 @pytest.mark.parametrize("name", ["auto.ipxe", "why.ipxe", "osie/lab/kernel"])
 @pytest.mark.parametrize("client", [OTHER_IP, STRANGER_IP])
-async def test_what_is_made_for_a_machine_is_served_to_no_other(edge: Edge, name: str, client: str) -> None:
+async def test_what_is_made_for_a_machine_is_served_to_no_other(edge, name, client):
     answer = await edge.refused(f"{MAC}/{name}", client)
     assert answer.code is ErrorCode.ACCESS_VIOLATION
     assert edge.cache.asked == []
@@ -281,10 +273,10 @@ async def test_what_is_made_for_a_machine_is_served_to_no_other(edge: Edge, name
 class Nobody:
     """In place of the resolution: the neighbour table does not know who asks, and nobody answers ARP."""
 
-    def is_due(self, _ip: str) -> bool:
+    def is_due(self, _ip):
         return True
 
-    async def resolve(self, _ip: str) -> bool:
+    async def resolve(self, _ip):
         return False
 
 
@@ -295,7 +287,7 @@ class Nobody:
         "pxelinux.cfg/01-52-54-00-12-34-56", "config.txt", "cmdline.txt", f"{PI}/cmdline.txt",
     ],
 )  # fmt: skip
-async def test_what_is_made_for_a_machine_is_told_to_nobody_whose_mac_is_not_known(tmp_path: Path, name: str) -> None:
+async def test_what_is_made_for_a_machine_is_told_to_nobody_whose_mac_is_not_known(tmp_path, name):
     firmware = tmp_path / "rpi"
     firmware.mkdir()
     edge = make_edge(tmp_path, pi_firmware=firmware, resolution=Nobody())
@@ -314,7 +306,7 @@ async def test_what_is_made_for_a_machine_is_told_to_nobody_whose_mac_is_not_kno
         ("/osie//lab/kernel", "http://u/k", Step.KERNEL),
     ],
 )
-async def test_kernel_and_initrd_come_from_the_cache(edge: Edge, name: str, url: str, step: Step) -> None:
+async def test_kernel_and_initrd_come_from_the_cache(edge, name, url, step):
     file = await edge.get(name)
     assert isinstance(file, TftpFile)
     assert (bytes(file.content), file.step, file.mac) == (KERNEL, step, MAC)
@@ -326,7 +318,7 @@ async def test_kernel_and_initrd_come_from_the_cache(edge: Edge, name: str, url:
     assert bytes(file.content) == KERNEL
 
 
-async def test_unified_kernel_image_is_a_boot_program_of_the_osie(edge: Edge) -> None:
+async def test_unified_kernel_image_is_a_boot_program_of_the_osie(edge):
     refused = await edge.refused("osie/lab/uki.efi")
     assert "tinkerbell.org/uki-url] is not set" in refused.message
     edge.osies["default", "lab"]["metadata"]["annotations"] = {"tinkerbell.org/uki-url": "http://u/uki"}
@@ -336,7 +328,7 @@ async def test_unified_kernel_image_is_a_boot_program_of_the_osie(edge: Edge) ->
     file.close()
 
 
-async def test_file_that_is_still_arriving_is_served_while_it_does(edge: Edge) -> None:
+async def test_file_that_is_still_arriving_is_served_while_it_does(edge):
     edge.cache.put(bytes(9000))
     edge.cache.arrived.clear()
     file = await edge.get("osie/lab/kernel")
@@ -350,7 +342,7 @@ async def test_file_that_is_still_arriving_is_served_while_it_does(edge: Edge) -
     assert await waiting == 9000
 
 
-async def test_file_that_is_shorter_than_it_will_be_is_waited_for_not_mapped(edge: Edge) -> None:
+async def test_file_that_is_shorter_than_it_will_be_is_waited_for_not_mapped(edge):
     edge.cache.put(b"half", size=8)
     edge.cache.arrived.clear()
     asked = asyncio.ensure_future(edge.get("osie/lab/kernel"))
@@ -363,14 +355,14 @@ async def test_file_that_is_shorter_than_it_will_be_is_waited_for_not_mapped(edg
     assert bytes(file.content) == b"halfhalf"
 
 
-async def test_file_that_stays_short_is_refused_and_never_touched(edge: Edge) -> None:
+async def test_file_that_stays_short_is_refused_and_never_touched(edge):
     edge.cache.put(b"half", size=1 << 20)
     answer = await edge.refused("osie/lab/kernel")
     assert "OSIE default/lab: kernelUrl" in answer.message
     assert edge.cache.opened[0].fd == -1
 
 
-async def test_operators_file_may_be_cut_short_while_it_is_sent(edge: Edge) -> None:
+async def test_operators_file_may_be_cut_short_while_it_is_sent(edge):
     edge.cache.source = Source.FILE
     edge.cache.put(bytes(1 << 20))
     file = await edge.get("osie/lab/kernel")
@@ -382,7 +374,7 @@ async def test_operators_file_may_be_cut_short_while_it_is_sent(edge: Edge) -> N
     assert memoryview(file.content).obj is memoryview(other.content).obj, "one copy for all"
 
 
-async def test_upstream_that_fails_is_named_on_the_machines_screen(edge: Edge) -> None:
+async def test_upstream_that_fails_is_named_on_the_machines_screen(edge):
     edge.cache.error = NotFoundError("http://u/k", "404 Not Found")
     answer = await edge.refused("osie/lab/kernel")
     assert (answer.code, answer.mac) == (ErrorCode.NOT_FOUND, MAC)
@@ -393,15 +385,13 @@ async def test_upstream_that_fails_is_named_on_the_machines_screen(edge: Edge) -
     assert "404" not in await edge.text(f"{MAC}/why.ipxe")
 
 
-async def test_osie_that_does_not_exist_is_named(edge: Edge) -> None:
+async def test_osie_that_does_not_exist_is_named(edge):
     answer = await edge.refused("osie/gone/kernel")
     assert answer.message == "OSIE default/gone does not exist"
     assert "OSIE default/gone does not exist" in await edge.text("why.ipxe")
 
 
-async def test_stranger_in_auto_proxy_gets_the_default_osie_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stranger_in_auto_proxy_gets_the_default_osie_and_no_other(tmp_path, monkeypatch):
     edge = make_edge(tmp_path, DhcpMode.AUTO_PROXY, default_osie=("default", "lab"))
     monkeypatch.setattr(Callers, "mac", lambda self, ip: "02:00:00:00:00:01" if ip == STRANGER_IP else None)
     monkeypatch.setattr(Callers, "machine", lambda self, ip: None)
@@ -429,7 +419,7 @@ _SEGMENTS = st.one_of(
 
 @given(st.one_of(st.text(max_size=200), st.lists(_SEGMENTS, max_size=8).map("/".join)))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
-async def test_no_name_raises_or_reaches_another_file(edge: Edge, name: str) -> None:
+async def test_no_name_raises_or_reaches_another_file(edge, name):
     out = edge.extra / "out"
     if not out.is_symlink():
         out.symlink_to(edge.extra.parent)
@@ -442,7 +432,7 @@ async def test_no_name_raises_or_reaches_another_file(edge: Edge, name: str) -> 
         assert len(answer.message) < 200
 
 
-def test_mac_addresses_in_names_are_told_from_other_directories() -> None:
+def test_mac_addresses_in_names_are_told_from_other_directories():
     assert mac_of("52.54.00.12.34.56") == MAC
     for segment in ("525400-12-34-56", "52:54-00:12:34:56", "5254001234567", "", "zz:54:00:12:34:56"):
         assert mac_of(segment) is None

@@ -1,11 +1,7 @@
 """The operator's own files over TFTP: firmware of Raspberry Pis, links, files that change."""
 
-from __future__ import annotations
-
 import asyncio
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,23 +9,13 @@ from edge.journey.events import Outcome
 from edge.tftp import mapped
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile
-from tests.unit.tftp.boot_files import (
-    IP,
-    LOCKED_IP,
-    MAC,
-    OTHER,
-    OTHER_IP,
-    PI,
-    STRANGER_IP,
-    Edge,
-    make_edge,
-)
+from tests.unit.tftp.boot_files import IP, LOCKED_IP, MAC, OTHER, OTHER_IP, PI, STRANGER_IP, make_edge
 
 DIRECTORY = MAC.replace(":", "-")
 """Files of that machine alone."""
 
 
-async def test_raspberry_pi_gets_the_common_firmware_or_its_own(edge: Edge) -> None:
+async def test_raspberry_pi_gets_the_common_firmware_or_its_own(edge):
     (edge.extra / "start4.elf").write_bytes(b"common")
     (edge.extra / "overlays").mkdir()
     (edge.extra / "overlays" / "a.dtbo").write_bytes(b"overlay")
@@ -42,14 +28,14 @@ async def test_raspberry_pi_gets_the_common_firmware_or_its_own(edge: Edge) -> N
     assert (await edge.refused(f"{PI}/overlays/a.dtbo")).expected
 
 
-async def test_raspberry_pi_is_told_where_its_firmware_would_be(tmp_path: Path) -> None:
+async def test_raspberry_pi_is_told_where_its_firmware_would_be(tmp_path):
     edge = make_edge(tmp_path, extra=None)
     answer = await edge.refused(f"{PI}/start4.elf")
     assert (answer.expected, "--rpi-dir" in answer.message) == (False, True)
 
 
 @pytest.fixture
-def pi(tmp_path: Path) -> Edge:
+def pi(tmp_path):
     """An edge with the firmware of Raspberry Pis, and no other files of the operator's."""
     firmware = tmp_path / "rpi"
     (firmware / "overlays").mkdir(parents=True)
@@ -64,7 +50,7 @@ PREFIXES = pytest.mark.parametrize("prefix", ["", f"{PI}/", "10000000" + PI + "/
 
 
 @PREFIXES
-async def test_raspberry_pi_gets_firmware_settings_and_its_osie_below_any_prefix(pi: Edge, prefix: str) -> None:
+async def test_raspberry_pi_gets_firmware_settings_and_its_osie_below_any_prefix(pi, prefix):
     assert await pi.text(f"{prefix}start4.elf") == "start4"
     assert await pi.text(f"{prefix}overlays/vc4.dtbo") == "overlay"
     config = await pi.text(f"{prefix}config.txt")
@@ -92,13 +78,13 @@ async def test_raspberry_pi_gets_firmware_settings_and_its_osie_below_any_prefix
 
 
 @PREFIXES
-async def test_what_a_raspberry_pi_asks_for_in_vain_is_no_failure(pi: Edge, prefix: str) -> None:
+async def test_what_a_raspberry_pi_asks_for_in_vain_is_no_failure(pi, prefix):
     for name in ("pieeprom.sig", "recover4.elf", "armstub8-gic.bin", "out/secret", "overlays"):
         answer = await pi.refused(f"{prefix}{name}")
         assert (answer.code, answer.expected or not prefix) == (ErrorCode.NOT_FOUND, True)
 
 
-async def test_raspberry_pi_gets_nothing_of_another_nor_a_stranger_anything(pi: Edge) -> None:
+async def test_raspberry_pi_gets_nothing_of_another_nor_a_stranger_anything(pi):
     for name in (f"{PI}/config.txt", f"{PI}/cmdline.txt", f"{PI}/start4.elf", "start4.elf", f"{PI}/osie/lab/kernel"):
         assert isinstance(await pi.get(name, STRANGER_IP), Refusal)
         assert (await pi.refused(name, LOCKED_IP)).code is ErrorCode.ACCESS_VIOLATION
@@ -108,7 +94,7 @@ async def test_raspberry_pi_gets_nothing_of_another_nor_a_stranger_anything(pi: 
     assert f"({OTHER})" in await pi.text(f"{PI}/config.txt", OTHER_IP)  # its own: a serial number says nothing
 
 
-async def test_raspberry_pi_that_can_not_boot_is_told_no_kernel_and_its_journey_why(pi: Edge) -> None:
+async def test_raspberry_pi_that_can_not_boot_is_told_no_kernel_and_its_journey_why(pi):
     del pi.osies["default", "lab"]
     config = await pi.text(f"{PI}/config.txt")
     assert config.splitlines()[-1] == "kernel=netboot-not-allowed"
@@ -118,7 +104,7 @@ async def test_raspberry_pi_that_can_not_boot_is_told_no_kernel_and_its_journey_
     assert [event.outcome for event in pi.journey.events(MAC)] == [Outcome.FAILED]
 
 
-async def test_operators_own_files_go_before_those_of_all_raspberry_pis(tmp_path: Path) -> None:
+async def test_operators_own_files_go_before_those_of_all_raspberry_pis(tmp_path):
     firmware = tmp_path / "rpi"
     firmware.mkdir()
     (firmware / "start4.elf").write_text("common")
@@ -134,16 +120,16 @@ async def test_operators_own_files_go_before_those_of_all_raspberry_pis(tmp_path
     assert await edge.text(f"{PI}/start4.elf") == "own"
 
 
-async def test_without_firmware_no_settings_of_raspberry_pis_are_made(edge: Edge) -> None:
+async def test_without_firmware_no_settings_of_raspberry_pis_are_made(edge):
     assert (await edge.refused(f"{PI}/config.txt")).code is ErrorCode.NOT_FOUND
 
 
-async def test_stranger_gets_none_of_the_operators_files(edge: Edge) -> None:
+async def test_stranger_gets_none_of_the_operators_files(edge):
     (edge.extra / "config.txt").write_bytes(b"x")
     assert (await edge.refused("config.txt", STRANGER_IP)).code is ErrorCode.NOT_FOUND
 
 
-async def test_links_may_lead_around_inside_but_never_out(edge: Edge, tmp_path: Path) -> None:
+async def test_links_may_lead_around_inside_but_never_out(edge, tmp_path):
     (edge.extra / "v1").mkdir()
     (edge.extra / "v1" / "start4.elf").write_bytes(b"inside")
     (edge.extra / PI).symlink_to("v1")
@@ -159,7 +145,7 @@ async def test_links_may_lead_around_inside_but_never_out(edge: Edge, tmp_path: 
 
 
 @pytest.fixture
-def owned(edge: Edge) -> Edge:
+def owned(edge):
     """An edge with one machine's own directory, to which the operator's links lead."""
     (edge.extra / DIRECTORY).mkdir()
     (edge.extra / DIRECTORY / "keys").write_text("own")
@@ -186,31 +172,27 @@ def owned(edge: Edge) -> Edge:
         f"{PI[:-1]}0/{DIRECTORY}/keys",
     ],
 )
-async def test_file_in_a_machines_own_directory_is_for_that_machine_whatever_name_is_asked_for(
-    owned: Edge, name: str
-) -> None:
+async def test_file_in_a_machines_own_directory_is_for_that_machine_whatever_name_is_asked_for(owned, name):
     answer = await owned.refused(name, OTHER_IP)
     assert answer.about in (MAC, None)
     if "theirs" not in name:
         assert await owned.text(name) == "own"
 
 
-async def test_link_into_a_machines_own_directory_is_recorded_on_its_journey(owned: Edge) -> None:
+async def test_link_into_a_machines_own_directory_is_recorded_on_its_journey(owned):
     answer = await owned.refused("link", OTHER_IP)
     assert (answer.code, answer.mac, answer.about) == (ErrorCode.ACCESS_VIOLATION, OTHER, MAC)
     assert answer.message == "link is served to its own machine only"
 
 
-async def test_machine_with_two_interfaces_reads_its_own_directory_from_either(owned: Edge) -> None:
+async def test_machine_with_two_interfaces_reads_its_own_directory_from_either(owned):
     interfaces = {MAC: {"dhcp": {"ip": IP}}, "52:54:00:12:34:57": {"dhcp": {"ip": "10.0.0.60"}}}
     spec = {"networkInterfaces": interfaces, "osie": {"name": "lab"}}
     owned.inventory.apply({"metadata": {"name": "lab-1", "namespace": "default"}, "spec": spec})
     assert await owned.text("link", "10.0.0.60") == "own"
 
 
-async def test_firmware_of_raspberry_pis_may_be_in_the_operators_directory_and_gives_no_machines_own_files(
-    tmp_path: Path,
-) -> None:
+async def test_firmware_of_raspberry_pis_may_be_in_the_operators_directory_and_gives_no_machines_own_files(tmp_path):
     edge = make_edge(tmp_path, pi_firmware=tmp_path / "tftp")
     (edge.extra / DIRECTORY).mkdir()
     for name in ("config.txt", "keys"):
@@ -222,21 +204,19 @@ async def test_firmware_of_raspberry_pis_may_be_in_the_operators_directory_and_g
     assert "a link leads into the directory of one machine" in answer.message
 
 
-async def test_only_regular_files_are_opened(edge: Edge) -> None:
+async def test_only_regular_files_are_opened(edge):
     os.mkfifo(edge.extra / "pipe")
     (edge.extra / "directory").mkdir()
     for name in ("pipe", "directory", "directory/", "pipe/x"):
         assert (await asyncio.wait_for(edge.refused(name), 20)).code is ErrorCode.NOT_FOUND
 
 
-async def test_directory_that_is_swapped_for_a_link_out_leads_nowhere(
-    edge: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_directory_that_is_swapped_for_a_link_out_leads_nowhere(edge, tmp_path, monkeypatch):
     (edge.extra / "d").mkdir()
     (edge.extra / "d" / "secret").write_bytes(b"mine")
     real = os.path.realpath
 
-    def swapped(path: Any, **how: Any) -> str:
+    def swapped(path, **how):
         found = real(path, **how)
         if found.endswith("/d/secret"):
             (edge.extra / "d").rename(edge.extra / "e")
@@ -247,7 +227,7 @@ async def test_directory_that_is_swapped_for_a_link_out_leads_nowhere(
     assert isinstance(await edge.get("d/secret"), Refusal)
 
 
-async def test_file_may_change_between_two_transfers_and_during_one(edge: Edge) -> None:
+async def test_file_may_change_between_two_transfers_and_during_one(edge):
     path = edge.extra / "config.txt"
     path.write_bytes(b"old" * 10000)
     old = await edge.get("config.txt")
@@ -259,7 +239,7 @@ async def test_file_may_change_between_two_transfers_and_during_one(edge: Edge) 
     assert await edge.text("config.txt") == ""
 
 
-async def test_file_that_is_too_large_for_memory_is_refused(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_that_is_too_large_for_memory_is_refused(edge, monkeypatch):
     monkeypatch.setattr(mapped, "MAX_SNAPSHOT_BYTES", 1 << 20)
     with (edge.extra / "big").open("wb") as file:
         file.truncate((1 << 20) + 1)

@@ -1,13 +1,9 @@
 """How transfers share the event loop with each other and with everybody else."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
 from typing import cast
-
-import pytest
 
 from edge.tftp.session import TURN_SECONDS, Session, TransferScheduler
 
@@ -15,17 +11,17 @@ from edge.tftp.session import TURN_SECONDS, Session, TransferScheduler
 class Busy:
     """Stands for a session that always has something to do."""
 
-    def __init__(self, name: str, scheduler: TransferScheduler, log: list[str], seconds: float) -> None:
+    def __init__(self, name, scheduler, log, seconds):
         self.scheduled = False
         self.name = name
         self._scheduler = scheduler
         self._log = log
         self._seconds = seconds
 
-    def start(self) -> None:
+    def start(self):
         self._scheduler.schedule(cast(Session, self))
 
-    def step(self) -> None:
+    def step(self):
         self._log.append(self.name)
         until = time.perf_counter() + self._seconds
         while time.perf_counter() < until:
@@ -34,13 +30,13 @@ class Busy:
             self.start()
 
 
-async def finished(log: list[str]) -> None:
+async def finished(log):
     async with asyncio.timeout(20):
         while len(log) < 200:
             await asyncio.sleep(0)
 
 
-async def test_all_transfers_have_the_same_number_of_turns() -> None:
+async def test_all_transfers_have_the_same_number_of_turns():
     scheduler, log = TransferScheduler(), list[str]()
     for name in "abcdefgh":
         busy = Busy(name, scheduler, log, 0.0004)
@@ -51,7 +47,7 @@ async def test_all_transfers_have_the_same_number_of_turns() -> None:
     assert set(Counter(log).values()) <= {24, 25, 26}
 
 
-async def test_others_wait_for_the_time_of_a_turn_and_not_for_all_transfers() -> None:
+async def test_others_wait_for_the_time_of_a_turn_and_not_for_all_transfers():
     scheduler, log = TransferScheduler(), list[str]()
     for number in range(100):
         Busy(str(number), scheduler, log, TURN_SECONDS / 5).start()
@@ -64,7 +60,7 @@ async def test_others_wait_for_the_time_of_a_turn_and_not_for_all_transfers() ->
     assert rounds >= 200 / 7
 
 
-async def test_turns_that_take_no_time_share_one_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_that_take_no_time_share_one_of_the_event_loop(monkeypatch):
     monkeypatch.setattr("edge.tftp.session.TURN_SECONDS", 10.0)  # however long this process is kept from its processor
     scheduler, log = TransferScheduler(), list[str]()
     for number in range(20):
@@ -73,7 +69,7 @@ async def test_turns_that_take_no_time_share_one_of_the_event_loop(monkeypatch: 
     assert len(log) >= 20
 
 
-async def test_line_that_came_to_its_end_begins_anew() -> None:
+async def test_line_that_came_to_its_end_begins_anew():
     scheduler, log = TransferScheduler(), ["x"] * 199
     for _ in range(3):
         Busy("a", scheduler, log, 0).start()

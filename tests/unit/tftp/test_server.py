@@ -1,13 +1,10 @@
 """The TFTP server over loopback, packet by packet: who gets which file, through what losses, and what is told of it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket
 import struct
 import time
-from pathlib import Path
 
 import pytest
 import tftpy
@@ -21,7 +18,7 @@ from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, rece
 # --- the usual course ------------------------------------------------------------------------------------------------
 
 
-async def test_tftpy_gets_the_whole_file(tmp_path: Path) -> None:
+async def test_tftpy_gets_the_whole_file(tmp_path):
     loopback = serving(CONTENT)
     async with loopback.serving() as server:
         client = tftpy.TftpClient("127.0.0.1", server.port, {"blksize": 1428})
@@ -32,9 +29,7 @@ async def test_tftpy_gets_the_whole_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("single_port", [False, True])
 @pytest.mark.parametrize(("block", "window"), [(512, 1), (1468, 4), (1468, 64), (8, 64), (16000, 64), (65464, 2)])
-async def test_file_arrives_whole_whatever_its_blocks_and_windows(
-    client: socket.socket, block: int, window: int, single_port: bool
-) -> None:
+async def test_file_arrives_whole_whatever_its_blocks_and_windows(client, block, window, single_port):
     loopback = serving(CONTENT[: block * 300])
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     async with loopback.serving(single_port=single_port):
@@ -45,7 +40,7 @@ async def test_file_arrives_whole_whatever_its_blocks_and_windows(
     assert (detail["block_bytes"], detail["window_blocks"]) == (block, window)
 
 
-async def test_edk2_probe_is_information_and_the_transfer_after_it_a_success(client: socket.socket) -> None:
+async def test_edk2_probe_is_information_and_the_transfer_after_it_a_success(client):
     loopback = serving(b"x" * 3000)
     async with loopback.serving():
         client.sendto(rrq("tsize", "0", "blksize", "1468", "windowsize", "4"), loopback.address)
@@ -60,14 +55,12 @@ async def test_edk2_probe_is_information_and_the_transfer_after_it_a_success(cli
     assert re.match(r"TFTP sent file, 3000 bytes in \d+\.\d\d s", messages[1])
 
 
-async def test_large_window_goes_out_with_one_system_call(
-    client: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_window_goes_out_with_one_system_call(client, monkeypatch):
     calls = []
     sendmsg = socket.socket.sendmsg
 
     class Counting(socket.socket):
-        def sendmsg(self, buffers: list[bytes], *arguments: object) -> int:  # type: ignore[override]
+        def sendmsg(self, buffers, *arguments):  # type: ignore[override]
             calls.append(-(-len(buffers[0]) // 1472))
             return sendmsg(self, buffers, *arguments)  # type: ignore[arg-type]
 
@@ -81,9 +74,7 @@ async def test_large_window_goes_out_with_one_system_call(
 
 
 @pytest.mark.parametrize("window", [1, 4])
-async def test_machines_that_read_one_file_at_the_same_time_all_have_it(
-    window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_machines_that_read_one_file_at_the_same_time_all_have_it(window, monkeypatch):
     made = []
     make = FramedBlocks.__init__
     monkeypatch.setattr(FramedBlocks, "__init__", lambda *given: made.append(given[1]) or make(*given))
@@ -99,14 +90,12 @@ async def test_machines_that_read_one_file_at_the_same_time_all_have_it(
     assert made == [CONTENT], "packets are made once for all"
 
 
-async def test_where_the_kernel_can_not_cut_windows_they_go_packet_by_packet(
-    client: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_where_the_kernel_can_not_cut_windows_they_go_packet_by_packet(client, monkeypatch):
     calls = []
     sendmsg = socket.socket.sendmsg
 
     class Old(socket.socket):
-        def sendmsg(self, buffers: list[bytes], *arguments: object) -> int:  # type: ignore[override]
+        def sendmsg(self, buffers, *arguments):  # type: ignore[override]
             calls.append(-(-len(buffers[0]) // 1472))
             if calls[-1] > 1:
                 raise OSError(5, "Input/output error")  # EIO: the interface does no checksums
@@ -120,11 +109,11 @@ async def test_where_the_kernel_can_not_cut_windows_they_go_packet_by_packet(
     assert [count for count in calls if count > 1] == [32]  # it is tried once
 
 
-async def test_send_buffer_that_is_full_loses_nothing(client: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_send_buffer_that_is_full_loses_nothing(client, monkeypatch):
     sendmsg, calls = socket.socket.sendmsg, 0
 
     class Full(socket.socket):
-        def sendmsg(self, buffers: list[bytes], *arguments: object) -> int:  # type: ignore[override]
+        def sendmsg(self, buffers, *arguments):  # type: ignore[override]
             nonlocal calls
             calls += 1
             if calls % 3 == 2:
@@ -141,7 +130,7 @@ async def test_send_buffer_that_is_full_loses_nothing(client: socket.socket, mon
     assert loopback.events[0].detail["resent_blocks"] == 0
 
 
-async def test_journey_has_the_speed_the_step_and_what_was_sent_again(client: socket.socket) -> None:
+async def test_journey_has_the_speed_the_step_and_what_was_sent_again(client):
     loopback = serving(b"x" * 600, step=Step.KERNEL)
     async with loopback.serving():
         client.sendto(rrq("timeout", "1"), loopback.address)
@@ -161,7 +150,7 @@ async def test_journey_has_the_speed_the_step_and_what_was_sent_again(client: so
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_file_beyond_65535_blocks_arrives_with_a_warning(client: socket.socket) -> None:
+async def test_file_beyond_65535_blocks_arrives_with_a_warning(client):
     content = CONTENT * 2
     loopback = serving(content[: 65540 * 8])
     async with loopback.serving():
@@ -174,7 +163,7 @@ async def test_file_beyond_65535_blocks_arrives_with_a_warning(client: socket.so
 # --- losses ----------------------------------------------------------------------------------------------------------
 
 
-async def test_lost_block_of_a_window_comes_again_without_waiting_for_the_timer(client: socket.socket) -> None:
+async def test_lost_block_of_a_window_comes_again_without_waiting_for_the_timer(client):
     loopback = serving(CONTENT[: 512 * 5 + 1])
     async with loopback.serving():
         client.sendto(rrq("windowsize", "4", "timeout", "15"), loopback.address)
@@ -193,7 +182,7 @@ async def test_lost_block_of_a_window_comes_again_without_waiting_for_the_timer(
     assert loopback.events[0].detail["resent_blocks"] == 3
 
 
-async def test_lost_block_is_mended_soon_where_the_client_is_quick() -> None:
+async def test_lost_block_is_mended_soon_where_the_client_is_quick():
     loopback, took = serving(b"x" * 6000), []
     async with loopback.serving():
         for _ in range(3):  # the quickest counts: the machine that tests may have no time for one of them
@@ -219,7 +208,7 @@ async def test_lost_block_is_mended_soon_where_the_client_is_quick() -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("windowsize", "4")])
-async def test_client_that_vanished_is_noticed_at_once(client: socket.socket, options: tuple[str, ...]) -> None:
+async def test_client_that_vanished_is_noticed_at_once(client, options):
     loopback = serving(b"x" * 60000)
     async with loopback.serving() as server:
         client.sendto(rrq(*options), loopback.address)
@@ -235,9 +224,7 @@ async def test_client_that_vanished_is_noticed_at_once(client: socket.socket, op
 
 
 @pytest.mark.parametrize("single_port", [False, True])
-async def test_request_that_comes_again_is_answered_from_the_same_transfer(
-    client: socket.socket, single_port: bool
-) -> None:
+async def test_request_that_comes_again_is_answered_from_the_same_transfer(client, single_port):
     loopback = serving(b"x" * 600)
     async with loopback.serving(single_port=single_port) as server:
         for _ in range(3):
@@ -250,7 +237,7 @@ async def test_request_that_comes_again_is_answered_from_the_same_transfer(
 
 
 @pytest.mark.parametrize("single_port", [False, True])
-async def test_copy_of_a_request_that_was_late_disturbs_no_transfer(client: socket.socket, single_port: bool) -> None:
+async def test_copy_of_a_request_that_was_late_disturbs_no_transfer(client, single_port):
     loopback = serving(b"x" * 6000)
     async with loopback.serving(single_port=single_port) as server:
         client.sendto(rrq(), loopback.address)
@@ -266,9 +253,7 @@ async def test_copy_of_a_request_that_was_late_disturbs_no_transfer(client: sock
 
 
 @pytest.mark.parametrize("single_port", [False, True])
-async def test_client_that_asks_for_something_else_from_the_same_port_gets_it(
-    client: socket.socket, single_port: bool
-) -> None:
+async def test_client_that_asks_for_something_else_from_the_same_port_gets_it(client, single_port):
     loopback = Loopback(lambda request: TftpFile(request.name.encode() * 600, request.name, MAC))
     async with loopback.serving(single_port=single_port) as server:
         client.sendto(rrq(name="a"), loopback.address)
@@ -288,9 +273,7 @@ async def test_client_that_asks_for_something_else_from_the_same_port_gets_it(
 
 
 @pytest.mark.parametrize("single_port", [False, True])
-async def test_machine_that_was_reset_in_the_middle_gets_the_same_file_anew(
-    client: socket.socket, single_port: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_machine_that_was_reset_in_the_middle_gets_the_same_file_anew(client, single_port, monkeypatch):
     monkeypatch.setattr("edge.tftp.session._LATE_COPY_SECONDS", 0.1)
     loopback = serving(b"x" * 6000)
     async with loopback.serving(single_port=single_port):
@@ -311,7 +294,7 @@ async def test_machine_that_was_reset_in_the_middle_gets_the_same_file_anew(
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-async def test_text_file_in_netascii_is_translated_and_its_size_is_that_on_the_wire(client: socket.socket) -> None:
+async def test_text_file_in_netascii_is_translated_and_its_size_is_that_on_the_wire(client):
     loopback = serving(b"a\nb\n")
     async with loopback.serving():
         client.sendto(rrq("tsize", "0", mode="NetASCII"), loopback.address)
@@ -321,7 +304,7 @@ async def test_text_file_in_netascii_is_translated_and_its_size_is_that_on_the_w
         assert (await receive(client))[0] == b"\0\3\0\1a\r\nb\r\n"
 
 
-async def test_size_of_a_long_text_is_left_out_rather_than_wrong(client: socket.socket) -> None:
+async def test_size_of_a_long_text_is_left_out_rather_than_wrong(client):
     loopback = serving(b"line\n" * 210_000)
     async with loopback.serving():
         client.sendto(rrq("tsize", "0", "blksize", "1468", mode="netascii"), loopback.address)
@@ -337,7 +320,7 @@ async def test_size_of_a_long_text_is_left_out_rather_than_wrong(client: socket.
 # --- start and stop --------------------------------------------------------------------------------------------------
 
 
-async def test_stopping_server_tells_its_clients(client: socket.socket) -> None:
+async def test_stopping_server_tells_its_clients(client):
     loopback = serving(b"x" * 6000)
     async with loopback.serving():
         client.sendto(rrq(), loopback.address)
@@ -345,7 +328,7 @@ async def test_stopping_server_tells_its_clients(client: socket.socket) -> None:
     assert (await receive(client))[0] == b"\0\5\0\0the server is stopping\0"
 
 
-async def test_taken_port_is_named_with_what_to_do() -> None:
+async def test_taken_port_is_named_with_what_to_do():
     loopback = serving(b"x")
     async with loopback.serving() as server:
         with pytest.raises(TftpServerError, match=f"UDP port {server.port} on 127.0.0.1: another program has it"):
@@ -354,7 +337,7 @@ async def test_taken_port_is_named_with_what_to_do() -> None:
         await TftpServer(loopback.open_file, loopback._record, host="192.0.2.1").start()
 
 
-async def test_file_is_closed_once_however_often_its_transfer_is_ended(client: socket.socket) -> None:
+async def test_file_is_closed_once_however_often_its_transfer_is_ended(client):
     closed = []
     loopback = serving(b"x" * 6000, close=lambda: closed.append(True))
     async with loopback.serving() as server:
@@ -368,10 +351,8 @@ async def test_file_is_closed_once_however_often_its_transfer_is_ended(client: s
         assert server._scheduler.active == 0
 
 
-async def test_file_whose_closing_fails_does_not_end_the_service(
-    client: socket.socket, caplog: pytest.LogCaptureFixture
-) -> None:
-    def close() -> None:
+async def test_file_whose_closing_fails_does_not_end_the_service(client, caplog):
+    def close():
         raise OSError("bad file descriptor")
 
     loopback = serving(b"x", close=close)
@@ -382,7 +363,7 @@ async def test_file_whose_closing_fails_does_not_end_the_service(
     assert caplog.text.count("closing file") == 2
 
 
-def test_kernel_constants_are_those_of_this_machine() -> None:
+def test_kernel_constants_are_those_of_this_machine():
     """A window is cut by the kernel into packets of the length that was named."""
     with udp() as sender, udp() as receiver:
         ancillary = [(17, 103, struct.pack("=H", 100))]

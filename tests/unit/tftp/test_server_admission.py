@@ -1,7 +1,5 @@
 """The TFTP server among many clients, strangers and garbage: everybody real is served, and nothing grows."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random
@@ -15,14 +13,14 @@ from edge.tftp import TftpServer
 from edge.tftp import server as server_module
 from edge.tftp.packets import ErrorCode
 from edge.tftp.server import ERRORS_A_SECOND, MAX_WAITING_OF_CLIENT, UNPROVEN_FIRST_BLOCKS, UNRESOLVED_IN_ALL
-from edge.tftp.source import Refusal, TftpFile, TftpRequest
+from edge.tftp.source import Refusal, TftpFile
 from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, silence, udp
 from tests.waiting import until
 
 # --- crowds ----------------------------------------------------------------------------------------------------------
 
 
-async def test_half_open_transfers_never_keep_a_real_client_out(client: socket.socket) -> None:
+async def test_half_open_transfers_never_keep_a_real_client_out(client):
     closed = []
     loopback = serving(b"x" * 600, close=lambda: closed.append(True))
     async with loopback.serving(max_half_open=20, max_transfers_per_client=1000) as server:
@@ -39,9 +37,7 @@ async def test_half_open_transfers_never_keep_a_real_client_out(client: socket.s
     assert len(closed) == 61
 
 
-async def test_ten_thousand_requests_in_others_names_cost_bounded_memory_and_no_client_its_boot(
-    client: socket.socket,
-) -> None:
+async def test_ten_thousand_requests_in_others_names_cost_bounded_memory_and_no_client_its_boot(client):
     loopback = serving(CONTENT)
     async with loopback.serving() as server:
         fetching = asyncio.ensure_future(
@@ -62,13 +58,13 @@ async def test_ten_thousand_requests_in_others_names_cost_bounded_memory_and_no_
 
 
 async def test_requests_of_one_address_are_dropped_unread_where_they_come_too_fast_and_others_are_served(
-    client: socket.socket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    client, caplog, monkeypatch
+):
     monkeypatch.setattr(server_module, "REQUESTS_AT_ONCE", 5.0)
     monkeypatch.setattr(server_module, "REQUESTS_A_SECOND", 0.001)
-    asked: list[str] = []
+    asked = []
 
-    def open_file(request: TftpRequest) -> TftpFile:
+    def open_file(request):
         asked.append(request.client_ip)
         return TftpFile(CONTENT, "file", None)
 
@@ -85,13 +81,13 @@ async def test_requests_of_one_address_are_dropped_unread_where_they_come_too_fa
 
 
 async def test_requests_of_invented_addresses_on_the_link_have_few_answers_and_known_clients_are_served(
-    client: socket.socket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    client, caplog, monkeypatch
+):
     """An answer to each would fill the kernel's neighbour table with addresses that no host has."""
     monkeypatch.setattr(server_module, "UNRESOLVED_SECONDS", 1e6)
-    asked: list[str] = []
+    asked = []
 
-    def open_file(request: TftpRequest) -> TftpFile:
+    def open_file(request):
         asked.append(request.client_ip)
         return TftpFile(CONTENT, "file", None)
 
@@ -107,9 +103,7 @@ async def test_requests_of_invented_addresses_on_the_link_have_few_answers_and_k
 
 
 @pytest.mark.parametrize("machine", [True, False], ids=["a machine's", "a stranger's"])
-async def test_address_is_not_flooded_with_first_blocks_that_others_ask_for_in_its_name(
-    client: socket.socket, caplog: pytest.LogCaptureFixture, machine: bool
-) -> None:
+async def test_address_is_not_flooded_with_first_blocks_that_others_ask_for_in_its_name(client, caplog, machine):
     loopback = Loopback(lambda _request: TftpFile(CONTENT, "file", MAC if machine else None))
     async with loopback.serving() as server:
         with ExitStack() as stack:
@@ -126,7 +120,7 @@ async def test_address_is_not_flooded_with_first_blocks_that_others_ask_for_in_i
             assert await download(client, loopback.address, request, 1468, 16) == CONTENT
 
 
-async def test_client_without_options_that_acknowledges_may_have_any_number_of_files(client: socket.socket) -> None:
+async def test_client_without_options_that_acknowledges_may_have_any_number_of_files(client):
     loopback = serving(b"x" * 600)
     async with loopback.serving():
         for _ in range(3 * UNPROVEN_FIRST_BLOCKS):
@@ -134,7 +128,7 @@ async def test_client_without_options_that_acknowledges_may_have_any_number_of_f
                 assert await download(sock, loopback.address, rrq()) == b"x" * 600
 
 
-async def test_errors_to_one_address_are_bounded(client: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_to_one_address_are_bounded(client, caplog):
     loopback = Loopback(lambda _request: Refusal(ErrorCode.NOT_FOUND, "no such file"))
     async with loopback.serving():
         with ExitStack() as stack:
@@ -146,7 +140,7 @@ async def test_errors_to_one_address_are_bounded(client: socket.socket, caplog: 
             assert len(everything(askers)) <= 2 * ERRORS_A_SECOND, "of two intervals at the most"
 
 
-async def test_slow_machine_is_served_among_thousands_of_requests_in_strangers_names() -> None:
+async def test_slow_machine_is_served_among_thousands_of_requests_in_strangers_names():
     """A busy ROM takes some tenths of a second to acknowledge, and is not pushed out meanwhile."""
     loopback = Loopback(
         lambda request: TftpFile(CONTENT[:3000], "file", MAC if request.client_ip == "127.0.0.50" else None)
@@ -173,12 +167,10 @@ async def test_slow_machine_is_served_among_thousands_of_requests_in_strangers_n
             assert answer[:4] == b"\0\3\0\1"
 
 
-async def test_files_that_take_time_to_open_are_shared_among_addresses(
-    client: socket.socket, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_files_that_take_time_to_open_are_shared_among_addresses(client, caplog):
     opened = asyncio.Event()
 
-    async def open_late() -> TftpFile:
+    async def open_late():
         await opened.wait()
         return TftpFile(b"x" * 600, "kernel", MAC)
 
@@ -198,9 +190,7 @@ async def test_files_that_take_time_to_open_are_shared_among_addresses(
             assert (await receive(other))[0][:2] == b"\0\6"
 
 
-async def test_machine_in_whose_name_another_asks_hears_who_once_and_the_asker_nothing_of_it(
-    client: socket.socket,
-) -> None:
+async def test_machine_in_whose_name_another_asks_hears_who_once_and_the_asker_nothing_of_it(client):
     loopback = Loopback(lambda _request: Refusal(ErrorCode.ACCESS_VIOLATION, "its own machine only", about=MAC))
     async with loopback.serving():
         for _ in range(20):
@@ -212,7 +202,7 @@ async def test_machine_in_whose_name_another_asks_hears_who_once_and_the_asker_n
     assert event.detail["client_ip"] == "127.0.0.1"
 
 
-async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(client: socket.socket) -> None:
+async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(client):
     loopback = serving(b"x" * 6000)
     async with loopback.serving(max_transfers=1) as server:
         client.sendto(rrq(), loopback.address)
@@ -229,7 +219,7 @@ async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(client
             assert (await receive(second))[0][:4] == b"\0\3\0\1"
 
 
-async def test_one_client_can_not_have_all_transfers(client: socket.socket) -> None:
+async def test_one_client_can_not_have_all_transfers(client):
     loopback = serving(b"x" * 6000)
     async with loopback.serving(max_transfers_per_client=3) as server:
         with ExitStack() as stack:
@@ -250,11 +240,11 @@ async def test_one_client_can_not_have_all_transfers(client: socket.socket) -> N
 
 
 @pytest.mark.parametrize("single_port", [False, True])
-async def test_many_clients_at_once_get_the_whole_file(single_port: bool) -> None:
+async def test_many_clients_at_once_get_the_whole_file(single_port):
     content = CONTENT[:100_000]
     loopback = serving(content)
 
-    async def one() -> bytes:
+    async def one():
         with udp() as sock:
             return await download(sock, loopback.address, rrq("blksize", "1468", "windowsize", "16"), 1468, 16)
 
@@ -264,7 +254,7 @@ async def test_many_clients_at_once_get_the_whole_file(single_port: bool) -> Non
     assert {event.outcome for event in loopback.events} == {Outcome.OK}
 
 
-def everything(sockets: list[socket.socket]) -> list[bytes]:
+def everything(sockets):
     """What has come to them."""
     heard = []
     for sock in sockets:
@@ -277,7 +267,7 @@ def everything(sockets: list[socket.socket]) -> list[bytes]:
 # --- strangers and garbage -------------------------------------------------------------------------------------------
 
 
-async def test_stranger_is_told_that_it_is_wrong_and_the_transfer_goes_on(client: socket.socket) -> None:
+async def test_stranger_is_told_that_it_is_wrong_and_the_transfer_goes_on(client):
     loopback = serving(b"x" * 1200)
     async with loopback.serving():
         client.sendto(rrq(), loopback.address)
@@ -297,7 +287,7 @@ async def test_stranger_is_told_that_it_is_wrong_and_the_transfer_goes_on(client
         assert (await receive(client))[0][:4] == b"\0\3\0\3"
 
 
-async def test_stranger_that_goes_on_is_answered_a_bounded_number_of_times(client: socket.socket) -> None:
+async def test_stranger_that_goes_on_is_answered_a_bounded_number_of_times(client):
     loopback = serving(b"x" * 1200)
     async with loopback.serving():
         client.sendto(rrq(), loopback.address)
@@ -310,7 +300,7 @@ async def test_stranger_that_goes_on_is_answered_a_bounded_number_of_times(clien
             await silence(stranger)
 
 
-async def test_acknowledgement_of_no_transfer_is_an_error_on_a_single_port(client: socket.socket) -> None:
+async def test_acknowledgement_of_no_transfer_is_an_error_on_a_single_port(client):
     loopback = serving(b"x" * 1200)
     async with loopback.serving(single_port=True):
         client.sendto(ack(1), loopback.address)
@@ -320,9 +310,7 @@ async def test_acknowledgement_of_no_transfer_is_an_error_on_a_single_port(clien
         await silence(client)
 
 
-async def test_garbage_gets_no_answer_and_does_not_end_the_service(
-    client: socket.socket, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_garbage_gets_no_answer_and_does_not_end_the_service(client, caplog):
     caplog.set_level(logging.INFO)
     loopback = serving(b"x")
     async with loopback.serving():
@@ -337,7 +325,7 @@ async def test_garbage_gets_no_answer_and_does_not_end_the_service(
     assert caplog.text.count("is ignored") == 1
 
 
-async def test_garbage_on_the_port_of_a_transfer_gets_no_answer(client: socket.socket) -> None:
+async def test_garbage_on_the_port_of_a_transfer_gets_no_answer(client):
     loopback = serving(b"x" * 1200)
     async with loopback.serving():
         client.sendto(rrq(), loopback.address)
@@ -351,7 +339,7 @@ async def test_garbage_on_the_port_of_a_transfer_gets_no_answer(client: socket.s
         assert (await receive(client))[0][:4] == b"\0\3\0\2"
 
 
-async def test_request_to_everybody_is_ignored() -> None:
+async def test_request_to_everybody_is_ignored():
     loopback = serving(b"x" * 1200)
     server = TftpServer(loopback.open_file, loopback._record, host="0.0.0.0", port=0)
     await server.start()
@@ -364,7 +352,7 @@ async def test_request_to_everybody_is_ignored() -> None:
     await server.stop()
 
 
-async def test_answer_comes_from_the_address_that_was_asked() -> None:
+async def test_answer_comes_from_the_address_that_was_asked():
     for single_port in (False, True):
         loopback = serving(b"x")
         server = TftpServer(loopback.open_file, loopback._record, host="0.0.0.0", port=0, single_port=single_port)
@@ -385,9 +373,7 @@ async def test_answer_comes_from_the_address_that_was_asked() -> None:
         (b"\0\2file\0octet\0", b"\0\5\0\2this server is read-only\0"),
     ],
 )
-async def test_what_is_not_served_is_refused_with_the_code_for_it(
-    client: socket.socket, request_packet: bytes, answer: bytes
-) -> None:
+async def test_what_is_not_served_is_refused_with_the_code_for_it(client, request_packet, answer):
     loopback = serving(b"x")
     async with loopback.serving():
         client.sendto(request_packet, loopback.address)

@@ -1,18 +1,12 @@
 """The TFTP server and files that take their time: to be opened, to arrive, or for ever."""
 
-from __future__ import annotations
-
 import asyncio
-import socket
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-
-import pytest
 
 from edge.journey.events import Step
 from edge.tftp import server as server_module
 from edge.tftp.packets import ErrorCode
-from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
+from edge.tftp.source import Refusal, TftpFile
 from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, silence, udp
 from tests.waiting import until
 
@@ -20,18 +14,18 @@ from tests.waiting import until
 class Arriving:
     """A file that comes as the test wants, and how often it was closed."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content):
         self.content = content
         self.there = 0
-        self.failure: Exception | None = None
+        self.failure = None
         self.more = asyncio.Event()
         self.closed = 0
         self.waiting = 0
 
-    def file(self) -> TftpFile:
+    def file(self):
         return TftpFile(self.content, "kernel", MAC, Step.KERNEL, self.filled, self.close)
 
-    async def filled(self, offset: int) -> int:
+    async def filled(self, offset):
         self.waiting += 1
         try:
             while self.there <= offset:
@@ -42,20 +36,20 @@ class Arriving:
             self.waiting -= 1
         return self.there
 
-    def grow(self, there: int) -> None:
+    def grow(self, there):
         self.there = there
         self.more.set()
         self.more = asyncio.Event()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error):
         self.failure = error
         self.more.set()
 
-    def close(self) -> None:
+    def close(self):
         self.closed += 1
 
 
-async def test_file_that_is_still_arriving_is_sent_while_it_comes(client: socket.socket) -> None:
+async def test_file_that_is_still_arriving_is_sent_while_it_comes(client):
     arriving = Arriving(CONTENT)
     loopback = Loopback(lambda _request: arriving.file())
     async with loopback.serving() as server:
@@ -72,7 +66,7 @@ async def test_file_that_is_still_arriving_is_sent_while_it_comes(client: socket
     assert loopback.events[0].detail["resent_blocks"] == 0
 
 
-async def test_upstream_that_fails_in_the_middle_is_told_with_its_reason(client: socket.socket) -> None:
+async def test_upstream_that_fails_in_the_middle_is_told_with_its_reason(client):
     arriving = Arriving(CONTENT)
     arriving.grow(600)
     loopback = Loopback(lambda _request: arriving.file())
@@ -93,7 +87,7 @@ async def test_upstream_that_fails_in_the_middle_is_told_with_its_reason(client:
     assert arriving.closed == 1
 
 
-async def test_client_that_vanishes_while_the_file_arrives_leaves_nothing_behind(client: socket.socket) -> None:
+async def test_client_that_vanishes_while_the_file_arrives_leaves_nothing_behind(client):
     arriving = Arriving(CONTENT)
     arriving.grow(600)
     loopback = Loopback(lambda _request: arriving.file())
@@ -110,7 +104,7 @@ async def test_client_that_vanishes_while_the_file_arrives_leaves_nothing_behind
     assert arriving.waiting == 0
 
 
-async def test_stop_while_the_file_arrives_closes_it(client: socket.socket) -> None:
+async def test_stop_while_the_file_arrives_closes_it(client):
     arriving = Arriving(CONTENT)
     loopback = Loopback(lambda _request: arriving.file())
     async with loopback.serving():
@@ -123,8 +117,8 @@ async def test_stop_while_the_file_arrives_closes_it(client: socket.socket) -> N
     assert (arriving.closed, arriving.waiting) == (1, 0)
 
 
-def later(opened: Opened | Exception, event: asyncio.Event) -> Callable[[TftpRequest], Awaitable[Opened]]:
-    async def open_file(_request: TftpRequest) -> Opened:
+def later(opened, event):
+    async def open_file(_request):
         await event.wait()
         if isinstance(opened, Exception):
             raise opened
@@ -133,9 +127,7 @@ def later(opened: Opened | Exception, event: asyncio.Event) -> Callable[[TftpReq
     return open_file
 
 
-async def test_file_that_takes_time_to_open_is_answered_once_however_often_it_is_asked_for(
-    client: socket.socket,
-) -> None:
+async def test_file_that_takes_time_to_open_is_answered_once_however_often_it_is_asked_for(client):
     event = asyncio.Event()
     loopback = Loopback(later(TftpFile(b"x" * 100, "file", MAC), event))
     async with loopback.serving() as server:
@@ -150,7 +142,7 @@ async def test_file_that_takes_time_to_open_is_answered_once_however_often_it_is
         await silence(client, 0.05)
 
 
-async def test_file_that_could_not_be_opened_is_refused_with_the_reason(client: socket.socket) -> None:
+async def test_file_that_could_not_be_opened_is_refused_with_the_reason(client):
     event = asyncio.Event()
     event.set()
     loopback = Loopback(later(Refusal(ErrorCode.NOT_FOUND, "OSIE lab has no kernel", MAC), event))
@@ -160,9 +152,7 @@ async def test_file_that_could_not_be_opened_is_refused_with_the_reason(client: 
         assert await loopback.settled(1) == ["TFTP OSIE lab has no kernel"]
 
 
-async def test_fault_of_ours_while_opening_is_an_error_and_not_a_silence(
-    client: socket.socket, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_fault_of_ours_while_opening_is_an_error_and_not_a_silence(client, caplog):
     event = asyncio.Event()
     event.set()
     loopback = Loopback(later(ValueError("a fault"), event))
@@ -172,9 +162,7 @@ async def test_fault_of_ours_while_opening_is_an_error_and_not_a_silence(
     assert "a fault" in caplog.text
 
 
-async def test_file_that_never_opens_is_refused_in_the_end(
-    client: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_file_that_never_opens_is_refused_in_the_end(client, monkeypatch):
     monkeypatch.setattr(server_module, "OPEN_SECONDS", 0.05)
     loopback = Loopback(later(TftpFile(b"", "file"), asyncio.Event()))
     async with loopback.serving():
@@ -185,18 +173,18 @@ async def test_file_that_never_opens_is_refused_in_the_end(
         loopback.open_file = later(TftpFile(b"", "file"), event)
 
 
-async def test_client_that_asks_for_something_else_does_not_wait_for_the_first(client: socket.socket) -> None:
+async def test_client_that_asks_for_something_else_does_not_wait_for_the_first(client):
     never = asyncio.Event()
     abandoned = []
 
-    async def wait() -> Opened:
+    async def wait():
         try:
             await never.wait()
         finally:
             abandoned.append(True)
         return Refusal(ErrorCode.NOT_FOUND, "never")
 
-    def open_file(request: TftpRequest) -> Opened | Awaitable[Opened]:
+    def open_file(request):
         return wait() if request.name == "slow" else TftpFile(b"quick", "quick", MAC)
 
     loopback = Loopback(open_file)
@@ -209,7 +197,7 @@ async def test_client_that_asks_for_something_else_does_not_wait_for_the_first(c
         assert abandoned == [True]
 
 
-async def test_request_that_is_replaced_before_its_file_began_to_open_leaves_no_trace(client: socket.socket) -> None:
+async def test_request_that_is_replaced_before_its_file_began_to_open_leaves_no_trace(client):
     event = asyncio.Event()
     event.set()
     loopback = Loopback(later(TftpFile(b"x", "file"), event))
@@ -220,8 +208,8 @@ async def test_request_that_is_replaced_before_its_file_began_to_open_leaves_no_
         await silence(client, 0.05)
 
 
-async def test_strangers_do_not_keep_a_machines_refusal_from_its_journey(client: socket.socket) -> None:
-    def open_file(request: TftpRequest) -> Opened:
+async def test_strangers_do_not_keep_a_machines_refusal_from_its_journey(client):
+    def open_file(request):
         mac = MAC if request.name == "mine" else None
         return Refusal(ErrorCode.NOT_FOUND, f"{request.name}: no such file", mac)
 
@@ -235,7 +223,7 @@ async def test_strangers_do_not_keep_a_machines_refusal_from_its_journey(client:
         assert await loopback.settled(1) == ["TFTP mine: no such file"]
 
 
-async def test_number_of_files_being_opened_is_bounded(client: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_files_being_opened_is_bounded(client, monkeypatch):
     monkeypatch.setattr(server_module, "MAX_WAITING", 5)
     event = asyncio.Event()
     loopback = Loopback(later(TftpFile(b"x", "file"), event))
@@ -251,7 +239,7 @@ async def test_number_of_files_being_opened_is_bounded(client: socket.socket, mo
             assert server.transfers == 5
 
 
-async def test_stop_does_not_wait_for_files_that_are_being_opened(client: socket.socket) -> None:
+async def test_stop_does_not_wait_for_files_that_are_being_opened(client):
     loopback = Loopback(later(TftpFile(b"x", "file"), asyncio.Event()))
     async with asyncio.timeout(20):
         async with loopback.serving():
@@ -259,7 +247,7 @@ async def test_stop_does_not_wait_for_files_that_are_being_opened(client: socket
             await asyncio.sleep(0.05)
 
 
-async def test_client_that_fetches_the_file_twice_in_a_row_does_not_wait(client: socket.socket) -> None:
+async def test_client_that_fetches_the_file_twice_in_a_row_does_not_wait(client):
     loopback = serving(b"x" * 600)
     async with loopback.serving():
         async with asyncio.timeout(9):  # half a second would be waited each time
@@ -269,9 +257,9 @@ async def test_client_that_fetches_the_file_twice_in_a_row_does_not_wait(client:
 
 
 async def test_request_for_which_no_socket_is_left_closes_its_file_and_leaves_the_others_alone(
-    client: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def none_left(_local: str, _interface: str | None) -> socket.socket:
+    client, monkeypatch, caplog
+):
+    def none_left(_local, _interface):
         raise OSError(24, "Too many open files")
 
     closed = []
@@ -288,16 +276,14 @@ async def test_request_for_which_no_socket_is_left_closes_its_file_and_leaves_th
         assert await download(client, loopback.address, rrq()) == b"x" * 600
 
 
-async def test_fault_of_ours_ends_one_transfer_and_is_told_once(
-    client: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_fault_of_ours_ends_one_transfer_and_is_told_once(client, monkeypatch, caplog):
     closed = []
     loopback = serving(b"x" * 6000, close=lambda: closed.append(True))
     async with loopback.serving() as server:
         client.sendto(rrq(), loopback.address)
         _, transfer = await receive(client)
 
-        def fault(*_: object) -> None:
+        def fault(*_):
             raise ZeroDivisionError
 
         with monkeypatch.context() as patch:

@@ -1,7 +1,5 @@
 """A transfer, step by step; the test moves the clock."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -10,13 +8,7 @@ from hypothesis import strategies as st
 
 from edge.tftp.blocks import OctetBlocks
 from edge.tftp.packets import Agreed
-from edge.tftp.transfer import (
-    MAX_PATIENCE_SECONDS,
-    MIN_TIMEOUT_SECONDS,
-    OFFER_AGAIN_SECONDS,
-    Ending,
-    ReadTransfer,
-)
+from edge.tftp.transfer import MAX_PATIENCE_SECONDS, MIN_TIMEOUT_SECONDS, OFFER_AGAIN_SECONDS, Ending, ReadTransfer
 from tests.unit.tftp.conftest import ack, ending, numbers, of, packets_of, waits
 
 WINDOW_4 = Agreed(512, 4, None, {"windowsize": "4"})
@@ -25,7 +17,7 @@ WINDOW_4 = Agreed(512, 4, None, {"windowsize": "4"})
 # --- the usual course ------------------------------------------------------------------------------------------------
 
 
-def test_file_of_whole_blocks_ends_with_an_empty_one() -> None:
+def test_file_of_whole_blocks_ends_with_an_empty_one():
     transfer = of(bytes(1024))
     assert len(packets_of(transfer.start(0.0))[0]) == 516
     transfer.receive(ack(1), 0.0)
@@ -34,7 +26,7 @@ def test_file_of_whole_blocks_ends_with_an_empty_one() -> None:
     assert ending(transfer) is Ending.SENT
 
 
-def test_empty_file_is_one_empty_block() -> None:
+def test_empty_file_is_one_empty_block():
     transfer = of(b"")
     assert packets_of(transfer.start(0.0)) == [b"\0\3\0\1"]
     transfer.receive(ack(1), 2.5)
@@ -42,21 +34,21 @@ def test_empty_file_is_one_empty_block() -> None:
     assert (transfer.ended.ending, transfer.ended.duration) == (Ending.SENT, 2.5)
 
 
-def test_client_without_options_gets_the_first_block_at_once_and_one_with_options_the_oack() -> None:
+def test_client_without_options_gets_the_first_block_at_once_and_one_with_options_the_oack():
     assert numbers(of(b"x").start(0.0)) == [1]
     transfer = of(b"x", Agreed(1468, 1, None, {"blksize": "1468"}))
     assert packets_of(transfer.start(0.0)) == [b"\0\6blksize\x001468\0"]
     assert numbers(transfer.receive(ack(0), 0.0)) == [1]
 
 
-def test_acknowledgement_before_the_options_are_agreed_starts_nothing() -> None:
+def test_acknowledgement_before_the_options_are_agreed_starts_nothing():
     transfer = of(bytes(5000), WINDOW_4)
     transfer.start(0.0)
     assert transfer.receive(ack(1), 0.0) == []
     assert not transfer.answered
 
 
-def test_windows_follow_one_another_and_the_last_is_shorter() -> None:
+def test_windows_follow_one_another_and_the_last_is_shorter():
     transfer = of(bytes(512 * 6 + 5), WINDOW_4)
     transfer.start(0.0)
     assert numbers(transfer.receive(ack(0), 0.0)) == [1, 2, 3, 4]
@@ -66,7 +58,7 @@ def test_windows_follow_one_another_and_the_last_is_shorter() -> None:
     assert not transfer.wrapped
 
 
-def test_block_numbers_wrap_to_zero_where_the_file_has_more_than_65535_blocks() -> None:
+def test_block_numbers_wrap_to_zero_where_the_file_has_more_than_65535_blocks():
     transfer = of(bytes(65540 * 8 + 3), Agreed(8, 64))
     sent = numbers(transfer.start(0.0))
     for end in range(64, 65541, 64):
@@ -78,7 +70,7 @@ def test_block_numbers_wrap_to_zero_where_the_file_has_more_than_65535_blocks() 
     assert transfer.wrapped
 
 
-def test_file_of_65535_blocks_needs_no_warning() -> None:
+def test_file_of_65535_blocks_needs_no_warning():
     transfer = of(bytes(65535 * 8 - 1), Agreed(8, 64))
     transfer.start(0.0)
     for end in range(64, 65535, 64):
@@ -88,7 +80,7 @@ def test_file_of_65535_blocks_needs_no_warning() -> None:
     assert not transfer.wrapped
 
 
-def test_payloads_are_views_so_that_a_kernel_is_not_copied() -> None:
+def test_payloads_are_views_so_that_a_kernel_is_not_copied():
     content = bytearray(b"a" * 2000)
     burst = of(content, Agreed(512, 4)).start(0.0)
     content[:] = b"b" * 2000
@@ -98,7 +90,7 @@ def test_payloads_are_views_so_that_a_kernel_is_not_copied() -> None:
 # --- duplicates and losses -------------------------------------------------------------------------------------------
 
 
-def test_duplicate_acknowledgements_start_no_storm() -> None:
+def test_duplicate_acknowledgements_start_no_storm():
     transfer = of(bytes(5000))
     transfer.start(0.0)
     assert numbers(transfer.receive(ack(1), 0.0)) == [2]
@@ -107,7 +99,7 @@ def test_duplicate_acknowledgements_start_no_storm() -> None:
     assert transfer.receive(ack(1), 0.0) == []
 
 
-def test_lost_block_within_a_window_is_sent_again_from_there_once() -> None:
+def test_lost_block_within_a_window_is_sent_again_from_there_once():
     transfer = of(bytes(512 * 20), Agreed(512, 4))
     assert numbers(transfer.start(0.0)) == [1, 2, 3, 4]
     # Block 3 was lost: EDK2 acknowledges 2 when 4 comes, and says so again for each block that it does not expect.
@@ -117,7 +109,7 @@ def test_lost_block_within_a_window_is_sent_again_from_there_once() -> None:
     assert transfer.resent_blocks == 2
 
 
-def test_lost_first_block_of_a_window_is_sent_again_once() -> None:
+def test_lost_first_block_of_a_window_is_sent_again_once():
     transfer = of(bytes(512 * 20), WINDOW_4)
     transfer.start(0.0)
     assert numbers(transfer.receive(ack(0), 0.0)) == [1, 2, 3, 4]
@@ -131,7 +123,7 @@ def test_lost_first_block_of_a_window_is_sent_again_once() -> None:
     assert transfer.resent_blocks == 8
 
 
-def test_lost_acknowledgement_of_a_window_costs_one_repetition_and_its_echoes_nothing() -> None:
+def test_lost_acknowledgement_of_a_window_costs_one_repetition_and_its_echoes_nothing():
     transfer = of(bytes(512 * 20), WINDOW_4)
     transfer.start(0.0)
     transfer.receive(ack(0), 0.0)
@@ -142,7 +134,7 @@ def test_lost_acknowledgement_of_a_window_costs_one_repetition_and_its_echoes_no
     assert transfer.resent_blocks == 4
 
 
-def test_repeated_oack_makes_no_echo_of_the_first_window() -> None:
+def test_repeated_oack_makes_no_echo_of_the_first_window():
     transfer = of(bytes(512 * 20), WINDOW_4)
     transfer.start(0.0)
     assert packets_of(transfer.expire(transfer.deadline)) == [b"\0\6windowsize\x004\0"]
@@ -151,14 +143,14 @@ def test_repeated_oack_makes_no_echo_of_the_first_window() -> None:
 
 
 @pytest.mark.parametrize("number", [2, 3, 65535])
-def test_acknowledgement_of_what_was_not_sent_is_passed_over(number: int) -> None:
+def test_acknowledgement_of_what_was_not_sent_is_passed_over(number):
     transfer = of(bytes(5000))
     transfer.start(0.0)
     assert transfer.receive(ack(number), 0.0) == []
     assert numbers(transfer.receive(ack(1), 0.0)) == [2]
 
 
-def test_acknowledgement_of_an_old_window_or_of_one_to_come_is_passed_over() -> None:
+def test_acknowledgement_of_an_old_window_or_of_one_to_come_is_passed_over():
     transfer = of(bytes(512 * 20), Agreed(512, 4))
     transfer.start(0.0)
     transfer.receive(ack(4), 0.0)
@@ -167,7 +159,7 @@ def test_acknowledgement_of_an_old_window_or_of_one_to_come_is_passed_over() -> 
     assert transfer.acked == 8
 
 
-def test_only_what_was_sent_before_counts_as_sent_again() -> None:
+def test_only_what_was_sent_before_counts_as_sent_again():
     transfer = of(bytes(512 * 20), Agreed(512, 4))
     transfer.start(0.0)
     assert numbers(transfer.receive(ack(3), 0.0)) == [4, 5, 6, 7]
@@ -179,21 +171,21 @@ def test_only_what_was_sent_before_counts_as_sent_again() -> None:
 # --- how it ends -----------------------------------------------------------------------------------------------------
 
 
-def test_size_probe_of_edk2_is_no_failure() -> None:
+def test_size_probe_of_edk2_is_no_failure():
     transfer = of(bytes(9), Agreed(1468, 4, None, {"tsize": "9", "blksize": "1468"}))
     transfer.start(0.0)
     assert transfer.receive(b"\0\5\0\x08User aborted the transfer\0", 0.1) == []
     assert ending(transfer) is Ending.PROBED
 
 
-def test_client_that_refuses_our_options_is_no_probe() -> None:
+def test_client_that_refuses_our_options_is_no_probe():
     transfer = of(bytes(9), Agreed(1468, 4, None, {"blksize": "1468"}))
     transfer.start(0.0)
     transfer.receive(b"\0\5\0\x08no\0", 0.1)
     assert ending(transfer) is Ending.REFUSED_BY_CLIENT
 
 
-def test_client_that_gives_up_in_the_middle_is_a_failure_with_its_reason() -> None:
+def test_client_that_gives_up_in_the_middle_is_a_failure_with_its_reason():
     transfer = of(bytes(9000), Agreed(512, 1, None, {"tsize": "9000"}))
     transfer.start(0.0)
     transfer.receive(ack(0), 0.0)
@@ -202,28 +194,28 @@ def test_client_that_gives_up_in_the_middle_is_a_failure_with_its_reason() -> No
     assert (transfer.ended.ending, transfer.ended.detail) == (Ending.REFUSED_BY_CLIENT, "error 3: no space")
 
 
-def test_second_transfer_for_a_request_that_came_twice_ends_without_noise() -> None:
+def test_second_transfer_for_a_request_that_came_twice_ends_without_noise():
     transfer = of(bytes(9))
     transfer.start(0.0)
     transfer.receive(b"\0\5\0\5unknown transfer ID\0", 0.0)
     assert ending(transfer) is Ending.DUPLICATE
 
 
-def test_client_that_leaves_without_the_last_acknowledgement_has_its_file() -> None:
+def test_client_that_leaves_without_the_last_acknowledgement_has_its_file():
     transfer = of(bytes(9))
     transfer.start(0.0)
     transfer.unreachable(0.1)
     assert ending(transfer) is Ending.UNCONFIRMED
 
 
-def test_client_that_leaves_in_the_middle_does_not_hold_the_transfer() -> None:
+def test_client_that_leaves_in_the_middle_does_not_hold_the_transfer():
     transfer = of(bytes(9000))
     transfer.start(0.0)
     transfer.unreachable(0.1)
     assert ending(transfer) is Ending.GONE
 
 
-def test_duration_begins_with_the_request() -> None:
+def test_duration_begins_with_the_request():
     transfer = ReadTransfer(OctetBlocks(b"x", 512), Agreed(), 100.0, request_bytes=40)
     transfer.start(100.0)
     transfer.receive(ack(1), 102.5)
@@ -231,7 +223,7 @@ def test_duration_begins_with_the_request() -> None:
     assert transfer.ended.duration == 2.5
 
 
-def test_how_it_ended_first_is_how_it_ended() -> None:
+def test_how_it_ended_first_is_how_it_ended():
     transfer = of(bytes(9))
     transfer.start(0.0)
     transfer.receive(ack(1), 0.0)
@@ -243,7 +235,7 @@ def test_how_it_ended_first_is_how_it_ended() -> None:
     assert ending(transfer) is Ending.SENT
 
 
-def test_client_that_asks_for_something_else_ends_the_first_transfer() -> None:
+def test_client_that_asks_for_something_else_ends_the_first_transfer():
     transfer = of(bytes(9000))
     transfer.start(0.0)
     transfer.receive(ack(1), 0.0)
@@ -256,7 +248,7 @@ def test_client_that_asks_for_something_else_ends_the_first_transfer() -> None:
 # --- a file that is still arriving -----------------------------------------------------------------------------------
 
 
-def test_file_that_is_still_arriving_is_sent_as_far_as_it_is_there() -> None:
+def test_file_that_is_still_arriving_is_sent_as_far_as_it_is_there():
     content = random.Random(1).randbytes(512 * 6 + 7)
     transfer = of(content, WINDOW_4, filled=0)
     transfer.start(0.0)
@@ -275,7 +267,7 @@ def test_file_that_is_still_arriving_is_sent_as_far_as_it_is_there() -> None:
     assert transfer.resent_blocks == 0
 
 
-def test_file_that_was_arriving_and_ends_with_a_whole_block_ends_with_an_empty_one() -> None:
+def test_file_that_was_arriving_and_ends_with_a_whole_block_ends_with_an_empty_one():
     transfer = of(bytes(1024), filled=0)
     assert transfer.start(0.0) == []
     assert numbers(transfer.arrived(1024, 0.0)) == [1]
@@ -283,7 +275,7 @@ def test_file_that_was_arriving_and_ends_with_a_whole_block_ends_with_an_empty_o
     assert packets_of(transfer.receive(ack(2), 0.0)) == [b"\0\3\0\3"]
 
 
-def test_client_that_waits_for_bytes_is_told_every_second_that_it_was_not_forgotten() -> None:
+def test_client_that_waits_for_bytes_is_told_every_second_that_it_was_not_forgotten():
     transfer = of(bytes(5000), filled=1024)
     transfer.start(0.0)
     transfer.receive(ack(1), 0.0)
@@ -299,7 +291,7 @@ def test_client_that_waits_for_bytes_is_told_every_second_that_it_was_not_forgot
     assert transfer.receive(ack(2), 200.1) == []
 
 
-def test_client_that_waits_for_the_first_bytes_is_offered_the_options_again_but_not_soon() -> None:
+def test_client_that_waits_for_the_first_bytes_is_offered_the_options_again_but_not_soon():
     transfer = of(bytes(5000), WINDOW_4, filled=0)
     offer = packets_of(transfer.start(0.0))
     transfer.receive(ack(0), 0.0)
@@ -310,7 +302,7 @@ def test_client_that_waits_for_the_first_bytes_is_offered_the_options_again_but_
     assert transfer.receive(ack(0), 11.0) == []
 
 
-def test_loss_within_the_part_that_is_there_is_mended_while_the_rest_is_awaited() -> None:
+def test_loss_within_the_part_that_is_there_is_mended_while_the_rest_is_awaited():
     transfer = of(bytes(512 * 20), WINDOW_4, filled=512 * 3)
     transfer.start(0.0)
     assert numbers(transfer.receive(ack(0), 0.0)) == [1, 2, 3]
@@ -322,7 +314,7 @@ def test_loss_within_the_part_that_is_there_is_mended_while_the_rest_is_awaited(
     assert transfer.receive(ack(1), 2.0) == []
 
 
-def test_client_of_which_nothing_is_heard_while_the_file_arrives_is_given_up() -> None:
+def test_client_of_which_nothing_is_heard_while_the_file_arrives_is_given_up():
     transfer = of(bytes(5000), filled=512)
     transfer.start(0.0)
     transfer.receive(ack(1), 0.0)
@@ -331,7 +323,7 @@ def test_client_of_which_nothing_is_heard_while_the_file_arrives_is_given_up() -
     assert len(found) == MAX_PATIENCE_SECONDS
 
 
-def test_time_that_the_file_took_is_not_the_clients() -> None:
+def test_time_that_the_file_took_is_not_the_clients():
     transfer = of(bytes(50_000), filled=512)
     transfer.start(0.0)
     transfer.receive(ack(1), 0.001)
@@ -344,7 +336,7 @@ def test_time_that_the_file_took_is_not_the_clients() -> None:
     assert transfer.deadline - 31.001 == pytest.approx(MIN_TIMEOUT_SECONDS)
 
 
-def test_file_that_will_never_come_is_an_error_with_its_reason() -> None:
+def test_file_that_will_never_come_is_an_error_with_its_reason():
     transfer = of(bytes(5000), filled=1024)
     transfer.start(0.0)
     transfer.receive(ack(1), 0.0)
@@ -357,7 +349,7 @@ def test_file_that_will_never_come_is_an_error_with_its_reason() -> None:
     assert ending(transfer) is Ending.SOURCE_FAILED
 
 
-def test_request_without_options_that_comes_again_while_nothing_is_there_is_passed_over() -> None:
+def test_request_without_options_that_comes_again_while_nothing_is_there_is_passed_over():
     transfer = of(bytes(5000), filled=0)
     assert transfer.start(0.0) == []
     assert transfer.requested_again(3.0) == []
@@ -367,7 +359,7 @@ def test_request_without_options_that_comes_again_while_nothing_is_there_is_pass
     assert numbers(transfer.arrived(5000, 101.0)) == [1]
 
 
-def test_request_for_a_file_of_which_nothing_comes_is_forgotten() -> None:
+def test_request_for_a_file_of_which_nothing_comes_is_forgotten():
     transfer = of(bytes(5000), filled=0)
     transfer.start(0.0)
     assert sum(waits(transfer, 0.0)) == MAX_PATIENCE_SECONDS
@@ -378,9 +370,7 @@ def test_request_for_a_file_of_which_nothing_comes_is_forgotten() -> None:
 
 
 @given(st.lists(st.binary(max_size=20), max_size=30), st.sampled_from([1, 4]))
-def test_garbage_on_the_transfers_port_raises_nothing_and_sends_no_more_than_a_window(
-    datagrams: list[bytes], window: int
-) -> None:
+def test_garbage_on_the_transfers_port_raises_nothing_and_sends_no_more_than_a_window(datagrams, window):
     transfer = of(bytes(50), Agreed(8, window))
     transfer.start(0.0)
     for datagram in datagrams:
@@ -391,7 +381,7 @@ def test_garbage_on_the_transfers_port_raises_nothing_and_sends_no_more_than_a_w
 @pytest.mark.parametrize(
     "datagram", [b"", b"\0\4", b"\0\4\0", b"\1\4\0\1", b"\0\3\0\1", b"\0\6\0\1", b"\0\1f\0octet\0"]
 )
-def test_what_is_no_acknowledgement_is_passed_over(datagram: bytes) -> None:
+def test_what_is_no_acknowledgement_is_passed_over(datagram):
     transfer = of(bytes(5000))
     transfer.start(0.0)
     assert transfer.receive(datagram, 0.0) == []

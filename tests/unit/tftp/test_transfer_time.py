@@ -1,7 +1,5 @@
 """When a transfer sends again, how long it waits for whom; the test moves the clock."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.tftp.packets import Agreed
@@ -14,14 +12,13 @@ from edge.tftp.transfer import (
     STRANGERS_PATIENCE_SECONDS,
     UNPROVEN_FACTOR,
     Ending,
-    ReadTransfer,
 )
 from tests.unit.tftp.conftest import REQUEST_BYTES, ack, ending, numbers, of, packets_of, waits
 
 WINDOW_4 = Agreed(512, 4, None, {"windowsize": "4"})
 
 
-def test_stranger_is_asked_again_ever_more_slowly_and_soon_given_up() -> None:
+def test_stranger_is_asked_again_ever_more_slowly_and_soon_given_up():
     transfer = of(bytes(9000))
     transfer.start(0.0)
     assert waits(transfer, 0.0) == [0.5, 1.0, 2.0, 4.0, 8.0]
@@ -29,7 +26,7 @@ def test_stranger_is_asked_again_ever_more_slowly_and_soon_given_up() -> None:
     assert ending(transfer) is Ending.SILENT
 
 
-def to_silent_client(agreed: Agreed, repeats: int) -> list[bytes]:
+def to_silent_client(agreed, repeats):
     """What is sent to an address that acknowledges nothing, and asks again so many times."""
     transfer = of(bytes(90_000), agreed)
     sent = packets_of(transfer.start(0.0))
@@ -44,7 +41,7 @@ def to_silent_client(agreed: Agreed, repeats: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("repeats", [0, 1, 4])
-def test_address_that_acknowledges_nothing_gets_the_first_block_once_for_each_request(repeats: int) -> None:
+def test_address_that_acknowledges_nothing_gets_the_first_block_once_for_each_request(repeats):
     sent = to_silent_client(Agreed(), repeats)
     assert sent == [b"\0\3\0\1" + bytes(512)] * (1 + repeats)
 
@@ -53,16 +50,14 @@ def test_address_that_acknowledges_nothing_gets_the_first_block_once_for_each_re
 @pytest.mark.parametrize(
     "agreed", [WINDOW_4, Agreed(1468, 64, None, {"blksize": "1468", "windowsize": "64", "tsize": "90000"})]
 )
-def test_address_that_acknowledges_nothing_gets_no_more_offers_than_thrice_its_requests(
-    agreed: Agreed, repeats: int
-) -> None:
+def test_address_that_acknowledges_nothing_gets_no_more_offers_than_thrice_its_requests(agreed, repeats):
     sent = to_silent_client(agreed, repeats)
     assert len(set(sent)) == 1
     assert len(sent) > 1 + repeats, "one that was lost is sent again"
     assert sum(map(len, sent)) <= UNPROVEN_FACTOR * REQUEST_BYTES * (1 + repeats)
 
 
-def test_client_that_was_heard_is_waited_for_longer() -> None:
+def test_client_that_was_heard_is_waited_for_longer():
     transfer = of(bytes(9000))
     transfer.start(0.0)
     transfer.receive(ack(1), 0.5)
@@ -74,7 +69,7 @@ def test_client_that_was_heard_is_waited_for_longer() -> None:
     assert transfer.ended.detail.endswith(" s at block 1 of 18")
 
 
-def test_loss_is_mended_in_the_clients_own_pace() -> None:
+def test_loss_is_mended_in_the_clients_own_pace():
     transfer = of(bytes(512 * 100))
     transfer.start(0.0)
     now = 0.0
@@ -88,7 +83,7 @@ def test_loss_is_mended_in_the_clients_own_pace() -> None:
     assert 0.3 < transfer.deadline - now < 0.45
 
 
-def at_the_pace_of(windows: list[float], size: int) -> tuple[ReadTransfer, int]:
+def at_the_pace_of(windows, size):
     """A whole transfer to a client that takes so many seconds for its windows, in turn, and that acknowledges, as EDK2
     does, each block that it does not expect; and how many blocks were sent twice."""
     transfer = of(bytes(size), WINDOW_4)
@@ -110,19 +105,19 @@ def at_the_pace_of(windows: list[float], size: int) -> tuple[ReadTransfer, int]:
     return transfer, transfer.resent_blocks
 
 
-def test_slow_firmware_that_is_late_now_and_then_is_sent_nothing_twice() -> None:
+def test_slow_firmware_that_is_late_now_and_then_is_sent_nothing_twice():
     # OVMF: 24 ms a window of four blocks, and 60 to 70 ms now and then.
     _, resent = at_the_pace_of([0.024] * 3 + [0.060] + [0.024] * 40 + [0.070], 512 * 4000)
     assert resent == 0
 
 
-def test_quick_firmware_that_is_late_now_and_then_is_sent_one_window_twice() -> None:
+def test_quick_firmware_that_is_late_now_and_then_is_sent_one_window_twice():
     transfer, resent = at_the_pace_of([0.001] * 40 + [0.070], 512 * 4000)
     assert resent == 4
     assert transfer.ended is not None
 
 
-def test_client_that_asks_again_because_of_a_loss_is_not_taken_for_a_late_one() -> None:
+def test_client_that_asks_again_because_of_a_loss_is_not_taken_for_a_late_one():
     transfer = of(bytes(512 * 100))
     transfer.start(0.0)
     for block in range(1, 50):
@@ -142,7 +137,7 @@ def test_client_that_asks_again_because_of_a_loss_is_not_taken_for_a_late_one() 
     assert transfer.deadline - now - 0.012 == pytest.approx(CAUTIOUS_TIMEOUT_SECONDS)
 
 
-def test_patience_is_computed_as_in_rfc_6298() -> None:
+def test_patience_is_computed_as_in_rfc_6298():
     transfer = of(bytes(512 * 100))
     transfer.start(0.0)
     transfer.receive(ack(1), 0.1)
@@ -151,7 +146,7 @@ def test_patience_is_computed_as_in_rfc_6298() -> None:
     assert transfer.deadline - 0.4 == pytest.approx(0.125 + 4 * 0.0875)
 
 
-def test_client_that_was_heard_for_long_is_not_given_up_for_its_first_loss() -> None:
+def test_client_that_was_heard_for_long_is_not_given_up_for_its_first_loss():
     transfer = of(bytes(512 * 100))
     transfer.start(0.0)
     for block in range(1, 60):
@@ -159,7 +154,7 @@ def test_client_that_was_heard_for_long_is_not_given_up_for_its_first_loss() -> 
     assert numbers(transfer.expire(transfer.deadline)) == [60]
 
 
-def test_answer_to_a_repetition_says_nothing_of_the_clients_pace() -> None:
+def test_answer_to_a_repetition_says_nothing_of_the_clients_pace():
     transfer = of(bytes(512 * 100))
     transfer.start(0.0)
     transfer.receive(ack(1), 0.001)
@@ -170,7 +165,7 @@ def test_answer_to_a_repetition_says_nothing_of_the_clients_pace() -> None:
     assert transfer.deadline - now - 7.0 == pytest.approx(paced)
 
 
-def test_timer_that_fires_early_sends_nothing() -> None:
+def test_timer_that_fires_early_sends_nothing():
     transfer = of(bytes(9000))
     transfer.start(0.0)
     transfer.receive(ack(1), 0.0)
@@ -178,7 +173,7 @@ def test_timer_that_fires_early_sends_nothing() -> None:
     assert numbers(transfer.expire(transfer.deadline)) == [2]
 
 
-def test_timeout_that_the_client_asked_for_is_kept_to() -> None:
+def test_timeout_that_the_client_asked_for_is_kept_to():
     transfer = of(bytes(9000), Agreed(512, 1, 3.0, {"timeout": "3"}))
     transfer.start(0.0)
     assert transfer.deadline == 3.0
@@ -189,14 +184,14 @@ def test_timeout_that_the_client_asked_for_is_kept_to() -> None:
     assert len(found) == pytest.approx(PATIENCE_SECONDS / 3.0, abs=1)
 
 
-def test_client_with_a_long_timeout_is_asked_three_times() -> None:
+def test_client_with_a_long_timeout_is_asked_three_times():
     transfer = of(bytes(9), Agreed(512, 1, 15.0, {"timeout": "15"}))
     transfer.start(0.0)
     assert waits(transfer, 0.0) == [15.0] * 3
 
 
 @pytest.mark.parametrize("timeout", [20.0, 200.0])
-def test_timeout_that_the_client_asked_for_keeps_no_transfer_for_ever(timeout: float) -> None:
+def test_timeout_that_the_client_asked_for_keeps_no_transfer_for_ever(timeout):
     transfer = of(bytes(9), Agreed(512, 1, timeout, {"timeout": str(timeout)}))
     transfer.start(0.0)
     assert transfer.deadline == timeout
@@ -205,7 +200,7 @@ def test_timeout_that_the_client_asked_for_keeps_no_transfer_for_ever(timeout: f
     assert ending(transfer) is Ending.SILENT
 
 
-def test_request_that_comes_again_before_the_first_answer_arrived_gets_it_again() -> None:
+def test_request_that_comes_again_before_the_first_answer_arrived_gets_it_again():
     transfer = of(bytes(9000), WINDOW_4)
     first = transfer.start(0.0)
     assert packets_of(transfer.requested_again(0.2)) == packets_of(first)
@@ -216,7 +211,7 @@ def test_request_that_comes_again_before_the_first_answer_arrived_gets_it_again(
     assert packets_of(plain.requested_again(0.2)) == packets_of(first)
 
 
-def test_what_the_kernel_had_no_room_for_is_sent_a_moment_later_and_counts_as_no_loss() -> None:
+def test_what_the_kernel_had_no_room_for_is_sent_a_moment_later_and_counts_as_no_loss():
     transfer = of(bytes(512 * 20), Agreed(512, 8))
     assert numbers(transfer.start(0.0)) == [1, 2, 3, 4, 5, 6, 7, 8]
     transfer.not_taken(5, 0.0, 0.005)
@@ -228,7 +223,7 @@ def test_what_the_kernel_had_no_room_for_is_sent_a_moment_later_and_counts_as_no
     assert numbers(transfer.expire(transfer.deadline)) == list(range(9, 17))  # now it is a loss
 
 
-def test_offer_that_the_kernel_had_no_room_for_is_repeated_as_if_it_was_lost() -> None:
+def test_offer_that_the_kernel_had_no_room_for_is_repeated_as_if_it_was_lost():
     transfer = of(bytes(512 * 20), WINDOW_4)
     offer = packets_of(transfer.start(0.0))
     transfer.not_taken(1, 0.0, 0.005)
@@ -236,7 +231,7 @@ def test_offer_that_the_kernel_had_no_room_for_is_repeated_as_if_it_was_lost() -
     assert transfer.deadline > 0.5
 
 
-def test_way_that_never_has_room_ends_the_transfer() -> None:
+def test_way_that_never_has_room_ends_the_transfer():
     transfer = of(bytes(512 * 20), Agreed(512, 8))
     transfer.start(0.0)
     transfer.receive(ack(8), 0.0)

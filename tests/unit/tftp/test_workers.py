@@ -1,27 +1,25 @@
 """A TFTP port that several processes share: each has a socket of it, and a part of what strangers may cost."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest
 
 from edge.tftp import TftpServer, TftpServerError, server_sockets
 from edge.tftp.server import UNPROVEN_FIRST_BLOCKS
-from edge.tftp.source import Refusal, TftpFile, TftpRequest
+from edge.tftp.source import TftpFile
 
 HOST = "127.0.0.1"
 
 
-def open_file(_request: TftpRequest) -> TftpFile | Refusal:
+def open_file(_request):
     return TftpFile(b"x" * 2000, "file", None)
 
 
-def nothing(*_about: object, **_detail: object) -> None:
+def nothing(*_about, **_detail):
     """Records nothing."""
 
 
-def test_a_port_of_somebody_else_is_not_shared() -> None:
+def test_a_port_of_somebody_else_is_not_shared():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind((HOST, 0))
@@ -29,7 +27,7 @@ def test_a_port_of_somebody_else_is_not_shared() -> None:
             server_sockets(HOST, other.getsockname()[1], None, 2)
 
 
-def test_every_client_gets_one_of_the_sockets() -> None:
+def test_every_client_gets_one_of_the_sockets():
     sockets = server_sockets(HOST, 0, None, 2)
     address = sockets[0].getsockname()
     assert sockets[1].getsockname() == address
@@ -44,7 +42,7 @@ def test_every_client_gets_one_of_the_sockets() -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 4])
-async def test_what_may_be_sent_to_one_who_has_proven_nothing_is_shared_out(processes: int) -> None:
+async def test_what_may_be_sent_to_one_who_has_proven_nothing_is_shared_out(processes):
     (sock,) = server_sockets(HOST, 0, None)
     server = TftpServer(open_file, nothing, host=HOST, sock=sock, processes=processes)
     await server.start()
@@ -54,7 +52,7 @@ async def test_what_may_be_sent_to_one_who_has_proven_nothing_is_shared_out(proc
     await server.stop()
 
 
-async def test_who_hears_no_more_requests_ends_what_is_under_way() -> None:
+async def test_who_hears_no_more_requests_ends_what_is_under_way():
     import asyncio
 
     (sock,) = server_sockets(HOST, 0, None)
@@ -78,7 +76,7 @@ async def test_who_hears_no_more_requests_ends_what_is_under_way() -> None:
     await server.stop()
 
 
-def _taken(sock: socket.socket) -> int:
+def _taken(sock):
     count = 0
     while True:
         try:

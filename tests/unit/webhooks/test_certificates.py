@@ -1,11 +1,8 @@
 """Whom the API server is told to trust, without a server and without a network."""
 
-from __future__ import annotations
-
 import contextlib
 import ssl
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -19,7 +16,7 @@ NOW = datetime(2027, 1, 15, 8, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-def handshake(bundle: bytes, server: ssl.SSLContext, name: str) -> None:
+def handshake(bundle, server, name):
     """A TLS handshake in memory. Raises ssl.SSLError."""
     client_context = ssl.create_default_context(cadata=bundle.decode())
     client_context.verify_flags |= ssl.VERIFY_X509_STRICT  # Python's own way from 3.13 on
@@ -33,13 +30,13 @@ def handshake(bundle: bytes, server: ssl.SSLContext, name: str) -> None:
             into.write(out.read())
 
 
-def served_by(authority: certificates.Authority, now: datetime) -> ssl.SSLContext:
+def served_by(authority, now):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     show(context, certificates.serving(authority, ["127.0.0.1", "w.ns.svc"], now).pem)
     return context
 
 
-def test_certificate_is_trusted_for_its_names_only_and_by_its_bundle_only() -> None:
+def test_certificate_is_trusted_for_its_names_only_and_by_its_bundle_only():
     now = datetime.now(UTC)
     authority, other = certificates.renewed(None, now), certificates.renewed(None, now)
     context = served_by(authority, now)
@@ -51,7 +48,7 @@ def test_certificate_is_trusted_for_its_names_only_and_by_its_bundle_only() -> N
         handshake(other.bundle(), context, "127.0.0.1")
 
 
-def test_server_goes_on_with_a_new_certificate_without_a_restart() -> None:
+def test_server_goes_on_with_a_new_certificate_without_a_restart():
     now = datetime.now(UTC)
     context = served_by(certificates.renewed(None, now - 100 * DAY), now - 100 * DAY)
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -61,12 +58,12 @@ def test_server_goes_on_with_a_new_certificate_without_a_restart() -> None:
     handshake(authority.bundle(), context, "127.0.0.1")
 
 
-def test_serving_certificate_is_renewed_a_month_before_it_ends() -> None:
+def test_serving_certificate_is_renewed_a_month_before_it_ends():
     made = certificates.serving(certificates.renewed(None, NOW), ["x"], NOW)
     assert made.renew_at == NOW + 60 * DAY
 
 
-async def test_authority_is_renewed_in_its_last_third_and_the_old_one_stays_trusted() -> None:
+async def test_authority_is_renewed_in_its_last_third_and_the_old_one_stays_trusted():
     keeper = MemoryKeeper()
     first = await keeper.authority(NOW)
     assert await keeper.authority(NOW + 2000 * DAY) is first
@@ -76,7 +73,7 @@ async def test_authority_is_renewed_in_its_last_third_and_the_old_one_stays_trus
     assert (await keeper.authority(NOW + 6000 * DAY)).certificates[1:] == (second.certificates[0],), "ended: no trust"
 
 
-async def test_replicas_share_one_authority_whoever_made_it() -> None:
+async def test_replicas_share_one_authority_whoever_made_it():
     api = FakeApi()
     mine = SecretKeeper(api, "ns", "ca")  # type: ignore[arg-type]
     theirs = SecretKeeper(api, "ns", "ca")  # type: ignore[arg-type]
@@ -92,7 +89,7 @@ async def test_replicas_share_one_authority_whoever_made_it() -> None:
 
 
 @pytest.mark.parametrize("data", [None, {}])
-async def test_empty_secret_such_as_the_chart_s_is_filled_by_the_first_replica(data: Any) -> None:
+async def test_empty_secret_such_as_the_chart_s_is_filled_by_the_first_replica(data):
     api = FakeApi()
     api.objects["ca"] = {"metadata": {"name": "ca", "resourceVersion": "1"}, "data": data}
     mine, theirs = SecretKeeper(api, "ns", "ca"), SecretKeeper(api, "ns", "ca")  # type: ignore[arg-type]
@@ -100,10 +97,10 @@ async def test_empty_secret_such_as_the_chart_s_is_filled_by_the_first_replica(d
     assert api.writes == 1
 
 
-async def test_secret_that_may_not_be_created_is_named_with_the_remedy() -> None:
+async def test_secret_that_may_not_be_created_is_named_with_the_remedy():
     api = FakeApi()
 
-    async def create(*_: Any) -> Any:
+    async def create(*_):
         raise ApiError(403, "Forbidden", "no")
 
     api.create = create  # type: ignore[method-assign]
@@ -112,14 +109,14 @@ async def test_secret_that_may_not_be_created_is_named_with_the_remedy() -> None
 
 
 @pytest.mark.parametrize("data", [{"ca.crt": "eA==", "ca.key": "eA=="}, {"ca.crt": 7, "ca.key": "!"}])
-async def test_secret_that_holds_no_authority_is_named_with_what_to_do(data: Any) -> None:
+async def test_secret_that_holds_no_authority_is_named_with_what_to_do(data):
     api = FakeApi()
     api.objects["ca"] = {"metadata": {"name": "ca"}, "data": data}
     with pytest.raises(CertificateError, match=r"Secret ns/ca: no certificate authority: .*Empty it"):
         await SecretKeeper(api, "ns", "ca").authority(NOW)  # type: ignore[arg-type]
 
 
-async def test_key_of_another_authority_is_noticed() -> None:
+async def test_key_of_another_authority_is_noticed():
     one, other = certificates.renewed(None, NOW), certificates.renewed(None, NOW)
     with pytest.raises(ValueError, match="not that of the first"):
         certificates.Authority.read(one.bundle(), other.private())

@@ -1,14 +1,10 @@
 """Of two Hardware with one address the second is refused, and nobody is refused without need."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import Any
 
 import pytest
 
-from tests.unit.webhooks.world import World, hardware, said
-from tink.api.v1alpha2 import Raw
+from tests.unit.webhooks.world import hardware, said
 from tink.kube.client import UnreachableError
 from tink.kube.objects import ObjectReference
 from tink.webhooks.claims import MOST_REMEMBERED, REMEMBERED_SECONDS, ClaimKind, Claims, claims_of
@@ -16,7 +12,7 @@ from tink.webhooks.references import References
 from tink.webhooks.reviewer import Verdict
 
 
-async def test_address_of_another_machine_is_refused_and_the_machine_and_its_field_are_named(world: World) -> None:
+async def test_address_of_another_machine_is_refused_and_the_machine_and_its_field_are_named(world):
     world.store(hardware("a", ("m1", "1.1.1.1")))
     verdict = await world.review("CREATE", hardware("b", ("m2", "1.1.1.1"), ("m1", ""), namespace="e"))
     assert said(verdict) == [
@@ -26,8 +22,8 @@ async def test_address_of_another_machine_is_refused_and_the_machine_and_its_fie
     ]
 
 
-def test_ipv6_address_is_claimed_in_its_one_spelling() -> None:
-    def claims(address: str) -> Any:
+def test_ipv6_address_is_claimed_in_its_one_spelling():
+    def claims(address):
         dhcp = {"ip": "10.0.0.1", "ipv6": {"address": address}}
         return claims_of({"spec": {"networkInterfaces": {"m1": {"dhcp": dhcp}}}})
 
@@ -36,7 +32,7 @@ def test_ipv6_address_is_claimed_in_its_one_spelling() -> None:
     assert set(claims("nonsense")) == {(ClaimKind.MAC, "m1"), (ClaimKind.IP, "10.0.0.1"), (ClaimKind.IP, "nonsense")}
 
 
-async def test_mac_in_capitals_of_an_older_object_is_the_same_mac(world: World) -> None:
+async def test_mac_in_capitals_of_an_older_object_is_the_same_mac(world):
     world.store(hardware("a", ("AA:BB", "")))
     assert said(await world.review("CREATE", hardware("b", ("aa:bb", ""))))
 
@@ -44,7 +40,7 @@ async def test_mac_in_capitals_of_an_older_object_is_the_same_mac(world: World) 
 LEAVING = {"deletionTimestamp": "2027-01-15T08:00:00Z", "finalizers": ["example.org/held"]}
 
 
-async def test_machine_with_a_conflict_can_be_labelled_corrected_and_deleted(world: World) -> None:
+async def test_machine_with_a_conflict_can_be_labelled_corrected_and_deleted(world):
     world.store(hardware("a", ("m1", "1.1.1.1")))
     old = world.store(hardware("b", ("m1", "1.1.1.1"), ("m2", "")))
     assert not said(await world.review("UPDATE", hardware("b", ("m1", "1.1.1.1"), ("m2", ""), labels={"x": "y"}), old))
@@ -58,9 +54,7 @@ async def test_machine_with_a_conflict_can_be_labelled_corrected_and_deleted(wor
 
 @pytest.mark.parametrize("holder", [{}, LEAVING], ids=["live", "being deleted, too"])
 @pytest.mark.parametrize("gained", [("m1", ""), ("m2", "1.1.1.1")], ids=["MAC", "IP"])
-async def test_machine_that_is_being_deleted_gains_no_address_of_another_one(
-    world: World, holder: Any, gained: tuple[str, str]
-) -> None:
+async def test_machine_that_is_being_deleted_gains_no_address_of_another_one(world, holder, gained):
     world.store(hardware("victim", ("m1", "1.1.1.1"), **holder))
     old = world.store(hardware("thief", ("m2", ""), namespace="e", **LEAVING))
     thief = hardware("thief", ("m2", ""), gained, namespace="e", **LEAVING)
@@ -69,20 +63,20 @@ async def test_machine_that_is_being_deleted_gains_no_address_of_another_one(
     assert not said(await world.review("CREATE", hardware("c", ("m3", "")))), "what it gains blocks nobody"
 
 
-async def test_machine_that_is_being_deleted_blocks_no_other_one(world: World) -> None:
+async def test_machine_that_is_being_deleted_blocks_no_other_one(world):
     world.store(hardware("thief", ("m1", "1.1.1.1"), namespace="e", **LEAVING))
     assert not said(await world.review("CREATE", hardware("victim", ("m1", "1.1.1.1"))))
     world.store(hardware("victim", ("m1", "1.1.1.1")))
     assert "d/victim" in said(await world.review("CREATE", hardware("c", ("m1", ""), namespace="e")))[0]
 
 
-async def test_machine_whose_deletion_the_informer_does_not_know_yet_blocks_no_other_one(world: World) -> None:
+async def test_machine_whose_deletion_the_informer_does_not_know_yet_blocks_no_other_one(world):
     world.store(hardware("a", ("m1", "")))
     world.store(hardware("a", ("m1", ""), **LEAVING), informed=False)
     assert not said(await world.review("CREATE", hardware("b", ("m1", ""))))
 
 
-def test_address_is_free_for_waiting_hardware_as_soon_as_the_deletion_begins() -> None:
+def test_address_is_free_for_waiting_hardware_as_soon_as_the_deletion_begins():
     claims = Claims()
     assert claims.apply(hardware("a", ("m1", "1.1.1.1"))) == set()
     assert claims.apply(hardware("a", ("m1", "1.1.1.1"), **LEAVING)) == {
@@ -91,7 +85,7 @@ def test_address_is_free_for_waiting_hardware_as_soon_as_the_deletion_begins() -
     }
 
 
-async def test_second_of_two_creates_at_once_is_refused_until_the_first_can_not_come_any_more(world: World) -> None:
+async def test_second_of_two_creates_at_once_is_refused_until_the_first_can_not_come_any_more(world):
     first, second = hardware("a", ("m1", "")), hardware("b", ("m1", ""))
     verdicts = await asyncio.gather(world.review("CREATE", first), world.review("CREATE", second))
     assert [len(said(verdict)) for verdict in verdicts] == [0, 1]
@@ -101,20 +95,20 @@ async def test_second_of_two_creates_at_once_is_refused_until_the_first_can_not_
     assert not said(await world.review("CREATE", second)), "the first was never stored"
 
 
-async def test_create_that_was_stored_is_named_as_such_before_the_informer_knows(world: World) -> None:
+async def test_create_that_was_stored_is_named_as_such_before_the_informer_knows(world):
     await world.review("CREATE", hardware("a", ("m1", "")))
     world.store(hardware("a", ("m1", "")), informed=False)
     assert "is that of Hardware d/a already" in said(await world.review("CREATE", hardware("b", ("m1", ""))))[0]
 
 
-async def test_dry_run_and_refused_requests_claim_nothing(world: World) -> None:
+async def test_dry_run_and_refused_requests_claim_nothing(world):
     await world.review("CREATE", hardware("dry", ("m1", "")), dryRun=True)
     assert not said(await world.review("CREATE", hardware("a", ("m1", ""))))
     assert said(await world.review("CREATE", hardware("b", ("m1", ""), ("m2", ""))))
     assert not said(await world.review("CREATE", hardware("c", ("m2", ""))))
 
 
-async def test_address_that_was_let_go_a_moment_ago_is_free(world: World) -> None:
+async def test_address_that_was_let_go_a_moment_ago_is_free(world):
     world.store(hardware("a", ("m1", "1.1.1.1")))
     world.store(hardware("a", ("m1", "1.1.1.2")), informed=False)
     assert not said(await world.review("CREATE", hardware("b", ("m2", "1.1.1.1"))))
@@ -122,7 +116,7 @@ async def test_address_that_was_let_go_a_moment_ago_is_free(world: World) -> Non
     assert not said(await world.review("CREATE", hardware("c", ("m1", ""))))
 
 
-async def test_address_that_one_of_two_has_let_go_is_still_that_of_the_other(world: World) -> None:
+async def test_address_that_one_of_two_has_let_go_is_still_that_of_the_other(world):
     for name in ("a", "b"):
         world.store(hardware(name, ("m1", "")))
     world.store(hardware("a", ("m1", ""), **LEAVING), informed=False)
@@ -132,13 +126,13 @@ async def test_address_that_one_of_two_has_let_go_is_still_that_of_the_other(wor
     assert "d/c, which is written at this moment" in said(await world.review("CREATE", hardware("d", ("m1", ""))))[0]
 
 
-async def test_what_the_informers_know_counts_while_the_api_can_not_be_asked(world: World) -> None:
+async def test_what_the_informers_know_counts_while_the_api_can_not_be_asked(world):
     world.store(hardware("a", ("m1", "")))
     world.fault = UnreachableError("away")
     assert said(await world.review("CREATE", hardware("b", ("m1", ""))))
 
 
-async def test_machine_that_is_created_again_does_not_conflict_with_what_it_was(world: World) -> None:
+async def test_machine_that_is_created_again_does_not_conflict_with_what_it_was(world):
     leaving = world.store(hardware("a", ("m1", ""), **LEAVING))
     assert not said(await world.review("CREATE", hardware("a", ("m1", ""))))
     assert world.asked == 0
@@ -152,7 +146,7 @@ async def test_machine_that_is_created_again_does_not_conflict_with_what_it_was(
     )
 
 
-async def test_machine_that_came_and_went_leaves_its_address_at_once(world: World) -> None:
+async def test_machine_that_came_and_went_leaves_its_address_at_once(world):
     machine = hardware("a", ("m1", ""))
     await world.review("CREATE", machine)
     world.inform(machine)
@@ -160,14 +154,14 @@ async def test_machine_that_came_and_went_leaves_its_address_at_once(world: Worl
     assert not said(await world.review("CREATE", hardware("b", ("m1", ""))))
 
 
-async def test_write_without_a_conflict_costs_no_call_however_many_machines_there_are(world: World) -> None:
+async def test_write_without_a_conflict_costs_no_call_however_many_machines_there_are(world):
     for number in range(1000):
         world.store(hardware(f"h{number}", (f"m{number}", f"1.1.{number}")))
     assert not said(await world.review("CREATE", hardware("b", ("new", "9.9.9.9"))))
     assert world.asked == 0
 
 
-def test_admitted_but_never_stored_addresses_do_not_fill_the_memory() -> None:
+def test_admitted_but_never_stored_addresses_do_not_fill_the_memory():
     claims = Claims()
     for number in range(MOST_REMEMBERED + 10):
         claims.admitted(("d", "h"), {(ClaimKind.MAC, str(number)): "f"}, 0.0)
@@ -176,7 +170,7 @@ def test_admitted_but_never_stored_addresses_do_not_fill_the_memory() -> None:
     assert not claims._arrivals
 
 
-def test_nothing_is_left_of_machines_that_are_gone() -> None:
+def test_nothing_is_left_of_machines_that_are_gone():
     claims, references = Claims(), References()
     for machine in (hardware("a", ("m1", "1.1.1.1"), osie="o"), hardware("a", ("m2", "1.1.1.1"), osie="p")):
         claims.apply(machine)
@@ -191,7 +185,7 @@ def test_nothing_is_left_of_machines_that_are_gone() -> None:
 
 
 @pytest.mark.parametrize("odd", [None, 1, [], {}, {"spec": 1}, {"spec": {"networkInterfaces": []}}])
-def test_odd_hardware_claims_nothing(odd: Any) -> None:
+def test_odd_hardware_claims_nothing(odd):
     assert claims_of(odd) == {}
 
 
@@ -201,13 +195,13 @@ MAC, OTHER = "52:54:00:00:00:0a", "52:54:00:00:00:0b"
 SLAAC = "fd00::5054:ff:fe00:a"
 
 
-def networked(name: str, mac: str, ip: str, namespace: str = "d", **dhcp: Any) -> Raw:
+def networked(name, mac, ip, namespace="d", **dhcp):
     made = hardware(name, (mac, ip), namespace=namespace)
     made["spec"]["networkInterfaces"][mac]["dhcp"] |= dhcp
     return made
 
 
-async def test_address_that_another_machine_makes_of_its_mac_is_refused(world: World) -> None:
+async def test_address_that_another_machine_makes_of_its_mac_is_refused(world):
     world.store(hardware("victim", (MAC, "")))
     thief = networked("thief", OTHER, "10.0.0.2", "e", ipv6={"address": SLAAC})
     assert said(await world.review("CREATE", thief)) == [
@@ -218,7 +212,7 @@ async def test_address_that_another_machine_makes_of_its_mac_is_refused(world: W
     assert not said(await world.review("CREATE", own))
 
 
-async def test_mac_of_which_another_machine_has_its_address_is_refused(world: World) -> None:
+async def test_mac_of_which_another_machine_has_its_address_is_refused(world):
     world.store(networked("first", OTHER, "10.0.0.2", "e", ipv6={"address": SLAAC}))
     assert said(await world.review("CREATE", hardware("second", (MAC, "")))) == [
         f"spec.networkInterfaces[{MAC}]: MAC address {MAC} is that of Hardware e/first already "
@@ -243,16 +237,14 @@ USED = {
 }
 
 
-def reserving(address: str, namespace: str) -> Raw:
+def reserving(address, namespace):
     if ":" in address:
         return networked("thief", OTHER, "10.9.9.9", namespace, ipv6={"address": address})
     return networked("thief", OTHER, address, namespace)
 
 
 @pytest.mark.parametrize("address", USED)
-async def test_address_that_machines_of_another_namespace_use_is_refused_without_their_names(
-    world: World, address: str
-) -> None:
+async def test_address_that_machines_of_another_namespace_use_is_refused_without_their_names(world, address):
     six = {"address": "fd00::a", "nameservers": ["fd00:0::53"]}
     world.store(networked("victim", MAC, "10.0.0.10", **NETWORK, ipv6=six))
     (refusal,) = said(await world.review("CREATE", reserving(address, "e")))
@@ -266,7 +258,7 @@ async def test_address_that_machines_of_another_namespace_use_is_refused_without
     assert f"{address} is the {USED[address]} of other machines of this namespace" in verdict.warnings[0]
 
 
-async def test_address_that_was_leased_before_it_became_a_gateway_stays_and_the_writer_is_warned(world: World) -> None:
+async def test_address_that_was_leased_before_it_became_a_gateway_stays_and_the_writer_is_warned(world):
     router = world.store(networked("router", OTHER, "10.0.0.1", "e"))
     verdict = await world.review("CREATE", networked("a", MAC, "10.0.0.10", **NETWORK))
     assert verdict.causes == ()
@@ -279,7 +271,7 @@ async def test_address_that_was_leased_before_it_became_a_gateway_stays_and_the_
 
 
 @pytest.mark.parametrize("how", ["changed", "being deleted", "gone"])
-async def test_address_that_no_machine_uses_any_more_can_be_reserved(world: World, how: str) -> None:
+async def test_address_that_no_machine_uses_any_more_can_be_reserved(world, how):
     world.store(networked("a", MAC, "10.0.0.10", **NETWORK))
     last = world.store(networked("b", "52:54:00:00:00:0c", "10.0.0.11", **NETWORK))
     world.reviewer.claims.remove(world.store(networked("a", MAC, "10.0.0.10", **NETWORK)))
@@ -296,7 +288,7 @@ async def test_address_that_no_machine_uses_any_more_can_be_reserved(world: Worl
     assert not world.reviewer.claims._users
 
 
-async def test_machine_that_is_its_own_gateway_or_has_a_network_of_two_is_not_warned(world: World) -> None:
+async def test_machine_that_is_its_own_gateway_or_has_a_network_of_two_is_not_warned(world):
     alone = world.store(networked("a", MAC, "10.0.0.10", netmask="255.255.255.254", gateway="10.0.0.10"))
     assert await world.review("UPDATE", networked("a", MAC, "10.0.0.11"), alone) == Verdict()
     assert await world.review("UPDATE", networked("a", OTHER, "10.0.0.10", gateway="10.0.0.10"), alone) == Verdict()
@@ -305,11 +297,11 @@ async def test_machine_that_is_its_own_gateway_or_has_a_network_of_two_is_not_wa
 # --- agent ids ---
 
 
-def identified(name: str, mac: str, agent_id: str, namespace: str = "d") -> Raw:
+def identified(name, mac, agent_id, namespace="d"):
     return hardware(name, (mac, ""), namespace=namespace, annotations={"tinkerbell.org/agent-id": agent_id})
 
 
-async def test_agent_id_of_another_machine_is_refused(world: World) -> None:
+async def test_agent_id_of_another_machine_is_refused(world):
     world.store(identified("victim", MAC, "Rack1-U7"))
     (refusal,) = said(await world.review("CREATE", identified("thief", OTHER, " rack1-u7", "e")))
     where = "metadata.annotations[tinkerbell.org/agent-id]"
@@ -321,7 +313,7 @@ async def test_agent_id_of_another_machine_is_refused(world: World) -> None:
     assert not said(await world.review("CREATE", identified("own", OTHER, OTHER, "e"))), "its own MAC"
 
 
-async def test_mac_and_name_are_not_refused_for_an_agent_id_that_any_tenant_may_choose(world: World) -> None:
+async def test_mac_and_name_are_not_refused_for_an_agent_id_that_any_tenant_may_choose(world):
     world.store(identified("thief", OTHER, MAC, "e"))
     verdict = await world.review("CREATE", hardware("victim", (MAC, "")))
     assert verdict.causes == ()
@@ -332,7 +324,7 @@ async def test_mac_and_name_are_not_refused_for_an_agent_id_that_any_tenant_may_
     assert "metadata.name: another Hardware has node1 as its agent id" in verdict.warnings[0]
 
 
-async def test_agent_id_that_is_a_name_in_its_namespace_is_warned_about(world: World) -> None:
+async def test_agent_id_that_is_a_name_in_its_namespace_is_warned_about(world):
     world.known = True
     verdict = await world.review("CREATE", identified("a", MAC, "node1"))
     assert verdict.causes == ()

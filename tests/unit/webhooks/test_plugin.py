@@ -1,12 +1,8 @@
 """The reviewer inside the embedded API: no write is stored unreviewed, and no two Hardware get one address."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -14,9 +10,8 @@ from tests.api import serving
 from tests.unit.apiserver.conftest import Client
 from tests.waiting import until
 from tink.api.crds import generate
-from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
-from tink.apiserver.store import Store, Write
+from tink.apiserver.store import Store
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import HARDWARE, TEMPLATE
 from tink.template_process import BusyError
@@ -26,7 +21,7 @@ HARDWARES = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 MAC = "52:54:00:00:00:01"
 
 
-def machine(name: str, mac: str = MAC, **metadata: Any) -> Raw:
+def machine(name, mac=MAC, **metadata):
     return {
         "apiVersion": "tinkerbell.org/v1alpha2",
         "kind": "Hardware",
@@ -38,17 +33,17 @@ def machine(name: str, mac: str = MAC, **metadata: Any) -> Raw:
 class Reviewed:
     """An API server with a plugin, and a client."""
 
-    def __init__(self, api: ApiServer, client: KubeClient, plugin: ReviewPlugin) -> None:
+    def __init__(self, api, client, plugin):
         self.api, self.client, self.plugin = api, client, plugin
 
-    async def create(self, obj: Raw) -> Raw | ApiError:
+    async def create(self, obj):
         resource = HARDWARE if obj["kind"] == "Hardware" else TEMPLATE
         try:
             return await self.client.create(resource, obj, "default")
         except ApiError as error:
             return error
 
-    async def names(self) -> list[str]:
+    async def names(self):
         listed = await self.client.list(HARDWARE, "default")
         return [item["metadata"]["name"] for item in listed["items"]]
 
@@ -57,11 +52,11 @@ Begin = Callable[..., Awaitable[Reviewed]]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory):
     """A data directory with the definitions."""
     directory = tmp_path_factory.mktemp("installed")
 
-    async def install() -> None:
+    async def install():
         async with serving(directory, generate()):
             pass
 
@@ -70,17 +65,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def begin(installed: Path, tmp_path: Path) -> AsyncIterator[Begin]:
+async def begin(installed, tmp_path):
     """Start servers over one data directory."""
-    running: list[Reviewed] = []
+    running = []
     shutil.copytree(installed, tmp_path / "state")
 
-    async def started(**options: Any) -> Reviewed:
+    async def started(**options):
         if running:
             await running[-1].client.close()
             await running[-1].api.stop()
 
-        async def find(key: str, namespace: str, name: str) -> Raw | None:
+        async def find(key, namespace, name):
             return await api.find(key, namespace, name)
 
         plugin = ReviewPlugin(find, **options)
@@ -94,7 +89,7 @@ async def begin(installed: Path, tmp_path: Path) -> AsyncIterator[Begin]:
     await running[-1].api.stop()
 
 
-async def test_of_thirty_writes_at_once_that_claim_one_mac_one_is_stored(begin: Begin) -> None:
+async def test_of_thirty_writes_at_once_that_claim_one_mac_one_is_stored(begin):
     reviewed = await begin()
     results = await asyncio.gather(*(reviewed.create(machine(f"m{number}")) for number in range(30)))
     assert sum(isinstance(result, dict) for result in results) == 1
@@ -103,13 +98,11 @@ async def test_of_thirty_writes_at_once_that_claim_one_mac_one_is_stored(begin: 
     assert len(await reviewed.names()) == 1
 
 
-async def test_client_that_goes_away_frees_no_claim_before_the_write_is_settled(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_that_goes_away_frees_no_claim_before_the_write_is_settled(begin, monkeypatch):
     reviewed = await begin()
     written, original, begun, gate = [], Store.write, asyncio.Event(), asyncio.Event()
 
-    async def late(store: Store, change: Write) -> Any:
+    async def late(store, change):
         if change.key.name == "a":
             begun.set()
             await gate.wait()
@@ -135,7 +128,7 @@ async def test_client_that_goes_away_frees_no_claim_before_the_write_is_settled(
     assert "is that of Hardware default/a already" in str(error)
 
 
-async def test_claim_of_a_write_that_fails_is_free_afterwards(begin: Begin) -> None:
+async def test_claim_of_a_write_that_fails_is_free_afterwards(begin):
     reviewed = await begin()
     assert isinstance(await reviewed.create(machine("a")), dict)
     again = await reviewed.create(machine("a", "52:54:00:00:00:02"))
@@ -144,7 +137,7 @@ async def test_claim_of_a_write_that_fails_is_free_afterwards(begin: Begin) -> N
     assert isinstance(await reviewed.create(machine("b", "52:54:00:00:00:02")), dict)
 
 
-async def test_hardware_from_before_the_start_is_known_at_the_first_write(begin: Begin) -> None:
+async def test_hardware_from_before_the_start_is_known_at_the_first_write(begin):
     assert isinstance(await (await begin()).create(machine("a")), dict)
     error = await (await begin()).create(machine("b"))
     assert isinstance(error, ApiError)
@@ -152,7 +145,7 @@ async def test_hardware_from_before_the_start_is_known_at_the_first_write(begin:
     assert f"MAC address {MAC} is that of Hardware default/a already (spec.networkInterfaces[{MAC}])" in str(error)
 
 
-async def test_dry_run_claims_nothing(begin: Begin) -> None:
+async def test_dry_run_claims_nothing(begin):
     reviewed = await begin()
     client = Client(reviewed.api.kubeconfig)
     try:
@@ -162,9 +155,7 @@ async def test_dry_run_claims_nothing(begin: Begin) -> None:
         await client.close()
 
 
-async def test_review_that_fails_refuses_the_write_and_is_counted(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_review_that_fails_refuses_the_write_and_is_counted(begin, monkeypatch):
     reviewed = await begin()
     monkeypatch.setattr("tink.webhooks.reviewer.claims_of", lambda _: 1 / 0)
     error = await reviewed.create(machine("a"))
@@ -182,8 +173,8 @@ async def test_review_that_fails_refuses_the_write_and_is_counted(
     assert counted == {("Hardware", "failed"): 1.0}
 
 
-async def test_template_that_can_not_be_parsed_now_is_refused_with_when_to_try_again(begin: Begin) -> None:
-    async def full(namespace: str, _template: Raw) -> Any:
+async def test_template_that_can_not_be_parsed_now_is_refused_with_when_to_try_again(begin):
+    async def full(namespace, _template):
         raise BusyError(f"8 Templates of namespace {namespace} wait to be parsed")
 
     reviewed = await begin(parse=full)
@@ -199,7 +190,7 @@ async def test_template_that_can_not_be_parsed_now_is_refused_with_when_to_try_a
     assert answer.json["reason"] == "TooManyRequests"
 
 
-async def test_finalizers_and_deletions_pass_while_claims_are_not_judged(begin: Begin) -> None:
+async def test_finalizers_and_deletions_pass_while_claims_are_not_judged(begin):
     reviewed = await begin()
     await reviewed.create(machine("a", finalizers=["example.org/held"]))
     await reviewed.client.delete(HARDWARE, "a", "default")
@@ -208,9 +199,7 @@ async def test_finalizers_and_deletions_pass_while_claims_are_not_judged(begin: 
     assert isinstance(await reviewed.create(machine("b")), dict)
 
 
-async def test_failing_review_refuses_every_write_of_a_spec_and_keeps_no_object_from_being_removed(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_review_refuses_every_write_of_a_spec_and_keeps_no_object_from_being_removed(begin, monkeypatch):
     reviewed = await begin()
     await reviewed.create(machine("a", finalizers=["example.org/held"]))
     await reviewed.create(machine("b", "52:54:00:00:00:02"))
@@ -244,13 +233,11 @@ async def test_failing_review_refuses_every_write_of_a_spec_and_keeps_no_object_
         await client.close()
 
 
-async def test_hardware_whose_claims_can_not_be_read_lets_no_other_claim_until_it_is_gone(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hardware_whose_claims_can_not_be_read_lets_no_other_claim_until_it_is_gone(begin, monkeypatch):
     reviewed = await begin()
     read = claims.claims_of
 
-    def broken(hardware: Raw) -> Any:
+    def broken(hardware):
         return 1 / 0 if hardware["metadata"]["name"] == "a" else read(hardware)
 
     monkeypatch.setattr(claims, "claims_of", broken)

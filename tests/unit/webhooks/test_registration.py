@@ -1,23 +1,19 @@
 """What the API server is told of where to ask."""
 
-from __future__ import annotations
-
 import base64
 import copy
-from typing import Any
 
 import pytest
 
 from tests.unit.webhooks.fake_api import FakeApi
-from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError
 from tink.schema import Conditions
 from tink.webhooks.registration import Address, RegistrationError, configuration, register, unregister
 from tink.webhooks.settings import WebhookSettings
 
 
-async def test_registration_writes_only_what_differs_and_bears_defaults_of_the_server() -> None:
-    api: Any = FakeApi()
+async def test_registration_writes_only_what_differs_and_bears_defaults_of_the_server():
+    api = FakeApi()
     wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", "Ignore")
     assert (await register(api, wanted)).written
     for webhook in api.objects["tinkedge"]["webhooks"]:
@@ -35,8 +31,8 @@ async def test_registration_writes_only_what_differs_and_bears_defaults_of_the_s
     assert not api.objects
 
 
-async def test_tenant_is_asked_about_his_namespaces_alone_under_a_name_of_his_own() -> None:
-    api: Any = FakeApi()
+async def test_tenant_is_asked_about_his_namespaces_alone_under_a_name_of_his_own():
+    api = FakeApi()
     address = Address("/p", namespace="ns", name="w")
     everywhere, tenant = (
         configuration(address, b"CA", "Ignore", *scope) for scope in ((), (["b", "a", "a"], "tinkedge.ns"))
@@ -57,7 +53,7 @@ async def test_tenant_is_asked_about_his_namespaces_alone_under_a_name_of_his_ow
 SERVICE = Address("/p", namespace="ns", name="w")
 
 
-def of_the_chart(api: FakeApi, **changes: Any) -> list[dict[str, Any]]:
+def of_the_chart(api, **changes):
     """Store a configuration like the chart's, without bundles. Return its webhooks."""
     made = configuration(SERVICE, b"", "Ignore")
     for webhook in made["webhooks"]:
@@ -65,12 +61,12 @@ def of_the_chart(api: FakeApi, **changes: Any) -> list[dict[str, Any]]:
         webhook |= changes
     made["metadata"] |= {"labels": {"app.kubernetes.io/managed-by": "Helm"}, "resourceVersion": "7"}
     api.objects["tinkedge"] = made
-    webhooks: list[dict[str, Any]] = made["webhooks"]
+    webhooks = made["webhooks"]
     return webhooks
 
 
-async def test_nothing_but_the_bundle_is_written_into_a_configuration_that_the_chart_made() -> None:
-    api: Any = FakeApi()
+async def test_nothing_but_the_bundle_is_written_into_a_configuration_that_the_chart_made():
+    api = FakeApi()
     before = copy.deepcopy(of_the_chart(api, timeoutSeconds=3))
     wanted = configuration(SERVICE, b"CA", "Ignore")
     registered = await register(api, wanted)
@@ -85,8 +81,8 @@ async def test_nothing_but_the_bundle_is_written_into_a_configuration_that_the_c
     assert api.objects["tinkedge"]["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "Helm"}
 
 
-async def test_webhook_with_another_address_or_a_missing_one_is_reported_and_not_changed() -> None:
-    api: Any = FakeApi()
+async def test_webhook_with_another_address_or_a_missing_one_is_reported_and_not_changed():
+    api = FakeApi()
     webhooks = of_the_chart(api)
     webhooks[0]["clientConfig"] = {"url": "https://elsewhere.example/"}
     missing = webhooks.pop(1)["name"]
@@ -98,12 +94,12 @@ async def test_webhook_with_another_address_or_a_missing_one_is_reported_and_not
     assert [webhook["name"] for webhook in found] == names
 
 
-async def test_bundle_is_written_into_the_version_that_was_read() -> None:
-    api: Any = FakeApi()
+async def test_bundle_is_written_into_the_version_that_was_read():
+    api = FakeApi()
     of_the_chart(api)
     patches = []
 
-    async def patch(_resource: Any, _name: str, _namespace: Any, patch: dict[str, Any]) -> dict[str, Any]:
+    async def patch(_resource, _name, _namespace, patch):
         patches.append(patch)
         return {}
 
@@ -112,12 +108,12 @@ async def test_bundle_is_written_into_the_version_that_was_read() -> None:
     assert [each["metadata"] for each in patches] == [{"resourceVersion": "7"}]
 
 
-async def test_replica_retries_after_a_conflict() -> None:
-    api: Any = FakeApi()
+async def test_replica_retries_after_a_conflict():
+    api = FakeApi()
     of_the_chart(api)
     write, conflicts = api.patch, 0
 
-    async def patch(*arguments: Any) -> Any:
+    async def patch(*arguments):
         """The other replica writes first, once."""
         nonlocal conflicts
         await write(*arguments)
@@ -130,18 +126,18 @@ async def test_replica_retries_after_a_conflict() -> None:
 
 
 @pytest.mark.parametrize("webhooks", [None, [], [{"name": "somebody.else.s", "clientConfig": {"url": "https://x/"}}]])
-async def test_configuration_without_webhooks_of_ours_is_named_with_the_remedy(webhooks: Any) -> None:
-    api: Any = FakeApi()
+async def test_configuration_without_webhooks_of_ours_is_named_with_the_remedy(webhooks):
+    api = FakeApi()
     api.objects["tinkedge"] = {"metadata": {"name": "tinkedge"}, "webhooks": webhooks}
     with pytest.raises(RegistrationError, match=r"tinkedge: none of its webhooks is asked at Service ns/w:443/p: "):
         await register(api, configuration(SERVICE, b"CA", "Ignore"))
     assert api.writes == 0
 
 
-async def test_configuration_that_may_not_be_created_is_named_with_the_remedy() -> None:
-    api: Any = FakeApi()
+async def test_configuration_that_may_not_be_created_is_named_with_the_remedy():
+    api = FakeApi()
 
-    async def create(*_: Any) -> None:
+    async def create(*_):
         raise ApiError(403, "Forbidden", "no")
 
     api.create = create
@@ -149,14 +145,14 @@ async def test_configuration_that_may_not_be_created_is_named_with_the_remedy() 
         await register(api, configuration(SERVICE, b"CA", "Ignore"))
 
 
-def test_api_server_is_told_of_a_service_or_a_url_with_the_bundle() -> None:
+def test_api_server_is_told_of_a_service_or_a_url_with_the_bundle():
     service = Address("/admission", namespace="ns", name="w", port=8443).client_config(b"CA")
     assert service["service"] == {"namespace": "ns", "name": "w", "port": 8443, "path": "/admission"}
     assert base64.b64decode(service["caBundle"]) == b"CA"
     assert Address("/x", url="https://h:1").client_config(b"")["url"] == "https://h:1/x"
 
 
-def test_service_is_read_from_its_flag() -> None:
+def test_service_is_read_from_its_flag():
     settings = WebhookSettings(service="ns/name:8443")
     assert (settings.namespace, settings.name, settings.service_port) == ("ns", "name", 8443)
     assert WebhookSettings(service="ns/name").service_port == 443
@@ -174,12 +170,12 @@ def test_service_is_read_from_its_flag() -> None:
         {"failure_policy": "Maybe"},
     ],
 )
-def test_settings_that_can_not_be_are_refused(wrong: dict[str, str]) -> None:
+def test_settings_that_can_not_be_are_refused(wrong):
     with pytest.raises(ValueError, match="webhooks"):
         WebhookSettings(**wrong)
 
 
-def asked(operation: str, obj: Raw | None, old: Raw | None) -> dict[str, bool]:
+def asked(operation, obj, old):
     """Return, by failure policy, which webhooks of Hardware match a write."""
     wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", "Fail")
     bindings = {"object": obj, "oldObject": old, "request": {"operation": operation}, "namespaceObject": None}
@@ -191,11 +187,11 @@ def asked(operation: str, obj: Raw | None, old: Raw | None) -> dict[str, bool]:
     return found
 
 
-def hardware(spec: Raw | None = None, **metadata: Any) -> Raw:
+def hardware(spec=None, **metadata):
     return {"metadata": {"name": "h", **metadata}, **({"spec": spec} if spec is not None else {})}
 
 
-def test_only_writes_of_hardware_that_may_claim_something_are_refused_while_no_webhook_answers() -> None:
+def test_only_writes_of_hardware_that_may_claim_something_are_refused_while_no_webhook_answers():
     old = hardware({"networkInterfaces": {"m": {}}}, finalizers=["f"], annotations={"a": "b"})
     claims = {"Fail": True, "Ignore": False}
     others = {"Fail": False, "Ignore": True}
@@ -211,7 +207,7 @@ def test_only_writes_of_hardware_that_may_claim_something_are_refused_while_no_w
     assert asked("DELETE", None, old) == others
 
 
-def test_ignore_is_the_policy_of_everything_but_claims() -> None:
+def test_ignore_is_the_policy_of_everything_but_claims():
     for policy in ("Fail", "Ignore"):
         wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", policy)
         policies = {webhook["name"]: webhook["failurePolicy"] for webhook in wanted["webhooks"]}

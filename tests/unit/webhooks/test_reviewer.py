@@ -1,28 +1,23 @@
 """What the reviewer says of OSIEs, references and Templates, and of what is odd."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
-from tests.unit.webhooks.world import World, hardware, said, workflow
+from tests.unit.webhooks.world import hardware, said, workflow
 from tink.api.mistakes import Site
-from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
 from tink.template_process import BusyError
 from tink.webhooks.admission import respond
 from tink.webhooks.claims import Claims
 from tink.webhooks.reviewer import Request, Verdict
 
-ODD: list[Any] = [None, [], "x", 7, {}, {"spec": None}, {"spec": []}, {"spec": {"networkInterfaces": ["x"]}}]
+ODD = [None, [], "x", 7, {}, {"spec": None}, {"spec": []}, {"spec": {"networkInterfaces": ["x"]}}]
 ODD += [{"spec": {"networkInterfaces": {"m": value}}} for value in (None, 1, {"dhcp": []}, {"dhcp": {"ip": 7}})]
 ODD += [{"spec": {"actions": value}} for value in (None, 7, {}, [None], [{"image": 7}], [{"volumes": "x"}])]
 ODD += [{"metadata": value, "spec": {"hardwareRef": 1, "templateRef": {}}} for value in (None, [], {"name": 1})]
 ODD += [{"spec": {"ipxe": 7}, "status": 7}, {"spec": {"templateRef": {"name": 3}}, "status": {"state": []}}]
 
 
-def osie(kernel: Any, initrd: Any = "http://192.0.2.1/initrd") -> Raw:
+def osie(kernel, initrd="http://192.0.2.1/initrd"):
     return {
         "kind": "OSIE",
         "metadata": {"name": "o", "namespace": "d"},
@@ -44,7 +39,7 @@ def osie(kernel: Any, initrd: Any = "http://192.0.2.1/initrd") -> Raw:
         (7, ""),
     ],
 )
-async def test_osie_with_a_url_that_no_edge_follows_is_let_in_with_a_warning(world: World, url: Any, said: str) -> None:
+async def test_osie_with_a_url_that_no_edge_follows_is_let_in_with_a_warning(world, url, said):
     expected = ()
     if said:
         address = said.split(" ")[0].replace("localhost", "127.0.0.1").replace("::ffff:", "")
@@ -61,9 +56,7 @@ async def test_osie_with_a_url_that_no_edge_follows_is_let_in_with_a_warning(wor
 
 
 @pytest.mark.parametrize("odd", ODD)
-async def test_odd_objects_are_left_to_the_schema_and_never_fail_a_review(
-    world: World, odd: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_odd_objects_are_left_to_the_schema_and_never_fail_a_review(world, odd, caplog):
     for kind in ("Hardware", "OSIE", "Template", "Workflow", "Nonsense", None):
         for operation in ("CREATE", "UPDATE", "DELETE", "CONNECT", None):
             for new, old in ((odd, None), (odd, odd), (None, odd)):
@@ -76,7 +69,7 @@ async def test_odd_objects_are_left_to_the_schema_and_never_fail_a_review(
 # --- references -------------------------------------------------------------------------------------------------------
 
 
-async def test_deletion_of_what_is_needed_is_warned_about_with_the_first_few_names(world: World) -> None:
+async def test_deletion_of_what_is_needed_is_warned_about_with_the_first_few_names(world):
     for number in range(5):
         world.store(hardware(f"h{number}", osie="o"))
     verdict = await world.review("DELETE", None, {"kind": "OSIE", "metadata": {"name": "o", "namespace": "d"}})
@@ -87,7 +80,7 @@ async def test_deletion_of_what_is_needed_is_warned_about_with_the_first_few_nam
     assert (await world.review("DELETE", None, other)).warnings == ()
 
 
-async def test_workflow_that_has_ended_needs_nothing(world: World) -> None:
+async def test_workflow_that_has_ended_needs_nothing(world):
     world.store(workflow("w", "h", "t", "Running"))
     template = {"kind": "Template", "metadata": {"name": "t", "namespace": "d"}}
     assert (await world.review("DELETE", None, template)).warnings == (
@@ -97,7 +90,7 @@ async def test_workflow_that_has_ended_needs_nothing(world: World) -> None:
     assert (await world.review("DELETE", None, template)).warnings == ()
 
 
-async def test_workflow_is_let_in_with_a_warning_for_each_part_that_is_missing(world: World) -> None:
+async def test_workflow_is_let_in_with_a_warning_for_each_part_that_is_missing(world):
     world.store(hardware("h"))
     new = workflow("w", "h", "t")
     assert (await world.review("CREATE", new)).warnings == (
@@ -112,7 +105,7 @@ async def test_workflow_is_let_in_with_a_warning_for_each_part_that_is_missing(w
     assert (await world.review("CREATE", new)).warnings == (), "what can't be known is not claimed"
 
 
-async def test_user_data_that_cloud_init_drops_is_warned_about_once(world: World) -> None:
+async def test_user_data_that_cloud_init_drops_is_warned_about_once(world):
     new = hardware("h")
     new["spec"]["instance"] = {"userdata": "#cloud-config\n- users\n"}
     (warning,) = (await world.review("CREATE", new)).warnings
@@ -124,12 +117,12 @@ async def test_user_data_that_cloud_init_drops_is_warned_about_once(world: World
 # --- templates --------------------------------------------------------------------------------------------------------
 
 
-def template(**fields: Any) -> Raw:
+def template(**fields):
     spec = {"actions": [{"name": "a", "image": "i", **fields}]}
     return {"kind": "Template", "metadata": {"name": "t", "namespace": "d"}, "spec": spec}
 
 
-async def test_every_field_that_does_not_parse_is_named_with_line_and_column(world: World) -> None:
+async def test_every_field_that_does_not_parse_is_named_with_line_and_column(world):
     verdict = await world.review("CREATE", template(image="{{ .X", args=["ok", "a\nb {{ nosuch }}"], cmd="{{ .Y }}"))
     assert said(verdict) == [
         "spec.actions[0].image: is no Go template: line 1, column 5: unclosed action",
@@ -137,14 +130,14 @@ async def test_every_field_that_does_not_parse_is_named_with_line_and_column(wor
     ]
 
 
-async def test_template_that_did_not_parse_before_can_be_labelled(world: World) -> None:
+async def test_template_that_did_not_parse_before_can_be_labelled(world):
     bad = template(image="{{")
     assert not said(await world.review("UPDATE", bad | {"metadata": bad["metadata"] | {"labels": {"a": "b"}}}, bad))
     assert said(await world.review("UPDATE", template(image="{{ x"), bad))
 
 
-async def test_template_without_a_place_in_the_queue_is_refused_for_now(world: World) -> None:
-    async def full(namespace: str, _template: Raw) -> Any:
+async def test_template_without_a_place_in_the_queue_is_refused_for_now(world):
+    async def full(namespace, _template):
         raise BusyError(f"too many of {namespace}")
 
     world.reviewer.parse = full
@@ -162,15 +155,13 @@ async def test_template_without_a_place_in_the_queue_is_refused_for_now(world: W
     }
 
 
-async def test_internal_error_is_raised_so_the_caller_rejects_or_admits_the_write(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_internal_error_is_raised_so_the_caller_rejects_or_admits_the_write(world, monkeypatch):
     monkeypatch.setattr(Claims, "conflicts", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         await world.review("CREATE", hardware("a", ("m", "")))
 
 
-def test_response_of_an_admitted_write_says_no_more_than_that() -> None:
+def test_response_of_an_admitted_write_says_no_more_than_that():
     assert respond(Verdict(), {}) == {"allowed": True}
     assert respond(Verdict(warnings=("w",)), {}) == {"allowed": True, "warnings": ["w"]}
 
@@ -178,7 +169,7 @@ def test_response_of_an_admitted_write_says_no_more_than_that() -> None:
 # --- mistakes that can be stored --------------------------------------------------------------------------------------
 
 
-async def test_mistake_in_a_hardware_is_warned_about_once_and_only_where_the_networks_are_known(world: World) -> None:
+async def test_mistake_in_a_hardware_is_warned_about_once_and_only_where_the_networks_are_known(world):
     new = hardware("a", ("m", "10.0.0.1"), osie="o")
     missing = "spec.osie.name: there is no OSIE d/o yet: the machine netboots nothing until there is"
     assert (await world.review("CREATE", new, dryRun=True)).warnings == (missing,)
@@ -188,7 +179,7 @@ async def test_mistake_in_a_hardware_is_warned_about_once_and_only_where_the_net
     assert (await world.review("UPDATE", new, new)).warnings == ()
 
 
-async def test_annotation_of_an_osie_that_is_no_checksum_is_warned_about(world: World) -> None:
+async def test_annotation_of_an_osie_that_is_no_checksum_is_warned_about(world):
     bad = osie("http://192.0.2.1/k")
     bad["metadata"]["annotations"] = {"tinkerbell.org/kernel-sha256": "md5:1"}
     (said,) = (await world.review("CREATE", bad)).warnings

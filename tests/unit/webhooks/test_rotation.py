@@ -8,11 +8,8 @@ import base64
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -23,7 +20,7 @@ from tests.waiting import until
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.manifests import apply_object
 from tink.kube.resources import SECRET
-from tink.webhooks import Address, Webhooks, WebhookSettings, server
+from tink.webhooks import Webhooks, WebhookSettings, server
 from tink.webhooks.certificates import renewed
 from tink.webhooks.registration import CONFIGURATION
 
@@ -32,7 +29,7 @@ PATIENT_SECONDS = 300.0
 """A busy machine takes long for a thousand writes, and for one that an API server is late with."""
 
 
-def going_on(*tasks: asyncio.Task[None]) -> bool:
+def going_on(*tasks):
     """Raises what has ended one of them."""
     for task in tasks:
         if task.done():
@@ -45,17 +42,17 @@ class Hook:
 
     path, missed = "/hook", "nothing is asked"
 
-    def __init__(self, registered: deque[bytes]) -> None:
+    def __init__(self, registered):
         self.registered = registered
-        self.refusal: ApiError | None = None
+        self.refusal = None
 
-    async def ready(self) -> None:
+    async def ready(self):
         pass
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request):
         return web.Response()
 
-    async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
+    async def register(self, client, address, bundle):
         if self.refusal is not None:
             raise self.refusal
         if self.registered and self.registered[-1] == bundle:
@@ -63,11 +60,11 @@ class Hook:
         self.registered.append(bundle)
         return True
 
-    async def unregister(self, client: KubeClient) -> None:
+    async def unregister(self, client):
         pass
 
 
-def shakes_hands(port: int, bundle: bytes) -> None:
+def shakes_hands(port, bundle):
     """Raises ssl.SSLError if that authority is not the one whose certificate is shown."""
     context = ssl.create_default_context(cadata=bundle.decode())
     with (
@@ -83,10 +80,10 @@ class Clock:
 
     now: datetime = datetime(2026, 11, 1, tzinfo=UTC)
 
-    def __call__(self) -> datetime:
+    def __call__(self):
         return self.now
 
-    def pass_seconds(self, seconds: float) -> None:
+    def pass_seconds(self, seconds):
         self.now += timedelta(seconds=seconds)
 
 
@@ -99,11 +96,11 @@ class Replicas:
     clock: Clock
     webhooks: list[Webhooks]
 
-    async def look_after(self) -> None:
+    async def look_after(self):
         for replica in self.webhooks:
             await replica.look_after()
 
-    async def review(self, *bundles: bytes) -> None:
+    async def review(self, *bundles):
         """Ask each replica for a review as an API server that trusts the bundle, for each of `bundles`.
 
         Raises ssl.SSLError.
@@ -112,19 +109,16 @@ class Replicas:
             for bundle in bundles:
                 await asyncio.to_thread(shakes_hands, replica.port, bundle)
 
-    async def replace_secret(self) -> bytes:
+    async def replace_secret(self):
         """Overwrite the Secret with a new authority, and return its bundle."""
         made = renewed(None, self.clock())
-        data: dict[str, Any] = {
-            "ca.crt": base64.b64encode(made.bundle()).decode(),
-            "ca.key": base64.b64encode(made.private()).decode(),
-        }
+        data = {"ca.crt": base64.b64encode(made.bundle()).decode(), "ca.key": base64.b64encode(made.private()).decode()}
         await self.client.patch(SECRET, "hook-ca", "default", {"data": data})
         return made.bundle()
 
 
 @pytest.fixture
-async def replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Replicas]:
+async def replicas(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "SERVICE_PORT", 0)  # any that is free
     hook, clock, settings = Hook(deque()), Clock(), WebhookSettings(service="default/hook")
     async with serving(tmp_path / "state") as (_, client):
@@ -136,7 +130,7 @@ async def replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
             await replica.stop()
 
 
-async def test_api_server_that_learns_late_of_a_replaced_authority_is_served(replicas: Replicas) -> None:
+async def test_api_server_that_learns_late_of_a_replaced_authority_is_served(replicas):
     old = replicas.hook.registered[-1]
     new = await replicas.replace_secret()
     await replicas.look_after()
@@ -157,7 +151,7 @@ async def test_api_server_that_learns_late_of_a_replaced_authority_is_served(rep
     assert replicas.hook.registered[-1] == new
 
 
-async def test_new_certificate_waits_for_a_registration_that_the_api_refused_at_first(replicas: Replicas) -> None:
+async def test_new_certificate_waits_for_a_registration_that_the_api_refused_at_first(replicas):
     old = replicas.hook.registered[-1]
     new = await replicas.replace_secret()
     replicas.hook.refusal = ApiError(403, "Forbidden", "not now")
@@ -174,9 +168,7 @@ async def test_new_certificate_waits_for_a_registration_that_the_api_refused_at_
     await replicas.review(both, new)
 
 
-async def test_replica_that_cannot_watch_the_secret_is_trusted_until_it_shows_the_new_authority(
-    replicas: Replicas,
-) -> None:
+async def test_replica_that_cannot_watch_the_secret_is_trusted_until_it_shows_the_new_authority(replicas):
     watching, looking = replicas.webhooks
     new = await replicas.replace_secret()
     await watching.look_after()
@@ -193,39 +185,35 @@ class RegisteredHook(Hook):
 
     missed = "Secrets are not reviewed"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         super().__init__(deque(maxlen=2))
         self.name = name
         self.url = ""
-        self.asked: set[str] = set()
+        self.asked = set()
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request):
         review = await request.json()
         self.asked.add(review["request"]["name"])
         response = {"uid": review["request"]["uid"], "allowed": True}
         return web.json_response({**{k: review[k] for k in ("apiVersion", "kind")}, "response": response})
 
-    async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
+    async def register(self, client, address, bundle):
         if not await super().register(client, address, bundle):
             return False
         webhook = {
             "name": f"{self.name}.test.org",
             "clientConfig": {"url": self.url + address.path, "caBundle": base64.b64encode(bundle).decode()},
-            "rules": [
-                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["secrets"]},
-            ],
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["secrets"]}],
             "failurePolicy": "Ignore",  # what can't be asked about goes in unreviewed
             "sideEffects": "None",
             "admissionReviewVersions": ["v1"],
         }
-        obj: Any = {"apiVersion": CONFIGURATION.api_version, "kind": CONFIGURATION.kind, "webhooks": [webhook]}
+        obj = {"apiVersion": CONFIGURATION.api_version, "kind": CONFIGURATION.kind, "webhooks": [webhook]}
         await apply_object(client, CONFIGURATION, obj | {"metadata": {"name": self.name}}, "test")
         return True
 
 
-async def test_of_a_thousand_writes_none_goes_unreviewed_while_the_secret_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_a_thousand_writes_none_goes_unreviewed_while_the_secret_is_replaced(tmp_path, monkeypatch):
     ports = free_ports(2)
     monkeypatch.setattr(server, "_SPREAD_SECONDS", 1.0)
     monkeypatch.setattr(server, "_OVERLAP_SECONDS", PATIENT_SECONDS)
@@ -239,10 +227,10 @@ async def test_of_a_thousand_writes_none_goes_unreviewed_while_the_secret_is_rep
             replicas.append(Webhooks(client, [hook], WebhookSettings(service="default/hook", port=port)))
             await replicas[-1].start()
         running = [asyncio.create_task(replica.run()) for replica in replicas]
-        written: list[str] = []
+        written = []
         enough = asyncio.Event()
 
-        async def write(writer: int) -> None:
+        async def write(writer):
             while not enough.is_set():
                 name = f"w-{writer}-{len(written)}"
                 metadata = {"name": name, "namespace": "default"}
@@ -253,7 +241,7 @@ async def test_of_a_thousand_writes_none_goes_unreviewed_while_the_secret_is_rep
         try:
             await until(lambda: going_on(*writers) and len(written) > 100, within=PATIENT_SECONDS)
             made = renewed(None, datetime.now(UTC))
-            data: dict[str, Any] = {
+            data = {
                 "ca.crt": base64.b64encode(made.bundle()).decode(),
                 "ca.key": base64.b64encode(made.private()).decode(),
             }
