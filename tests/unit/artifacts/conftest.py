@@ -16,17 +16,15 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from edge.artifacts import Artifact, ArtifactCache, Progress, Source, Timeouts
+from edge.artifacts import Artifact, ArtifactCache, Progress, Source, Timeouts, checksum
+from tests.waiting import until
 from tink.net.outbound import Reach
 
 THIS_HOST = Reach(allowed=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
 """The upstreams of these tests are on loopback."""
 
-Make = Callable[..., ArtifactCache]
+MIB = 1 << 20
 UpstreamResponse = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-CHANGED = 1_700_000_000.0
-"""When the upstream's file was last modified."""
 
 
 class Clock:
@@ -39,11 +37,16 @@ class Clock:
         return self.now
 
 
+async def for_ever() -> None:
+    """Wait for what never comes."""
+    await asyncio.Event().wait()
+
+
 class Upstream:
     """Serves `content` under every path, and `sidecar` under every path that ends in .sha256 (empty: 404).
 
     `mode` says how to misbehave; `answers` what to do instead, a request each. `headers_gate` holds the answer back,
-    `gate` its second half. `ranges`: whether it knows Range; `lie`: what is added to the length.
+    `gate` its second half. `ranges`: whether it knows Range.
     """
 
     def __init__(self) -> None:
@@ -56,9 +59,8 @@ class Upstream:
         self.kind = "application/octet-stream"
         self.sidecar = b""
         self.sidecar_status = 200
-        self.gate = asyncio.Event()
+        self.gate, self.headers_gate = asyncio.Event(), asyncio.Event()
         self.gate.set()
-        self.headers_gate = asyncio.Event()
         self.headers_gate.set()
         self.requests: list[web.Request] = []
         self.sidecars = 0
@@ -70,7 +72,7 @@ class Upstream:
         if request.path.endswith(".sha256"):
             self.sidecars += 1
             if self.mode == "sidecar silent":
-                await asyncio.sleep(30)
+                await for_ever()
             return web.Response(status=self.sidecar_status if self.sidecar else 404, body=self.sidecar)
         self.requests.append(request)
         if self.answers:
@@ -79,12 +81,12 @@ class Upstream:
             return web.Response(status=int(self.mode), text="sorry")
         await self.headers_gate.wait()
         if self.mode == "silent":
-            await asyncio.sleep(30)
+            await for_ever()
         if self.mode == "empty":
             return web.Response(body=b"")
         if self.etag and request.headers.get("If-None-Match") == self.etag:
             return web.Response(status=304)
-        return await self._send(request)
+        return await self.send(request)
 
     def begin(self, request: web.Request) -> tuple[web.StreamResponse, bytes]:
         """The headers, and the bytes that are asked for."""
@@ -103,7 +105,14 @@ class Upstream:
         response.headers["Content-Range"] = f"bytes {start}-{len(self.content) - 1}/{len(self.content)}"
         return response, self.content[start:]
 
-    async def _send(self, request: web.Request) -> web.StreamResponse:
+    async def begun(self, request: web.Request, length: int | None = None) -> tuple[web.StreamResponse, bytes]:
+        """As `begin`, with the headers sent; `length` is announced instead of the right one."""
+        response, body = self.begin(request)
+        response.content_length = len(body) if length is None else length
+        await response.prepare(request)
+        return response, body
+
+    async def send(self, request: web.Request) -> web.StreamResponse:
         response, body = self.begin(request)
         if self.mode == "gzip":
             response.headers["Content-Encoding"] = "gzip"
@@ -119,7 +128,7 @@ class Upstream:
             request.transport.abort()
             return response
         if self.mode == "stalls":
-            await asyncio.sleep(30)
+            await for_ever()
         await self.write(response, body[half:])
         return response
 
@@ -127,26 +136,27 @@ class Upstream:
         self.sent += len(body)
         await response.write(body)
 
-    async def _taken(self, url: str, count: int) -> None:
-        """The cache has what was sent: what it has not read yet goes with the connection."""
-        await asyncio.sleep(0.02)
-        for _ in range(1000):
-            if all(progress.received >= count for progress in self.downloads() if progress.url == url):
-                break
-            await asyncio.sleep(0.005)
-
     def breaks_after(self, count: int) -> UpstreamResponse:
         """An answer of which `count` bytes come, then the connection breaks."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            response, body = self.begin(request)
-            response.content_length = len(body)
-            await response.prepare(request)
+            response, body = await self.begun(request)
             await self.write(response, body[:count])
-            await self._taken(str(request.url), len(self.content) - len(body) + count)
+            there = len(self.content) - len(body) + count
+            # What the cache has not read yet goes with the connection.
+            await until(lambda: any(one.received >= there for one in self.downloads() if one.url == str(request.url)))
             assert request.transport is not None
             request.transport.close()
             return response
+
+        return answer
+
+    def changes_to(self, content: bytes, etag: str = '"v2"', then: UpstreamResponse | None = None) -> UpstreamResponse:
+        """An answer with another version of the file, which is the upstream's from then on."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            self.content, self.etag = content, etag
+            return await (then or self.send)(request)
 
         return answer
 
@@ -170,12 +180,12 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 @pytest.fixture
-def make_cache(tmp_path: Path, clock: Clock) -> Make:
+def make_cache(tmp_path: Path, clock: Clock) -> Callable[..., ArtifactCache]:
     """Makes caches over one directory; `timeouts` are changes of those that suit tests."""
 
     def make(timeouts: dict[str, Any] | None = None, **settings: Any) -> ArtifactCache:
         # None of them is met but by a test that asks for less: the machine that tests may be busy for a while.
-        suited = Timeouts(connect=20.0, silence=20.0, total=60.0, sidecar=20.0, retries=0, pause=0.01)
+        suited = Timeouts(connect=120.0, silence=120.0, total=600.0, sidecar=120.0, retries=0, pause=0.01)
         return ArtifactCache(
             tmp_path / "artifacts",
             clock=clock,
@@ -189,8 +199,10 @@ def make_cache(tmp_path: Path, clock: Clock) -> Make:
 
 
 @pytest.fixture
-async def start_cache(make_cache: Make, upstream: Upstream) -> AsyncIterator[Callable[..., Awaitable[ArtifactCache]]]:
-    """As `make_cache`, started; stopped in the end."""
+async def start_cache(
+    make_cache: Callable[..., ArtifactCache], upstream: Upstream
+) -> AsyncIterator[Callable[..., Awaitable[ArtifactCache]]]:
+    """As `make_cache`, started, after the one before was stopped."""
     started: list[ArtifactCache] = []
 
     async def start(*args: Any, **settings: Any) -> ArtifactCache:
@@ -222,36 +234,36 @@ async def chunks(artifact: Artifact) -> AsyncIterator[bytes]:
         start += len(chunk)
 
 
-async def _read(artifact: Artifact) -> bytes:
+async def read(artifact: Artifact) -> bytes:
+    """Read a whole artifact, and close it."""
     with artifact:
         return b"".join([chunk async for chunk in chunks(artifact)])
 
 
-@pytest.fixture
-def read() -> Callable[[Artifact], Awaitable[bytes]]:
-    """Read a whole artifact, and close it."""
-    return _read
-
-
-@pytest.fixture
-def fetch() -> Callable[..., Awaitable[tuple[Source, bytes]]]:
+async def fetch(cache: ArtifactCache, url: str, sha256: str = "") -> tuple[Source, bytes]:
     """Open and read the whole, and wait until the cache has put it away (the last byte comes before the fsync)."""
-
-    async def fetch(cache: ArtifactCache, url: str, sha256: str = "") -> tuple[Source, bytes]:
-        artifact = await cache.open(url, sha256=sha256)
-        content = await _read(artifact)
-        while cache.downloads():
-            await asyncio.sleep(0.001)
-        return artifact.source, content
-
-    return fetch
+    artifact = await cache.open(url, sha256=sha256)
+    content = await read(artifact)
+    await until(lambda: not cache.downloads())
+    return artifact.source, content
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Callable[[], list[str]]:
+def directory(tmp_path: Path) -> Path:
+    """Of the cache."""
+    return tmp_path / "artifacts"
+
+
+@pytest.fixture
+def files(directory: Path) -> Callable[[], list[str]]:
     """What kinds of files are in the cache's directory."""
+    return lambda: sorted(path.suffix for path in directory.iterdir() if path.name != ".lock")
 
-    def files() -> list[str]:
-        return sorted(path.suffix for path in (tmp_path / "artifacts").iterdir() if path.name != ".lock")
 
-    return files
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the files that were read for their checksum."""
+    sizes: list[int] = []
+    real = checksum.hash_file
+    monkeypatch.setattr(checksum, "hash_file", lambda fd, size: (sizes.append(size), real(fd, size))[1])
+    return sizes

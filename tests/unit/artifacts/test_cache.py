@@ -1,46 +1,38 @@
-"""The artifact cache: one fetch for all, no partial file ever, and every trouble of an upstream in words."""
+"""The artifact cache: one fetch for all, no partial file ever, and what is kept is asked about again in time."""
 
 import asyncio
 import os
-import socket
-from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from edge.artifacts import (
-    Artifact,
-    ArtifactCache,
-    BadUrlError,
+    ChecksumError,
     DirectoryInUseError,
     NotFoundError,
+    Progress,
     Source,
     StorageError,
     UpstreamError,
-    UpstreamTimeoutError,
+    cache_metrics,
 )
-from edge.artifacts.errors import shown
-from tests.unit.artifacts.conftest import chunks
+from edge.artifacts.fetch.preemption import Candidate, preempted
+from tests.unit.artifacts.conftest import MIB, chunks, fetch, for_ever, read
 from tests.waiting import until
-
-Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
-Read = Callable[[Artifact], Awaitable[bytes]]
-Files = Callable[[], list[str]]
+from tink.metrics.families import Scraped
 
 
-async def test_second_machine_is_served_from_disk(cache, upstream, fetch):
-    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+async def test_fifty_cold_machines_cost_one_fetch_and_the_next_none(cache, upstream):
+    results = await asyncio.gather(*(fetch(cache, upstream.url) for _ in range(50)))
+    assert results == [(Source.UPSTREAM, upstream.content)] * 50
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
     assert len(upstream.requests) == 1
 
 
-async def test_fifty_cold_machines_cost_one_fetch(cache, upstream, fetch):
-    results = await asyncio.gather(*(fetch(cache, upstream.url) for _ in range(50)))
-    assert all(content == upstream.content for _, content in results)
-    assert len(upstream.requests) == 1
-
-
-async def test_machine_gets_first_bytes_before_the_last_have_come(cache, upstream, read):
+async def test_machine_gets_first_bytes_before_the_last_have_come(cache, upstream):
     upstream.gate.clear()
     artifact = await cache.open(upstream.url)
     half = len(upstream.content) // 2
@@ -58,149 +50,99 @@ async def test_machine_gets_first_bytes_before_the_last_have_come(cache, upstrea
     assert len(upstream.requests) == 1
 
 
-async def test_machine_that_leaves_does_not_stop_the_fetch_for_the_others(cache, upstream, fetch):
+@pytest.mark.parametrize("before", ["headers", "end"])
+async def test_machine_that_leaves_does_not_stop_the_fetch_for_the_others(cache, upstream, before):
     upstream.mode = "chunked"  # all wait for the end
-    upstream.gate.clear()
+    gate = upstream.headers_gate if before == "headers" else upstream.gate
+    gate.clear()
     first, second = (asyncio.create_task(fetch(cache, upstream.url)) for _ in range(2))
-    await asyncio.sleep(0.05)
+    await until(lambda: upstream.requests)
     first.cancel()
-    await asyncio.sleep(0)
-    upstream.gate.set()
+    with suppress(asyncio.CancelledError):
+        await first
+    gate.set()
     assert (await second)[1] == upstream.content
     assert first.cancelled()
-
-
-async def test_machine_that_leaves_before_the_headers_leaves_the_question_to_the_others(cache, upstream, fetch):
-    upstream.headers_gate.clear()
-    first, second = (asyncio.create_task(fetch(cache, upstream.url)) for _ in range(2))
-    await asyncio.sleep(0.05)
-    first.cancel()
-    await asyncio.sleep(0)
-    upstream.headers_gate.set()
-    assert (await second)[1] == upstream.content
     assert len(upstream.requests) == 1
 
 
-async def test_length_unknown_to_the_upstream_is_known_to_the_machine(cache, upstream, read):
+async def test_length_unknown_to_the_upstream_is_known_to_the_machine(cache, upstream):
     upstream.mode = "chunked"
     artifact = await cache.open(upstream.url)
     assert artifact.size == len(upstream.content)
     assert await read(artifact) == upstream.content
 
 
-@pytest.mark.parametrize(
-    ("mode", "kind", "reason"),
-    [
-        ("404", NotFoundError, "404 Not Found"),
-        ("410", NotFoundError, "410 Gone"),
-        ("503", UpstreamError, "503 Service Unavailable"),
-        ("403", UpstreamError, "403 Forbidden"),
-        ("304", UpstreamError, "304 Not Modified"),
-        ("silent", UpstreamTimeoutError, "no answer within 0.3 s"),
-        ("empty", UpstreamError, "an empty file"),
-        ("gzip", UpstreamError, "sent Content-Encoding gzip though identity was asked for"),
-    ],
-)
-async def test_upstream_that_gives_no_file_is_named_with_the_reason(start_cache, upstream, mode, kind, reason, files):
-    cache = await start_cache({"silence": 0.3} if mode == "silent" else None)
-    upstream.mode = mode
-    with pytest.raises(kind) as caught:
-        await cache.open(upstream.url)
-    assert str(caught.value) == f"{upstream.url}: {reason}"
-    assert files() == []
+async def test_no_descriptor_is_left_open(cache, upstream):
+    await fetch(cache, upstream.url)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        await fetch(cache, upstream.url)
+    upstream.mode = "dies"
+    with pytest.raises(UpstreamError):
+        await fetch(cache, upstream.url + "2")
+    # The upstream's idle connection may come or go.
+    await until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= before + 1)
 
 
-@pytest.mark.parametrize(
-    ("mode", "kind", "reason"),
-    [
-        ("dies", UpstreamError, r"connection broke after \d+ bytes"),
-        ("stalls", UpstreamTimeoutError, "stopped sending after 524288 bytes"),
-    ],
-)
-async def test_upstream_that_fails_midway_leaves_nothing_and_can_be_tried_again(
-    start_cache, upstream, mode, kind, reason, fetch, files
-):
-    cache = await start_cache({"silence": 1.0} if mode == "stalls" else None)
-    upstream.mode, upstream.etag = mode, ""  # nothing to go on from: there is no telling whether it is the same file
-    with pytest.raises(kind, match=reason):
+async def test_full_disk_is_a_storage_error(cache, upstream, monkeypatch, files):
+    def full(fd, data, offset):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StorageError, match="No space left on device"):
         await fetch(cache, upstream.url)
     assert files() == []
-    upstream.mode = ""
-    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
-
-
-async def test_refused_connection_and_unknown_host_are_told_apart(cache, monkeypatch):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(UpstreamError, match="no connection: Connection refused"):
-        await cache.open(f"http://127.0.0.1:{port}/kernel")
-
-    def unresolved(*_, **__):
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
-    with pytest.raises(UpstreamError, match=r"host name kernel\.invalid can't be resolved"):
-        await cache.open("http://kernel.invalid/kernel")
-
-
-async def test_upstream_that_accepts_nobody_does_not_hang_the_boot(start_cache):
-    cache = await start_cache({"connect": 0.5})
-    with socket.socket() as full:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        port = full.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)), pytest.raises(UpstreamTimeoutError, match="no connection"):
-            await cache.open(f"http://127.0.0.1:{port}/kernel")
-
-
-@pytest.mark.parametrize("url", ["ftp://h/k", "kernel", "http://", "http://[::1/k", "file://host/k", "file:k"])
-async def test_url_that_cannot_be_fetched_is_the_osies_fault(cache, url):
-    with pytest.raises(BadUrlError):
-        await cache.open(url)
-
-
-def test_secrets_of_a_url_are_not_shown():
-    assert shown("http://user:secret@host:81/k?sig=secret") == "http://host:81/k?…"
-    assert "secret" not in str(UpstreamError("http://user:secret@host/k?sig=secret", "down"))
 
 
 # --- revalidation ---
 
 
-async def test_unchanged_upstream_is_asked_but_not_fetched_again(cache, upstream, clock, fetch):
+async def test_unchanged_upstream_is_asked_but_not_fetched_again(cache, upstream, clock):
     await fetch(cache, upstream.url)
     clock.now += 11
-    assert (await fetch(cache, upstream.url))[0] is Source.CACHE
+    for _ in range(2):
+        assert (await fetch(cache, upstream.url))[0] is Source.CACHE
+        assert len(upstream.requests) == 2
     assert upstream.requests[1].headers["If-None-Match"] == '"v1"'
-    assert (await fetch(cache, upstream.url))[0] is Source.CACHE
-    assert len(upstream.requests) == 2
 
 
-async def test_new_kernel_upstream_reaches_the_next_boot(cache, upstream, clock, tmp_path, fetch, read, files):
+async def test_new_kernel_upstream_reaches_the_next_boot(cache, upstream, clock, files):
     old = await cache.open(upstream.url)
     await fetch(cache, upstream.url)
     reader = await cache.open(upstream.url)
     previous, upstream.content, upstream.etag = upstream.content, b"new" * 1000, '"v2"'
     clock.now += 11
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
-    assert await read(reader) == previous  # who had begun with the old one ends with it
-    assert await read(old) == previous
+    assert [await read(each) for each in (reader, old)] == [previous] * 2  # who had begun with the old one ends with it
     assert files() == [".blob", ".json"]
 
 
 @pytest.mark.parametrize("mode", ["503", "silent", "empty"])
-async def test_stored_kernel_boots_machines_while_the_upstream_is_down(start_cache, upstream, clock, mode, fetch):
+async def test_stored_kernel_boots_machines_while_the_upstream_is_down(start_cache, upstream, clock, mode):
     cache = await start_cache({"silence": 1.0} if mode == "silent" else None)
     await fetch(cache, upstream.url)
     clock.now += 11
     upstream.mode = mode
-    assert await fetch(cache, upstream.url) == (Source.STALE, upstream.content)
-    assert await fetch(cache, upstream.url) == (Source.STALE, upstream.content)
+    for _ in range(2):
+        assert await fetch(cache, upstream.url) == (Source.STALE, upstream.content)
     assert len(upstream.requests) == 2  # the second machine does not wait for the dead upstream again
 
 
-async def test_stored_kernel_is_served_after_the_new_one_broke_off(cache, upstream, clock, fetch):
+async def test_machine_does_not_wait_long_for_a_hanging_upstream_when_there_is_a_file(start_cache, upstream, clock):
+    cache = await start_cache({"patience": 0.1})
+    await fetch(cache, upstream.url)
+    clock.now += 11
+    upstream.headers_gate.clear()
+    with await cache.open(upstream.url) as artifact:
+        assert artifact.source is Source.STALE
+    upstream.headers_gate.set()
+    await until(lambda: cache.same_until(upstream.url, "", artifact.version))
+    assert (await fetch(cache, upstream.url))[0] is Source.CACHE
+    assert len(upstream.requests) == 2
+
+
+async def test_stored_kernel_is_served_after_the_new_one_broke_off(cache, upstream, clock):
     previous = upstream.content
     await fetch(cache, upstream.url)
     upstream.content, upstream.etag, upstream.mode = b"new" * 1000, '"v2"', "dies"
@@ -210,7 +152,7 @@ async def test_stored_kernel_is_served_after_the_new_one_broke_off(cache, upstre
     assert await fetch(cache, upstream.url) == (Source.STALE, previous)
 
 
-async def test_kernel_removed_upstream_is_not_booted_from_the_cache(cache, upstream, clock, fetch):
+async def test_kernel_removed_upstream_is_not_booted_from_the_cache(cache, upstream, clock):
     await fetch(cache, upstream.url)
     clock.now += 11
     upstream.mode = "404"
@@ -221,25 +163,16 @@ async def test_kernel_removed_upstream_is_not_booted_from_the_cache(cache, upstr
 # --- restarts ---
 
 
-async def test_restart_serves_what_was_whole(make_cache, upstream, fetch, read):
-    first = make_cache()
-    await first.start()
-    await fetch(first, upstream.url)
-    await first.stop()
-    second = make_cache()
-    await second.start()
-    artifact = await second.open(upstream.url)
-    assert (artifact.source, await read(artifact)) == (Source.CACHE, upstream.content)
+async def test_restart_serves_what_was_whole(start_cache, upstream):
+    await fetch(await start_cache(), upstream.url)
+    assert await fetch(await start_cache(), upstream.url) == (Source.CACHE, upstream.content)
     assert upstream.requests[1].headers["If-None-Match"] == '"v1"'
-    await second.stop()
 
 
-async def test_killed_in_mid_fill_serves_no_partial_file(make_cache, upstream, tmp_path, fetch, files):
-    directory = tmp_path / "artifacts"
-    first = make_cache()
-    await first.start()
-    await fetch(first, upstream.url)
-    await first.stop()
+async def test_killed_in_mid_fill_serves_no_partial_file(start_cache, upstream, directory, files):
+    cache = await start_cache()
+    await fetch(cache, upstream.url)
+    await cache.stop()
     (blob,) = directory.glob("*.blob")
     # What a kill leaves: a download begun; one renamed whose entry was never written; an entry half written; and,
     # worst, a blob that the disk lost the end of.
@@ -248,36 +181,16 @@ async def test_killed_in_mid_fill_serves_no_partial_file(make_cache, upstream, t
     (directory / f"{'0' * 32}.tmp").write_bytes(b"{")
     (directory / f"{'1' * 32}.json").write_bytes(b'{"url": "http')
     os.truncate(blob, 1000)
-    second = make_cache()
-    await second.start()
+    cache = await start_cache()
     assert files() == []
-    assert await fetch(second, upstream.url) == (Source.UPSTREAM, upstream.content)
-    await second.stop()
-
-
-async def test_entry_that_points_elsewhere_is_not_followed(make_cache, upstream, tmp_path, fetch):
-    first = make_cache()
-    await first.start()
-    await fetch(first, upstream.url)
-    await first.stop()
-    (entry,) = (tmp_path / "artifacts").glob("*.json")
-    (blob,) = (tmp_path / "artifacts").glob("*.blob")
-    (tmp_path / "secret").write_bytes(b"s" * len(upstream.content))
-    entry.write_text(entry.read_text().replace(blob.name, "../secret"))
-    second = make_cache()
-    await second.start()
-    assert await fetch(second, upstream.url) == (Source.UPSTREAM, upstream.content)
-    await second.stop()
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
 
 
 @pytest.mark.parametrize(("etag", "left"), [("", []), ('"v1"', [".journal", ".part"])])
-async def test_stop_in_mid_fill_tells_the_reader_and_keeps_what_can_be_gone_on_with(
-    cache, upstream, read, files, etag, left
-):
+async def test_stop_in_mid_fill_tells_the_reader_and_keeps_what_can_be_gone_on_with(cache, upstream, files, etag, left):
     upstream.etag = etag
     upstream.gate.clear()
-    artifact = await cache.open(upstream.url)
-    reader = asyncio.create_task(read(artifact))
+    reader = asyncio.create_task(read(await cache.open(upstream.url)))
     await until(lambda: cache.downloads()[0].received == len(upstream.content) // 2)
     await cache.stop()
     with pytest.raises(UpstreamError, match="the edge is stopping"):
@@ -290,72 +203,143 @@ async def test_two_processes_do_not_share_a_directory(cache, make_cache):
         await make_cache().start()
 
 
-async def test_blob_deleted_behind_our_back_is_fetched_anew(cache, upstream, tmp_path, fetch):
-    await fetch(cache, upstream.url)
-    for blob in (tmp_path / "artifacts").glob("*.blob"):
-        blob.unlink()
-    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+# --- many downloads at one time ---
 
 
-async def test_full_disk_is_a_storage_error(cache, upstream, monkeypatch, tmp_path, fetch, files):
-    def full(fd, data, offset):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize(
+    ("candidates", "expected"),
+    [
+        ([], None),
+        ([("a", 0, 0.0)], 0),
+        # The upstream with the most of them, however fast they are; of these the slowest.
+        ([("a", 0, 100.0), ("b", 900 * MIB, 9.0), ("b", 90 * MIB, 9.0)], 2),
+        # One under many names.
+        ([("a", 900 * MIB, 30.0), ("b", 60_000, 50.0), ("c", 40 * MIB, 60.0)], 1),
+        # Who has begun just now has not been slow yet.
+        ([("a", 0, 0.0), ("b", 60_000, 50.0)], 1),
+        ([("a", 0, 0.1), ("b", 0, 3.0)], 1),
+    ],
+)
+def test_slowest_of_the_busiest_upstream_gives_way(candidates, expected):
+    numbered = enumerate(Candidate(f"http://{host}/k", *rest) for host, *rest in candidates)
+    assert preempted(numbered) == expected
 
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(StorageError, match="No space left on device"):
+
+FEW = 8
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr("edge.artifacts.cache.MAX_DOWNLOADS", FEW)
+
+
+async def open_all(cache, urls):
+    return await asyncio.gather(*(cache.open(url) for url in urls), return_exceptions=True)
+
+
+async def test_slow_upstream_keeps_no_machine_from_another(few, cache, upstream, clock):
+    """120, for an HTTP client has 100 connections unless it is told otherwise."""
+
+    async def slow(request):
+        response, _ = await upstream.begun(request, 10 * MIB)
+        await response.write(bytes(70_000))
+        await for_ever()
+
+    upstream.answers = [slow] * 120
+    urls = [f"{upstream.url}-{number}" for number in range(120)]
+    artifacts = await open_all(cache, urls[:FEW])
+    clock.now += 5
+    for url in urls[FEW:]:
+        artifacts += await open_all(cache, [url])
+        assert len(cache.downloads()) <= 2 * FEW
+    other = upstream.url.replace("127.0.0.1", "localhost")
+    with await cache.open(other) as artifact:
+        assert artifact.source is Source.UPSTREAM
+        assert b"".join([chunk async for chunk in chunks(artifact)]) == upstream.content
+    with pytest.raises(UpstreamError, match="gave way to another download: it was slow, and"):
+        await artifacts[0].filled(9 * MIB)
+    for artifact in artifacts:
+        artifact.close()
+
+
+async def test_more_than_may_be_at_the_same_moment_are_asked_to_come_again(few, cache, upstream):
+    upstream.headers_gate.clear()
+    opening = asyncio.create_task(open_all(cache, [f"{upstream.url}-{number}" for number in range(20)]))
+    await until(lambda: len(upstream.requests) == FEW)
+    upstream.headers_gate.set()
+    found = await opening
+    refused = [each for each in found if isinstance(each, UpstreamError)]
+    assert len(refused) == 20 - FEW
+    assert "8 other downloads are under way: try again" in str(refused[0])
+    for artifact in found:
+        if artifact not in refused:
+            artifact.close()
+
+
+# --- what operators see ---
+
+
+def scraped(cache):
+    """Those that are not zero; no label has a URL in it."""
+    registry = CollectorRegistry()
+    registry.register(Scraped(partial(cache_metrics, cache)))
+    text = generate_latest(registry).decode()
+    assert "127.0.0.1" not in text
+    samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {
+        name.removeprefix("tinkedge_artifact_"): float(value)
+        for name, _, value in samples
+        if float(value) and not name.partition("{")[0].endswith("_created")
+    }
+
+
+async def test_counters_tell_what_machines_and_upstream_cost(start_cache, upstream, clock):
+    cache = await start_cache({"retries": 1})
+    upstream.answers = [upstream.breaks_after(300_000)]
+    for seconds, mode in ((0, ""), (0, ""), (11, ""), (11, "503")):
+        clock.now += seconds
+        upstream.mode = mode
         await fetch(cache, upstream.url)
-    assert files() == []
-
-
-async def test_no_descriptor_is_left_open(cache, upstream, fetch):
-    await fetch(cache, upstream.url)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(5):
-        await fetch(cache, upstream.url)
-    upstream.mode = "dies"
     with pytest.raises(UpstreamError):
-        await fetch(cache, upstream.url + "2")
-    # The upstream's idle connection may come or go.
-    await until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= before + 1)
+        await cache.open(upstream.url + "2")
+    upstream.mode = ""
+    with pytest.raises(ChecksumError):
+        await fetch(cache, upstream.url, "0" * 64)
+    assert scraped(cache) == {
+        'opens_total{source="upstream"}': 2,
+        'opens_total{source="cache"}': 2,
+        'opens_total{source="stale_cache"}': 1,
+        'failures_total{kind="upstream"}': 2,
+        'failures_total{kind="checksum"}': 1,
+        "downloads_total": 2,
+        "resumptions_total": 1,
+        "revalidations_total": 1,
+        "fetched_bytes_total": 2 * len(upstream.content),
+        "stored_bytes": len(upstream.content),
+        "stored_files": 1,
+    }
 
 
-# --- local files ---
-
-
-async def test_local_file_is_served_without_a_copy(cache, tmp_path, fetch, files):
-    path = tmp_path / "a kernel"
-    path.write_bytes(b"bzImage")
-    assert await fetch(cache, path.as_uri()) == (Source.FILE, b"bzImage")
-    assert files() == []
-
-
-async def test_local_file_that_is_none_is_named(cache, tmp_path):
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "empty").touch()
-    with pytest.raises(NotFoundError, match="no such file on the edge's machine"):
-        await cache.open((tmp_path / "missing").as_uri())
-    (tmp_path / "directory").mkdir()
-    for name in ("fifo", "empty", "directory"):
-        with pytest.raises(BadUrlError, match=r"not a regular file|an empty file"):
-            await cache.open((tmp_path / name).as_uri())
-    with pytest.raises(StorageError):
-        await cache.open("file:///bad%00name")
-
-
-async def test_file_outside_of_the_root_is_never_served(cache, tmp_path):
-    (tmp_path / "link").symlink_to("/etc/passwd")
-    for url in (
-        "file:///etc/passwd",
-        (tmp_path / "link").as_uri(),
-        f"{tmp_path.as_uri()}/../../../../etc/passwd",
-        f"{tmp_path.as_uri()}/%2e%2e/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
-        f"{tmp_path.as_uri()}-other/kernel",
-    ):
-        with pytest.raises(BadUrlError, match="--osie-dir"):
-            await cache.open(url)
-
-
-async def test_without_a_root_no_file_is_served(tmp_path):
-    (tmp_path / "kernel").write_bytes(b"bzImage")
-    with pytest.raises(BadUrlError, match="--osie-dir"):
-        await ArtifactCache(tmp_path / "artifacts").open((tmp_path / "kernel").as_uri())
+async def test_download_shows_how_far_it_is_and_for_how_many_machines(cache, upstream):
+    size = len(upstream.content)
+    upstream.gate.clear()
+    first, second = [await cache.open(upstream.url) for _ in range(2)]
+    await until(lambda: cache.downloads()[0].received == size // 2)
+    assert cache.downloads() == [Progress(upstream.url, size // 2, size, 2)]
+    assert first.progress == cache.downloads()[0]
+    assert scraped(cache) == {
+        'opens_total{source="upstream"}': 2,
+        "downloads_total": 1,
+        "fetched_bytes_total": size // 2,
+        "downloads_in_progress": 1,
+        "downloads_received_bytes": size // 2,
+        "downloads_expected_bytes": size,
+        "machines_waiting": 2,
+    }
+    first.close()
+    assert cache.downloads()[0].waiting == 1
+    second.close()
+    upstream.gate.set()
+    await until(lambda: not cache.downloads())
+    with await cache.open(upstream.url) as third:
+        assert third.progress is None

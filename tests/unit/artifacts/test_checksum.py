@@ -3,32 +3,25 @@
 import asyncio
 import hashlib
 import json
-import os
-import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import Artifact, ArtifactError, ChecksumError, Source, UpstreamError, checksum, normalized
-from edge.artifacts.checksum import FileSums, from_sidecar, sidecar_url
+from edge.artifacts import ArtifactError, ChecksumError, Source, UpstreamError, normalized
+from edge.artifacts.checksum import from_sidecar, sidecar_url
 from edge.artifacts.fetch.download import TAIL_BYTES
-
-Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
-Read = Callable[[Artifact], Awaitable[bytes]]
-Files = Callable[[], list[str]]
-
-HEX = hashlib.sha256(b"kernel").hexdigest()
-OTHER = hashlib.sha256(b"other").hexdigest()
-URL = "http://h/images/vmlinuz%20a?token=x"
+from tests.unit.artifacts.conftest import fetch
+from tests.waiting import until
 
 
 def digest(content):
     return hashlib.sha256(content).hexdigest()
 
+
+HEX, OTHER = digest(b"kernel"), digest(b"other")
+URL = "http://h/images/vmlinuz%20a?token=x"
 
 # --- how it is written ---
 
@@ -102,7 +95,7 @@ def test_annotation_is_taken_in_any_case_and_with_its_prefix():
 # --- the OSIE's checksum ---
 
 
-async def test_right_kernel_boots(cache, upstream, fetch):
+async def test_right_kernel_boots(cache, upstream):
     pin = digest(upstream.content)
     assert await fetch(cache, upstream.url, pin.upper()) == (Source.UPSTREAM, upstream.content)
     assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
@@ -110,9 +103,8 @@ async def test_right_kernel_boots(cache, upstream, fetch):
 
 
 async def test_wrong_kernel_reaches_no_machine_whole_and_is_not_kept(cache, upstream, files):
-    artifact = await cache.open(upstream.url, sha256=HEX)
     withheld = len(upstream.content) - TAIL_BYTES
-    with artifact:
+    with await cache.open(upstream.url, sha256=HEX) as artifact:
         while await artifact.filled(withheld - 1) < withheld:
             pass
         with pytest.raises(ChecksumError) as caught:
@@ -120,37 +112,33 @@ async def test_wrong_kernel_reaches_no_machine_whole_and_is_not_kept(cache, upst
     assert str(caught.value) == (
         f"{upstream.url}: wrong SHA-256: the OSIE says {HEX}, but what came has {digest(upstream.content)}"
     )
-    await asyncio.sleep(0.02)
-    assert files() == []
-
-
-async def test_file_that_is_all_tail_is_withheld_whole(cache, upstream, read):
-    upstream.content = b"small"
-    artifact = await cache.open(upstream.url, sha256=HEX)
-    with pytest.raises(ChecksumError):
+    await until(lambda: files() == [])
+    upstream.content = b"small"  # is all tail, and withheld whole
+    with await cache.open(upstream.url, sha256=HEX) as artifact, pytest.raises(ChecksumError):
         await artifact.filled(0)
-    artifact.close()
 
 
-async def test_no_machine_gets_the_end_before_all_is_there(cache, upstream, read):
+async def test_no_machine_gets_the_end_before_all_is_there(cache, upstream):
     upstream.gate.clear()
     half = len(upstream.content) // 2
-    artifact = await cache.open(upstream.url, sha256=digest(upstream.content))
-    while await artifact.filled(half - 2) < half:
-        pass
-    waiting = asyncio.create_task(artifact.filled(len(upstream.content) - TAIL_BYTES))
-    upstream.gate.set()
-    assert await waiting == len(upstream.content)
-    artifact.close()
+    with await cache.open(upstream.url, sha256=digest(upstream.content)) as artifact:
+        while await artifact.filled(half - 2) < half:
+            pass
+        waiting = asyncio.create_task(artifact.filled(len(upstream.content) - TAIL_BYTES))
+        upstream.gate.set()
+        assert await waiting == len(upstream.content)
 
 
 async def test_checksum_of_the_osie_that_is_none_is_the_osies_fault(cache, upstream):
     with pytest.raises(ChecksumError, match=r"64 hexadecimal digits, and the OSIE says 'abc'"):
         await cache.open(upstream.url, sha256="abc")
     assert upstream.requests == []
+    upstream.mode = "503"  # and a failed upstream is no wrong file
+    with pytest.raises(UpstreamError):
+        await cache.open(upstream.url, sha256=HEX)
 
 
-async def test_wrong_kernel_is_not_downloaded_again_and_again(start_cache, upstream, fetch, clock):
+async def test_wrong_kernel_is_not_downloaded_again_and_again(start_cache, upstream, clock):
     cache = await start_cache(remember_failures=2.0)
     for count, seconds in enumerate((2, 4, 8, 16, 32, 64, 128, 128), start=1):
         for _ in range(3):
@@ -163,18 +151,14 @@ async def test_wrong_kernel_is_not_downloaded_again_and_again(start_cache, upstr
         clock.now += 0.5
 
 
-async def test_one_osies_wrong_checksum_does_not_keep_anothers_machines_from_booting(cache, upstream, fetch):
-    results = await asyncio.gather(
-        fetch(cache, upstream.url, HEX),
-        fetch(cache, upstream.url),
-        fetch(cache, upstream.url, digest(upstream.content)),
-        return_exceptions=True,
-    )
+async def test_one_osies_wrong_checksum_does_not_keep_anothers_machines_from_booting(cache, upstream):
+    wanted = (HEX, "", digest(upstream.content))
+    results = await asyncio.gather(*(fetch(cache, upstream.url, pin) for pin in wanted), return_exceptions=True)
     assert isinstance(results[0], ChecksumError)
     assert results[1:] == [(Source.UPSTREAM, upstream.content)] * 2
 
 
-async def test_pinned_kernel_boots_though_the_upstream_is_down_or_has_another(cache, upstream, fetch, clock):
+async def test_pinned_kernel_boots_though_the_upstream_is_down_or_has_another(cache, upstream, clock):
     kept, pin = upstream.content, digest(upstream.content)
     await fetch(cache, upstream.url, pin)
     upstream.mode = "503"
@@ -186,9 +170,7 @@ async def test_pinned_kernel_boots_though_the_upstream_is_down_or_has_another(ca
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brought(
-    start_cache, upstream, fetch, restarted
-):
+async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brought(start_cache, upstream, restarted):
     """Tenant A pins the checksum of B's file, which B's URL, with a password in it, brought to this cache."""
     cache, secret = await start_cache(), upstream.content
     b_url, pin = upstream.url.replace("http://", "http://b:password@"), digest(secret)
@@ -202,61 +184,49 @@ async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brough
     for answer in ("404", "403", "503", "others", "304"):
         upstream.mode, upstream.content = (answer, b"") if answer.isdigit() else ("", b"x" * len(secret))
         upstream.answers = [not_modified] if answer == "304" else []
-        with pytest.raises(ArtifactError):
-            await fetch(cache, upstream.url, pin)
-        with pytest.raises(ArtifactError):
-            await fetch(cache, f"{b_url}?token=a", pin)
+        for url in (upstream.url, f"{b_url}?token=a"):
+            with pytest.raises(ArtifactError):
+                await fetch(cache, url, pin)
     asked = len(upstream.requests)
     assert await fetch(cache, f"{b_url}?token=b", pin) == (Source.CACHE, secret)
     assert len(upstream.requests) == asked
 
 
-async def test_checksum_beside_a_file_gives_no_file_that_only_another_url_has_brought(cache, upstream, fetch):
+async def test_checksum_beside_a_file_gives_no_file_that_only_another_url_has_brought(cache, upstream):
     await fetch(cache, upstream.url)
     upstream.sidecar, upstream.content = f"{digest(upstream.content)}  kernel\n".encode(), b"mine"
     with pytest.raises(ChecksumError):
         await fetch(cache, f"{upstream.url}-of-a")
 
 
-async def test_another_url_with_the_same_checksum_is_fetched_once_for_itself(start_cache, upstream, fetch):
-    cache, pin = await start_cache(), digest(upstream.content)
-    await fetch(cache, upstream.url)
-    moved = upstream.url + "-moved"
-    assert await fetch(cache, moved, pin) == (Source.UPSTREAM, upstream.content)
-    assert await fetch(cache, moved, pin) == (Source.CACHE, upstream.content)
-    assert await fetch(await start_cache(), moved, pin) == (Source.CACHE, upstream.content)
-    assert len(upstream.requests) == 2
-
-
-async def test_osies_with_the_same_url_share_one_download_whether_they_demand_a_checksum_or_not(
-    start_cache, upstream, fetch
+@pytest.mark.parametrize(("moved", "source", "requests"), [("-moved", Source.UPSTREAM, 2), ("", Source.CACHE, 1)])
+async def test_file_is_fetched_once_for_each_url_whether_a_checksum_is_demanded_or_not(
+    start_cache, upstream, moved, source, requests
 ):
     cache, pin = await start_cache(), digest(upstream.content)
     await fetch(cache, upstream.url)
-    assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
-    assert await fetch(await start_cache(), upstream.url, pin) == (Source.CACHE, upstream.content)
-    assert len(upstream.requests) == 1
+    assert await fetch(cache, upstream.url + moved, pin) == (source, upstream.content)
+    assert await fetch(cache, upstream.url + moved, pin) == (Source.CACHE, upstream.content)
+    assert await fetch(await start_cache(), upstream.url + moved, pin) == (Source.CACHE, upstream.content)
+    assert len(upstream.requests) == requests
 
 
-async def test_new_annotation_is_checked_against_what_is_stored(cache, upstream, fetch):
+async def test_new_annotation_is_checked_against_what_is_stored_and_gets_the_new_kernel(cache, upstream):
     await fetch(cache, upstream.url)
     with pytest.raises(ChecksumError):
         await fetch(cache, upstream.url, HEX)
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
-
-
-async def test_annotation_that_follows_the_upstream_gets_the_new_kernel(cache, upstream, fetch):
-    await fetch(cache, upstream.url, digest(upstream.content))
+    assert await fetch(cache, upstream.url, digest(upstream.content)) == (Source.CACHE, upstream.content)
     upstream.content, upstream.etag = b"new kernel", '"v2"'
     assert await fetch(cache, upstream.url, digest(b"new kernel")) == (Source.UPSTREAM, b"new kernel")
 
 
 async def test_pinned_kernel_that_the_disk_has_damaged_is_fetched_anew_after_a_restart(
-    start_cache, upstream, fetch, tmp_path, caplog
+    start_cache, upstream, directory, caplog
 ):
     pin = digest(upstream.content)
     await fetch(await start_cache(), upstream.url, pin)
-    (blob,) = (tmp_path / "artifacts").glob("*.blob")
+    (blob,) = directory.glob("*.blob")
     with blob.open("r+b") as file:
         file.write(b"!")
     cache = await start_cache()
@@ -265,13 +235,14 @@ async def test_pinned_kernel_that_the_disk_has_damaged_is_fetched_anew_after_a_r
     assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
 
 
-async def test_file_whose_checksum_is_not_written_down_is_fetched_anew(start_cache, upstream, fetch, tmp_path, files):
-    await fetch(await start_cache(), upstream.url)
+async def test_file_whose_checksum_is_not_written_down_is_fetched_anew(start_cache, upstream, directory):
     cache = await start_cache()
+    await fetch(cache, upstream.url)
     await cache.stop()
-    (entry,) = (tmp_path / "artifacts").glob("*.json")
-    old = {key: value for key, value in json.loads(entry.read_text()).items() if key != "sha256"}
-    entry.write_text(json.dumps(old))
+    (entry,) = directory.glob("*.json")
+    entry.write_text(
+        json.dumps({key: value for key, value in json.loads(entry.read_text()).items() if key != "sha256"})
+    )
     cache = await start_cache()
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
@@ -280,50 +251,36 @@ async def test_file_whose_checksum_is_not_written_down_is_fetched_anew(start_cac
 # --- the checksum beside the file ---
 
 
-async def test_kernel_with_the_right_checksum_beside_it_boots(cache, upstream, fetch):
+async def test_kernel_with_the_right_checksum_beside_it_boots(cache, upstream):
     upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
     assert upstream.sidecars == 1
 
 
-async def test_kernel_with_another_checksum_beside_it_is_refused(cache, upstream, fetch, files):
-    upstream.sidecar = f"{HEX}  kernel\n".encode()
-    with pytest.raises(
-        ChecksumError, match=rf"kernel\.sha256 says {HEX}, but what came has {digest(upstream.content)}"
-    ):
+@pytest.mark.parametrize("mode", ["", "chunked"])
+async def test_kernel_with_another_checksum_beside_it_is_refused(cache, upstream, files, mode):
+    upstream.mode, upstream.sidecar = mode, f"{HEX}  kernel\n".encode()
+    reason = rf"kernel\.sha256 says {HEX}, but what came has {digest(upstream.content)}"
+    with pytest.raises(ChecksumError, match=reason):
         await fetch(cache, upstream.url)
     assert files() == []
 
 
-async def test_checksum_of_unknown_length_is_checked_too(cache, upstream, fetch):
-    upstream.mode, upstream.sidecar = "chunked", f"{HEX}  kernel\n".encode()
-    with pytest.raises(ChecksumError):
-        await fetch(cache, upstream.url)
-
-
-async def test_new_kernel_with_the_checksum_of_the_old_leaves_the_old_one(cache, upstream, fetch, clock):
-    upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
-    old = upstream.content
-    await fetch(cache, upstream.url)
-    upstream.content, upstream.etag = b"half published", '"v2"'
-    clock.now += 11
-    with pytest.raises(ChecksumError):
-        await fetch(cache, upstream.url)
-    assert await fetch(cache, upstream.url) == (Source.STALE, old)
-
-
-async def test_wrong_new_kernel_is_not_tried_on_machines_again_and_again(start_cache, upstream, fetch, clock):
+async def test_wrong_new_kernel_leaves_the_old_one_and_is_not_tried_on_machines_again_and_again(
+    start_cache, upstream, clock
+):
     """Each try is a boot that fails, and a download."""
     cache = await start_cache(remember_failures=8.0)
     upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
     old = upstream.content
     await fetch(cache, upstream.url)
-    upstream.content, upstream.etag = b"wrong", '"v2"'
+    upstream.content, upstream.etag = b"half published", '"v2"'
     clock.now += 11
     for seconds in (10, 16, 32):
         with pytest.raises(ChecksumError):
             await fetch(cache, upstream.url)
+        assert await fetch(cache, upstream.url) == (Source.STALE, old)
         clock.now += seconds - 0.5
         assert await fetch(cache, upstream.url) == (Source.STALE, old)
         clock.now += 1
@@ -332,80 +289,25 @@ async def test_wrong_new_kernel_is_not_tried_on_machines_again_and_again(start_c
 @pytest.mark.parametrize(
     ("content", "status"),
     [(b"<html>nothing here</html>", 200), (b"\x00" * 100_000, 200), (HEX.encode(), 500), (HEX.encode(), 403)],
+    ids=["page", "zeros", "500", "403"],
 )
-async def test_checksum_file_that_is_none_is_passed_over(cache, upstream, fetch, caplog, content, status):
+async def test_checksum_file_that_is_none_is_passed_over(cache, upstream, caplog, content, status):
     upstream.sidecar, upstream.sidecar_status = content, status
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert ("kernel.sha256 is passed over" in caplog.text) == (status != 403)
 
 
-async def test_checksum_file_that_never_comes_delays_a_boot_for_a_bounded_time(start_cache, upstream, fetch, caplog):
+async def test_checksum_file_that_never_comes_delays_a_boot_for_a_bounded_time(start_cache, upstream, caplog):
     cache = await start_cache({"sidecar": 0.3})
     upstream.mode = "sidecar silent"
-    async with asyncio.timeout(20):
-        assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert "its checksum file does not come" in caplog.text
 
 
-async def test_resumed_kernel_is_checked_as_a_whole(start_cache, upstream, fetch):
-    cache = await start_cache({"retries": 1})
-    pin = digest(upstream.content)
+async def test_resumed_kernel_is_checked_as_a_whole(start_cache, upstream):
+    cache, pin = await start_cache({"retries": 1}), digest(upstream.content)
     upstream.answers = [upstream.breaks_after(300_000)]
     assert await fetch(cache, upstream.url, pin) == (Source.UPSTREAM, upstream.content)
     upstream.answers = [upstream.breaks_after(300_000)]
     with pytest.raises(ChecksumError):
-        await fetch(cache, upstream.url, HEX)
-
-
-# --- local files ---
-
-
-async def test_local_file_is_hashed_once_however_many_ask_and_again_when_it_changes(
-    cache, tmp_path, fetch, monkeypatch
-):
-    path = tmp_path / "kernel"
-    path.write_bytes(b"kernel")
-    hashed = []
-    monkeypatch.setattr(
-        checksum, "hash_file", lambda fd, size, real=checksum.hash_file: hashed.append(size) or real(fd, size)
-    )
-    results = await asyncio.gather(*(fetch(cache, path.as_uri(), HEX) for _ in range(20)))
-    assert results == [(Source.FILE, b"kernel")] * 20
-    assert hashed == [6]
-    path.write_bytes(b"other!")
-    os.utime(path, ns=(1, 1))
-    with pytest.raises(ChecksumError, match="the OSIE says"):
-        await cache.open(path.as_uri(), sha256=HEX)
-    assert hashed == [6, 6]
-
-
-async def test_descriptor_of_a_file_that_is_being_hashed_outlives_the_machine_that_left(tmp_path):
-    (tmp_path / "kernel").write_bytes(b"kernel")
-    started, go_on = threading.Event(), threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        sums = FileSums(pool)
-        pool.submit(lambda: (started.set(), go_on.wait()))
-        fd = os.open(tmp_path / "kernel", os.O_RDONLY)
-        asking = asyncio.create_task(sums.of("k", fd, 6))
-        await asyncio.sleep(0.01)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        os.close(fd)
-        go_on.set()
-        await sums.stop()
-        assert await sums.of("k", -1, 6) == HEX
-
-
-def test_memory_of_checksums_is_bounded(monkeypatch):
-    monkeypatch.setattr(checksum, "REMEMBERED", 3)
-    with ThreadPoolExecutor(1) as pool:
-        sums = FileSums(pool)
-        for number in range(10):
-            sums.learn(number, HEX)
-        assert len(sums._known) == 3
-
-
-async def test_failed_upstream_is_told_apart_from_a_wrong_file(cache, upstream, fetch):
-    upstream.mode = "503"
-    with pytest.raises(UpstreamError):
         await fetch(cache, upstream.url, HEX)

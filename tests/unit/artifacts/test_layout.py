@@ -10,8 +10,7 @@ from tests.unit.bundle import layouts
 
 @pytest.fixture
 def directory(tmp_path):
-    made = layouts.image(tmp_path, b"layer")
-    layouts.index(tmp_path, actions_inspect=made)
+    layouts.index(tmp_path, actions_inspect=layouts.image(tmp_path, b"layer"))
     return tmp_path
 
 
@@ -24,11 +23,8 @@ def test_image_is_found_by_tag_and_by_digest_with_its_type(directory):
 
 
 def test_image_consists_of_its_manifest_configuration_and_layers_each_once(directory):
-    arm = layouts.image(directory, b"layer", "arm64")
-    amd = layouts.image(directory, b"layer")
-    entries = [
-        one | {"platform": {"os": "linux", "architecture": name}} for one, name in ((amd, "amd64"), (arm, "arm64"))
-    ]
+    made = {"amd64": layouts.image(directory, b"layer"), "arm64": layouts.image(directory, b"layer", "arm64")}
+    entries = [one | {"platform": {"os": "linux", "architecture": name}} for name, one in made.items()]
     both = layouts.blob(directory, {"schemaVersion": 2, "manifests": entries}, layouts.INDEX_TYPE)
     layouts.index(directory, both=both)
     layout = ImageLayout(directory)
@@ -56,25 +52,15 @@ def test_nothing_of_that_name_is_no_broken_directory(directory, tmp_path):
         ("[]", "no JSON object"),
         ("{}", "no list of manifests"),
         ('{"manifests": 3}', "no list of manifests"),
+        (" " * ((4 << 20) + 1), r"index.json is larger than the 4194304 bytes"),
+        # 4 MiB of empty lists are 100 MB in memory.
+        ('{"manifests": [' + "[]," * 1_000_000 + "[]]}", r"index.json has more than 100000 values"),
     ],
+    ids=["cut", "deep", "list", "empty", "number", "large", "many"],
 )
 def test_index_that_is_none_is_said(directory, text, said):
     (directory / "index.json").write_text(text)
     with pytest.raises(LayoutError, match=said):
-        ImageLayout(directory).images()
-
-
-def test_index_that_would_fill_the_memory_is_not_read(directory):
-    with (directory / "index.json").open("wb") as file:
-        file.truncate((4 << 20) + 1)
-    with pytest.raises(LayoutError, match=r"index.json is larger than the 4194304 bytes"):
-        ImageLayout(directory).images()
-
-
-def test_index_of_very_many_values_is_not_parsed(directory):
-    """4 MiB of empty lists are 100 MB in memory."""
-    (directory / "index.json").write_text('{"manifests": [' + "[]," * 1_000_000 + "[]]}")
-    with pytest.raises(LayoutError, match=r"index.json has more than 100000 values"):
         ImageLayout(directory).images()
 
 
@@ -89,9 +75,7 @@ def test_descriptor_needs_a_digest_and_a_size():
 
 
 def test_names_are_repository_and_tag():
-    assert all(
-        is_name(name) for name in ("a:1", "actions/inspect:1", "a.b/c__d/e--f:v1.2-x_Y", "library/busybox:latest")
-    )
-    assert not any(
-        is_name(name) for name in ("a", "A:1", "/a:1", "a/:1", "a:", "a:b:c", "a:1/b", "../a:1", "a" * 400 + ":1")
-    )
+    for name in ("a:1", "actions/inspect:1", "a.b/c__d/e--f:v1.2-x_Y", "library/busybox:latest"):
+        assert is_name(name)
+    for name in ("a", "A:1", "/a:1", "a/:1", "a:", "a:b:c", "a:1/b", "../a:1", "a" * 400 + ":1"):
+        assert not is_name(name)

@@ -1,25 +1,31 @@
 """file:// URLs lead to plain files below the root and to nothing else, also while somebody moves things about."""
 
+import asyncio
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from edge.artifacts import ArtifactError, BadUrlError
+from edge.artifacts import ArtifactCache, ArtifactError, BadUrlError, ChecksumError, NotFoundError, Source, StorageError
+from edge.artifacts import checksum as checksum_module
+from edge.artifacts.checksum import FileSums
 from edge.artifacts.local import open_file
-
-SECRET = b"what only root may read"
+from tests.support.virtual_time import turns
+from tests.unit.artifacts.conftest import fetch
+from tests.unit.artifacts.test_checksum import HEX
 
 
 @pytest.fixture
 def root(tmp_path):
-    """The root; beside it there is what nobody may have."""
+    """The root, beside secrets."""
     root = tmp_path / "osie"
     (root / "lab").mkdir(parents=True)
     (root / "lab" / "kernel").write_bytes(b"bzImage")
     (tmp_path / "secrets").mkdir()
-    (tmp_path / "secrets" / "kernel").write_bytes(SECRET)
+    (tmp_path / "secrets" / "kernel").write_bytes(b"what only root may read")
     return root
 
 
@@ -58,6 +64,8 @@ def test_link_within_the_root_is_followed(root):
 
 
 def test_directory_that_becomes_a_link_after_the_check_leads_nowhere(root, monkeypatch):
+    realpath = os.path.realpath
+
     def then_swap(path):
         found = realpath(path)
         if found.endswith("lab/kernel"):
@@ -65,7 +73,6 @@ def test_directory_that_becomes_a_link_after_the_check_leads_nowhere(root, monke
             (root / "lab").symlink_to("../secrets")
         return found
 
-    realpath = os.path.realpath
     monkeypatch.setattr(os.path, "realpath", then_swap)
     with pytest.raises(BadUrlError, match="--osie-dir"):
         open_file(f"file://{root}/lab/kernel", root)
@@ -74,14 +81,96 @@ def test_directory_that_becomes_a_link_after_the_check_leads_nowhere(root, monke
 def test_device_is_not_even_opened(root, monkeypatch):
     """To open a tape rewinds it; to open a watchdog starts it."""
     os.mknod(root / "watchdog", stat.S_IFCHR | 0o600, os.makedev(1, 5))
-    opened = []
-
-    def watched(path, flags, *args, **more):
-        opened.append(flags & os.O_PATH)
-        return real(path, flags, *args, **more)
-
-    real = os.open
-    monkeypatch.setattr(os, "open", watched)
+    opened, real = [], os.open
+    monkeypatch.setattr(
+        os,
+        "open",
+        lambda path, flags, *more, **how: opened.append(flags & os.O_PATH) or real(path, flags, *more, **how),
+    )
     with pytest.raises(BadUrlError, match="not a regular file"):
         open_file(f"file://{root}/watchdog", root)
     assert opened == [os.O_PATH]
+
+
+# --- through the cache ---
+
+
+async def test_local_file_is_served_without_a_copy(cache, tmp_path, files):
+    (tmp_path / "a kernel").write_bytes(b"bzImage")
+    assert await fetch(cache, (tmp_path / "a kernel").as_uri()) == (Source.FILE, b"bzImage")
+    assert files() == []
+
+
+async def test_local_file_that_is_none_is_named(cache, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "empty").touch()
+    (tmp_path / "directory").mkdir()
+    for name, kind, reason in (
+        ("missing", NotFoundError, "no such file on the edge's machine"),
+        ("fifo", BadUrlError, "not a regular file"),
+        ("empty", BadUrlError, "an empty file"),
+        ("directory", BadUrlError, "not a regular file"),
+    ):
+        with pytest.raises(kind, match=reason):
+            await cache.open((tmp_path / name).as_uri())
+    with pytest.raises(StorageError):
+        await cache.open("file:///bad%00name")
+
+
+async def test_file_outside_of_the_root_is_never_served_and_without_a_root_none(cache, tmp_path):
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "kernel").write_bytes(b"bzImage")
+    for url in (
+        "file:///etc/passwd",
+        (tmp_path / "link").as_uri(),
+        f"{tmp_path.as_uri()}/../../../../etc/passwd",
+        f"{tmp_path.as_uri()}/%2e%2e/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        f"{tmp_path.as_uri()}-other/kernel",
+    ):
+        with pytest.raises(BadUrlError, match="--osie-dir"):
+            await cache.open(url)
+    with pytest.raises(BadUrlError, match="--osie-dir"):
+        await ArtifactCache(tmp_path / "artifacts").open((tmp_path / "kernel").as_uri())
+
+
+# --- their checksums ---
+
+
+async def test_local_file_is_hashed_once_however_many_ask_and_again_when_it_changes(cache, tmp_path, hashed):
+    path = tmp_path / "kernel"
+    path.write_bytes(b"kernel")
+    results = await asyncio.gather(*(fetch(cache, path.as_uri(), HEX) for _ in range(20)))
+    assert (results, hashed) == ([(Source.FILE, b"kernel")] * 20, [6])
+    path.write_bytes(b"other!")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(ChecksumError, match="the OSIE says"):
+        await cache.open(path.as_uri(), sha256=HEX)
+    assert hashed == [6, 6]
+
+
+async def test_descriptor_of_a_file_that_is_being_hashed_outlives_the_machine_that_left(tmp_path):
+    (tmp_path / "kernel").write_bytes(b"kernel")
+    go_on = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        sums = FileSums(pool)
+        pool.submit(go_on.wait)
+        fd = os.open(tmp_path / "kernel", os.O_RDONLY)
+        asking = asyncio.create_task(sums.of("k", fd, 6))
+        await turns(5)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        os.close(fd)
+        go_on.set()
+        await sums.stop()
+        assert await sums.of("k", -1, 6) == HEX
+
+
+async def test_memory_of_checksums_is_bounded(monkeypatch):
+    monkeypatch.setattr(checksum_module, "REMEMBERED", 3)
+    with ThreadPoolExecutor(1) as pool:
+        sums = FileSums(pool)
+        for number in range(10):
+            sums.learn(number, HEX)
+        assert [await sums.of(number, -1, 0) for number in (7, 8, 9)] == [HEX] * 3
+        with pytest.raises(OSError, match="Bad file descriptor"):  # would have to be hashed
+            await sums.of(6, -1, 0)

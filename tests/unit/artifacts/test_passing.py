@@ -1,6 +1,5 @@
 """A file of another edge that is passed through to one reader: checked as it passes, and at its reader's pace."""
 
-import asyncio
 import hashlib
 import os
 import random
@@ -16,20 +15,23 @@ from edge.artifacts.errors import ChangedError
 from edge.artifacts.fetch.download import TAIL_BYTES
 from edge.artifacts.fetch.passing import AHEAD_BYTES, Passing
 from edge.artifacts.fetch.peers import Copy, Offer
+from tests.support.virtual_time import elapse
+
+pytestmark = pytest.mark.looptime
 
 URL, KEY = "edge:/files/disk.raw", "key"
 CONTENT = random.Random("disk").randbytes(3 * AHEAD_BYTES + 1)
 CHUNK = 1 << 18
+BROKEN = UpstreamError(URL, "connection broke")
 
 
 class Center:
-    """The other edge: what it has, how it signs it, and where it breaks off."""
+    """The other edge: its copy, its signature, and where it breaks off (`trouble` by offset, each raised once)."""
 
     def __init__(self):
         self.offer = Offer("center", "10.0.0.1:7080", Copy("v1", len(CONTENT)), is_parent=True)
         self.sha256 = hashlib.sha256(CONTENT).hexdigest()
         self.trouble = {}
-        """Raised once, before the byte at that offset."""
         self.sent = 0
         self.distrusted = []
 
@@ -58,53 +60,48 @@ def center():
 
 
 @pytest.fixture
-async def reader(center):
-    """Makes the file of a reader; `pin` is the checksum that it wants."""
+async def passing(center):
+    """Makes the passing file of a reader; `pin` is the checksum that it wants."""
     with ThreadPoolExecutor(1) as writers:
-        services = SimpleNamespace(
-            peers=center,
-            timeouts=SimpleNamespace(retries=2, pause=0.001),
-            writers=writers,
-            clock=lambda: 0.0,
-            counts=SimpleNamespace(peer_bytes=0),
-        )
-        made = []
+        timeouts, counts = SimpleNamespace(retries=2, pause=0.001), SimpleNamespace(peer_bytes=0)
+        services = SimpleNamespace(peers=center, timeouts=timeouts, writers=writers, clock=lambda: 0.0, counts=counts)
+        yield lambda pin="": Passing(URL, KEY, pin, center.offer, services, lambda _: None)
 
-        def make(pin=""):
-            made.append(Passing(URL, KEY, pin, center.offer, services, lambda _: None).reader())
-            return made[-1]
 
-        yield make
-        for artifact in made:
-            artifact.close()
+@pytest.fixture
+def reader(passing):
+    made = []
+
+    def make(pin=""):
+        made.append(passing(pin).reader())
+        return made[-1]
+
+    yield make
+    for artifact in made:
+        artifact.close()
 
 
 async def taken(artifact, start=0):
     """What a reader gets from there to the end. Raises ArtifactError."""
     received = bytearray()
     while (at := start + len(received)) < artifact.size:
-        end = await asyncio.wait_for(artifact.filled(at), 20)
+        end = await artifact.filled(at)
         received += os.pread(artifact.fd, end - at, at)
     return bytes(received)
 
 
-async def test_reader_gets_the_whole_also_of_a_transfer_that_breaks_off(center, reader):
-    center.trouble = {AHEAD_BYTES + 1: UpstreamError(URL, "connection broke")}
-    assert await taken(reader()) == CONTENT
-
-
-async def test_reader_of_a_part_gets_that(reader):
+async def test_reader_gets_the_whole_or_a_part_also_of_a_transfer_that_breaks_off(center, reader):
     assert await taken(reader(), 5_000_000) == CONTENT[5_000_000:]
+    center.trouble = {AHEAD_BYTES + 1: BROKEN}
+    assert await taken(reader()) == CONTENT
 
 
 async def test_no_more_is_fetched_than_the_reader_is_about_to_want(center, reader):
     artifact = reader()
-    await artifact.filled(0)
-    await asyncio.sleep(0.05)
-    assert center.sent <= AHEAD_BYTES + CHUNK
-    await artifact.filled(CHUNK)
-    await asyncio.sleep(0.05)
-    assert center.sent <= AHEAD_BYTES + 2 * CHUNK
+    for offset in (0, CHUNK):
+        await artifact.filled(offset)
+        await elapse(60)
+        assert center.sent <= AHEAD_BYTES + CHUNK + offset
 
 
 @pytest.mark.parametrize("wanted", ["signed", "pinned"])
@@ -122,28 +119,30 @@ async def test_wrong_bytes_are_never_given_to_their_end_and_their_edge_is_not_tr
 
 async def test_file_that_becomes_another_one_midway_is_not_gone_on_with(center, reader):
     artifact = reader()
-    center.trouble = {AHEAD_BYTES + 1: UpstreamError(URL, "connection broke")}
+    center.trouble = {AHEAD_BYTES + 1: BROKEN}
     center.offer = replace(center.offer, copy=Copy("v2", len(CONTENT)))
     with pytest.raises(ChangedError, match="became another file"):
         await taken(artifact)
 
 
-async def test_center_that_never_comes_back_ends_it(center, reader):
-    center.trouble = {AHEAD_BYTES + more: UpstreamError(URL, "connection broke") for more in range(10)}
-    with pytest.raises(UpstreamError, match="connection broke"):
+@pytest.mark.parametrize(
+    ("trouble", "kind", "message"),
+    [
+        ({AHEAD_BYTES + more: BROKEN for more in range(10)}, UpstreamError, "connection broke"),
+        ({AHEAD_BYTES + 1: RuntimeError("a mistake of ours")}, StorageError, "internal error"),
+    ],
+    ids=["center that never comes back", "mistake of ours"],
+)
+async def test_reader_gets_the_error_that_ends_the_transfer(center, reader, trouble, kind, message):
+    center.trouble = dict(trouble)
+    with pytest.raises(kind, match=message):
         await taken(reader())
 
 
-async def test_reader_does_not_wait_for_ever_for_what_nobody_has_foreseen(center, reader):
-    center.trouble = {AHEAD_BYTES + 1: RuntimeError("a mistake of ours")}
-    with pytest.raises(StorageError, match="internal error"):
-        await taken(reader())
-
-
-async def test_reader_whose_edge_stops_is_told(reader):
-    artifact = reader()
-    await artifact.filled(0)
-    passing = artifact._download
-    await passing.stop()
-    with pytest.raises(ArtifactError, match="stopping"):
-        await taken(artifact)
+async def test_reader_gets_an_error_when_its_edge_stops(passing):
+    stopped = passing()
+    with stopped.reader() as artifact:
+        await artifact.filled(0)
+        await stopped.stop()
+        with pytest.raises(ArtifactError, match="stopping"):
+            await taken(artifact)

@@ -1,23 +1,17 @@
 """Downloads that break off: gone on with by Range, or by comparing, never by gluing two versions together."""
 
-import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
 
-from edge.artifacts import Artifact, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
+from edge.artifacts import NotFoundError, Source, UpstreamError, UpstreamTimeoutError
 from edge.artifacts.fetch import flight
 from edge.artifacts.fetch.download import Download
-from edge.artifacts.fetch.services import Services
 from edge.artifacts.fetch.upstream import strong_validator
+from tests.unit.artifacts.conftest import fetch, for_ever
 from tests.waiting import until
-
-Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
-Read = Callable[[Artifact], Awaitable[bytes]]
-Files = Callable[[], list[str]]
 
 THIRD = 300_000
 
@@ -26,24 +20,12 @@ def ranges(upstream):
     return [request.headers.get("Range", "") for request in upstream.requests]
 
 
-async def interrupted(start_cache, upstream, **settings):
-    """A cache that was stopped when a third of the file was there."""
-    cache = await start_cache(**settings)
-    upstream.answers = [upstream.breaks_after(THIRD)]
-    artifact = await cache.open(upstream.url)
-    with artifact, pytest.raises(UpstreamError):
-        await artifact.filled(THIRD)
-    await cache.stop()
-    upstream.requests.clear()
-    upstream.sent = 0
-
-
 # --- within one life ---
 
 
-async def test_machine_does_not_notice_that_the_upstream_broke_off(start_cache, upstream, fetch):
+async def test_machine_does_not_notice_that_the_upstream_broke_off(start_cache, upstream):
     cache = await start_cache({"retries": 2})
-    upstream.answers = [upstream.breaks_after(THIRD), upstream.breaks_after(THIRD)]
+    upstream.answers = [upstream.breaks_after(THIRD)] * 2
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert ranges(upstream) == ["", f"bytes={THIRD}-", f"bytes={2 * THIRD}-"]
     assert upstream.sent == len(upstream.content)
@@ -51,71 +33,57 @@ async def test_machine_does_not_notice_that_the_upstream_broke_off(start_cache, 
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
 
 
-async def test_upstream_without_ranges_sends_all_again_and_the_machine_goes_on(start_cache, upstream, fetch):
+@pytest.mark.parametrize(
+    ("has_ranges", "etag", "asked"),
+    [(False, '"v1"', f"bytes={THIRD}-"), (True, "", ""), (True, 'W/"v1"', "")],
+    ids=["no ranges", "no validator", "weak validator"],
+)
+async def test_upstream_that_can_not_send_the_rest_sends_all_again_and_the_machine_goes_on(
+    start_cache, upstream, has_ranges, etag, asked
+):
     cache = await start_cache({"retries": 1})
-    upstream.ranges = False
+    upstream.ranges, upstream.etag = has_ranges, etag
     upstream.answers = [upstream.breaks_after(THIRD)]
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert ranges(upstream) == ["", asked]
     assert upstream.sent == THIRD + len(upstream.content)
 
 
-@pytest.mark.parametrize("etag", ["", 'W/"v1"'])
-async def test_upstream_without_a_strong_validator_is_not_asked_for_the_rest(start_cache, upstream, fetch, etag):
-    cache = await start_cache({"retries": 1})
-    upstream.etag = etag
-    upstream.answers = [upstream.breaks_after(THIRD)]
-    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
-    assert ranges(upstream) == ["", ""]
-
-
 @pytest.mark.parametrize("position", [0, THIRD - 1])
-async def test_two_versions_are_never_glued_together(start_cache, upstream, fetch, files, position):
+async def test_two_versions_are_never_glued_together(start_cache, upstream, files, position):
     cache = await start_cache({"retries": 2})
     changed = bytearray(upstream.content)
     changed[position] ^= 1
-
-    async def change(request):
-        upstream.content, upstream.etag = bytes(changed), '"v2"'
-        answer = await upstream._send(request)
-        return answer
-
-    upstream.answers = [upstream.breaks_after(THIRD), change]
+    upstream.answers = [upstream.breaks_after(THIRD), upstream.changes_to(bytes(changed))]
     with pytest.raises(UpstreamError, match="became another file"):
         await fetch(cache, upstream.url)
     assert files() == []
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, bytes(changed))
 
 
-async def test_new_version_that_begins_the_same_is_taken_whole(start_cache, upstream, fetch):
-    cache = await start_cache({"retries": 2})
-    changed = upstream.content[:-1] + b"?"
-
-    async def change(request):
-        upstream.content, upstream.etag = changed, '"v2"'
-        answer = await upstream.breaks_after(2 * THIRD)(request)
-        return answer
-
-    upstream.answers = [upstream.breaks_after(THIRD), change]
+async def test_new_version_that_begins_the_same_is_taken_whole(start_cache, upstream):
+    cache, changed = await start_cache({"retries": 2}), upstream.content[:-1] + b"?"
+    changing = upstream.changes_to(changed, then=upstream.breaks_after(2 * THIRD))
+    upstream.answers = [upstream.breaks_after(THIRD), changing]
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, changed)
     assert upstream.requests[2].headers["If-Range"] == '"v2"'
 
 
-async def test_new_version_of_another_length_is_not_waited_for(start_cache, upstream, fetch):
+async def test_new_version_of_another_length_or_none_is_not_waited_for(start_cache, upstream):
     cache = await start_cache({"retries": 2})
-
-    async def change(request):
-        upstream.content, upstream.etag = upstream.content + b"more", '"v2"'
-        answer = await upstream._send(request)
-        return answer
-
-    upstream.answers = [upstream.breaks_after(THIRD), change]
+    upstream.answers = [upstream.breaks_after(THIRD), upstream.changes_to(upstream.content + b"more")]
     with pytest.raises(UpstreamError, match="has 1048580 bytes now; it had 1048576"):
         await fetch(cache, upstream.url)
 
+    async def gone(_request):
+        return web.Response(status=404)
 
-async def test_tries_without_progress_end_and_what_is_there_is_kept_for_the_next_machine(
-    start_cache, upstream, fetch, files
-):
+    upstream.answers = [upstream.breaks_after(THIRD), gone]
+    with pytest.raises(NotFoundError):
+        await fetch(cache, upstream.url)
+
+
+async def test_tries_without_progress_end_and_what_is_there_is_kept_for_the_next_machine(start_cache, upstream, files):
     cache = await start_cache({"retries": 3})
     upstream.answers = [upstream.breaks_after(THIRD)] + [upstream.breaks_after(0)] * 3
     with pytest.raises(UpstreamError, match="connection broke after 0 bytes"):
@@ -127,21 +95,20 @@ async def test_tries_without_progress_end_and_what_is_there_is_kept_for_the_next
     assert files() == [".blob", ".json"]
 
 
-async def test_upstream_that_brings_something_each_time_is_asked_on_and_on(start_cache, upstream, fetch, monkeypatch):
+async def test_upstream_that_brings_something_each_time_is_asked_on_and_on(start_cache, upstream, monkeypatch):
     monkeypatch.setattr(flight, "PROGRESS_BYTES", 100_000)
     cache = await start_cache({"retries": 1})
-    upstream.answers = [upstream.breaks_after(100_000) for _ in range(8)]
+    upstream.answers = [upstream.breaks_after(100_000)] * 8
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
 
 
-async def test_download_has_an_end_however_often_it_goes_on(start_cache, upstream, clock, fetch, monkeypatch):
+async def test_download_has_an_end_however_often_it_goes_on(start_cache, upstream, clock, monkeypatch):
     monkeypatch.setattr(flight, "PROGRESS_BYTES", 1)
     cache = await start_cache({"retries": 1, "total": 100.0})
 
     async def crumb(request):
         clock.now += 30
-        answer = await upstream.breaks_after(10)(request)
-        return answer
+        return await upstream.breaks_after(10)(request)
 
     upstream.answers = [crumb] * 20
     with pytest.raises(UpstreamError):
@@ -149,65 +116,43 @@ async def test_download_has_an_end_however_often_it_goes_on(start_cache, upstrea
     assert len(upstream.requests) == 4
 
 
-async def test_connection_that_breaks_after_the_last_byte_is_no_failure(start_cache, upstream, fetch, monkeypatch):
-    cache = await start_cache({"retries": 0})
-    read = flight.UpstreamResponse._read
+async def test_connection_that_breaks_after_the_last_byte_is_no_failure(cache, upstream):
+    async def all_of_it(request):
+        response, body = await upstream.begun(request)
+        await response.write(body)
+        await until(cache.stored)
+        request.transport.close()
+        return response
 
-    async def late(answer, received):
-        if received == len(upstream.content):
-            raise UpstreamError(upstream.url, "broke")
-        return await read(answer, received)
-
-    monkeypatch.setattr(flight.UpstreamResponse, "_read", late)
+    upstream.answers = [all_of_it]
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert (await fetch(cache, upstream.url))[0] is Source.CACHE
 
 
-async def test_stalled_upstream_is_left_and_asked_again(start_cache, upstream, fetch):
+async def test_stalled_upstream_is_left_and_asked_again(start_cache, upstream):
     cache = await start_cache({"retries": 1, "silence": 0.5})
 
     async def stall(request):
-        response, body = upstream.begin(request)
-        response.content_length = len(body)
-        await response.prepare(request)
+        response, body = await upstream.begun(request)
         await upstream.write(response, body[:THIRD])
-        await asyncio.sleep(30)
-        return response
+        await for_ever()
 
     upstream.answers = [stall]
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
 
 
-async def test_trickling_upstream_is_given_up(start_cache, upstream, fetch):
-    cache = await start_cache({"slow_window": 0.2, "slowest": 10_000.0, "silence": 5.0})
+async def test_trickling_upstream_is_given_up(start_cache, upstream, clock):
+    cache = await start_cache({"slow_window": 20.0, "slowest": 10.0})
 
     async def drip(request):
-        response, _ = upstream.begin(request)
-        response.content_length = 1000
-        await response.prepare(request)
-        for _ in range(1000):
+        response, _ = await upstream.begun(request, 1000)
+        for number in range(1, 1000):
             await response.write(b".")
-            await asyncio.sleep(0.01)
-        return response
+            await until(lambda number=number: [one.received for one in cache.downloads()] == [number])
+            clock.now += 1
 
     upstream.answers = [drip]
-    # The bytes' own clock stands still in these tests, unless it is moved.
-    clock = asyncio.get_running_loop().time
-    cache._services = Services(
-        **{name: getattr(cache._services, name) for name in Services.__slots__} | {"clock": clock}
-    )
     with pytest.raises(UpstreamTimeoutError, match=r"too slow: \d+ bytes in \d+ s"):
-        await fetch(cache, upstream.url)
-
-
-async def test_file_that_goes_away_in_the_middle_is_not_found(start_cache, upstream, fetch):
-    cache = await start_cache({"retries": 3})
-
-    async def gone(_request):
-        return web.Response(status=404)
-
-    upstream.answers = [upstream.breaks_after(THIRD), gone]
-    with pytest.raises(NotFoundError):
         await fetch(cache, upstream.url)
 
 
@@ -246,14 +191,14 @@ def lying(status, content_range, length=(1 << 20) - THIRD, **headers):
         lying(416, "bytes */1048576"),
     ],
 )
-async def test_wrong_answer_to_a_range_makes_all_come_again(start_cache, upstream, fetch, lie):
+async def test_wrong_answer_to_a_range_makes_all_come_again(start_cache, upstream, lie):
     cache = await start_cache({"retries": 1})
     upstream.answers = [upstream.breaks_after(THIRD), lie]
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert ranges(upstream) == ["", f"bytes={THIRD}-", ""]
 
 
-async def test_upstream_that_ignores_if_range_and_says_when_it_changed_is_not_believed(start_cache, upstream, fetch):
+async def test_upstream_that_ignores_if_range_and_says_when_it_changed_is_not_believed(start_cache, upstream):
     cache = await start_cache({"retries": 1})
     upstream.etag, upstream.modified = "", 1_700_000_000.0
     newer = lying(206, f"bytes {THIRD}-1048575/1048576", Last_Modified="Wed, 15 Nov 2023 00:00:00 GMT")
@@ -293,25 +238,33 @@ def test_download_of_which_all_has_come_is_not_noted_as_unfinished(tmp_path):
     download.write(b"ker")
     assert download.unfinished() is None
     download.hash(b"ker")
-    unfinished = download.unfinished()
-    assert unfinished is not None
-    assert unfinished.received == 3
+    assert download.unfinished().received == 3
     download.write(b"nel")
     download.hash(b"nel")
     assert download.unfinished() is None
     download.end(None)
 
 
-async def test_restart_asks_for_the_rest_only(start_cache, upstream, fetch, files):
-    await interrupted(start_cache, upstream)
-    assert files() == [".journal", ".part"]
+@pytest.fixture
+async def restart(start_cache, upstream):
+    """Starts a cache over a directory in which a third of the file is, from one that was stopped then."""
     cache = await start_cache()
-    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    upstream.answers = [upstream.breaks_after(THIRD)]
+    with await cache.open(upstream.url) as artifact, pytest.raises(UpstreamError):
+        await artifact.filled(THIRD)
+    await cache.stop()
+    upstream.requests.clear()
+    upstream.sent = 0
+    return start_cache
+
+
+async def test_restart_asks_for_the_rest_only(restart, upstream, files):
+    assert files() == [".journal", ".part"]
+    assert await fetch(await restart(), upstream.url) == (Source.UPSTREAM, upstream.content)
     assert ranges(upstream) == [f"bytes={THIRD}-"]
     assert upstream.sent == len(upstream.content) - THIRD
     assert files() == [".blob", ".json"]
-    cache = await start_cache()
-    assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
+    assert await fetch(await restart(), upstream.url) == (Source.CACHE, upstream.content)
 
 
 async def test_machine_that_waits_again_after_a_restart_has_the_same_version(start_cache, upstream):
@@ -326,17 +279,14 @@ async def test_machine_that_waits_again_after_a_restart_has_the_same_version(sta
         assert artifact.version == before
 
 
-async def test_restart_starts_over_when_the_file_has_changed(start_cache, upstream, fetch):
-    await interrupted(start_cache, upstream)
+async def test_restart_starts_over_when_the_file_has_changed(restart, upstream):
     upstream.content, upstream.etag = b"new" * 400_000, '"v2"'
-    cache = await start_cache()
-    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert await fetch(await restart(), upstream.url) == (Source.UPSTREAM, upstream.content)
     assert upstream.sent == len(upstream.content)
 
 
-async def test_what_is_there_outlives_an_upstream_that_is_down(start_cache, upstream, fetch):
-    await interrupted(start_cache, upstream)
-    cache = await start_cache()
+async def test_what_is_there_outlives_an_upstream_that_is_down(restart, upstream):
+    cache = await restart()
     upstream.mode = "503"
     for _ in range(2):
         with pytest.raises(UpstreamError, match="503"):
@@ -346,23 +296,13 @@ async def test_what_is_there_outlives_an_upstream_that_is_down(start_cache, upst
     assert upstream.sent == len(upstream.content) - THIRD
 
 
-async def test_damaged_part_is_not_gone_on_with(start_cache, upstream, fetch, tmp_path):
-    await interrupted(start_cache, upstream)
-    (part,) = (tmp_path / "artifacts").glob("*.part")
+async def test_damaged_part_is_not_gone_on_with(restart, upstream, directory):
+    (part,) = directory.glob("*.part")
     with part.open("r+b") as file:
         file.seek(THIRD - 1)
         file.write(bytes([upstream.content[THIRD - 1] ^ 1]))
-    cache = await start_cache()
-    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert await fetch(await restart(), upstream.url) == (Source.UPSTREAM, upstream.content)
     assert ranges(upstream) == [""]
-
-
-async def test_part_that_the_disk_has_lost_the_end_of_is_swept(start_cache, upstream, tmp_path, files):
-    await interrupted(start_cache, upstream)
-    (part,) = (tmp_path / "artifacts").glob("*.part")
-    os.truncate(part, THIRD - 1)
-    await start_cache()
-    assert files() == []
 
 
 @pytest.mark.parametrize(
@@ -379,66 +319,48 @@ async def test_part_that_the_disk_has_lost_the_end_of_is_swept(start_cache, upst
         {"sha256": None},
     ],
 )
-async def test_journal_that_can_not_be_right_is_not_believed(start_cache, upstream, fetch, tmp_path, files, change):
-    await interrupted(start_cache, upstream)
-    (journal,) = (tmp_path / "artifacts").glob("*.journal")
+async def test_journal_that_can_not_be_right_is_not_believed(restart, upstream, directory, files, change):
+    (journal,) = directory.glob("*.journal")
     journal.write_text(json.dumps(json.loads(journal.read_text()) | change))
-    cache = await start_cache()
+    cache = await restart()
     assert files() == []
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert ranges(upstream) == [""]
 
 
-async def test_journal_without_a_part_and_part_without_a_journal_are_swept(start_cache, upstream, tmp_path, files):
-    await interrupted(start_cache, upstream)
-    (part,) = (tmp_path / "artifacts").glob("*.part")
-    part.rename(tmp_path / "part")
-    cache = await start_cache()
-    assert files() == []
-    await cache.stop()
-    (tmp_path / "part").rename(part)
-    await start_cache()
-    assert files() == []
-
-
-async def test_what_nobody_asked_for_in_a_week_is_not_kept(start_cache, upstream, tmp_path, files):
-    await interrupted(start_cache, upstream)
-    (journal,) = (tmp_path / "artifacts").glob("*.journal")
-    os.utime(journal, (0, 0))
-    await start_cache()
+@pytest.mark.parametrize("what", ["end lost", "no part", "no journal", "a week old"])
+async def test_restart_sweeps_what_can_not_be_gone_on_with_or_is_asked_for_no_more(restart, directory, files, what):
+    (part,), (journal,) = directory.glob("*.part"), directory.glob("*.journal")
+    if what == "end lost":
+        os.truncate(part, THIRD - 1)
+    elif what == "a week old":
+        os.utime(journal, (0, 0))
+    else:
+        (part if what == "no part" else journal).unlink()
+    await restart()
     assert files() == []
 
 
-async def test_download_notes_from_time_to_time_how_far_it_is(start_cache, upstream, clock, tmp_path, monkeypatch):
+async def test_download_notes_from_time_to_time_how_far_it_is(start_cache, upstream, directory, monkeypatch):
     """That is what is left when the process is killed."""
     monkeypatch.setattr(flight, "CHECKPOINT_BYTES", 1000)
-    cache = await start_cache({"silence": 10.0})
+    cache = await start_cache()
     upstream.gate.clear()
     with await cache.open(upstream.url):
-        journals = await until(lambda: list((tmp_path / "artifacts").glob("*.journal")))
-        await asyncio.sleep(0.05)
-        noted = json.loads(journals[0].read_text())
-        assert 0 < noted["received"] <= len(upstream.content) // 2
+        (journal,) = await until(lambda: list(directory.glob("*.journal")))
+        assert 0 < json.loads(journal.read_text())["received"] <= len(upstream.content) // 2
         upstream.gate.set()
 
 
-async def test_slow_download_notes_how_far_it_is_too(start_cache, upstream, clock, tmp_path, monkeypatch):
-    hashed = []
-    hash_chunk = Download.hash
-
-    def spy(download, chunk):
-        hash_chunk(download, chunk)
-        hashed.append(len(chunk))
-
-    monkeypatch.setattr(Download, "hash", spy)
-    cache = await start_cache({"silence": 10.0})
+async def test_slow_download_notes_how_far_it_is_too(start_cache, upstream, clock, directory, monkeypatch):
+    hashed, hash_chunk = [], Download.hash
+    monkeypatch.setattr(Download, "hash", lambda download, chunk: hash_chunk(download, chunk) or hashed.append(chunk))
+    cache = await start_cache()
 
     async def pieces(request):
-        response, body = upstream.begin(request)
-        response.content_length = len(body)
-        await response.prepare(request)
+        response, body = await upstream.begun(request)
         await response.write(body[:1000])
-        await until(lambda: sum(hashed) == 1000)
+        await until(lambda: sum(map(len, hashed)) == 1000)
         clock.now += 2
         await response.write(body[1000:2000])
         await upstream.gate.wait()
@@ -448,6 +370,6 @@ async def test_slow_download_notes_how_far_it_is_too(start_cache, upstream, cloc
     upstream.gate.clear()
     upstream.answers = [pieces]
     with await cache.open(upstream.url):
-        journals = await until(lambda: list((tmp_path / "artifacts").glob("*.journal")))
-        assert json.loads(journals[0].read_text())["received"] == 1000  # the other thousand is still to be hashed
+        (journal,) = await until(lambda: list(directory.glob("*.journal")))
+        assert json.loads(journal.read_text())["received"] == 1000  # the other thousand is still to be hashed
         upstream.gate.set()

@@ -1,4 +1,4 @@
-"""The cache's directory survives a crash at any moment: of the process, and of the machine with what was not fsynced.
+"""The cache's directory survives damage, and a crash at any moment, of the process or with what was not fsynced.
 
 Hypothesis makes up a history of downloads, evictions and restarts, and the system call at which the process dies. After
 that, a new store must serve whole files only, and know of a broken-off download no more than is there.
@@ -7,8 +7,9 @@ that, a new store must serve whole files only, and know of a broken-off download
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import shutil
+import random
 import stat
 import tempfile
 from contextlib import contextmanager
@@ -20,7 +21,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge.artifacts import ArtifactError, Source, StorageError
 from edge.artifacts.storage.store import Store, Stored, Unfinished
+from tests.unit.artifacts.conftest import fetch
 
 URLS = ("http://h/kernel", "http://h/initrd", "http://user:secret@h/kernel?x")
 
@@ -225,7 +228,7 @@ class History:
                 assert content == self.versions[stored.version], f"{stored} is not what came"
                 assert hashlib.sha256(content).hexdigest() == stored.sha256
                 assert store.get(stored.url, stored.pin) is stored
-                known |= {stored.blob, store._entry(store_key(store, stored)).name}
+                known |= {stored.blob, stored.blob.partition(".")[0] + ".json"}
             for (url, pin), versions in self.answered.items():
                 found = store.get(url, pin)
                 assert (found.version if found else None) in versions
@@ -240,23 +243,11 @@ class History:
             store.close()
 
 
-def store_key(store, stored):
-    return next(key for key, each in store._index.items() if each is stored)
-
-
-@given(events, st.integers(0, 60), st.booleans())
-@settings(max_examples=250, deadline=None)
-def test_crash_at_any_system_call_leaves_whole_files_only(history_events, crash_at, power):
-    crash(history_events, crash_at, power)
-
-
 def crash(history_events, crash_at, power):
     """Whether it came to the crash."""
-    directory = Path(tempfile.mkdtemp(prefix="store-"))
     machine = Machine()
-    history = History(directory)
-    crashed = False
-    try:
+    with tempfile.TemporaryDirectory(prefix="store-") as directory:
+        history = History(Path(directory))
         with machine.watching():
             machine.calls_left = crash_at
             try:
@@ -265,14 +256,20 @@ def crash(history_events, crash_at, power):
                     history.play(event)
             except CrashError:
                 crashed = True
+            else:
+                crashed = False
             machine.calls_left = None
         history.store.close()
         if power:
-            machine.lose_power(directory)
+            machine.lose_power(history.directory)
         history.check()
-    finally:
-        shutil.rmtree(directory)
     return crashed
+
+
+@given(events, st.integers(0, 60), st.booleans())
+@settings(max_examples=250, deadline=None)
+def test_crash_at_any_system_call_leaves_whole_files_only(history_events, crash_at, power):
+    crash(history_events, crash_at, power)
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -295,30 +292,25 @@ def test_crash_at_each_system_call_of_a_replacement_leaves_the_old_file_or_the_n
 @given(events)
 @settings(max_examples=60, deadline=None)
 def test_index_in_memory_is_what_a_restart_finds(history_events):
-    directory = Path(tempfile.mkdtemp(prefix="store-"))
-    history = History(directory)
-    try:
+    with tempfile.TemporaryDirectory(prefix="store-") as directory:
+        history = History(Path(directory))
         with Machine().watching():
             history.store.open()
             for event in history_events:
                 if not isinstance(event, Fetch) or event.ending != "killed":
                     history.play(event)
-        remembered = {stored.blob for stored in history.store.whole()}
-        used = history.store.used
+        remembered, used = {stored.blob for stored in history.store.whole()}, history.store.used
         history.store.close()
-        again = Store(directory)
+        again = Store(history.directory)
         again.open()
-        assert {stored.blob for stored in again.whole()} == remembered
-        assert again.used == used
+        assert ({stored.blob for stored in again.whole()}, again.used) == (remembered, used)
         again.close()
         history.check()
-    finally:
-        shutil.rmtree(directory)
 
 
 @pytest.fixture
-def store(tmp_path):
-    store = Store(tmp_path / "artifacts")
+def store(directory):
+    store = Store(directory)
     store.open()
     yield store
     store.close()
@@ -338,7 +330,7 @@ def put(store, url, content, version):
 
 
 @pytest.mark.parametrize("broken", ["fsync", "rename", "replace"])
-def test_commit_that_fails_leaves_what_was_there(store, tmp_path, monkeypatch, broken):
+def test_commit_that_fails_leaves_what_was_there(store, directory, monkeypatch, broken):
     old = put(store, URLS[0], b"old", "a")
     calls = []
 
@@ -358,36 +350,31 @@ def test_commit_that_fails_leaves_what_was_there(store, tmp_path, monkeypatch, b
     monkeypatch.undo()
     store.discard(store.part_path(URLS[0], "b"))
     assert store.get(URLS[0]) == old
-    assert sorted(path.suffix for path in (tmp_path / "artifacts").iterdir()) == ["", ".blob", ".json"]
+    assert sorted(path.suffix for path in directory.iterdir()) == ["", ".blob", ".json"]
 
 
-def test_entry_of_a_later_version_of_this_program_is_understood(store, tmp_path):
+def test_entry_of_a_later_version_and_other_peoples_files_are_left_as_they_are(store, directory):
     put(store, URLS[0], b"kernel", "a")
     store.close()
-    (entry,) = (tmp_path / "artifacts").glob("*.json")
+    (directory / "README").write_text("mine")
+    (entry,) = directory.glob("*.json")
     entry.write_text(entry.read_text().replace("{", '{"colour": "green", ', 1))
     store.open()
     assert store.get(URLS[0]) is not None
+    assert (directory / "README").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
     "content", ["[]", "{}", "null", "", "\x00", '{"url": 5}', '{"url": "a", "blob": ["x"], "size": 1}', "[" * 100_000]
 )
-def test_entry_that_is_none_costs_a_fetch_and_no_more(store, tmp_path, content):
+def test_entry_that_is_none_costs_a_fetch_and_no_more(store, directory, content):
     put(store, URLS[0], b"kernel", "a")
     store.close()
-    for entry in (tmp_path / "artifacts").glob("*.json"):
+    for entry in directory.glob("*.json"):
         entry.write_text(content)
     store.open()
     assert store.whole() == []
-    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == [".lock"]
-
-
-def test_other_peoples_files_are_left_alone(store, tmp_path):
-    store.close()
-    (tmp_path / "artifacts" / "README").write_text("mine")
-    store.open()
-    assert (tmp_path / "artifacts" / "README").read_text() == "mine"
+    assert [path.name for path in directory.iterdir()] == [".lock"]
 
 
 def test_file_on_a_disk_that_has_become_read_only_is_served(store, monkeypatch):
@@ -416,3 +403,133 @@ def test_room_that_the_disk_has_not_given_yet_is_promised(store):
     assert (store.room(None).promised, store.used) == (0, 1000)
     store.discard(part)
     assert (store.room(None).promised, store.used, store.claimed(part)) == (0, 0, 0)
+
+
+# --- damage ---
+
+
+def the(directory, suffix):
+    return next(directory.glob(f"*.{suffix}"))
+
+
+def rewritten(directory, **changes):
+    path = the(directory, "json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def flipped(directory):
+    """One bit in the middle."""
+    content = bytearray(the(directory, "blob").read_bytes())
+    content[len(content) // 2] ^= 4
+    the(directory, "blob").write_bytes(content)
+
+
+def replaced_by(directory, suffix, make):
+    path = the(directory, suffix)
+    path.unlink()
+    make(path)
+
+
+def linked(directory):
+    """To a file of the host that happens to have the same length."""
+    other = directory.parent / "other"
+    other.write_bytes(bytes(the(directory, "blob").stat().st_size))
+    replaced_by(directory, "blob", lambda path: path.symlink_to(other))
+
+
+DAMAGES = {
+    "a bit flipped": flipped,
+    "zeroed": lambda directory: the(directory, "blob").write_bytes(bytes(the(directory, "blob").stat().st_size)),
+    "cut off": lambda directory: os.truncate(the(directory, "blob"), 100),
+    "grown": lambda directory: os.truncate(the(directory, "blob"), 2 << 20),
+    "empty": lambda directory: os.truncate(the(directory, "blob"), 0),
+    "gone": lambda directory: the(directory, "blob").unlink(),
+    "a directory": lambda directory: replaced_by(directory, "blob", Path.mkdir),
+    "a full directory": lambda directory: replaced_by(directory, "blob", lambda path: (path / "x").mkdir(parents=True)),
+    "a pipe": lambda directory: replaced_by(directory, "blob", os.mkfifo),
+    "a link": linked,
+    "unreadable": lambda directory: the(directory, "blob").chmod(0),
+    "index of random bytes": lambda directory: the(directory, "json").write_bytes(random.Random(1).randbytes(300)),
+    "index empty": lambda directory: the(directory, "json").write_bytes(b""),
+    "index cut off": lambda directory: os.truncate(the(directory, "json"), 40),
+    "index twice": lambda directory: the(directory, "json").write_text(the(directory, "json").read_text() * 2),
+    "index with another checksum": lambda directory: rewritten(directory, sha256="0" * 64),
+    "index with no checksum": lambda directory: rewritten(directory, sha256="x"),
+    "index with another size": lambda directory: rewritten(directory, size=7),
+    "index of another URL": lambda directory: rewritten(directory, url="http://other/kernel"),
+    "index that leads out": lambda directory: rewritten(directory, blob="../../../../etc/passwd"),
+    "index that leads to a file beside": lambda directory: (
+        (directory.parent / "secret").write_bytes(b"s" * the(directory, "blob").stat().st_size),
+        rewritten(directory, blob="../secret"),
+    ),
+    "index of another type": lambda directory: rewritten(directory, size="7", blob=[1]),
+    "index nested deeply": lambda directory: the(directory, "json").write_text("[" * 100_000),
+    "index a directory": lambda directory: replaced_by(
+        directory, "json", lambda _: (directory / f"{'1' * 32}.json" / "x").mkdir(parents=True)
+    ),
+    "index a pipe": lambda directory: os.mkfifo(directory / f"{'0' * 32}.json"),
+    "foreign files": lambda directory: (directory / "lost+found").mkdir(),
+    "foreign directories named like ours": lambda directory: (directory / "0.part" / "x").mkdir(parents=True),
+    "link named like ours": lambda directory: (directory / "1.part").symlink_to("/etc/passwd"),
+    "journal a directory": lambda directory: (directory / f"{'0' * 32}.1.journal").mkdir(),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "running"])
+async def test_no_damage_reaches_a_machine_or_keeps_the_edge_from_serving(
+    start_cache, upstream, directory, clock, name, restarted
+):
+    cache = await start_cache()
+    await fetch(cache, upstream.url)
+    if restarted:
+        await cache.stop()
+    DAMAGES[name](directory)
+    if restarted:
+        cache = await start_cache()
+    clock.now += 11
+    in_place = name in ("a bit flipped", "zeroed") and not restarted
+    if not in_place:  # what a process has found right is not read again for each machine
+        assert (await fetch(cache, upstream.url))[1] == upstream.content
+    assert await fetch(cache, f"{upstream.url}-2") == (Source.UPSTREAM, upstream.content)
+
+
+async def test_damaged_file_is_named_and_not_served_though_the_upstream_is_away(
+    start_cache, upstream, directory, caplog
+):
+    await fetch(await start_cache(), upstream.url)
+    flipped(directory)
+    cache = await start_cache()
+    upstream.mode = "500"
+    with pytest.raises(ArtifactError, match="500"):
+        await fetch(cache, upstream.url)
+    upstream.mode = ""
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    said = [record.message for record in caplog.records if "damaged" in record.message]
+    assert said == [f"artifact cache: the file of {upstream.url} was damaged on disk; it is fetched anew"]
+
+
+async def test_stored_file_is_read_once_after_a_start(start_cache, upstream, clock, hashed):
+    await fetch(await start_cache(), upstream.url)
+    cache = await start_cache()
+    for _ in range(3):
+        clock.now += 11
+        assert (await fetch(cache, upstream.url))[0] is Source.CACHE
+    assert hashed == [len(upstream.content)]
+
+
+@pytest.mark.parametrize("what", ["file", "link"])
+async def test_directory_that_goes_away_is_an_error_and_nothing_worse(cache, upstream, directory, clock, what):
+    await fetch(cache, upstream.url)
+    directory.rename(directory.parent / "moved")
+    if what == "file":
+        directory.write_bytes(b"")
+    else:
+        directory.symlink_to("/proc/nothing")
+    clock.now += 11
+    for url in (upstream.url, f"{upstream.url}-2"):
+        with pytest.raises(StorageError, match="can't be written to the cache"):
+            await fetch(cache, url)
+    directory.unlink()
+    (directory.parent / "moved").rename(directory)
+    assert (await fetch(cache, f"{upstream.url}-2"))[1] == upstream.content
