@@ -33,12 +33,14 @@ TURN_SECONDS = 0.0005
 SILENT_SECONDS = 4.0
 """After so long a silence it is said that a transfer does not get on; it may go on."""
 
+LATE_COPY_SECONDS = 1.0
+"""A request that comes again so soon after an acknowledgement is a copy that was late: the client has not begun anew."""
+
 FEW = 4
 """So many transfers, with a window each, can't take a turn's time: they need not stand in line."""
 
 _LARGEST_HEARD_BYTES = 256  # an acknowledgement has 4 bytes, an ERROR a line of text
 _PAUSE_SECONDS = 0.005  # until what the kernel had no room for is sent
-_LATE_COPY_SECONDS = 1.0
 _ANSWERS_TO_STRANGERS = 16
 
 
@@ -49,9 +51,11 @@ class TransferScheduler:
     client's answer to a window is often there before the last transfer has had its turn.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """`clock` gives seconds."""
         self.active = 0
         """How many transfers there are."""
+        self._clock = clock
         self._queue: deque[Session] = deque()
 
     def schedule(self, session: Session) -> None:
@@ -65,14 +69,14 @@ class TransferScheduler:
 
     def _next(self) -> None:
         """A turn of the event loop, as far as it is ours."""
-        ends = time.perf_counter() + TURN_SECONDS
+        ends = self._clock() + TURN_SECONDS
         queue = self._queue
         while queue:
             session = queue[0]
             session.scheduled = False
             session.step()
             queue.popleft()
-            if time.perf_counter() > ends:
+            if self._clock() > ends:
                 break
         if queue:
             asyncio.get_running_loop().call_soon(self._next)
@@ -149,7 +153,7 @@ class Session:
         """
         now = self._loop.time()
         if self.transfer.answered:
-            return now - self.transfer.last_heard < _LATE_COPY_SECONDS
+            return now - self.transfer.last_heard < LATE_COPY_SECONDS
         self._send(self.transfer.requested_again(now))
         self._settle()
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from edge.tftp import BootFiles
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
+from tests.support import objects
 
 MAC, IP = "52:54:00:12:34:56", "10.0.0.50"
 LOCKED, LOCKED_IP = "52:54:00:00:00:02", "10.0.0.51"
@@ -27,11 +28,8 @@ PI = "1a2b3c4d"
 KERNEL = b"kernel" * 1000
 
 
-def hardware(name: str, mac: str, ip: str, **interface: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"networkInterfaces": {mac: {"dhcp": {"ip": ip}, **interface}}, "osie": {"name": "lab"}},
-    }
+def hardware(name: str, mac: str, ip: str, **more: Any) -> dict[str, Any]:
+    return objects.hardware(name, mac, ip, osie={"name": "lab"}, **more)
 
 
 class Cache:
@@ -46,6 +44,7 @@ class Cache:
         self.source = Source.CACHE
         self.opened: list[Artifact] = []
         self.asked: list[str] = []
+        self.waiting = 0
 
     async def open(self, url: str, *, sha256: str = "") -> Artifact:
         self.asked.append(url)
@@ -56,6 +55,7 @@ class Cache:
         return artifact
 
     async def filled(self, offset: int) -> int:
+        self.waiting += 1
         await self.arrived.wait()
         if self.error is not None:
             raise self.error
@@ -76,7 +76,7 @@ class Edge:
     journey: Journey
     cache: Cache
     extra: Path
-    osies: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    osies: dict[tuple[str, str], dict[str, Any]]
 
     async def get(self, name: str, ip: str = IP) -> TftpFile | Refusal:
         opened = self.files(TftpRequest(name, ip))
@@ -85,58 +85,56 @@ class Edge:
         assert isinstance(opened, TftpFile | Refusal)
         return opened
 
+    async def file(self, name: str, ip: str = IP) -> TftpFile:
+        answer = await self.get(name, ip)
+        assert isinstance(answer, TftpFile), answer
+        return answer
+
     async def refused(self, name: str, ip: str = IP) -> Refusal:
         answer = await self.get(name, ip)
         assert isinstance(answer, Refusal), answer
         return answer
 
     async def text(self, name: str, ip: str = IP) -> str:
-        answer = await self.get(name, ip)
-        assert isinstance(answer, TftpFile), answer
-        return bytes(answer.content).decode()
+        return bytes((await self.file(name, ip)).content).decode()
 
 
 def make_edge(path: Path, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any) -> Edge:
-    (path / "secret").write_text("secret")
-    directory, extra = path / "ipxe", path / "tftp"
-    directory.mkdir()
+    """`how` may be default_osie, extra, pi_firmware and resolution."""
+    write(path, {"secret": "secret", "ipxe/snponly.efi": "snponly", "ipxe/notes.txt": "no boot file"})
+    extra = path / "tftp"
     extra.mkdir()
-    (directory / "snponly.efi").write_bytes(b"snponly")
-    (directory / "notes.txt").write_bytes(b"no boot file")
     inventory = Inventory()
     inventory.apply(hardware("lab-1", MAC, IP))
-    inventory.apply(hardware("lab-2", LOCKED, LOCKED_IP, disableNetboot=True))
+    inventory.apply(hardware("lab-2", LOCKED, LOCKED_IP, interface={"disableNetboot": True}))
     inventory.apply(hardware("lab-3", OTHER, OTHER_IP))
     policy, journey, cache = NetbootPolicy(mode), Journey(time.time), Cache(path / "artifact")
     cache.put(KERNEL)
-    osies = {
-        ("default", "lab"): {
-            "metadata": {"name": "lab"},
-            "spec": {"kernelUrl": "http://u/k", "initrdUrl": "http://u/i"},
-        }
-    }
+    osies = {("default", "lab"): objects.osie(kernelUrl="http://u/k", initrdUrl="http://u/i")}
     default_osie = how.get("default_osie")
-    scripts = MachineScripts(
-        inventory,
-        policy,
-        lambda namespace, name: osies.get((namespace, name)),
-        Scripts(BootSettings()),
-        journey.record,
-        default_osie,
-    )
+
+    def osie_of(namespace: str, name: str) -> dict[str, Any] | None:
+        return osies.get((namespace, name))
+
+    scripts = MachineScripts(inventory, policy, osie_of, Scripts(BootSettings()), journey.record, default_osie)
     files = BootFiles(
-        BootBinaries(directory),
+        BootBinaries(path / "ipxe"),
         inventory,
         Callers(inventory),
         policy,
         address="10.0.0.1",
         scripts=scripts,
-        osie_files=OsieFiles(lambda namespace, name: osies.get((namespace, name)), cache),  # type: ignore[arg-type]
-        default_osie=default_osie,
-        extra=how.get("extra", extra),
-        pi_firmware=how.get("pi_firmware"),
-        resolution=how.get("resolution"),
+        osie_files=OsieFiles(osie_of, cache),  # type: ignore[arg-type]
+        **{"extra": extra, **how},
     )
     inventory.on_change(scripts.machine_changed)
     inventory.on_change(files.machine_changed)
     return Edge(files, inventory, journey, cache, extra, osies)
+
+
+def write(directory: Path, files: dict[str, str | bytes]) -> None:
+    """Write files below a directory, by name."""
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)

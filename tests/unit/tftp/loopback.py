@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-
-import pytest
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.tftp import TftpServer
-from edge.tftp.source import OpenFile, TftpFile
+from edge.tftp.source import OpenFile
+from tests.support.virtual_time import turns
 from tests.waiting import until
 
 Address = tuple[str, int]
@@ -22,44 +20,9 @@ MAC = "52:54:00:00:00:01"
 CONTENT = random.Random(7).randbytes(300_007)
 
 
-@dataclass
-class Loopback:
-    """A server on a free port of loopback, and what it recorded."""
-
-    open_file: OpenFile
-    events: list[JourneyEvent] = field(default_factory=list)
-    under_way: list[JourneyEvent] = field(default_factory=list)
-    """What was told before the ends: beginnings, and silence in between."""
-
-    @asynccontextmanager
-    async def serving(self, **settings: int | bool | Callable[[str], bool]) -> AsyncIterator[TftpServer]:
-        server = TftpServer(self.open_file, self._record, host="127.0.0.1", port=0, **settings)  # type: ignore[arg-type]
-        await server.start()
-        self.address = ("127.0.0.1", server.port)
-        try:
-            yield server
-        finally:
-            await server.stop()
-            assert server.transfers == 0
-
-    def _record(self, mac: str, step: Step, outcome: Outcome, message: str, **detail: str | int | float) -> None:
-        events = self.under_way if "phase" in detail else self.events
-        events.append(JourneyEvent(0.0, mac, step, outcome, message, detail))
-
-    async def settled(self, count: int) -> list[str]:
-        """The messages, when `count` of them are there."""
-        await until(lambda: len(self.events) >= count)
-        await asyncio.sleep(0.01)
-        return [event.message for event in self.events]
-
-
-def serving(content: bytes | memoryview, **more: object) -> Loopback:
-    return Loopback(lambda _request: TftpFile(content, "file", MAC, **more))  # type: ignore[arg-type]
-
-
-def udp() -> socket.socket:
+def udp(ip: str = "127.0.0.1") -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.bind(("127.0.0.1", 0))
+    sock.bind((ip, 0))
     sock.setblocking(False)
     return sock
 
@@ -72,38 +35,123 @@ def ack(number: int) -> bytes:
     return b"\0\4" + (number & 0xFFFF).to_bytes(2, "big")
 
 
-async def receive(sock: socket.socket) -> tuple[bytes, Address]:
-    async with asyncio.timeout(20):
+class Client:
+    """A client of the server; it sends to the port that has answered it last."""
+
+    def __init__(self, server: Address, ip: str = "127.0.0.1") -> None:
+        self.socket = udp(ip)
+        self.server = server
+        self.transfer = server
+
+    def request(self, *options: str, **how: str) -> None:
+        self.socket.sendto(rrq(*options, **how), self.server)
+
+    def send(self, datagram: bytes) -> None:
+        self.socket.sendto(datagram, self.transfer)
+
+    async def receive(self) -> bytes:
+        packet, self.transfer = await until(self._received, "no packet came", every=0.001)
+        return packet
+
+    def _received(self) -> tuple[bytes, Address] | None:
+        with suppress(BlockingIOError):
+            return self.socket.recvfrom(70_000)
+        return None
+
+    async def ask(self, *options: str, **how: str) -> bytes:
+        """The answer to a request."""
+        self.request(*options, **how)
+        return await self.receive()
+
+    async def answer(self, datagram: bytes) -> bytes:
+        """What the server sends for that."""
+        self.send(datagram)
+        return await self.receive()
+
+    async def begin(self, *options: str, **how: str) -> bytes:
+        """Take the first block of a file, or the offer of options, and acknowledge it: what comes then."""
+        first = await self.ask(*options, **how)
+        self.send(ack(0 if first[1] == 6 else 1))
+        while (packet := await self.receive()) == first:  # sent again before the acknowledgement was there
+            pass
+        return packet
+
+    def heard(self) -> list[bytes]:
+        """All that has come and was not received yet."""
+        packets = []
+        while (received := self._received()) is not None:
+            packets.append(received[0])
+        return packets
+
+    async def download(self, block: int = 512, window: int = 1, *options: str, **how: str) -> bytes:
+        """The file, as a client without faults takes it."""
+        sizes = (("blksize", block, 512), ("windowsize", window, 1))
+        self.request(
+            *(text for name, size, usual in sizes if size != usual for text in (name, str(size))), *options, **how
+        )
+        data, expected, in_window = b"", 1, 0
         while True:
-            try:
-                return sock.recvfrom(70_000)
-            except BlockingIOError:
-                await asyncio.sleep(0.001)
+            packet = await self.receive()
+            if packet[1] == 6:
+                self.send(ack(0))
+                continue
+            assert packet[1] == 3, packet
+            if packet[2:4] != ack(expected)[2:]:
+                continue
+            data, expected, in_window = data + packet[4:], expected + 1, in_window + 1
+            last = len(packet) - 4 < block
+            if last or in_window == window:
+                in_window = 0
+                self.send(ack(expected - 1))
+            if last:
+                return data
 
 
-async def silence(sock: socket.socket, seconds: float = 0.1) -> None:
-    """Nothing comes."""
-    await asyncio.sleep(seconds)
-    with pytest.raises(BlockingIOError):
-        sock.recvfrom(70_000)
+class Loopback:
+    """A server on a free port of loopback, and what it recorded."""
 
+    def __init__(self, open_file: OpenFile) -> None:
+        self.open_file = open_file
+        self.events: list[JourneyEvent] = []
+        """The ends of transfers, and refusals: beginnings, and silence in between, are left out."""
+        self._clients: list[Client] = []
 
-async def download(sock: socket.socket, server: Address, request: bytes, block: int = 512, window: int = 1) -> bytes:
-    """The file, as a client without faults takes it."""
-    sock.sendto(request, server)
-    data, expected, in_window = b"", 1, 0
-    while True:
-        packet, sender = await receive(sock)
-        if packet[1] == 6:
-            sock.sendto(ack(0), sender)
-            continue
-        assert packet[1] == 3, packet
-        if packet[2:4] != ack(expected)[2:]:
-            continue
-        data, expected, in_window = data + packet[4:], expected + 1, in_window + 1
-        last = len(packet) - 4 < block
-        if last or in_window == window:
-            in_window = 0
-            sock.sendto(ack(expected - 1), sender)
-        if last:
-            return data
+    @asynccontextmanager
+    async def serving(self, host: str = "127.0.0.1", **settings: Any) -> AsyncIterator[Loopback]:
+        self.server = TftpServer(self.open_file, self.record, host=host, port=0, **settings)
+        await self.server.start()
+        self.address = ("127.0.0.1", self.server.port)
+        try:
+            yield self
+        finally:
+            await self.server.stop()
+            for client in self._clients:
+                client.socket.close()
+            assert self.server.transfers == 0
+
+    def client(self, ip: str = "127.0.0.1") -> Client:
+        self._clients.append(Client(self.address, ip))
+        return self._clients[-1]
+
+    def clients(self, count: int, ip: str = "127.0.0.1") -> list[Client]:
+        """`{}` in `ip` is the number of the client."""
+        return [self.client(ip.format(number)) for number in range(count)]
+
+    @property
+    def transfers(self) -> int:
+        return self.server.transfers
+
+    def record(self, mac: str, step: Step, outcome: Outcome, message: str, **detail: str | int | float) -> None:
+        if "phase" not in detail:
+            self.events.append(JourneyEvent(0.0, mac, step, outcome, message, detail))
+
+    async def settled(self, count: int) -> list[str]:
+        """The messages, when `count` of them are there."""
+        await until(lambda: len(self.events) >= count)
+        await turns(3)
+        return [event.message for event in self.events]
+
+    async def has_read(self) -> None:
+        """The server has read, and answered at once, all requests that were sent before: it reads them in order."""
+        assert await self.client().ask(mode="mail") == b"\0\5\0\4only the modes octet and netascii are served\0"
+        await turns(3)

@@ -11,10 +11,11 @@ from edge.artifacts import NotFoundError, Source
 from edge.callers import Callers
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
-from edge.tftp import packets
+from edge.tftp import mapped, packets
 from edge.tftp.files import MAX_FAILURES, mac_of
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile
+from tests.support.virtual_time import turns
 from tests.unit.tftp.boot_files import (
     IP,
     KERNEL,
@@ -27,7 +28,12 @@ from tests.unit.tftp.boot_files import (
     STRANGER_IP,
     hardware,
     make_edge,
+    write,
 )
+from tests.waiting import until
+
+DIRECTORY = MAC.replace(":", "-")
+"""Files of that machine alone."""
 
 # --- boot programs ---------------------------------------------------------------------------------------------------
 
@@ -49,10 +55,8 @@ from tests.unit.tftp.boot_files import (
 )
 async def test_machine_gets_its_binary_however_its_rom_writes_the_name(edge, name):
     assert await edge.get(name) == TftpFile(b"snponly", "snponly.efi", MAC)
-
-
-async def test_unknown_client_gets_the_binary_and_has_no_journey(edge):
-    assert await edge.get("snponly.efi", STRANGER_IP) == TftpFile(b"snponly", "snponly.efi", None)
+    if ":" not in name:  # a stranger has no journey
+        assert await edge.get(name, STRANGER_IP) == TftpFile(b"snponly", "snponly.efi", None)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,7 @@ async def test_unknown_client_gets_the_binary_and_has_no_journey(edge):
     ],
 )
 async def test_machine_that_may_not_netboot_gets_nothing_and_reads_why(edge, name, client):
-    (edge.extra / "start4.elf").write_bytes(b"firmware")
+    write(edge.extra, {"start4.elf": "firmware"})
     answer = await edge.refused(name, client)
     assert answer.code is ErrorCode.ACCESS_VIOLATION
     assert "disableNetboot is true" in answer.message
@@ -103,13 +107,11 @@ async def test_machine_hears_that_another_asked_for_what_is_made_for_it(edge, na
 
 
 async def test_machines_own_directory_is_served_to_no_other(edge):
-    own = edge.extra / "52-54-00-12-34-56"
-    own.mkdir()
-    (own / "config.txt").write_bytes(b"mine")
-    assert await edge.text("52-54-00-12-34-56/config.txt") == "mine"
-    assert (await edge.refused("52-54-00-12-34-56/config.txt", OTHER_IP)).code is ErrorCode.NOT_FOUND
-    (edge.extra / "config.txt").write_bytes(b"everybody's")
-    assert await edge.text("52-54-00-12-34-56/config.txt", OTHER_IP) == "everybody's"
+    write(edge.extra, {f"{DIRECTORY}/config.txt": "mine"})
+    assert await edge.text(f"{DIRECTORY}/config.txt") == "mine"
+    assert (await edge.refused(f"{DIRECTORY}/config.txt", OTHER_IP)).code is ErrorCode.NOT_FOUND
+    write(edge.extra, {"config.txt": "everybody's"})
+    assert await edge.text(f"{DIRECTORY}/config.txt", OTHER_IP) == "everybody's"
 
 
 @pytest.mark.parametrize("character", ["\x1f", "\n", "\x1b", "\x7f", "\udc80", "\u2028"])
@@ -134,9 +136,11 @@ async def test_failures_of_machines_that_nobody_registered_are_bounded(tmp_path,
     edge.osies.clear()
     monkeypatch.setattr(Callers, "machine", lambda self, ip: None)
     monkeypatch.setattr(Callers, "mac", lambda self, ip: ip)
-    for number in range(MAX_FAILURES + 10):
-        await edge.refused("osie/lab/kernel", f"10.9.{number >> 8}.{number & 255}")
-    assert len(edge.files._failures) == MAX_FAILURES
+    strangers = [f"10.9.{number >> 8}.{number & 255}" for number in range(MAX_FAILURES + 10)]
+    for ip in strangers:
+        await edge.refused("osie/lab/kernel", ip)
+    remembered = ["OSIE default/lab does not exist" in await edge.text("why.ipxe", ip) for ip in strangers]
+    assert remembered == [False] * 10 + [True] * MAX_FAILURES
 
 
 @pytest.mark.parametrize(
@@ -214,8 +218,7 @@ async def test_grub_is_given_no_other_machines_script(edge):
 
 
 async def test_operators_own_grub_cfg_is_served_instead_of_ours(edge):
-    (edge.extra / "grub").mkdir()
-    (edge.extra / "grub" / "grub.cfg").write_text("set mine=1")
+    write(edge.extra, {"grub/grub.cfg": "set mine=1"})
     assert await edge.text("grub/grub.cfg") == "set mine=1"
     assert (await edge.refused("grub/grub.cfg", LOCKED_IP)).code is ErrorCode.ACCESS_VIOLATION
 
@@ -224,8 +227,7 @@ async def test_operators_own_grub_cfg_is_served_instead_of_ours(edge):
 async def test_u_boot_gets_what_it_boots_in_both_of_its_languages(edge, name):
     config = await edge.text(f"{name}pxelinux.cfg/01-52-54-00-12-34-56")
     assert f"worker_id={MAC} " in config
-    script = await edge.get(f"{name}boot.scr.uimg")
-    assert isinstance(script, TftpFile)
+    script = await edge.file(f"{name}boot.scr.uimg")
     assert f"worker_id={MAC} ".encode() in bytes(script.content)
     assert [event.message for event in edge.journey.events(MAC)] == ["script sent: OSIE default/lab"] * 2
 
@@ -242,9 +244,8 @@ async def test_site_with_pxelinux_goes_on_with_its_own_configuration(edge):
     """Its `default` would never be reached if each machine found a file of its own."""
     (edge.extra / "pxelinux.cfg").mkdir()
     assert (await edge.refused("pxelinux.cfg/01-52-54-00-12-34-56")).expected
-    (edge.extra / "pxelinux.cfg" / "default").write_text("label mine")
+    write(edge.extra, {"pxelinux.cfg/default": "label mine", "boot.scr.uimg": "mine"})
     assert await edge.text("pxelinux.cfg/default") == "label mine"
-    (edge.extra / "boot.scr.uimg").write_text("mine")
     assert await edge.text("boot.scr.uimg") == "mine"
 
 
@@ -256,9 +257,7 @@ async def test_grub_shows_why_its_kernel_did_not_come(edge):
 
 async def test_script_follows_the_hardware(edge):
     assert " quiet " not in await edge.text("auto.ipxe")
-    changed = hardware("lab-1", MAC, IP)
-    changed["spec"]["kernelParams"] = ["quiet"]
-    edge.inventory.apply(changed)
+    edge.inventory.apply(hardware("lab-1", MAC, IP, kernelParams=["quiet"]))
     assert " quiet " in await edge.text("auto.ipxe")
 
 
@@ -288,9 +287,8 @@ class Nobody:
     ],
 )  # fmt: skip
 async def test_what_is_made_for_a_machine_is_told_to_nobody_whose_mac_is_not_known(tmp_path, name):
-    firmware = tmp_path / "rpi"
-    firmware.mkdir()
-    edge = make_edge(tmp_path, pi_firmware=firmware, resolution=Nobody())
+    (tmp_path / "rpi").mkdir()
+    edge = make_edge(tmp_path, pi_firmware=tmp_path / "rpi", resolution=Nobody())
     assert "nobody answers ARP" in (await edge.refused(name)).message
     assert await edge.text("snponly.efi") == "snponly"
 
@@ -307,11 +305,9 @@ async def test_what_is_made_for_a_machine_is_told_to_nobody_whose_mac_is_not_kno
     ],
 )
 async def test_kernel_and_initrd_come_from_the_cache(edge, name, url, step):
-    file = await edge.get(name)
-    assert isinstance(file, TftpFile)
+    file = await edge.file(name)
     assert (bytes(file.content), file.step, file.mac) == (KERNEL, step, MAC)
     assert edge.cache.asked == [url]
-    assert file.filled is not None
     assert await file.filled(0) == len(KERNEL)
     file.close()
     assert edge.cache.opened[0].fd == -1
@@ -322,8 +318,7 @@ async def test_unified_kernel_image_is_a_boot_program_of_the_osie(edge):
     refused = await edge.refused("osie/lab/uki.efi")
     assert "tinkerbell.org/uki-url] is not set" in refused.message
     edge.osies["default", "lab"]["metadata"]["annotations"] = {"tinkerbell.org/uki-url": "http://u/uki"}
-    file = await edge.get("osie/lab/uki.efi")
-    assert isinstance(file, TftpFile)
+    file = await edge.file("osie/lab/uki.efi")
     assert (file.step, file.label, edge.cache.asked) == (Step.TFTP, "UKI of OSIE default/lab", ["http://u/uki"])
     file.close()
 
@@ -331,12 +326,10 @@ async def test_unified_kernel_image_is_a_boot_program_of_the_osie(edge):
 async def test_file_that_is_still_arriving_is_served_while_it_does(edge):
     edge.cache.put(bytes(9000))
     edge.cache.arrived.clear()
-    file = await edge.get("osie/lab/kernel")
-    assert isinstance(file, TftpFile)
+    file = await edge.file("osie/lab/kernel")
     assert file.size == 9000
-    assert file.filled is not None
     waiting = asyncio.ensure_future(file.filled(0))
-    await asyncio.sleep(0)
+    await turns()
     assert not waiting.done()
     edge.cache.arrived.set()
     assert await waiting == 9000
@@ -346,13 +339,11 @@ async def test_file_that_is_shorter_than_it_will_be_is_waited_for_not_mapped(edg
     edge.cache.put(b"half", size=8)
     edge.cache.arrived.clear()
     asked = asyncio.ensure_future(edge.get("osie/lab/kernel"))
-    await asyncio.sleep(0.01)
+    await until(lambda: edge.cache.waiting)
     assert not asked.done()
     edge.cache.put(b"halfhalf")
     edge.cache.arrived.set()
-    file = await asked
-    assert isinstance(file, TftpFile)
-    assert bytes(file.content) == b"halfhalf"
+    assert bytes((await asked).content) == b"halfhalf"
 
 
 async def test_file_that_stays_short_is_refused_and_never_touched(edge):
@@ -365,10 +356,7 @@ async def test_file_that_stays_short_is_refused_and_never_touched(edge):
 async def test_operators_file_may_be_cut_short_while_it_is_sent(edge):
     edge.cache.source = Source.FILE
     edge.cache.put(bytes(1 << 20))
-    file = await edge.get("osie/lab/kernel")
-    other = await edge.get("osie/lab/kernel")
-    assert isinstance(file, TftpFile)
-    assert isinstance(other, TftpFile)
+    file, other = [await edge.file("osie/lab/kernel") for _ in range(2)]
     os.truncate(edge.cache.path, 0)
     assert bytes(file.content) == bytes(1 << 20)  # a mapping of the file itself would end this process
     assert memoryview(file.content).obj is memoryview(other.content).obj, "one copy for all"
@@ -396,15 +384,227 @@ async def test_stranger_in_auto_proxy_gets_the_default_osie_and_no_other(tmp_pat
     monkeypatch.setattr(Callers, "mac", lambda self, ip: "02:00:00:00:00:01" if ip == STRANGER_IP else None)
     monkeypatch.setattr(Callers, "machine", lambda self, ip: None)
     assert "worker_id=02:00:00:00:00:01" in await edge.text("02:00:00:00:00:01/auto.ipxe", STRANGER_IP)
-    file = await edge.get("02:00:00:00:00:01/osie/lab/kernel", STRANGER_IP)
-    assert isinstance(file, TftpFile)
-    file.close()
+    (await edge.file("02:00:00:00:00:01/osie/lab/kernel", STRANGER_IP)).close()
     edge.osies["default", "secret"] = edge.osies["default", "lab"]
     assert (await edge.refused("osie/secret/kernel", STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
     assert (await edge.refused("02:00:00:00:00:02/auto.ipxe", STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
     # Nobody knows who this is: there is no script to make.
     assert (await edge.refused("auto.ipxe", "10.9.9.8")).code is ErrorCode.ACCESS_VIOLATION
     assert (await edge.refused("osie/lab/kernel", "10.9.9.8")).code is ErrorCode.ACCESS_VIOLATION
+
+
+# --- the operator's own files: firmware of Raspberry Pis, links, files that change ------------------------------------
+
+
+async def test_raspberry_pi_gets_the_common_firmware_or_its_own(edge):
+    write(edge.extra, {"start4.elf": "common", "overlays/a.dtbo": "overlay"})
+    assert await edge.text(f"{PI}/start4.elf") == "common"
+    assert await edge.text("dc-a6-32-00-00-01/start4.elf") == "common"
+    assert await edge.text(f"{PI}/overlays/a.dtbo") == "overlay"
+    write(edge.extra, {f"{PI}/start4.elf": "own"})
+    assert await edge.text(f"{PI}/start4.elf") == "own"
+    assert (await edge.refused(f"{PI}/overlays/a.dtbo")).expected
+
+
+async def test_raspberry_pi_is_told_where_its_firmware_would_be(tmp_path):
+    edge = make_edge(tmp_path, extra=None)
+    answer = await edge.refused(f"{PI}/start4.elf")
+    assert (answer.expected, "--rpi-dir" in answer.message) == (False, True)
+
+
+@pytest.fixture
+def pi(tmp_path):
+    """An edge with the firmware of Raspberry Pis, and no other files of the operator's."""
+    firmware = tmp_path / "rpi"
+    config = "[pi4]\nkernel=theirs\n"
+    write(firmware, {"start4.elf": "start4", "overlays/vc4.dtbo": "overlay", "config.txt": config})
+    (firmware / "out").symlink_to(tmp_path)
+    return make_edge(tmp_path, extra=None, pi_firmware=firmware)
+
+
+PREFIXES = pytest.mark.parametrize("prefix", ["", f"{PI}/", "10000000" + PI + "/", "52-54-00-12-34-56/"])
+
+
+@PREFIXES
+async def test_raspberry_pi_gets_firmware_settings_and_its_osie_below_any_prefix(pi, prefix):
+    assert await pi.text(f"{prefix}start4.elf") == "start4"
+    assert await pi.text(f"{prefix}overlays/vc4.dtbo") == "overlay"
+    config = await pi.text(f"{prefix}config.txt")
+    # Behind the operator's own lines, and for any model: what comes last counts.
+    assert config.splitlines()[:3] == ["[pi4]", "kernel=theirs", ""]
+    assert config.splitlines()[3:] == [
+        "[all]",
+        f"# tinkedge: default/lab-1 ({MAC}) boots OSIE default/lab",
+        "arm_64bit=1",
+        "kernel=osie/lab/kernel",
+        "initramfs osie/lab/initrd followkernel",
+        "cmdline=cmdline.txt",
+    ]
+    line = await pi.text(f"{prefix}cmdline.txt")
+    assert line.startswith("grpc_authority=10.0.0.1:42113 ")
+    assert f" worker_id={MAC} " in line
+    assert line.count("\n") == 1
+    for part, url in (("kernel", "http://u/k"), ("initrd", "http://u/i")):
+        (await pi.file(f"{prefix}osie/lab/{part}")).close()
+        assert pi.cache.asked[-1] == url
+    said = [event.message for event in pi.journey.events(MAC)]
+    assert said == ["script sent: OSIE default/lab"]
+
+
+@PREFIXES
+async def test_what_a_raspberry_pi_asks_for_in_vain_is_no_failure(pi, prefix):
+    for name in ("pieeprom.sig", "recover4.elf", "armstub8-gic.bin", "out/secret", "overlays"):
+        answer = await pi.refused(f"{prefix}{name}")
+        assert (answer.code, answer.expected or not prefix) == (ErrorCode.NOT_FOUND, True)
+
+
+async def test_raspberry_pi_gets_nothing_of_another_nor_a_stranger_anything(pi):
+    for name in (f"{PI}/config.txt", f"{PI}/cmdline.txt", f"{PI}/start4.elf", "start4.elf", f"{PI}/osie/lab/kernel"):
+        assert isinstance(await pi.get(name, STRANGER_IP), Refusal)
+        assert (await pi.refused(name, LOCKED_IP)).code is ErrorCode.ACCESS_VIOLATION
+    answer = await pi.refused(f"{DIRECTORY}/config.txt", OTHER_IP)
+    assert (answer.code, answer.about) == (ErrorCode.ACCESS_VIOLATION, MAC)
+    assert "boots OSIE default/lab" in await pi.text(f"{PI}/config.txt", OTHER_IP)
+    assert f"({OTHER})" in await pi.text(f"{PI}/config.txt", OTHER_IP)  # its own: a serial number says nothing
+
+
+async def test_raspberry_pi_that_can_not_boot_is_told_no_kernel_and_its_journey_why(pi):
+    del pi.osies["default", "lab"]
+    config = await pi.text(f"{PI}/config.txt")
+    assert config.splitlines()[-1] == "kernel=netboot-not-allowed"
+    assert "# OSIE default/lab, which Hardware lab-1 names, does not exist" in config
+    assert await pi.text(f"{PI}/cmdline.txt") == "\n"
+    assert (await pi.refused(f"{PI}/netboot-not-allowed")).code is ErrorCode.NOT_FOUND
+    assert [event.outcome for event in pi.journey.events(MAC)] == [Outcome.FAILED]
+
+
+async def test_operators_own_files_go_before_those_of_all_raspberry_pis(tmp_path):
+    firmware = tmp_path / "rpi"
+    write(firmware, {"start4.elf": "common", "config.txt": bytes(70_000)})
+    edge = make_edge(tmp_path, pi_firmware=firmware)
+    assert "larger than 64 KiB" in (await edge.refused(f"{PI}/config.txt")).message
+    write(edge.extra, {f"{PI}/config.txt": "mine"})
+    assert await edge.text(f"{PI}/config.txt") == "mine"
+    assert await edge.text(f"{PI}/start4.elf") == "common"
+    write(edge.extra, {"start4.elf": "newer", f"{PI}/start4.elf": "own"})
+    assert await edge.text(f"{PI}/start4.elf") == "own"
+
+
+async def test_stranger_gets_none_of_the_operators_files_and_without_firmware_no_settings_are_made(edge):
+    write(edge.extra, {"config.txt": "x"})
+    assert (await edge.refused("config.txt", STRANGER_IP)).code is ErrorCode.NOT_FOUND
+    (edge.extra / "config.txt").unlink()
+    assert (await edge.refused(f"{PI}/config.txt")).code is ErrorCode.NOT_FOUND
+
+
+async def test_links_may_lead_around_inside_but_never_out(edge, tmp_path):
+    write(edge.extra, {"v1/start4.elf": "inside"})
+    links = {PI: "v1", "out": tmp_path, "file": tmp_path / "secret", "up": "../secret", "self": "self", "whole": "."}
+    for name, target in links.items():
+        (edge.extra / name).symlink_to(target)
+    assert await edge.text(f"{PI}/start4.elf") == "inside"
+    assert await edge.text("whole/whole/v1/start4.elf") == "inside"
+    for name in ("out/secret", "file", "up", "self", "out/tftp/../secret", "whole"):
+        assert isinstance(await edge.get(name), Refusal)
+
+
+@pytest.fixture
+def owned(edge):
+    """An edge with one machine's own directory, to which the operator's links lead."""
+    theirs = OTHER.replace(":", "")
+    write(edge.extra, {f"{DIRECTORY}/keys": "own", "by-name/x": "", f"{theirs}/x": ""})
+    for name, target in {
+        "link": f"{DIRECTORY}/keys",
+        "by-name/lab-1": f"../{DIRECTORY}",
+        "all": ".",
+        PI: DIRECTORY,
+        f"{theirs}/theirs": f"../{DIRECTORY}",
+    }.items():
+        (edge.extra / name).symlink_to(target)
+    return edge
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "link",
+        "by-name/lab-1/keys",
+        f"all/{DIRECTORY}/keys",
+        f"{PI}/keys",
+        f"{OTHER}/theirs/keys",
+        f"02-00-00-00-00-01/{DIRECTORY}/keys",
+        f"//.\\52.54.00.00.00.09\\{DIRECTORY}/keys",
+        f"{PI[:-1]}0/{DIRECTORY}/keys",
+    ],
+)
+async def test_file_in_a_machines_own_directory_is_for_that_machine_whatever_name_is_asked_for(owned, name):
+    answer = await owned.refused(name, OTHER_IP)
+    assert answer.about in (MAC, None)
+    if "theirs" not in name:
+        assert await owned.text(name) == "own"
+
+
+async def test_link_into_a_machines_own_directory_is_recorded_on_its_journey(owned):
+    answer = await owned.refused("link", OTHER_IP)
+    assert (answer.code, answer.mac, answer.about) == (ErrorCode.ACCESS_VIOLATION, OTHER, MAC)
+    assert answer.message == "link is served to its own machine only"
+
+
+async def test_machine_with_two_interfaces_reads_its_own_directory_from_either(owned):
+    interfaces = {MAC: {"dhcp": {"ip": IP}}, "52:54:00:12:34:57": {"dhcp": {"ip": "10.0.0.60"}}}
+    owned.inventory.apply(hardware("lab-1", MAC, IP, interfaces=interfaces))
+    assert await owned.text("link", "10.0.0.60") == "own"
+
+
+async def test_firmware_of_raspberry_pis_may_be_in_the_operators_directory_and_gives_no_machines_own_files(tmp_path):
+    edge = make_edge(tmp_path, pi_firmware=tmp_path / "tftp")
+    for name in ("config.txt", "keys"):
+        write(edge.extra, {f"{DIRECTORY}/{name}": "own"})
+        (edge.extra / name).symlink_to(f"{DIRECTORY}/{name}")
+    assert isinstance(await edge.get("keys", OTHER_IP), Refusal)
+    assert isinstance(await edge.get(f"{PI}/{DIRECTORY}/keys", OTHER_IP), Refusal)
+    answer = await edge.refused("config.txt", OTHER_IP)
+    assert "a link leads into the directory of one machine" in answer.message
+
+
+async def test_only_regular_files_are_opened(edge):
+    os.mkfifo(edge.extra / "pipe")
+    (edge.extra / "directory").mkdir()
+    for name in ("pipe", "directory", "directory/", "pipe/x"):
+        assert (await edge.refused(name)).code is ErrorCode.NOT_FOUND
+
+
+async def test_directory_that_is_swapped_for_a_link_out_leads_nowhere(edge, tmp_path, monkeypatch):
+    write(edge.extra, {"d/secret": "mine"})
+    real = os.path.realpath
+
+    def swapped(path, **how):
+        found = real(path, **how)
+        if found.endswith("/d/secret"):
+            (edge.extra / "d").rename(edge.extra / "e")
+            (edge.extra / "d").symlink_to(tmp_path)
+        return found
+
+    monkeypatch.setattr(os.path, "realpath", swapped)
+    assert isinstance(await edge.get("d/secret"), Refusal)
+
+
+async def test_file_may_change_between_two_transfers_and_during_one(edge):
+    path = edge.extra / "config.txt"
+    path.write_bytes(b"old" * 10000)
+    old = await edge.file("config.txt")
+    path.write_bytes(b"new")
+    assert bytes(old.content) == b"old" * 10000
+    assert await edge.text("config.txt") == "new"
+    path.write_bytes(b"")
+    assert await edge.text("config.txt") == ""
+
+
+async def test_file_that_is_too_large_for_memory_is_refused(edge, monkeypatch):
+    monkeypatch.setattr(mapped, "MAX_SNAPSHOT_BYTES", 1 << 20)
+    with (edge.extra / "big").open("wb") as file:
+        file.truncate((1 << 20) + 1)
+    assert "larger than 1 MiB" in (await edge.refused("big")).message
 
 
 # --- any name --------------------------------------------------------------------------------------------------------
