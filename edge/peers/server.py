@@ -49,6 +49,10 @@ class ServerReports:
         """Tell nobody any more."""
         await self._calls.stop()
 
+    async def publish(self) -> None:
+        """Send the edges what agents have done since the last time; `run` does it again and again."""
+        await self._publisher.turn()
+
     async def run(self) -> None:
         """Until cancelled."""
         await self._publisher.run()

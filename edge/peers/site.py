@@ -177,6 +177,11 @@ class Peers:
             if self._publisher is not None:
                 tasks.create_task(self._publisher.run())
 
+    async def publish(self) -> None:
+        """Send the other edges what machines have done since the last time; `run` does it again and again."""
+        if self._publisher is not None:
+            await self._publisher.turn()
+
     async def _look_again_and_again(self) -> None:
         while True:
             began = self._clock()

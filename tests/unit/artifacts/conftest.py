@@ -30,8 +30,8 @@ UpstreamResponse = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Clock:
     """Monotonic seconds, moved by hand."""
 
-    def __init__(self) -> None:
-        self.now = 50.0
+    def __init__(self, now: float = 50.0) -> None:
+        self.now = now
 
     def __call__(self) -> float:
         return self.now
@@ -46,7 +46,7 @@ class Upstream:
     """Serves `content` under every path, and `sidecar` under every path that ends in .sha256 (empty: 404).
 
     `mode` says how to misbehave; `answers` what to do instead, a request each. `headers_gate` holds the answer back,
-    `gate` its second half. `ranges`: whether it knows Range.
+    `gate` its second half. `ranges`: whether it knows Range. `whole` and `unchanged` count its answers.
     """
 
     def __init__(self) -> None:
@@ -63,6 +63,7 @@ class Upstream:
         self.gate.set()
         self.headers_gate.set()
         self.requests: list[web.Request] = []
+        self.whole = self.unchanged = 0
         self.sidecars = 0
         self.sent = 0
         self.url = ""
@@ -79,12 +80,15 @@ class Upstream:
             return await self.answers.pop(0)(request)
         if self.mode.isdigit():
             return web.Response(status=int(self.mode), text="sorry")
+        is_same = bool(self.etag) and request.headers.get("If-None-Match") == self.etag
+        self.whole += not is_same
+        self.unchanged += is_same
         await self.headers_gate.wait()
         if self.mode == "silent":
             await for_ever()
         if self.mode == "empty":
             return web.Response(body=b"")
-        if self.etag and request.headers.get("If-None-Match") == self.etag:
+        if is_same:
             return web.Response(status=304)
         return await self.send(request)
 
@@ -176,6 +180,7 @@ async def upstream() -> AsyncIterator[Upstream]:
     upstream.url = str(server.make_url("/kernel"))
     yield upstream
     upstream.gate.set()
+    upstream.headers_gate.set()
     await server.close()
 
 

@@ -120,7 +120,7 @@ async def test_connection_that_breaks_after_the_last_byte_is_no_failure(cache, u
     async def all_of_it(request):
         response, body = await upstream.begun(request)
         await response.write(body)
-        await until(cache.stored)
+        await until(lambda: [one.received for one in cache.downloads()] == [len(body)])
         request.transport.close()
         return response
 

@@ -181,7 +181,7 @@ async def test_body_that_is_longer_than_announced_is_not_booted_with_its_rest(ca
     async def longer(request):
         response, _ = await upstream.begun(request, 6)
         await response.write(b"kernel")
-        await until(cache.stored)
+        await until(lambda: [one.received for one in cache.downloads()] == [6])
         request.transport.write(b" and more")
         return response
 

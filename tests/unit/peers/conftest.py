@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from edge.artifacts import Artifact, ArtifactCache, SharedFiles, Timeouts
 from edge.http.context import text
@@ -25,65 +24,31 @@ from edge.http.transport.connections import BoundedServer, Limits, Runner
 from edge.journey.recorder import Journey
 from edge.peers import Peers, calls
 from tests.ports import free_ports
+from tests.unit.artifacts.conftest import upstream
 from tests.waiting import until
 from tink.files.key_file import KeyFile
 from tink.net.host_port import join_host_port
 from tink.net.outbound import Reach
 
+__all__ = ["upstream"]
+
 KEY, REPORTS_KEY = "k" * 64, "r" * 64
-
-
-class Upstream:
-    """Serves `content`; `gate` holds the second half. `whole` and `checks` count what it was asked for."""
-
-    def __init__(self) -> None:
-        self.content = bytes(range(256)) * 4096  # 1 MiB
-        self.etag = '"v1"'
-        self.mode = ""
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.begin = asyncio.Event()
-        self.begin.set()
-        self.whole = self.checks = 0
-        self.ranges: list[str] = []
-        self.url = ""
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        if request.path.endswith(".sha256"):
-            return web.Response(status=404)
-        if self.mode:
-            return web.Response(status=int(self.mode))
-        if request.headers.get("If-None-Match") == self.etag:
-            self.checks += 1
-            return web.Response(status=304)
-        self.whole += 1
-        self.ranges.append(request.headers.get("Range", ""))
-        await self.begin.wait()
-        response = web.StreamResponse(headers={"ETag": self.etag, "Content-Type": "application/octet-stream"})
-        response.content_length = len(self.content)
-        await response.prepare(request)
-        half = len(self.content) // 2
-        await response.write(self.content[:half])
-        await self.gate.wait()
-        await response.write(self.content[half:])
-        return response
 
 
 @dataclass
 class Edge:
-    """One of them. `now` moves its cache's clock."""
+    """One of them. `times[0]` moves its cache's clock, `times[1]` that of its peers."""
 
     address: str
     port: int
     peers: Peers
     cache: ArtifactCache
     directory: Path
-    runner: web.BaseRunner
     sender: BodySender
     server: BoundedServer
     journey: Journey
-    times: list[float] = field(default_factory=lambda: [0.0])
-    notices: list[str] = field(default_factory=list)
+    times: list[float]
+    notices: list[str]
 
     @property
     def authority(self) -> str:
@@ -93,14 +58,28 @@ class Edge:
         """All of it, and until it is kept."""
         with await self.cache.open(url, sha256=sha256) as artifact:
             content = await whole(artifact)
-        await until(lambda: not self.cache._flights)
+        await until(lambda: not self.cache.downloads())
         return content
 
     async def die(self) -> None:
         """As a process that is killed: its connections break, and nobody listens."""
         for connection in [*self.server._open]:
             connection.transport.abort()
+        await self.stop_serving()
+
+    async def stop_serving(self) -> None:
         await self.runner.cleanup()
+
+    async def serve(self) -> None:
+        self.runner = Runner(self.server, lambda: None)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, self.address, self.port, reuse_address=True).start()
+
+
+def key_file(path: Path, key: str) -> KeyFile:
+    path.write_text(f"{key}\n")
+    path.chmod(0o600)
+    return KeyFile(path, "key")
 
 
 async def whole(artifact: Artifact) -> bytes:
@@ -120,25 +99,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def upstream() -> AsyncIterator[Upstream]:
-    upstream = Upstream()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", upstream.answer)
-    server = TestServer(app)
-    await server.start_server(shutdown_timeout=0.05)
-    upstream.url = str(server.make_url("/kernel"))
-    yield upstream
-    upstream.gate.set()
-    upstream.begin.set()
-    await server.close()
-
-
-@pytest.fixture
 async def make_site(tmp_path: Path) -> AsyncIterator[MakeSite]:
     """`make_site(3)`: edges that know each other. `keys` of each, if not the same for all; `ipv6`: without IPv4."""
     edges: list[Edge] = []
 
-    async def make(count: int, keys: list[str] | None = None, *, ipv6: bool = False) -> list[Edge]:
+    async def make(count: int, keys: Sequence[str] = (), *, ipv6: bool = False) -> list[Edge]:
         if ipv6:  # a host has one address of loopback there
             places = [("::1", port) for port in free_ports(count)]
         else:
@@ -146,8 +111,7 @@ async def make_site(tmp_path: Path) -> AsyncIterator[MakeSite]:
             places = [(f"127.0.7.{number}", port) for number in range(1, count + 1)]
         authorities = [join_host_port(*place) for place in places]
         for number, place in enumerate(places, 1):
-            key = (keys or [KEY] * count)[number - 1]
-            edges.append(await _edge(tmp_path, number, *place, authorities, key))
+            edges.append(await _edge(tmp_path, number, *place, authorities, keys[number - 1] if keys else KEY))
         for edge in edges:
             await edge.peers.look()
         return edges
@@ -158,20 +122,27 @@ async def make_site(tmp_path: Path) -> AsyncIterator[MakeSite]:
 
 @pytest.fixture
 async def make_sites(tmp_path: Path) -> AsyncIterator[MakeSite]:
-    """`make_sites({1: 2, 2: 0})`: edges of a site each, by the number of the one that it fetches through (0: none)."""
+    """`make_sites({1: 2, 2: 0})`: edges of a site each, by the number of the one that it fetches through (0: none).
+
+    Each knows whom the others fetch through; `at_once`: none knows, as they all asked at the same moment.
+    """
     edges: list[Edge] = []
 
-    async def make(through: dict[int, int], downstream: bool = True, keys: dict[int, str] | None = None) -> list[Edge]:
+    async def make(
+        through: dict[int, int], downstream: bool = True, keys: dict[int, str] | None = None, *, at_once: bool = False
+    ) -> list[Edge]:
         (port,) = free_ports(1)
         for number, other in through.items():
             upstream = f"127.0.7.{other}:{port}" if other else ""
             key = (keys or {}).get(number, KEY)
             more = {"upstream": upstream, "downstream": downstream}
             edges.append(await _edge(tmp_path, number, f"127.0.7.{number}", port, [], key, **more))
-        for _ in edges:
-            for edge in edges:
-                if edge.peers.upstream is not None:
-                    await edge.peers.upstream.look()
+        looks = [edge.peers.upstream.look for edge in edges if edge.peers.upstream is not None]
+        if at_once:
+            await asyncio.gather(*(look() for look in looks))
+        else:
+            for look in looks * len(edges):
+                await look()
         return edges
 
     yield make
@@ -181,7 +152,7 @@ async def make_sites(tmp_path: Path) -> AsyncIterator[MakeSite]:
 async def _stopped(edges: list[Edge]) -> None:
     for edge in edges:
         edge.sender.close()
-        await edge.runner.cleanup()
+        await edge.stop_serving()
         await edge.cache.stop()
         await edge.peers.stop()
 
@@ -189,22 +160,17 @@ async def _stopped(edges: list[Edge]) -> None:
 async def _edge(
     directory: Path, number: int, address: str, port: int, authorities: list[str], key: str, **more: Any
 ) -> Edge:
-    file = directory / f"key{number}"
-    file.write_text(f"{key}\n")
-    file.chmod(0o600)
-    reports = directory / "reports"
-    reports.write_text(f"{REPORTS_KEY}\n")
-    reports.chmod(0o600)
-    times, notices, journey = [0.0], list[str](), Journey(time.time)
+    times, notices, journey = [0.0, 0.0], list[str](), Journey(time.time)
     peers = Peers(
-        KeyFile(file, "key"),
+        key_file(directory / f"key{number}", key),
         http_port=port,
         server_port=42113,
         dhcp=True,
         named=authorities,
         announce=lambda notice: notices.append(notice.message),
         journey=journey,
-        reports=KeyFile(reports, "key"),
+        clock=lambda: time.monotonic() + times[1],
+        reports=key_file(directory / "reports", REPORTS_KEY),
         **more,
     )
     peers.place([(address, "::1/128" if ":" in address else "127.0.7.0/24")])
@@ -230,11 +196,8 @@ async def _edge(
         return await requests.handle(request, found)
 
     server = BoundedServer(handle, Limits(), time.monotonic)
-    runner = Runner(server, lambda: None)
     await cache.start()
     await peers.start()
-    await runner.setup()
-    await web.TCPSite(runner, address, port, reuse_address=True).start()
-    return Edge(
-        address, port, peers, cache, directory / f"cache{number}", runner, sender, server, journey, times, notices
-    )
+    edge = Edge(address, port, peers, cache, directory / f"cache{number}", sender, server, journey, times, notices)
+    await edge.serve()
+    return edge

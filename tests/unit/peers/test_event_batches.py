@@ -11,14 +11,13 @@ from edge.journey.recorder import Journey
 from edge.peers import HEADER, MAX_BATCH_BYTES, Request, ServerReports
 from edge.peers.calls import RefusedError
 from edge.peers.messages import HAPPENED, MAX_BATCH_EVENTS, EventBatch, MessageError
-from edge.peers.publisher import EVENTS_OF_A_MACHINE
+from edge.peers.publisher import EVENTS_OF_A_MACHINE, REST_SECONDS
 from edge.peers.receiver import EventReceiver
 from edge.peers.signatures import Signatures
-from tests.unit.peers.conftest import REPORTS_KEY
+from tests.support.objects import MAC
+from tests.support.objects import OTHER_MAC as OTHER
+from tests.unit.peers.conftest import REPORTS_KEY, key_file
 from tink.files.key_file import KeyFile
-
-MAC = "52:54:00:00:00:01"
-OTHER = "52:54:00:00:00:02"
 
 
 def told(edge, mac=MAC):
@@ -28,16 +27,13 @@ def told(edge, mac=MAC):
 
 async def tell(*edges):
     for edge in edges:
-        assert edge.peers._publisher is not None
-        await edge.peers._publisher.turn()
+        await edge.peers.publish()
 
 
 @pytest.fixture
 async def server(tmp_path):
-    (tmp_path / "reports").write_text(f"{REPORTS_KEY}\n")
-    (tmp_path / "reports").chmod(0o600)
-    journey = Journey(time.time)
-    reports = ServerReports(KeyFile(tmp_path / "reports", "key"), journey, [], "server-0 of/rack", time.time)
+    journey, keys = Journey(time.time), key_file(tmp_path / "reports", REPORTS_KEY)
+    reports = ServerReports(keys, journey, [], "server-0 of/rack", time.time)
     await reports.start()
     yield reports, journey
     await reports.stop()
@@ -66,7 +62,7 @@ async def test_agents_of_a_server_that_runs_apart_are_on_the_journeys_of_all_edg
     reports.found([one.authority, two.authority])
     journey.record(MAC, Step.AGENT, Outcome.OK, "agent connected", peer="10.0.0.5")
     journey.record(MAC, Step.ACTION, Outcome.INFO, "line", action="disk", output="line 1\nline 2")
-    await reports._publisher.turn()
+    await reports.publish()
     for edge in (one, two):
         assert told(edge) == [("agent connected", "server-0-of-rack"), ("line", "server-0-of-rack")]
         assert edge.journey.events(MAC)[1].detail["output"] == "line 1\nline 2"
@@ -86,13 +82,14 @@ async def test_what_all_edges_hear_from_the_api_is_told_by_none(make_site):
 
 async def test_edge_that_comes_later_or_comes_back_is_told_of_what_was(make_site):
     one, two = await make_site(2)
-    assert one.peers._publisher is not None
     one.journey.record(MAC, Step.DHCP, Outcome.OK, "before it came")
     await tell(one)
-    one.peers._membership.lost(two.authority)
+    await two.stop_serving()
+    await one.peers.look()
     one.journey.record(OTHER, Step.DHCP, Outcome.OK, "while it was away")
     await tell(one)
     assert told(two, OTHER) == []
+    await two.serve()
     await one.peers.look()
     await tell(one)
     assert told(two) == [("before it came", "127.0.7.1")]
@@ -101,17 +98,14 @@ async def test_edge_that_comes_later_or_comes_back_is_told_of_what_was(make_site
 
 async def test_what_could_not_be_told_is_told_later(make_site, monkeypatch):
     one, two = await make_site(2)
-    publisher = one.peers._publisher
-    assert publisher is not None
     one.journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
-    receiver, two.peers._receiver = two.peers._receiver, None
-    monkeypatch.setattr(two.peers, "happened", None)
-    await publisher.turn()
+    with monkeypatch.context() as patched:
+        patched.setattr(two.peers, "happened", None)
+        await tell(one)
     assert (one.peers.counts.failed_batches, one.peers.counts.sent) == (1, 0)
-    monkeypatch.undo()
-    two.peers._receiver = receiver
-    next(iter(publisher._subscribers.values())).not_before = 0.0
-    await publisher.turn()
+    one.times[1] += REST_SECONDS
+    await one.peers.look()
+    await tell(one)
     assert told(two) == [("offer", "127.0.7.1")]
 
 
@@ -120,8 +114,7 @@ async def test_edge_that_was_started_again_without_its_files_is_told_everything_
     reports, journey = server
     reports.found([edge.authority])
     journey.record(MAC, Step.AGENT, Outcome.OK, "agent connected")
-    await reports._publisher.turn()
-    assert edge.peers._receiver is not None
+    await reports.publish()
     edge.peers._receiver._journey = edge.journey = Journey(time.time)
 
     async def refused(*_):
@@ -130,9 +123,9 @@ async def test_edge_that_was_started_again_without_its_files_is_told_everything_
     with monkeypatch.context() as patched:
         patched.setattr(reports._calls, "publish", refused)
         journey.record(OTHER, Step.AGENT, Outcome.OK, "agent connected")
-        await reports._publisher.turn()
+        await reports.publish()
     next(iter(reports._publisher._subscribers.values())).not_before = 0.0
-    await reports._publisher.turn()
+    await reports.publish()
     assert [len(told(edge, mac)) for mac in (MAC, OTHER)] == [1, 1]
 
 
@@ -156,19 +149,14 @@ async def test_a_storm_is_told_in_bounded_messages_and_the_newest_of_each_machin
 
 async def test_who_has_not_the_key_tells_nothing(make_site, tmp_path):
     (edge,) = await make_site(1)
-    (tmp_path / "other").write_text("o" * 64 + "\n")
-    (tmp_path / "other").chmod(0o600)
     body = b'{"kind":"edge","name":"x","now":1.0,"events":[]}'
-    forged, _ = Signatures(KeyFile(tmp_path / "other", "key"), time.time).request(
-        Request("POST", edge.authority, HAPPENED, body)
-    )
+    strangers = Signatures(key_file(tmp_path / "other", "o" * 64), time.time)
+    forged, _ = strangers.request(Request("POST", edge.authority, HAPPENED, body))
     async with aiohttp.ClientSession() as session:
-        for headers, status in (({}, 403), ({HEADER: forged}, 403)):
-            async with session.post(f"http://{edge.authority}{HAPPENED}", data=body, headers=headers) as answer:
-                assert answer.status == status
         long = b"x" * (MAX_BATCH_BYTES + 1)
-        async with session.post(f"http://{edge.authority}{HAPPENED}", data=long, headers={HEADER: forged}) as answer:
-            assert answer.status == 413
+        for headers, data, status in (({}, body, 403), ({HEADER: forged}, body, 403), ({HEADER: forged}, long, 413)):
+            async with session.post(f"http://{edge.authority}{HAPPENED}", data=data, headers=headers) as answer:
+                assert answer.status == status
     assert edge.peers.publishers == []
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from edge.peers.leases import ABANDONED_SECONDS, MAX_ADDRESSES, EdgeLeases, addresses, is_authority
+from edge.peers.leases import ABANDONED_SECONDS, MAX_ADDRESSES, EdgeLeases, addresses, is_authority, lease_name
 from tests.waiting import until
 from tink.kube.client import NotFoundError, UnreachableError
 from tink.kube.runtime import Pod, own_pod
@@ -204,3 +204,11 @@ def test_there_is_an_end_to_the_addresses_of_one_lease():
     many = ",".join(f"10.0.{number}.1:7080" for number in range(200))
     found = addresses({"metadata": {"annotations": {"tinkerbell.org/edge-addresses": many}}})
     assert len(found) == MAX_ADDRESSES
+
+
+def test_lease_names_addresses_of_both_families():
+    annotations = {"tinkerbell.org/edge-addresses": "10.0.0.2:7080,[fd00:77::2]:7080,fd00:77::2:7080,[10.0.0.3:80"}
+    assert addresses({"metadata": {"annotations": annotations}}) == {"10.0.0.2:7080", "[fd00:77::2]:7080"}
+    assert not is_authority("[fd00:::2]:7080")
+    assert lease_name("10.0.0.2:7080") == "tinkedge-edge-10-0-0-2"
+    assert lease_name("[fd00:77::]:7080") == "tinkedge-edge-fd00-0077-0000-0000-0000-0000-0000-0000"

@@ -1,33 +1,35 @@
 """Which edges live, who decides, and where a machine can go on."""
 
 from collections import Counter
+from ipaddress import IPv4Network, IPv6Network
 
+import pytest
+
+from edge.composition.host import NetworkState
+from edge.composition.serving import _places
 from edge.peers.claims import CLAIM_SECONDS, MAX_CLAIMS, Claims
 from edge.peers.membership import LIVING_SECONDS, MAX_EDGES, REMEMBERED_SECONDS, Alternative, Membership
-from edge.peers.messages import Edge, Place
+from edge.peers.messages import Edge, MessageError, Place, Place6
+from tests.unit.artifacts.conftest import Clock
+
+NETWORK, NETWORK6 = "10.0.0.0/24", "fd00:77::/64"
 
 
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-def edge(number, *places, server_port=42113):
-    found = places or ((f"10.0.0.{number}", "10.0.0.0/24"),)
+def edge(number, *places, v4=NETWORK, v6="", server_port=42113):
+    """At `places`, or in the networks `v4` and `v6` (empty: in none)."""
+    places = places or (((v4.replace("0/24", str(number)), v4),) if v4 else ())
     return Edge(
         id=f"{number:032x}",
-        places=tuple(Place(address=address, network=network) for address, network in found),
+        places=tuple(Place(address=address, network=network) for address, network in places),
+        places6=(Place6(address=v6.replace("/64", str(number)), network=v6),) if v6 else (),
         http_port=7080,
         server_port=server_port,
     )
 
 
-def membership(clock, *numbers):
-    """That of edge 1, which has heard those."""
-    found = Membership(edge(1).id, clock)
+def membership(clock, *numbers, own=1):
+    """That of an edge which has heard those."""
+    found = Membership(edge(own).id, clock)
     for number in numbers:
         found.heard(edge(number), f"10.0.0.{number}:7080")
     return found
@@ -46,10 +48,13 @@ def test_edge_is_gone_when_it_has_not_said_hello_for_a_while_and_at_once_when_no
     assert [peer.edge for peer in site.living] == [edge(3)]
 
 
-def test_edge_that_is_gone_is_forgotten_in_the_end():
+def test_change_is_told_once_and_an_edge_that_is_gone_is_forgotten_in_the_end():
     clock = Clock()
     site = membership(clock, 2)
-    site.changes()
+    for seconds, living in ((0, True), (LIVING_SECONDS, False)):
+        clock.now += seconds
+        assert [(change.edge.id, change.living) for change in site.changes()] == [(edge(2).id, living)]
+        assert site.changes() == []
     clock.now += REMEMBERED_SECONDS
     site.changes()
     assert site.addresses == (frozenset(), frozenset())
@@ -63,26 +68,11 @@ def test_edge_that_was_started_again_is_not_another_one():
     assert site.addresses == (frozenset({"10.0.0.2"}), frozenset())
 
 
-def test_what_changes_is_told_once():
-    clock = Clock()
-    site = membership(clock, 2)
-    assert [(change.edge.id, change.living) for change in site.changes()] == [(edge(2).id, True)]
-    assert site.changes() == []
-    clock.now += LIVING_SECONDS
-    assert [(change.edge.id, change.living) for change in site.changes()] == [(edge(2).id, False)]
-    assert site.changes() == []
-
-
 def test_edge_that_called_is_looked_for_where_it_says_that_it_is_and_not_asked_before_it_was_reached():
-    site = Membership(edge(1).id, Clock())
+    site = membership(Clock())
     site.heard(edge(2))
     assert site.authorities == {"10.0.0.2:7080"}
-    assert site.living == []
-
-
-def test_edge_does_not_take_itself_for_another():
-    site = Membership(edge(1).id, Clock())
-    site.heard(edge(1), "10.0.0.1:7080")
+    site.heard(edge(1), "10.0.0.1:7080")  # nor is an edge another one for itself
     assert site.living == []
 
 
@@ -97,12 +87,7 @@ def test_there_is_an_end_to_how_many_edges_are_known():
 
 def test_all_edges_agree_who_decides_and_when_one_goes_only_what_was_its_own_moves():
     clock = Clock()
-    sites = []
-    for own in (1, 2, 3):
-        site = Membership(edge(own).id, clock)
-        for number in {1, 2, 3} - {own}:
-            site.heard(edge(number), f"10.0.0.{number}:7080")
-        sites.append(site)
+    sites = [membership(clock, *{1, 2, 3} - {own}, own=own) for own in (1, 2, 3)]
     keys = [f"{number:032x}" for number in range(300)]
     before = {key: sites[0].arbiter(key) for key in keys}
     assert all(site.arbiter(key) == before[key] for site in sites for key in keys)
@@ -121,25 +106,37 @@ def test_machine_goes_on_at_the_address_of_its_own_network():
     assert site.alternatives(own, "10.9.0.1", "m") == (Alternative("10.9.0.2", 7080, 0),)
 
 
-def test_machine_is_not_sent_to_where_it_is():
-    """An address that two edges think they have, such as a VIP."""
-    site = Membership(edge(1).id, Clock())
-    site.heard(edge(2, ("10.0.0.1", "10.0.0.0/24")), "10.0.0.2:7080")
-    assert site.alternatives(edge(1), "10.0.0.1", "m") == ()
+NET9 = ("10.9.0.1", "10.9.0.0/24")
+BOTH = {"v6": NETWORK6}
 
 
-def test_machine_is_not_sent_to_an_edge_that_has_no_foot_in_its_network():
-    site = Membership(edge(1).id, Clock())
-    own = edge(1, ("10.0.0.1", "10.0.0.0/24"), ("10.9.0.1", "10.9.0.0/24"))
-    site.heard(edge(2), "10.0.0.2:7080")
-    assert site.alternatives(own, "10.9.0.1", "m") == ()
-
-
-def test_machine_behind_routers_goes_on_with_an_edge_of_another_network():
-    site = Membership(edge(1).id, Clock())
-    site.heard(edge(2, ("10.7.0.2", "10.7.0.0/24")), "10.7.0.2:7080")
-    assert site.alternatives(edge(1), "10.0.0.1", "m") == (Alternative("10.7.0.2", 7080, 42113),)
-    assert site.alternatives(edge(1), "10.200.0.1", "m") == ()
+@pytest.mark.parametrize(
+    ("own", "other", "at", "expected"),
+    [
+        # Not to where it is: an address that two edges think they have, such as a VIP.
+        (edge(1), edge(2, ("10.0.0.1", NETWORK)), "10.0.0.1", []),
+        # Not to an edge that has no foot in its network.
+        (edge(1, ("10.0.0.1", NETWORK), NET9), edge(2), "10.9.0.1", []),
+        # Behind routers, to an edge of another network.
+        (edge(1), edge(2, ("10.7.0.2", "10.7.0.0/24")), "10.0.0.1", ["10.7.0.2"]),
+        (edge(1), edge(2, ("10.7.0.2", "10.7.0.0/24")), "10.200.0.1", []),
+        # By the family that it has come by.
+        (edge(1, **BOTH), edge(2, **BOTH), "10.0.0.1", ["10.0.0.2"]),
+        (edge(1, **BOTH), edge(2, **BOTH), "fd00:77::1", ["fd00:77::2"]),
+        (edge(1, **BOTH), edge(2), "fd00:77::1", []),
+        (edge(1, **BOTH), edge(2), "10.0.0.1", ["10.0.0.2"]),
+        (edge(1, **BOTH), edge(3, v4="", v6=NETWORK6), "fd00:77::1", ["fd00:77::3"]),
+        (edge(1, **BOTH), edge(3, v4="", v6=NETWORK6), "10.0.0.1", []),
+        # Networks of IPv6 decide by themselves which edge is behind a router.
+        (edge(1, **BOTH), edge(2, v6="fd00:78::/64"), "fd00:77::1", ["fd00:78::2"]),
+        (edge(1, **BOTH), edge(2, v6="fd00:78::/64"), "10.0.0.1", ["10.0.0.2"]),
+        (edge(1, **BOTH), edge(2, v6="fd00:78::/64"), "fd00:99::1", []),
+    ],
+)
+def test_machine_goes_on_with_an_edge_that_it_can_reach(own, other, at, expected):
+    site = membership(Clock())
+    site.heard(other, other.authorities[0])
+    assert site.alternatives(own, at, "m") == tuple(Alternative(address, 7080, 42113) for address in expected)
 
 
 def test_machines_go_on_with_different_edges():
@@ -167,3 +164,32 @@ def test_there_is_an_end_to_what_is_claimed():
         claims.claim(str(number), "a")
     assert claims.claim("0", "b") == "b"
     assert claims.claim(str(MAX_CLAIMS), "b") == "a"
+
+
+# --- addresses of IPv6 ---
+
+
+def test_message_of_an_edge_is_what_older_versions_read_and_theirs_is_read():
+    sent = Edge.read(edge(1, **BOTH).encoded())
+    assert sent == edge(1, **BOTH)
+    assert sent.authorities == ("10.0.0.1:7080", "[fd00:77::1]:7080")
+    older = edge(1).encoded().replace(b'"places6":[],', b"")
+    assert b"places6" not in older
+    assert Edge.read(older).places6 == ()
+    assert b'"places":[{"address":"10.0.0.1","network":"10.0.0.0/24"}]' in edge(1, **BOTH).encoded()
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"), [("fd00:77::1", "10.0.0.9"), ("fd00:77::1", "fe80::1%eth0"), (NETWORK6, "fd00:77::1/64")]
+)
+def test_what_is_no_ipv6_address_of_an_edge_is_refused(good, bad):
+    with pytest.raises(MessageError, match="places6"):
+        Edge.read(edge(1, **BOTH).encoded().replace(f'"{good}"'.encode(), f'"{bad}"'.encode()))
+
+
+def test_edge_says_the_addresses_that_it_tells_machines():
+    networks, networks6 = (IPv4Network(NETWORK),), (IPv6Network(NETWORK6),)
+    both = NetworkState("eth0", "10.0.0.1", networks=networks, address6="fd00:77::1", networks6=networks6)
+    assert _places([both]) == [("10.0.0.1", NETWORK), ("fd00:77::1", NETWORK6)]
+    alone = NetworkState("eth0", address6="fd00:77::1", networks6=networks6)
+    assert _places([alone]) == [("fd00:77::1", NETWORK6)]

@@ -5,6 +5,7 @@ import hashlib
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from edge.artifacts import ArtifactError, Source
 from edge.artifacts.storage.store import key_of
@@ -21,10 +22,10 @@ NEW = "n" * 64
 
 async def test_file_is_fetched_once_by_three_edges_that_want_it_at_the_same_moment(make_site, upstream):
     edges = await make_site(3)
-    upstream.begin.clear()
+    upstream.headers_gate.clear()
     reading = [asyncio.create_task(edge.read(upstream.url)) for edge in edges for _ in range(5)]
     await until(lambda: upstream.whole == 1)
-    upstream.begin.set()
+    upstream.headers_gate.set()
     contents = await asyncio.gather(*reading)
     assert set(contents) == {upstream.content}
     assert upstream.whole == 1
@@ -37,7 +38,7 @@ async def test_edge_that_began_between_two_questions_is_waited_for(make_site, up
     key = key_of(upstream.url, "")
     arbiter = edges[0].peers._membership.arbiter(key)
     one, two = (edge for edge in edges if edge.peers._membership.own != arbiter)
-    upstream.begin.clear()
+    upstream.headers_gate.clear()
     first = []
     real = Calls.ask
 
@@ -55,7 +56,7 @@ async def test_edge_that_began_between_two_questions_is_waited_for(make_site, up
     monkeypatch.setattr(Calls, "ask", ask)
     second = asyncio.create_task(two.read(upstream.url))
     await until(lambda: len(answered) > 1)
-    upstream.begin.set()
+    upstream.headers_gate.set()
     assert await second == await first[0] == upstream.content
     assert upstream.whole == 1
     assert not answered[0].fetching, "or it was not the race"
@@ -77,7 +78,7 @@ async def test_file_that_another_edge_has_comes_from_there_and_is_kept(make_site
     await one.read(upstream.url)
     assert await two.read(upstream.url) == upstream.content
     assert await two.read(upstream.url) == upstream.content
-    assert (upstream.whole, upstream.checks) == (1, 0)
+    assert (upstream.whole, upstream.unchanged) == (1, 0)
     assert (one.peers.counts.served, two.cache.counts.from_peers) == (1, 1)
     assert two.cache.stored_files == 1
 
@@ -88,7 +89,7 @@ async def test_copy_that_nobody_has_looked_after_is_checked_with_the_upstream_fi
     one.times[0] += 3600
     for _ in range(2):
         assert await two.read(upstream.url) == upstream.content
-    assert (upstream.whole, upstream.checks, two.cache.counts.from_peers) == (1, 1, 1)
+    assert (upstream.whole, upstream.unchanged, two.cache.counts.from_peers) == (1, 1, 1)
 
 
 async def test_file_that_has_changed_is_not_taken_from_an_edge_that_has_the_old_one(make_site, upstream):
@@ -109,7 +110,7 @@ async def test_what_is_fresh_does_not_stay_so_by_going_round(make_site, upstream
     for edge in (one, two):
         edge.times[0] += 11
     await three.read(upstream.url)
-    assert (upstream.whole, upstream.checks) == (1, 1)
+    assert (upstream.whole, upstream.unchanged) == (1, 1)
 
 
 async def test_upstream_that_is_down_does_not_matter_where_another_edge_has_the_file(make_site, upstream):
@@ -130,7 +131,7 @@ async def test_file_with_a_checksum_that_its_url_has_brought_to_another_edge_nee
     one.times[0] += 3600
     upstream.mode = "500"
     assert await two.read(upstream.url, pin) == upstream.content
-    assert (upstream.whole, upstream.checks) == (1, 0)
+    assert (upstream.whole, upstream.unchanged) == (1, 0)
 
 
 async def test_knowing_a_checksum_gives_no_file_that_only_another_url_has_brought_to_another_edge(make_site, upstream):
@@ -159,7 +160,7 @@ async def test_edge_that_dies_in_the_middle_costs_no_file(make_site, upstream, *
         assert await whole(second) == upstream.content
     first.close()
     # What nobody has vouched for is compared with what the upstream sends; where a checksum tells, the rest will do.
-    assert [bool(asked) for asked in upstream.ranges] == [False, pinned]
+    assert ["Range" in asked.headers for asked in upstream.requests] == [False, pinned]
 
 
 async def test_damaged_copy_is_found_out_and_not_asked_for_again(make_site, upstream):
@@ -221,6 +222,14 @@ async def test_edge_that_comes_and_goes_is_said_once(make_site):
         "the edge at 127.0.7.2 is there: it shares its cache, and machines can go on with it",
         "the edge at 127.0.7.2 does not answer: machines that began with it go on here",
     ]
+
+
+async def test_edges_without_ipv4_share_what_they_have(make_site, upstream):
+    first, second = await make_site(2, ipv6=True)
+    assert [peer.authority for peer in first.peers.living] == [second.authority]
+    assert await first.read(upstream.url) == await second.read(upstream.url) == upstream.content
+    assert upstream.whole == 1
+    assert first.notices == ["the edge at ::1 is there: it shares its cache, and machines can go on with it"]
 
 
 # --- strangers --------------------------------------------------------------------------------------------------------
@@ -298,8 +307,6 @@ async def test_stranger_whose_message_does_not_end_is_not_waited_for(make_site, 
 
 async def test_answer_of_somebody_else_at_the_address_is_not_believed(make_site, upstream):
     """Who took the address of an edge that has gone has no key."""
-    from aiohttp import web
-
     one, two = await make_site(2)
     await two.die()
 

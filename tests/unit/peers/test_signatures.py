@@ -4,35 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from edge.peers.signatures import MAX_NONCES, SKEW_SECONDS, Refusal, Request, Signatures, StrangerError, VerifiedRequest
-from tink.files.key_file import KeyFile
+from edge.peers.signatures import SKEW_SECONDS, Refusal, Request, Signatures, StrangerError, VerifiedRequest
+from tests.unit.artifacts.conftest import Clock
+from tests.unit.peers.conftest import key_file
 
 REQUEST = Request("GET", "10.0.0.2:7080", "/peers/artifacts/0/1", b"", "bytes=5-")
 
 
-class Clock:
-    def __init__(self):
-        self.now = 1_800_000_000.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(1_800_000_000.0)
 
 
 @pytest.fixture
-def keys(tmp_path):
-    file = tmp_path / "key"
-    file.write_text("k" * 64 + "\n")
-    file.chmod(0o600)
-    return KeyFile(file, "key")
-
-
-@pytest.fixture
-def pair(keys, clock):
+def pair(tmp_path, clock):
+    keys = key_file(tmp_path / "key", "k" * 64)
     return Signatures(keys, clock), Signatures(keys, clock)
 
 
@@ -104,19 +90,16 @@ def test_request_can_be_repeated_at_no_time_in_which_it_would_be_good(pair, cloc
     assert refusal(two, header) is Refusal.STALE
 
 
-def test_requests_that_are_remembered_have_an_end_and_old_ones_go(pair, clock):
+def test_requests_that_are_remembered_have_an_end_and_old_ones_go_and_strangers_fill_nothing(pair, clock, monkeypatch):
+    monkeypatch.setattr("edge.peers.signatures.MAX_NONCES", 3)
     one, two = pair
-    two._nonces.update({str(number): clock.now for number in range(MAX_NONCES)})
-    assert refusal(two, one.request(REQUEST)[0]) is Refusal.FULL
-    clock.now += 2 * SKEW_SECONDS + 1
-    two.check(one.request(REQUEST)[0], REQUEST)
-    assert len(two._nonces) == 1
-
-
-def test_strangers_fill_nothing(pair):
-    for _ in range(3):
-        refusal(pair[1], "v1 " + "0" * 32 + " 1 " + "A" * 22 + " " + "A" * 43)
-    assert not pair[1]._nonces
+    for _ in range(2):
+        for _ in range(3):
+            assert refusal(two, "v1 " + "0" * 32 + " 1 " + "A" * 22 + " " + "A" * 43) is Refusal.FORGED
+        for _ in range(3):
+            two.check(one.request(REQUEST)[0], REQUEST)
+        assert refusal(two, one.request(REQUEST)[0]) is Refusal.FULL
+        clock.now += 2 * SKEW_SECONDS + 1
 
 
 def test_answer_is_to_this_request_and_as_it_was_given(pair):

@@ -547,10 +547,11 @@ async def test_file_that_is_still_arriving_is_sent_while_it_comes(serve):
 async def test_upstream_that_fails_in_the_middle_is_told_with_its_reason(serve):
     arriving = Arriving(600)
     loopback = await serve(arriving.open)
-    client = loopback.client()
+    client, stranger = loopback.clients(2)
     await client.ask()
     client.send(ack(1))
-    await until(lambda: arriving.waiting)
+    stranger.transfer = client.transfer
+    await stranger.answer(ack(1))  # it is read after the client's
     client.heard()
     arriving.grow(600, RuntimeError("http://images/kernel: answered 503"))
     assert await client.receive() == b"\0\5\0\0kernel did not arrive: http://images/kernel: answered 503\0"
@@ -635,9 +636,7 @@ async def test_file_that_takes_time_to_open_is_answered_once_however_often_it_is
         (ValueError("a fault"), b"\0\5\0\0file can't be opened: internal error\0", [], "a fault"),
     ],
 )
-async def test_file_that_could_not_be_opened_is_refused_with_the_reason(
-    serve, caplog, opened, answer, messages, log
-):
+async def test_file_that_could_not_be_opened_is_refused_with_the_reason(serve, caplog, opened, answer, messages, log):
     opening = Opening(opened)
     opening.gate.set()
     loopback = await serve(opening.open)
