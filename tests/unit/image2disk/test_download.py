@@ -1,9 +1,13 @@
-"""Servers that cut connections, know no ranges, or have another file after a while: never a wrong byte on the disk."""
+"""Images over HTTP, whole or compressed, from servers that break off or change their files: never a wrong byte."""
 
+import bz2
+import gzip
 import hashlib
 import http.client
 import io
 import itertools
+import lzma
+import os
 import random
 import time
 from email.utils import formatdate
@@ -17,6 +21,10 @@ from image2disk.web import LimitedReader, Web
 LENGTH = 5_000_003
 
 
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
 @pytest.fixture
 def content(random_bytes, site):
     site.content = random_bytes(LENGTH)
@@ -27,18 +35,25 @@ def ranges(site):
     return [asked.get("Range") for asked in site.asked]
 
 
+@pytest.fixture
+def fails(site, target):
+    """The error of a copy that fails."""
+
+    def copy(message, path="/x.img", **env):
+        with pytest.raises(ActionError, match=message) as caught:
+            target.copy(site.url + path, **env)
+        return caught.value
+
+    return copy
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_connections_cut_at_random_places_cost_nothing_but_the_rest(site, target, content, seed, is_chunked):
     dice = random.Random(seed)
     site.cuts, site.is_chunked = [dice.randrange(1, LENGTH // 4) for _ in range(6)], is_chunked
-    at, expected = 0, [None]
-    for cut in site.cuts:
-        at += cut
-        if not is_chunked:
-            expected.append(f"bytes={at}-")
-    size, sha256 = target.copy(f"{site.url}/x.img")
-    assert (size, sha256) == (LENGTH, hashlib.sha256(content).hexdigest())
+    expected = [None, *(f"bytes={at}-" for at in itertools.accumulate(site.cuts))]
+    assert target.copy(f"{site.url}/x.img") == (LENGTH, sha256(content))
     assert target.content[:LENGTH] == content
     assert len(site.asked) == 7
     if not is_chunked:
@@ -46,54 +61,49 @@ def test_connections_cut_at_random_places_cost_nothing_but_the_rest(site, target
         assert {asked.get("If-Range") for asked in site.asked[1:]} == {'"one"'}
 
 
-def test_server_without_ranges_sends_all_again_and_what_was_there_is_compared(site, target, content):
-    site.has_ranges, site.cuts = False, [1_000_000, 2_500_000, 1_700_000]
-    target.copy(f"{site.url}/x.img")
-    assert target.content[:LENGTH] == content
-    assert any("the server sends all again" in line for line in target.said)
+CUT = 3_000_000
+REST = f"bytes={CUT}-"
 
 
-@pytest.mark.parametrize("has_ranges", [True, False])
-def test_changed_file_is_begun_anew_from_its_first_byte(site, target, content, has_ranges, random_bytes):
-    other = bytes(reversed(content))
-    site.has_ranges, site.cuts, site.change = has_ranges, [3_000_000], (2, other, '"two"')
-    _, sha256 = target.copy(f"{site.url}/x.img")
-    assert target.content[:LENGTH] == other
-    assert sha256 == hashlib.sha256(other).hexdigest()
-    assert any('its ETag is "two" now, not "one"; begins anew, from its first byte' in line for line in target.said)
+NO_RANGES = {"has_ranges": False}
+NEW_ETAG = 'its ETag is "two" now, not "one"; begins anew, from its first byte'
 
 
-def test_changed_length_is_begun_anew(site, target, content):
-    site.cuts, site.change = [3_000_000], (2, content[:4_000_000], '"one"')
-    size, _ = target.copy(f"{site.url}/x.img")
-    assert size == 4_000_000
-    assert any("it has 4000000 bytes now, not 5000003" in line for line in target.said)
-
-
-def test_changed_file_that_nothing_tells_apart_is_noticed_by_its_bytes(site, target, content):
-    other = b"\1" + content[1:]
-    site.etag, site.cuts, site.change = "", [3_000_000], (2, other, "")
-    target.copy(f"{site.url}/x.img")
-    assert ranges(site)[1] is None  # nothing says that a range would be of the same file
-    assert target.content[:LENGTH] == other
-    assert any("its first 3000000 bytes are others now" in line for line in target.said)
-
-
-def test_weak_etag_is_no_proof_for_a_range(site, target, content):
-    site.etag, site.cuts = 'W/"one"', [3_000_000]
-    target.copy(f"{site.url}/x.img")
-    assert ranges(site) == [None, None]
-    assert target.content[:LENGTH] == content
+@pytest.mark.parametrize(
+    ("before", "change", "etag", "asked", "said"),
+    [
+        (NO_RANGES | {"cuts": [1_000_000, 2_500_000, 1_700_000]}, None, "", None, "the server sends all again"),
+        ({}, lambda content: bytes(reversed(content)), '"two"', REST, NEW_ETAG),
+        (NO_RANGES, lambda content: bytes(reversed(content)), '"two"', REST, NEW_ETAG),
+        ({}, lambda content: content[:4_000_000], '"one"', REST, "it has 4000000 bytes now, not 5000003"),
+        # Nothing says that a range would be of the same file.
+        ({"etag": ""}, lambda content: b"\1" + content[1:], "", None, "its first 3000000 bytes are others now"),
+        ({"etag": 'W/"one"'}, None, "", None, ""),
+    ],
+    ids=["no ranges", "other ETag", "other ETag, no ranges", "other length", "other bytes", "weak ETag"],
+)
+def test_file_that_the_server_can_not_go_on_with_is_compared_or_begun_anew(
+    site, target, content, before, change, etag, asked, said
+):
+    site.cuts = [CUT]
+    for name, value in before.items():
+        setattr(site, name, value)
+    expected = content if change is None else change(content)
+    site.change = None if change is None else (2, expected, etag)
+    assert target.copy(f"{site.url}/x.img") == (len(expected), sha256(expected))
+    assert target.content[: len(expected)] == expected
+    assert asked == ranges(site)[1] or not site.has_ranges
+    assert any(said in line for line in [*target.said, ""])
 
 
 def test_range_without_validator_is_asked_for_where_a_checksum_will_tell(site, target, content):
-    site.etag, site.cuts = "", [3_000_000]
-    target.copy(f"{site.url}/x.img", IMG_SHA256=hashlib.sha256(content).hexdigest())
-    assert ranges(site) == [None, "bytes=3000000-"]
+    site.etag, site.cuts = "", [CUT]
+    target.copy(f"{site.url}/x.img", IMG_SHA256=sha256(content))
+    assert ranges(site) == [None, REST]
     assert target.content[:LENGTH] == content
 
 
-def test_file_that_changes_all_the_time_is_given_up(site, target, content):
+def test_file_that_changes_all_the_time_is_given_up(site, content, fails):
     site.has_ranges, site.etag = False, ""
 
     class Cuts(list):
@@ -105,73 +115,73 @@ def test_file_that_changes_all_the_time_is_given_up(site, target, content):
             return True
 
     site.cuts = Cuts()
-    with pytest.raises(ActionError, match="changes all the time") as caught:
-        target.copy(f"{site.url}/x.img")
-    assert caught.value.reason == "DownloadFailed"
+    assert fails("changes all the time").reason == "DownloadFailed"
 
 
-def test_wrong_checksum_says_not_to_boot(site, target, content):
-    with pytest.raises(ActionError, match=r"not 0000.*do not boot from /dev/test") as caught:
-        target.copy(f"{site.url}/x.img", IMG_SHA256="0" * 64)
-    assert caught.value.reason == "ChecksumMismatch"
+def test_file_that_is_none_or_another_one_is_refused(site, content, fails):
+    assert fails(r"not 0000.*do not boot from /dev/test", IMG_SHA256="0" * 64).reason == "ChecksumMismatch"
+    site.content = b""
+    fails("is empty")
 
 
-def test_attempts_without_a_new_byte_are_bounded_and_their_pauses_grow(site, target, content):
+def test_body_of_a_redirect_is_not_read(site, target, content):
+    site.redirect = "/here"
+    target.copy(f"{site.url}/x.img")
+    assert target.content[:LENGTH] == content
+
+
+# --- attempts --------------------------------------------------------------------------------------------------------
+
+
+def test_attempts_without_a_new_byte_are_bounded_and_their_pauses_grow(site, target, content, fails):
     site.cuts = [1000] + [0] * 20
-    with pytest.raises(ActionError, match=r"the connection ended .* early; 1000 bytes were there"):
-        target.copy(f"{site.url}/x.img", IMG_RETRIES="6")
+    fails(r"the connection ended .* early; 1000 bytes were there", IMG_RETRIES="6")
     assert target.pauses == [1, 2, 4, 8, 16, 30]
     assert len(site.asked) == 7
 
 
-def test_server_that_is_busy_is_asked_again_and_one_that_refuses_is_not(site, target, content):
-    site.before = [503, 429]
-    target.copy(f"{site.url}/x.img")
-    assert target.content[:LENGTH] == content
-    site.before, site.asked = [403], []
-    with pytest.raises(ActionError, match="403"):
-        target.copy(f"{site.url}/x.img")
-    assert len(site.asked) == 1
+def test_connections_that_bring_a_few_bytes_each_are_given_up(site, content, fails):
+    site.cuts = [100] * 1000
+    fails("900 bytes were there")
+    assert len(site.asked) == 9
 
 
-def test_server_that_says_when_to_come_again_is_asked_then_however_often(site, target, content):
-    site.before, site.retry_after = [503] * 30, "10"
+@pytest.mark.parametrize(
+    ("statuses", "retry_after", "pauses"),
+    [
+        ([503, 429], "", [1, 2]),
+        ([503] * 30, "10", [10] * 30),
+        ([429], "0", [1]),
+        ([429], "100000", [300]),
+        ([503], formatdate(2_000_000_060, usegmt=True), [60]),
+    ],
+    ids=["busy", "said when, however often", "too soon", "too late", "a date"],
+)
+def test_server_that_is_busy_is_asked_again_when_it_says(
+    site, target, content, monkeypatch, statuses, retry_after, pauses
+):
+    monkeypatch.setattr(time, "time", lambda: 2_000_000_000.0)
+    site.before, site.retry_after = list(statuses), retry_after
     target.copy(f"{site.url}/x.img", IMG_RETRIES="2")
     assert target.content[:LENGTH] == content
-    assert target.pauses == [10] * 30
+    assert target.pauses == pauses
 
 
-@pytest.mark.parametrize(("retry_after", "pause"), [("0", 1), ("100000", 300)])
-def test_times_to_come_again_are_bounded(site, target, content, retry_after, pause):
-    site.before, site.retry_after = [429], retry_after
-    target.copy(f"{site.url}/x.img")
-    assert target.pauses == [pause]
-
-
-def test_time_to_come_again_may_be_a_date(site, target, content):
-    site.before, site.retry_after = [503], formatdate(time.time() + 60, usegmt=True)
-    target.copy(f"{site.url}/x.img")
-    assert 50 <= target.pauses[0] <= 60
-
-
-def test_server_that_is_busy_for_an_hour_is_given_up(site, target):
-    site.before, site.retry_after = [503] * 100, "300"
-    with pytest.raises(ActionError, match="503 Service Unavailable; 0 bytes were there"):
-        target.copy(f"{site.url}/x.img", IMG_RETRIES="2")
-    assert target.pauses == [300] * 12 + [1, 2]
-
-
-def test_time_to_come_again_that_is_none_counts_as_an_attempt(site, target):
-    site.before, site.retry_after = [503] * 100, "soon"
-    with pytest.raises(ActionError, match="503"):
-        target.copy(f"{site.url}/x.img", IMG_RETRIES="2")
-    assert target.pauses == [1, 2]
-
-
-def test_empty_file_is_no_image(site, target):
-    site.content = b""
-    with pytest.raises(ActionError, match="is empty"):
-        target.copy(f"{site.url}/x.img")
+@pytest.mark.parametrize(
+    ("status", "retry_after", "pauses", "message"),
+    [
+        (403, "", [], "403"),
+        (503, "300", [300] * 12 + [1, 2], "503 Service Unavailable; 0 bytes were there"),  # for an hour
+        (503, "soon", [1, 2], "503"),
+    ],
+)
+def test_server_that_refuses_or_is_busy_for_an_hour_is_given_up(
+    site, target, fails, status, retry_after, pauses, message
+):
+    site.before, site.retry_after = [status] * 100, retry_after
+    fails(message, IMG_RETRIES="2")
+    assert target.pauses == pauses
+    assert len(site.asked) == len(pauses) + 1
 
 
 class Trickle(io.RawIOBase):
@@ -242,22 +252,91 @@ def test_server_at_the_least_rate_is_waited_for_and_a_disk_that_is_slow_is_not_i
     assert trickle.brought >= 1_000_000
 
 
-def test_time_that_the_head_of_an_answer_takes_counts(site, target, content):
+def test_time_that_the_head_of_an_answer_takes_counts(target, content, fails):
     hours = itertools.count(0, 3600)
     target.clock = lambda: next(hours)
-    with pytest.raises(ActionError, match=r"the server is too slow: \d+ bytes in 3600 s"):
-        target.copy(f"{site.url}/x.img", IMG_RETRIES="2")
+    fails(r"the server is too slow: \d+ bytes in 3600 s", IMG_RETRIES="2")
     assert target.pauses == [1, 2]
 
 
-def test_connections_that_bring_a_few_bytes_each_are_given_up(site, target, content):
-    site.cuts = [100] * 1000
-    with pytest.raises(ActionError, match="900 bytes were there"):
-        target.copy(f"{site.url}/x.img")
-    assert len(site.asked) == 9
+# --- compressed images ------------------------------------------------------------------------------------------------
+
+PACKERS = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}
 
 
-def test_body_of_a_redirect_is_not_read(site, target, content):
-    site.redirect = "/here"
-    target.copy(f"{site.url}/x.img")
-    assert target.content[:LENGTH] == content
+@pytest.mark.parametrize("ending", PACKERS)
+def test_streams_in_a_row_are_one_image(site, target, random_bytes, ending):
+    parts = [random_bytes(700_001), bytes(9_000_000), random_bytes(300)]
+    pack = PACKERS[ending]
+    site.content = pack(parts[0]) + pack(parts[1]) + pack(parts[2]) + bytes(8 if ending != "bz2" else 0)
+    size, _ = target.copy(f"{site.url}/x.img.{ending}?y=.zst", COMPRESSED="true")
+    whole = b"".join(parts)
+    assert size == len(whole)
+    assert target.content[:size] == whole
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_damaged_and_cut_off_streams_are_refused(site, fails, random_bytes, ending):
+    good = PACKERS[ending](random_bytes(500_000))
+    for bad in (good[:-20], good[:1000] + b"\0" * 40 + good[1040:], b"no such thing" * 100):
+        site.content = bad
+        assert fails(".", f"/x.img.{ending}", COMPRESSED="true").reason == "DecompressFailed"
+
+
+def test_download_goes_on_beneath_the_decompression(site, target, random_bytes):
+    whole = random_bytes(3_000_000)
+    site.content, site.cuts = gzip.compress(whole), [100, 1_000_000, 5]
+    target.copy(f"{site.url}/x.img.gz", COMPRESSED="true")
+    assert target.content[: len(whole)] == whole
+
+
+@pytest.mark.parametrize(("ending", "name"), [("gz", "gzip"), ("xz", "xz"), ("bz2", "bzip2"), ("zst", "zstd")])
+def test_compressed_image_is_not_written_as_it_is_but_where_that_is_wanted(
+    site, target, fails, random_bytes, ending, name
+):
+    zstd = b"\x28\xb5\x2f\xfd" + random_bytes(100_000)  # what is behind its first bytes does not matter
+    site.content = PACKERS.get(ending, lambda _: zstd)(random_bytes(100_000))
+    untouched = target.content
+    remedy = rf"is compressed \({name}\): set COMPRESSED to true, or IMG_FORMAT to raw"
+    assert fails(remedy, f"/x.img.{ending}").reason == "InvalidSetting"
+    assert target.content == untouched
+    size, _ = target.copy(f"{site.url}/x.img.{ending}", IMG_FORMAT="raw")
+    assert target.content[:size] == site.content
+
+
+# --- the disk --------------------------------------------------------------------------------------------------------
+
+
+def test_small_pieces_become_large_aligned_writes(target, monkeypatch):
+    written = []
+    real = os.pwritev
+
+    def pwritev(fd, parts, at):
+        written.append((at, sum(map(len, parts))))
+        return real(fd, parts, at)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    piece = os.urandom(100_000)
+    for number in range(100):
+        target.disk.write(number * len(piece), piece)
+    target.disk.flush()
+    assert written == [(0, 4 << 20), (4 << 20, 4 << 20), (8 << 20, 10_000_000 - (8 << 20))]
+    assert target.content[:10_000_000] == piece * 100
+
+
+def test_short_writes_are_gone_on_with(target, monkeypatch):
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: real(fd, [parts[0][:70_001]], at))
+    piece = os.urandom(100_000)
+    for number in range(50):
+        target.disk.write(number * len(piece), piece)
+    target.disk.flush()
+    assert target.content[:5_000_000] == piece * 50
+
+
+def test_zeros_are_exactly_where_they_belong(target):
+    target.disk.zero(1000, (5 << 20) + 7)
+    content = target.content
+    assert content[:1000] == b"\xa5" * 1000
+    assert content[1000 : (5 << 20) + 7] == bytes((5 << 20) + 7 - 1000)
+    assert set(content[(5 << 20) + 7 :]) == {0xA5}

@@ -7,6 +7,8 @@ import json
 import pytest
 from image2disk.errors import ActionError
 
+OCTETS = "application/octet-stream"
+DISK = b"disk" * 1000
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
@@ -44,7 +46,7 @@ def test_artefact_of_one_layer_is_written_and_goes_on_where_it_broke(
     site, target, repository, random_bytes, index, token
 ):
     disk = random_bytes(2_000_000)
-    url = repository(("application/octet-stream", "", disk), index=index)
+    url = repository((OCTETS, "", disk), index=index)
     site.etag, site.token = "", token
     if token:
         site.files["/token"] = (json.dumps({"token": token}).encode(), "application/json")
@@ -58,7 +60,7 @@ def test_artefact_of_one_layer_is_written_and_goes_on_where_it_broke(
 
 @pytest.mark.parametrize(
     ("kind", "title"),
-    [("application/octet-stream", "disk.raw.gz"), ("application/x-disk+gzip", ""), ("application/octet-stream", "")],
+    [(OCTETS, "disk.raw.gz"), ("application/x-disk+gzip", ""), (OCTETS, "")],
 )
 def test_compression_is_what_title_or_type_or_the_bytes_say(target, repository, random_bytes, kind, title):
     disk = random_bytes(50_000)
@@ -67,11 +69,10 @@ def test_compression_is_what_title_or_type_or_the_bytes_say(target, repository, 
 
 
 def test_of_several_layers_it_is_the_one_that_is_a_disk_or_that_is_named(target, repository):
-    notes, disk, other = b"notes", b"disk" * 1000, b"other" * 1000
-    text, octets = "text/plain", "application/octet-stream"
-    target.copy(repository((text, "README", notes), (octets, "debian.qcow2", disk)), IMG_FORMAT="raw")
+    disk, other = DISK, b"other" * 1000
+    target.copy(repository(("text/plain", "README", b"notes"), (OCTETS, "debian.qcow2", disk)), IMG_FORMAT="raw")
     assert target.content.startswith(disk)
-    two = repository((octets, "a.raw", disk), (octets, "b.raw", other))
+    two = repository((OCTETS, "a.raw", disk), (OCTETS, "b.raw", other))
     with pytest.raises(ActionError, match=r"Name it with IMG_LAYER: a\.raw, b\.raw"):
         target.copy(two)
     target.copy(two, IMG_LAYER="b.raw")
@@ -81,9 +82,8 @@ def test_of_several_layers_it_is_the_one_that_is_a_disk_or_that_is_named(target,
 
 
 def test_other_bytes_than_the_digest_says_are_never_a_success(site, target, repository):
-    octets = "application/octet-stream"
-    url = repository((octets, "", b"good" * 1000))
-    site.files[f"/v2/images/debian/blobs/{digest(b'good' * 1000)}"] = (b"evil" * 1000, octets)
+    url = repository((OCTETS, "", b"good" * 1000))
+    site.files[f"/v2/images/debian/blobs/{digest(b'good' * 1000)}"] = (b"evil" * 1000, OCTETS)
     with pytest.raises(ActionError) as caught:
         target.copy(url)
     assert caught.value.reason == "ChecksumMismatch"
@@ -106,61 +106,49 @@ def test_reference_is_by_digest(target, url):
 
 
 def test_registry_that_wants_credentials_says_so(site, target, repository):
-    url = repository(("application/octet-stream", "", b"x"))
+    url = repository((OCTETS, "", b"x"))
     site.token, site.files["/token"] = "secret", (b"{}", "application/json")
     with pytest.raises(ActionError, match="gives no token without credentials"):
         target.copy(url)
 
 
-def test_registry_that_says_when_to_come_again_is_asked_then_however_often(site, target, repository):
-    disk = b"disk" * 1000
-    url = repository(("application/octet-stream", "", disk), index=True)
-    site.before, site.retry_after = [503] * 30, "10"
+@pytest.mark.parametrize(
+    ("before", "retry_after", "cuts", "pauses", "said"),
+    [
+        ([503] * 30, "10", [], [10] * 30, "503 Service Unavailable; asks again in 10 s, as the server wants"),
+        ([500, 502], "", [], [1, 2], "500 Internal Server Error; asks for the manifest again in 1 s (1 of 2)"),
+        ([], "", [50], [1], "bytes early; asks for the manifest again"),
+    ],
+    ids=["said when, however often", "broken", "broke off"],
+)
+def test_manifest_is_asked_for_again_as_an_image_is(site, target, repository, before, retry_after, cuts, pauses, said):
+    url = repository((OCTETS, "", DISK), index=bool(retry_after))
+    site.before, site.retry_after, site.cuts = list(before), retry_after, list(cuts)
     target.copy(url, IMG_RETRIES="2")
-    assert target.content.startswith(disk)
-    assert target.pauses == [10] * 30
-    assert target.said[0] == "503 Service Unavailable; asks again in 10 s, as the server wants"
+    assert target.content.startswith(DISK)
+    assert target.pauses == pauses
+    assert said in target.said[0]
 
 
-def test_manifest_is_asked_for_as_often_as_an_image(site, target, repository):
-    disk = b"disk" * 1000
-    url = repository(("application/octet-stream", "", disk))
-    site.before = [500, 502]
-    target.copy(url, IMG_RETRIES="2")
-    assert target.content.startswith(disk)
-    assert target.pauses == [1, 2]
-    site.before = [500] * 10
-    with pytest.raises(ActionError, match=r"debian@sha256:.*: 500 Internal Server Error") as caught:
+@pytest.mark.parametrize(
+    ("status", "pauses", "message"), [(500, [1, 2], r"debian@sha256:.*: 500 Internal Server Error"), (404, [], "404")]
+)
+def test_manifest_that_does_not_come_or_is_not_there_ends_the_action(site, target, repository, status, pauses, message):
+    url = repository((OCTETS, "", b"x"))
+    site.before = [status] * 10
+    with pytest.raises(ActionError, match=message) as caught:
         target.copy(url, IMG_RETRIES="2")
     assert caught.value.reason == "DownloadFailed"
-    assert target.pauses == [1, 2, 1, 2]
-    assert target.said[-1] == "500 Internal Server Error; asks for the manifest again in 2 s (2 of 2)"
-
-
-def test_manifest_that_broke_off_is_asked_for_again(site, target, repository):
-    disk = b"disk" * 1000
-    url = repository(("application/octet-stream", "", disk))
-    site.cuts = [50]
-    target.copy(url)
-    assert target.content.startswith(disk)
-    assert target.pauses == [1]
-    assert "bytes early; asks for the manifest again" in target.said[0]
-
-
-def test_manifest_that_is_not_there_is_not_asked_for_again(site, target, repository):
-    url = repository(("application/octet-stream", "", b"x"))
-    site.before = [404]
-    with pytest.raises(ActionError, match="404"):
-        target.copy(url)
-    assert len(site.asked) == 1
-    assert target.pauses == []
+    assert target.pauses == pauses
+    assert len(site.asked) == len(pauses) + 1
+    if pauses:
+        assert target.said[-1] == "500 Internal Server Error; asks for the manifest again in 2 s (2 of 2)"
 
 
 def test_token_is_asked_for_again_where_its_giver_is_busy(site, target, repository):
-    disk = b"disk" * 1000
-    url = repository(("application/octet-stream", "", disk))
+    url = repository((OCTETS, "", DISK))
     site.token, site.files["/token"] = "secret", (json.dumps({"token": "secret"}).encode(), "application/json")
     site.busy, site.retry_after = {"/token": [503, 503]}, "20"
     target.copy(url)
-    assert target.content.startswith(disk)
+    assert target.content.startswith(DISK)
     assert target.pauses == [20, 20]
