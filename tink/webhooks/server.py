@@ -40,13 +40,13 @@ SERVICE_PORT = 9443
 _LARGEST_REVIEW = 16 << 20
 """Bytes: an old and a new object of the 3 MiB that the API takes, and the growth that escapes in JSON can bring. A hook
 that is sent more says so itself."""
-_LOOK_AFTER_SECONDS = 60.0
-_SPREAD_SECONDS = 30.0
+LOOK_AFTER_SECONDS = 60.0
+SPREAD_SECONDS = 30.0
 """Time for API servers to learn of a registration. Until then they receive a certificate that they already trust."""
-_OVERLAP_SECONDS = 180.0
+OVERLAP_SECONDS = 180.0
 """Time for which a replaced authority is trusted beside the new one.
 
-Another replica may serve the old certificate for up to `_LOOK_AFTER_SECONDS + _SPREAD_SECONDS` if it can't watch the
+Another replica may serve the old certificate for up to `LOOK_AFTER_SECONDS + SPREAD_SECONDS` if it can't watch the
 Secret.
 """
 
@@ -148,7 +148,7 @@ class Webhooks:
 
     async def _rest(self) -> None:
         """Return when the authority was replaced, or when something is due."""
-        seconds = _LOOK_AFTER_SECONDS
+        seconds = LOOK_AFTER_SECONDS
         if self._show_from is not None:
             seconds = max((self._show_from - self._clock()).total_seconds(), 0.0)
         with suppress(TimeoutError):
@@ -200,14 +200,14 @@ class Webhooks:
         elif self._show_from is None:
             # The time counts from the registration: while the API rejected it, no API server learned of it.
             registered = self._clock()
-            self._show_from = registered + timedelta(seconds=_SPREAD_SECONDS)
-            self._former_until = registered + timedelta(seconds=_OVERLAP_SECONDS)
+            self._show_from = registered + timedelta(seconds=SPREAD_SECONDS)
+            self._former_until = registered + timedelta(seconds=OVERLAP_SECONDS)
         elif now >= self._show_from:
             self._show(authority, now)
             self._show_from = None
 
     def _trusted(self, authority: certificates.Authority, now: datetime) -> bytes:
-        """Return the bundle to register: this authority and, for `_OVERLAP_SECONDS`, the replaced one."""
+        """Return the bundle to register: this authority and, for `OVERLAP_SECONDS`, the replaced one."""
         bundle = authority.bundle()
         if self._former_until is not None and now >= self._former_until:
             return bundle

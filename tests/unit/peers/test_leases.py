@@ -3,42 +3,19 @@
 import asyncio
 import base64
 import json
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
 
 from edge.peers.leases import ABANDONED_SECONDS, MAX_ADDRESSES, EdgeLeases, addresses, is_authority, lease_name
+from tests.support.api import InProcessApi
 from tests.waiting import until
-from tink.kube.client import NotFoundError, UnreachableError
+from tink.kube.client import UnreachableError
+from tink.kube.resources import LEASE
 from tink.kube.runtime import Pod, own_pod
 
 NOW = 1_800_000_000.0
-
-
-class Api:
-    """Leases of one namespace."""
-
-    def __init__(self):
-        self.leases = {}
-        self.away = False
-
-    def _ask(self):
-        if self.away:
-            raise UnreachableError("away")
-
-    async def apply(self, _type, name, _namespace, obj, **_):
-        self._ask()
-        self.leases[name] = obj
-        return obj
-
-    async def list(self, _type, _namespace, *, limit):
-        self._ask()
-        return {"items": list(self.leases.values())[:limit]}
-
-    async def delete(self, _type, name, _namespace):
-        self._ask()
-        if self.leases.pop(name, None) is None:
-            raise NotFoundError(404, "NotFound", name)
 
 
 class Edge:
@@ -46,8 +23,8 @@ class Edge:
         self.own = list(own)
         self.found = set()
         self.leases = EdgeLeases(
-            api,  # type: ignore[arg-type]
-            namespace="tinkedge",
+            api,
+            namespace="default",
             group=group,
             identity="0" * 32,
             own=lambda: self.own,
@@ -60,88 +37,80 @@ class Edge:
         await self.leases.renew()
         await self.leases.look()
 
+    @asynccontextmanager
+    async def running(self):
+        running = asyncio.create_task(self.leases.run())
+        yield
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def names(api):
+    return [lease["metadata"]["name"] for lease in api.objects(LEASE)]
+
 
 def stamp(seconds):
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 async def test_edges_of_a_group_find_each_other_and_no_others():
-    api = Api()
+    api = InProcessApi()
     one, two = Edge(api, "10.0.0.1:7080", "10.9.0.1:7080"), Edge(api, "10.0.0.2:7080")
     other = Edge(api, "10.0.0.3:7080", group="elsewhere")
     for edge in (one, two, other, one):
         await edge.turn()
     assert (one.found, two.found) == ({"10.0.0.2:7080"}, {"10.0.0.1:7080", "10.9.0.1:7080"})
     assert other.found == set()
-    assert sorted(api.leases) == ["tinkedge-edge-10-0-0-1", "tinkedge-edge-10-0-0-2", "tinkedge-edge-10-0-0-3"]
-    spec = api.leases["tinkedge-edge-10-0-0-1"]["spec"]
+    assert names(api) == ["tinkedge-edge-10-0-0-1", "tinkedge-edge-10-0-0-2", "tinkedge-edge-10-0-0-3"]
+    spec = api.read(LEASE, "tinkedge-edge-10-0-0-1")["spec"]
     assert spec == {"holderIdentity": "0" * 32, "leaseDurationSeconds": 40, "renewTime": "2027-01-15T08:00:00.000000Z"}
 
 
 async def test_lease_moves_with_the_address_and_goes_at_a_clean_end():
-    api = Api()
+    api = InProcessApi()
     edge = Edge(api, "10.0.0.1:7080")
-    running = asyncio.create_task(edge.leases.run())
-    await until(lambda: list(api.leases) == ["tinkedge-edge-10-0-0-1"])
-    edge.own = ["10.0.0.7:7080"]
-    await edge.turn()
-    assert list(api.leases) == ["tinkedge-edge-10-0-0-7"]
-    running.cancel()
-    await asyncio.wait([running])
-    assert api.leases == {}
+    async with edge.running():
+        await until(lambda: names(api) == ["tinkedge-edge-10-0-0-1"])
+        edge.own = ["10.0.0.7:7080"]
+        await edge.turn()
+        assert names(api) == ["tinkedge-edge-10-0-0-7"]
+    assert names(api) == []
 
 
 async def test_lease_that_was_abandoned_a_day_ago_is_removed_and_a_late_one_is_not():
-    api = Api()
+    api = InProcessApi()
     for number, age in ((2, ABANDONED_SECONDS + 1), (3, 3600.0)):
         await Edge(api, f"10.0.0.{number}:7080").leases.renew()
-        api.leases[f"tinkedge-edge-10-0-0-{number}"]["spec"]["renewTime"] = stamp(NOW - age)
+        api.change(LEASE, f"tinkedge-edge-10-0-0-{number}", spec={"renewTime": stamp(NOW - age)})
     edge = Edge(api, "10.0.0.1:7080")
     await edge.turn()
-    assert sorted(api.leases) == ["tinkedge-edge-10-0-0-1", "tinkedge-edge-10-0-0-3"]
+    assert names(api) == ["tinkedge-edge-10-0-0-1", "tinkedge-edge-10-0-0-3"]
     assert edge.found == {"10.0.0.3:7080"}
-
-
-class PodApi(Api):
-    """The same Leases, for an account that may not delete any."""
-
-    def __init__(self, api):
-        super().__init__()
-        self.leases = api.leases
-        self.written = set()
-
-    async def apply(self, _type, name, _namespace, obj, **_):
-        self.written.add(name)
-        return await super().apply(_type, name, _namespace, obj)
-
-    async def delete(self, _type, name, _namespace):
-        pytest.fail(f"a pod has no right to delete the Lease {name}")
 
 
 async def test_pod_writes_no_lease_but_its_own_and_deletes_none():
     """RBAC and the chart's admission policy grant nothing else."""
-    api = Api()
+    api = InProcessApi()
     abandoned, other = Edge(api, "10.0.0.2:7080"), Edge(api, "10.0.0.3:7080")
     for each in (abandoned, other):
         await each.turn()
-    restricted = PodApi(api)
-    edge = Edge(restricted, "10.0.0.1:7080", pod=Pod("tinkedge-edge-abcde", "u-1"))
-    running = asyncio.create_task(edge.leases.run())
-    await until(lambda: edge.found == {"10.0.0.2:7080", "10.0.0.3:7080"})
-    api.leases["tinkedge-edge-10-0-0-2"]["spec"]["renewTime"] = stamp(NOW - ABANDONED_SECONDS - 1)
-    edge.own = ["10.0.0.7:7080"]
-    await edge.turn()
-    assert edge.found == {"10.0.0.3:7080"}
-    assert "tinkedge-edge-10-0-0-2" in api.leases
-    await other.turn()
-    assert other.found == {"10.0.0.7:7080"}
-    running.cancel()
-    await asyncio.wait([running])
-    await other.turn()
+    edge = Edge(api, "10.0.0.1:7080", pod=Pod("tinkedge-edge-abcde", "u-1"))
+    api.calls.clear()
+    async with edge.running():
+        await until(lambda: edge.found == {"10.0.0.2:7080", "10.0.0.3:7080"})
+        api.change(LEASE, "tinkedge-edge-10-0-0-2", spec={"renewTime": stamp(NOW - ABANDONED_SECONDS - 1)})
+        edge.own = ["10.0.0.7:7080"]
+        await edge.turn()
+        assert edge.found == {"10.0.0.3:7080"}
+        assert "tinkedge-edge-10-0-0-2" in names(api)
+        await other.leases.look()
+        assert other.found == {"10.0.0.7:7080"}
+    await other.leases.look()
     assert other.found == set(), "at a clean end the others know at once"
-    assert restricted.written == {"tinkedge-edge-abcde"}
+    assert {call.name for call in api.calls if call.verb not in ("list", "get")} == {"tinkedge-edge-abcde"}
+    assert api.count("delete") == 0
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "tinkedge-edge-abcde", "uid": "u-1"}
-    assert api.leases["tinkedge-edge-abcde"]["metadata"]["ownerReferences"] == [owner]
+    assert api.read(LEASE, "tinkedge-edge-abcde")["metadata"]["ownerReferences"] == [owner]
 
 
 @pytest.mark.parametrize(
@@ -166,22 +135,21 @@ def test_pod_is_the_one_that_the_mounted_token_is_bound_to(claims, pod, tmp_path
 
 
 async def test_api_that_is_away_leaves_what_was_found(caplog):
-    api = Api()
+    api = InProcessApi()
     await Edge(api, "10.0.0.2:7080").turn()
     edge = Edge(api, "10.0.0.1:7080")
     await edge.turn()
-    api.away = True
-    running = asyncio.create_task(edge.leases.run())
-    await until(lambda: "can't be kept or read" in caplog.text)
-    running.cancel()
-    await asyncio.wait([running])
+    for verb in ("apply", "list", "delete"):
+        api.fail(verb, *[UnreachableError("away")] * 5)
+    async with edge.running():
+        await until(lambda: "can't be kept or read" in caplog.text)
     assert edge.found == {"10.0.0.2:7080"}
 
 
 async def test_host_without_an_address_keeps_no_lease():
-    api = Api()
+    api = InProcessApi()
     await Edge(api).turn()
-    assert api.leases == {}
+    assert names(api) == []
 
 
 @pytest.mark.parametrize(

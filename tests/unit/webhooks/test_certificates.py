@@ -1,19 +1,36 @@
-"""Whom the API server is told to trust, without a server and without a network."""
+"""Which authority the API server trusts, and that its replacement breaks nothing: no review is refused, by no replica,
+and no write goes unreviewed."""
 
+import asyncio
+import base64
 import contextlib
+import socket
 import ssl
+from collections import deque
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from aiohttp import web
 
-from tests.unit.webhooks.fake_api import FakeApi
+from tests.api import serving
+from tests.ports import free_ports
+from tests.support.api import InProcessApi
+from tests.waiting import until
 from tink.kube.certificates import show
 from tink.kube.client import ApiError
-from tink.webhooks import certificates
+from tink.kube.manifests import apply_object
+from tink.kube.resources import SECRET
+from tink.webhooks import Webhooks, WebhookSettings, certificates, server
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
+from tink.webhooks.registration import CONFIGURATION
 
 NOW = datetime(2027, 1, 15, 8, tzinfo=UTC)
 DAY = timedelta(days=1)
+
+
+def secret(**fields):
+    metadata = {"name": "ca", "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", **fields}
 
 
 def handshake(bundle, server, name):
@@ -73,50 +90,262 @@ async def test_authority_is_renewed_in_its_last_third_and_the_old_one_stays_trus
     assert (await keeper.authority(NOW + 6000 * DAY)).certificates[1:] == (second.certificates[0],), "ended: no trust"
 
 
-async def test_replicas_share_one_authority_whoever_made_it():
-    api = FakeApi()
-    mine = SecretKeeper(api, "ns", "ca")  # type: ignore[arg-type]
-    theirs = SecretKeeper(api, "ns", "ca")  # type: ignore[arg-type]
-    assert (await mine.authority(NOW)).bundle() == (await theirs.authority(NOW)).bundle()
-    assert api.writes == 1
-    late = FakeApi()
-    late.rival = api.objects["ca"]
-    third = SecretKeeper(late, "ns", "ca")  # type: ignore[arg-type]
-    assert (await third.authority(NOW)).bundle() == (await mine.authority(NOW)).bundle()
-    renewed = await theirs.authority(NOW + 3000 * DAY)
-    assert len(renewed.certificates) == 2
-    assert (await mine.authority(NOW + 3000 * DAY)).bundle() == renewed.bundle()
-
-
-@pytest.mark.parametrize("data", [None, {}])
-async def test_empty_secret_such_as_the_chart_s_is_filled_by_the_first_replica(data):
-    api = FakeApi()
-    api.objects["ca"] = {"metadata": {"name": "ca", "resourceVersion": "1"}, "data": data}
-    mine, theirs = SecretKeeper(api, "ns", "ca"), SecretKeeper(api, "ns", "ca")  # type: ignore[arg-type]
-    assert (await mine.authority(NOW)).bundle() == (await theirs.authority(NOW)).bundle()
-    assert api.writes == 1
+@pytest.mark.parametrize("stored", [{}, {"data": None}, {"data": {}}], ids=["no Secret", "the chart's", "empty"])
+async def test_replicas_share_one_authority_whoever_made_it(stored):
+    api = InProcessApi(*([secret(**stored)] if stored else []))
+    mine, theirs = SecretKeeper(api, "default", "ca"), SecretKeeper(api, "default", "ca")
+    for time in (NOW, NOW + 3000 * DAY):
+        one, two = await asyncio.gather(mine.authority(time), theirs.authority(time))
+        assert one.bundle() == two.bundle()
+        assert len(one.certificates) == (1 if time == NOW else 2)
+    assert len(api.objects(SECRET)) == 1
+    written = api.count("create") + api.count("patch")
+    assert (await SecretKeeper(api, "default", "ca").authority(time)).bundle() == one.bundle()
+    assert api.count("create") + api.count("patch") == written
 
 
 async def test_secret_that_may_not_be_created_is_named_with_the_remedy():
-    api = FakeApi()
-
-    async def create(*_):
-        raise ApiError(403, "Forbidden", "no")
-
-    api.create = create  # type: ignore[method-assign]
-    with pytest.raises(CertificateError, match=r"Secret ns/ca does not exist, and .*kubectl create secret generic -n"):
-        await SecretKeeper(api, "ns", "ca").authority(NOW)  # type: ignore[arg-type]
+    api = InProcessApi()
+    api.fail("create", ApiError(403, "Forbidden", "no"))
+    remedy = r"Secret default/ca does not exist, and .*kubectl create secret generic -n"
+    with pytest.raises(CertificateError, match=remedy):
+        await SecretKeeper(api, "default", "ca").authority(NOW)
 
 
 @pytest.mark.parametrize("data", [{"ca.crt": "eA==", "ca.key": "eA=="}, {"ca.crt": 7, "ca.key": "!"}])
 async def test_secret_that_holds_no_authority_is_named_with_what_to_do(data):
-    api = FakeApi()
-    api.objects["ca"] = {"metadata": {"name": "ca"}, "data": data}
-    with pytest.raises(CertificateError, match=r"Secret ns/ca: no certificate authority: .*Empty it"):
-        await SecretKeeper(api, "ns", "ca").authority(NOW)  # type: ignore[arg-type]
+    with pytest.raises(CertificateError, match=r"Secret default/ca: no certificate authority: .*Empty it"):
+        await SecretKeeper(InProcessApi(secret(data=data)), "default", "ca").authority(NOW)
 
 
-async def test_key_of_another_authority_is_noticed():
+def test_key_of_another_authority_is_noticed():
     one, other = certificates.renewed(None, NOW), certificates.renewed(None, NOW)
     with pytest.raises(ValueError, match="not that of the first"):
         certificates.Authority.read(one.bundle(), other.private())
+
+
+# --- replacement -----------------------------------------------------------------------------------------------------
+
+HOST = "hook.default.svc"
+PATIENT_SECONDS = 300.0
+"""A busy machine takes long for hundreds of writes, and for one that an API server is late with."""
+
+
+def going_on(*tasks):
+    """Raises what has ended one of them."""
+    for task in tasks:
+        if task.done():
+            task.result()
+    return True
+
+
+class Hook:
+    """Keeps what was registered, as an API server would that learns of it a moment later."""
+
+    path, missed = "/hook", "nothing is asked"
+
+    def __init__(self, registered):
+        self.registered = registered
+        self.refusal = None
+
+    async def ready(self):
+        pass
+
+    async def answer(self, request):
+        return web.Response()
+
+    async def register(self, client, address, bundle):
+        if self.refusal is not None:
+            raise self.refusal
+        if self.registered and self.registered[-1] == bundle:
+            return False
+        self.registered.append(bundle)
+        return True
+
+    async def unregister(self, client):
+        pass
+
+
+def shakes_hands(port, bundle):
+    """Raises ssl.SSLError if that authority is not the one whose certificate is shown."""
+    context = ssl.create_default_context(cadata=bundle.decode())
+    with (
+        socket.create_connection(("127.0.0.1", port), 20) as connection,
+        context.wrap_socket(connection, server_hostname=HOST),
+    ):
+        pass
+
+
+def data_of(authority):
+    """What a Secret with that authority holds."""
+    pair = {"ca.crt": authority.bundle(), "ca.key": authority.private()}
+    return {"data": {name: base64.b64encode(value).decode() for name, value in pair.items()}}
+
+
+class Replicas:
+    """Two controllers behind one Service, the bundles that they registered, and their clock."""
+
+    def __init__(self):
+        self.api, self.hook, self.now = InProcessApi(), Hook(deque()), datetime.now(UTC)
+        settings = WebhookSettings(service="default/hook")
+        self.webhooks = [Webhooks(self.api, [self.hook], settings, lambda: self.now) for _ in range(2)]
+
+    def pass_seconds(self, seconds):
+        self.now += timedelta(seconds=seconds)
+
+    async def look_after(self):
+        for replica in self.webhooks:
+            await replica.look_after()
+
+    async def review(self, *bundles):
+        """Ask each replica for a review as an API server that trusts the bundle, for each of `bundles`.
+
+        Raises ssl.SSLError.
+        """
+        for replica in self.webhooks:
+            for bundle in bundles:
+                await asyncio.to_thread(shakes_hands, replica.port, bundle)
+
+    async def replace_secret(self):
+        """Overwrite the Secret with a new authority, and return its bundle."""
+        made = certificates.renewed(None, self.now)
+        await self.api.patch(SECRET, "hook-ca", "default", data_of(made))
+        return made.bundle()
+
+
+@pytest.fixture
+async def replicas(monkeypatch):
+    monkeypatch.setattr(server, "SERVICE_PORT", 0)  # any that is free
+    replicas = Replicas()
+    for replica in replicas.webhooks:
+        await replica.start()
+    yield replicas
+    for replica in replicas.webhooks:
+        await replica.stop()
+
+
+async def test_api_server_that_learns_late_of_a_replaced_authority_is_served(replicas):
+    old = replicas.hook.registered[-1]
+    new = await replicas.replace_secret()
+    await replicas.look_after()
+    both = replicas.hook.registered[-1]
+    assert new in both
+    assert old in both
+    await replicas.review(old, both)
+    replicas.pass_seconds(server.SPREAD_SECONDS - 1)
+    await replicas.look_after()
+    await replicas.review(old, both)
+    replicas.pass_seconds(1)
+    await replicas.look_after()
+    await replicas.review(both, new)
+    with pytest.raises(ssl.SSLError):
+        await replicas.review(old)
+    replicas.pass_seconds(server.OVERLAP_SECONDS)
+    await replicas.look_after()
+    assert replicas.hook.registered[-1] == new
+
+
+async def test_new_certificate_waits_for_a_registration_that_the_api_refused_at_first(replicas):
+    old = replicas.hook.registered[-1]
+    new = await replicas.replace_secret()
+    replicas.hook.refusal = ApiError(403, "Forbidden", "not now")
+    for _ in range(5):
+        await replicas.look_after()
+        replicas.pass_seconds(server.OVERLAP_SECONDS)
+    replicas.hook.refusal = None
+    await replicas.look_after()
+    both = replicas.hook.registered[-1]
+    assert old in both
+    await replicas.review(old, both)
+    replicas.pass_seconds(server.SPREAD_SECONDS)
+    await replicas.look_after()
+    await replicas.review(both, new)
+
+
+async def test_replica_that_cannot_watch_the_secret_is_trusted_until_it_shows_the_new_authority(replicas):
+    watching, looking = replicas.webhooks
+    new = await replicas.replace_secret()
+    await watching.look_after()
+    replicas.pass_seconds(server.LOOK_AFTER_SECONDS)
+    await replicas.look_after()
+    replicas.pass_seconds(server.SPREAD_SECONDS)
+    await replicas.review(replicas.hook.registered[-1])
+    await looking.look_after()
+    await replicas.review(replicas.hook.registered[-1], new)
+
+
+class RegisteredHook(Hook):
+    """Has an API server ask it about Secrets, and counts which writes it was asked about."""
+
+    missed = "Secrets are not reviewed"
+
+    def __init__(self, name):
+        super().__init__(deque(maxlen=2))
+        self.name = name
+        self.url = ""
+        self.asked = set()
+
+    async def answer(self, request):
+        review = await request.json()
+        self.asked.add(review["request"]["name"])
+        response = {"uid": review["request"]["uid"], "allowed": True}
+        return web.json_response({**{k: review[k] for k in ("apiVersion", "kind")}, "response": response})
+
+    async def register(self, client, address, bundle):
+        if not await super().register(client, address, bundle):
+            return False
+        webhook = {
+            "name": f"{self.name}.test.org",
+            "clientConfig": {"url": self.url + address.path, "caBundle": base64.b64encode(bundle).decode()},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["secrets"]}],
+            "failurePolicy": "Ignore",  # what can't be asked about goes in unreviewed
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }
+        obj = {"apiVersion": CONFIGURATION.api_version, "kind": CONFIGURATION.kind, "webhooks": [webhook]}
+        await apply_object(client, CONFIGURATION, obj | {"metadata": {"name": self.name}}, "test")
+        return True
+
+
+async def test_of_hundreds_of_writes_none_goes_unreviewed_while_the_secret_is_replaced(tmp_path, monkeypatch):
+    ports = free_ports(2)
+    monkeypatch.setattr(server, "SPREAD_SECONDS", 1.0)
+    monkeypatch.setattr(server, "OVERLAP_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(server, "LOOK_AFTER_SECONDS", 3600.0)
+    monkeypatch.setattr(Webhooks, "_names", lambda _: ["127.0.0.1"])  # an embedded API knows no Services
+    async with serving(tmp_path / "state") as (_, client):
+        hooks = [RegisteredHook(f"replica-{number}") for number in range(2)]
+        replicas = []
+        for hook, port in zip(hooks, ports, strict=True):
+            hook.url = f"https://127.0.0.1:{port}"
+            replicas.append(Webhooks(client, [hook], WebhookSettings(service="default/hook", port=port)))
+            await replicas[-1].start()
+        running = [asyncio.create_task(replica.run()) for replica in replicas]
+        written = []
+        enough = asyncio.Event()
+
+        async def write(writer):
+            while not enough.is_set():
+                name = f"w-{writer}-{len(written)}"
+                metadata = {"name": name, "namespace": "default"}
+                await client.create(SECRET, {"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+                written.append(name)
+
+        writers = [asyncio.create_task(write(number)) for number in range(4)]
+        try:
+            await until(lambda: going_on(*writers) and len(written) > 100, within=PATIENT_SECONDS)
+            made = certificates.renewed(None, datetime.now(UTC))
+            await client.patch(SECRET, "hook-ca", "default", data_of(made))
+            await until(lambda: [replica._bundle for replica in replicas] == [made.bundle()] * 2)
+            many = len(written) + 100
+            await until(lambda: going_on(*writers) and len(written) >= many, within=PATIENT_SECONDS)
+            enough.set()
+            await asyncio.gather(*writers)  # none was refused
+            for hook in hooks:
+                assert set(written) <= hook.asked, f"{hook.name} was not asked about {len(set(written) - hook.asked)}"
+        finally:
+            for task in (*writers, *running):
+                task.cancel()
+            await asyncio.wait([*writers, *running])
+            for replica in replicas:
+                await replica.stop()

@@ -1,146 +1,117 @@
 """What the API server is told of where to ask."""
 
 import base64
-import copy
 
 import pytest
 
-from tests.unit.webhooks.fake_api import FakeApi
+from tests.support.api import InProcessApi
 from tink.kube.client import ApiError, ConflictError
 from tink.schema import Conditions
-from tink.webhooks.registration import Address, RegistrationError, configuration, register, unregister
+from tink.webhooks.registration import CONFIGURATION, Address, RegistrationError, configuration, register, unregister
 from tink.webhooks.settings import WebhookSettings
 
 
+def stored(api, name="tinkedge"):
+    """The webhooks of a configuration."""
+    return api.read(CONFIGURATION, name, "")["webhooks"]
+
+
+OWN, SERVICE = Address("/p", url="https://127.0.0.1:1"), Address("/p", namespace="ns", name="w")
+STRANGER = {
+    "name": "somebody.else.s",
+    "clientConfig": {"url": "https://x/"},
+    "sideEffects": "None",
+    "admissionReviewVersions": ["v1"],
+}
+
+
 async def test_registration_writes_only_what_differs_and_bears_defaults_of_the_server():
-    api = FakeApi()
-    wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", "Ignore")
+    api, wanted = InProcessApi(), configuration(OWN, b"CA", "Ignore")
     assert (await register(api, wanted)).written
-    for webhook in api.objects["tinkedge"]["webhooks"]:
-        webhook["objectSelector"] = {}
+    assert all(webhook["objectSelector"] == {} for webhook in stored(api)), "the server's default"
     assert not (await register(api, wanted)).written
-    assert (await register(api, configuration(Address("/p", url="https://127.0.0.1:1"), b"CB", "Ignore"))).written
-    api.objects["tinkedge"]["webhooks"].append({"name": "somebody.else.s"})
-    assert (await register(api, wanted)).written
-    assert not (await register(api, wanted)).written
-    api.objects["tinkedge"]["webhooks"].pop()
-    assert (await register(api, wanted)).written
-    assert api.objects["tinkedge"]["webhooks"] == wanted["webhooks"]
-    await unregister(api)
-    await unregister(api)
-    assert not api.objects
+    assert (await register(api, configuration(OWN, b"CB", "Ignore"))).written
+    for change in (lambda webhooks: [*webhooks, STRANGER], lambda webhooks: webhooks[:-1]):
+        api.put({**api.read(CONFIGURATION, "tinkedge", ""), "webhooks": change(stored(api))})
+        assert (await register(api, wanted)).written
+        assert not (await register(api, wanted)).written
+    assert [webhook["name"] for webhook in stored(api)] == [webhook["name"] for webhook in wanted["webhooks"]]
+    for _ in range(2):
+        await unregister(api)
+    assert api.objects(CONFIGURATION) == []
 
 
 async def test_tenant_is_asked_about_his_namespaces_alone_under_a_name_of_his_own():
-    api = FakeApi()
-    address = Address("/p", namespace="ns", name="w")
-    everywhere, tenant = (
-        configuration(address, b"CA", "Ignore", *scope) for scope in ((), (["b", "a", "a"], "tinkedge.ns"))
-    )
-    assert (await register(api, everywhere)).written
-    assert (await register(api, tenant)).written
-    assert set(api.objects) == {"tinkedge", "tinkedge.ns"}
+    api = InProcessApi()
+    assert (await register(api, configuration(SERVICE, b"CA", "Ignore"))).written
+    assert (await register(api, configuration(SERVICE, b"CA", "Ignore", ["b", "a", "a"], "tinkedge.ns"))).written
     chosen = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a", "b"]}
-    for webhook in api.objects["tinkedge.ns"]["webhooks"]:
+    for webhook in stored(api, "tinkedge.ns"):
         assert webhook["namespaceSelector"] == {"matchExpressions": [chosen]}
-    again = configuration(address, b"CA", "Ignore", (), "tinkedge.ns")
+    again = configuration(SERVICE, b"CA", "Ignore", (), "tinkedge.ns")
     assert (await register(api, again)).written, "a scope that is given up is given up there, too"
     assert not (await register(api, again)).written
     await unregister(api, "tinkedge.ns")
-    assert set(api.objects) == {"tinkedge"}
+    assert [each["metadata"]["name"] for each in api.objects(CONFIGURATION)] == ["tinkedge"]
 
 
-SERVICE = Address("/p", namespace="ns", name="w")
-
-
-def of_the_chart(api, **changes):
-    """Store a configuration like the chart's, without bundles. Return its webhooks."""
+def of_the_chart(change=lambda webhooks: webhooks):
+    """An API with a configuration like the chart's, without bundles, in which `change` has changed the webhooks."""
     made = configuration(SERVICE, b"", "Ignore")
     for webhook in made["webhooks"]:
         del webhook["clientConfig"]["caBundle"]
-        webhook |= changes
-    made["metadata"] |= {"labels": {"app.kubernetes.io/managed-by": "Helm"}, "resourceVersion": "7"}
-    api.objects["tinkedge"] = made
-    webhooks = made["webhooks"]
-    return webhooks
+        webhook["objectSelector"] = {}
+    made["webhooks"] = change(made["webhooks"])
+    made["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "Helm"}
+    return InProcessApi(made)
 
 
-async def test_nothing_but_the_bundle_is_written_into_a_configuration_that_the_chart_made():
-    api = FakeApi()
-    before = copy.deepcopy(of_the_chart(api, timeoutSeconds=3))
-    wanted = configuration(SERVICE, b"CA", "Ignore")
-    registered = await register(api, wanted)
+async def test_nothing_but_the_bundle_is_written_into_the_version_of_the_chart_s_configuration_that_was_read():
+    api = of_the_chart(lambda webhooks: [webhook | {"timeoutSeconds": 3} for webhook in webhooks])
+    before = api.read(CONFIGURATION, "tinkedge", "")
+    registered = await register(api, configuration(SERVICE, b"CA", "Ignore"))
     assert registered.written
-    names = [webhook["name"] for webhook in before]
+    names = [webhook["name"] for webhook in before["webhooks"]]
     assert registered.differences == tuple(f"{name} has another timeoutSeconds" for name in names)
-    assert not (await register(api, wanted)).written
-    for old, new in zip(before, api.objects["tinkedge"]["webhooks"], strict=True):
-        bundle = base64.b64encode(b"CA").decode()
+    assert not (await register(api, configuration(SERVICE, b"CA", "Ignore"))).written
+    bundle = base64.b64encode(b"CA").decode()
+    for old, new in zip(before["webhooks"], stored(api), strict=True):
         assert new == {**old, "clientConfig": {**old["clientConfig"], "caBundle": bundle}}
+    version = {"resourceVersion": before["metadata"]["resourceVersion"]}
+    assert [patch["metadata"] for patch in api.bodies("patch")] == [version]
     assert (await register(api, configuration(SERVICE, b"CB", "Ignore"))).written
-    assert api.objects["tinkedge"]["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "Helm"}
+    assert api.read(CONFIGURATION, "tinkedge", "")["metadata"]["labels"] == before["metadata"]["labels"]
 
 
 async def test_webhook_with_another_address_or_a_missing_one_is_reported_and_not_changed():
-    api = FakeApi()
-    webhooks = of_the_chart(api)
-    webhooks[0]["clientConfig"] = {"url": "https://elsewhere.example/"}
-    missing = webhooks.pop(1)["name"]
-    names = [webhook["name"] for webhook in webhooks]
+    elsewhere = {"url": "https://elsewhere.example/"}
+    api = of_the_chart(lambda webhooks: [webhooks[0] | {"clientConfig": elsewhere}, *webhooks[2:]])
+    names = [webhook["name"] for webhook in stored(api)]
     registered = await register(api, configuration(SERVICE, b"CA", "Ignore"))
+    missing = configuration(SERVICE, b"CA", "Ignore")["webhooks"][1]["name"]
     assert registered.differences == (f"{names[0]} has another clientConfig", f"{missing} is missing")
-    found = api.objects["tinkedge"]["webhooks"]
-    assert found[0]["clientConfig"] == {"url": "https://elsewhere.example/"}
-    assert [webhook["name"] for webhook in found] == names
-
-
-async def test_bundle_is_written_into_the_version_that_was_read():
-    api = FakeApi()
-    of_the_chart(api)
-    patches = []
-
-    async def patch(_resource, _name, _namespace, patch):
-        patches.append(patch)
-        return {}
-
-    api.patch = patch
-    await register(api, configuration(SERVICE, b"CA", "Ignore"))
-    assert [each["metadata"] for each in patches] == [{"resourceVersion": "7"}]
+    assert stored(api)[0]["clientConfig"] == elsewhere
+    assert [webhook["name"] for webhook in stored(api)] == names
 
 
 async def test_replica_retries_after_a_conflict():
-    api = FakeApi()
-    of_the_chart(api)
-    write, conflicts = api.patch, 0
-
-    async def patch(*arguments):
-        """The other replica writes first, once."""
-        nonlocal conflicts
-        await write(*arguments)
-        conflicts += 1
-        raise ConflictError(409, "Conflict", "the object has been modified")
-
-    api.patch = patch
+    api = of_the_chart()
+    api.fail("patch", ConflictError(409, "Conflict", "the other one wrote first"), done=True)
     assert not (await register(api, configuration(SERVICE, b"CA", "Ignore"))).written
-    assert conflicts == 1
+    assert api.count("patch") == 1
 
 
-@pytest.mark.parametrize("webhooks", [None, [], [{"name": "somebody.else.s", "clientConfig": {"url": "https://x/"}}]])
+@pytest.mark.parametrize("webhooks", [None, [], [STRANGER]])
 async def test_configuration_without_webhooks_of_ours_is_named_with_the_remedy(webhooks):
-    api = FakeApi()
-    api.objects["tinkedge"] = {"metadata": {"name": "tinkedge"}, "webhooks": webhooks}
+    api = of_the_chart(lambda _: webhooks)
     with pytest.raises(RegistrationError, match=r"tinkedge: none of its webhooks is asked at Service ns/w:443/p: "):
         await register(api, configuration(SERVICE, b"CA", "Ignore"))
-    assert api.writes == 0
+    assert api.count("patch") == api.count("create") == 0
 
 
 async def test_configuration_that_may_not_be_created_is_named_with_the_remedy():
-    api = FakeApi()
-
-    async def create(*_):
-        raise ApiError(403, "Forbidden", "no")
-
-    api.create = create
+    api = InProcessApi()
+    api.fail("create", ApiError(403, "Forbidden", "no"))
     with pytest.raises(RegistrationError, match="tinkedge does not exist, and this account may not create it: run"):
         await register(api, configuration(SERVICE, b"CA", "Ignore"))
 
@@ -177,7 +148,7 @@ def test_settings_that_can_not_be_are_refused(wrong):
 
 def asked(operation, obj, old):
     """Return, by failure policy, which webhooks of Hardware match a write."""
-    wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", "Fail")
+    wanted = configuration(OWN, b"CA", "Fail")
     bindings = {"object": obj, "oldObject": old, "request": {"operation": operation}, "namespaceObject": None}
     found = {}
     for webhook in wanted["webhooks"][:2]:
@@ -209,7 +180,7 @@ def test_only_writes_of_hardware_that_may_claim_something_are_refused_while_no_w
 
 def test_ignore_is_the_policy_of_everything_but_claims():
     for policy in ("Fail", "Ignore"):
-        wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", policy)
+        wanted = configuration(OWN, b"CA", policy)
         policies = {webhook["name"]: webhook["failurePolicy"] for webhook in wanted["webhooks"]}
         assert policies.pop("hardware.admission.tinkerbell.org") == policy
         assert set(policies.values()) == {"Ignore"}

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
+from tests.support import objects
+from tests.support.virtual_time import turns
 from tink.api.v1alpha2 import Raw
 from tink.webhooks.reviewer import Request, Reviewer, Verdict
 
 
 def hardware(name: str, *nics: tuple[str, str], namespace: str = "d", osie: str = "", **metadata: Any) -> Raw:
     interfaces = {mac: {"dhcp": {"ip": ip}} if ip else {} for mac, ip in nics}
-    spec: Raw = {"networkInterfaces": interfaces, **({"osie": {"name": osie}} if osie else {})}
-    return {"kind": "Hardware", "metadata": {"name": name, "namespace": namespace, **metadata}, "spec": spec}
+    spec = {"osie": {"name": osie}} if osie else {}
+    return objects.hardware(name, interfaces=interfaces, namespace=namespace, metadata=metadata, **spec)
 
 
 def workflow(name: str, machine: str, template: str, state: str = "") -> Raw:
-    spec = {"hardwareRef": {"name": machine}, "templateRef": {"name": template}}
-    status = {"status": {"state": state}} if state else {}
-    return {"kind": "Workflow", "metadata": {"name": name, "namespace": "d"}, "spec": spec, **status}
+    return objects.workflow(name, state or None, namespace="d", hardware=machine, template=template)
 
 
 class World:
@@ -34,7 +33,7 @@ class World:
 
     async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
         self.asked += 1
-        await asyncio.sleep(0)
+        await turns()
         if self.fault is not None:
             raise self.fault
         return self.stored.get((kind, namespace, name))
