@@ -74,6 +74,8 @@ class Upstream:
             self.sidecars += 1
             if self.mode == "sidecar silent":
                 await for_ever()
+            if self.mode == "sidecar breaks" and request.transport is not None:
+                request.transport.abort()
             return web.Response(status=self.sidecar_status if self.sidecar else 404, body=self.sidecar)
         self.requests.append(request)
         if self.answers:

@@ -297,6 +297,12 @@ async def test_checksum_file_that_is_none_is_passed_over(cache, upstream, caplog
     assert ("kernel.sha256 is passed over" in caplog.text) == (status != 403)
 
 
+async def test_checksum_file_whose_connection_breaks_is_passed_over(cache, upstream, caplog):
+    upstream.mode = "sidecar breaks"
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert "its checksum file" in caplog.text
+
+
 async def test_checksum_file_that_never_comes_delays_a_boot_for_a_bounded_time(start_cache, upstream, caplog):
     cache = await start_cache({"sidecar": 0.3})
     upstream.mode = "sidecar silent"
