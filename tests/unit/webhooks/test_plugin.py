@@ -2,53 +2,57 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from tests.api import serving
+from tests.support.objects import MAC, OTHER_MAC, hardware, template
 from tests.unit.apiserver.conftest import Client
 from tests.waiting import until
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
 from tink.apiserver.store import Store
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.resources import HARDWARE, TEMPLATE
+from tink.kube.resources import HARDWARE
 from tink.template_process import BusyError
 from tink.webhooks import ReviewPlugin, claims
 
 HARDWARES = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
-MAC = "52:54:00:00:00:01"
 
 
 def machine(name, mac=MAC, **metadata):
-    return {
-        "apiVersion": "tinkerbell.org/v1alpha2",
-        "kind": "Hardware",
-        "metadata": {"name": name, **metadata},
-        "spec": {"networkInterfaces": {mac: {"dhcp": {"ip": f"192.0.2.{int(mac[-2:], 16)}"}}}},
-    }
+    """As a user writes it, without a uid."""
+    return hardware(name, mac, f"192.0.2.{int(mac[-2:], 16)}") | {"metadata": {"name": name, **metadata}}
 
 
 class Reviewed:
-    """An API server with a plugin, and a client."""
+    """An API server with a plugin, and clients: of Kubernetes, and of HTTP."""
 
-    def __init__(self, api, client, plugin):
-        self.api, self.client, self.plugin = api, client, plugin
+    def __init__(self, api, plugin):
+        self.api, self.plugin = api, plugin
+
+    async def start(self):
+        await self.api.start()
+        self.client, self.http = await KubeClient.connect(self.api.kubeconfig), Client(self.api.kubeconfig)
+        return self
+
+    async def stop(self):
+        await self.http.close()
+        await self.client.close()
+        await self.api.stop()
 
     async def create(self, obj):
-        resource = HARDWARE if obj["kind"] == "Hardware" else TEMPLATE
-        try:
-            return await self.client.create(resource, obj, "default")
-        except ApiError as error:
-            return error
+        return await self.client.create(HARDWARE, obj, "default")
+
+    async def refused(self, obj):
+        """The error of a create."""
+        with pytest.raises(ApiError) as caught:
+            await self.create(obj)
+        return caught.value
 
     async def names(self):
         listed = await self.client.list(HARDWARE, "default")
         return [item["metadata"]["name"] for item in listed["items"]]
-
-
-Begin = Callable[..., Awaitable[Reviewed]]
 
 
 @pytest.fixture(scope="module")
@@ -66,35 +70,32 @@ def installed(tmp_path_factory):
 
 @pytest.fixture
 async def begin(installed, tmp_path):
-    """Start servers over one data directory."""
+    """Start a server over the data directory of the one before."""
     running = []
     shutil.copytree(installed, tmp_path / "state")
 
     async def started(**options):
-        if running:
-            await running[-1].client.close()
-            await running[-1].api.stop()
+        for before in running:
+            await before.stop()
 
         async def find(key, namespace, name):
             return await api.find(key, namespace, name)
 
         plugin = ReviewPlugin(find, **options)
         api = ApiServer(tmp_path / "state", port=0, plugin=plugin)
-        await api.start()
-        running.append(Reviewed(api, await KubeClient.connect(api.kubeconfig), plugin))
-        return running[-1]
+        running[:] = [await Reviewed(api, plugin).start()]
+        return running[0]
 
     yield started
-    await running[-1].client.close()
-    await running[-1].api.stop()
+    await running[0].stop()
 
 
 async def test_of_thirty_writes_at_once_that_claim_one_mac_one_is_stored(begin):
     reviewed = await begin()
-    results = await asyncio.gather(*(reviewed.create(machine(f"m{number}")) for number in range(30)))
-    assert sum(isinstance(result, dict) for result in results) == 1
+    writes = (reviewed.create(machine(f"m{number}")) for number in range(30))
+    results = await asyncio.gather(*writes, return_exceptions=True)
     refused = [result for result in results if isinstance(result, ApiError)]
-    assert {error.status for error in refused} == {422}
+    assert [error.status for error in refused] == [422] * 29
     assert len(await reviewed.names()) == 1
 
 
@@ -116,50 +117,41 @@ async def test_client_that_goes_away_frees_no_claim_before_the_write_is_settled(
     task.cancel()
     await client.close()
     for number in range(5):  # enough requests for the server to notice that the client has disconnected
-        error = await reviewed.create(machine(f"b{number}"))
-        assert isinstance(error, ApiError)
+        error = await reviewed.refused(machine(f"b{number}"))
         assert "is that of Hardware default/a, which is written at this moment" in str(error)
     gate.set()
     await until(lambda: written)
     assert await until(reviewed.names) == ["a"]
     monkeypatch.undo()
     # The reservation is gone: the same claim is stored now.
-    error = await reviewed.create(machine("c"))
+    error = await reviewed.refused(machine("c"))
     assert "is that of Hardware default/a already" in str(error)
 
 
 async def test_claim_of_a_write_that_fails_is_free_afterwards(begin):
     reviewed = await begin()
-    assert isinstance(await reviewed.create(machine("a")), dict)
-    again = await reviewed.create(machine("a", "52:54:00:00:00:02"))
-    assert isinstance(again, ApiError)
-    assert again.status == 409
-    assert isinstance(await reviewed.create(machine("b", "52:54:00:00:00:02")), dict)
+    await reviewed.create(machine("a"))
+    assert (await reviewed.refused(machine("a", OTHER_MAC))).status == 409
+    await reviewed.create(machine("b", OTHER_MAC))
 
 
 async def test_hardware_from_before_the_start_is_known_at_the_first_write(begin):
-    assert isinstance(await (await begin()).create(machine("a")), dict)
-    error = await (await begin()).create(machine("b"))
-    assert isinstance(error, ApiError)
+    await (await begin()).create(machine("a"))
+    error = await (await begin()).refused(machine("b"))
     assert error.status == 422
     assert f"MAC address {MAC} is that of Hardware default/a already (spec.networkInterfaces[{MAC}])" in str(error)
 
 
 async def test_dry_run_claims_nothing(begin):
     reviewed = await begin()
-    client = Client(reviewed.api.kubeconfig)
-    try:
-        assert (await client("POST", HARDWARES, machine("a"), dryRun="All")).status == 201
-        assert (await client("POST", HARDWARES, machine("b"))).status == 201
-    finally:
-        await client.close()
+    assert (await reviewed.http("POST", HARDWARES, machine("a"), dryRun="All")).status == 201
+    assert (await reviewed.http("POST", HARDWARES, machine("b"))).status == 201
 
 
 async def test_review_that_fails_refuses_the_write_and_is_counted(begin, monkeypatch):
     reviewed = await begin()
     monkeypatch.setattr("tink.webhooks.reviewer.claims_of", lambda _: 1 / 0)
-    error = await reviewed.create(machine("a"))
-    assert isinstance(error, ApiError)
+    error = await reviewed.refused(machine("a"))
     assert error.status == 500
     assert "hardware.admission.tinkerbell.org" in str(error)
     assert "nothing was stored" in str(error)
@@ -178,13 +170,7 @@ async def test_template_that_can_not_be_parsed_now_is_refused_with_when_to_try_a
         raise BusyError(f"8 Templates of namespace {namespace} wait to be parsed")
 
     reviewed = await begin(parse=full)
-    client = Client(reviewed.api.kubeconfig)
-    body = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Template", "metadata": {"name": "t"}}
-    spec = {"spec": {"actions": [{"name": "a", "image": "i"}]}}
-    try:
-        answer = await client("POST", HARDWARES.replace("hardware", "templates"), body | spec)
-    finally:
-        await client.close()
+    answer = await reviewed.http("POST", HARDWARES.replace("hardware", "templates"), template())
     assert answer.status == 429
     assert answer.headers["Retry-After"] == ["1"]
     assert answer.json["reason"] == "TooManyRequests"
@@ -196,41 +182,38 @@ async def test_finalizers_and_deletions_pass_while_claims_are_not_judged(begin):
     await reviewed.client.delete(HARDWARE, "a", "default")
     await reviewed.client.patch(HARDWARE, "a", "default", {"metadata": {"finalizers": None}})
     assert await reviewed.names() == []
-    assert isinstance(await reviewed.create(machine("b")), dict)
+    await reviewed.create(machine("b"))
 
 
 async def test_failing_review_refuses_every_write_of_a_spec_and_keeps_no_object_from_being_removed(begin, monkeypatch):
     reviewed = await begin()
     await reviewed.create(machine("a", finalizers=["example.org/held"]))
-    await reviewed.create(machine("b", "52:54:00:00:00:02"))
+    await reviewed.create(machine("b", OTHER_MAC))
     before = {name: await reviewed.client.get(HARDWARE, name, "default") for name in "ab"}
     monkeypatch.setattr("tink.webhooks.reviewer.claims_of", lambda _: 1 / 0)
     monkeypatch.setattr("tink.webhooks.reviewer.Reviewer._deletion", lambda *_: 1 / 0)
-    client = Client(reviewed.api.kubeconfig)
+    client = reviewed.http
     moved = machine("a", "52:54:00:00:00:03")
     owner = {"metadata": {"annotations": {"tinkerbell.org/agent-id": "b"}}}
     apply = {"content": "application/apply-patch+yaml", "fieldManager": "m", "force": "true"}
-    try:
-        answers = [
-            await client("POST", HARDWARES, machine("c", "52:54:00:00:00:03")),
-            await client("PUT", f"{HARDWARES}/a", before["a"] | {"spec": moved["spec"]}),
-            await client.merge(f"{HARDWARES}/a", {"spec": moved["spec"]}),
-            await client.merge(f"{HARDWARES}/a", owner),
-            await client("PATCH", f"{HARDWARES}/a", moved, **apply),
-            await client("PATCH", f"{HARDWARES}/c", machine("c", "52:54:00:00:00:03"), **apply),
-        ]
-        assert [answer.status for answer in answers] == [500] * 6
-        assert {name: await reviewed.client.get(HARDWARE, name, "default") for name in "ab"} == before
-        assert (await client.merge(f"{HARDWARES}/b", {"metadata": {"labels": {"a": "b"}}})).status == 200
-        for name in "ab":
-            answer = await client("DELETE", f"{HARDWARES}/{name}")
-            assert answer.status == 200
-            assert "not reviewed: division by zero" in answer.headers["Warning"][0]
-        assert await reviewed.names() == ["a"]
-        assert (await client.merge(f"{HARDWARES}/a", {"metadata": {"finalizers": None}})).status == 200
-        assert await reviewed.names() == []
-    finally:
-        await client.close()
+    answers = [
+        await client("POST", HARDWARES, machine("c", "52:54:00:00:00:03")),
+        await client("PUT", f"{HARDWARES}/a", before["a"] | {"spec": moved["spec"]}),
+        await client.merge(f"{HARDWARES}/a", {"spec": moved["spec"]}),
+        await client.merge(f"{HARDWARES}/a", owner),
+        await client("PATCH", f"{HARDWARES}/a", moved, **apply),
+        await client("PATCH", f"{HARDWARES}/c", machine("c", "52:54:00:00:00:03"), **apply),
+    ]
+    assert [answer.status for answer in answers] == [500] * 6
+    assert {name: await reviewed.client.get(HARDWARE, name, "default") for name in "ab"} == before
+    assert (await client.merge(f"{HARDWARES}/b", {"metadata": {"labels": {"a": "b"}}})).status == 200
+    for name in "ab":
+        answer = await client("DELETE", f"{HARDWARES}/{name}")
+        assert answer.status == 200
+        assert "not reviewed: division by zero" in answer.headers["Warning"][0]
+    assert await reviewed.names() == ["a"]
+    assert (await client.merge(f"{HARDWARES}/a", {"metadata": {"finalizers": None}})).status == 200
+    assert await reviewed.names() == []
 
 
 async def test_hardware_whose_claims_can_not_be_read_lets_no_other_claim_until_it_is_gone(begin, monkeypatch):
@@ -241,12 +224,11 @@ async def test_hardware_whose_claims_can_not_be_read_lets_no_other_claim_until_i
         return 1 / 0 if hardware["metadata"]["name"] == "a" else read(hardware)
 
     monkeypatch.setattr(claims, "claims_of", broken)
-    assert isinstance(await reviewed.create(machine("a")), dict)
+    await reviewed.create(machine("a"))
     for again in range(2):
-        error = await reviewed.create(machine("b"))
-        assert isinstance(error, ApiError)
+        error = await reviewed.refused(machine("b"))
         assert (error.status, "addresses of Hardware default/a can't be read" in str(error)) == (500, True)
         if not again:
             reviewed = await begin()
     await reviewed.client.delete(HARDWARE, "a", "default")
-    assert isinstance(await reviewed.create(machine("b")), dict)
+    await reviewed.create(machine("b"))
