@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support import objects
 from tests.unit.webhooks.world import hardware, said, workflow
 from tink.api.mistakes import Site
 from tink.kube.client import UnreachableError
@@ -17,12 +18,8 @@ ODD += [{"metadata": value, "spec": {"hardwareRef": 1, "templateRef": {}}} for v
 ODD += [{"spec": {"ipxe": 7}, "status": 7}, {"spec": {"templateRef": {"name": 3}}, "status": {"state": []}}]
 
 
-def osie(kernel, initrd="http://192.0.2.1/initrd"):
-    return {
-        "kind": "OSIE",
-        "metadata": {"name": "o", "namespace": "d"},
-        "spec": {"kernelUrl": kernel, "initrdUrl": initrd},
-    }
+def osie(kernel):
+    return objects.osie("o", namespace="d", kernelUrl=kernel)
 
 
 @pytest.mark.parametrize(
@@ -72,22 +69,20 @@ async def test_odd_objects_are_left_to_the_schema_and_never_fail_a_review(world,
 async def test_deletion_of_what_is_needed_is_warned_about_with_the_first_few_names(world):
     for number in range(5):
         world.store(hardware(f"h{number}", osie="o"))
-    verdict = await world.review("DELETE", None, {"kind": "OSIE", "metadata": {"name": "o", "namespace": "d"}})
+    verdict = await world.review("DELETE", None, objects.osie("o", namespace="d"))
     assert verdict.warnings == (
         "OSIE d/o is still referred to by Hardware d/h0, Hardware d/h1, Hardware d/h2 and 2 more",
     )
-    other = {"kind": "OSIE", "metadata": {"name": "o", "namespace": "elsewhere"}}
-    assert (await world.review("DELETE", None, other)).warnings == ()
+    assert (await world.review("DELETE", None, objects.osie("o", namespace="elsewhere"))).warnings == ()
 
 
 async def test_workflow_that_has_ended_needs_nothing(world):
     world.store(workflow("w", "h", "t", "Running"))
-    template = {"kind": "Template", "metadata": {"name": "t", "namespace": "d"}}
-    assert (await world.review("DELETE", None, template)).warnings == (
+    assert (await world.review("DELETE", None, template())).warnings == (
         "Template d/t is still referred to by Workflow d/w (not ended)",
     )
     world.store(workflow("w", "h", "t", "Succeeded"))
-    assert (await world.review("DELETE", None, template)).warnings == ()
+    assert (await world.review("DELETE", None, template())).warnings == ()
 
 
 async def test_workflow_is_let_in_with_a_warning_for_each_part_that_is_missing(world):
@@ -118,8 +113,7 @@ async def test_user_data_that_cloud_init_drops_is_warned_about_once(world):
 
 
 def template(**fields):
-    spec = {"actions": [{"name": "a", "image": "i", **fields}]}
-    return {"kind": "Template", "metadata": {"name": "t", "namespace": "d"}, "spec": spec}
+    return objects.template({"name": "a", "image": "i", **fields}, namespace="d")
 
 
 async def test_every_field_that_does_not_parse_is_named_with_line_and_column(world):
