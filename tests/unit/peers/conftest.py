@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -122,27 +121,19 @@ async def make_site(tmp_path: Path) -> AsyncIterator[MakeSite]:
 
 @pytest.fixture
 async def make_sites(tmp_path: Path) -> AsyncIterator[MakeSite]:
-    """`make_sites({1: 2, 2: 0})`: edges of a site each, by the number of the one that it fetches through (0: none).
-
-    Each knows whom the others fetch through; `at_once`: none knows, as they all asked at the same moment.
-    """
+    """`make_sites({1: 2, 2: 0})`: edges of a site each, by the number of the one that it fetches through (0: none)."""
     edges: list[Edge] = []
 
-    async def make(
-        through: dict[int, int], downstream: bool = True, keys: dict[int, str] | None = None, *, at_once: bool = False
-    ) -> list[Edge]:
+    async def make(through: dict[int, int], downstream: bool = True, keys: dict[int, str] | None = None) -> list[Edge]:
         (port,) = free_ports(1)
         for number, other in through.items():
             upstream = f"127.0.7.{other}:{port}" if other else ""
             key = (keys or {}).get(number, KEY)
             more = {"upstream": upstream, "downstream": downstream}
             edges.append(await _edge(tmp_path, number, f"127.0.7.{number}", port, [], key, **more))
-        looks = [edge.peers.upstream.look for edge in edges if edge.peers.upstream is not None]
-        if at_once:
-            await asyncio.gather(*(look() for look in looks))
-        else:
-            for look in looks * len(edges):
-                await look()
+        for edge in edges * len(edges):
+            if edge.peers.upstream is not None:
+                await edge.peers.upstream.look()
         return edges
 
     yield make

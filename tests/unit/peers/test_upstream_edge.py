@@ -23,6 +23,7 @@ from edge.artifacts import (
 )
 from edge.peers import CallError, probe, upstream_edge
 from edge.peers.calls import Calls
+from edge.peers.messages import Chain
 from tests.unit.peers.conftest import key_file, whole
 from tests.waiting import until
 from tink.files.key_file import KeyFile
@@ -143,8 +144,12 @@ async def test_edges_that_name_each_other_find_out_and_go_to_the_origin(make_sit
 
 @pytest.mark.parametrize("machines", [1, 2])
 async def test_circle_that_nobody_has_noticed_yet_ends_at_the_origin(make_sites, upstream, monkeypatch, machines):
+    async def nobody_beyond(*_):
+        return Chain(edges=())
+
     monkeypatch.setattr(upstream_edge, "PATIENCE_SECONDS", 0.5)
-    edges = await make_sites({1: 2, 2: 1}, at_once=True)
+    monkeypatch.setattr(Calls, "chain", nobody_beyond)
+    edges = await make_sites({1: 2, 2: 1})
     assert [edge.peers.upstream.is_used for edge in edges] == [True, True]
     reading = [edge.read(upstream.url) for edge in edges[:machines]]
     assert await asyncio.gather(*reading) == [upstream.content] * machines
