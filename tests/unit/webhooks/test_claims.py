@@ -7,6 +7,7 @@ import pytest
 from tests.unit.webhooks.world import hardware, said
 from tink.kube.client import UnreachableError
 from tink.kube.objects import ObjectReference
+from tink.kube.resources import HARDWARE
 from tink.webhooks.claims import MOST_REMEMBERED, REMEMBERED_SECONDS, ClaimKind, Claims, claims_of
 from tink.webhooks.references import References
 from tink.webhooks.reviewer import Verdict
@@ -112,7 +113,7 @@ async def test_address_that_was_let_go_a_moment_ago_is_free(world):
     world.store(hardware("a", ("m1", "1.1.1.1")))
     world.store(hardware("a", ("m1", "1.1.1.2")), informed=False)
     assert not said(await world.review("CREATE", hardware("b", ("m2", "1.1.1.1"))))
-    world.stored.clear()
+    world.api.remove(HARDWARE, "a", "d")
     assert not said(await world.review("CREATE", hardware("c", ("m1", ""))))
 
 
@@ -121,14 +122,14 @@ async def test_address_that_one_of_two_has_let_go_is_still_that_of_the_other(wor
         world.store(hardware(name, ("m1", "")))
     world.store(hardware("a", ("m1", ""), **LEAVING), informed=False)
     assert "d/b already" in said(await world.review("CREATE", hardware("c", ("m1", ""))))[0]
-    del world.stored["Hardware", "d", "b"]
+    world.api.remove(HARDWARE, "b", "d")
     assert not said(await world.review("CREATE", hardware("c", ("m1", ""))))
     assert "d/c, which is written at this moment" in said(await world.review("CREATE", hardware("d", ("m1", ""))))[0]
 
 
 async def test_what_the_informers_know_counts_while_the_api_can_not_be_asked(world):
     world.store(hardware("a", ("m1", "")))
-    world.fault = UnreachableError("away")
+    world.api.fail("get", UnreachableError("away"))
     assert said(await world.review("CREATE", hardware("b", ("m1", ""))))
 
 
@@ -156,7 +157,7 @@ async def test_machine_that_came_and_went_leaves_its_address_at_once(world):
 
 async def test_write_without_a_conflict_costs_no_call_however_many_machines_there_are(world):
     for number in range(1000):
-        world.store(hardware(f"h{number}", (f"m{number}", f"1.1.{number}")))
+        world.inform(hardware(f"h{number}", (f"m{number}", f"1.1.{number}")))
     assert not said(await world.review("CREATE", hardware("b", ("new", "9.9.9.9"))))
     assert world.asked == 0
 

@@ -92,11 +92,11 @@ async def test_workflow_is_let_in_with_a_warning_for_each_part_that_is_missing(w
         "spec.templateRef.name: there is no Template d/t yet; the Workflow waits for it",
     )
     assert (await world.review("UPDATE", new, new)).warnings == (), "once is enough"
-    world.known, world.asked = True, 0
+    world.known, asked = True, world.asked
     assert (await world.review("CREATE", new)).warnings == ()
-    assert world.asked == 0, "what the informers know is not asked for"
+    assert world.asked == asked, "what the informers know is not asked for"
     world.known = False
-    world.fault = UnreachableError("away")
+    world.api.fail("get", *[UnreachableError("away")] * 2)
     assert (await world.review("CREATE", new)).warnings == (), "what can't be known is not claimed"
 
 

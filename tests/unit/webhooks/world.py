@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support import objects
-from tests.support.virtual_time import turns
+from tests.support.api import InProcessApi
 from tink.api.v1alpha2 import Raw
+from tink.kube.client import NotFoundError
+from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW
 from tink.webhooks.reviewer import Request, Reviewer, Verdict
+
+RESOURCES = {each.kind: each for each in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
 
 
 def hardware(name: str, *nics: tuple[str, str], namespace: str = "d", osie: str = "", **metadata: Any) -> Raw:
@@ -25,27 +29,26 @@ class World:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.stored: dict[tuple[str, str, str], Raw] = {}
-        self.fault: Exception | None = None
-        self.asked = 0
+        self.api = InProcessApi()
         self.known = False
-        self.reviewer = Reviewer(self._look_up, self._cached, lambda: self.now)
+        self.reviewer = Reviewer(self._look_up, lambda *_: self.known, lambda: self.now)
 
     async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
-        self.asked += 1
-        await turns()
-        if self.fault is not None:
-            raise self.fault
-        return self.stored.get((kind, namespace, name))
+        try:
+            return await self.api.get(RESOURCES[kind], name, namespace)
+        except NotFoundError:
+            return None
 
-    def _cached(self, kind: str, namespace: str, name: str) -> bool:
-        return self.known
+    @property
+    def asked(self) -> int:
+        """How often the API was."""
+        return self.api.count("get")
 
     def store(self, obj: Raw, *, informed: bool = True) -> Raw:
-        self.stored[(obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"])] = obj
+        stored = self.api.put(obj)
         if informed:
-            self.inform(obj)
-        return obj
+            self.inform(stored)
+        return stored
 
     def inform(self, obj: Raw) -> None:
         self.reviewer.references.apply(obj)
