@@ -11,7 +11,7 @@ from edge.journey.recorder import Journey
 from edge.peers import HEADER, MAX_BATCH_BYTES, Request, ServerReports
 from edge.peers.calls import RefusedError
 from edge.peers.messages import HAPPENED, MAX_BATCH_EVENTS, EventBatch, MessageError
-from edge.peers.publisher import EVENTS_OF_A_MACHINE, REST_SECONDS
+from edge.peers.publisher import EVENTS_OF_A_MACHINE
 from edge.peers.receiver import EventReceiver
 from edge.peers.signatures import Signatures
 from tests.support.objects import MAC
@@ -97,13 +97,16 @@ async def test_edge_that_comes_later_or_comes_back_is_told_of_what_was(make_site
 
 
 async def test_what_could_not_be_told_is_told_later(make_site, monkeypatch):
+    monkeypatch.setattr("edge.peers.publisher.REST_SECONDS", 1e6)
     one, two = await make_site(2)
     one.journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
     with monkeypatch.context() as patched:
         patched.setattr(two.peers, "happened", None)
         await tell(one)
     assert (one.peers.counts.failed_batches, one.peers.counts.sent) == (1, 0)
-    one.times[1] += REST_SECONDS
+    await tell(one)
+    assert told(two) == [], "it is left alone for a while"
+    one.times[1] += 1e6
     await one.peers.look()
     await tell(one)
     assert told(two) == [("offer", "127.0.7.1")]
