@@ -34,7 +34,7 @@ SILENT_SECONDS = 4.0
 """After so long a silence it is said that a transfer does not get on; it may go on."""
 
 LATE_COPY_SECONDS = 1.0
-"""A request that comes again so soon after an acknowledgement is a copy that was late: the client has not begun anew."""
+"""A request that is repeated so soon after an acknowledgement is a late copy; later, the client has restarted."""
 
 FEW = 4
 """So many transfers, with a window each, can't take a turn's time: they need not stand in line."""
