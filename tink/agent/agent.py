@@ -113,7 +113,7 @@ class Agent:
 
         Called once, before `handle`. Raises SettingsError.
         """
-        progress = self._executor.progress
+        progress = self.progress
         await self._runtime.prepare(progress.action.id if progress.action and progress.begun else "")
         if progress.workflow is not None and progress.action is not None:
             log.info("workflow %s: going on with action %s", progress.workflow.id, progress.action.name)
@@ -138,6 +138,16 @@ class Agent:
         pending.sort(key=lambda event: isinstance(event, WorkflowRejected))
         running = self._executor.running
         return tuple(dict.fromkeys([*([running] if running else []), *(event.workflow_id for event in pending)]))
+
+    @property
+    def progress(self) -> Progress:
+        """Where execution is."""
+        return self._executor.progress
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no action runs, and nothing that follows the end of a workflow."""
+        return not self._tasks
 
     async def close(self) -> None:
         """Stop what runs, without a report, and wait until nothing of it is left."""
@@ -171,7 +181,7 @@ class Agent:
     def _write(self, *, sync: bool = True) -> None:
         if self._journal is not None:
             # Not in a thread: nothing may go on before it is on disk, and a record is small.
-            self._journal.write(self._executor.progress, self._spool.pending, sync=sync)
+            self._journal.write(self.progress, self._spool.pending, sync=sync)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

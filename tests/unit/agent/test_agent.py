@@ -1,17 +1,35 @@
-"""The agent put together with a runtime of the test's own: what is published, and when."""
+"""The agent with its real journal and spool: what it runs, reports and keeps, also when it is started again."""
 
 import asyncio
+import errno
 import os
 import signal
+import stat
+import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
 import tink.agent.agent as agent_module
+from tests.support.virtual_time import elapse, turns
+from tests.unit.agent.world import (
+    DEAF,
+    HANG,
+    MemoryDisk,
+    World,
+    kill,
+    lives,
+    restart,
+    take_all,
+    taken,
+    workflow,
+)
 from tests.waiting import until
-from tink.agent.agent import Agent, check, run
-from tink.agent.durable.spool import Spool
+from tink.agent.agent import check, only_agent_in, run
+from tink.agent.executor import Progress
+from tink.agent.images.registry import Registries
+from tink.agent.images.store import ImageStore
 from tink.agent.model import (
     Action,
     ActionError,
@@ -22,212 +40,553 @@ from tink.agent.model import (
     StartWorkflow,
     StopWorkflow,
     Workflow,
+    WorkflowOutcome,
     awaits_end,
 )
+from tink.agent.runtimes.oci.runc import ContainerRuntime
+from tink.agent.runtimes.process import ProcessRuntime
 from tink.agent.settings import AgentSettings
 
+pytestmark = pytest.mark.looptime
+real_time = pytest.mark.looptime(False)  # for tests with child processes
 
-@pytest.fixture(autouse=True)
-def impatience(monkeypatch):
-    """Nobody acknowledges in most of these tests."""
-    monkeypatch.setattr(agent_module, "ACKNOWLEDGED_WITHIN_SECONDS", 0.05)
-
-
-class FakeRuntime:
-    """Runs nothing; `ends[name]` says how an action ends, "hang" meaning when it is stopped."""
-
-    def __init__(self, **ends):
-        self.ends = ends
-        self.calls = []
-
-    async def prepare(self, held=""):
-        self.calls.append(f"prepare {held}".strip())
-
-    async def pull(self, image, stop):
-        self.calls.append(f"pull {image}")
-        if image == "missing":
-            raise ActionError("ImagePullFailed", "image missing: manifest unknown")
-        if image == "slow":
-            await stop.wait()
-
-    def check(self, action):
-        self.calls.append(f"check {action.name}")
-        if "/gone:/gone" in action.volumes:
-            raise ActionError("InvalidAction", "this machine has no /gone")
-
-    async def run(self, action, stop):
-        self.calls.append(f"run {action.name}")
-        end = self.ends.get(action.name, RunResult(0))
-        if end == "hang":
-            await stop.wait()
-            self.calls.append(f"stopped {action.name}")
-            return RunResult(143, "NonZeroExit", "exit code 143")
-        if isinstance(end, Exception):
-            raise end
-        return end
+OTHER = StartWorkflow(workflow("other", workflow_id="w2"))
 
 
-def workflow(*names, image="img"):
-    return Workflow("w", tuple(Action(f"id-{name}", name, image) for name in names))
+async def started(*names, image="img", ends=None, **more):
+    """Start an agent that was just sent a Workflow with these actions."""
+    world = World(ends=ends)
+    world.workflow = workflow(*names, image=image)
+    return await sent(world, **more)
 
 
-async def published(spool, count):
-    """The next `count` events, taken as a server would."""
-    events = []
-    for _ in range(count):
-        number, event = await asyncio.wait_for(spool.head(), 20)
-        events.append(event)
-        spool.settle(number, delivered=True)
-    return events
+async def sent(world, **more):
+    agent, spool = await restart(world, **more)
+    agent.handle(StartWorkflow(world.workflow))
+    return world, agent, spool
 
 
-async def test_workflow_from_start_to_end():
-    runtime, spool = FakeRuntime(), Spool()
-    agent = Agent(runtime, spool)
-    agent.handle(StartWorkflow(workflow("one", "two")))
-    assert await published(spool, 4) == [
+async def takes_another(agent, spool):
+    agent.handle(OTHER)
+    return (await taken(spool, 1))[-1] == ActionStarted("w2", "id-other")
+
+
+def rejected(spool):
+    event = spool.pending[-1][1]
+    return event.workflow_id, event.reason
+
+
+async def test_actions_run_one_after_the_other_and_each_start_and_end_is_reported():
+    world, _, spool = await started("one", "two")
+    assert await taken(spool, 4) == [
         ActionStarted("w", "id-one"),
         ActionSucceeded("w", "id-one"),
         ActionStarted("w", "id-two"),
         ActionSucceeded("w", "id-two"),
     ]
-    assert runtime.calls == ["pull img", "run one", "pull img", "run two"]
-    await agent.close()
+    assert world.calls == ["pull img", "run one", "pull img", "run two"]
 
 
-async def test_execution_goes_on_while_nobody_takes_the_events():
-    runtime, spool = FakeRuntime(), Spool()
-    agent = Agent(runtime, spool)
-    agent.handle(StartWorkflow(workflow("one", "two", "three")))
-    await published(spool, 1)
-    await until(lambda: len(spool) == 5)
-    assert runtime.calls[-1] == "run three"
-    await agent.close()
+async def test_actions_go_on_while_the_server_takes_no_events():
+    world, _, spool = await started("one", "two", "three")
+    await taken(spool, 1)
+    await elapse(11)  # the last action waits ten seconds
+    assert (len(spool), world.calls[-1]) == (5, "run three")
 
 
-async def test_missing_image_is_the_actions_failure():
-    spool = Spool()
-    agent = Agent(FakeRuntime(), spool)
-    agent.handle(StartWorkflow(workflow("one", image="missing")))
-    events = await published(spool, 2)
-    assert events[1] == ActionFailed("w", "id-one", "ImagePullFailed", "image missing: manifest unknown")
-    await agent.close()
-
-
-async def test_fault_of_the_runtime_ends_the_workflow_and_not_the_agent():
-    spool = Spool()
-    agent = Agent(FakeRuntime(one=ZeroDivisionError("boom")), spool)
-    agent.handle(StartWorkflow(workflow("one")))
-    events = await published(spool, 2)
-    assert events[1] == ActionFailed("w", "id-one", "RuntimeError", "action one: ZeroDivisionError: boom")
-    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "two", "img"),))))
-    assert await published(spool, 2) == [ActionStarted("w2", "x"), ActionSucceeded("w2", "x")]
-    await agent.close()
+@pytest.mark.parametrize(
+    ("call", "error", "reason", "message"),
+    [
+        ("pull img", ActionError("ImagePullFailed", "image img: gone"), "ImagePullFailed", "image img: gone"),
+        ("run one", ZeroDivisionError("boom"), "RuntimeError", "action one: ZeroDivisionError: boom"),
+    ],
+)
+async def test_action_that_can_not_be_run_fails_and_the_agent_goes_on(call, error, reason, message):
+    world, agent, spool = await started("one", ends={call: error})
+    failed = (await taken(spool, 2))[1]
+    assert (failed.action_id, failed.reason) == ("id-one", reason)
+    assert failed.message == message
+    world.ends.clear()
+    assert await takes_another(agent, spool)
 
 
 async def test_cancel_stops_the_action_and_reports_only_then():
-    runtime, spool = FakeRuntime(one="hang"), Spool()
-    agent = Agent(runtime, spool)
-    agent.handle(StartWorkflow(workflow("one", "two")))
-    await published(spool, 1)
-    await until(lambda: "run one" in runtime.calls)
+    world, agent, spool = await started("one", "two", ends={"run one": HANG})
+    await taken(spool, 1)
     agent.handle(StopWorkflow("w"))
-    [event] = await published(spool, 1)
+    [event] = await taken(spool, 1)
     assert (event.action_id, event.reason) == ("id-one", "Canceled")
-    assert runtime.calls == ["pull img", "run one", "stopped one"]
-    await agent.close()
+    assert world.calls == ["pull img", "run one", "stopped run one"]
 
 
 async def test_cancel_during_the_pull_runs_nothing():
-    runtime, spool = FakeRuntime(), Spool()
-    agent = Agent(runtime, spool)
-    agent.handle(StartWorkflow(workflow("one", image="slow")))
-    await until(lambda: runtime.calls == ["pull slow"])
+    world, agent, spool = await started("one", ends={"pull img": HANG})
+    await turns(30)
     agent.handle(StopWorkflow("w"))
-    events = await published(spool, 2)
-    assert events[1].reason == "Canceled"
-    assert runtime.calls == ["pull slow"]
-    await agent.close()
+    assert (await taken(spool, 2))[1].reason == "Canceled"
+    assert world.calls == ["pull img", "stopped pull img"]
 
 
-async def test_agent_that_is_told_to_end_stops_the_action_and_reports_nothing():
-    runtime, spool = FakeRuntime(one="hang"), Spool()
-    agent = Agent(runtime, spool)
-    agent.handle(StartWorkflow(workflow("one")))
-    assert await published(spool, 1) == [ActionStarted("w", "id-one")]
-    await until(lambda: "run one" in runtime.calls)
+async def test_sigterm_stops_the_action_without_a_report_and_the_next_agent_reports_it_as_failed(caplog):
+    caplog.set_level("INFO", "tink.agent.agent")
+    world, agent, spool = await started("one", ends={"run one": HANG})
+    await taken(spool, 1)
     await agent.close()
-    assert runtime.calls[-1] == "stopped one"
-    assert len(spool) == 0
-    assert agent.held_workflows() == ("w",), "whoever starts this agent again will hear of it"
+    assert (world.calls[-1], len(spool), agent.held_workflows()) == ("stopped run one", 0, ("w",))
+    assert "workflow w: action one begins: img" in caplog.messages
+    caplog.clear()
+    agent, spool = await restart(world)
+    await turns(30)
+    assert "workflow w: action one had begun: what became of it is looked at: img" in caplog.messages
+    assert "begins" not in caplog.text, "it is not run again"
+    failed = spool.pending[-1][1]
+    assert (failed.action_id, failed.reason) == ("id-one", "AgentRestarted")
+    assert "one" in failed.message
+    assert agent.progress.ended == {"w": WorkflowOutcome.FAILED}
+
+
+# --- what follows the end of a workflow -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def after(tmp_path):
-    """An after-workflow command that writes what it was told, and where."""
-    told = tmp_path / "told"
-    return told, ("/bin/sh", "-c", f"echo $TINKEDGE_WORKFLOW_STATE >{told}.new; mv {told}.new {told}")
+    """A file, and an after-workflow command that writes the workflow's state into it."""
+    file = tmp_path / "told"
+    return file, ("/bin/sh", "-c", f"echo $TINKEDGE_WORKFLOW_STATE >{file}.new; mv {file}.new {file}")
+
+
+@real_time
+@pytest.mark.parametrize(
+    ("end", "state"), [(RunResult(0), "Succeeded"), (RunResult(1, "R", "m"), "Failed"), (HANG, "Canceled")]
+)
+async def test_after_workflow_command_runs_once_the_server_knows_the_end(after, end, state):
+    file, command = after
+    _, agent, spool = await started("one", ends={"run one": end}, after_workflow=command)
+    await taken(spool, 1)
+    if end == HANG:
+        agent.handle(StopWorkflow("w"))
+    await turns(30)
+    assert (len(spool), agent.progress.after_workflow.begun) == (1, False)
+    agent.handle(OTHER)
+    assert rejected(spool) == ("w2", "AlreadyRunning")
+    await taken(spool, 2)
+    await until(lambda: agent.is_idle)
+    assert file.read_text().strip() == state
+    assert await takes_another(agent, spool)
+
+
+@real_time
+async def test_after_workflow_command_does_not_run_when_the_server_refused_the_end(after):
+    file, command = after
+    _, agent, spool = await started("one", after_workflow=command)
+    await taken(spool, 1)
+    await take_all(spool, delivered=False)
+    await until(lambda: agent.is_idle)
+    assert not file.exists()
+
+
+@real_time
+@pytest.mark.parametrize("command", [("/no/such/program",), ("/bin/false",)])
+async def test_after_workflow_command_that_fails_is_logged_and_the_agent_goes_on(command, caplog):
+    _, agent, spool = await started("one", after_workflow=command)
+    await taken(spool, 2)
+    await until(lambda: agent.is_idle)
+    assert "after-workflow command" in caplog.text
+    assert await takes_another(agent, spool)
+
+
+@real_time
+async def test_after_workflow_command_of_an_agent_that_died_is_run_by_the_next_and_once_only(after):
+    """A machine whose state outlives its reboot would reboot for ever."""
+    file, command = after
+    world, _, spool = await started("one", after_workflow=command)
+    await taken(spool, 1)
+    await kill()
+    agent, spool = await restart(world, after_workflow=command)
+    agent.handle(OTHER)
+    assert rejected(spool) == ("w2", "AlreadyRunning")
+    await take_all(spool)
+    await until(lambda: agent.is_idle)
+    assert file.read_text() == "Succeeded\n"
+    agent, _ = await restart(world, after_workflow=command)
+    assert (agent.is_idle, agent.progress.after_workflow) == (True, None)
+
+
+@real_time
+async def test_after_workflow_command_that_hangs_ends_with_the_agent_and_is_not_run_again():
+    command = ("/bin/sleep", "600")
+    world, agent, spool = await started("one", after_workflow=command)
+    await taken(spool, 2)
+    await until(lambda: agent.progress.after_workflow.begun)
+    await agent.close()
+    agent, _ = await restart(world, after_workflow=command)
+    assert (agent.is_idle, agent.progress.after_workflow) == (True, None)
+
+
+WAITDAEMON = Action(
+    "id-two",
+    "two",
+    "ghcr.io/x/waitdaemon:0.2.1",
+    env={"IMAGE": "kexec:v1", "WAIT_SECONDS": "10", "BLOCK_DEVICE": "/dev/sda3"},
+    volumes=("/var/run/docker.sock:/var/run/docker.sock", "/a:/b"),
+)
+NERDCTL_ENV = {"CONTAINER_RUNTIME": "nerdctl", "NERDCTL_NAMESPACE": "tinkerbell", "NERDCTL_HOST": "false"}
+NERDCTL = (
+    "/run/containerd/containerd.sock:/run/containerd/containerd.sock",
+    "/var/lib/containerd:/var/lib/containerd",
+    "/var/lib/nerdctl:/var/lib/nerdctl",
+    "/opt/cni/bin:/opt/cni/bin",
+    "/etc/cni/net.d:/etc/cni/net.d",
+    "/a:/b:ro",
+)
+"""As waitdaemon's own documentation has them."""
+
+
+def test_waitdaemon_gives_the_image_that_it_would_start_without_the_socket_of_an_engine():
+    found = awaits_end(WAITDAEMON)
+    assert (found.image, found.env, found.volumes) == ("kexec:v1", {"BLOCK_DEVICE": "/dev/sda3"}, ("/a:/b",))
+    assert found.pid_namespace == "host"
+    by_digest = replace(WAITDAEMON, image="x/waitdaemon@sha256:ab", volumes=NERDCTL, env=WAITDAEMON.env | NERDCTL_ENV)
+    assert awaits_end(by_digest) == replace(found, volumes=("/a:/b:ro",))
+    assert awaits_end(replace(WAITDAEMON, image="kexec")) is None
+    assert awaits_end(replace(WAITDAEMON, env={})) is None
+
+
+async def sent_waitdaemon(*before, ends=None, **changed):
+    world = World(ends=ends)
+    world.workflow = Workflow("w", (*workflow(*before).actions, replace(WAITDAEMON, **changed)))
+    return await sent(world)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_waitdaemon_begins_when_the_server_knows_the_end_and_blocks_other_workflows_until_then(dies):
+    world, agent, spool = await sent_waitdaemon("one", ends={"run two": HANG})
+    await taken(spool, 3)
+    assert "pull kexec:v1" in world.calls
+    if dies:
+        await kill()
+        agent, spool = await restart(world)
+    assert "run two" not in world.calls, "the server does not know the end yet"
+    agent.handle(OTHER)
+    end, refusal = await taken(spool, 2)
+    assert (end, refusal.workflow_id, refusal.reason) == (ActionSucceeded("w", "id-two"), "w2", "AlreadyRunning")
+    assert world.ran[1:] == [awaits_end(WAITDAEMON)]
+    await agent.close()
+    assert world.calls[-1] == "stopped run two"
+    agent, _ = await restart(world)
+    assert agent.is_idle, "it is run once"
 
 
 @pytest.mark.parametrize(
-    ("end", "state"), [(RunResult(0), "Succeeded"), (RunResult(1, "R", "m"), "Failed"), ("hang", "Canceled")]
+    ("field", "value", "reason"),
+    [
+        ("env", {"IMAGE": "missing"}, "ImagePullFailed"),
+        ("volumes", ("/gone:/gone",), "InvalidAction"),
+        ("env", {"IMAGE": "kexec", "A\0": "b"}, "InvalidAction"),
+    ],
 )
-async def test_after_workflow_command_runs_once_the_server_knows_the_end(after, end, state):
-    told, command = after
-    runtime, spool = FakeRuntime(one=end), Spool()
-    agent = Agent(runtime, spool, after_workflow=command)
-    agent.handle(StartWorkflow(workflow("one")))
-    await published(spool, 1)
-    if end == "hang":
-        await until(lambda: "run one" in runtime.calls)
-        agent.handle(StopWorkflow("w"))
-    await until(lambda: len(spool) == 1)
-    await asyncio.sleep(0.1)
-    assert not told.exists(), "the server has not acknowledged the end yet"
-    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "two", "img"),))))
-    rejected = (await published(spool, 2))[1]
-    assert (rejected.workflow_id, rejected.reason) == ("w2", "AlreadyRunning")
-    await until(told.exists)
-    assert told.read_text().strip() == state
-    await until(lambda: not agent._tasks)
-    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "two", "img"),))))
-    assert await published(spool, 1) == [ActionStarted("w2", "x")]
+async def test_waitdaemon_that_could_not_be_run_at_the_end_fails_the_workflow_at_once(field, value, reason):
+    ends = {"pull missing": ActionError("ImagePullFailed", "image missing: manifest unknown")}
+    if field == "volumes":
+        ends["check two"] = ActionError("InvalidAction", "this machine has no /gone")
+    _, _, spool = await sent_waitdaemon(ends=ends, **{field: value})
+    begun, failed = await taken(spool, 2)
+    assert (type(begun), type(failed), failed.reason) == (ActionStarted, ActionFailed, reason)
+
+
+async def test_agent_takes_the_next_workflow_when_waitdaemon_fails(caplog):
+    _, agent, spool = await sent_waitdaemon(ends={"run two": OSError(28, "No space left on device")})
+    await taken(spool, 2)
+    assert "No space left" in caplog.text
+    assert await takes_another(agent, spool)
+
+
+@pytest.fixture
+def reboots(tmp_path):
+    """The file by which an action asks for a restart, and a record of the restarts."""
+    restarts, request = [], tmp_path / "reboot"
+    more = {"reboot_request": request, "reboot": lambda: restarts.append(request.exists())}
+    return restarts, request, more
+
+
+async def test_machine_restarts_once_when_an_action_made_the_file_of_hookos_and_the_end_is_known(reboots):
+    restarts, request, more = reboots
+    _, agent, spool = await started("one", ends={"run one": request.touch}, **more)
+    await taken(spool, 1)
+    assert (len(spool), restarts) == (1, [])
+    await taken(spool, 1)
+    await elapse(1)
+    assert restarts == [False], "the file must be gone, or the machine restarts for ever"
+    assert await takes_another(agent, spool)
     await agent.close()
+    assert restarts == [False]
 
 
-async def test_after_workflow_command_does_not_run_when_the_server_refused_the_end(after):
-    told, command = after
-    spool = Spool()
-    agent = Agent(FakeRuntime(), spool, after_workflow=command)
-    agent.handle(StartWorkflow(workflow("one")))
-    await published(spool, 1)
-    number, _ = await spool.head()
-    spool.settle(number, delivered=False)
-    await until(lambda: not agent._tasks)
-    assert not told.exists()
+async def test_last_action_that_waits_for_the_restart_it_has_asked_for_gets_it(reboots):
+    restarts, request, more = reboots
+    _, _, spool = await started("one", ends={"run one": HANG}, **more)
+    await taken(spool, 1)
+    await elapse(60)
+    request.touch()
+    await elapse(9)
+    assert not restarts, "if it ends by itself, its end is reported first"
+    await elapse(3)
+    assert restarts == [False]
+
+
+async def test_machine_that_can_not_be_restarted_goes_on(reboots, caplog):
+    def refuse():
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    _, request, more = reboots
+    request.touch()
+    _, agent, spool = await started("one", **more | {"reboot": refuse})
+    await taken(spool, 2)
+    await elapse(1)
+    assert "can't be restarted" in caplog.text
+    assert agent.is_idle
+    assert await takes_another(agent, spool)
+
+
+# --- an action begins when its start is kept on disk or at the server -------------------------------------------------
+
+
+async def test_last_action_waits_until_the_server_knows_of_it(caplog):
+    world, _, spool = await started("one", "two")
+    await taken(spool, 1)
+    await elapse(9)
+    assert (world.runs, len(spool)) == ({"one": 1}, 2)
+    await take_all(spool)
+    assert world.runs == {"one": 1, "two": 1}
+    assert "heard of it" not in caplog.text, "a server that answers is no news"
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing goes on waiting"
+
+
+async def test_last_action_begins_after_ten_seconds_without_an_answer(caplog):
+    world, _, spool = await started("one", "two", "three")
+    await taken(spool, 1)
+    await elapse(11)
+    assert len(world.runs) == 3
+    assert "action three begins although the server has not heard of it" in caplog.text
+    assert "two begins" not in caplog.text, "the one in the middle need not be known"
+
+
+@pytest.mark.parametrize(("names", "dies"), [(["one"], False), (["one", "two"], False), (["one", "two"], True)])
+async def test_first_action_waits_until_the_server_knows_of_it_for_as_long_as_it_takes(caplog, names, dies):
+    """A machine that restarts and forgets would be sent the Workflow again."""
+    world, _, spool = await started(*names)
+    if dies:
+        await kill()
+        _, spool = await restart(world)
+    await elapse(60)
+    assert not world.runs
+    assert "action one does not begin before the server has heard of it" in caplog.text
+    await take_all(spool)
+    assert world.runs
+
+
+@pytest.mark.parametrize("names", [["one"], ["one", "two"]])
+async def test_workflow_whose_first_action_the_server_refuses_is_not_begun(names):
+    """It is gone, or another machine's: its event is dropped after a while."""
+    world, agent, spool = await started(*names)
+    spool.settle((await spool.head())[0], delivered=False)
+    await turns(30)
+    assert (agent.is_idle, world.runs) == (True, {})
+    failed = spool.pending[-1][1]
+    assert (failed.action_id, failed.reason) == ("id-one", "RuntimeError")
+    assert "one was not begun" in failed.message
+
+
+async def test_stop_while_the_last_action_waits_runs_nothing(caplog):
+    world, agent, spool = await started("one")
+    await elapse(1)
+    agent.handle(StopWorkflow("w"))
+    await turns(30)
+    assert (agent.is_idle, world.runs, spool.pending[-1][1].reason) == (True, {}, "Canceled")
+    assert "heard of it" not in caplog.text
+
+
+async def test_action_that_is_stopped_before_it_begins_never_counts_as_begun():
+    """An agent that died in that moment would report that its end is unknown."""
+    world, agent, spool = await started("one", "two")
+    agent.handle(StopWorkflow("w"))
+    await take_all(spool)
+    (journal,) = world.files.values()
+    assert b'"at":[0,false,true]' in journal
+    assert b'"at":[0,true' not in journal
+    assert not world.runs
+
+
+async def test_action_whose_image_can_not_be_had_leaves_nothing_waiting_for_the_server():
+    _, _, spool = await started("one", ends={"pull img": ActionError("ImagePullFailed", "no such image")})
+    await turns(30)
+    assert spool.pending[-1][1].reason == "ImagePullFailed"
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+class TroubledDisk(MemoryDisk):
+    """While `world.trouble` is ENOSPC no file can grow; while it is EROFS nothing can be changed, not even marked."""
+
+    def open(self, path, *, new):
+        if self.world.trouble == errno.EROFS:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return super().open(path, new=new)
+
+    def write(self, descriptor, content, offset):
+        grows = offset + len(content) > len(self.descriptors[descriptor])
+        if self.world.trouble == errno.EROFS or (self.world.trouble and grows):
+            raise OSError(self.world.trouble, os.strerror(self.world.trouble))
+        return super().write(descriptor, content, offset)
+
+
+async def in_trouble_before_the_second_action(trouble):
+    """Start an agent whose disk fails when its second action is about to begin; its server knows of the first only."""
+    world = World(actions=3)
+    world.trouble = 0
+
+    def begins():
+        world.trouble = world.trouble or (trouble if world.runs else 0)
+
+    world.ends["pull img"] = begins
+    world, agent, spool = await sent(world, disk=TroubledDisk(world))
+    await taken(spool, 1)
+    await elapse(60)
+    assert world.runs == {"one": 1}
+    return world, agent, spool
+
+
+async def test_action_whose_start_is_kept_nowhere_begins_when_there_is_room_again(caplog):
+    world, _, spool = await in_trouble_before_the_second_action(errno.ENOSPC)
+    world.ends.clear()
+    world.trouble = 0
+    await elapse(11)
+    assert world.runs["two"]
+    assert len(spool), "the server has received nothing"
+    assert "can be written again" in caplog.text
+
+
+async def test_action_whose_start_is_not_on_disk_begins_when_the_server_knows_of_it(caplog):
+    world, _, spool = await in_trouble_before_the_second_action(errno.ENOSPC)
+    await taken(spool, 2)
+    assert world.runs["two"]
+    assert "can be written again" not in caplog.text
+
+
+async def test_action_whose_start_is_not_on_disk_fails_when_the_server_refuses_it():
+    world, agent, spool = await in_trouble_before_the_second_action(errno.ENOSPC)
+    await take_all(spool, delivered=False)
+    assert agent.progress.ended
+    assert world.runs == {"one": 1}
+
+
+async def test_action_that_waits_for_room_can_be_stopped():
+    world, agent, spool = await in_trouble_before_the_second_action(errno.ENOSPC)
+    agent.handle(StopWorkflow("w"))
+    await turns(30)
+    assert (agent.is_idle, spool.pending[-1][1].reason, world.runs) == (True, "Canceled", {"one": 1})
+
+
+async def test_full_disk_an_absent_server_and_a_death_run_nothing_twice():
+    """What is left of the agent reports nothing, and the server sends the Workflow again."""
+    world = World(actions=1)
+    world.trouble, world.reachable = errno.ENOSPC, False
+    await sent(world, disk=TroubledDisk(world))
+    await elapse(60)
+    await kill()
+    world.reachable = True
+    await asyncio.to_thread(lives, world)
+    assert (world.runs, world.state) == ({"one": 1}, "Succeeded")
+
+
+async def test_action_fails_while_the_journal_on_a_read_only_disk_would_have_it_run_again(caplog):
+    """Its failure says what to look at; the next workflow is run when the disk can be written again."""
+    world, agent, spool = await in_trouble_before_the_second_action(errno.EROFS)
+    failed = spool.pending[-1][1]
+    assert (failed.action_id, failed.reason, "--state-dir" in failed.message) == ("id-two", "RuntimeError", True)
+    await take_all(spool)
+    assert agent.progress.ended == {"w": "Failed"}
+    world.ends.clear()
+    world.trouble = 0
+    agent.handle(OTHER)
+    await take_all(spool)
+    assert world.runs == {"one": 1, "other": 1}
+    assert "can be written again" in caplog.text
+
+
+@pytest.mark.parametrize("trouble", [errno.ENOSPC, errno.EROFS])
+async def test_agent_goes_on_with_a_journal_on_a_full_disk_but_not_on_a_read_only_one(trouble):
+    """A full disk can be marked incomplete later. A read-only one may be old: the agent before could not write it."""
+    world = World()
+    world.trouble = 0
+    await sent(world, disk=TroubledDisk(world))
+    await kill()
+    world.trouble = trouble
+    agent, spool = await restart(world, disk=TroubledDisk(world))
+    goes_on = trouble == errno.ENOSPC
+    assert (agent.progress.workflow is not None, "w" in agent.progress.ended) == (goes_on, not goes_on)
+    await take_all(spool)
+    assert bool(world.runs) == goes_on
+
+
+# --- an agent that is started again -----------------------------------------------------------------------------------
+
+
+async def test_events_acknowledged_while_the_agent_closes_do_not_end_the_workflow_in_the_journal():
+    world, agent, spool = await started("one", ends={"run one": HANG})
+    await taken(spool, 1)
+    spool.append(ActionStarted("w", "another"))
     await agent.close()
+    await take_all(spool)
+    agent, spool = await restart(world)
+    assert agent.held_workflows() == ("w",)
+    await turns(30)
+    assert [type(event) for _, event in spool.pending] == [ActionFailed]
 
 
-@pytest.mark.parametrize("command", [("/no/such/program",), ("/bin/false",)])
-async def test_after_workflow_command_that_fails_is_logged_and_the_agent_goes_on(command, caplog):
-    spool = Spool()
-    agent = Agent(FakeRuntime(), spool, after_workflow=command)
-    agent.handle(StartWorkflow(workflow("one")))
-    await published(spool, 2)
-    await until(lambda: not agent._tasks)
-    assert "after-workflow command" in caplog.text
-    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "two", "img"),))))
-    assert await published(spool, 1) == [ActionStarted("w2", "x")]
-    await agent.close()
+async def test_stop_before_the_death_still_counts_after_it():
+    world, agent, spool = await started("one", ends={"run one": DEAF})
+    await taken(spool, 1)
+    agent.handle(StopWorkflow("w"))
+    await kill()
+    _, spool = await restart(world)
+    await turns(30)
+    assert spool.pending[-1][1].reason == "Canceled"
+    assert world.runs == {"one": 1}
 
 
-async def test_after_workflow_command_that_hangs_ends_with_the_agent():
-    spool = Spool()
-    agent = Agent(FakeRuntime(), spool, after_workflow=("/bin/sleep", "600"))
-    agent.handle(StartWorkflow(workflow("one")))
-    await published(spool, 2)
-    await asyncio.sleep(0.1)
-    await agent.close()
+async def test_stop_reaches_an_action_that_was_asked_back():
+    world, _, spool = await started("one", ends={"run one": DEAF, "resume one": HANG})
+    await taken(spool, 1)
+    await kill()
+    agent, spool = await restart(world)
+    for command in (StartWorkflow(world.workflow), StopWorkflow("w"), StopWorkflow("w")):
+        agent.handle(command)
+    await turns(30)
+    assert [event.reason for _, event in spool.pending if isinstance(event, ActionFailed)] == ["Canceled"]
+
+
+async def test_everything_that_an_action_has_is_the_same_after_a_restart():
+    odd = Action("a0", "act\udc80", "img", "cmd", ("a", "\n"), {"K": "v\u2028"}, ("/a:/b",), "host", "host")
+    world = World(ends={"pull img": DEAF})
+    world.workflow = Workflow("w", (odd, *workflow("two").actions))
+    _, agent, _ = await sent(world)
+    await kill()
+    again, _ = await restart(world)
+    assert again.progress == agent.progress == Progress(world.workflow)
+
+
+async def test_ended_workflows_are_remembered_through_restarts():
+    world, agent, spool = await started("one")
+    await take_all(spool)
+    for _ in range(3):
+        agent, spool = await restart(world)
+    assert agent.held_workflows() == ()
+    agent.handle(StartWorkflow(world.workflow))
+    assert rejected(spool) == ("w", "AlreadyFinished")
+    assert agent.held_workflows() == ("w",), "the server has not received the answer yet"
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -243,21 +602,19 @@ async def test_after_workflow_command_that_hangs_ends_with_the_agent():
         ("network_namespace", "\0"),
     ],
 )
-def test_what_no_runtime_can_do_is_named(field, value):
+def test_action_that_no_runtime_can_run_is_named(field, value):
     with pytest.raises(ActionError, match="action act") as caught:
         check(Action(**{"id": "a", "name": "act", "image": "i", field: value}))
     assert caught.value.reason == "InvalidAction"
 
 
 def test_sigterm_ends_the_command_cleanly(tmp_path, monkeypatch):
-    settings = AgentSettings(agent_id="a", server="127.0.0.1:1", runtime="process", state_dir=tmp_path)
-
-    class TermSoon(FakeRuntime):
+    class TermAtOnce(World):
         async def prepare(self, held=""):
-            asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(agent_module, "make_runtime", lambda _: TermSoon())
-    assert run(settings) == 0
+    monkeypatch.setattr(agent_module, "make_runtime", lambda _: TermAtOnce())
+    assert run(AgentSettings(agent_id="a", server="127.0.0.1:1", runtime="process", state_dir=tmp_path)) == 0
 
 
 def test_missing_runtime_program_is_named(tmp_path, monkeypatch, caplog):
@@ -272,134 +629,23 @@ def test_agent_imports_nothing_that_the_osie_does_not_have():
         "heavy = {'aiohttp', 'pydantic', 'kubernetes_asyncio', 'click', 'yaml', 'jinja2', 'orjson', 'rich'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    import subprocess
-
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-NERDCTL_ENV = {"CONTAINER_RUNTIME": "nerdctl", "NERDCTL_NAMESPACE": "tinkerbell", "NERDCTL_HOST": "false"}
-NERDCTL = (
-    "/run/containerd/containerd.sock:/run/containerd/containerd.sock",
-    "/var/lib/containerd:/var/lib/containerd",
-    "/var/lib/nerdctl:/var/lib/nerdctl",
-    "/opt/cni/bin:/opt/cni/bin",
-    "/etc/cni/net.d:/etc/cni/net.d",
-    "/a:/b:ro",
-)
-"""As waitdaemon's own documentation has them."""
-
-WAITDAEMON = Action(
-    "id-two",
-    "two",
-    "ghcr.io/x/waitdaemon:0.2.1",
-    env={"IMAGE": "kexec:v1", "WAIT_SECONDS": "10", "BLOCK_DEVICE": "/dev/sda3"},
-    volumes=("/var/run/docker.sock:/var/run/docker.sock", "/a:/b"),
-)
-
-
-async def test_what_waits_for_the_end_runs_when_the_server_knows_it_and_nothing_else_begins_before():
-    runtime, spool = FakeRuntime(two="hang"), Spool()
-    agent = Agent(runtime, spool)
-    agent.handle(StartWorkflow(Workflow("w", (Action("id-one", "one", "img"), WAITDAEMON))))
-    await published(spool, 3)
-    await until(lambda: len(spool) == 1)
-    assert "pull kexec:v1" in runtime.calls
-    assert "run two" not in runtime.calls, "the server has not acknowledged the end yet"
-    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "three", "img"),))))
-    end, rejected = await published(spool, 2)
-    assert (end, rejected.workflow_id, rejected.reason) == (ActionSucceeded("w", "id-two"), "w2", "AlreadyRunning")
-    await until(lambda: "run two" in runtime.calls)
-    await agent.close()
-    assert runtime.calls[-1] == "stopped two"
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "reason"),
-    [
-        ("env", {"IMAGE": "missing"}, "ImagePullFailed"),
-        ("volumes", ("/gone:/gone",), "InvalidAction"),
-        ("env", {"IMAGE": "kexec", "A\0": "b"}, "InvalidAction"),
-    ],
-)
-async def test_what_waits_for_the_end_and_could_not_be_run_then_fails_the_workflow_now(field, value, reason):
-    spool = Spool()
-    agent = Agent(FakeRuntime(), spool)
-    agent.handle(StartWorkflow(Workflow("w", (replace(WAITDAEMON, **{field: value}),))))
-    started, failed = await published(spool, 2)
-    assert (type(started), type(failed), failed.reason) == (ActionStarted, ActionFailed, reason)
-
-
-async def test_agent_takes_the_next_workflow_whatever_becomes_of_what_waited(caplog):
-    runtime, spool = FakeRuntime(two=OSError(28, "No space left on device")), Spool()
-    agent = Agent(runtime, spool)
-    agent.handle(StartWorkflow(Workflow("w", (WAITDAEMON,))))
-    await published(spool, 2)
-    await until(lambda: "No space left" in caplog.text and not agent._tasks)
-    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "three", "img"),))))
-    assert await published(spool, 1) == [ActionStarted("w2", "x")]
-    await agent.close()
-
-
-def test_what_waits_for_the_end_is_the_image_that_waitdaemon_would_start_without_an_engines_socket():
-    found = awaits_end(WAITDAEMON)
-    assert (found.image, found.env, found.volumes) == ("kexec:v1", {"BLOCK_DEVICE": "/dev/sda3"}, ("/a:/b",))
-    assert found.pid_namespace == "host"
-    by_digest = replace(WAITDAEMON, image="x/waitdaemon@sha256:ab", volumes=NERDCTL, env=WAITDAEMON.env | NERDCTL_ENV)
-    assert awaits_end(by_digest) == replace(found, volumes=("/a:/b:ro",))
-    assert awaits_end(replace(WAITDAEMON, image="kexec")) is None
-    assert awaits_end(replace(WAITDAEMON, env={})) is None
-
-
-@pytest.fixture
-async def machine(tmp_path):
-    """An agent on a machine that is not restarted, and how often it would have been."""
-    restarts = []
-    request = tmp_path / "reboot"
-    spool, runtime = Spool(), FakeRuntime(hangs="hang")
-    agent = Agent(runtime, spool, reboot_request=request, reboot=lambda: restarts.append(request.exists()))
-    return agent, spool, request, restarts
-
-
-async def test_machine_restarts_by_the_file_of_hookos_once_the_end_is_known(machine):
-    agent, spool, request, restarts = machine
-    agent.handle(StartWorkflow(workflow("one")))
-    await published(spool, 1)
-    request.touch()
-    await until(lambda: len(spool) == 1)
-    assert not restarts
-    await published(spool, 1)
-    await until(lambda: restarts)
-    assert restarts == [False], "the file must be gone, or the machine restarts for ever"
-    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "two", "img"),))))
-    await published(spool, 2)
-    await agent.close()
-    assert restarts == [False]
-
-
-async def test_last_action_that_waits_for_the_restart_it_has_asked_for_gets_it(machine, monkeypatch):
-    monkeypatch.setattr(agent_module, "REBOOT_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(agent_module, "REBOOT_GRACE_SECONDS", 0.01)
-    agent, spool, request, restarts = machine
-    agent.handle(StartWorkflow(workflow("hangs")))
-    await published(spool, 1)
-    request.touch()
-    await until(lambda: restarts)
-    await agent.close()
-
-
-async def test_machine_that_can_not_be_restarted_goes_on(machine, caplog):
-    agent, spool, request, _ = machine
-
-    def refuse():
-        raise OSError(30, "Read-only file system")
-
-    agent._reboot = refuse
-    request.touch()
-    agent.handle(StartWorkflow(workflow("one")))
-    await published(spool, 2)
-    await until(lambda: "can't be restarted" in caplog.text)
-    await until(lambda: not agent._tasks)
-    agent.handle(StartWorkflow(Workflow("w2", (Action("x", "two", "img"),))))
-    assert await published(spool, 1) == [ActionStarted("w2", "x")]
-    await agent.close()
+async def test_state_directories_are_made_for_their_owner_alone_and_left_alone_when_they_are_there(tmp_path):
+    """What actions get in their environment is in there."""
+    state = tmp_path / "runc"
+    before = os.umask(0)
+    try:
+        with only_agent_in(tmp_path / "agent"):
+            pass
+        await ProcessRuntime(tmp_path / "process").prepare()
+        await ContainerRuntime("crun", state, ImageStore(state, Registries())).prepare()
+    finally:
+        os.umask(before)
+    made = [tmp_path / "agent", tmp_path / "process", state, state / "run"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o700}
+    tmp_path.chmod(0o755)
+    with only_agent_in(tmp_path):
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755

@@ -1,7 +1,7 @@
-"""The world that outlives an agent, and the lives of agents in it, for the tests of what survives a `kill -9`.
+"""The world that outlives an agent: its disk, the runtime of its actions, and the server.
 
-The agent, its journal and its spool are the real ones; disk, runtime and server are the test's. Every call to them is a
-step at which the agent may die, before it was carried out, half-way (a torn write), or after.
+The agent, its journal and its spool are the real ones. Every call to disk, runtime and server is a step at which the
+agent may die: before it was carried out, half-way (a torn write), or after.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.virtual_time import turns
 from tink.agent.agent import Agent
 from tink.agent.durable.journal import Journal
 from tink.agent.durable.spool import Spool
@@ -27,41 +28,46 @@ from tink.agent.model import (
 )
 
 STATE = Path("/state")
+HANG, DEAF = "until it is stopped", "for ever"
 
 
 class Died(BaseException):
     """kill -9"""
 
 
-class World:
-    """What outlives an agent. `kills` are the numbers of the steps at which one dies; odd ones tear a write. At the
-    steps of `full` the disk is, and in the turns of `away` the server."""
+def workflow(*names, workflow_id="w", image="img"):
+    return Workflow(workflow_id, tuple(Action(f"id-{name}", name, image) for name in names))
 
-    def __init__(self, kills=(), *, full=(), away=(), actions=3, engine=False, stop_at=None):
+
+class World:
+    """A machine and its server. `kills` are the steps at which the agent dies; odd ones tear a write.
+
+    The disk is full at the steps of `full`; the server is away in the turns of `away`. With `engine` the runtime knows
+    how an action ended whose agent died. `ends` scripts the runtime: {"run one": a result, an exception, HANG, DEAF or
+    a function}; the keys are the entries of `calls`.
+    """
+
+    def __init__(self, kills=(), *, full=(), away=(), actions=3, engine=False, stop_at=None, ends=None):
         self.kills, self.full, self.away = set(kills), full, away
-        self.turns = 0
-        self.engine = engine  # the runtime knows how an action ended whose agent died
-        self.stop_at = stop_at
-        self.steps = 0
+        self.engine, self.stop_at, self.ends = engine, stop_at, ends or {}
+        self.turns = self.steps = 0
         self.dead = False
         self.boot = "boot-1"
         self.reachable = True
         self.files = {}
-        self.workflow = Workflow("w", tuple(Action(f"a{index}", f"act{index}", "img") for index in range(actions)))
-        self.runs = Counter()
-        self.ran = []
-        self.ended = set()
-        self.after = 0
-        self.events = []
-        self.state = "Scheduled"
-        self.action_states = {}
+        self.workflow = workflow(*("one", "two", "three")[:actions])
+        self.calls, self.ran, self.runs = [], [], Counter()
+        self.events, self.state, self.action_states = [], "Scheduled", {}
 
     def step(self):
-        """Die here, if it is time; a dead agent does nothing more."""
+        """Die here if the step is one of `kills`; a dead agent does nothing more."""
         self.steps += 1
         if self.dead or self.steps in self.kills:
-            self.dead = True
-            raise Died
+            self.die()
+
+    def die(self):
+        self.dead = True
+        raise Died
 
     # the runtime
 
@@ -71,26 +77,46 @@ class World:
 
     async def pull(self, image, stop):
         self.step()
+        await self._scripted(f"pull {image}", stop)
 
     def check(self, action):
         self.step()
+        self.calls.append(f"check {action.name}")
+        if isinstance(end := self.ends.get(self.calls[-1]), Exception):
+            raise end
 
     async def run(self, action, stop):
         self.step()
-        self.runs[action.id] += 1
+        self.runs[action.name] += 1
         self.ran.append(action)
         self.step()
-        await asyncio.sleep(0)
+        await turns()
+        result = await self._scripted(f"run {action.name}", stop)
         if stop.is_set():
             return RunResult(143, "NonZeroExit", "exit code 143")
-        self.ended.add(action.id)
         self.step()
-        return RunResult(0)
+        return result or RunResult(0)
 
     async def resume(self, action, stop):
         assert self.held == action.id, "what is to be asked back must not be cleared away first"
         self.step()
-        return RunResult(0) if self.engine and self.runs[action.id] else None
+        known = RunResult(0) if self.engine and self.runs[action.name] else None
+        return await self._scripted(f"resume {action.name}", stop) or known
+
+    async def _scripted(self, call, stop):
+        self.calls.append(call)
+        end = self.ends.get(call)
+        if callable(end):
+            end = end()
+        if isinstance(end, BaseException):
+            raise end
+        if end == DEAF:
+            await asyncio.Future()
+        if end != HANG:
+            return end
+        await stop.wait()
+        self.calls.append(f"stopped {call}")
+        return RunResult(143, "NonZeroExit", "exit code 143")
 
     # the server
 
@@ -108,15 +134,13 @@ class World:
                     self.state = "Succeeded"
             case ActionFailed():
                 self.state = "Canceled" if event.reason == "Canceled" else f"Failed {event.reason}"
-            case WorkflowRejected():
-                if event.reason == "AlreadyFinished":
-                    self.state = "Failed NotStarted"  # after many repetitions
-                elif event.reason == "UnknownWorkflow":
-                    self.state = "Canceled"
+            case WorkflowRejected(reason="AlreadyFinished"):
+                self.state = "Failed NotStarted"  # after many repetitions
+            case WorkflowRejected(reason="UnknownWorkflow"):
+                self.state = "Canceled"
 
     @property
-    def there(self):
-        """Whether the server can be reached."""
+    def is_there(self):
         return self.reachable and self.turns not in self.away
 
     def connect(self, agent):
@@ -177,53 +201,82 @@ class MemoryDisk:
         self.world.files[path] = self.world.files.pop(new)
 
 
+async def restart(world, *, disk=None, **more):
+    """Start the next agent; return it and its spool."""
+    journal = Journal(STATE, world.boot, disk or MemoryDisk(world))
+    restored = journal.restore()
+    spool = Spool(restored.pending)
+    agent = Agent(world, spool, journal=journal, restored=restored, **more)
+    await agent.prepare()
+    return agent, spool
+
+
+async def kill():
+    """End all that the agent of this loop does, as `kill -9`."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+async def taken(spool, count):
+    """Acknowledge the next `count` events as a server would, and return them."""
+    events = []
+    for _ in range(count):
+        number, event = await spool.head()
+        events.append(event)
+        spool.settle(number, delivered=True)
+    await turns(30)
+    return events
+
+
+async def take_all(spool, *, delivered=True):
+    """Acknowledge, or refuse for good, what comes until the agent reports nothing more."""
+    await turns(30)
+    while len(spool):
+        number, _ = await spool.head()
+        spool.settle(number, delivered=delivered)
+        await turns(30)
+
+
 async def life(world):
-    """One agent, from its start to its death, or until there is nothing more to do (then True)."""
+    """Run one agent to its death (False), or until there is nothing more to do (True)."""
     world.dead = False
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    agent = told = None
     try:
-        journal = Journal(STATE, world.boot, MemoryDisk(world))
-        restored = journal.restore()
-        spool = Spool(restored.pending)
-        agent = Agent(world, spool, journal=journal, restored=restored)
-        await agent.prepare()
+        agent, spool = await restart(world)
         connected = False
         told = asyncio.create_task(agent.lost_is_reported())
         for _ in range(2000):
-            await asyncio.sleep(0)
+            await turns()
             world.turns += 1
             if world.dead:
                 return False
-            if not connected and told.done() and world.there:
+            if not connected and told.done() and world.is_there:
                 world.step()
                 connected = True
                 world.connect(agent)
             elif world.stop_at is not None and world.steps >= world.stop_at and world.state == "Running" and connected:
                 world.stop_at = None
                 agent.handle(StopWorkflow("w"))
-            elif len(spool) and world.there:
+            elif len(spool) and world.is_there:
                 number, event = await spool.head()
                 world.step()
                 world.take(event)
                 world.step()
                 spool.settle(number, delivered=True)
-            elif not agent._tasks and world.state not in ("Scheduled", "Running"):
+            elif agent.is_idle and world.state not in ("Scheduled", "Running"):
                 return True
-        pytest.fail(f"stuck: {world.state} {agent._executor.progress} {world.events}")
+        pytest.fail(f"stuck: {world.state} {agent.progress} {world.events}")
     except Died:
         return False
     finally:
         world.dead = True
-        if agent is not None:
-            left = [*agent._tasks, *([told] if told else [])]
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+        await kill()
 
 
 def lives(world):
-    """As many agents as it takes. Gives how many."""
+    """Start agents until one has nothing more to do; return how many that took."""
 
     async def all_of_them():
         for number in range(1, 100):
@@ -235,25 +288,10 @@ def lives(world):
 
 
 def check(world):
+    """Assert that no action ran twice, none was left out before a success, and that they were in order."""
+    names = [action.name for action in world.workflow.actions]
     assert all(count == 1 for count in world.runs.values()), f"run twice: {world.runs}"
     if world.state == "Succeeded":
-        assert set(world.runs) == {action.id for action in world.workflow.actions}
+        assert set(world.runs) == set(names)
     order = [event.action_id for event in world.events if isinstance(event, ActionStarted)]
-    assert sorted(set(order), key=order.index) == [action.id for action in world.workflow.actions][: len(set(order))]
-
-
-async def restart(world, *, disk=None, **more):
-    """The next agent, and its spool."""
-    journal = Journal(STATE, world.boot, disk or MemoryDisk(world))
-    restored = journal.restore()
-    spool = Spool(restored.pending)
-    agent = Agent(world, spool, journal=journal, restored=restored, **more)
-    await agent.prepare()
-    return agent, spool
-
-
-async def settle_all(spool):
-    while len(spool):
-        number, _ = await spool.head()
-        spool.settle(number, delivered=True)
-        await asyncio.sleep(0)
+    assert sorted(set(order), key=order.index) == [f"id-{name}" for name in names[: len(set(order))]]
