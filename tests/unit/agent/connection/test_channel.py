@@ -1,15 +1,13 @@
-"""The agent's channel: its token with every call, the new one that the server gives, and the authority it trusts."""
-
-from __future__ import annotations
+"""The agent's channel: its token with every call, the new one that the server gives, the authority it trusts."""
 
 import asyncio
 import functools
 import hashlib
 import http.server
+import os
+import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
@@ -20,195 +18,189 @@ from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tests.ports import free_port
+from tests.support.objects import MAC
+from tests.support.virtual_time import turns
 from tests.waiting import until
 from tink.agent.connection.channel import connect, fetch_pinned
+from tink.agent.connection.sockets import probe_often
 from tink.agent.model import SettingsError
 from tink.agent.settings import AgentSettings
 
-MAC = "52:54:00:00:00:01"
-
 
 class Recording(pb_grpc.WorkflowServiceServicer):
-    """Notes the metadata of each call, and gives `renewed` with each stream."""
+    """Notes the token of each call, and gives `renewed` with each stream."""
 
-    def __init__(self) -> None:
-        self.shown: list[list[str]] = []
-        self.renewed = ""
+    def __init__(self):
+        self.shown, self.renewed = [], ""
 
-    def _note(self, context: Any) -> None:
+    def note(self, context):
         self.shown.append([value for key, value in context.invocation_metadata() if key == metadata.AUTHORIZATION])
 
-    async def GetWorkflows(self, request: Any, context: Any) -> None:  # noqa: N802
-        self._note(context)
+    async def GetWorkflows(self, request, context):  # noqa: N802
+        self.note(context)
         await context.send_initial_metadata(((metadata.TOKEN, self.renewed),) if self.renewed else ())
         await context.write(pb.GetWorkflowsResponse())
 
-    async def PublishEvent(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self._note(context)
+    async def PublishEvent(self, request, context):  # noqa: N802
+        self.note(context)
         return pb.PublishEventResponse()
+
+    async def upload(self, requests, context):
+        self.note(context)
+        return b"".join([each async for each in requests])
 
 
 @pytest.fixture
-async def recording() -> AsyncIterator[tuple[Recording, str]]:
+async def recording():
     server, servicer = grpc.aio.server(), Recording()
     pb_grpc.add_WorkflowServiceServicer_to_server(servicer, server)
-
-    async def upload(requests: Any, context: Any) -> bytes:
-        servicer._note(context)
-        return b"".join([each async for each in requests])
-
-    handler = grpc.method_handlers_generic_handler("test", {"Upload": grpc.stream_unary_rpc_method_handler(upload)})
-    server.add_generic_rpc_handlers((handler,))
+    methods = {"Upload": grpc.stream_unary_rpc_method_handler(servicer.upload)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     yield servicer, f"127.0.0.1:{port}"
     await server.stop(None)
 
 
-async def session(settings: AgentSettings) -> None:
-    """A stream, an event and an upload, each with what the agent itself would put on it."""
-    channel = await connect(settings, asyncio.Event())
-    assert channel is not None
-    async with channel:
-        stub: Any = pb_grpc.WorkflowServiceStub(channel)
+async def session(servicer, settings):
+    """Return the tokens of a stream, an event and an upload, each with what the agent itself would put on it."""
+    servicer.shown.clear()
+    async with await connect(settings, asyncio.Event()) as channel:
+        stub = pb_grpc.WorkflowServiceStub(channel)
         own = ((metadata.AUTHORIZATION, f"Bearer {settings.token}"), (metadata.WORKFLOW, ""))
         async for _ in stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=MAC), metadata=own):
             pass
-        await asyncio.sleep(0.05)
+        await turns(20)
         await stub.PublishEvent(pb.PublishEventRequest(), metadata=own)
-        call: Any = channel.stream_unary("/test/Upload")(metadata=own)
+        call = channel.stream_unary("/test/Upload")(metadata=own)
         await call.write(b"one")
         await call.write(b"two")
         await call.done_writing()
         assert await call == b"onetwo"
+    return servicer.shown
 
 
-async def test_every_call_shows_the_newest_token_once(recording: tuple[Recording, str], tmp_path: Path) -> None:
+async def test_every_call_shows_the_newest_token_once(recording, tmp_path):
     servicer, server = recording
     servicer.renewed = "second"
     settings = AgentSettings(MAC, server, state_dir=tmp_path, token="first")
-    await session(settings)
-    assert servicer.shown == [["Bearer first"], ["Bearer second"], ["Bearer second"]]
-    kept = tmp_path / "token"
+    assert await session(servicer, settings) == [["Bearer first"], ["Bearer second"], ["Bearer second"]]
     await until(lambda: [path.name for path in tmp_path.iterdir()] == ["token"])
-    assert kept.stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in tmp_path.iterdir()] == ["token"]
-
-    servicer.shown.clear()
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
     servicer.renewed = ""
-    await session(settings)
-    assert servicer.shown == [["Bearer second"]] * 3, "an agent that is started again has what it was given"
-
-    servicer.shown.clear()
-    await session(AgentSettings(MAC, server, state_dir=tmp_path, token="of the next boot".replace(" ", "-")))
-    assert servicer.shown == [["Bearer of-the-next-boot"]] * 3, "what was kept belongs to another boot"
+    assert await session(servicer, settings) == [["Bearer second"]] * 3, "an agent that is started again has it"
+    another = AgentSettings(MAC, server, state_dir=tmp_path, token="of-the-next-boot")
+    assert await session(servicer, another) == [["Bearer of-the-next-boot"]] * 3
 
 
-async def test_without_a_token_nothing_is_added(recording: tuple[Recording, str], tmp_path: Path) -> None:
+async def test_without_a_token_nothing_is_added(recording, tmp_path):
     servicer, server = recording
-    channel = await connect(AgentSettings(MAC, server, state_dir=tmp_path), asyncio.Event())
-    assert channel is not None
-    async with channel:
-        stub: Any = pb_grpc.WorkflowServiceStub(channel)
-        await stub.PublishEvent(pb.PublishEventRequest())
+    async with await connect(AgentSettings(MAC, server, state_dir=tmp_path), asyncio.Event()) as channel:
+        await pb_grpc.WorkflowServiceStub(channel).PublishEvent(pb.PublishEventRequest())
     assert servicer.shown == [[]]
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kept", [b"", b"\xff\xfe", b"one", b"a b c", b"0" * 64 + b" other"])
-async def test_a_kept_token_that_is_spoilt_is_ignored(
-    recording: tuple[Recording, str], tmp_path: Path, kept: bytes
-) -> None:
+async def test_a_kept_token_that_is_spoilt_is_ignored(recording, tmp_path, kept):
     servicer, server = recording
     (tmp_path / "token").write_bytes(kept)
-    await session(AgentSettings(MAC, server, state_dir=tmp_path, token="first"))
-    assert servicer.shown == [["Bearer first"]] * 3
+    settings = AgentSettings(MAC, server, state_dir=tmp_path, token="first")
+    assert await session(servicer, settings) == [["Bearer first"]] * 3
 
 
-async def test_a_disk_that_is_full_does_not_keep_the_agent_from_its_token(
-    recording: tuple[Recording, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_disk_that_is_full_does_not_keep_the_agent_from_its_token(recording, tmp_path, caplog):
     servicer, server = recording
     servicer.renewed = "second"
     (tmp_path / "token.new").mkdir()
-    await session(AgentSettings(MAC, server, state_dir=tmp_path, token="first"))
-    assert servicer.shown[-1] == ["Bearer second"]
+    shown = await session(servicer, AgentSettings(MAC, server, state_dir=tmp_path, token="first"))
+    assert shown[-1] == ["Bearer second"]
     await until(lambda: "can't be kept" in caplog.text)
     assert "second" not in caplog.text
 
 
-# --- whom the agent trusts ---
+# --- whom the agent trusts --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A directory, and the URL of a file in it."""
-    root = tmp_path / "www"
+def web(tmp_path):
+    """A directory that is served, the URL of a file in it, and the requests so far."""
+    root, requests = tmp_path / "www", []
     root.mkdir()
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
+    class Counting(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            requests.append(self.path)
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(root))) as server:
-        thread = threading.Thread(target=server.serve_forever)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Counting, directory=str(root))) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
-        yield root, f"http://127.0.0.1:{server.server_address[1]}/ca.pem"
+        yield root, f"http://127.0.0.1:{server.server_address[1]}/ca.pem", requests
         server.shutdown()
         thread.join()
 
 
-async def test_the_authority_is_waited_for_and_only_the_right_one_is_taken(
-    web: tuple[Path, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    root, url = web
+async def test_the_authority_is_waited_for_and_only_the_right_one_is_taken(web, tmp_path, caplog):
+    root, url, requests = web
     pinned = f"{url}#sha256={hashlib.sha256(b'right').hexdigest().upper()}"
     kept = tmp_path / "kept"
     kept.write_bytes(b"wrong")
-    fetching = asyncio.ensure_future(fetch_pinned(pinned, kept, pause=0.02))
+
+    def offer(content):
+        (root / "new").write_bytes(content)
+        (root / "new").rename(root / "ca.pem")
+
+    fetching = asyncio.create_task(fetch_pinned(pinned, kept, pause=0.02))
     offers = ((None, "404"), (b"wrong", "its SHA-256 is another"), (b"right" * 100_000, "is larger than"))
     for number, (offered, wrong) in enumerate(offers, 1):
         if offered is not None:
-            (root / "new").write_bytes(offered)
-            (root / "new").rename(root / "ca.pem")
-        async with asyncio.timeout(10):
-            while len(words := [record.message for record in caplog.records]) < number:
-                await asyncio.sleep(0.01)
-        assert wrong in words[-1]
-        await asyncio.sleep(0.1)  # some attempts more
+            offer(offered)
+        await until(lambda number=number: len(caplog.records) == number)
+        assert wrong in caplog.messages[-1]
+        asked = len(requests)
+        await until(lambda asked=asked: len(requests) > asked + 3)
     assert not fetching.done()
     assert len(caplog.records) == 3, "one line for each thing that is wrong, not for each attempt"
-    (root / "new").write_bytes(b"right")
-    (root / "new").rename(root / "ca.pem")
-    assert await asyncio.wait_for(fetching, 20) == b"right"
-
+    offer(b"right")
+    assert await fetching == b"right"
     (root / "ca.pem").unlink()
-    assert await asyncio.wait_for(fetch_pinned(pinned, kept), 20) == b"right", "the next start does not need the edge"
+    assert await fetch_pinned(pinned, kept) == b"right", "the next start does not need the edge"
 
 
-async def test_the_authority_is_taken_from_another_edge_when_that_of_the_boot_is_gone(
-    web: tuple[Path, str], tmp_path: Path
-) -> None:
-    root, url = web
+async def test_the_authority_is_taken_from_another_edge_when_that_of_the_boot_is_gone(web, tmp_path):
+    root, url, _ = web
     (root / "ca.pem").write_bytes(b"right")
     gone = f"http://127.0.0.1:{free_port()}/ca.pem#sha256={hashlib.sha256(b'right').hexdigest()}"
     edges = (f"127.0.0.1:{free_port()}", urlsplit(url).netloc)
-    assert await asyncio.wait_for(fetch_pinned(gone, tmp_path / "kept", 3600, edges=edges), 20) == b"right"
+    assert await fetch_pinned(gone, tmp_path / "kept", 3600, edges=edges) == b"right"
 
 
-async def test_an_agent_that_is_asked_to_end_does_not_wait_for_the_authority(tmp_path: Path) -> None:
+async def test_an_agent_that_is_asked_to_end_does_not_wait_for_the_authority(tmp_path):
     url = f"http://127.0.0.1:1/ca.pem#sha256={'0' * 64}"
-    settings = AgentSettings(MAC, "127.0.0.1:1", state_dir=tmp_path, tls=True, tls_ca_url=url)
     end = asyncio.Event()
-    connecting = asyncio.ensure_future(connect(settings, end))
-    await asyncio.sleep(0.05)
+    settings = AgentSettings(MAC, "127.0.0.1:1", state_dir=tmp_path, tls=True, tls_ca_url=url)
+    connecting = asyncio.create_task(connect(settings, end))
+    await turns(5)
     end.set()
-    assert await asyncio.wait_for(connecting, 20) is None
+    assert await connecting is None
 
 
-async def test_a_client_certificate_that_is_missing_is_named(tmp_path: Path) -> None:
-    settings = AgentSettings(
-        MAC, "s:1", state_dir=tmp_path, tls=True, tls_cert=tmp_path / "no.crt", tls_key=tmp_path / "no.key"
-    )
+async def test_a_client_certificate_that_is_missing_is_named(tmp_path):
+    files = {"tls_cert": tmp_path / "no.crt", "tls_key": tmp_path / "no.key"}
     with pytest.raises(SettingsError, match=r"no\.key: No such file"):
-        await connect(settings, asyncio.Event())
+        await connect(AgentSettings(MAC, "s:1", state_dir=tmp_path, tls=True, **files), asyncio.Event())
+
+
+def test_kernel_probes_connections_to_the_server_and_no_others():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        ours, another = (socket.create_connection(each.getsockname()) for each in (server, other))
+        reading, writing = os.pipe()
+        with ours, another, open(reading), open(writing, "w"):  # noqa: PTH123 - descriptors
+            before = len([*Path("/proc/self/fd").iterdir()])
+            assert probe_often(server.getsockname()[1]) == 1
+            assert len([*Path("/proc/self/fd").iterdir()]) <= before
+            assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 5
+            assert another.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
+            ours.sendall(b"it is as it was")
+    assert probe_often(1) == 0

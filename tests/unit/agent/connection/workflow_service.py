@@ -9,34 +9,53 @@ import grpc.aio
 
 from proto import metadata
 from proto import workflow_pb2 as pb
-from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
+from proto.workflow_pb2_grpc import (
+    WorkflowServiceServicer,
+    WorkflowServiceStub,
+    add_WorkflowServiceServicer_to_server,
+)
+from tests.ports import free_port
+from tests.support.objects import MAC
 from tink.agent.connection.channel import connect
 from tink.agent.connection.transport import RetryPolicy, Transport
+from tink.agent.durable.spool import Spool
 from tink.agent.settings import AgentSettings
 
 FAST = RetryPolicy(
     initial_backoff=0.02,
     max_backoff=0.1,
     refused_backoff=0.05,
-    publish_timeout=10.0,
+    publish_timeout=60.0,
     refusal_timeout=0.3,
     gone_timeout=0.3,
     established_after=0.1,
 )
+PROBE = "probe"
 
 
 class Server(WorkflowServiceServicer):
-    """Streams what is put into `commands` ("break" aborts, "end" ends the stream) and keeps the events it took."""
+    """Streams what is put into `commands` ("break" aborts, "end" ends the stream) and keeps the events it took.
+
+    `before` is awaited with the action's id and gRPC's context before an event is taken.
+    """
 
     def __init__(self):
         self.commands = asyncio.Queue()
-        self.agents = []
-        self.held = []
-        self.events = []
-        self.attempts = 0
-        self.stalls = 0
-        self.stream_status = []
-        self.event_status = []
+        self.agents, self.held = [], []
+        self.seen, self.canceled, self.events = [], [], []
+        self.stream_status, self.event_status = [], []
+        self.before = self.hold()[1]
+
+    def hold(self, *actions):
+        """Keep the events of these actions waiting until the event that is returned first is set."""
+        go = asyncio.Event()
+
+        async def before(action, _):
+            if action in actions:
+                await go.wait()
+
+        self.before = before
+        return go, before
 
     async def GetWorkflows(self, request, context):  # noqa: N802 - the service's name
         self.agents.append(request.agent_id)
@@ -52,14 +71,46 @@ class Server(WorkflowServiceServicer):
             yield command
 
     async def PublishEvent(self, request, context):  # noqa: N802
-        self.attempts += 1
-        if self.stalls:
-            self.stalls -= 1
-            await asyncio.sleep(3600)
+        action = getattr(getattr(request.event, request.event.WhichOneof("event")), "action_id", "rejected")
+        if action == PROBE:
+            return pb.PublishEventResponse()
+        self.seen.append(action)
+        try:
+            await self.before(action, context)
+        except asyncio.CancelledError:
+            self.canceled.append(action)
+            raise
         if self.event_status:
             await context.abort(*self.event_status.pop(0))
         self.events.append(request.event)
         return pb.PublishEventResponse()
+
+
+class Link:
+    """A server at a free port, and the agent's side of it; `left` is what an earlier agent has left to be sent."""
+
+    def __init__(self, left=()):
+        self.server, self.port, self.spool, self.received = Server(), free_port(), Spool([*enumerate(left, 1)]), []
+
+    def serving(self, credentials=None):
+        return serving(self.server, self.port, credentials)
+
+    @contextlib.asynccontextmanager
+    async def transporting(self, policy=FAST, **more):
+        self.channel = more.pop("channel", None) or await open_channel(f"127.0.0.1:{self.port}")
+        async with transporting(self.port, self.spool, self.received, policy, channel=self.channel, **more):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def up(self, policy=FAST, **more):
+        async with self.serving(), self.transporting(policy, **more):
+            yield self.server, self.spool
+
+    async def round_trips(self):
+        """Return when the server has what the transport has sent so far: calls that came later are answered."""
+        event = pb.Event(action_started=pb.Event.ActionStarted(action_id=PROBE))
+        for _ in range(3):  # gRPC hands out calls that came at once in any order
+            await WorkflowServiceStub(self.channel).PublishEvent(pb.PublishEventRequest(event=event))
 
 
 def stop(workflow_id):
@@ -67,13 +118,16 @@ def stop(workflow_id):
 
 
 @contextlib.asynccontextmanager
-async def serving(servicer, port):
+async def serving(servicer, port, credentials=None):
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0)])
     add_WorkflowServiceServicer_to_server(servicer, server)
-    server.add_insecure_port(f"127.0.0.1:{port}")
+    if credentials is None:
+        server.add_insecure_port(f"127.0.0.1:{port}")
+    else:
+        server.add_secure_port(f"127.0.0.1:{port}", credentials)
     await server.start()
     try:
-        yield
+        yield server
     finally:
         await server.stop(None)
         # What gRPC finishes after this event loop is closed fails in the loop, and the log, of the next test.
@@ -83,22 +137,17 @@ async def serving(servicer, port):
 
 
 async def open_channel(server, tls_roots=None):
-    """The agent's channel to `server`; encrypted when `tls_roots` is given."""
+    """Return the agent's channel to `server`; encrypted if `tls_roots` is given."""
     tls = {} if tls_roots is None else {"tls": True, "tls_roots": tls_roots}
-    return await connect(AgentSettings("52:54:00:00:00:01", server, **tls), asyncio.Event())
+    return await connect(AgentSettings(MAC, server, **tls), asyncio.Event())
 
 
 @contextlib.asynccontextmanager
 async def transporting(port, spool, received, policy=FAST, held_workflows=tuple, channel=None, **shown):
     channel = channel or await open_channel(f"127.0.0.1:{port}")
+    server = f"127.0.0.1:{port}"
     transport = Transport(
-        channel,
-        server=f"127.0.0.1:{port}",
-        agent_id="52:54:00:00:00:01",
-        spool=spool,
-        held_workflows=held_workflows,
-        policy=policy,
-        **shown,
+        channel, server=server, agent_id=MAC, spool=spool, held_workflows=held_workflows, policy=policy, **shown
     )
     tasks = [asyncio.create_task(transport.commands(received.append)), asyncio.create_task(transport.publish())]
     try:
