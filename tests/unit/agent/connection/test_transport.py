@@ -583,10 +583,11 @@ async def test_event_that_was_sent_ahead_and_not_taken_is_sent_again():
     assert [event.action_started.action_id for event in server.events] == ["a1", "a2", "a3"]
 
 
-async def test_no_call_is_made_ahead_while_the_server_is_away():
+async def test_no_call_is_made_ahead_while_the_server_is_away(log):
     """gRPC would send what waits for a connection in any order."""
     link = Link(starts("a1", "a2", "a3"))
     async with link.transporting():
+        await until(lambda: "waiting for it" in log.text)
         await turns(10)
         calls = len(asyncio.all_tasks())
         for event in starts("b1", "b2", "b3"):
