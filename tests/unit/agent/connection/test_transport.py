@@ -592,8 +592,8 @@ async def test_no_call_is_made_ahead_while_the_server_is_away(log):
         calls = len(asyncio.all_tasks())
         for event in starts("b1", "b2", "b3"):
             link.spool.append(event)
-            await turns(10)
             assert len(asyncio.all_tasks()) == calls
+            await turns(10)
 
 
 def test_server_lets_as_many_events_of_a_machine_wait_as_its_agent_sends_at_once():
