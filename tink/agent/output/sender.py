@@ -37,6 +37,8 @@ PIECE_LINES: Final = 100
 PIECES_PER_ACTION: Final = 100
 ACTIONS_WAITING: Final = 8
 """Actions whose output waits for the server; that of the oldest is dropped for the ninth."""
+_TICK_SECONDS: Final = 0.001
+"""A piece that is due so soon is sent now: a timer may fire a little early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class OutputSender:
             self._forget(lambda waiting: waiting.ended and waiting.empty)
             due = [waiting.due if not waiting.ended else 0.0 for waiting in self._waiting if not waiting.empty]
             delay = min(due, default=float("inf")) - asyncio.get_running_loop().time()
-            if delay <= 0:
+            if delay <= _TICK_SECONDS:
                 await self._send()
                 continue
             try:
@@ -173,7 +175,11 @@ class OutputSender:
     async def _send(self) -> None:
         """One call with the pieces that are due."""
         now = asyncio.get_running_loop().time()
-        due = [waiting for waiting in self._waiting if not waiting.empty and (waiting.ended or waiting.due <= now)]
+        due = [
+            waiting
+            for waiting in self._waiting
+            if not waiting.empty and (waiting.ended or waiting.due <= now + _TICK_SECONDS)
+        ]
         pieces = [waiting.take() for waiting in due]
         for waiting in due:
             waiting.pieces += 1
