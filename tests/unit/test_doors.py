@@ -23,7 +23,7 @@ def _doors() -> list[str]:
     return found
 
 
-def test_nobody_reaches_past_a_door_unseen() -> None:
+def test_nobody_reaches_past_a_door_unseen():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     held = {
         module.rpartition(".")[0]

@@ -1,27 +1,25 @@
 """Large requests wait in turns: one namespace delays another one by at most one piece of work."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 
 from tink.offload import LARGE, YAML_WEIGHT, flow, offload, weight
 
 
-async def test_small_work_is_done_on_the_event_loop_and_large_work_in_one_thread() -> None:
+async def test_small_work_is_done_on_the_event_loop_and_large_work_in_one_thread():
     here = threading.current_thread().name
     assert await offload(LARGE, lambda: threading.current_thread().name) == here
     assert (await offload(LARGE + 1, lambda: threading.current_thread().name)).startswith("large")
 
 
-async def test_namespaces_take_turns() -> None:
-    begun: list[str] = []
+async def test_namespaces_take_turns():
+    begun = []
     gate = threading.Event()
 
-    async def work(namespace: str) -> None:
+    async def work(namespace):
         flow.set(namespace)
 
-        def large() -> None:
+        def large():
             begun.append(namespace)
             assert gate.wait(30)
 
@@ -37,7 +35,7 @@ async def test_namespaces_take_turns() -> None:
     assert begun.index("b") <= 2
 
 
-def test_yaml_weighs_more_than_json_and_aliases_are_always_large() -> None:
+def test_yaml_weighs_more_than_json_and_aliases_are_always_large():
     assert weight(b'{"a": "*"}') == len(b'{"a": "*"}')
     assert weight(b"a: 1") == 4 * YAML_WEIGHT
     assert weight(b"a: &x 1\nb: *x") > LARGE

@@ -21,7 +21,7 @@ def anchors(paper: str) -> set[str]:
     return {word.replace(" ", "-") for word in words}
 
 
-def test_version_is_the_same_in_the_changelog_the_package_and_what_is_installed() -> None:
+def test_version_is_the_same_in_the_changelog_the_package_and_what_is_installed():
     newest = re.search(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert newest is not None
@@ -29,7 +29,7 @@ def test_version_is_the_same_in_the_changelog_the_package_and_what_is_installed(
 
 
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: str(paper.relative_to(ROOT)))
-def test_links_between_papers_lead_somewhere(paper: Path) -> None:
+def test_links_between_papers_lead_somewhere(paper):
     broken = []
     for target, anchor, here in _LINK.findall(paper.read_text()):
         if "://" in target:
@@ -42,7 +42,7 @@ def test_links_between_papers_lead_somewhere(paper: Path) -> None:
     assert broken == []
 
 
-def test_every_package_says_that_it_is_typed() -> None:
+def test_every_package_says_that_it_is_typed():
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
         "packages"
     ]

@@ -168,7 +168,7 @@ def here() -> Repository:
     return repository
 
 
-def test_what_is_referred_to_is_in_the_repository() -> None:
+def test_what_is_referred_to_is_in_the_repository():
     lost = here().lost()
     assert not lost, "\n".join(lost)
 
@@ -189,7 +189,7 @@ def test_what_is_referred_to_is_in_the_repository() -> None:
         'error = "see docs/papers.md#moved"',
     ],
 )
-def test_reference_to_what_has_moved_is_found(text: str) -> None:
+def test_reference_to_what_has_moved_is_found(text):
     repository = Repository()
     repository.add("tink/clock.py", "class Clock: ...")
     repository.add("docs/papers.md", "# There\n\n`Clock` in `tink/clock.py`, tink.clock.Clock, tink/clock; tink/ROOM.")

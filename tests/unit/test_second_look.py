@@ -44,14 +44,14 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     (tmp_path / "conftest.py").write_text("def pytest_configure(config): config.pluginmanager.get_plugins()\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     return Project(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["interop", "boot"])
-def test_flaky_test_with_real_clients_is_listed_and_the_run_succeeds(project: Project, kind: str) -> None:
+def test_flaky_test_with_real_clients_is_listed_and_the_run_succeeds(project, kind):
     project.add(f"tests/{kind}/test_flaky.py", fails=1)
     project.add("tests/unit/test_well.py", fails=0)
     ran = project.run()
@@ -64,13 +64,13 @@ def test_flaky_test_with_real_clients_is_listed_and_the_run_succeeds(project: Pr
     assert project.runs_of("tests/unit/test_well.py") == 1
 
 
-def test_test_that_fails_twice_fails_the_run(project: Project) -> None:
+def test_test_that_fails_twice_fails_the_run(project):
     project.add("tests/interop/test_broken.py", fails=2)
     assert project.run().returncode == pytest.ExitCode.TESTS_FAILED
     assert not (project.directory / "build/flaky.txt").exists()
 
 
-def test_unit_test_gets_no_second_look(project: Project) -> None:
+def test_unit_test_gets_no_second_look(project):
     project.add("tests/interop/test_flaky.py", fails=1)
     project.add("tests/unit/test_broken.py", fails=1)
     assert project.run().returncode == pytest.ExitCode.TESTS_FAILED
@@ -78,7 +78,7 @@ def test_unit_test_gets_no_second_look(project: Project) -> None:
     assert project.runs_of("tests/interop/test_flaky.py") == 1
 
 
-def test_more_than_three_flaky_tests_fail_the_run(project: Project) -> None:
+def test_more_than_three_flaky_tests_fail_the_run(project):
     for number in range(4):
         project.add(f"tests/interop/test_flaky_{number}.py", fails=1)
     ran = project.run()
@@ -86,7 +86,7 @@ def test_more_than_three_flaky_tests_fail_the_run(project: Project) -> None:
     assert "4 tests failed: too many for a second look" in ran.stdout
 
 
-def test_list_of_an_earlier_run_is_removed(project: Project) -> None:
+def test_list_of_an_earlier_run_is_removed(project):
     project.add("tests/interop/test_flaky.py", fails=1)
     assert project.run().returncode == 0
     assert project.run().returncode == 0

@@ -28,7 +28,7 @@ def key_of(row: str) -> str | None:
     return max((key for key in SEEN if row.startswith(key)), key=len, default=None)
 
 
-def test_each_row_of_what_firmware_was_seen_to_do_is_held_by_a_test_or_says_that_none_does_it() -> None:
+def test_each_row_of_what_firmware_was_seen_to_do_is_held_by_a_test_or_says_that_none_does_it():
     of_rows = [key_of(row) for row in rows()]
     assert None not in of_rows, rows()[of_rows.index(None)]
     assert sorted(map(str, of_rows)) == sorted(SEEN), "a row has gone, or two begin alike"
@@ -40,7 +40,7 @@ def test_each_row_of_what_firmware_was_seen_to_do_is_held_by_a_test_or_says_that
             assert word not in held_by or len(held_by) == 1, row
 
 
-def test_tests_that_hold_the_rows_are_there() -> None:
+def test_tests_that_hold_the_rows_are_there():
     wanted = {name for names in SEEN.values() for name in names} - {BY_HAND, NOT_TRIED}
     files = sorted({name.partition("::")[0] for name in wanted})
     # Those of `make soak`, too.

@@ -31,11 +31,11 @@ def recent() -> list[bytes]:
     return [found.body for found in kept._entries.values() if found is not None]
 
 
-def test_cache_takes_no_more_memory_than_it_counts() -> None:
+def test_cache_takes_no_more_memory_than_it_counts():
     assert taken(recent()) < 1.2
 
 
-def test_exact_gives_the_same_bytes_in_their_own_memory() -> None:
+def test_exact_gives_the_same_bytes_in_their_own_memory():
     text = orjson.dumps({"message": LONG})
     assert shrink_to_fit(text) == text
     assert taken([shrink_to_fit(text)]) < 1.2

@@ -1,7 +1,5 @@
 """Virtual time passes at once, and only where a test asks for it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -10,8 +8,8 @@ from tests.support.virtual_time import elapse, turns
 
 
 @pytest.mark.looptime
-async def test_an_hour_passes_in_virtual_time_and_timers_fire_in_their_order() -> None:
-    fired: list[str] = []
+async def test_an_hour_passes_in_virtual_time_and_timers_fire_in_their_order():
+    fired = []
     loop = asyncio.get_running_loop()
     loop.call_later(3599, fired.append, "before")
     loop.call_later(3601, fired.append, "after")
@@ -20,15 +18,15 @@ async def test_an_hour_passes_in_virtual_time_and_timers_fire_in_their_order() -
     assert (fired, loop.time() - began) == (["before"], 3600)
 
 
-async def test_elapse_refuses_to_sleep_for_real() -> None:
+async def test_elapse_refuses_to_sleep_for_real():
     with pytest.raises(AssertionError, match="looptime"):
         await elapse(1)
 
 
-async def test_turns_let_ready_tasks_go_on() -> None:
-    seen: list[int] = []
+async def test_turns_let_ready_tasks_go_on():
+    seen = []
 
-    async def count() -> None:
+    async def count():
         for number in range(3):
             seen.append(number)
             await turns()

@@ -16,9 +16,9 @@ async def fails() -> None:
     raise ValueError("a mistake")
 
 
-async def test_an_exception_is_said_once_with_what_it_means(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_is_said_once_with_what_it_means(caplog):
     work = asyncio.create_task(fails())
-    called: list[str] = []
+    called = []
     failure_is_said(work, log, "nobody cleans up any more", lambda: called.append("then"))
     await asyncio.wait([work])
     await asyncio.sleep(0)
@@ -31,9 +31,9 @@ async def test_an_exception_is_said_once_with_what_it_means(caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-async def test_an_end_that_is_none_is_not(caplog: pytest.LogCaptureFixture, cancelled: bool) -> None:
+async def test_an_end_that_is_none_is_not(caplog, cancelled):
     work = asyncio.create_task(asyncio.sleep(10 if cancelled else 0))
-    called: list[str] = []
+    called = []
     failure_is_said(work, log, "nobody cleans up any more", lambda: called.append("then"))
     if cancelled:
         work.cancel()

@@ -42,17 +42,10 @@ def test_flags_win_over_the_kernel_command_line():
     assert (settings.state_dir, settings.after_workflow) == (Path("/var/tinkedge"), ("/bin/true",))
 
 
-def test_password_is_not_in_what_a_log_would_show():
-    assert "s3cret" not in repr(from_kernel_command_line(CMDLINE))
-
-
-def test_last_kernel_argument_wins_and_quotes_hold_blanks():
-    assert kernel_arguments('a=1 quiet b="x y" a=2 c=k=v') == {"a": "2", "quiet": "", "b": "x y", "c": "k=v"}
-
-
 @pytest.mark.parametrize(
     ("text", "arguments"),
     [
+        ('a=1 quiet b="x y" a=2 c=k=v', {"a": "2", "quiet": "", "b": "x y", "c": "k=v"}),
         ('quiet "worker_id=52:54:00:00:00:01" a=1', {"quiet": "", "worker_id": "52:54:00:00:00:01", "a": "1"}),
         ('"a=x y" "b=" c="" d=1', {"a": "x y", "b": "", "c": "", "d": "1"}),
         ('a="cut off', {"a": "cut", "off": ""}),
@@ -60,29 +53,27 @@ def test_last_kernel_argument_wins_and_quotes_hold_blanks():
         ('password=p"w# a=1', {"password": 'p"w#', "a": "1"}),
     ],
 )
-def test_boot_loader_that_quotes_a_whole_argument_names_the_same_machine(text, arguments):
+def test_last_kernel_argument_wins_and_quotes_hold_blanks_as_the_kernel_reads_them(text, arguments):
     assert kernel_arguments(text) == arguments
 
 
 @pytest.mark.parametrize(
-    ("told", "normal"),
-    [("52-54-00-AA-BB-01", "52:54:00:aa:bb:01"), ("Node-A", "Node-A"), ("52:54:00:AA:BB:01", "52:54:00:aa:bb:01")],
-)
-def test_mac_is_spelled_as_the_server_spells_it(told, normal):
-    assert AgentSettings(agent_id=told, server="s").agent_id == normal
-
-
-@pytest.mark.parametrize(
-    ("told", "normal"),
+    ("field", "given", "normal"),
     [
-        ("10.0.0.1", "10.0.0.1:42113"),
-        ("[fd00::1]", "[fd00::1]:42113"),
-        ("[fd00::1]:1", "[fd00::1]:1"),
-        ("h:65535",) * 2,
+        ("agent_id", "52-54-00-AA-BB-01", "52:54:00:aa:bb:01"),
+        ("agent_id", "52:54:00:AA:BB:01", "52:54:00:aa:bb:01"),
+        ("agent_id", "Node-A", "Node-A"),
+        ("server", "10.0.0.1", "10.0.0.1:42113"),
+        ("server", "[fd00::1]", "[fd00::1]:42113"),
+        ("server", "[fd00::1]:1", "[fd00::1]:1"),
+        ("server", "h:65535", "h:65535"),
     ],
 )
-def test_server_without_a_port_gets_the_default_one(told, normal):
-    assert AgentSettings(agent_id="a", server=told).server == normal
+def test_mac_is_spelled_as_the_server_spells_it_and_a_server_has_a_port(field, given, normal):
+    assert getattr(AgentSettings(**{"agent_id": "a", "server": "s", field: given}), field) == normal
+
+
+PIN = "http://10.0.0.1:7080/agent/ca.pem#sha256=" + "0a" * 32
 
 
 @pytest.mark.parametrize(
@@ -98,14 +89,20 @@ def test_server_without_a_port_gets_the_default_one(told, normal):
         ("worker_id=a grpc_authority=s registry_username=u", {}, "docker_registry"),
         ("worker_id=a grpc_authority=s", {"state_dir": Path("/a,b")}, "/a,b"),
         ("worker_id=a grpc_authority=s", {"state_dir": Path("rel")}, "rel"),
+        (f"{CMDLINE} tinkerbell_servers=h:1", {}, "tinkerbell_servers: 'h:1' is not like"),
+        (f"{CMDLINE} tinkerbell_edges=10.0.0.2", {}, "tinkerbell_edges: '10.0.0.2' is not like"),
+        (f"{CMDLINE} tinkerbell_tls_ca=http://h/ca.pem", {}, "tinkerbell_tls_ca"),
+        (f"{CMDLINE} tinkerbell_tls_ca=http://h/ca.pem#sha256=0a", {}, "tinkerbell_tls_ca"),
+        (f"{CMDLINE} tinkerbell_tls_ca={PIN.replace('http', 'file')}", {}, "tinkerbell_tls_ca"),
+        (CMDLINE, {"token": "a b"}, "tinkerbell_token"),
+        (CMDLINE, {"token": "\n"}, "tinkerbell_token"),
+        (CMDLINE, {"tls_cert": Path("/c")}, "tls_cert and tls_key"),
+        (CMDLINE, {"tls_key": Path("/k")}, "tls_cert and tls_key"),
     ],
 )
 def test_bad_setting_is_named(cmdline, flags, named):
-    with pytest.raises(SettingsError, match=named.replace("?", r"\?")):
+    with pytest.raises(SettingsError, match=named):
         from_kernel_command_line(cmdline, **flags)
-
-
-PIN = "http://10.0.0.1:7080/agent/ca.pem#sha256=" + "0a" * 32
 
 
 def test_token_and_the_servers_authority_come_with_the_kernel_command_line():
@@ -114,6 +111,7 @@ def test_token_and_the_servers_authority_come_with_the_kernel_command_line():
     )
     assert (settings.tls, settings.tls_ca_url, settings.token) == (True, PIN, "v1.a.b")
     assert "v1.a.b" not in repr(settings)
+    assert "s3cret" not in repr(settings)
 
 
 def test_servers_and_edges_beside_that_of_the_boot_come_with_the_kernel_command_line():
@@ -131,22 +129,3 @@ def test_flags_for_the_token_and_the_authority_win():
         f"{CMDLINE} tinkerbell_tls_ca={PIN} tinkerbell_token=t", token="u", tls_roots=Path("/roots")
     )
     assert (settings.token, settings.tls_ca_url, settings.tls_roots) == ("u", "", Path("/roots"))
-
-
-@pytest.mark.parametrize(
-    ("words", "flags", "named"),
-    [
-        ("tinkerbell_tls_ca=http://h/ca.pem", {}, "tinkerbell_tls_ca"),
-        ("tinkerbell_servers=h:1", {}, "tinkerbell_servers: 'h:1' is not like"),
-        ("tinkerbell_edges=10.0.0.2", {}, "tinkerbell_edges: '10.0.0.2' is not like"),
-        ("tinkerbell_tls_ca=http://h/ca.pem#sha256=0a", {}, "tinkerbell_tls_ca"),
-        (f"tinkerbell_tls_ca={PIN.replace('http', 'file')}", {}, "tinkerbell_tls_ca"),
-        ("", {"token": "a b"}, "tinkerbell_token"),
-        ("", {"token": "\n"}, "tinkerbell_token"),
-        ("", {"tls_cert": Path("/c")}, "tls_cert and tls_key"),
-        ("", {"tls_key": Path("/k")}, "tls_cert and tls_key"),
-    ],
-)
-def test_what_an_agent_could_not_prove_itself_or_its_server_with_is_refused(words, flags, named):
-    with pytest.raises(SettingsError, match=named):
-        from_kernel_command_line(f"{CMDLINE} {words}", **flags)

@@ -78,7 +78,7 @@ def packed(members: dict[str, bytes] | list[tuple[str, bytes]], *, signed: bool 
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path):
     made = Site(tmp_path)
     made.create()
     return made

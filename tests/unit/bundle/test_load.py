@@ -24,13 +24,13 @@ def files(directory: Path) -> set[str]:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     made = tmp_path / "data"
     made.mkdir(mode=0o700)
     return made
 
 
-def test_each_part_comes_to_its_place_for_its_owner_alone(site: Site, data: Path) -> None:
+def test_each_part_comes_to_its_place_for_its_owner_alone(site, data):
     loaded = load(site.reader(), data, quiet)
     assert files(data) == {
         "osie/lab/kernel",
@@ -44,7 +44,7 @@ def test_each_part_comes_to_its_place_for_its_owner_alone(site: Site, data: Path
     assert any("http://HOST:7080/files/" in line for line in next_steps(loaded, data))
 
 
-def test_osie_object_names_the_files_with_their_hashes(site: Site, data: Path) -> None:
+def test_osie_object_names_the_files_with_their_hashes(site, data):
     load(site.reader(), data, quiet)
     made = json.loads((data / "manifests/osie-lab.json").read_text())
     assert (made["kind"], made["metadata"]["name"]) == ("OSIE", "lab")
@@ -56,7 +56,7 @@ def test_osie_object_names_the_files_with_their_hashes(site: Site, data: Path) -
     assert made["metadata"]["annotations"]["tinkerbell.org/kernel-sha256"] == digest
 
 
-def test_damage_in_the_last_file_changes_nothing(site: Site, data: Path) -> None:
+def test_damage_in_the_last_file_changes_nothing(site, data):
     load(site.reader(), data, quiet)
     (site.directory / "osie/kernel").write_bytes(b"newer")
     site.create()
@@ -70,7 +70,7 @@ def test_damage_in_the_last_file_changes_nothing(site: Site, data: Path) -> None
     assert (data / "osie/lab/kernel").read_bytes() == b"newer"
 
 
-def test_program_of_a_bundle_is_checked_and_not_put_into_the_data_directory(site: Site, data: Path) -> None:
+def test_program_of_a_bundle_is_checked_and_not_put_into_the_data_directory(site, data):
     (site.directory / "kubectl").write_bytes(b"kubectl")
     site.create(replace(site.contents, kubectl=site.directory / "kubectl"))
     assert "bin/kubectl" in site.reader().manifest.sizes
@@ -93,7 +93,7 @@ def images(site: Site, data: Path, **named: dict[str, Any]) -> None:
     load(site.reader(packed(members | {"manifest.json": json.dumps(manifest).encode()}, signed=True)), data, quiet)
 
 
-def test_images_of_earlier_bundles_stay_and_those_of_the_same_name_are_replaced(site: Site, data: Path) -> None:
+def test_images_of_earlier_bundles_stay_and_those_of_the_same_name_are_replaced(site, data):
     layout = site.directory / "layout"
     first, second, third = (layouts.image(layout, layer) for layer in (b"one", b"two", b"three"))
     images(site, data, actions_inspect=first, actions_reboot=second)
@@ -105,7 +105,7 @@ def test_images_of_earlier_bundles_stay_and_those_of_the_same_name_are_replaced(
     }
 
 
-def test_link_in_the_data_directory_leads_nothing_elsewhere(site: Site, data: Path, tmp_path: Path) -> None:
+def test_link_in_the_data_directory_leads_nothing_elsewhere(site, data, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (data / "osie").symlink_to(outside)
@@ -114,7 +114,7 @@ def test_link_in_the_data_directory_leads_nothing_elsewhere(site: Site, data: Pa
     assert list(outside.iterdir()) == []
 
 
-def test_directory_with_other_things_in_it_is_not_touched(site: Site, tmp_path: Path) -> None:
+def test_directory_with_other_things_in_it_is_not_touched(site, tmp_path):
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
     (home / "letters").write_text("dear")
@@ -123,9 +123,7 @@ def test_directory_with_other_things_in_it_is_not_touched(site: Site, tmp_path: 
     assert files(home) == {"letters"}
 
 
-def test_disk_without_room_is_said_before_anything_is_written(
-    site: Site, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_without_room_is_said_before_anything_is_written(site, data, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
     with pytest.raises(BundleError, match=r"67 MB are needed there, and 0 MB are free"):
         load(site.reader(), data, quiet)
@@ -135,7 +133,7 @@ def test_disk_without_room_is_said_before_anything_is_written(
 # --- an older bundle
 
 
-def test_older_bundle_with_a_good_signature_is_refused_with_both_dates(site: Site, data: Path) -> None:
+def test_older_bundle_with_a_good_signature_is_refused_with_both_dates(site, data):
     old = site.file.read_bytes()
     (site.directory / "osie/kernel").write_bytes(b"mended")
     site.create(now=NOW + timedelta(days=2))
@@ -153,7 +151,7 @@ def test_older_bundle_with_a_good_signature_is_refused_with_both_dates(site: Sit
     load(site.reader(new), data, quiet)
 
 
-def test_older_bundle_of_other_parts_is_refused_too(site: Site, data: Path) -> None:
+def test_older_bundle_of_other_parts_is_refused_too(site, data):
     """It could bring back an object or a file that the newer bundle omits on purpose."""
     site.create(Contents(files=site.contents.files))
     old = site.file.read_bytes()
@@ -165,7 +163,7 @@ def test_older_bundle_of_other_parts_is_refused_too(site: Site, data: Path) -> N
 
 
 @pytest.mark.parametrize("record", ["", "[]", '{"created": 5}', '{"created": "2026-11-23T12:00:00"}', "x" * 9999])
-def test_record_that_can_not_be_read_refuses_with_the_remedy(site: Site, data: Path, record: str) -> None:
+def test_record_that_can_not_be_read_refuses_with_the_remedy(site, data, record):
     (data / "bundle.json").write_text(record)
     with pytest.raises(BundleError, match=r"bundle.json: .*--allow-older"):
         load(site.reader(), data, quiet)
@@ -173,7 +171,7 @@ def test_record_that_can_not_be_read_refuses_with_the_remedy(site: Site, data: P
     load(site.reader(), data, quiet)
 
 
-def test_bundle_that_is_refused_in_the_end_does_not_count_as_loaded(site: Site, data: Path) -> None:
+def test_bundle_that_is_refused_in_the_end_does_not_count_as_loaded(site, data):
     old = site.file.read_bytes()
     site.create(now=NOW + timedelta(days=2))
     members = site.members()
@@ -186,7 +184,7 @@ def test_bundle_that_is_refused_in_the_end_does_not_count_as_loaded(site: Site, 
 # --- what a bundle is made of -----------------------------------------------------------------------------------------
 
 
-def test_same_name_twice_and_nothing_at_all_are_refused(site: Site) -> None:
+def test_same_name_twice_and_nothing_at_all_are_refused(site):
     (site.directory / "more").mkdir()
     (site.directory / "more/disk.raw").write_bytes(b"other")
     twice = replace(site.contents, files=(*site.contents.files, str(site.directory / "more/disk.raw")))
@@ -198,14 +196,14 @@ def test_same_name_twice_and_nothing_at_all_are_refused(site: Site) -> None:
         site.create(Contents())
 
 
-def test_bundle_that_can_not_be_made_leaves_the_old_one(site: Site) -> None:
+def test_bundle_that_can_not_be_made_leaves_the_old_one(site):
     before = site.file.read_bytes()
     with pytest.raises(BundleError, match="missing: there is no such file"):
         site.create(replace(site.contents, files=(str(site.directory / "missing"),)))
     assert site.file.read_bytes() == before
 
 
-def test_osie_object_beside_the_one_that_the_bundle_makes_is_refused(site: Site) -> None:
+def test_osie_object_beside_the_one_that_the_bundle_makes_is_refused(site):
     objects = site.directory / "objects"
     objects.mkdir()
     osie = "apiVersion: tinkerbell.org/v1alpha2\nkind: OSIE\nmetadata: {name: %s}\n"
@@ -221,12 +219,12 @@ def test_osie_object_beside_the_one_that_the_bundle_makes_is_refused(site: Site)
 
 
 @pytest.mark.parametrize("text", ["lab", "lab=", "Lab=dir", "=dir", "../x=dir"])
-def test_osie_that_names_no_object_is_refused(text: str) -> None:
+def test_osie_that_names_no_object_is_refused(text):
     with pytest.raises(BundleError, match="write NAME=DIR or NAME=KERNEL,INITRD"):
         Osie.of(text)
 
 
-def test_sbom_has_every_file_with_its_hash(site: Site) -> None:
+def test_sbom_has_every_file_with_its_hash(site):
     listed = json.loads(site.members()["sbom.cdx.json"])
     assert (listed["bomFormat"], listed["specVersion"]) == ("CycloneDX", "1.6")
     hashes = {one["name"]: one["hashes"][0]["content"] for one in listed["components"]}

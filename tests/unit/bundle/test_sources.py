@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,7 +56,7 @@ class Upstream:
 
 
 @pytest.fixture
-def upstream() -> Iterator[Upstream]:
+def upstream():
     made = Upstream()
     made.thread.start()
     try:
@@ -69,13 +67,13 @@ def upstream() -> Iterator[Upstream]:
         made.server.server_close()
 
 
-def test_download_that_breaks_goes_on_where_it_was(upstream: Upstream, tmp_path: Path) -> None:
+def test_download_that_breaks_goes_on_where_it_was(upstream, tmp_path):
     upstream.breaks = 2
     assert fetch(upstream.url, tmp_path, quiet).read_bytes() == CONTENT
     assert upstream.asked == ["all", f"bytes={len(CONTENT) // 2}-", f"bytes={len(CONTENT) * 3 // 4}-"]
 
 
-def test_download_that_was_given_up_goes_on_with_the_next_run(upstream: Upstream, tmp_path: Path) -> None:
+def test_download_that_was_given_up_goes_on_with_the_next_run(upstream, tmp_path):
     upstream.breaks = 4
     with pytest.raises(BundleError, match="once more goes on where this ended"):
         fetch(upstream.url, tmp_path, quiet)
@@ -84,7 +82,7 @@ def test_download_that_was_given_up_goes_on_with_the_next_run(upstream: Upstream
     assert upstream.asked[asked:] == [f"bytes={len(CONTENT) * 15 // 16}-"]
 
 
-def test_file_that_has_changed_meanwhile_is_fetched_from_its_beginning(upstream: Upstream, tmp_path: Path) -> None:
+def test_file_that_has_changed_meanwhile_is_fetched_from_its_beginning(upstream, tmp_path):
     upstream.breaks = 4
     with pytest.raises(BundleError):
         fetch(upstream.url, tmp_path, quiet)
@@ -93,13 +91,13 @@ def test_file_that_has_changed_meanwhile_is_fetched_from_its_beginning(upstream:
     assert upstream.asked[-1] == "all"
 
 
-def test_file_that_is_here_is_asked_about_and_not_fetched_again(upstream: Upstream, tmp_path: Path) -> None:
+def test_file_that_is_here_is_asked_about_and_not_fetched_again(upstream, tmp_path):
     first = fetch(upstream.url, tmp_path, quiet)
     assert fetch(upstream.url, tmp_path, quiet) == first
     assert upstream.asked == ["all", 'all unless "v1"']
 
 
-def test_answer_that_is_no_file_names_the_url_and_the_status(upstream: Upstream, tmp_path: Path) -> None:
+def test_answer_that_is_no_file_names_the_url_and_the_status(upstream, tmp_path):
     upstream.status = 404
     with pytest.raises(BundleError, match=r"/kernel: HTTP 404"):
         fetch(upstream.url, tmp_path, quiet)
@@ -119,7 +117,7 @@ def test_answer_that_is_no_file_names_the_url_and_the_status(upstream: Upstream,
         ("a:1=docker-daemon:a:1", "a:1", "docker-daemon:a:1"),
     ],
 )
-def test_image_is_named_as_machines_will_ask_for_it(given: str, name: str, source: str) -> None:
+def test_image_is_named_as_machines_will_ask_for_it(given, name, source):
     assert Wanted.of(given) == Wanted(name, source)
 
 
@@ -133,11 +131,11 @@ def test_image_is_named_as_machines_will_ask_for_it(given: str, name: str, sourc
         (f"quay.io/x@sha256:{'0' * 64}", "give it a name"),
     ],
 )
-def test_image_without_a_name_that_a_template_can_have_is_refused(given: str, said: str) -> None:
+def test_image_without_a_name_that_a_template_can_have_is_refused(given, said):
     with pytest.raises(BundleError, match=said):
         Wanted.of(given)
 
 
-def test_file_that_is_no_package_of_tinkedge_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_no_package_of_tinkedge_is_refused(tmp_path):
     with pytest.raises(BundleError, match="there is no such file; `make deb` makes one"):
         program_of(tmp_path / "tinkedge.deb")

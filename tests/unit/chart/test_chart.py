@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -21,20 +20,20 @@ SCHEMA: dict[str, Any] = json.loads(values_schema())
 SETS = sorted((CHART / "ci").glob("*-values.yaml"))
 
 
-def test_chart_is_released_with_the_program() -> None:
+def test_chart_is_released_with_the_program():
     chart = yaml.load((CHART / "Chart.yaml").read_text(), Loader=yaml.CSafeLoader)
     assert chart["version"] == chart["appVersion"] == project().version
 
 
-def test_schema_is_that_of_the_options_of_today() -> None:
+def test_schema_is_that_of_the_options_of_today():
     assert (CHART / "values.schema.json").read_text() == values_schema(), "make chart"
 
 
-def test_webhooks_of_the_chart_are_those_of_the_program() -> None:
+def test_webhooks_of_the_chart_are_those_of_the_program():
     assert (CHART / "files" / "webhooks.yaml").read_text() == webhooks(), "make chart"
 
 
-def test_schema_knows_every_value_and_each_default_is_good() -> None:
+def test_schema_knows_every_value_and_each_default_is_good():
     jsonschema.validate(VALUES, SCHEMA)
     undocumented = [path for path in _paths(SCHEMA) if path[0] != "global" and not _there(VALUES, path)]
     assert undocumented == []
@@ -58,7 +57,7 @@ def _there(values: Any, path: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.parametrize("values", SETS, ids=lambda path: path.stem)
-def test_value_sets_of_the_tests_are_good(values: Path) -> None:
+def test_value_sets_of_the_tests_are_good(values):
     jsonschema.validate(yaml.load(values.read_text(), Loader=yaml.CSafeLoader), SCHEMA)
 
 
@@ -77,13 +76,13 @@ def test_value_sets_of_the_tests_are_good(values: Path) -> None:
         ({"controller": {"replicas": "2"}}, "'2' is not of type 'integer'"),
     ],
 )  # fmt: skip
-def test_wrong_value_is_refused_by_its_name(values: dict[str, Any], words: str) -> None:
+def test_wrong_value_is_refused_by_its_name(values, words):
     with pytest.raises(jsonschema.ValidationError) as refused:
         jsonschema.validate(values, SCHEMA)
     assert words in refused.value.message
 
 
-def test_settings_that_the_chart_makes_are_options_of_their_roles() -> None:
+def test_settings_that_the_chart_makes_are_options_of_their_roles():
     text = (CHART / "templates" / "_settings.tpl").read_text()
     for role in ROLES:
         made = text.partition(f'define "tinkedge.settings.{role}"')[2].partition("{{- define")[0]
@@ -92,7 +91,7 @@ def test_settings_that_the_chart_makes_are_options_of_their_roles() -> None:
         assert names <= {key(option) for option in settable(main.command_named(role))}, role
 
 
-def test_dashboard_asks_for_metrics_that_there_are() -> None:
+def test_dashboard_asks_for_metrics_that_there_are():
     """Those in the tables of docs/operating.md, which other tests compare with the collectors."""
     paper = (DEPLOY.parent / "docs" / "operating.md").read_text()
     known = set(re.findall(r"^\| `(tinkedge_\w+)` \|", paper, re.MULTILINE))
@@ -107,6 +106,6 @@ def test_dashboard_asks_for_metrics_that_there_are() -> None:
     assert asked <= known
 
 
-def test_chart_has_the_definitions_themselves() -> None:
+def test_chart_has_the_definitions_themselves():
     for folder in ("crds", "crds-metal3"):
         assert (CHART / "files" / folder).resolve() == DEPLOY / folder

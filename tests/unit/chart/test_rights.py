@@ -110,17 +110,17 @@ def rules(account: str, files: tuple[str, ...]) -> list[tuple[str, Raw]]:
 
 
 @pytest.mark.parametrize(("account", "files"), RIGHTS, ids=lambda each: str(each))
-def test_account_has_the_rights_of_the_table_and_no_others(account: str, files: tuple[str, ...]) -> None:
+def test_account_has_the_rights_of_the_table_and_no_others(account, files):
     assert rights(account, files) == RIGHTS[account, files]
 
 
-def test_table_has_every_account_that_a_role_is_bound_to() -> None:
+def test_table_has_every_account_that_a_role_is_bound_to():
     for files in (DEFAULT, *((file,) for file in OPTIONAL)):
         accounts = {subject["name"] for each in objects(*files) for subject in each.get("subjects", [])}
         assert accounts == {account for account, of in RIGHTS if of == files}, files
 
 
-def test_no_role_has_rights_over_whole_kinds_that_lead_to_others_secrets() -> None:
+def test_no_role_has_rights_over_whole_kinds_that_lead_to_others_secrets():
     for each in EVERYTHING:
         for rule in each.get("rules", []):
             name = f"{each['kind']} {each['metadata']['name']}: {rule}"
@@ -137,7 +137,7 @@ def test_no_role_has_rights_over_whole_kinds_that_lead_to_others_secrets() -> No
             assert "pods" not in rule["resources"], name
 
 
-def test_no_secret_is_readable_by_default_but_the_authority_of_the_webhooks() -> None:
+def test_no_secret_is_readable_by_default_but_the_authority_of_the_webhooks():
     found = [each for each in objects(*DEFAULT) if each["kind"] in ("Role", "ClusterRole")]
     named = [rule.get("resourceNames") for each in found for rule in each["rules"] if "secrets" in rule["resources"]]
     assert named == [["tinkedge-webhooks-ca"]]
@@ -146,7 +146,7 @@ def test_no_secret_is_readable_by_default_but_the_authority_of_the_webhooks() ->
 # --- what RBAC can't narrow -------------------------------------------------------------------------------------------
 
 
-def test_rights_of_a_whole_object_of_the_cluster_have_a_policy() -> None:
+def test_rights_of_a_whole_object_of_the_cluster_have_a_policy():
     policies = {each["metadata"]["name"] for each in EVERYTHING if each["kind"] == "ValidatingAdmissionPolicy"}
     for account, files in RIGHTS:
         for _, rule in rules(account, files):
@@ -159,7 +159,7 @@ def test_rights_of_a_whole_object_of_the_cluster_have_a_policy() -> None:
 
 @pytest.mark.parametrize("policy", [each for each in EVERYTHING if each["kind"] == "ValidatingAdmissionPolicy"],
                          ids=lambda each: str(each["metadata"]["name"]))  # fmt: skip
-def test_policy_is_in_force_for_its_account_alone(policy: Raw) -> None:
+def test_policy_is_in_force_for_its_account_alone(policy):
     name = policy["metadata"]["name"]
     bindings = [
         each["spec"]
@@ -205,7 +205,7 @@ ADDRESS = Address("/admission", namespace="tinkedge", name="tinkedge-webhooks")
 REGISTERED = configuration(ADDRESS, b"CA", "Fail", (), "tinkedge-webhooks.tinkedge")
 
 
-def test_controller_s_token_writes_the_bundle_of_its_webhooks() -> None:
+def test_controller_s_token_writes_the_bundle_of_its_webhooks():
     new = configuration(ADDRESS, b"another", "Fail", (), "tinkedge-webhooks.tinkedge")
     assert refusals("webhook-registration", new, REGISTERED) == []
     for webhook in (bare := copy.deepcopy(REGISTERED))["webhooks"]:
@@ -238,7 +238,7 @@ SECRETS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resou
         lambda obj: obj["metadata"].update(labels={}),
     ],
 )
-def test_controller_s_token_changes_nothing_else_of_the_webhooks(attack: Callable[[Raw], object]) -> None:
+def test_controller_s_token_changes_nothing_else_of_the_webhooks(attack):
     assert refusals("webhook-registration", changed(REGISTERED, attack), REGISTERED) != []
 
 
@@ -249,8 +249,8 @@ HARDWARE: Raw = {
 
 
 @pytest.mark.parametrize("old", [HARDWARE, {"metadata": {"name": "m1"}, "spec": {}}])
-def test_server_s_token_writes_the_attributes_that_an_agent_reports(old: Raw) -> None:
-    def write(obj: Raw) -> None:
+def test_server_s_token_writes_the_attributes_that_an_agent_reports(old):
+    def write(obj):
         obj["metadata"].setdefault("annotations", {})["tinkerbell.org/agent-attributes"] = "{}"
 
     new = changed(old, write)
@@ -271,7 +271,7 @@ def test_server_s_token_writes_the_attributes_that_an_agent_reports(old: Raw) ->
         lambda obj: obj["metadata"].update(ownerReferences=[{"kind": "Pod", "name": "p", "uid": "1"}]),
     ],
 )
-def test_server_s_token_changes_nothing_else_of_a_hardware(attack: Callable[[Raw], object]) -> None:
+def test_server_s_token_changes_nothing_else_of_a_hardware(attack):
     assert refusals("server-attributes", changed(HARDWARE, attack), HARDWARE) != []
 
 
@@ -289,7 +289,7 @@ POD = {"extra": {"authentication.kubernetes.io/pod-name": ["tinkedge-edge-abcde"
         ("tinkedge-edge-abcde", {"extra": {"authentication.kubernetes.io/pod-name": []}}, False),
     ],
 )
-def test_edge_s_token_writes_the_lease_of_its_own_pod_alone(name: str, user: Raw, allowed: bool) -> None:
+def test_edge_s_token_writes_the_lease_of_its_own_pod_alone(name, user, allowed):
     lease = {"metadata": {"name": name}, "spec": {"holderIdentity": "thief"}}
     assert (refusals("edge-peers", lease, None, user) == []) == allowed
     assert (refusals("edge-peers", lease, lease, user) == []) == allowed
@@ -306,7 +306,7 @@ def definition(**client: Any) -> Raw:
 SERVICE = {"namespace": "tinkedge", "name": "tinkedge-metal3-webhook", "port": 443, "path": "/convert"}
 
 
-def test_metal3_webhook_s_token_registers_itself() -> None:
+def test_metal3_webhook_s_token_registers_itself():
     (old,) = objects("crds-metal3/baremetalhosts.yaml")
     assert refusals("metal3-webhook", definition(service=SERVICE), old) == []
 
@@ -327,7 +327,7 @@ def test_metal3_webhook_s_token_registers_itself() -> None:
         lambda obj: obj["metadata"].update(finalizers=["example.com/stay"]),
     ],
 )
-def test_metal3_webhook_s_token_changes_nothing_else_of_the_definition(attack: Callable[[Raw], object]) -> None:
+def test_metal3_webhook_s_token_changes_nothing_else_of_the_definition(attack):
     old = definition(service=SERVICE)
     assert refusals("metal3-webhook", changed(old, attack), old) != []
 
@@ -335,7 +335,7 @@ def test_metal3_webhook_s_token_changes_nothing_else_of_the_definition(attack: C
 # --- one source -------------------------------------------------------------------------------------------------------
 
 
-def test_webhooks_of_the_chart_are_those_that_the_controller_expects() -> None:
+def test_webhooks_of_the_chart_are_those_that_the_controller_expects():
     (made,) = [each for each in objects("webhooks.yaml") if each["kind"] == "ValidatingWebhookConfiguration"]
     expected = copy.deepcopy(REGISTERED["webhooks"])
     for webhook in expected:
@@ -344,7 +344,7 @@ def test_webhooks_of_the_chart_are_those_that_the_controller_expects() -> None:
     assert made["metadata"]["name"] == REGISTERED["metadata"]["name"]
 
 
-def test_secret_for_the_authority_is_made_empty() -> None:
+def test_secret_for_the_authority_is_made_empty():
     """An account that may create Secrets could create one that holds another account's token."""
     for file, name in (
         ("webhooks.yaml", "tinkedge-webhooks-ca"),

@@ -119,11 +119,11 @@ class Rig:
 
 
 @pytest.fixture
-async def rig() -> Rig:
+async def rig():
     return Rig()
 
 
-async def test_event_that_is_not_taken_comes_again_after_pauses_that_grow(rig: Rig) -> None:
+async def test_event_that_is_not_taken_comes_again_after_pauses_that_grow(rig):
     rig.publish("a")
     pauses = []
     for _ in range(9):
@@ -137,13 +137,13 @@ async def test_event_that_is_not_taken_comes_again_after_pauses_that_grow(rig: R
     assert not rig.agent._events
 
 
-async def test_refusal_is_asked_again_slowly(rig: Rig) -> None:
+async def test_refusal_is_asked_again_slowly(rig):
     rig.publish("a")
     rig.channel.taken()[0].end(NOT_FOUND)
     assert rig.loop.due() == [10.0]
 
 
-async def test_of_events_that_were_not_taken_only_the_oldest_comes_again(rig: Rig) -> None:
+async def test_of_events_that_were_not_taken_only_the_oldest_comes_again(rig):
     rig.publish("a", "b", "c")
     for call in rig.channel.taken():
         call.end(UNAVAILABLE)
@@ -154,7 +154,7 @@ async def test_of_events_that_were_not_taken_only_the_oldest_comes_again(rig: Ri
     assert [call.action for call in rig.channel.taken()] == ["b"]
 
 
-async def test_what_others_of_the_window_wait_for_does_not_stop_it(rig: Rig) -> None:
+async def test_what_others_of_the_window_wait_for_does_not_stop_it(rig):
     rig.publish(*"abcdefghijkl")
     calls = rig.channel.taken()
     assert len(calls) == WINDOW
@@ -167,7 +167,7 @@ async def test_what_others_of_the_window_wait_for_does_not_stop_it(rig: Rig) -> 
     assert [call.action for call in rig.channel.taken()] == ["c"], "it is the oldest by now"
 
 
-async def test_agent_waits_for_all_before_an_event_too(rig: Rig) -> None:
+async def test_agent_waits_for_all_before_an_event_too(rig):
     rig.publish("a", "b")
     first, last = rig.channel.taken()
     waiting = asyncio.ensure_future(rig.agent._acknowledged(rig.agent._events[-1]))
@@ -181,13 +181,13 @@ async def test_agent_waits_for_all_before_an_event_too(rig: Rig) -> None:
     await waiting
 
 
-def test_pauses_are_those_of_real_agents() -> None:
+def test_pauses_are_those_of_real_agents():
     policy = transport.RetryPolicy()
     assert (policy.initial_backoff, policy.max_backoff) == (agent._FIRST_PAUSE_SECONDS, agent._LONGEST_PAUSE_SECONDS)
     assert (policy.refused_backoff, transport.WINDOW) == (agent._REFUSED_SECONDS, WINDOW)
 
 
-async def test_stream_is_opened_once_where_a_connection_comes_before_its_pause_ends(rig: Rig) -> None:
+async def test_stream_is_opened_once_where_a_connection_comes_before_its_pause_ends(rig):
     rig.agent._open_stream()
     rig.channel.taken(STREAM)[0].end(UNAVAILABLE)
     rig.agent._connected()

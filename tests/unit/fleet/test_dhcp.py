@@ -62,18 +62,18 @@ def carried_out(server: Responder, client: Clients, giaddr: bytes = bytes(4)) ->
         (Clients.SYSTEM, ""),
     ],
 )
-def test_each_client_gets_what_is_meant_for_it(tmp_path: Path, client: Clients, file: str, giaddr: bytes) -> None:
+def test_each_client_gets_what_is_meant_for_it(tmp_path, client, file, giaddr):
     lease = carried_out(responder(tmp_path), client, giaddr).lease
     assert lease is not None
     assert (lease.address, lease.server, lease.file, lease.local_boot) == (ADDRESS, "10.9.0.1", file, False)
 
 
-def test_ipxe_is_not_made_to_wait_for_a_proxy(tmp_path: Path) -> None:
+def test_ipxe_is_not_made_to_wait_for_a_proxy(tmp_path):
     assert carried_out(responder(tmp_path), Clients.IPXE_UEFI).waits_for_proxy == 0
 
 
 @pytest.mark.parametrize("client", [Clients.BIOS, Clients.UEFI])
-def test_rom_that_is_to_boot_its_disk_hears_so(tmp_path: Path, client: Clients) -> None:
+def test_rom_that_is_to_boot_its_disk_hears_so(tmp_path, client):
     lease = carried_out(responder(tmp_path, pending=False), client).lease
     assert lease is not None
     assert lease.local_boot
@@ -87,19 +87,19 @@ def reply_to(conversation: Conversation, kind: MessageType, **changed: Any) -> b
 
 
 @pytest.mark.parametrize("changed", [{"xid": b"\0\0\0\1"}, {"chaddr": bytes(6)}], ids=["xid", "chaddr"])
-def test_answer_to_somebody_else_is_passed_over(changed: dict[str, bytes]) -> None:
+def test_answer_to_somebody_else_is_passed_over(changed):
     conversation = Conversation(Clients.OSIE.value, MAC, UUID, XID)
     assert not conversation.receive(reply_to(conversation, MessageType.OFFER, **changed))
     assert not conversation.receive(b"no DHCP")
     assert not conversation.offered
 
 
-def test_http_boot_passes_over_an_offer_without_its_class() -> None:
+def test_http_boot_passes_over_an_offer_without_its_class():
     conversation = Conversation(Clients.UEFI_HTTP.value, MAC, UUID, XID)
     assert not conversation.receive(reply_to(conversation, MessageType.OFFER, file=b"http://10.9.0.1/x.efi"))
 
 
-def test_refusal_is_an_error() -> None:
+def test_refusal_is_an_error():
     conversation = Conversation(Clients.OSIE.value, MAC, UUID, XID)
     assert conversation.receive(reply_to(conversation, MessageType.OFFER))
     conversation.take()
@@ -107,7 +107,7 @@ def test_refusal_is_an_error() -> None:
         conversation.receive(reply_to(conversation, MessageType.NAK))
 
 
-def test_arp_for_a_machine_is_answered_with_its_mac() -> None:
+def test_arp_for_a_machine_is_answered_with_its_mac():
     asker, address = bytes.fromhex("525400000001"), options.ipv4(ADDRESS)
     head = b"\xff" * 6 + asker + b"\x08\x06" + bytes.fromhex("0001080006040001")
     request = head + asker + options.ipv4("10.9.0.1") + bytes(6) + address

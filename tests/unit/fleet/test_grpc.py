@@ -76,7 +76,7 @@ def event(workflow: str) -> bytes:
     return pb.PublishEventRequest(event=pb.Event(workflow_id=workflow)).SerializeToString()
 
 
-async def test_stream_gives_its_messages_token_and_end() -> None:
+async def test_stream_gives_its_messages_token_and_end():
     service, messages, fields = Service(), [], {}
     async with connected(service) as (connection, _, _):
         request = pb.GetWorkflowsRequest(agent_id="m-1").SerializeToString()
@@ -90,14 +90,14 @@ async def test_stream_gives_its_messages_token_and_end() -> None:
     assert (service.heard[0]["agent"], len(service.heard[0]["authorization"])) == ("m-1", 307)
 
 
-async def test_calls_end_with_the_status_of_the_server() -> None:
+async def test_calls_end_with_the_status_of_the_server():
     async with connected(Service()) as (connection, _, _):
         assert await ended(connection, b"PublishEvent", event("here")) == (0, "")
         assert await ended(connection, b"PublishEvent", event("gone")) == (5, "no such workflow")
         assert (await ended(connection, b"NoSuchMethod", b""))[0] == 12
 
 
-async def test_more_than_the_servers_window_is_sent_as_it_opens() -> None:
+async def test_more_than_the_servers_window_is_sent_as_it_opens():
     service = Service()
     async with connected(service) as (connection, _, _):
         calls = [ended(connection, b"PublishEvent", event("x" * 20_000)) for _ in range(40)]
@@ -105,7 +105,7 @@ async def test_more_than_the_servers_window_is_sent_as_it_opens() -> None:
     assert service.events == 40
 
 
-async def test_calls_under_way_end_when_the_server_goes() -> None:
+async def test_calls_under_way_end_when_the_server_goes():
     async with connected(Service()) as (connection, owner, server):
         await asyncio.wait_for(owner.is_connected.wait(), 10)
         await server.stop(None)
@@ -136,7 +136,7 @@ class Wire(asyncio.Transport):
         return count
 
 
-async def test_no_more_is_sent_than_the_server_has_room_for() -> None:
+async def test_no_more_is_sent_than_the_server_has_room_for():
     wire, connection = Wire(), Connection(Owner(), "h:1")
     connection.connection_made(wire)
     for _ in range(5):
@@ -148,7 +148,7 @@ async def test_no_more_is_sent_than_the_server_has_room_for() -> None:
     connection.close()
 
 
-def test_header_fields_come_back_as_they_were_written() -> None:
+def test_header_fields_come_back_as_they_were_written():
     block = hpack.request(b"/a/b", b"h:1", [(b"x-long", b"v" * 500), (b"grpc-status", b"0")])
     assert hpack.fields(block) | {} == {":path": "/a/b", ":authority": "h:1", "x-long": "v" * 500, "grpc-status": "0"}
 
@@ -156,10 +156,10 @@ def test_header_fields_come_back_as_they_were_written() -> None:
 @pytest.mark.parametrize(
     "block", [b"\x00\x7f", b"\x00\x05ab", b"\x7f\xff\xff\xff\xff\xff\xff", b"\x00\x01a\x7f\x80\x80"]
 )
-def test_header_block_that_lies_is_an_error(block: bytes) -> None:
+def test_header_block_that_lies_is_an_error(block):
     with pytest.raises(hpack.HpackError):
         hpack.fields(block)
 
 
-def test_huffman_coded_value_is_passed_over() -> None:
+def test_huffman_coded_value_is_passed_over():
     assert hpack.fields(b"\x00\x01a\x82\xff\xff" + hpack.literal(b"b", b"c")) == {"a": "", "b": "c"}

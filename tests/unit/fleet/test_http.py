@@ -44,22 +44,22 @@ async def whole(request: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(bytes(1 if ranged else SIZE))
 
 
-async def test_large_body_is_counted_and_not_kept() -> None:
+async def test_large_body_is_counted_and_not_kept():
     async with server(whole) as url:
         found = await http.get("127.0.0.2", url, keep=False)
     assert (found.status, found.length, found.body) == (200, SIZE, b"")
 
 
-async def test_by_reference_gives_the_length_and_fetches_one_byte() -> None:
+async def test_by_reference_gives_the_length_and_fetches_one_byte():
     async with server(whole) as url:
         found = await http.length("127.0.0.2", url)
     assert (found.status, found.length, len(found.body)) == (200, SIZE, 1)
 
 
-async def test_machine_calls_from_its_own_address() -> None:
-    peers: list[str] = []
+async def test_machine_calls_from_its_own_address():
+    peers = []
 
-    async def serve(_request: bytes, writer: asyncio.StreamWriter) -> None:
+    async def serve(_request, writer):
         peers.append(writer.get_extra_info("peername")[0])
         writer.write(head(0))
 
@@ -69,8 +69,8 @@ async def test_machine_calls_from_its_own_address() -> None:
     assert peers == ["127.0.0.2", "127.0.0.3"]
 
 
-async def test_text_of_an_error_is_kept() -> None:
-    async def serve(_request: bytes, writer: asyncio.StreamWriter) -> None:
+async def test_text_of_an_error_is_kept():
+    async def serve(_request, writer):
         writer.write(head(7, "404 Not Found") + b"no such")
 
     async with server(serve) as url:
@@ -88,8 +88,8 @@ async def test_text_of_an_error_is_kept() -> None:
         (head(http.MAX_KEPT_BYTES + 1), "where a script or a document was expected"),
     ],
 )
-async def test_answer_that_is_not_whole_is_an_error(answer: bytes, says: str) -> None:
-    async def serve(_request: bytes, writer: asyncio.StreamWriter) -> None:
+async def test_answer_that_is_not_whole_is_an_error(answer, says):
+    async def serve(_request, writer):
         writer.write(answer)
         await writer.drain()
         writer.close()
@@ -99,7 +99,7 @@ async def test_answer_that_is_not_whole_is_an_error(answer: bytes, says: str) ->
             await http.get("127.0.0.2", url)
 
 
-async def test_nobody_there_is_an_error() -> None:
+async def test_nobody_there_is_an_error():
     async with server(whole) as url:
         pass
     with pytest.raises(http.HttpError, match="Connection refused"):
@@ -107,6 +107,6 @@ async def test_nobody_there_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("url", ["https://h/x", "tftp://h/x", "http:///x", "http://h:port/x"])
-def test_url_that_is_no_http_is_refused(url: str) -> None:
+def test_url_that_is_no_http_is_refused(url):
     with pytest.raises(http.HttpError):
         http.Url.of(url)

@@ -44,7 +44,7 @@ def rendered(**spec: Any) -> str:
     return scripts.to_send(MAC, scripts.compile(MAC, hardware, Origin("10.9.0.1")))
 
 
-def test_script_of_the_edge_boots_kernel_and_initrd() -> None:
+def test_script_of_the_edge_boots_kernel_and_initrd():
     found, wanted = carried_out(rendered())
     fetched = [step.url.partition("?")[0].rpartition("/")[2] for step in wanted if isinstance(step, Fetch)]
     assert fetched == ["kernel", "initrd", "starting"]
@@ -54,7 +54,7 @@ def test_script_of_the_edge_boots_kernel_and_initrd() -> None:
     assert {"tinkerbell_token=secret", f"worker_id={MAC}", "grpc_authority=10.9.0.1:42113"} <= set(words)
 
 
-def test_script_of_the_edge_tries_again_and_asks_for_the_reason() -> None:
+def test_script_of_the_edge_tries_again_and_asks_for_the_reason():
     why = "#!ipxe\necho the disk is full\nexit 1\n"
     found, wanted = carried_out(rendered(), {"/kernel": None, "?failed": why})
     urls = [step.url for step in wanted if isinstance(step, Fetch)]
@@ -63,7 +63,7 @@ def test_script_of_the_edge_tries_again_and_asks_for_the_reason() -> None:
     assert (found.booted, found.status, found.said) == (None, 1, "the disk is full")
 
 
-def test_script_of_the_edge_asks_for_another_edge_where_this_one_is_gone() -> None:
+def test_script_of_the_edge_asks_for_another_edge_where_this_one_is_gone():
     found, wanted = carried_out(rendered(), {"/kernel": None, "?failed": None, "auto.ipxe": None})
     assert any(isinstance(step, ConfigureNetwork) for step in wanted)
     assert found.booted is None
@@ -84,28 +84,28 @@ def test_script_of_the_edge_asks_for_another_edge_where_this_one_is_gone() -> No
         ("echo one ; echo two", "two"),
     ],
 )
-def test_language_is_that_of_ipxe(line: str, said: str) -> None:
+def test_language_is_that_of_ipxe(line, said):
     found, _ = carried_out(f"#!ipxe\n{line}\n")
     assert (found.said, found.status) == (said, 0)
 
 
 @pytest.mark.parametrize("line", ["nonsense", "iseq a b", "goto nowhere", "boot", "sleep soon"])
-def test_command_that_fails_ends_the_script(line: str) -> None:
+def test_command_that_fails_ends_the_script(line):
     found, _ = carried_out(f"#!ipxe\n{line}\nkernel http://10.9.0.1/kernel\nboot\n")
     assert (found.booted, found.status) == (None, 1)
 
 
-def test_freeing_one_image_keeps_the_kernel() -> None:
+def test_freeing_one_image_keeps_the_kernel():
     found, _ = carried_out("#!ipxe\nkernel http://h/k a=b\nimgfetch --name sign http://h/s\nimgfree sign\nboot\n")
     assert found.booted == Boot("http://h/k", "a=b", ())
 
 
-def test_chained_script_goes_on_with_the_same_settings() -> None:
+def test_chained_script_goes_on_with_the_same_settings():
     found, _ = carried_out("#!ipxe\nset x 1\nchain --replace http://h/next\n", {"next": "#!ipxe\necho ${x}\nexit 3\n"})
     assert (found.said, found.status) == ("1", 3)
 
 
 @pytest.mark.parametrize("text", [":again\ngoto again\n", "chain http://h/self ||\n"])
-def test_script_without_an_end_is_ended(text: str) -> None:
+def test_script_without_an_end_is_ended(text):
     found, _ = carried_out(f"#!ipxe\n{text}", {"self": "#!ipxe\nchain http://h/self\n"})
     assert found.booted is None

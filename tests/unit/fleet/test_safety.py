@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,15 +27,13 @@ def networks(*texts: str) -> tuple[IPv4Network, ...]:
         (RouteKind.ROUTER, ("10.1.0.0/24",), False, "behind a router"),
     ],
 )
-def test_address_that_is_not_named_is_refused(
-    kind: RouteKind, allow: tuple[str, ...], by_uplink: bool, says: str
-) -> None:
+def test_address_that_is_not_named_is_refused(kind, allow, by_uplink, says):
     with pytest.raises(TargetError, match=says):
         check(TARGET, networks(*allow), is_hosts=False, by_uplink=by_uplink, route=lambda _: Route(kind))
 
 
 @pytest.mark.parametrize("allow", [(), ("10.0.0.1/32",)])
-def test_no_machine_is_ever_in_the_hosts_namespace(allow: tuple[str, ...]) -> None:
+def test_no_machine_is_ever_in_the_hosts_namespace(allow):
     with pytest.raises(TargetError, match="where no machine may be"):
         check(TARGET, networks(*allow), is_hosts=True, route=lambda _: Route(RouteKind.LINK))
 
@@ -50,7 +47,7 @@ def test_no_machine_is_ever_in_the_hosts_namespace(allow: tuple[str, ...]) -> No
         (RouteKind.LINK, ("10.0.0.0/24",), True),
     ],
 )
-def test_own_namespace_and_named_addresses_are_taken(kind: RouteKind, allow: tuple[str, ...], by_uplink: bool) -> None:
+def test_own_namespace_and_named_addresses_are_taken(kind, allow, by_uplink):
     check(TARGET, networks(*allow), is_hosts=False, by_uplink=by_uplink, route=lambda _: Route(kind))
 
 
@@ -81,12 +78,12 @@ def test_own_namespace_and_named_addresses_are_taken(kind: RouteKind, allow: tup
         ),
     ],
 )
-def test_settings_that_do_not_fit_are_told(settings: dict[str, Any], says: str) -> None:
+def test_settings_that_do_not_fit_are_told(settings, says):
     with pytest.raises(SettingsError, match=says):
         FleetSettings(**{"machines": 10, "profile": Profile(), **settings})
 
 
-def test_hosts_namespace_is_that_of_process_one(tmp_path: Path) -> None:
+def test_hosts_namespace_is_that_of_process_one(tmp_path):
     for name in ("host", "named/other"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

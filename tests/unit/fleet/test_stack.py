@@ -1,14 +1,12 @@
 """The fleet's measurements of the programs that it starts."""
 
-from __future__ import annotations
-
 import subprocess
 
 from edge.fleet.site.stack import family
 from tests.waiting import wait_until
 
 
-def test_processes_of_a_role_are_counted_with_their_children() -> None:
+def test_processes_of_a_role_are_counted_with_their_children():
     command = ["sh", "-c", "sleep 600 & sleep 600 & wait"]
     with subprocess.Popen(command) as parent:
         try:

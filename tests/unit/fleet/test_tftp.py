@@ -42,7 +42,7 @@ def served(reading: Reading, content: bytes, lost: Callable[[int], bool] = lambd
 
 @pytest.mark.parametrize("reads", Reads)
 @pytest.mark.parametrize("size", [1, 1455, 1456, 1468, 1468 * 4, 240_000])
-def test_file_comes_whole(reads: Reads, size: int) -> None:
+def test_file_comes_whole(reads, size):
     reading = Reading(NAME, reads.value[1])
     served(reading, bytes(size))
     assert reading.received == size
@@ -50,14 +50,14 @@ def test_file_comes_whole(reads: Reads, size: int) -> None:
 
 @pytest.mark.parametrize("reads", Reads)
 @pytest.mark.parametrize("every", [3, 7, 20])
-def test_file_comes_whole_though_datagrams_are_lost(reads: Reads, every: int) -> None:
+def test_file_comes_whole_though_datagrams_are_lost(reads, every):
     reading = Reading(NAME, reads.value[1])
     served(reading, bytes(100_000), lambda number: number % every == 0)
     assert reading.received == 100_000
 
 
 @pytest.mark.parametrize("reads", Reads)
-def test_probe_learns_the_size_and_takes_no_file(reads: Reads) -> None:
+def test_probe_learns_the_size_and_takes_no_file(reads):
     reading = Reading(NAME, reads.value[0], probe=True)
     request = parse_request(reading.packet())
     answer = reading.receive(oack(negotiate(request, 240_000, 1468).accepted))
@@ -65,7 +65,7 @@ def test_probe_learns_the_size_and_takes_no_file(reads: Reads) -> None:
     assert (reading.size, reading.received, reading.done) == (240_000, 0, True)
 
 
-def test_edk2_takes_four_blocks_for_one_acknowledgement() -> None:
+def test_edk2_takes_four_blocks_for_one_acknowledgement():
     windows, single = Reading(NAME, Reads.UEFI.value[1]), Reading(NAME, Reads.BIOS.value[1])
     assert served(windows, bytes(100_000)) < 0.7 * served(single, bytes(100_000))
 
@@ -79,6 +79,6 @@ def test_edk2_takes_four_blocks_for_one_acknowledgement() -> None:
         (b"\0\5\0\1no such file\0", "error 1: no such file"),
     ],
 )
-def test_server_that_does_not_do_as_it_should_is_refused(packet: bytes, says: str) -> None:
+def test_server_that_does_not_do_as_it_should_is_refused(packet, says):
     with pytest.raises(TftpError, match=says):
         Reading(NAME, Reads.UEFI.value[1]).receive(packet)

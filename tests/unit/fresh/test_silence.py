@@ -1,13 +1,11 @@
 """What listens to `make run` hears how long nothing is said, through a pipe and on a terminal."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.fresh.silence import Listener, listen
 
 
-def test_silence_is_measured_between_what_was_said_last_and_next() -> None:
+def test_silence_is_measured_between_what_was_said_last_and_next():
     listener = Listener(100.0)
     listener.heard("one\ntwo\n", 101.0)
     listener.heard("\rthree", 107.5)
@@ -19,10 +17,10 @@ def test_silence_is_measured_between_what_was_said_last_and_next() -> None:
     ]
 
 
-def test_command_is_heard_as_its_user_hears_it_and_its_end_counts() -> None:
+def test_command_is_heard_as_its_user_hears_it_and_its_end_counts():
     script = "import sys; print(sys.stdout.isatty()); sys.exit(3)"
     for terminal in (False, True):
-        said: list[str] = []
+        said = []
         run = listen([sys.executable, "-c", script], said.append, terminal=terminal)
         assert "".join(said).strip() == str(terminal)
         assert run.status == 3

@@ -54,19 +54,19 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+def lab(tmp_path, monkeypatch):
     lab = Lab(tmp_path)
     monkeypatch.setattr(build, "recipes", lambda: lab.deploy)
     monkeypatch.setattr(build, "_ROOT", lab.sources)
 
-    async def make_wheel(_: Builder) -> Path:
+    async def make_wheel(_):
         return lab.wheel
 
     monkeypatch.setattr(Builder, "_make_wheel", make_wheel)
     return lab
 
 
-async def test_second_lab_builds_nothing(lab: Lab) -> None:
+async def test_second_lab_builds_nothing(lab):
     assert sorted(await lab.built()) == ["actions/build.sh", "image/build-tiny.sh", "osie/build.sh"]
     assert await lab.built() == []
     assert await lab.built(full=True) == ["image/build-cloud.sh"]
@@ -78,7 +78,7 @@ async def test_second_lab_builds_nothing(lab: Lab) -> None:
     assert (await lab.build(full=True)).image.name == "debian-cloud.raw.zst"
 
 
-async def test_machine_of_another_architecture_has_an_osie_and_actions_of_its_own(lab: Lab) -> None:
+async def test_machine_of_another_architecture_has_an_osie_and_actions_of_its_own(lab):
     (lab.deploy / "osie" / "build.sh").write_text(f'echo "$*" >>{lab.log}; mkdir -p "${{@: -1}}"')
     (lab.deploy / "actions" / "build.sh").write_text(f'echo "$*" >>{lab.log}; mkdir -p "$1"')
     await lab.build()
@@ -105,9 +105,7 @@ async def test_machine_of_another_architecture_has_an_osie_and_actions_of_its_ow
         ("examples/hardware.yaml", []),
     ],
 )
-async def test_changed_recipe_builds_what_is_made_from_it_and_nothing_else(
-    lab: Lab, changed: str, rebuilt: list[str]
-) -> None:
+async def test_changed_recipe_builds_what_is_made_from_it_and_nothing_else(lab, changed, rebuilt):
     await lab.build()
     file = lab.deploy / changed
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +114,7 @@ async def test_changed_recipe_builds_what_is_made_from_it_and_nothing_else(
     assert await lab.built() == []
 
 
-async def test_file_that_moves_within_a_recipe_or_becomes_executable_counts_as_changed(lab: Lab) -> None:
+async def test_file_that_moves_within_a_recipe_or_becomes_executable_counts_as_changed(lab):
     file = lab.deploy / "image" / "etc" / "conf"
     file.parent.mkdir()
     file.write_text("x")
@@ -130,7 +128,7 @@ async def test_file_that_moves_within_a_recipe_or_becomes_executable_counts_as_c
     assert await lab.built() == ["image/build-tiny.sh"]
 
 
-async def test_changed_agent_is_in_the_next_osie(lab: Lab) -> None:
+async def test_changed_agent_is_in_the_next_osie(lab):
     await lab.build(wheel=False)
     assert await lab.built(wheel=False) == []
     (lab.sources / "tink" / "agent" / "a.py").write_text("print()\n")
@@ -141,7 +139,7 @@ async def test_changed_agent_is_in_the_next_osie(lab: Lab) -> None:
     assert await lab.built() == ["osie/build.sh"]
 
 
-async def test_failed_build_is_told_and_is_not_taken_for_done(lab: Lab) -> None:
+async def test_failed_build_is_told_and_is_not_taken_for_done(lab):
     await lab.build()
     recipe = lab.deploy / "osie" / "build.sh"
     good = recipe.read_text()
@@ -154,22 +152,20 @@ async def test_failed_build_is_told_and_is_not_taken_for_done(lab: Lab) -> None:
     assert await lab.built() == ["osie/build.sh"]
 
 
-async def test_lost_artifact_is_built_again(lab: Lab) -> None:
+async def test_lost_artifact_is_built_again(lab):
     artifacts = await lab.build()
     artifacts.image.unlink()
     assert await lab.built() == ["image/build-tiny.sh"]
 
 
-async def test_registry_is_filled_anew_when_the_action_images_changed(lab: Lab) -> None:
+async def test_registry_is_filled_anew_when_the_action_images_changed(lab):
     before = (await lab.build()).actions_digest
     assert (await lab.build()).actions_digest == before
     (lab.deploy / "actions" / "new.sh").write_text("x")
     assert (await lab.build()).actions_digest != before
 
 
-async def test_installed_package_without_sources_asks_for_the_wheel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_installed_package_without_sources_asks_for_the_wheel(tmp_path, monkeypatch):
     lab = Lab(tmp_path)
     monkeypatch.setattr(build, "recipes", lambda: lab.deploy)
     monkeypatch.setattr(build, "_ROOT", lab.sources)  # has no deploy/setup.sh
@@ -177,7 +173,7 @@ async def test_installed_package_without_sources_asks_for_the_wheel(
         await lab.build(wheel=False)
 
 
-def test_cache_is_where_the_user_wants_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_where_the_user_wants_caches(monkeypatch):
     monkeypatch.setenv("HOME", "/home/u")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert default_cache() == Path("/home/u/.cache/tinkedge")
@@ -187,12 +183,12 @@ def test_cache_is_where_the_user_wants_caches(monkeypatch: pytest.MonkeyPatch) -
     assert default_cache() == Path("/var/cache/u/tinkedge")
 
 
-def test_every_recipe_that_is_run_is_there() -> None:
+def test_every_recipe_that_is_run_is_there():
     assert all((recipes() / name).is_file() for name in RECIPES)
 
 
-def test_what_a_recipe_says_and_how_far_its_apt_is_can_be_asked_meanwhile() -> None:
-    said: list[str] = []
+def test_what_a_recipe_says_and_how_far_its_apt_is_can_be_asked_meanwhile():
+    said = []
     work = build._Work(0.0)
     for line in ("osie: downloading linux-image: 24 MB", "dlstatus:1:23.6:Retrieving file 1 of 1", "Selecting package"):
         work.hear(line, said.append)
@@ -202,7 +198,7 @@ def test_what_a_recipe_says_and_how_far_its_apt_is_can_be_asked_meanwhile() -> N
     assert (work.phase, work.percent) == ("squashing", "")
 
 
-async def test_packages_that_are_being_fetched_are_counted(lab: Lab) -> None:
+async def test_packages_that_are_being_fetched_are_counted(lab):
     builder = Builder(lab.cache, lab.said.append, lab.wheel)
     partial = lab.cache / "osie-build" / "build.x" / "root" / "var" / "cache" / "apt" / "archives" / "partial"
     partial.mkdir(parents=True)

@@ -19,7 +19,7 @@ def settings(firmware: Firmware = Firmware.BIOS, **more: object) -> MachineSetti
 
 
 @pytest.fixture
-def qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def qemu(tmp_path, monkeypatch):
     """A program in QEMU's place that writes down how it was called, and does what `behaviour` says."""
     directory = tmp_path / "bin"
     directory.mkdir()
@@ -43,9 +43,7 @@ def value(arguments: list[str], option: str) -> list[str]:
     return [arguments[i + 1] for i, argument in enumerate(arguments[:-1]) if argument == option]
 
 
-async def test_bios_machine_boots_its_blank_disk_first_and_then_the_card_with_its_own_rom(
-    qemu: Path, tmp_path: Path
-) -> None:
+async def test_bios_machine_boots_its_blank_disk_first_and_then_the_card_with_its_own_rom(qemu, tmp_path):
     machine = Machine(settings(memory_mib=512, disk_mib=3), tmp_path)
     await machine.power_on()
     arguments = await called(qemu)
@@ -69,9 +67,7 @@ async def test_bios_machine_boots_its_blank_disk_first_and_then_the_card_with_it
     await machine.power_off()
 
 
-async def test_uefi_machine_has_no_ipxe_rom_and_variables_of_its_own(
-    qemu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_uefi_machine_has_no_ipxe_rom_and_variables_of_its_own(qemu, tmp_path, monkeypatch):
     (tmp_path / "OVMF_VARS_4M.fd").write_text("factory settings")
     monkeypatch.setattr(module, "_OVMF", tmp_path)
     machine = Machine(settings(Firmware.UEFI, accel="kvm"), tmp_path)
@@ -90,9 +86,7 @@ async def test_uefi_machine_has_no_ipxe_rom_and_variables_of_its_own(
     assert (tmp_path / "variables.fd").read_text() == "factory settings"
 
 
-async def test_machine_with_secure_boot_trusts_microsofts_keys_and_guards_them(
-    qemu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_machine_with_secure_boot_trusts_microsofts_keys_and_guards_them(qemu, tmp_path, monkeypatch):
     (tmp_path / "OVMF_VARS_4M.ms.fd").write_text("Microsoft's keys")
     monkeypatch.setattr(module, "_OVMF", tmp_path)
     machine = Machine(settings(Firmware.SECURE_HTTP), tmp_path)
@@ -108,8 +102,8 @@ async def test_machine_with_secure_boot_trusts_microsofts_keys_and_guards_them(
 
 @pytest.mark.parametrize(("firmware", "waits"), [(Firmware.UEFI_HTTP, True), (Firmware.UEFI, False)])
 async def test_http_boot_over_ipv6_is_given_the_time_that_the_cards_address_takes(
-    qemu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, firmware: Firmware, waits: bool
-) -> None:
+    qemu, tmp_path, monkeypatch, firmware, waits
+):
     (tmp_path / "OVMF_VARS_4M.fd").write_text("factory settings")
     monkeypatch.setattr(module, "_OVMF", tmp_path)
     machine = Machine(settings(firmware, ipv6=True), tmp_path)
@@ -120,7 +114,7 @@ async def test_http_boot_over_ipv6_is_given_the_time_that_the_cards_address_take
     assert "name=opt/org.tianocore/IPv4Support,string=n" in value(arguments, "-fw_cfg")
 
 
-async def test_machine_by_whose_clock_each_instruction_takes_as_long(qemu: Path, tmp_path: Path) -> None:
+async def test_machine_by_whose_clock_each_instruction_takes_as_long(qemu, tmp_path):
     machine = Machine(settings(icount=5), tmp_path)
     await machine.power_on()
     arguments = await called(qemu)
@@ -128,9 +122,7 @@ async def test_machine_by_whose_clock_each_instruction_takes_as_long(qemu: Path,
     assert value(arguments, "-icount") == ["shift=5"]
 
 
-async def test_arm64_machine_is_another_qemu_with_firmware_and_disk_of_its_own(
-    qemu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_arm64_machine_is_another_qemu_with_firmware_and_disk_of_its_own(qemu, tmp_path, monkeypatch):
     (tmp_path / "AAVMF_VARS.fd").write_text("factory settings")
     monkeypatch.setattr(module, "_AAVMF", tmp_path)
     machine = Machine(settings(Firmware.ARM64), tmp_path)
@@ -144,9 +136,7 @@ async def test_arm64_machine_is_another_qemu_with_firmware_and_disk_of_its_own(
     assert {one.arch for one in Firmware if one is not Firmware.ARM64} == {"amd64"}
 
 
-async def test_missing_firmware_is_named_with_its_package(
-    qemu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_firmware_is_named_with_its_package(qemu, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_AAVMF", tmp_path)
     with pytest.raises(CommandError, match=r"AAVMF_VARS\.fd is missing \(Debian package qemu-efi-aarch64\)"):
         await Machine(settings(Firmware.ARM64), tmp_path).power_on()
@@ -155,7 +145,7 @@ async def test_missing_firmware_is_named_with_its_package(
         await Machine(settings(Firmware.UEFI), tmp_path).power_on()
 
 
-async def test_machine_that_goes_off_by_itself_gives_qemus_last_words(qemu: Path, tmp_path: Path) -> None:
+async def test_machine_that_goes_off_by_itself_gives_qemus_last_words(qemu, tmp_path):
     (tmp_path / "behaviour").write_text("echo 'could not configure /dev/net/tun: Device busy' >&2; exit 1\n")
     machine = Machine(settings(), tmp_path)
     await machine.power_on()
@@ -182,13 +172,13 @@ async def test_machine_that_goes_off_by_itself_gives_qemus_last_words(qemu: Path
     ],
     ids=["nothing", "lines", "colours", "controls", "progress", "not-utf8"],
 )
-def test_screen_is_read_as_a_person_sees_it(tmp_path: Path, shown: bytes, lines: list[str]) -> None:
+def test_screen_is_read_as_a_person_sees_it(tmp_path, shown, lines):
     machine = Machine(settings(), tmp_path)
     machine.screen.write_bytes(shown)
     assert machine.last_lines(2) == lines
 
 
-def test_long_screen_is_not_read_whole(tmp_path: Path) -> None:
+def test_long_screen_is_not_read_whole(tmp_path):
     machine = Machine(settings(), tmp_path)
     machine.screen.write_bytes(b"first\n" + b"x\n" * 1_000_000 + b"last\n")
     lines = machine.last_lines(10_000)
@@ -205,8 +195,8 @@ def test_long_screen_is_not_read_whole(tmp_path: Path) -> None:
     ],
 )
 async def test_machine_with_a_medium_starts_from_it_and_never_from_its_card(
-    qemu: Path, tmp_path: Path, firmware: Firmware, drive: Drive, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    qemu, tmp_path, firmware, drive, device, monkeypatch
+):
     (tmp_path / "OVMF_VARS_4M.fd").write_bytes(b"vars")
     monkeypatch.setattr(module, "_OVMF", tmp_path)
     machine = Machine(settings(firmware, medium=tmp_path / "medium.iso", drive=drive), tmp_path)

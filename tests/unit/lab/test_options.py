@@ -1,7 +1,5 @@
 """What `tinkedge lab` refuses before anything is built."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 
@@ -16,7 +14,7 @@ from edge.commands.lab import lab
         ("--full --medium usb", "a BIOS starts a USB stick and never the disk after it"),
     ],
 )
-def test_options_that_exclude_each_other_are_named(words: str, said: str) -> None:
+def test_options_that_exclude_each_other_are_named(words, said):
     result = CliRunner().invoke(lab, words.split())
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())

@@ -30,11 +30,11 @@ class Rack:
 
 
 @pytest.fixture
-def rack(tmp_path: Path) -> Rack:
+def rack(tmp_path):
     return Rack(tmp_path)
 
 
-def test_machine_that_loads_its_kernel_gets_on_and_one_that_only_asks_for_an_address_does_not(rack: Rack) -> None:
+def test_machine_that_loads_its_kernel_gets_on_and_one_that_only_asks_for_an_address_does_not(rack):
     assert not rack.progress.made()
     for sent in range(0, 60_000, 1000):
         rack.served(sent)
@@ -48,7 +48,7 @@ def test_machine_that_loads_its_kernel_gets_on_and_one_that_only_asks_for_an_add
     assert rack.progress.made(), "a slow download counts as a whole"
 
 
-def test_machine_that_shows_something_new_gets_on_and_one_that_repeats_itself_does_not(rack: Rack) -> None:
+def test_machine_that_shows_something_new_gets_on_and_one_that_repeats_itself_does_not(rack):
     rack.shows("[    1.000] Linux version 6.1\n")
     assert rack.progress.made()
     assert not rack.progress.made()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from edge.lab.shell import CommandError
 
 
 @pytest.fixture
-def gone() -> int:
+def gone():
     """The pid of a process that has ended."""
     process = subprocess.Popen(["true"])
     process.wait()
@@ -24,12 +23,12 @@ def gone() -> int:
 
 
 @pytest.fixture
-def namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def namespaces(tmp_path, monkeypatch):
     directory = tmp_path / "netns"
     directory.mkdir()
     monkeypatch.setattr(made, "NAMESPACES", directory)
 
-    async def run(command: list[Any], **_: Any) -> str:
+    async def run(command, **_):
         assert command[:3] == ["ip", "netns", "delete"]
         (directory / command[3]).unlink()
         return ""
@@ -42,7 +41,7 @@ def left(directory: Path) -> set[str]:
     return {entry.name for entry in directory.iterdir()}
 
 
-async def test_only_namespaces_of_ended_labs_are_removed(namespaces: Path, gone: int) -> None:
+async def test_only_namespaces_of_ended_labs_are_removed(namespaces, gone):
     others = {f"{PREFIX}{os.getpid()}", f"{PREFIX}x", PREFIX, f"other-{gone}", str(gone)}
     for name in (f"{PREFIX}{gone}", *others):
         (namespaces / name).touch()
@@ -50,18 +49,16 @@ async def test_only_namespaces_of_ended_labs_are_removed(namespaces: Path, gone:
     assert left(namespaces) == others
 
 
-async def test_host_without_any_namespace_is_fine(namespaces: Path) -> None:
+async def test_host_without_any_namespace_is_fine(namespaces):
     namespaces.rmdir()
     await remove_abandoned(PREFIX)
 
 
-async def test_two_labs_that_clear_up_at_once_are_not_in_each_others_way(
-    namespaces: Path, gone: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_labs_that_clear_up_at_once_are_not_in_each_others_way(namespaces, gone, monkeypatch):
     entry = namespaces / f"{PREFIX}{gone}"
     entry.touch()
 
-    async def another_was_faster(*_: Any) -> str:
+    async def another_was_faster(*_):
         entry.unlink()
         raise CommandError("ip netns delete: No such file or directory")
 
@@ -69,12 +66,10 @@ async def test_two_labs_that_clear_up_at_once_are_not_in_each_others_way(
     await remove_abandoned(PREFIX)
 
 
-async def test_namespace_that_can_not_be_removed_is_an_error(
-    namespaces: Path, gone: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_namespace_that_can_not_be_removed_is_an_error(namespaces, gone, monkeypatch):
     (namespaces / f"{PREFIX}{gone}").touch()
 
-    async def refused(*_: Any) -> str:
+    async def refused(*_):
         raise CommandError("ip netns delete: Operation not permitted")
 
     monkeypatch.setattr(made, "run", refused)

@@ -16,13 +16,11 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     return Clock()
 
 
-def test_times_are_the_labs_in_brackets_and_the_machines_from_power_on(
-    clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_times_are_the_labs_in_brackets_and_the_machines_from_power_on(clock, capsys):
     screen = Screen(clock)
     clock.now += 2.5
     screen.step("build", "OSIE")
@@ -37,7 +35,7 @@ def test_times_are_the_labs_in_brackets_and_the_machines_from_power_on(
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_each_outcome_has_a_sign_of_its_own(clock: Clock, capsys: pytest.CaptureFixture[str], outcome: Outcome) -> None:
+def test_each_outcome_has_a_sign_of_its_own(clock, capsys, outcome):
     Screen(clock).step("step", "message", outcome)
     sign = {Outcome.OK: "✓", Outcome.INFO: "·", Outcome.WARNING: "?", Outcome.REFUSED: "!", Outcome.FAILED: "✗"}[
         outcome
@@ -45,9 +43,7 @@ def test_each_outcome_has_a_sign_of_its_own(clock: Clock, capsys: pytest.Capture
     assert f" {sign} step" in capsys.readouterr().out
 
 
-def test_errors_go_to_standard_error_and_without_a_terminal_without_colours(
-    clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_go_to_standard_error_and_without_a_terminal_without_colours(clock, capsys):
     screen = Screen(clock)
     screen.error("lab failed")
     screen.block("two\nlines")
@@ -55,7 +51,7 @@ def test_errors_go_to_standard_error_and_without_a_terminal_without_colours(
     assert (captured.out, captured.err) == ("two\nlines\n", "lab failed\n")
 
 
-def test_silence_is_broken_by_what_is_waited_for(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_silence_is_broken_by_what_is_waited_for(clock, capsys):
     screen = Screen(clock, terminal=False)
     screen.step("build", "OSIE")
     clock.now += 1
@@ -67,9 +63,7 @@ def test_silence_is_broken_by_what_is_waited_for(clock: Clock, capsys: pytest.Ca
     assert capsys.readouterr().out.splitlines() == ["[  3.00 s] · ...       fetching"]
 
 
-def test_on_a_terminal_it_is_one_line_that_the_next_step_replaces(
-    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_terminal_it_is_one_line_that_the_next_step_replaces(clock, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     screen = Screen(clock, terminal=True)
     clock.now += 1

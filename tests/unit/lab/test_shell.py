@@ -28,13 +28,13 @@ async def pid_in(file: Path) -> int:
     return int(file.read_text())
 
 
-async def test_output_and_input_go_through_and_the_environment_is_added_to() -> None:
+async def test_output_and_input_go_through_and_the_environment_is_added_to():
     assert await run(["cat"], stdin=b"in\xff") == "in\ufffd"
     assert await run(["sh", "-c", 'printf "%s" "$WORD"; test -n "$PATH"'], env={"WORD": "a b"}) == "a b"
     assert await run(["cat"]) == ""  # never waits for the terminal
 
 
-async def test_failure_is_told_with_status_and_the_end_of_what_was_said() -> None:
+async def test_failure_is_told_with_status_and_the_end_of_what_was_said():
     script = "for i in $(seq 100); do echo line $i >&2; done; exit 3"
     with pytest.raises(CommandError, match=r"sh -c .*: ended with status 3: line 86\n(.*\n)*line 100$"):
         await run(["sh", "-c", script])
@@ -43,28 +43,28 @@ async def test_failure_is_told_with_status_and_the_end_of_what_was_said() -> Non
 
 
 @pytest.mark.parametrize("command", ["no-such-program", "/nonexistent/no-such-program"])
-async def test_missing_program_is_named_with_where_to_find_its_package(tmp_path: Path, command: str) -> None:
+async def test_missing_program_is_named_with_where_to_find_its_package(tmp_path, command):
     with pytest.raises(CommandError, match="no-such-program is not installed; `tinkedge doctor`"):
         await run([command, "--version"])
     with pytest.raises(CommandError, match="no-such-program is not installed"):
         await Daemon.start("it", [command], tmp_path / "log")
 
 
-async def test_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+async def test_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path):
     with pytest.raises(CommandError, match="sh did not end within 3 s"):
         await run(["sh", "-c", f"sleep 60 & echo $! >{tmp_path}/child; wait; sleep 60"], timeout=3)
     child = await pid_in(tmp_path / "child")
     await until(lambda: not alive(child))
 
 
-async def test_what_a_command_leaves_running_is_ended_if_it_holds_up_the_output(tmp_path: Path) -> None:
+async def test_what_a_command_leaves_running_is_ended_if_it_holds_up_the_output(tmp_path):
     with pytest.raises(CommandError, match="sh did not end"):
         await run(["sh", "-c", f"sleep 60 & echo $! >{tmp_path}/child"], timeout=3)
     child = await pid_in(tmp_path / "child")
     await until(lambda: not alive(child))
 
 
-async def test_interrupted_build_may_clear_up_and_leaves_no_process(tmp_path: Path) -> None:
+async def test_interrupted_build_may_clear_up_and_leaves_no_process(tmp_path):
     script = f"trap 'rm {tmp_path}/work' EXIT; touch {tmp_path}/work; sleep 60 & echo $! >{tmp_path}/child; wait"
     task = asyncio.create_task(run(["bash", "-c", script]))
     child = await pid_in(tmp_path / "child")
@@ -75,7 +75,7 @@ async def test_interrupted_build_may_clear_up_and_leaves_no_process(tmp_path: Pa
     await until(lambda: not alive(child))  # it is killed; that it is dead, it says when it is its turn
 
 
-async def test_command_that_is_interrupted_while_it_is_started_leaves_no_process(tmp_path: Path) -> None:
+async def test_command_that_is_interrupted_while_it_is_started_leaves_no_process(tmp_path):
     script = f"trap 'rm {tmp_path}/work' EXIT; touch {tmp_path}/work; sleep 60 & echo $! >{tmp_path}/child; wait"
     task = asyncio.create_task(run(["bash", "-c", script]))
     await asyncio.sleep(0)
@@ -91,7 +91,7 @@ async def test_command_that_is_interrupted_while_it_is_started_leaves_no_process
     await until(lambda: not alive(child))
 
 
-async def test_command_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("edge.lab.shell._GRACE_SECONDS", 0.2)
     script = f"trap '' TERM; echo $$ >{tmp_path}/pid; while :; do sleep 0.05; done"
     task = asyncio.create_task(run(["sh", "-c", script]))
@@ -105,7 +105,7 @@ async def test_command_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatc
 # --- daemons ----------------------------------------------------------------------------------------------------------
 
 
-async def test_daemon_stops_on_sigterm_and_what_it_said_is_kept(tmp_path: Path) -> None:
+async def test_daemon_stops_on_sigterm_and_what_it_said_is_kept(tmp_path):
     script = "trap 'echo bye >&2; exit 7' TERM; seq 30; while :; do sleep 0.05; done"
     daemon = await Daemon.start("it", ["sh", "-c", script], tmp_path / "log")
     await until(lambda: "30" in daemon.log_tail())
@@ -116,7 +116,7 @@ async def test_daemon_stops_on_sigterm_and_what_it_said_is_kept(tmp_path: Path) 
     assert await daemon.stop() == 7, "stopping twice does no harm"
 
 
-async def test_daemon_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+async def test_daemon_that_does_not_listen_is_killed(tmp_path):
     daemon = await Daemon.start(
         "it", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"], tmp_path / "l"
     )
@@ -125,7 +125,7 @@ async def test_daemon_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     assert not alive(daemon.pid)
 
 
-async def test_processor_time_is_counted_until_the_end(tmp_path: Path) -> None:
+async def test_processor_time_is_counted_until_the_end(tmp_path):
     daemon = await Daemon.start("a) name", ["sh", "-c", "while :; do :; done"], tmp_path / "log")
     await until(lambda: daemon.cpu_seconds() >= 0.1)
     await daemon.stop()
@@ -145,7 +145,7 @@ asyncio.run(main())
 """
 
 
-async def test_killed_lab_leaves_no_program_behind(tmp_path: Path) -> None:
+async def test_killed_lab_leaves_no_program_behind(tmp_path):
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
     try:
         children = [await pid_in(tmp_path / name) for name in ("daemon", "command")]
@@ -156,18 +156,18 @@ async def test_killed_lab_leaves_no_program_behind(tmp_path: Path) -> None:
     await until(lambda: not any(map(alive, children)))
 
 
-async def test_progress_hears_each_line_while_the_command_runs() -> None:
-    heard: list[str] = []
+async def test_progress_hears_each_line_while_the_command_runs():
+    heard = []
     out = await run(["sh", "-c", "echo one >&2; echo two >&2; echo result"], progress=heard.append)
     assert (heard, out) == (["one", "two"], "result\n")
 
 
-async def test_failed_command_with_progress_still_says_why() -> None:
+async def test_failed_command_with_progress_still_says_why():
     with pytest.raises(CommandError, match="the mirror is down"):
         await run(["sh", "-c", "echo the mirror is down >&2; exit 3"], progress=lambda _: None)
 
 
-def test_program_whose_lab_was_killed_before_it_could_ask_for_the_signal_does_not_begin(tmp_path: Path) -> None:
+def test_program_whose_lab_was_killed_before_it_could_ask_for_the_signal_does_not_begin(tmp_path):
     """prctl(2), PR_SET_PDEATHSIG: a parent that is gone by then sends none, and a machine would run for ever."""
     gone = subprocess.Popen(["true"])
     gone.wait()

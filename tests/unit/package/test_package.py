@@ -30,7 +30,7 @@ def tree(root: Path) -> Path:
     return root
 
 
-def test_image_of_the_same_files_is_the_same_whenever_they_were_written(tmp_path: Path) -> None:
+def test_image_of_the_same_files_is_the_same_whenever_they_were_written(tmp_path):
     one, other = tree(tmp_path / "one"), tree(tmp_path / "other")
     os.utime(other / "usr/bin/b", (2e9, 2e9))
     digests = [oci.write(root, CONFIG, "tinkedge:1", 1_600_000_000, root.with_suffix(".tar")) for root in (one, other)]
@@ -38,14 +38,14 @@ def test_image_of_the_same_files_is_the_same_whenever_they_were_written(tmp_path
     assert one.with_suffix(".tar").read_bytes() == other.with_suffix(".tar").read_bytes()
 
 
-def test_image_of_other_files_is_another(tmp_path: Path) -> None:
+def test_image_of_other_files_is_another(tmp_path):
     root = tree(tmp_path / "one")
     before = oci.write(root, CONFIG, "tinkedge:1", 0, tmp_path / "a.tar")
     (root / "usr/bin/b").write_text("c")
     assert oci.write(root, CONFIG, "tinkedge:1", 0, tmp_path / "b.tar") != before
 
 
-def test_package_whose_parts_were_left_out_imports_only_what_is_there(tmp_path: Path) -> None:
+def test_package_whose_parts_were_left_out_imports_only_what_is_there(tmp_path):
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack/kept.py").write_text("")
     text = (
@@ -56,18 +56,18 @@ def test_package_whose_parts_were_left_out_imports_only_what_is_there(tmp_path: 
     )
 
 
-def test_every_command_has_a_manual_page_with_the_names_of_its_variables() -> None:
+def test_every_command_has_a_manual_page_with_the_names_of_its_variables():
     pages = {paper.path.rpartition("/")[2]: paper.text for paper in manual(main, 0, "1.2.3")}
     assert pages.keys() >= {"tinkedge.1", *(f"tinkedge-{name}.1" for name in main.list_commands(click.Context(main)))}
     assert "TINKEDGE_DATA_DIR" in pages["tinkedge-up.1"]
     assert "1970\\-01\\-01" in pages["tinkedge.1"] or "1970-01-01" in pages["tinkedge.1"]
 
 
-def test_shells_ask_the_program_what_may_follow() -> None:
+def test_shells_ask_the_program_what_may_follow():
     assert all("_TINKEDGE_COMPLETE" in paper.text for paper in completions(main))
 
 
-def test_packages_for_another_python_are_those_it_needs() -> None:
+def test_packages_for_another_python_are_those_it_needs():
     wanted = (Requirement('old; python_version < "3.13"'), Requirement('new; python_version >= "3.13"'))
     project = Project("ours", "1", "Apache-2.0", wanted, dict.fromkeys(EXTRAS, ()), ())
     locked = {canonicalize_name(name): Locked(Requirement(f"{name}==1"), ()) for name in ("old", "new")}
@@ -76,18 +76,16 @@ def test_packages_for_another_python_are_those_it_needs() -> None:
         assert [one.requirement.name for one in found] == [name]
 
 
-def test_suite_that_nobody_has_tried_is_refused() -> None:
+def test_suite_that_nobody_has_tried_is_refused():
     with pytest.raises(PackageError, match="sid: there are bookworm, trixie"):
         Target.of("sid")
 
 
-def test_wheels_that_somebody_else_fetches_at_the_same_time_are_in_nobodys_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wheels_that_somebody_else_fetches_at_the_same_time_are_in_nobodys_way(tmp_path, monkeypatch):
     """`make deb` beside `make image`."""
     met = threading.Barrier(2)
 
-    def download(command: list[str], *, what: str) -> str:
+    def download(command, *, what):
         made = Path(next(word for word in command if word.startswith("--dest=")).partition("=")[2])
         made.mkdir()
         (made / "a.whl").touch()
@@ -101,7 +99,7 @@ def test_wheels_that_somebody_else_fetches_at_the_same_time_are_in_nobodys_way(
     assert [[file.name for file in directory.iterdir()] for directory in kept] == [["a.whl"]]
 
 
-def test_only_programs_are_executable(tmp_path: Path) -> None:
+def test_only_programs_are_executable(tmp_path):
     """Some wheels have modules with that mode; the recipes bring a copy of the settings."""
     files = {"usr/bin/run": b"#!/bin/sh\n", "usr/lib/module.py": b"import x\n", "usr/lib/elf": b"\x7fELF\x02"}
     settings = {"usr/share/tinkedge/tinkedge.yaml": b"", "usr/lib/_deploy/systemd/tinkedge.yaml": b""}

@@ -1,9 +1,5 @@
 """Building programs of Go modules takes minutes: whoever waits sees how far it is."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.programs import build
@@ -18,7 +14,7 @@ while [ "$1" != -o ]; do shift; done
 
 
 @pytest.fixture
-def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def go(tmp_path, monkeypatch):
     program = tmp_path / "go"
     monkeypatch.setattr(build, "installed", lambda _name: str(program))
     monkeypatch.setattr(build, "default_cache", lambda: tmp_path)
@@ -27,7 +23,7 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_build_says_how_far_it_is(go: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_says_how_far_it_is(go, capsys):
     go.write_text(GO.format(end='echo made >"$2"'))
     assert build.built("helm")["helm"].read_text() == "made\n"
     said = capsys.readouterr().err.splitlines()
@@ -36,14 +32,14 @@ def test_build_says_how_far_it_is(go: Path, capsys: pytest.CaptureFixture[str]) 
     assert said[-1].endswith("s: 2, helm.sh/helm/v4/pkg/chart")
 
 
-def test_build_that_fails_says_why(go: Path) -> None:
+def test_build_that_fails_says_why(go):
     go.write_text(GO.format(end="echo cannot find module >&2; exit 1"))
     with pytest.raises(build.ProgramError, match="cannot find module"):
         build.built("helm")
     assert not build.place("helm").exists()
 
 
-def test_build_without_an_end_is_ended(go: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_without_an_end_is_ended(go, monkeypatch):
     monkeypatch.setattr(build, "BUILD_SECONDS", 0.2)
     go.write_text(GO.format(end="exec sleep 60"))
     with pytest.raises(build.ProgramError, match=r"not done within 0\.2 s"):

@@ -100,13 +100,13 @@ class Checkout:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Checkout:
+def checkout(tmp_path):
     return Checkout(tmp_path)
 
 
 def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grows_and_is_made_anew_for_another_python(
-    checkout: Checkout,
-) -> None:
+    checkout,
+):
     """One environment from its first failures to its end: to make one takes seconds."""
     checkout.lock()
     good = checkout.wheel.read_bytes()
@@ -183,7 +183,7 @@ def said_of(checkout: Checkout, command: str, **programs: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_what_make_run_downloads_and_how_long_it_may_take_is_said_first(checkout: Checkout) -> None:
+def test_what_make_run_downloads_and_how_long_it_may_take_is_said_first(checkout):
     run = checkout.directory / "deploy" / "requirements-run.txt"
     run.write_text("# size: 28 MB to download, 101 MB on the disk\nwanted\n")
     programs = {"nproc": "echo 2", "kubectl": "exit 0"}
@@ -201,7 +201,7 @@ def test_what_make_run_downloads_and_how_long_it_may_take_is_said_first(checkout
     assert "about 3 minutes with 1 processor and" in one
 
 
-def test_make_test_announces_its_downloads_and_how_long_it_takes(checkout: Checkout) -> None:
+def test_make_test_announces_its_downloads_and_how_long_it_takes(checkout):
     programs = {"nproc": "echo 2", "kubectl": "exit 0"}
     said = said_of(
         checkout, "purpose=test options=''; foreign_mb=0; plan 190 76 'Fetched 25.0 MB in 1s (19.6 MB/s)'", **programs
@@ -211,7 +211,7 @@ def test_make_test_announces_its_downloads_and_how_long_it_takes(checkout: Check
     assert "until the tests have ended: about 7 minutes with 2 processors and 20 MB/s" in said
 
 
-def test_nothing_is_to_be_downloaded_a_second_time(checkout: Checkout) -> None:
+def test_nothing_is_to_be_downloaded_a_second_time(checkout):
     cache = checkout.directory / ".cache" / "tinkedge"
     (cache / "images").mkdir(parents=True)
     (cache / "images" / "tiny.raw.gz").touch()
@@ -220,7 +220,7 @@ def test_nothing_is_to_be_downloaded_a_second_time(checkout: Checkout) -> None:
     assert said == "setup: until the machine has booted: about a minute with 2 processors\n"
 
 
-def test_elsewhere_than_on_debian_what_is_needed_is_said_before_anything_is_downloaded(checkout: Checkout) -> None:
+def test_elsewhere_than_on_debian_what_is_needed_is_said_before_anything_is_downloaded(checkout):
     release = checkout.directory / "os-release"
     release.write_text('ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04 LTS"\n')
     elsewhere = "os_release=os-release; is_tried || say_elsewhere; (debian_is_known) || echo refused"
@@ -233,7 +233,7 @@ def test_elsewhere_than_on_debian_what_is_needed_is_said_before_anything_is_down
     assert said_of(checkout, "os_release=os-release; is_tried || say_elsewhere") == ""
 
 
-def test_packages_to_run_are_those_of_the_project_and_what_installs_it() -> None:
+def test_packages_to_run_are_those_of_the_project_and_what_installs_it():
     lines = (ROOT / "deploy" / "requirements-run.txt").read_text().splitlines()
     run = {line for line in lines if not line.startswith("#")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -243,7 +243,7 @@ def test_packages_to_run_are_those_of_the_project_and_what_installs_it() -> None
     assert run <= locked
 
 
-def test_python_that_was_asked_for_and_is_missing_is_named_and_no_other_taken(checkout: Checkout) -> None:
+def test_python_that_was_asked_for_and_is_missing_is_named_and_no_other_taken(checkout):
     checkout.lock()
     refused = checkout.venv(python="python3.99")
     assert refused.returncode == 1

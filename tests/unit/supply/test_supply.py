@@ -59,12 +59,12 @@ def agree(pyproject: str = PYPROJECT, requirements: str = REQUIREMENTS) -> list[
     return disagreements(Project.of(tomllib.loads(pyproject)), read_requirements(requirements), installed())
 
 
-def test_this_environment_is_what_is_locked_and_what_is_locked_is_what_the_project_wants() -> None:
+def test_this_environment_is_what_is_locked_and_what_is_locked_is_what_the_project_wants():
     assert agree() == []
     assert refusals(Project.of(tomllib.loads(PYPROJECT)), installed()) == []
 
 
-def test_each_package_has_hashes_and_no_host_is_named() -> None:
+def test_each_package_has_hashes_and_no_host_is_named():
     for name, package in read_requirements(REQUIREMENTS).items():
         assert package.hashes, name
         assert package.version is not None, name
@@ -86,12 +86,12 @@ def test_each_package_has_hashes_and_no_host_is_named() -> None:
         ('requires = ["hatchling>=1.27,<2"]', 'requires = ["hatchling>=9"]', "pyproject.toml wants hatchling>=9"),
     ],
 )
-def test_range_that_was_changed_without_a_new_lock_is_told(old: str, new: str, said: str) -> None:
+def test_range_that_was_changed_without_a_new_lock_is_told(old, new, said):
     assert old in PYPROJECT
     assert any(said in line for line in agree(pyproject=PYPROJECT.replace(old, new)))
 
 
-def test_locked_file_that_was_written_by_hand_is_told() -> None:
+def test_locked_file_that_was_written_by_hand_is_told():
     line = next(line for line in REQUIREMENTS.splitlines() if line.startswith("yarl=="))
     cut = REQUIREMENTS[: REQUIREMENTS.index(line)]
     assert any("yarl, which aiohttp" in said for said in agree(requirements=cut))
@@ -104,24 +104,24 @@ def test_locked_file_that_was_written_by_hand_is_told() -> None:
     )
 
 
-def test_line_that_is_no_requirement_is_an_error() -> None:
+def test_line_that_is_no_requirement_is_an_error():
     with pytest.raises(ValueError, match="--extra-index"):
         read_requirements("--extra-index-url somewhere\n")
 
 
-def test_package_that_nobody_asked_for_is_told() -> None:
+def test_package_that_nobody_asked_for_is_told():
     found = disagreements(project(), {}, here(Package("pip"), Package("ours"), Package("stowaway")))
     assert found == ["stowaway is in this environment and nothing needs it: remove it with `pip uninstall stowaway`"]
 
 
-def test_package_for_other_systems_need_not_be_installed() -> None:
+def test_package_for_other_systems_need_not_be_installed():
     both = here(Package("pytest", "Requires-Dist: colorama; sys_platform == 'win32'"))
     lock = locked("pytest==1.0", "colorama==1 ; sys_platform == 'win32'")
     assert disagreements(project(dev=["pytest"]), lock, both) == []
 
 
 @pytest.mark.parametrize("directory", ["tests/programs", "tests/interop/gotemplate/sprig"])
-def test_modules_of_go_programs_have_hashes(directory: str) -> None:
+def test_modules_of_go_programs_have_hashes(directory):
     module = (ROOT / directory / "go.mod").read_text()
     sums = {tuple(line.split()[:2]) for line in (ROOT / directory / "go.sum").read_text().splitlines()}
     replaced = dict(re.findall(r"^\s*(\S+) => (\S+ v\S+)$", module, re.MULTILINE))
@@ -132,7 +132,7 @@ def test_modules_of_go_programs_have_hashes(directory: str) -> None:
         assert (path, at) in sums or (path, f"{at}/go.mod") in sums, path
 
 
-def test_programs_that_tests_build_are_of_modules_with_a_version() -> None:
+def test_programs_that_tests_build_are_of_modules_with_a_version():
     assert {version_of(name) for name in PACKAGES if "k8s.io" in PACKAGES[name]} == {kubernetes_version()}
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version_of(name)) for name in PACKAGES)
 
@@ -156,7 +156,7 @@ def test_programs_that_tests_build_are_of_modules_with_a_version() -> None:
         ([], ""),
     ],
 )
-def test_licence_is_read_from_what_a_package_says(lines: list[str], expression: str) -> None:
+def test_licence_is_read_from_what_a_package_says(lines, expression):
     assert licence(Package("one", *lines)) == expression
 
 
@@ -171,11 +171,11 @@ def test_licence_is_read_from_what_a_package_says(lines: list[str], expression: 
         ("", False),
     ],
 )
-def test_licence_expression_permits_what_one_can_choose(expression: str, permitted: bool) -> None:
+def test_licence_expression_permits_what_one_can_choose(expression, permitted):
     assert permits(expression, {"MIT"}) is permitted
 
 
-def test_package_below_another_one_with_a_licence_that_is_not_allowed_is_told_with_what_to_do() -> None:
+def test_package_below_another_one_with_a_licence_that_is_not_allowed_is_told_with_what_to_do():
     packages = here(
         Package("good", "License-Expression: MIT", "Requires-Dist: bad"),
         Package("bad", "License-Expression: AGPL-3.0-only"),
@@ -189,7 +189,7 @@ def test_package_below_another_one_with_a_licence_that_is_not_allowed_is_told_wi
     assert "silent 1.0, for the extra docker, does not say under which licence it is" in said
 
 
-def test_scapy_is_for_diagnosis_and_never_for_serving() -> None:
+def test_scapy_is_for_diagnosis_and_never_for_serving():
     packages = here(Package("scapy", "License-Expression: GPL-2.0-only"))
     assert refusals(project(diagnose=["scapy"]), packages) == []
     assert len(refusals(project("scapy", diagnose=["scapy"]), packages)) == 1
@@ -203,7 +203,7 @@ def made(epoch: int = 1_700_000_000) -> str:
     return sbom(Project.of(tomllib.loads(PYPROJECT)), installed(), epoch)
 
 
-def test_list_is_valid_cyclonedx_and_the_same_each_time() -> None:
+def test_list_is_valid_cyclonedx_and_the_same_each_time():
     text = made()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text.replace('"library"', '"nonsense"')) is not None
@@ -211,7 +211,7 @@ def test_list_is_valid_cyclonedx_and_the_same_each_time() -> None:
     assert json.loads(text)["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")
 
 
-def test_list_has_what_runs_with_version_and_licence_and_nothing_of_developers() -> None:
+def test_list_has_what_runs_with_version_and_licence_and_nothing_of_developers():
     document = json.loads(made())
     components = {one["name"]: one for one in document["components"]}
     assert components["aiohttp"]["scope"] == "required"

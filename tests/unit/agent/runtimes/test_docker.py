@@ -1,4 +1,4 @@
-"""The docker runtime against an engine that does on purpose what real ones do rarely.
+"""The docker runtime against an engine that does on purpose what real ones do rarely; volumes of all runtimes.
 
 What real engines do is tested with them, in tests/interop/containers/test_docker.py.
 """
@@ -14,6 +14,7 @@ import tarfile
 import pytest
 from aiohttp import web
 
+from tests.support.virtual_time import turns
 from tink.agent.images.registry import Credentials, Registries
 from tink.agent.model import Action, ActionError, Reason, SettingsError
 from tink.agent.output.lines import line_sink
@@ -21,6 +22,7 @@ from tink.agent.runtimes.docker.engine import find_socket
 from tink.agent.runtimes.docker.request import container_request, failure_archive, image_name, text_of_archive
 from tink.agent.runtimes.docker.runtime import DockerRuntime
 from tink.agent.runtimes.host import Host
+from tink.agent.runtimes.volume import Volume, parse_volume, parse_volumes
 
 IMAGE = "registry.example/a/b:1"
 DONE = {"status": f"Status: Downloaded newer image for {IMAGE}"}
@@ -238,7 +240,7 @@ async def runtime(engine, pauses):
 async def make(engine, pauses, registries=None, **more):
     async def sleep(seconds):
         pauses.append(seconds)
-        await asyncio.sleep(0)
+        await turns()
 
     host = Host(capability_mask=(1 << 41) - 1 - (1 << 24))
     more = {"grace_seconds": 0.05, "reconnect_seconds": 0.5, **more}
@@ -252,7 +254,7 @@ async def pulled(runtime, image=IMAGE):
     told = []
     line_sink.set(told.append)
     await runtime.pull(image, asyncio.Event())
-    await asyncio.sleep(0)
+    await turns()
     return [line.removeprefix(f"image {image}: ") for line in told]
 
 
@@ -325,21 +327,18 @@ async def test_progress_is_in_bytes_of_all_layers_at_a_bounded_rate(engine, runt
 
 
 async def test_stop_ends_a_pull_at_once_and_without_an_error(engine, runtime):
-    begun, gone = asyncio.Event(), asyncio.Event()
+    begun = asyncio.Event()
 
     async def silent(request):
         begun.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            gone.set()
+        await asyncio.Event().wait()
 
     engine.pulls = [silent]
     stop = asyncio.Event()
     pulling = asyncio.create_task(runtime.pull(IMAGE, stop))
     await begun.wait()
     stop.set()
-    await asyncio.wait_for(pulling, 20)
+    await pulling
     with pytest.raises(ActionError):
         await runtime.pull("BAD", asyncio.Event())
 
@@ -428,9 +427,10 @@ async def test_container_that_somebody_removed_is_a_failure_with_a_name(engine, 
 
 
 async def test_stopped_container_gets_term_then_kill(engine, runtime):
-    killed = asyncio.Event()
+    killed, stop = asyncio.Event(), asyncio.Event()
 
     async def until_killed(request):
+        stop.set()
         await killed.wait()
         return web.json_response({"StatusCode": 137})
 
@@ -446,9 +446,7 @@ async def test_stopped_container_gets_term_then_kill(engine, runtime):
 
     engine.container = container
     engine.waits = [until_killed]
-    stop = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.1, stop.set)
-    result = await asyncio.wait_for(runtime.run(ACTION, stop), 20)
+    result = await runtime.run(ACTION, stop)
     assert (result.exit_code, signals[:2]) == (137, ["SIGTERM", "SIGKILL"])
 
 
@@ -465,3 +463,58 @@ async def test_container_that_never_started_is_removed_and_not_resumed(engine, r
     assert await runtime.resume(ACTION, asyncio.Event()) is None
     assert "DELETE containers/c9" in engine.asked
     assert "POST containers/c9/start" not in engine.asked
+
+
+# --- volumes, as all runtimes read them -------------------------------------------------------------------------------
+
+
+def test_volume_with_several_options():
+    assert parse_volume("/a:/b:ro,rslave") == Volume("/a", "/b", ("ro", "rslave"), named=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/a", "", "/a:b", "/a:/", "/a:/.", "/a:/b/../..", "/a:/b:rw:x", "/a:/b:exec", ":/b", "../x:/b", "a/b:/c",
+        "..:/c", "-x:/c", "/a:/b:ro,rw", "/a:/b:rw,ro", "/a:/b:ro,ro", "/a:/b:rshared,rslave", "name:/b:rshared",
+    ],
+)  # fmt: skip
+def test_bad_volume_is_named(text):
+    with pytest.raises(ActionError, match="volumes") as caught:
+        parse_volume(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_what_is_mounted_twice_at_one_place_is_an_error_that_names_both():
+    with pytest.raises(ActionError, match="'/x:/m'") as caught:
+        parse_volumes(["/x:/m", "/other:/o", "/y://m/"])
+    assert "'/y://m/'" in str(caught.value)
+
+
+def test_volume_inside_of_another_comes_after_it():
+    assert [volume.target for volume in parse_volumes(["/c:/a/b/c", "x:/z", "/a:/a/"])] == ["/z", "/a", "/a/b/c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "written"), [("/a:/b/:", "/a:/b"), ("/a:/b:ro,", "/a:/b:ro"), ("n:/b:rw", "n:/b:rw"), ("/a:/b", "/a:/b")]
+)
+def test_volume_is_written_without_what_an_engine_would_stumble_over(text, written):
+    assert str(parse_volume(text)) == written
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "/var/run/docker.sock", "/run/containerd/containerd.sock", "/etc/resolv.conf", "/etc/hosts", "/etc/app.yaml",
+        "/dev/sdz", "/proc/cmdline", "/keys/id.pub", "/x/Disk.IMG",
+    ],
+)  # fmt: skip
+def test_source_that_names_a_socket_a_file_or_a_device_is_never_made(source):
+    assert parse_volume(f"{source}:/x").must_exist
+
+
+@pytest.mark.parametrize(
+    "source", ["/worker", "/etc/conf.d", "/var/lib/v1.2", "/data/app.sock.d", "/etc", "cache.sock"]
+)
+def test_source_that_may_be_a_directory_is_made(source):
+    assert not parse_volume(f"{source}:/x").must_exist

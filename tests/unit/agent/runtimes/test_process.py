@@ -1,14 +1,16 @@
-"""Actions as host processes: output, results, stopping."""
+"""Actions as host processes: output, results, stopping; and what is reported of an action that failed."""
 
 import asyncio
 import logging
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.model import Action, ActionError, RunResult
-from tink.agent.output.lines import LINES_PER_SECOND, TAIL_LIMIT_BYTES, Output
+from tink.agent.runtimes.failure import MESSAGE_LIMIT_BYTES, FailureFiles, judge, one_line
 from tink.agent.runtimes.process import ProcessRuntime
 
 
@@ -17,10 +19,25 @@ def shell(script, **more):
 
 
 @pytest.fixture
-async def runtime(tmp_path):
-    runtime = ProcessRuntime(tmp_path / "state", grace_seconds=0.3)
-    await runtime.prepare()
-    return runtime
+async def make(tmp_path):
+    async def make(grace_seconds):
+        runtime = ProcessRuntime(tmp_path / "state", grace_seconds=grace_seconds)
+        await runtime.prepare()
+        return runtime
+
+    return make
+
+
+@pytest.fixture
+async def runtime(make):
+    return await make(0.3)
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 async def test_action_that_works(runtime, caplog):
@@ -37,18 +54,22 @@ async def test_action_gets_its_own_environment_and_not_the_agents(runtime, monke
     assert result.succeeded
 
 
-async def test_failure_files_are_found_through_the_environment(runtime):
-    script = "echo Broken >$TINKERBELL_FAILURE_REASON; echo why >$TINKERBELL_FAILURE_MESSAGE; exit 4"
-    assert await runtime.run(shell(script), asyncio.Event()) == RunResult(4, "Broken", "why")
+@pytest.mark.parametrize(
+    ("script", "reason", "message"),
+    [
+        ("echo Broken >$TINKERBELL_FAILURE_REASON; echo why >$TINKERBELL_FAILURE_MESSAGE; exit 4", "Broken", "why"),
+        ("echo last words; exit 4", "NonZeroExit", "exit code 4 | last words"),
+    ],
+)
+async def test_failure_is_that_of_its_files_or_the_last_output_and_leaves_no_file(
+    runtime, tmp_path, script, reason, message
+):
+    assert await runtime.run(shell(script), asyncio.Event()) == RunResult(4, reason, message)
+    assert list((tmp_path / "state").iterdir()) == []
 
 
-async def test_silent_failure_shows_the_last_output(runtime):
-    result = await runtime.run(shell("echo last words; exit 4"), asyncio.Event())
-    assert result == RunResult(4, "NonZeroExit", "exit code 4 | last words")
-
-
-async def test_stopped_action_gets_a_term_and_time_to_tidy_up(runtime, tmp_path):
-    runtime._grace_seconds = 20
+async def test_stopped_action_gets_a_term_and_time_to_tidy_up(make, tmp_path):
+    runtime = await make(PATIENCE_SECONDS)
     stop = asyncio.Event()
     script = f"trap 'echo tidy >{tmp_path}/tidy; exit 0' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
     running = asyncio.create_task(runtime.run(shell(script), stop))
@@ -64,35 +85,22 @@ async def test_action_that_ignores_term_is_killed_with_its_children(runtime, tmp
     running = asyncio.create_task(runtime.run(shell(script), stop))
     await until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip())
     stop.set()
-    result = await asyncio.wait_for(running, 20)
-    assert result.exit_code == 137
+    assert (await running).exit_code == 137
     child = int((tmp_path / "child").read_text())
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except FileNotFoundError:
-            break
-        if state == "Z":
-            break
-        await asyncio.sleep(0.01)
-    else:
-        pytest.fail("the action's child still runs")
+    await until(lambda: not is_alive(child), "the action's child still runs")
 
 
 async def test_stop_before_the_start_is_not_lost(runtime):
     stop = asyncio.Event()
     stop.set()
-    await asyncio.wait_for(runtime.run(shell("sleep 60"), stop), 20)
+    assert (await runtime.run(shell("sleep 3600"), stop)).exit_code == 143
 
 
-async def test_daemon_that_the_action_leaves_behind_does_not_hold_the_workflow_up(runtime):
-    result = await asyncio.wait_for(runtime.run(shell("sleep 30 & exit 0"), asyncio.Event()), 20)
-    assert result.succeeded
-
-
-async def test_nothing_is_left_in_the_state_dir(runtime, tmp_path):
-    await runtime.run(shell("exit 1"), asyncio.Event())
-    assert list((tmp_path / "state").iterdir()) == []
+async def test_daemon_that_the_action_leaves_behind_does_not_hold_the_workflow_up(runtime, tmp_path):
+    assert (
+        await runtime.run(shell("sleep 3600 & echo $! >$PID; exit 0", env={"PID": f"{tmp_path}/pid"}), asyncio.Event())
+    ).succeeded
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -115,40 +123,64 @@ async def test_program_that_does_not_exist_is_named(runtime):
     assert caught.value.reason == "RuntimeError"
 
 
-def test_progress_bar_is_logged_by_line(caplog):
-    caplog.set_level(logging.INFO)
-    output = Output("act", clock=lambda: 1.0)
-    output.feed(b"10%\r20")
-    output.feed(b"%\r\nlast")
-    output.finish()
-    assert caplog.messages == ["act: 10%", "act: 20%", "act: last"]
-    assert output.tail == "10%\n20%\nlast"
+# --- what is reported of an action that failed ------------------------------------------------------------------------
 
 
-def test_endless_output_without_a_newline_does_not_fill_memory(caplog):
-    caplog.set_level(logging.INFO)
-    output = Output("act", clock=lambda: 1.0)
-    for _ in range(64):
-        output.feed(b"x" * 100_000)
-    output.finish()
-    assert len(output.tail) <= TAIL_LIMIT_BYTES
-    assert max(len(message) for message in caplog.messages) < 5000
+@pytest.fixture
+def files(tmp_path):
+    files = FailureFiles(tmp_path)
+    files.create()
+    return files
 
 
-def test_flood_of_lines_does_not_drown_the_console(caplog):
-    caplog.set_level(logging.INFO)
-    now = 1.0
-    output = Output("act", clock=lambda: now)
-    output.feed(b"line\n" * 5000)
-    assert len(caplog.messages) == LINES_PER_SECOND
-    now = 2.5
-    output.feed(b"after\n")
-    assert caplog.messages[-2:] == [f"act: ({5000 - LINES_PER_SECOND} more lines in that second)", "act: after"]
-    assert output.tail.endswith("after")
+def test_reason_and_message_are_those_that_the_action_wrote_if_it_failed(files):
+    """Any user of the container may write them."""
+    assert [path.stat().st_mode & 0o777 for path in (files.reason, files.message)] == [0o666, 0o666]
+    files.reason.write_text("DiskNotFound\n")
+    files.message.write_text("no /dev/sda\nin this machine\n")
+    assert files.judge(1, "noise") == RunResult(1, "DiskNotFound", "no /dev/sda | in this machine")
+    assert files.judge(0, "noise") == RunResult(0)
 
 
-def test_output_cannot_move_the_cursor_of_who_reads_the_log(caplog):
-    caplog.set_level(logging.INFO)
-    output = Output("act", clock=lambda: 1.0)
-    output.feed(b"\x1b[2J\xffboo\n")
-    assert "\x1b" not in caplog.text
+def test_silent_action_is_explained_by_exit_code_and_last_output():
+    result = judge(137, "", "", "copying\ncannot write: no space\n")
+    assert result == RunResult(137, "NonZeroExit", "exit code 137 (SIGKILL) | copying | cannot write: no space")
+    assert judge(255, "", "", "").message == "exit code 255"
+
+
+@pytest.mark.parametrize("reason", ["disk not found", "Disk404", "a" * 129, "Über"])
+def test_reason_that_is_not_a_word_is_shown_but_not_used(reason):
+    result = judge(1, reason, "told", "")
+    assert result.reason == "InvalidReason"
+    assert reason[:80] in result.message
+    assert "told" in result.message
+
+
+def test_failure_files_that_the_action_removed_or_made_links_are_ignored(files, tmp_path):
+    files.reason.unlink()
+    files.message.unlink()
+    (tmp_path / "secret").write_text("secret")
+    files.message.symlink_to(tmp_path / "secret")
+    assert files.judge(2, "") == RunResult(2, "NonZeroExit", "exit code 2")
+
+
+def test_failure_files_that_are_something_else_hold_nobody_up(tmp_path):
+    files = FailureFiles(tmp_path)
+    files.reason.mkdir()
+    os.mkfifo(files.message)
+    with os.fdopen(os.open(files.message, os.O_RDWR), "wb"):  # a writer that says nothing
+        assert files.judge(2, "") == RunResult(2, "NonZeroExit", "exit code 2")
+
+
+def test_message_is_bounded_and_stays_valid_text(files):
+    files.message.write_bytes(b"\xff\x00\x1b[31m" + "é".encode() * 5000)
+    message = files.judge(1, "").message
+    assert len(message.encode()) <= MESSAGE_LIMIT_BYTES
+    assert "\x1b" not in message
+    assert "\x00" not in message
+
+
+def test_long_output_keeps_its_end_where_the_error_is():
+    text = one_line("x" * 5000 + " the error", keep_end=True)
+    assert text.startswith("...")
+    assert text.endswith("the error")
