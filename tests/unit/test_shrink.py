@@ -28,7 +28,7 @@ def recent() -> list[bytes]:
     for number in range(20):
         key = Key("events", "default", str(number))
         kept.apply(Event(number, key, "ADDED", orjson.dumps({"message": LONG}), None))
-    return [found.body for found in kept._entries.values() if found is not None]
+    return [kept.get(Key("events", "default", str(number))).body for number in range(20)]
 
 
 def test_cache_takes_no_more_memory_than_it_counts():

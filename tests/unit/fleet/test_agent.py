@@ -1,196 +1,137 @@
 """What a simulated agent sends again, and when: as much as a real one does."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from edge.fleet.machines import agent
+from edge.fleet.machines import agent as module
 from edge.fleet.machines.agent import WINDOW, Agent
-from edge.fleet.machines.machine import Machine
 from proto import workflow_pb2 as pb
+from tests.support.virtual_time import elapse, turns
 from tink.agent import AgentSettings
 from tink.agent.connection import transport
+
+pytestmark = pytest.mark.looptime
 
 UNAVAILABLE, CANCELLED, NOT_FOUND = 14, 1, 5
 PUBLISH, STREAM = "PublishEvent", "GetWorkflows"
 
 
-class Call:
-    def __init__(self, method: str, message: bytes, call: Any) -> None:
-        self.method = method
-        self.call = call
-        self.action = ""
-        if method == PUBLISH:
-            self.action = pb.PublishEventRequest.FromString(message).event.action_started.action_id
-
-    def end(self, status: int) -> None:
-        self.call.ended(status, "")
-
-
 class Channel:
+    """A connection of the fleet's own gRPC, with calls that a test ends."""
+
     is_open = True
 
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
+    def __init__(self):
+        self.calls, self.arrived = [], asyncio.Event()
 
-    def call(self, method: bytes, messages: tuple[bytes, ...], _fields: object, call: Any) -> None:
-        self.calls.append(Call(method.decode().rpartition("/")[2], messages[0], call))
+    def call(self, method, messages, _fields, call):
+        method, action = method.decode().rpartition("/")[2], ""
+        if method == PUBLISH:
+            action = pb.PublishEventRequest.FromString(messages[0]).event.action_started.action_id
+        self.calls.append((method, action, lambda status: call.ended(status, "")))
+        self.arrived.set()
 
-    def taken(self, method: str = PUBLISH) -> list[Call]:
-        found = [call for call in self.calls if call.method == method]
-        self.calls = [call for call in self.calls if call.method != method]
+    def taken(self, method=PUBLISH):
+        """Take the calls that have come: their actions, and functions that end them."""
+        found = [(action, end) for each, action, end in self.calls if each == method]
+        self.calls = [call for call in self.calls if call[0] != method]
+        self.arrived.clear()
         return found
 
+    def actions(self):
+        return "".join(action for action, _ in self.taken())
 
-class Timer:
-    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
-        self.seconds = seconds
-        self.fire = call
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
-class Loop:
-    """Time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.timers: list[Timer] = []
-
-    def time(self) -> float:
-        return 0.0
-
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().create_future()
-
-    def call_later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> Timer:
-        timer = Timer(seconds, lambda: call(*arguments))
-        self.timers.append(timer)
-        return timer
-
-    def due(self) -> list[float]:
-        """Fire what waits; give after how many seconds."""
-        timers, self.timers = [timer for timer in self.timers if not timer.is_cancelled], []
-        for timer in timers:
-            timer.fire()
-        return [timer.seconds for timer in timers]
-
-
-class Recorder:
-    events = 0
-
-    def took(self, *_: object) -> None:
-        pass
-
-
-class Surroundings:
-    recorder = Recorder()
-    profile = SimpleNamespace(patience=60.0)
-
-
-class Owner:
-    around = Surroundings()
-    was_cut = False
-
-    def __init__(self) -> None:
-        self.errors: list[str] = []
-
-    def error(self, text: str) -> None:
-        self.errors.append(text)
-
-
-class Rig:
-    def __init__(self) -> None:
-        self.owner, self.loop, self.channel = Owner(), Loop(), Channel()
-        self.agent = Agent(cast(Machine, self.owner), AgentSettings(server="192.0.2.1:42113", agent_id="m"))
-        self.agent._loop = cast(Any, self.loop)
-        self.agent._channel = cast(Any, self.channel)
-
-    def publish(self, *actions: str) -> None:
-        for action in actions:
-            started = pb.Event.ActionStarted(action_id=action)
-            self.agent._publish(pb.Event(workflow_id="w", action_started=started))
+    async def pause(self):
+        """Wait for the next call; return after how many seconds it came."""
+        began = asyncio.get_running_loop().time()
+        await self.arrived.wait()
+        return asyncio.get_running_loop().time() - began
 
 
 @pytest.fixture
-async def rig():
-    return Rig()
+async def channel():
+    return Channel()
 
 
-async def test_event_that_is_not_taken_comes_again_after_pauses_that_grow(rig):
-    rig.publish("a")
-    pauses = []
-    for _ in range(9):
-        (call,) = rig.channel.taken()
-        call.end(CANCELLED)
-        assert not rig.channel.taken(), "it waits"
-        pauses += rig.loop.due()
-    longest = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10]
-    assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True)), pauses
-    rig.channel.taken()[0].end(0)
-    assert not rig.agent._events
+@pytest.fixture
+async def agent(channel):
+    around = SimpleNamespace(
+        recorder=SimpleNamespace(events=0, took=lambda *_: None), profile=SimpleNamespace(patience=60.0)
+    )
+    machine = SimpleNamespace(around=around, was_cut=False, error=lambda _: None)
+    made = Agent(machine, AgentSettings(server="192.0.2.1:42113", agent_id="m"))
+    made._channel = channel
+    return made
 
 
-async def test_refusal_is_asked_again_slowly(rig):
-    rig.publish("a")
-    rig.channel.taken()[0].end(NOT_FOUND)
-    assert rig.loop.due() == [10.0]
+def publish(agent, actions):
+    for action in actions:
+        event = agent._publish(pb.Event(workflow_id="w", action_started=pb.Event.ActionStarted(action_id=action)))
+    return event
 
 
-async def test_of_events_that_were_not_taken_only_the_oldest_comes_again(rig):
-    rig.publish("a", "b", "c")
-    for call in rig.channel.taken():
-        call.end(UNAVAILABLE)
-    rig.loop.due()
-    (oldest,) = rig.channel.taken()
-    assert oldest.action == "a"
-    oldest.end(0)
-    assert [call.action for call in rig.channel.taken()] == ["b"]
+async def test_event_that_is_not_taken_comes_again_after_pauses_that_grow(agent, channel):
+    publish(agent, "a")
+    for most in (0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10):
+        [(_, end)] = channel.taken()
+        end(CANCELLED)
+        assert most / 2 <= await channel.pause() <= most
+    [(_, end)] = channel.taken()
+    end(NOT_FOUND)
+    assert await channel.pause() == pytest.approx(10), "a refusal is asked again slowly"
 
 
-async def test_what_others_of_the_window_wait_for_does_not_stop_it(rig):
-    rig.publish(*"abcdefghijkl")
-    calls = rig.channel.taken()
-    assert len(calls) == WINDOW
-    calls[0].end(0)
-    assert [call.action for call in rig.channel.taken()] == ["i"]
-    calls[2].end(UNAVAILABLE)
-    calls[1].end(0)
-    assert [call.action for call in rig.channel.taken()] == ["j"]
-    rig.loop.due()
-    assert [call.action for call in rig.channel.taken()] == ["c"], "it is the oldest by now"
+async def test_of_events_that_were_not_taken_only_the_oldest_comes_again(agent, channel):
+    publish(agent, "abc")
+    for _, end in channel.taken():
+        end(UNAVAILABLE)
+    await channel.pause()
+    [(oldest, end)] = channel.taken()
+    assert oldest == "a"
+    end(0)
+    await channel.pause()
+    assert channel.actions() == "b"
 
 
-async def test_agent_waits_for_all_before_an_event_too(rig):
-    rig.publish("a", "b")
-    first, last = rig.channel.taken()
-    waiting = asyncio.ensure_future(rig.agent._acknowledged(rig.agent._events[-1]))
-    await asyncio.sleep(0)
-    first.end(CANCELLED)
-    last.end(0)
-    await asyncio.sleep(0.02)
+async def test_what_others_of_the_window_wait_for_does_not_stop_it(agent, channel):
+    publish(agent, "abcdefghijkl")
+    ends = [end for _, end in channel.taken()]
+    assert len(ends) == WINDOW
+    ends[0](0)
+    assert channel.actions() == "i"
+    ends[2](UNAVAILABLE)
+    ends[1](0)
+    assert channel.actions() == "j"
+    await channel.pause()
+    assert channel.actions() == "c", "it is the oldest by now"
+
+
+async def test_agent_waits_for_all_before_an_event_too(agent, channel):
+    waiting = asyncio.create_task(agent._acknowledged(publish(agent, "ab")))
+    (_, first), (_, last) = channel.taken()
+    await turns()
+    first(CANCELLED)
+    last(0)
+    await channel.pause()
     assert not waiting.done()
-    rig.loop.due()
-    rig.channel.taken()[0].end(0)
+    [(_, again)] = channel.taken()
+    again(0)
     await waiting
 
 
 def test_pauses_are_those_of_real_agents():
     policy = transport.RetryPolicy()
-    assert (policy.initial_backoff, policy.max_backoff) == (agent._FIRST_PAUSE_SECONDS, agent._LONGEST_PAUSE_SECONDS)
-    assert (policy.refused_backoff, transport.WINDOW) == (agent._REFUSED_SECONDS, WINDOW)
+    assert (policy.initial_backoff, policy.max_backoff) == (module._FIRST_PAUSE_SECONDS, module._LONGEST_PAUSE_SECONDS)
+    assert (policy.refused_backoff, transport.WINDOW) == (module._REFUSED_SECONDS, WINDOW)
 
 
-async def test_stream_is_opened_once_where_a_connection_comes_before_its_pause_ends(rig):
-    rig.agent._open_stream()
-    rig.channel.taken(STREAM)[0].end(UNAVAILABLE)
-    rig.agent._connected()
-    assert len(rig.channel.taken(STREAM)) == 1
-    assert rig.loop.due() == []
-    assert not rig.channel.taken(STREAM)
+async def test_stream_is_opened_once_where_a_connection_comes_before_its_pause_ends(agent, channel):
+    agent._open_stream()
+    [(_, end)] = channel.taken(STREAM)
+    end(UNAVAILABLE)
+    agent._connected()
+    assert len(channel.taken(STREAM)) == 1
+    await elapse(60)
+    assert not channel.taken(STREAM)

@@ -1,11 +1,17 @@
-"""What `make run` brings beside Debian's packages: whoever fails is heard, and nothing goes on without it."""
+"""`make run`: what it brings beside Debian's packages, and how long a listener hears nothing."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.fresh.silence import Listener, listen
+
+# --- what fails is heard, and nothing goes on without it --------------------------------------------------------------
+
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
@@ -57,15 +63,28 @@ def test_failure_is_told_in_its_own_words_and_ends_it(tmp_path: Path, python: st
     assert done.stderr.endswith(said)
 
 
-def test_end_of_a_short_command_runs_nothing_that_is_for_the_end_of_the_script(tmp_path: Path) -> None:
-    script = """
-    set -euo pipefail
-    . deploy/setup/undo.sh
-    . deploy/setup/progress.sh
-    undo[mark]="echo undone"
-    for number in $(seq 30); do watched "a short command" "$LOG" true true; done
-    echo end
-    """
-    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LOG": str(tmp_path / "log")}
-    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == "end\nundone\n", done.stderr
+# --- how long nothing is said, through a pipe and on a terminal -------------------------------------------------------
+
+
+def test_silence_is_measured_between_what_was_said_last_and_next():
+    listener = Listener(100.0)
+    listener.heard("one\ntwo\n", 101.0)
+    listener.heard("\rthree", 107.5)
+    listener.heard("\n", 108.0)
+    longest = listener.longest(2)
+    assert [(one.seconds, one.began, one.before, one.after) for one in longest] == [
+        (6.5, 1.0, "two", "three"),
+        (1.0, 0.0, "the start", "one"),
+    ]
+
+
+def test_command_is_heard_as_its_user_hears_it_and_its_end_counts():
+    script = "import sys; print(sys.stdout.isatty()); sys.exit(3)"
+    for terminal in (False, True):
+        said = []
+        run = listen([sys.executable, "-c", script], said.append, terminal=terminal)
+        assert "".join(said).strip() == str(terminal)
+        assert run.status == 3
+        assert run.processor_seconds > 0
+        assert run.listener.silences[-1].after == "the end"
+        assert run.listener.silences[-1].before == str(terminal)
