@@ -31,9 +31,8 @@ class Lab:
             file = self.deploy / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f'set -eu; out="${{@: -1}}"; echo {name} >>{self.log}\n{text}\n')
-        (self.deploy / "bookworm-apt.sh").write_text("")  # this host's apt knows Debian 12
-        (self.deploy / "kernel.sh").write_text("")
-        (self.deploy / "debian-sources.sh").write_text("")
+        for name in ("bookworm-apt", "kernel", "debian-sources"):  # this host's apt knows Debian 12
+            (self.deploy / f"{name}.sh").write_text("")
         (self.deploy / "requirements.txt").write_text("x==1\n")
         for package in ("proto", "tink", "edge"):
             (self.sources / package / "agent").mkdir(parents=True)
@@ -158,7 +157,7 @@ async def test_lost_artifact_is_built_again(lab):
     assert await lab.built() == ["image/build-tiny.sh"]
 
 
-async def test_registry_is_filled_anew_when_the_action_images_changed(lab):
+async def test_registry_is_filled_again_when_the_action_images_changed(lab):
     before = (await lab.build()).actions_digest
     assert (await lab.build()).actions_digest == before
     (lab.deploy / "actions" / "new.sh").write_text("x")

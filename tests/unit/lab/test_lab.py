@@ -41,7 +41,7 @@ def test_options_that_exclude_each_other_are_named(words, said):
 class Clock:
     now = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
