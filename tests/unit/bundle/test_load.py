@@ -30,34 +30,25 @@ def data(tmp_path):
     return made
 
 
-def test_each_part_comes_to_its_place_for_its_owner_alone(site, data):
+def test_each_part_comes_to_its_place_for_its_owner_alone_and_the_osie_names_its_files_with_their_hashes(site, data):
     loaded = load(site.reader(), data, quiet)
-    assert files(data) == {
-        "osie/lab/kernel",
-        "osie/lab/initrd",
-        "files/disk.raw",
-        "manifests/osie-lab.json",
-        "bundle.json",
-    }
+    expected = {"osie/lab/kernel", "osie/lab/initrd", "files/disk.raw", "manifests/osie-lab.json", "bundle.json"}
+    assert files(data) == expected
     assert (data / "osie/lab/kernel").read_bytes() == b"kernel" * 1000
     assert {path.stat().st_mode & 0o077 for path in data.rglob("*")} == {0}
     assert any("http://HOST:7080/files/" in line for line in next_steps(loaded, data))
-
-
-def test_osie_object_names_the_files_with_their_hashes(site, data):
-    load(site.reader(), data, quiet)
     made = json.loads((data / "manifests/osie-lab.json").read_text())
     assert (made["kind"], made["metadata"]["name"]) == ("OSIE", "lab")
-    assert made["spec"] == {
-        "kernelUrl": f"file://{data}/osie/lab/kernel",
-        "initrdUrl": f"file://{data}/osie/lab/initrd",
-    }
+    urls = {f"{name}Url": f"file://{data}/osie/lab/{name}" for name in ("kernel", "initrd")}
+    assert made["spec"] == urls
     digest = hashlib.sha256(b"kernel" * 1000).hexdigest()
     assert made["metadata"]["annotations"]["tinkerbell.org/kernel-sha256"] == digest
 
 
-def test_damage_in_the_last_file_changes_nothing(site, data):
+def test_damage_in_the_last_file_changes_nothing_and_does_not_count_as_loaded(site, data):
+    site.create(now=NOW - timedelta(days=2))
     load(site.reader(), data, quiet)
+    old = site.file.read_bytes()
     (site.directory / "osie/kernel").write_bytes(b"newer")
     site.create()
     members = site.members()
@@ -66,6 +57,7 @@ def test_damage_in_the_last_file_changes_nothing(site, data):
     with pytest.raises(BundleError, match=r"sbom.cdx.json in it is damaged"):
         load(site.reader(packed(members)), data, quiet)
     assert {name: (data / name).read_bytes() for name in files(data)} == before
+    load(site.reader(old), data, quiet)
     load(site.reader(), data, quiet)
     assert (data / "osie/lab/kernel").read_bytes() == b"newer"
 
@@ -169,16 +161,6 @@ def test_record_that_can_not_be_read_refuses_with_the_remedy(site, data, record)
         load(site.reader(), data, quiet)
     load(site.reader(), data, quiet, allow_older=True)
     load(site.reader(), data, quiet)
-
-
-def test_bundle_that_is_refused_in_the_end_does_not_count_as_loaded(site, data):
-    old = site.file.read_bytes()
-    site.create(now=NOW + timedelta(days=2))
-    members = site.members()
-    members["sbom.cdx.json"] = members["sbom.cdx.json"][:-1] + b" "
-    with pytest.raises(BundleError, match=r"another header|damaged"):
-        load(site.reader(packed(members)), data, quiet)
-    load(site.reader(old), data, quiet)
 
 
 # --- what a bundle is made of -----------------------------------------------------------------------------------------

@@ -73,22 +73,17 @@ def test_download_that_breaks_goes_on_where_it_was(upstream, tmp_path):
     assert upstream.asked == ["all", f"bytes={len(CONTENT) // 2}-", f"bytes={len(CONTENT) * 3 // 4}-"]
 
 
-def test_download_that_was_given_up_goes_on_with_the_next_run(upstream, tmp_path):
+@pytest.mark.parametrize(("tag", "again"), [('"v1"', f"bytes={len(CONTENT) * 15 // 16}-"), ('"v2"', "all")])
+def test_download_that_was_given_up_goes_on_with_the_next_run_unless_the_file_has_changed(
+    upstream, tmp_path, tag, again
+):
     upstream.breaks = 4
     with pytest.raises(BundleError, match="once more goes on where this ended"):
         fetch(upstream.url, tmp_path, quiet)
     asked = len(upstream.asked)
+    upstream.tag = tag
     assert fetch(upstream.url, tmp_path, quiet).read_bytes() == CONTENT
-    assert upstream.asked[asked:] == [f"bytes={len(CONTENT) * 15 // 16}-"]
-
-
-def test_file_that_has_changed_meanwhile_is_fetched_from_its_beginning(upstream, tmp_path):
-    upstream.breaks = 4
-    with pytest.raises(BundleError):
-        fetch(upstream.url, tmp_path, quiet)
-    upstream.tag = '"v2"'
-    assert fetch(upstream.url, tmp_path, quiet).read_bytes() == CONTENT
-    assert upstream.asked[-1] == "all"
+    assert upstream.asked[asked:] == [again]
 
 
 def test_file_that_is_here_is_asked_about_and_not_fetched_again(upstream, tmp_path):

@@ -75,12 +75,12 @@ GUARDED = {
 
 
 def objects(*files: str) -> list[Raw]:
-    """Return the objects of these files below deploy/."""
     found = [yaml.load_all((DEPLOY / file).read_text(), Loader=yaml.CSafeLoader) for file in files]
     return [each for documents in found for each in documents if each]
 
 
 EVERYTHING = objects("rbac.yaml", *DEFAULT, *OPTIONAL)
+POLICIES = [each for each in EVERYTHING if each["kind"] == "ValidatingAdmissionPolicy"]
 
 
 def rights(account: str, files: tuple[str, ...]) -> set[str]:
@@ -99,9 +99,7 @@ def rules(account: str, files: tuple[str, ...]) -> list[tuple[str, Raw]]:
     """Return the rules that are bound to an account, with the namespace in which they apply."""
     found = objects(*files)
     roles = {(each["kind"], each["metadata"]["name"]): each["rules"] for each in found if "rules" in each}
-    bound = [
-        each for each in found if account in [subject["name"] for subject in each.get("subjects", [])]
-    ]  # fmt: skip
+    bound = [each for each in found if account in [subject["name"] for subject in each.get("subjects", [])]]
     return [
         ("cluster" if each["kind"] == "ClusterRoleBinding" else each["metadata"].get("namespace", "NAMESPACE"), rule)
         for each in bound
@@ -147,7 +145,7 @@ def test_no_secret_is_readable_by_default_but_the_authority_of_the_webhooks():
 
 
 def test_rights_of_a_whole_object_of_the_cluster_have_a_policy():
-    policies = {each["metadata"]["name"] for each in EVERYTHING if each["kind"] == "ValidatingAdmissionPolicy"}
+    policies = {each["metadata"]["name"] for each in POLICIES}
     for account, files in RIGHTS:
         for _, rule in rules(account, files):
             for group in rule["apiGroups"]:
@@ -157,8 +155,7 @@ def test_rights_of_a_whole_object_of_the_cluster_have_a_policy():
     assert {"tinkedge-server-attributes.tinkedge", "tinkedge-edge-peers.tinkedge"} <= policies
 
 
-@pytest.mark.parametrize("policy", [each for each in EVERYTHING if each["kind"] == "ValidatingAdmissionPolicy"],
-                         ids=lambda each: str(each["metadata"]["name"]))  # fmt: skip
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda each: str(each["metadata"]["name"]))
 def test_policy_is_in_force_for_its_account_alone(policy):
     name = policy["metadata"]["name"]
     bindings = [
@@ -179,11 +176,7 @@ def test_policy_is_in_force_for_its_account_alone(policy):
 
 def refusals(name: str, new: Raw, old: Raw | None, user: Raw | None = None) -> list[str]:
     """Return the messages of a policy's validations that reject a write."""
-    policy = next(
-        each["spec"]
-        for each in EVERYTHING
-        if each["kind"] == "ValidatingAdmissionPolicy" and each["metadata"]["name"] == f"tinkedge-{name}.tinkedge"
-    )
+    policy = next(each["spec"] for each in POLICIES if each["metadata"]["name"] == f"tinkedge-{name}.tinkedge")
     bindings: Raw = {"object": new, "oldObject": old, "request": {"userInfo": user or {}}}
     types = dict.fromkeys([*bindings, "variables"], cel.DYN)
 
@@ -216,32 +209,6 @@ def test_controller_s_token_writes_the_bundle_of_its_webhooks():
 SECRETS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"], "scope": "*"}
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        lambda obj: obj["webhooks"][0]["rules"].append(SECRETS),
-        lambda obj: obj["webhooks"][0]["rules"][0].update(resources=["*"]),
-        lambda obj: obj["webhooks"].append({**obj["webhooks"][0], "name": "more.example", "rules": [SECRETS]}),
-        lambda obj: obj["webhooks"].clear(),
-        lambda obj: obj["webhooks"].__setitem__(1, {**obj["webhooks"][1], "name": "other.example"}),
-        lambda obj: obj["webhooks"][0]["clientConfig"].update(url="https://192.0.2.1/"),
-        lambda obj: obj["webhooks"][0]["clientConfig"]["service"].update(name="elsewhere"),
-        lambda obj: obj["webhooks"][0].update(failurePolicy="Ignore"),
-        lambda obj: obj["webhooks"][0].update(namespaceSelector={"matchLabels": {"a": "b"}}),
-        lambda obj: obj["webhooks"][0].update(objectSelector={"matchLabels": {"a": "b"}}),
-        lambda obj: obj["webhooks"][0].update(matchConditions=[{"name": "never", "expression": "false"}]),
-        lambda obj: obj["webhooks"][0].update(timeoutSeconds=30),
-        lambda obj: obj["webhooks"][0].update(sideEffects="Some"),
-        lambda obj: obj["metadata"].update(finalizers=["example.com/stay"]),
-        lambda obj: obj["metadata"].update(ownerReferences=[{"kind": "Pod", "name": "p", "uid": "1"}]),
-        lambda obj: obj["metadata"].update(annotations={"cert-manager.io/inject-ca-from": "a/b"}),
-        lambda obj: obj["metadata"].update(labels={}),
-    ],
-)
-def test_controller_s_token_changes_nothing_else_of_the_webhooks(attack):
-    assert refusals("webhook-registration", changed(REGISTERED, attack), REGISTERED) != []
-
-
 HARDWARE: Raw = {
     "metadata": {"name": "m1", "labels": {"site": "berlin"}, "annotations": {"tinkerbell.org/agent-id": "m1"}},
     "spec": {"networkInterfaces": {"52:54:00:00:00:01": {"dhcp": {"ip": "10.0.0.5"}}}},
@@ -255,24 +222,6 @@ def test_server_s_token_writes_the_attributes_that_an_agent_reports(old):
 
     new = changed(old, write)
     assert refusals("server-attributes", new, old) == []
-
-
-@pytest.mark.parametrize(
-    "attack",
-    [
-        lambda obj: obj["spec"]["networkInterfaces"].clear(),
-        lambda obj: obj["spec"].update(instance={"userdata": "#!/bin/sh"}),
-        lambda obj: obj["metadata"]["annotations"].update({"tinkerbell.org/agent-id": "m2"}),
-        lambda obj: obj["metadata"]["annotations"].update({"tinkerbell.org/userdata-secret": "root"}),
-        lambda obj: obj["metadata"]["annotations"].clear(),
-        lambda obj: obj["metadata"].pop("annotations"),
-        lambda obj: obj["metadata"]["labels"].update(site="ulm"),
-        lambda obj: obj["metadata"].update(finalizers=["example.com/stay"]),
-        lambda obj: obj["metadata"].update(ownerReferences=[{"kind": "Pod", "name": "p", "uid": "1"}]),
-    ],
-)
-def test_server_s_token_changes_nothing_else_of_a_hardware(attack):
-    assert refusals("server-attributes", changed(HARDWARE, attack), HARDWARE) != []
 
 
 POD = {"extra": {"authentication.kubernetes.io/pod-name": ["tinkedge-edge-abcde"]}}
@@ -311,9 +260,38 @@ def test_metal3_webhook_s_token_registers_itself():
     assert refusals("metal3-webhook", definition(service=SERVICE), old) == []
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
+ATTACKS = {
+    "webhook-registration": [
+        lambda obj: obj["webhooks"][0]["rules"].append(SECRETS),
+        lambda obj: obj["webhooks"][0]["rules"][0].update(resources=["*"]),
+        lambda obj: obj["webhooks"].append({**obj["webhooks"][0], "name": "more.example", "rules": [SECRETS]}),
+        lambda obj: obj["webhooks"].clear(),
+        lambda obj: obj["webhooks"].__setitem__(1, {**obj["webhooks"][1], "name": "other.example"}),
+        lambda obj: obj["webhooks"][0]["clientConfig"].update(url="https://192.0.2.1/"),
+        lambda obj: obj["webhooks"][0]["clientConfig"]["service"].update(name="elsewhere"),
+        lambda obj: obj["webhooks"][0].update(failurePolicy="Ignore"),
+        lambda obj: obj["webhooks"][0].update(namespaceSelector={"matchLabels": {"a": "b"}}),
+        lambda obj: obj["webhooks"][0].update(objectSelector={"matchLabels": {"a": "b"}}),
+        lambda obj: obj["webhooks"][0].update(matchConditions=[{"name": "never", "expression": "false"}]),
+        lambda obj: obj["webhooks"][0].update(timeoutSeconds=30),
+        lambda obj: obj["webhooks"][0].update(sideEffects="Some"),
+        lambda obj: obj["metadata"].update(finalizers=["example.com/stay"]),
+        lambda obj: obj["metadata"].update(ownerReferences=[{"kind": "Pod", "name": "p", "uid": "1"}]),
+        lambda obj: obj["metadata"].update(annotations={"cert-manager.io/inject-ca-from": "a/b"}),
+        lambda obj: obj["metadata"].update(labels={}),
+    ],
+    "server-attributes": [
+        lambda obj: obj["spec"]["networkInterfaces"].clear(),
+        lambda obj: obj["spec"].update(instance={"userdata": "#!/bin/sh"}),
+        lambda obj: obj["metadata"]["annotations"].update({"tinkerbell.org/agent-id": "m2"}),
+        lambda obj: obj["metadata"]["annotations"].update({"tinkerbell.org/userdata-secret": "root"}),
+        lambda obj: obj["metadata"]["annotations"].clear(),
+        lambda obj: obj["metadata"].pop("annotations"),
+        lambda obj: obj["metadata"]["labels"].update(site="ulm"),
+        lambda obj: obj["metadata"].update(finalizers=["example.com/stay"]),
+        lambda obj: obj["metadata"].update(ownerReferences=[{"kind": "Pod", "name": "p", "uid": "1"}]),
+    ],
+    "metal3-webhook": [
         lambda obj: obj["spec"]["versions"].pop(),
         lambda obj: obj["spec"]["versions"][0].update(served=False),
         lambda obj: obj["spec"]["versions"][0]["schema"].clear(),
@@ -326,10 +304,17 @@ def test_metal3_webhook_s_token_registers_itself():
         lambda obj: obj["spec"]["conversion"]["webhook"]["clientConfig"]["service"].update(name="elsewhere"),
         lambda obj: obj["metadata"].update(finalizers=["example.com/stay"]),
     ],
-)
-def test_metal3_webhook_s_token_changes_nothing_else_of_the_definition(attack):
-    old = definition(service=SERVICE)
-    assert refusals("metal3-webhook", changed(old, attack), old) != []
+}
+
+
+@pytest.mark.parametrize(("policy", "attack"), [(policy, each) for policy, all_ in ATTACKS.items() for each in all_])
+def test_account_s_token_changes_nothing_else_of_its_object(policy, attack):
+    old = {
+        "webhook-registration": REGISTERED,
+        "server-attributes": HARDWARE,
+        "metal3-webhook": definition(service=SERVICE),
+    }[policy]
+    assert refusals(policy, changed(old, attack), old) != []
 
 
 # --- one source -------------------------------------------------------------------------------------------------------
@@ -346,10 +331,8 @@ def test_webhooks_of_the_chart_are_those_that_the_controller_expects():
 
 def test_secret_for_the_authority_is_made_empty():
     """An account that may create Secrets could create one that holds another account's token."""
-    for file, name in (
-        ("webhooks.yaml", "tinkedge-webhooks-ca"),
-        ("metal3-webhook.yaml", "tinkedge-metal3-webhook-ca"),
-    ):
+    names = {"webhooks.yaml": "tinkedge-webhooks-ca", "metal3-webhook.yaml": "tinkedge-metal3-webhook-ca"}
+    for file, name in names.items():
         (secret,) = [each for each in objects(file) if each["kind"] == "Secret"]
         assert secret["metadata"]["name"] == name
         assert not secret.keys() & {"data", "stringData"}
