@@ -79,7 +79,7 @@ def test_each_package_has_hashes_and_no_host_is_named():
         (
             '"aiohttp>=3.14.5,<3.15"',
             '"aiohttp>=4"',
-            "has aiohttp==3.14.5, pyproject.toml wants aiohttp>=4; run `make lock`",
+            "has aiohttp==3.14.5, pyproject.toml wants aiohttp>=4; run `make lo",
         ),
         ('"pyyaml>=6,<7"', '"pyyaml>=6,<7", "newcomer>=1"', "newcomer of pyproject.toml is not in it; run `make lock`"),
         ('"tftpy>=0.8.7,<0.9"', '"six"', "nothing needs tftpy; run `make lock`"),
@@ -94,14 +94,12 @@ def test_range_that_was_changed_without_a_new_lock_is_told(old, new, said):
 def test_locked_file_that_was_written_by_hand_is_told():
     line = next(line for line in REQUIREMENTS.splitlines() if line.startswith("yarl=="))
     cut = REQUIREMENTS[: REQUIREMENTS.index(line)]
-    assert any("yarl, which aiohttp" in said for said in agree(requirements=cut))
-    assert any(
-        "yarl needs one version and hashes" in said for said in agree(requirements=cut + line.strip(" \\") + "\n")
-    )
-    assert any(
-        "yarl is" in said and "run `make venv`" in said
-        for said in agree(requirements=REQUIREMENTS.replace(line, "yarl==0.1 \\"))
-    )
+    for requirements, said in (
+        (cut, "yarl, which aiohttp"),
+        (cut + line.strip(" \\") + "\n", "yarl needs one version and hashes"),
+        (REQUIREMENTS.replace(line, "yarl==0.1 \\"), r"yarl is.*run `make venv`"),
+    ):
+        assert any(re.search(said, disagreement) for disagreement in agree(requirements=requirements))
 
 
 def test_line_that_is_no_requirement_is_an_error():

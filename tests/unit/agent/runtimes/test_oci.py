@@ -133,23 +133,19 @@ def test_namespaces(describe, fields, types):
     assert {namespace["type"] for namespace in describe(**fields)["linux"]["namespaces"]} == types
 
 
-def test_namespace_is_joined_by_path(describe):
+def test_namespace_is_joined_by_path_and_an_unknown_one_is_not_taken_for_the_hosts(describe):
     namespaces = describe(network_namespace="/run/netns/x", pid_namespace="/proc/7/ns/pid")["linux"]["namespaces"]
     assert {"type": "network", "path": "/run/netns/x"} in namespaces
     assert {"type": "pid", "path": "/proc/7/ns/pid"} in namespaces
+    for field in ("network_namespace", "pid_namespace"):
+        with pytest.raises(ActionError, match="bridge"):
+            describe(**{field: "bridge"})
 
 
-@pytest.mark.parametrize("field", ["network_namespace", "pid_namespace"])
-def test_unknown_namespace_is_refused_and_not_taken_for_the_hosts(describe, field):
-    with pytest.raises(ActionError, match="bridge"):
-        describe(**{field: "bridge"})
-
-
-@pytest.mark.parametrize(("network", "has"), [("", True), ("host", True), ("/proc/1/ns/net", True), ("none", False)])
-def test_copy_of_the_resolver_goes_with_the_machines_network_only(describe, network, has):
-    mounts = {mount["destination"]: mount for mount in describe(network_namespace=network)["mounts"]}
-    assert ("/etc/resolv.conf" in mounts) == has
-    if has:
+def test_copy_of_the_resolver_goes_with_the_machines_network_only(describe):
+    assert "/etc/resolv.conf" not in destinations(describe(network_namespace="none"))
+    for network in ("", "host", "/proc/1/ns/net"):
+        mounts = {mount["destination"]: mount for mount in describe(network_namespace=network)["mounts"]}
         assert mounts["/etc/resolv.conf"]["source"] == "/state/run/c/resolv.conf"
         assert "ro" not in mounts["/etc/resolv.conf"]["options"], "an engine lets an action write its own, too"
 
@@ -220,12 +216,9 @@ async def test_process_that_the_kernel_holds_is_counted_and_not_waited_for_witho
     assert await cgroups.kill_all("c", tmp_path) == 1
 
 
-async def test_machine_without_control_groups_has_nothing_to_end(tmp_path):
+async def test_groups_that_are_empty_are_removed_from_within_and_a_machine_without_any_has_nothing_to_end(tmp_path):
     assert await cgroups.kill_all("c", tmp_path / "none") == 0
     assert await cgroups.kill_all("c", tmp_path) == 0
-
-
-async def test_groups_that_are_empty_are_removed_from_within(tmp_path):
     (tmp_path / "memory" / "c" / "deep" / "deeper").mkdir(parents=True)
     (tmp_path / "cpu" / "c").mkdir(parents=True)
     assert await cgroups.kill_all("c", tmp_path) == 0
@@ -284,16 +277,13 @@ def entry(level: str, message: str) -> str:
 )
 def test_operator_reads_the_last_error_of_runc_and_nothing_less(tmp_path, lines, said):
     log = tmp_path / "log"
+    assert logged_error(log) == "", "it wrote none"
     log.write_text("\n".join(lines))
     complaint = logged_error(log)
     assert complaint.startswith(said)
     assert bool(complaint) == bool(said)
     assert "\n" not in complaint
     assert "(" not in complaint, "a hint is for what it belongs to"
-
-
-def test_runc_that_wrote_no_log_has_no_complaint(tmp_path):
-    assert logged_error(tmp_path / "log") == ""
 
 
 def runtime_in(state_dir: Path) -> ContainerRuntime:
