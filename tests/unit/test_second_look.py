@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,71 +22,65 @@ def test_it():
 """
 
 
-@dataclass(frozen=True)
 class Project:
-    """A directory with tests that fail a given number of times."""
+    """A directory with tests, each of which fails a given number of times."""
 
-    directory: Path
+    def __init__(self, directory, **fails):
+        self.directory = directory
+        (directory / "conftest.py").write_text("def pytest_configure(config): config.pluginmanager.get_plugins()\n")
+        (directory / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+        for name, times in fails.items():
+            file = self.file(name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(_FAILS_THE_FIRST_TIMES.format(times=times))
 
-    def add(self, path: str, *, fails: int) -> None:
-        file = self.directory / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(_FAILS_THE_FIRST_TIMES.format(times=fails))
+    def file(self, name):
+        """Return the file of a test: unit_x is tests/unit/test_x.py."""
+        kind, _, name = name.partition("_")
+        return self.directory / "tests" / kind / f"test_{name}.py"
 
-    def run(self) -> subprocess.CompletedProcess[str]:
+    @property
+    def listed(self):
+        """Return the list of flaky tests, or None."""
+        file = self.directory / "build/flaky.txt"
+        return file.read_text() if file.exists() else None
+
+    def run(self):
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "tests.second_look", "-p", "no:cacheprovider", "tests"]
         return subprocess.run(command, cwd=self.directory, env=environment, capture_output=True, text=True, check=False)
 
-    def runs_of(self, path: str) -> int:
-        return len((self.directory / path).with_suffix(".ran").read_text())
-
-
-@pytest.fixture
-def project(tmp_path):
-    (tmp_path / "conftest.py").write_text("def pytest_configure(config): config.pluginmanager.get_plugins()\n")
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
-    return Project(tmp_path)
+    def runs_of(self, name):
+        return len(self.file(name).with_suffix(".ran").read_text())
 
 
 @pytest.mark.parametrize("kind", ["interop", "boot"])
-def test_flaky_test_with_real_clients_is_listed_and_the_run_succeeds(project, kind):
-    project.add(f"tests/{kind}/test_flaky.py", fails=1)
-    project.add("tests/unit/test_well.py", fails=0)
+def test_flaky_test_with_real_clients_is_listed_and_the_run_succeeds(tmp_path, kind):
+    project = Project(tmp_path, **{f"{kind}_flaky": 1, "unit_well": 0})
     ran = project.run()
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert (
-        f"flaky: failed beside other tests, passed alone (first failures in build/flaky.txt)\n  tests/{kind}/"
-        in ran.stdout
-    )
-    assert "AssertionError: too early" in (project.directory / "build/flaky.txt").read_text()
-    assert project.runs_of("tests/unit/test_well.py") == 1
+    listed = "flaky: failed beside other tests, passed alone (first failures in build/flaky.txt)\n"
+    assert f"{listed}  tests/{kind}/" in ran.stdout
+    assert "AssertionError: too early" in project.listed
+    assert project.runs_of("unit_well") == 1
+    if kind == "boot":
+        assert project.run().returncode == 0
+        assert project.listed is None, "the list of an earlier run is removed"
 
 
-def test_test_that_fails_twice_fails_the_run(project):
-    project.add("tests/interop/test_broken.py", fails=2)
-    assert project.run().returncode == pytest.ExitCode.TESTS_FAILED
-    assert not (project.directory / "build/flaky.txt").exists()
-
-
-def test_unit_test_gets_no_second_look(project):
-    project.add("tests/interop/test_flaky.py", fails=1)
-    project.add("tests/unit/test_broken.py", fails=1)
-    assert project.run().returncode == pytest.ExitCode.TESTS_FAILED
-    assert project.runs_of("tests/unit/test_broken.py") == 1
-    assert project.runs_of("tests/interop/test_flaky.py") == 1
-
-
-def test_more_than_three_flaky_tests_fail_the_run(project):
-    for number in range(4):
-        project.add(f"tests/interop/test_flaky_{number}.py", fails=1)
+@pytest.mark.parametrize(
+    ("fails", "runs", "said"),
+    [
+        ({"interop_broken": 2}, {"interop_broken": 2}, "too early"),
+        ({"interop_flaky": 1, "unit_broken": 1}, {"interop_flaky": 1, "unit_broken": 1}, "too early"),
+        ({f"interop_{n}": 1 for n in range(4)}, {"interop_0": 1}, "4 tests failed: too many for a second look"),
+    ],
+    ids=["fails-twice", "unit-test", "more-than-three"],
+)
+def test_everything_else_fails_the_run(tmp_path, fails, runs, said):
+    project = Project(tmp_path, **fails)
     ran = project.run()
     assert ran.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "4 tests failed: too many for a second look" in ran.stdout
-
-
-def test_list_of_an_earlier_run_is_removed(project):
-    project.add("tests/interop/test_flaky.py", fails=1)
-    assert project.run().returncode == 0
-    assert project.run().returncode == 0
-    assert not (project.directory / "build/flaky.txt").exists()
+    assert said in ran.stdout
+    assert project.listed is None
+    assert {name: project.runs_of(name) for name in runs} == runs

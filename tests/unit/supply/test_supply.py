@@ -1,4 +1,4 @@
-"""What the project is made of: checked against what was tried, and listed for others."""
+"""What the project is made of: checked against what was tried, and listed for others; programs that tests build."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from deploy.supply.agreement import disagreements
 from deploy.supply.licences import licence, permits, refusals
 from deploy.supply.packages import Locked, Project, installed, read_requirements
 from deploy.supply.sbom import sbom
+from tests.programs import build
 from tests.programs.build import PACKAGES, kubernetes_version, version_of
 
 ROOT = Path(__file__).parents[3]
@@ -221,3 +222,48 @@ def test_list_has_what_runs_with_version_and_licence_and_nothing_of_developers()
     needs = {one["ref"]: one.get("dependsOn", []) for one in document["dependencies"]}
     assert components["aiohttp"]["bom-ref"] in needs["tinkedge"]
     assert components["yarl"]["bom-ref"] in needs[components["aiohttp"]["bom-ref"]]
+
+
+# --- building programs of Go modules takes minutes, and shows how far it is -------------------------------------------
+
+
+GO = """#!/bin/sh
+echo golang.org/x/text/unicode >&2
+echo helm.sh/helm/v4/pkg/chart >&2
+sleep 0.5
+while [ "$1" != -o ]; do shift; done
+{end}
+"""
+
+
+@pytest.fixture
+def go(tmp_path, monkeypatch):
+    program = tmp_path / "go"
+    monkeypatch.setattr(build, "installed", lambda _name: str(program))
+    monkeypatch.setattr(build, "default_cache", lambda: tmp_path)
+    monkeypatch.setattr(build, "SHOW_SECONDS", 0.1)
+    program.touch(0o755)
+    return program
+
+
+def test_build_says_how_far_it_is(go, capsys):
+    go.write_text(GO.format(end='echo made >"$2"'))
+    assert build.built("helm")["helm"].read_text() == "made\n"
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("programs: building helm 4.")
+    assert len(said) > 2
+    assert said[-1].endswith("s: 2, helm.sh/helm/v4/pkg/chart")
+
+
+def test_build_that_fails_says_why(go):
+    go.write_text(GO.format(end="echo cannot find module >&2; exit 1"))
+    with pytest.raises(build.ProgramError, match="cannot find module"):
+        build.built("helm")
+    assert not build.place("helm").exists()
+
+
+def test_build_without_an_end_is_ended(go, monkeypatch):
+    monkeypatch.setattr(build, "BUILD_SECONDS", 0.2)
+    go.write_text(GO.format(end="exec sleep 60"))
+    with pytest.raises(build.ProgramError, match=r"not done within 0\.2 s"):
+        build.built("helm")
