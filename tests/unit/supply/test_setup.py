@@ -255,8 +255,15 @@ die() { echo "setup: $*" >&2; exit 1; }
 . deploy/setup/undo.sh
 . deploy/setup/progress.sh
 . deploy/setup/prepare.sh
-make_venv() { echo "venv $*"; %s; }
-unpack_kubectl() { echo "kubectl $*"; %s; }
+setup=$TMPDIR/setup
+cat >$setup <<'END'
+#!/bin/bash
+set -euo pipefail
+die() { echo "setup: $*" >&2; exit 1; }
+echo "$*"
+case $1 in venv) %s ;; kubectl) %s ;; esac
+END
+chmod 755 $setup
 bring_python
 await_python
 echo "all is there"
@@ -267,12 +274,13 @@ def bring(python: str, kubectl: str, directory: Path) -> subprocess.CompletedPro
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": str(directory)}
     command = ["bash", "-c", SCRIPT % (python, kubectl)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    (directory / "setup").unlink()
     assert list(directory.iterdir()) == [], "nothing of it is left"
     return done
 
 
 def test_what_is_brought_at_the_same_time_is_there_at_the_end(tmp_path):
-    done = bring("sleep 0.3; touch $bringing/a", "trap true EXIT; touch $bringing/b", tmp_path)
+    done = bring("sleep 0.3; true", "trap true EXIT", tmp_path)
     assert (done.returncode, done.stdout) == (0, "all is there\n"), done.stderr
 
 
@@ -280,7 +288,7 @@ def test_what_is_brought_at_the_same_time_is_there_at_the_end(tmp_path):
     ("python", "kubectl", "said"),
     [
         ("die 'no index'", "true", "venv run\nsetup: no index\n"),
-        ("true", "false; touch $bringing/b", "kubectl run\n"),
+        ("true", "false; die 'not reached'", "kubectl run\n"),
         ("true", "sleep 0.2; die 'no mirror'", "kubectl run\nsetup: no mirror\n"),
     ],
 )
