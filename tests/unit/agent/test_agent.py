@@ -213,12 +213,13 @@ async def test_after_workflow_command_of_an_agent_that_died_is_run_by_the_next_a
 
 
 @real_time
-async def test_after_workflow_command_that_hangs_ends_with_the_agent_and_is_not_run_again():
+@pytest.mark.parametrize("end", [lambda agent: agent.close(), lambda _: kill()], ids=["close", "kill"])
+async def test_after_workflow_command_that_hangs_ends_with_the_agent_and_is_not_run_again(end):
     command = ("/bin/sleep", "600")
     world, agent, spool = await started("one", after_workflow=command)
     await taken(spool, 2)
     await until(lambda: agent.progress.after_workflow.begun)
-    await agent.close()
+    await end(agent)
     agent, _ = await restart(world, after_workflow=command)
     assert (agent.is_idle, agent.progress.after_workflow) == (True, None)
 

@@ -348,11 +348,11 @@ async def test_what_the_first_process_leaves_is_ended_when_that_has_ended_and_no
     monkeypatch.setattr(runc_module, "kill_all", kill_all)
     first = subprocess.Popen(["sleep", "3600"])
     watching = asyncio.create_task(runc_module._end_with_its_first_process("c", tmp_path / "pid"))
-    await elapse(60)
+    await elapse(1)
     (tmp_path / "pid").write_text("")  # crun is about to write it
-    await elapse(60)
+    await elapse(1)
     (tmp_path / "pid").write_text(str(first.pid))
-    await elapse(60)
+    await elapse(1)
     assert over == []
     first.kill()
     first.wait()
