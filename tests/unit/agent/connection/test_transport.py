@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import ipaddress
 import logging
+import random
 import socket
 from dataclasses import replace
 
@@ -49,6 +50,7 @@ from tink.agent.model import (
     WorkflowRejected,
 )
 from tink.agent.settings import from_kernel_command_line
+from tink.limits.backoff import Backoff
 from tink.server.events import MAX_WAITING
 
 NEVER_ESTABLISHED = replace(FAST, established_after=3600.0)
@@ -368,6 +370,17 @@ async def test_no_hint_to_a_certificate_is_logged_where_none_is_missing(link, ce
     assert "--tls-cert" not in log.text
 
 
+def test_pauses_grow_to_ten_seconds_and_differ_between_agents():
+    pauses = []
+    for seed in range(50):
+        backoff = Backoff(0.2, 10.0, random.Random(seed).uniform)
+        pauses.append([backoff.next() for _ in range(12)])
+    assert all(0.1 <= row[0] <= 0.2 and 5.0 <= row[-1] <= 10.0 for row in pauses)
+    assert len({row[-1] for row in pauses}) == 50
+    backoff.reset()
+    assert backoff.next() <= 0.2
+
+
 @pytest.mark.parametrize("tls", [False, True])
 async def test_agent_goes_on_with_another_server_when_its_own_is_gone(certificate, tmp_path, tls):
     pair, roots = certificate
@@ -544,6 +557,7 @@ async def test_all_events_of_a_workflow_that_is_gone_delay_the_next_workflow_onl
         assert await spool.append(ActionStarted("w", "a")) is True
     assert server.seen.count("0") > 1
     assert set(server.seen) == {"a", *map(str, range(12))}, "each is tried: it might be taken after all"
+    assert all(server.seen.count(str(number)) <= 2 for number in range(1, 12)), "ahead, and in its turn"
     assert log.text.count("keeps refusing") == 12
 
 
