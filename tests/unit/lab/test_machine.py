@@ -115,6 +115,7 @@ async def test_arm64_machine_is_another_qemu_with_firmware_and_disk_of_its_own(q
     assert (called["-machine"], called["-cpu"]) == (["virt"], ["max"])
     assert called.one("-drive", f"readonly=on,file={tmp_path}/AAVMF_CODE.fd")
     assert called.one("-device", "drive=disk,bootindex=1")
+    assert called.one("-device", "virtio-net").endswith("romfile=")
     assert {one.arch for one in Firmware if one is not Firmware.ARM64} == {"amd64"}
 
 
