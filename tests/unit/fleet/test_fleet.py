@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections import Counter
 from contextlib import nullcontext
@@ -308,12 +310,12 @@ def test_report_names_the_first_cause_and_a_machine():
 
 
 def test_processes_of_a_role_are_counted_with_their_children():
-    command = ["sh", "-c", "sleep 600 & sleep 600 & wait"]
+    command = ["sh", "-c", "sleep 3600 & sleep 3600 & wait"]
     with subprocess.Popen(command) as parent:
         try:
             wait_until(lambda: len({*family(parent.pid)}) == 3)
             assert next(family(parent.pid)) == parent.pid
         finally:
             for pid in reversed([*family(parent.pid)]):
-                subprocess.run(["kill", str(pid)], check=False)
+                os.kill(pid, signal.SIGTERM)
     assert [*family(parent.pid)] == [parent.pid], "it has ended"
