@@ -214,11 +214,12 @@ async def test_after_workflow_command_of_an_agent_that_died_is_run_by_the_next_a
 
 @real_time
 @pytest.mark.parametrize("end", [lambda agent: agent.close(), lambda _: kill()], ids=["close", "kill"])
-async def test_after_workflow_command_that_hangs_ends_with_the_agent_and_is_not_run_again(end):
-    command = ("/bin/sleep", "600")
+async def test_after_workflow_command_that_hangs_ends_with_the_agent_and_is_not_run_again(tmp_path, end):
+    command = ("/bin/sh", "-c", f"touch {tmp_path}/up; exec sleep 3600")
     world, agent, spool = await started("one", after_workflow=command)
     await taken(spool, 2)
-    await until(lambda: agent.progress.after_workflow.begun)
+    await until((tmp_path / "up").exists)
+    assert agent.progress.after_workflow.begun
     await end(agent)
     agent, _ = await restart(world, after_workflow=command)
     assert (agent.is_idle, agent.progress.after_workflow) == (True, None)

@@ -298,6 +298,22 @@ def test_failure_is_told_in_its_own_words_and_ends_it(tmp_path, python, kubectl,
     assert done.stderr.endswith(said)
 
 
+def test_end_of_a_short_command_runs_nothing_that_is_for_the_end_of_the_script(tmp_path):
+    script = """
+    set -euo pipefail
+    . deploy/setup/undo.sh
+    . deploy/setup/progress.sh
+    undo[mark]="echo undone"
+    for number in $(seq 30); do watched "a short command" "$LOG" true true; done
+    echo end
+    """
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LOG": str(tmp_path / "log")}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "end\nundone\n", done.stderr
+
+
 # --- how long nothing is said, through a pipe and on a terminal -------------------------------------------------------
 
 
