@@ -212,11 +212,11 @@ async def restart(world, *, disk=None, **more):
 
 
 async def kill():
-    """End all that the agent of this loop does, as `kill -9`."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
+    """End all that the agent of this loop does, as `kill -9`; a program that it has started is waited for."""
+    tasks = [task for task in asyncio.all_tasks() if task.get_coro().__qualname__.startswith("Agent.")]
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def taken(spool, count):
