@@ -225,7 +225,7 @@ def test_whatever_arrives_is_no_error(packet: bytes) -> None:
     solicitation.claim(b"\x88\0" + packet, 255)
 
 
-# --- relays -----------------------------------------------------------------------------------------------------------
+# --- relays of an edge that can not probe the machines' link ----------------------------------------------------------
 
 
 NEIGHBOURS = [("m2", "52:54:00:fa:00:2c", "fd00:77::52"), ("m3", "52:54:00:fa:00:2d", "fd00:77::53")]
