@@ -234,10 +234,16 @@ def test_name_of_a_hardware_becomes_its_first_mac(
 ) -> None:
     interfaces = {"no-mac": {}, MAC: {}, OTHER_MAC: {}}
     apis: dict[Path, InProcessApi] = {}
+    closed: list[InProcessApi] = []
+
+    class Api(InProcessApi):
+        async def close(self) -> None:
+            closed.append(self)
+            await super().close()
 
     async def connect(kubeconfig: Path) -> InProcessApi:
         made = (hardware("m1", namespace="rack", interfaces=interfaces), hardware("m2", interfaces={}))
-        return apis.setdefault(kubeconfig, InProcessApi(*made))
+        return apis.setdefault(kubeconfig, Api(*made))
 
     monkeypatch.setattr("tink.kube.client.KubeClient.connect", connect)
     result = run("m1", "-n", "rack", "--data-dir", tmp_path, "--public-ip", "10.0.0.1", "-o", "json")
@@ -247,6 +253,7 @@ def test_name_of_a_hardware_becomes_its_first_mac(
     assert empty.exit_code == 1
     assert "Hardware default/m2: spec.networkInterfaces has no MAC address" in empty.output
     assert [*apis] == [tmp_path / "kubeconfig", tmp_path / "k"]
+    assert closed == [*apis.values()]
 
 
 @pytest.mark.parametrize(
