@@ -116,6 +116,7 @@ def test_of_those_that_have_ended_only_the_last_of_each_machine_is_kept(work: Pe
         work.apply(workflow(f"w{day}", "Succeeded", lastTransitioned=f"2026-01-{day:02}T00:00:00Z"))
         work.apply(workflow(f"v{day}", "Failed", hardware="b", lastTransitioned=f"2026-01-{day:02}T00:00:00Z"))
     assert "w5" in work.why_none("default", "m1")
+    assert [*work.names] == [], "nothing else is kept"
     work.remove(workflow("w1", "Succeeded"))
     work.remove(workflow("w5", "Succeeded"))
     assert "create one" in work.why_none("default", "m1")
