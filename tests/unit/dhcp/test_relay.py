@@ -12,7 +12,6 @@ from edge.dhcp.wire.relay_agent import relay_agent_of
 from edge.journey.events import Outcome
 from tests.unit.dhcp.harness import (
     CAPTURED,
-    PLAIN,
     PXE_DISCOVER,
     PXE_REQUEST,
     Edge,
@@ -51,10 +50,6 @@ def test_long_relay_information_comes_back_whole(edge: Edge) -> None:
     information = (b"\x01\xf0" + bytes(240)) * 2
     reply = twice(edge, altered(PXE_DISCOVER, giaddr=RELAY, options={82: information}))
     assert read(reply).options[82] == information
-
-
-def test_client_that_sent_no_relay_information_gets_none(edge: Edge) -> None:
-    assert 82 not in read(twice(edge, PLAIN)).options
 
 
 def test_refusal_carries_the_relay_information_too(edge: Edge) -> None:
