@@ -111,6 +111,7 @@ def test_unregistered_machine_hears_nothing_and_the_operator_gets_a_manifest_onc
     assert (event.step, event.outcome, event.mac) == (Step.SEEN, Outcome.INFO, MAC)
     assert event.message == "seen, not registered: DHCPDISCOVER from UEFI x86-64 PXE ROM"
     assert f'"{MAC}":' in str(event.detail["manifest"])
+    assert event.detail["uuid"] == "44332211-6655-8877-99aa-bbccddeeff00"
     edge.now = 1060.0
     edge.send(PXE_DISCOVER)
     assert len(edge.events) == 2

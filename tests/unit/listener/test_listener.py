@@ -112,6 +112,11 @@ async def test_stopping_while_it_rests_does_not_wake_it_up_again(
     assert (served.ours.fileno(), served.reads, caplog.records) == (-1, 1, [])
 
 
+async def test_listener_that_was_never_started_can_be_stopped(served: Served) -> None:
+    served.listener.stop()
+    assert (served.ours.fileno(), turns.turn_budget().lost()) == (-1, {})
+
+
 @pytest.mark.looptime
 async def test_what_is_handled_may_close_the_listener(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     def handle(_: socket.socket, datagram: bytes) -> None:

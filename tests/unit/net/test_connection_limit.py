@@ -6,7 +6,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +35,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[Listen]:
                 await asyncio.Event().wait()
             return web.Response(text="ok")
 
-        async def begin(host: str = "127.0.0.1", limits: Any = None, **changed: float) -> tuple[str, ssl.SSLContext]:
+        async def begin(host: str = "127.0.0.1", **limits: float) -> tuple[str, ssl.SSLContext]:
             now = datetime.now(UTC)
             authority = credentials.load_authority(tmp_path / "pki", now)
             context = credentials.server_context(authority, host, now)
@@ -45,7 +44,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[Listen]:
             runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
             await runner.setup()
             closing.push_async_callback(runner.cleanup)
-            await LimitedSite(runner, host, 0, context, "test", limits or Limits(**changed)).start()
+            await LimitedSite(runner, host, 0, context, "test", Limits(**limits)).start()
             trust = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
             return f"https://{host}:{runner.addresses[0][1]}", trust
 
@@ -214,10 +213,21 @@ async def test_an_aiohttp_that_hides_its_requests_serves_who_asks_and_closes_who
     listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tink.net.connection_limit._REQUESTS_ARE_SEEN", False)
-    limits = SimpleNamespace(**asdict(Limits(handshake=600, first=600)))
-    url, trust = await listen(limits=limits)
+    loop, deadlines = asyncio.get_running_loop(), []
+    call_later = loop.call_later
+
+    def caught(seconds: float, callback: Callable[..., object], *arguments: Any, **more: Any) -> asyncio.TimerHandle:
+        if seconds == 601:
+            deadlines.append(callback)
+        return call_later(seconds, callback, *arguments, **more)
+
+    monkeypatch.setattr(loop, "call_later", caught)
+    url, trust = await listen(handshake=600, first=601)
     async with aiohttp.ClientSession() as session, session.get(f"{url}/watch", ssl=trust) as watch:
         assert await watch.content.readline() == b"begun\n"
-        limits.first = 0.1  # of the connections that come from now on
-        await _closed(await _idle(url, 3), at_least=3)
+        idle = await _idle(url, 3)
+        await until(lambda: len(deadlines) == 4)
+        for deadline in deadlines:
+            deadline()
+        await _closed(idle, at_least=3)
         assert not watch.content.at_eof()
