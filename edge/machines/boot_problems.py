@@ -55,7 +55,7 @@ class BootProblemWriter(StatusWriter):
         super().__init__(client, BOOT_PROBLEM)
         self._hardware = hardware
         self._clock = clock
-        self._events = EventRecorder(client, "tinkedge-edge")
+        self._events = EventRecorder(client, "tinkedge-edge", clock=clock)
         self._event_once = OncePer(EVENT_SECONDS, EVENTS_PER_INTERVAL)
         self._problems: Newest[NamespacedName, dict[str, Problem]] = Newest(MAX_SHOWN)
 

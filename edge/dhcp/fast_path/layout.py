@@ -11,7 +11,7 @@ the MAC; the values of options 12, 50, 61, 81 and 97 and of the sub-options of 8
 its own is never learnt from.
 
 `edge.dhcp.responder` answers a recognised packet by the fast path, any other in full: both must give the same bytes,
-and tests/unit/dhcp/fast_path holds them to it.
+and tests/unit/dhcp/test_fast_path.py holds them to it.
 """
 
 from __future__ import annotations

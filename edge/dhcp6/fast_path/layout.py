@@ -18,7 +18,7 @@ Lengths may not differ. A message that names temporary addresses or prefixes, or
 is never learnt from.
 
 `edge.dhcp6.responder` answers a recognised packet by the fast path, any other in full: both must give the same bytes,
-and tests/unit/dhcp6/fast_path holds them to it.
+and tests/unit/dhcp6/test_fast_path.py holds them to it.
 """
 
 from __future__ import annotations

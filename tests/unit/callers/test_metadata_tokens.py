@@ -7,7 +7,6 @@ import logging
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +16,8 @@ from hypothesis import strategies as st
 
 from edge.callers import MetadataTokenError, MetadataTokens, token_keys
 from edge.cli import main
+from tests.support.api import InProcessApi
+from tests.support.objects import OTHER_MAC, hardware
 from tink.files.key_file import KeyFile, KeyFileError
 
 MAC = "52:54:00:00:00:01"
@@ -98,12 +99,12 @@ def test_named_key_file_is_never_made(tmp_path: Path) -> None:
         token_keys(tmp_path, None, create=False)
 
 
-def test_new_key_signs_and_the_old_one_is_still_good(tmp_path: Path) -> None:
-    now = Clock()
-    path = tmp_path / "key"
+def test_new_key_signs_and_the_old_one_is_still_good(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now, path = Clock(), tmp_path / "key"
     path.write_text("a" * 64 + "\n")
-    path.chmod(0o600)
+    path.chmod(0o644)
     file = KeyFile(path, "key", monotonic=now)
+    assert "chmod 600" in caplog.text, "all users of the host can read it"
     old = file.sign("l", "c")
     path.write_text(f"# new\n{'b' * 64}\n\n{'a' * 64}\n")
     assert file.sign("l", "c") == old  # not looked at yet
@@ -120,8 +121,7 @@ def test_new_key_signs_and_the_old_one_is_still_good(tmp_path: Path) -> None:
 def test_key_file_that_breaks_changes_nothing_and_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    now = Clock()
-    path = tmp_path / "key"
+    now, path = Clock(), tmp_path / "key"
     file = KeyFile(path, "key", create=True, monotonic=now)
     signature = file.sign("l", "c")
     path.write_text("short\n")
@@ -172,14 +172,6 @@ def test_key_that_is_garbled_is_refused(tmp_path: Path, content: bytes, ours: bo
     path.write_bytes(content)
     with pytest.raises(KeyFileError, match=r"metadata-token\.key: is garbled"):
         token_keys(tmp_path, None if ours else path, create=ours)
-
-
-def test_key_that_everybody_can_read_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "key"
-    path.write_text("a" * 64)
-    path.chmod(0o644)
-    KeyFile(path, "key")
-    assert "chmod 600" in caplog.text
 
 
 def test_key_file_in_a_place_that_is_none_is_an_error(tmp_path: Path) -> None:
@@ -240,33 +232,28 @@ def test_cloud_init_snippet_is_what_its_name_says(tmp_path: Path, keys: KeyFile)
 def test_name_of_a_hardware_becomes_its_first_mac(
     tmp_path: Path, keys: KeyFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
+    interfaces = {"no-mac": {}, MAC: {}, OTHER_MAC: {}}
+    apis: dict[Path, InProcessApi] = {}
+    closed: list[InProcessApi] = []
 
-    class Client:
-        async def get(self, resource: Any, name: str, namespace: str) -> Any:
-            asked.append((resource.kind, namespace, name))
-            interfaces = {"no-mac": {}, MAC: {}, "52:54:00:00:00:02": {}} if name == "m1" else {}
-            return {"spec": {"networkInterfaces": interfaces}}
+    class Api(InProcessApi):
+        async def close(self) -> None:
+            closed.append(self)
+            await super().close()
 
-        async def __aenter__(self) -> Client:
-            return self
-
-        async def __aexit__(self, *_: object) -> None:
-            asked.append("closed")
-
-    async def connect(kubeconfig: Path) -> Client:
-        asked.append(kubeconfig)
-        return Client()
+    async def connect(kubeconfig: Path) -> InProcessApi:
+        made = (hardware("m1", namespace="rack", interfaces=interfaces), hardware("m2", interfaces={}))
+        return apis.setdefault(kubeconfig, Api(*made))
 
     monkeypatch.setattr("tink.kube.client.KubeClient.connect", connect)
     result = run("m1", "-n", "rack", "--data-dir", tmp_path, "--public-ip", "10.0.0.1", "-o", "json")
     token = json.loads(result.output)[0]["ec2"].rpartition("/")[2]
     assert MetadataTokens(keys).mac(token) == MAC
-    assert asked == [tmp_path / "kubeconfig", ("Hardware", "rack", "m1"), "closed"]
     empty = run("m2", "--data-dir", tmp_path, "--public-ip", "10.0.0.1", "--kubeconfig", tmp_path / "k")
     assert empty.exit_code == 1
     assert "Hardware default/m2: spec.networkInterfaces has no MAC address" in empty.output
-    assert asked[3] == tmp_path / "k"
+    assert [*apis] == [tmp_path / "kubeconfig", tmp_path / "k"]
+    assert closed == [*apis.values()]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from edge.composition.networks.follow import HostNetworks
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import BootProblemWriter, Inventory, PendingWorkflows, Problem
-from tests.unit.machines.test_mistakes import MAC, hardware
+from tests.unit.machines.test_conditions import MAC, hardware
 
 STRANGER = "52:54:00:ff:ff:01"
 UUID = "4c4c4544-0042-3510-8052-b4c04f4a3232"

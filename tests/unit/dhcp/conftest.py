@@ -1,4 +1,4 @@
-"""What tests of DHCP share: captured packets, and edges to send them to."""
+"""Edges for tests to send packets to."""
 
 from __future__ import annotations
 
@@ -14,30 +14,14 @@ from edge.dhcp import DhcpSettings, Responder
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries
-from tests.unit.dhcp.captures import CAPTURED
-from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire, hardware
-
-
-@pytest.fixture(scope="session")
-def captured() -> dict[str, bytes]:
-    return CAPTURED
-
-
-FIRMWARE_MAC = "52:54:00:12:34:56"
-CLIENT_MAC = "52:54:00:cc:00:01"
-RELAYED_MAC = "00:0c:01:02:03:04"
-
-
-@pytest.fixture(scope="session")
-def wire() -> Wire:
-    return Wire()
+from tests.unit.dhcp.harness import PLAIN, Edge, MakeEdge, altered, lab
 
 
 @pytest.fixture
 def binaries(tmp_path: Path) -> BootBinaries:
     directory, shims = tmp_path / "ipxe", tmp_path / "shims"
-    directory.mkdir()
-    shims.mkdir()
+    for folder in (directory, shims):
+        folder.mkdir()
     for name in ("undionly.kpxe", "snponly.efi", "ipxe.efi"):
         (directory / name).write_bytes(name.encode() * 100)
     for name in ("shimx64.efi", "grubx64.efi"):
@@ -70,20 +54,17 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
             edge.quarantined.append((machine.mac, address, until))
 
         when = NetbootWhen.ALLOWED if has_pending is None else NetbootWhen.WORKFLOW
-        policy = NetbootPolicy(mode, when, has_pending or (lambda _namespace, _name: True))
         quarantine = Quarantine(lambda: edge.now, quarantine_seconds, changed)
-        settings = DhcpSettings(server_ip, server_ip, f"http://{server_ip}:7080", networks)
+        known_relays = tuple(map(IPv4Network, relays.split()))
         responder = Responder(
             inventory,
-            settings,
+            DhcpSettings(server_ip, server_ip, f"http://{server_ip}:7080", networks),
             record,
             lambda: edge.now,
             binaries,
-            policy,
+            NetbootPolicy(mode, when, has_pending or (lambda _namespace, _name: True)),
             quarantine=quarantine,
-            relays=Relays(
-                tuple(map(IPv4Network, relays.split())), lambda address: bool(inventory.claimants_of_ip(address))
-            ),
+            relays=Relays(known_relays, lambda address: bool(inventory.claimants_of_ip(address))),
             learn=lambda mac, ip, *, relayed: edge.learnt.append((mac, ip)),
             relay_heard=relay_heard,
             fast_path=fast_path,
@@ -100,19 +81,10 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
 @pytest.fixture
 def edge(make_edge: MakeEdge) -> Edge:
     """Serves the machine of the firmware captures, 10.77.0.58."""
-    return make_edge(hardware("lab-1", FIRMWARE_MAC, "10.77.0.58"))
+    return make_edge(lab())
 
 
 @pytest.fixture
-def os_edge(make_edge: MakeEdge) -> Edge:
-    """Serves the machine of the operating systems' captures and the relayed one, as server 10.77.6.1."""
-    return make_edge(
-        hardware("lab-2", CLIENT_MAC, "10.77.6.227"),
-        hardware("lab-3", RELAYED_MAC, "10.77.6.9"),
-        server_ip="10.77.6.1",
-    )
-
-
-@pytest.fixture
-def make_hardware() -> MakeHardware:
-    return hardware
+def decline() -> bytes:
+    """The DHCPDECLINE of the firmware captures' machine: of 10.77.0.58, given by 10.77.0.1."""
+    return altered(PLAIN, drop=(55,), options={53: b"\4", 54: b"\x0a\x4d\0\1", 50: b"\x0a\x4d\0\x3a"})

@@ -1,4 +1,4 @@
-"""What the operator hears: who is refused and why, who is not registered, who listens to another server."""
+"""What the operator reads: who is refused and why, who is not registered, who takes another server's offer."""
 
 from __future__ import annotations
 
@@ -6,21 +6,39 @@ import logging
 from typing import Any
 
 import pytest
+import yaml
 
 from edge.dhcp import DhcpSettings, SettingsError
-from edge.dhcp.replies.unregistered import PACKETS_A_SECOND, PACKETS_AT_ONCE
+from edge.dhcp.replies.unregistered import PACKETS_A_SECOND, PACKETS_AT_ONCE, proposed
 from edge.dhcp.wire import codec, options
 from edge.journey.events import Note, Outcome, Step
-from edge.machines import DhcpMode
-from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
+from edge.machines import DhcpMode, hardware_manifest
+from tests.unit.dhcp.harness import (
+    CAPTURED,
+    HTTP_DISCOVER,
+    IPXE_BIOS,
+    IPXE_EFI,
+    MAC,
+    PLAIN,
+    PXE_DISCOVER,
+    PXE_REQUEST,
+    Edge,
+    MakeEdge,
+    altered,
+    hardware,
+    invented,
+    lab,
+    read,
+    sent_by,
+)
+from tink.api.v1alpha2 import Hardware
 
-MAC = "52:54:00:12:34:56"
 OTHER = {54: b"\x0a\x4d\0\2"}
 
 
-def test_lease_is_told_with_the_client_and_what_it_boots(edge: Edge, captured: dict[str, bytes]) -> None:
-    for name in ("edk2_pxe_discover", "edk2_pxe_request", "plain_discover", "ipxe_efi_discover"):
-        edge.send(captured[name])
+def test_lease_is_told_with_the_client_and_what_it_boots(edge: Edge) -> None:
+    for packet in (PXE_DISCOVER, PXE_REQUEST, PLAIN, IPXE_EFI):
+        edge.send(packet)
     url = f"script http://10.77.0.1:7080/ipxe/script/{MAC}/auto.ipxe"
     assert edge.messages() == [
         "DHCPOFFER to UEFI x86-64 PXE ROM, boot file snponly.efi",
@@ -35,156 +53,104 @@ def test_lease_is_told_with_the_client_and_what_it_boots(edge: Edge, captured: d
     assert {(event.step, event.outcome, event.mac) for event in edge.events} == {(Step.DHCP, Outcome.OK, MAC)}
 
 
-def test_same_step_of_many_machines_is_one_note(
-    make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes]
-) -> None:
-    edge = make_edge(*(make_hardware(f"m{n}", f"52:54:00:00:00:0{n}", f"10.77.0.{n + 1}") for n in range(1, 6)))
+def test_same_step_of_many_machines_is_one_note(make_edge: MakeEdge) -> None:
+    edge = make_edge(*(hardware(f"m{n}", f"52:54:00:00:00:0{n}", f"10.77.0.{n + 1}") for n in range(1, 6)))
     taken: list[tuple[str, Note]] = []
     edge.responder.fast_path._take = edge.responder._reports.take = lambda mac, note: taken.append((mac, note))
     for number in range(1, 6):
-        packet = captured["edk2_pxe_discover"]
-        edge.send(packet[:28] + bytes((0x52, 0x54, 0, 0, 0, number)) + packet[34:])
+        edge.send(sent_by(bytes((0x52, 0x54, 0, 0, 0, number))))
     assert [mac for mac, _ in taken] == [f"52:54:00:00:00:0{n}" for n in range(1, 6)]
     assert len({id(note) for _, note in taken}) == 1
 
 
-def test_refused_netboot_gives_an_address_and_says_why(
-    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
-) -> None:
-    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58", disableNetboot=True))
-    for name in ("edk2_pxe_discover", "ipxe_bios_discover", "edk2_http_discover"):
-        for _ in range(2):
-            answer = wire.read(edge.send(captured[name]))
-            assert options.dotted(answer.yiaddr) == "10.77.0.58"
-            assert b"snponly" not in answer.file
-    assert wire.read(edge.send(captured["ipxe_bios_discover"])).file.endswith(b"/auto.ipxe")  # which shows the reason
+def test_refused_netboot_gives_an_address_and_says_why(make_edge: MakeEdge) -> None:
+    edge = make_edge(lab(disableNetboot=True))
+    for packet in (PXE_DISCOVER, IPXE_BIOS, HTTP_DISCOVER) * 2:
+        answer = read(edge.send(packet))
+        assert options.dotted(answer.yiaddr) == "10.77.0.58"
+        assert b"snponly" not in answer.file
+    assert read(edge.send(IPXE_BIOS)).file.endswith(b"/auto.ipxe")  # which shows the reason
     assert {event.outcome for event in edge.events} == {Outcome.REFUSED}
     assert all("disableNetboot is true" in message for message in edge.messages())
 
 
-def test_machine_netboots_while_it_has_work_and_no_longer(
-    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
-) -> None:
-    work = {("default", "lab-1")}
-    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), has_pending=lambda *name: name in work)
-    for _ in range(2):
-        assert wire.read(edge.send(captured["edk2_pxe_discover"])).file == b"snponly.efi"
-    work.clear()
-    assert wire.read(edge.send(captured["edk2_pxe_discover"])).file == b""
-    assert wire.read(edge.send(captured["plain_discover"])).yiaddr == b"\x0a\x4d\0\x3a"
-    work.add(("default", "lab-1"))
-    assert wire.read(edge.send(captured["edk2_pxe_discover"])).file == b"snponly.efi"
-
-
-def test_architecture_without_a_binary_gets_its_address_and_the_journey_says_why(
-    edge: Edge, wire: Wire, captured: dict[str, bytes]
-) -> None:
-    answer = wire.read(edge.send(wire.altered(captured["edk2_pxe_discover"], options={93: b"\0\x0b"})))
-    assert options.dotted(answer.yiaddr) == "10.77.0.58"
-    assert answer.file == b""
-    assert edge.events[0].outcome is Outcome.REFUSED
-    assert "no iPXE binary for architecture 11 (UEFI ARM 64-bit)" in edge.events[0].message
-
-
 @pytest.mark.parametrize("name", ["edk2_pxe_request", "ipxe_bios_request"])
-def test_machine_that_takes_another_servers_offer_is_reported_once_a_minute(
-    edge: Edge, wire: Wire, captured: dict[str, bytes], name: str
-) -> None:
-    edge.send(captured[name])
+def test_machine_that_takes_another_servers_offer_is_reported_once_a_minute(edge: Edge, name: str) -> None:
+    edge.send(CAPTURED[name])
     edge.events.clear()
     for second in (0, 1, 59):
         edge.now = 1000.0 + second
-        assert edge.send(wire.altered(captured[name], options=OTHER)) is None
+        assert edge.send(altered(CAPTURED[name], options=OTHER)) is None
     (event,) = edge.events
     assert (event.outcome, event.detail["server"]) == (Outcome.FAILED, "10.77.0.2")
     assert "took the offer of another DHCP server, 10.77.0.2" in event.message
     edge.now = 1060.0
-    edge.send(wire.altered(captured[name], options=OTHER))
+    edge.send(altered(CAPTURED[name], options=OTHER))
     assert len(edge.events) == 2
 
 
-def test_offer_of_a_peer_of_ours_is_no_news(
-    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
-) -> None:
-    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"))
+def test_offer_of_a_peer_of_ours_is_no_news(edge: Edge) -> None:
     edge.responder.peers_changed(frozenset({"10.77.0.2"}))
-    assert edge.send(wire.altered(captured["edk2_pxe_request"], options=OTHER)) is None
-    assert edge.send(wire.altered(captured["edk2_pxe_request"], options={54: b"\x0a\x4d"})) is None
+    assert edge.send(altered(PXE_REQUEST, options=OTHER)) is None
+    assert edge.send(altered(PXE_REQUEST, options={54: b"\x0a\x4d"})) is None
     assert edge.events == []
 
 
-def test_machine_whose_dhcp_is_another_servers_business_is_not_reported(
-    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
-) -> None:
-    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58", disableDhcp=True))
-    edge.send(wire.altered(captured["edk2_pxe_request"], options=OTHER))
+def test_machine_whose_dhcp_is_another_servers_business_is_not_reported(make_edge: MakeEdge) -> None:
+    edge = make_edge(lab(disableDhcp=True))
+    edge.send(altered(PXE_REQUEST, options=OTHER))
     assert edge.events == []
 
 
-def test_unregistered_machine_hears_nothing_and_the_operator_gets_a_manifest_once_a_minute(
-    make_edge: MakeEdge, captured: dict[str, bytes]
-) -> None:
+def test_unregistered_machine_hears_nothing_and_the_operator_gets_a_manifest_once_a_minute(make_edge: MakeEdge) -> None:
     edge = make_edge()
     for second in range(0, 59, 4):
         edge.now = 1000.0 + second
-        assert edge.send(captured["edk2_pxe_discover"]) is None
+        assert edge.send(PXE_DISCOVER) is None
     (event,) = edge.events
     assert (event.step, event.outcome, event.mac) == (Step.SEEN, Outcome.INFO, MAC)
     assert event.message == "seen, not registered: DHCPDISCOVER from UEFI x86-64 PXE ROM"
     assert f'"{MAC}":' in str(event.detail["manifest"])
+    assert event.detail["uuid"] == "44332211-6655-8877-99aa-bbccddeeff00"
     edge.now = 1060.0
-    edge.send(captured["edk2_pxe_discover"])
+    edge.send(PXE_DISCOVER)
     assert len(edge.events) == 2
 
 
-def test_a_flood_of_invented_machines_fills_neither_log_nor_memory(
-    make_edge: MakeEdge, captured: dict[str, bytes]
-) -> None:
+def test_a_flood_of_invented_machines_fills_neither_log_nor_memory(make_edge: MakeEdge) -> None:
     edge = make_edge()
-    packet = captured["edk2_pxe_discover"]
     for number in range(2000):
-        edge.send(packet[:28] + b"\x02\0" + number.to_bytes(4, "big") + packet[34:])
+        edge.send(invented(number))
     assert len(edge.events) == 600
     assert edge.responder._replies.reservations == {}
     assert edge.responder.fast_path._known.lists == {}
 
 
 def test_packets_of_invented_machines_are_dropped_unread_where_they_come_too_fast_and_a_machine_is_answered(
-    make_edge: MakeEdge,
-    make_hardware: MakeHardware,
-    captured: dict[str, bytes],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    edge: Edge, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[bytes] = []
     parse = codec.parse
     monkeypatch.setattr(codec, "parse", lambda packet: (parsed.append(packet), parse(packet))[1])
-    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"))
-    packet = captured["edk2_pxe_discover"]
-
-    def flood(first: int) -> None:
-        for number in range(first, first + 3000):
-            assert edge.send(packet[:28] + b"\x02\0" + number.to_bytes(4, "big") + packet[34:]) is None
-
-    flood(0)
+    assert {edge.send(invented(number)) for number in range(3000)} == {None}
     assert len(parsed) == PACKETS_AT_ONCE
-    assert edge.send(packet) is not None, "it was not yet heard of in this flood"
+    assert edge.send(PXE_DISCOVER) is not None, "it was not yet heard of in this flood"
     edge.now += 1
-    flood(3000)
+    assert {edge.send(invented(number)) for number in range(3000, 6000)} == {None}
     assert len(parsed) == PACKETS_AT_ONCE + 1 + PACKETS_A_SECOND
     assert caplog.text.count("machines without a Hardware come too fast: most are dropped") == 1
 
 
 def test_replies_of_servers_our_own_among_them_are_passed_over_in_silence(
-    edge: Edge, wire: Wire, captured: dict[str, bytes], caplog: pytest.LogCaptureFixture
+    edge: Edge, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = edge.send(captured["edk2_pxe_discover"])
+    own = edge.send(PXE_DISCOVER)
     edge.events.clear()
     caplog.clear()
     assert edge.send(own.payload, source="10.77.0.1", source_port=67) is None
-    assert edge.send(wire.altered(captured["edk2_pxe_discover"], op=2)) is None
+    assert edge.send(altered(PXE_DISCOVER, op=2)) is None
     for kind in (2, 5, 6):
-        assert edge.send(wire.altered(captured["edk2_pxe_discover"], options={53: bytes((kind,))})) is None
+        assert edge.send(altered(PXE_DISCOVER, options={53: bytes((kind,))})) is None
     assert edge.events == []
     assert caplog.records == []
 
@@ -200,14 +166,9 @@ def test_replies_of_servers_our_own_among_them_are_passed_over_in_silence(
     ],
 )
 def test_what_can_not_be_served_is_told_once_a_minute_and_sender(
-    edge: Edge,
-    wire: Wire,
-    captured: dict[str, bytes],
-    caplog: pytest.LogCaptureFixture,
-    change: dict[str, Any],
-    words: str,
+    edge: Edge, caplog: pytest.LogCaptureFixture, change: dict[str, Any], words: str
 ) -> None:
-    packet = wire.altered(captured["edk2_pxe_discover"], **change)
+    packet = altered(PXE_DISCOVER, **change)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert edge.send(packet, source="10.77.0.9") is None
@@ -240,18 +201,24 @@ def test_nothing_answers_where_dhcp_is_off(make_edge: MakeEdge) -> None:
         make_edge(mode=DhcpMode.OFF)
 
 
-def test_lines_forged_in_one_machines_name_leave_room_for_those_about_others(
-    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
-) -> None:
+def test_lines_forged_in_one_machines_name_leave_room_for_those_about_others(make_edge: MakeEdge) -> None:
     """A sender that forges a machine's packets chooses the server that the line names."""
-    edge = make_edge(
-        make_hardware("lab-1", MAC, "10.77.0.58"), make_hardware("lab-2", "52:54:00:00:00:02", "10.77.0.59")
-    )
+    edge = make_edge(lab(), hardware("lab-2", "52:54:00:00:00:02", "10.77.0.59"))
     for number in range(700):
-        edge.send(
-            wire.altered(captured["edk2_pxe_request"], options={54: bytes((10, 78, number // 250, number % 250))})
-        )
-    packet = wire.altered(captured["edk2_pxe_request"], options=OTHER)
-    edge.send(packet[:28] + bytes.fromhex("525400000002") + packet[34:])
-    assert [event.mac for event in edge.events][-1] == "52:54:00:00:00:02"
+        edge.send(altered(PXE_REQUEST, options={54: bytes((10, 78, number // 250, number % 250))}))
+    edge.send(sent_by(bytes.fromhex("525400000002"), altered(PXE_REQUEST, options=OTHER)))
+    assert edge.events[-1].mac == "52:54:00:00:00:02"
     assert len(edge.events) == 31
+
+
+def test_manifest_gives_nobody_an_address_until_it_is_completed() -> None:
+    text = hardware_manifest(MAC, proposed("172.31.0.1"))  # digits only: unquoted, YAML 1.1 would read it as a number
+
+    def registered(manifest: str) -> Any:
+        made = Hardware.model_validate(yaml.safe_load(manifest))
+        assert made.metadata.name == "machine-52-54-00-12-34-56"
+        return made.spec.network_interfaces[MAC].dhcp
+
+    assert registered(text).ip is None
+    completed = registered(text.replace("# ip:", "ip:").replace("# netmask", "netmask"))
+    assert (completed.ip, completed.netmask) == ("172.31.0.50", "255.255.255.0")

@@ -13,6 +13,8 @@ from edge.dhcp6.wire import Message6, MessageType6, Option, option
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import BootPaths, DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries, BootPath
+from tests.support import objects
+from tink.api.v1alpha2 import Raw
 
 MAC = "52:54:00:fa:00:2a"
 LINK_LOCAL = IPv6Address("fe80::5054:ff:fefa:2a")
@@ -50,13 +52,13 @@ def relayed(packet: bytes, link: str, peer: IPv6Address = LINK_LOCAL, *options: 
     return head + b"".join(options) + option(Option.RELAY_MSG, packet)
 
 
-def hardware(name: str = "m1", mac: str = MAC, ipv6: str | None = ADDRESS, **more: Any) -> dict[str, Any]:
-    dhcp: dict[str, Any] = {"hostname": f"{name}.example.org", "leaseTimeSeconds": 1000} | more.pop("dhcp", {})
-    if ipv6 is not None:
-        dhcp["ipv6"] = {"address": ipv6, "nameservers": ["fd00:77::1"]} | more.pop("ipv6", {})
-    spec = {"networkInterfaces": {mac: {"dhcp": dhcp, **more}}}
-    return {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "spec": spec,
-            "metadata": {"name": name, "namespace": "default"}}  # fmt: skip
+def hardware(name: str = "m1", mac: str = MAC, ipv6: str | None = ADDRESS, **more: Any) -> Raw:
+    """Return a Hardware; `dhcp` and `metadata` add to its reservation and metadata, `osie` is a name."""
+    reserved = {"ipv6": {"address": ipv6, "nameservers": ["fd00:77::1"]}} if ipv6 is not None else {}
+    dhcp = {"hostname": f"{name}.example.org", "leaseTimeSeconds": 1000, **reserved, **more.pop("dhcp", {})}
+    osie, about = more.pop("osie", ""), {key: more.pop(key) for key in ("annotations", "metadata") if key in more}
+    spec = {"osie": {"name": osie}} if osie else {}
+    return objects.hardware(name, mac, None, dhcp=dhcp, interface=more, **about, **spec)
 
 
 @dataclass
@@ -80,8 +82,17 @@ class Edge6:
         assert reply is not None, "no answer"
         return wire.parse(reply.payload)[0]
 
+    def boot_url(self, packet: bytes, source: IPv6Address = LINK_LOCAL) -> str | None:
+        """Return the URL of the program that the answer names."""
+        found = self.answer(packet, source).get(Option.BOOTFILE_URL)
+        return None if found is None else found.decode()
+
+    def address(self, packet: bytes, source: IPv6Address = LINK_LOCAL) -> str:
+        """Return the first address that the answer gives."""
+        return addresses(self.answer(packet, source))[0][0]
+
     def look(self, *hosts: str) -> int:
-        """Look who has the addresses that were declined: hosts with these MACs say that they do. Gives the probes."""
+        """Probe the declined addresses; hosts with these MACs answer. Return the number of probes."""
         declined, probes = self.responder.declined, 0
         while (wait := declined.wait) is not None:
             self.now += wait
@@ -119,13 +130,13 @@ def make(
     def record(mac: str, step: Step, outcome: Outcome, message: str, **detail: Any) -> None:
         events.append(JourneyEvent(edge.now, mac, step, outcome, message, detail))
 
+    known_relays = tuple(map(IPv6Network, relays.split()))
     settings = Settings6(IPv6Address("fd00:77::1"), "http://[fd00:77::1]:7080", DUID, networks)
-    edge = Edge6.__new__(Edge6)
 
     def changed(machine: Machine, address: str, until: float | None) -> None:
         edge.quarantined.append((machine.mac, address, until))
 
-    edge.boot_paths = BootPaths(
+    paths = BootPaths(
         inventory, record, usual, has_grub=binaries.has_grub, changed=lambda mac: responder.machine_changed(mac)
     )
     responder = Responder6(
@@ -137,13 +148,11 @@ def make(
         policy,
         lambda ip: edge.neighbours.get(ip),
         Quarantine(lambda: edge.now, changed=changed, family=IPV6),
-        relays=Relays(
-            tuple(map(IPv6Network, relays.split())), lambda address: bool(inventory.claimants_of_ip(address))
-        ),
-        boot_path=edge.boot_paths.of,
+        relays=Relays(known_relays, lambda address: bool(inventory.claimants_of_ip(address))),
+        boot_path=paths.of,
         fast_path=fast_path,
     )
-    edge.__init__(inventory, responder, events, edge.boot_paths)  # type: ignore[misc]
+    edge = Edge6(inventory, responder, events, paths)
     if looks:
         responder.declined.wake = lambda: None
     inventory.on_change(responder.machine_changed)
@@ -153,7 +162,7 @@ def make(
 
 
 def addresses(message: Message6) -> list[tuple[str, int, int]]:
-    """Of all its IA_NAs: address, preferred and valid lifetime."""
+    """Return address, preferred and valid lifetime of each IA_NA."""
     found = []
     for association in message.all(Option.IA_NA):
         for code, value in wire.options(association[12:]):
@@ -163,6 +172,5 @@ def addresses(message: Message6) -> list[tuple[str, int, int]]:
     return found
 
 
-def status(value: bytes | None) -> int:
-    assert value is not None, "no status"
+def status(value: bytes) -> int:
     return int.from_bytes(value[:2], "big")

@@ -1,199 +1,151 @@
-"""The condition AddressConflict: an operator sees it while it is so, whatever edges and APIs go through."""
+"""The conditions of a Hardware's status: each shows what is so while it is so, whatever edges and APIs go through."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
 
 import pytest
 
-from edge.machines import ConditionWriter, Inventory, Machine, conditions, status
+from edge.machines import BootProblemWriter, ConditionWriter, Inventory, Machine, MistakeWriter, Problem, conditions
 from edge.machines.conditions import GRACE_SECONDS
-from tests.waiting import until
+from edge.machines.status import ATTEMPTS, StatusWriter
+from ipxe.binaries import BootPath
+from tests.support import objects
+from tests.support.api import InProcessApi
+from tests.support.virtual_time import elapse
+from tink.api import mistakes
+from tink.api.mistakes import NetworkSet, Reason, Site, hardware_mistakes, osie_mistakes
 from tink.api.v1alpha2 import Raw
-from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.client import ApiError, NotFoundError, UnreachableError
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import ResourceType
+from tink.kube.resources import EVENT, HARDWARE, OSIE
+
+pytestmark = pytest.mark.looptime
 
 MAC, OTHER = "52:54:00:12:34:56", "52:54:00:12:34:57"
-NOW = 1_790_000_000.0
-UNTIL = "2026-09-21T14:23:20Z"  # NOW + 600
-SAYS = f"10.0.0.5 is used by another host: {MAC} declined it; it is not offered until {UNTIL}"
 
 
-class Api:
-    """Hardware objects with optimistic concurrency; tells whoever follows it of every change."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, Raw] = {}
-        self.patches: list[Raw] = []
-        self.failures: list[ApiError] = []
-        """Of the next patches."""
-        self.before_patch: Callable[[], None] = lambda: None
-        self.followers: list[ConditionWriter] = []
-        self._version = 0
-
-    def put(self, name: str, *given: Raw) -> None:
-        metadata = {"name": name, "namespace": "default"}
-        self._store(name, {"metadata": metadata, "status": {"conditions": list(given)}})
-
-    async def get(self, _resource: ResourceType, name: str, _namespace: str) -> Raw:
-        await asyncio.sleep(0)
-        if name not in self.objects:
-            raise NotFoundError(404, "NotFound", "no")
-        return copy.deepcopy(self.objects[name])
-
-    async def patch(self, _resource: ResourceType, name: str, _namespace: str, patch: Raw, *, subresource: str) -> Raw:
-        self.before_patch()
-        await asyncio.sleep(0)
-        assert subresource == "status"
-        self.patches.append(patch)
-        if self.failures:
-            raise self.failures.pop(0)
-        if name not in self.objects:
-            raise NotFoundError(404, "NotFound", "no")
-        obj = copy.deepcopy(self.objects[name])
-        if patch["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
-            raise ConflictError(409, "Conflict", "changed")
-        obj["status"] |= patch["status"]
-        self._store(name, obj)
-        return obj
-
-    def _store(self, name: str, obj: Raw) -> None:
-        self._version += 1
-        obj["metadata"]["resourceVersion"] = str(self._version)
-        self.objects[name] = obj
-        for follower in self.followers:
-            follower.apply(copy.deepcopy(obj), None)
-
-    def condition(self, name: str = "a") -> Raw:
-        found = [c for c in self.objects[name]["status"]["conditions"] if c["type"] == "AddressConflict"]
-        assert len(found) <= 1
-        return found[0] if found else {}
+def hardware(ip: str | None = "10.0.0.5", *, name: str = "a", status: list[Raw] | None = None, **more: Any) -> Raw:
+    """Return a Hardware; `status` are its conditions, `osie` is a name, `mac`, `annotations` and fields of `dhcp`."""
+    mac, annotations, osie = more.pop("mac", MAC), more.pop("annotations", None), more.pop("osie", "")
+    spec = {"osie": {"name": osie}} if osie else {}
+    dhcp = {"netmask": "255.255.255.0", **more} if ip else {}
+    made = objects.hardware(name, mac, ip, namespace="d", dhcp=dhcp, annotations=annotations, **spec)
+    return made if status is None else made | {"status": {"conditions": status}}
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def api() -> Api:
-    made = Api()
-    made.put("a")
-    return made
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def machine(name: str = "a", mac: str = MAC) -> Machine:
+def machine(obj: Raw | None = None, mac: str = MAC) -> Machine:
     inventory = Inventory()
-    spec = {"networkInterfaces": {mac: {"dhcp": {"ip": "10.0.0.5"}}}}
-    inventory.apply({"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+    inventory.apply(obj or hardware(mac=mac))
     found = inventory.by_mac(mac)
     assert found is not None
     return found
 
 
+def condition(api: InProcessApi, kind: str, name: str = "a") -> Raw:
+    """Return this condition of a Hardware; {} if it has none."""
+    status = api.read(HARDWARE, name, "d").get("status", {})
+    found = [one for one in status.get("conditions", []) if one["type"] == kind]
+    assert len(found) <= 1
+    return found[0] if found else {}
+
+
 @asynccontextmanager
-async def edge(api: Api, clock: Clock) -> AsyncIterator[ConditionWriter]:
-    """An edge that follows the API: its informer lists first."""
-    writer = ConditionWriter(cast(KubeClient, api), clock, retry_first=0.001, retry_longest=0.002)
-    api.followers.append(writer)
-    for obj in api.objects.values():
-        writer.apply(copy.deepcopy(obj), None)
+async def running(writer: StatusWriter) -> AsyncIterator[Any]:
     task = asyncio.create_task(writer.run())
+    await elapse(0.001)
     try:
         yield writer
     finally:
-        api.followers.remove(writer)
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.wait([task])
 
 
-async def settled() -> None:
-    for _ in range(30):
-        await asyncio.sleep(0.001)
+# --- AddressConflict: the machine declined its address ----------------------------------------------------------------
+
+NOW = 1_790_000_000.0
+SAYS = f"10.0.0.5 is used by another host: {MAC} declined it; it is not offered until 2026-09-21T14:23:20Z"  # NOW + 600
+CONFLICT = {"type": "AddressConflict", "status": "True", "reason": "DeclinedByClient", "message": SAYS}
+READY, ODD = ({"type": kind, "status": "Unknown", "reason": "Test", "message": ""} for kind in ("Ready", "Odd"))
 
 
-async def test_operator_sees_the_conflict_and_that_it_is_over(api: Api, clock: Clock) -> None:
-    async with edge(api, clock) as writer:
+def edge(api: InProcessApi) -> Any:
+    """Run an edge's writer; its informer lists first."""
+    writer = ConditionWriter(api, lambda: NOW + asyncio.get_running_loop().time())
+    api.informer(HARDWARE).add_event_handler(writer.apply, writer.remove)
+    return running(writer)
+
+
+def conflict(api: InProcessApi, name: str = "a") -> Raw:
+    return condition(api, "AddressConflict", name)
+
+
+@pytest.fixture
+def api() -> InProcessApi:
+    return InProcessApi(hardware())
+
+
+async def test_operator_sees_the_conflict_and_that_it_is_over(api: InProcessApi) -> None:
+    async with edge(api) as writer:
         writer.changed(machine(), "10.0.0.5", NOW + 600)
-        await until(lambda: bool(api.condition()))
-        assert api.condition() == {
-            "type": "AddressConflict",
-            "status": "True",
-            "reason": "DeclinedByClient",
-            "message": SAYS,
-        }
+        await elapse(1)
+        assert conflict(api) == CONFLICT
         writer.changed(machine(), "10.0.0.5", None)
-        await until(lambda: api.condition()["status"] == "False")
-        assert api.condition()["reason"] == "QuarantineEnded"
-        assert api.condition()["message"] == "the quarantine of 10.0.0.5 is over"
-        await settled()
-    assert len(api.patches) == 2
+        await elapse(1)
+        over = {"status": "False", "reason": "QuarantineEnded", "message": "the quarantine of 10.0.0.5 is over"}
+        assert conflict(api) == CONFLICT | over
+        await elapse(1000)
+    assert api.count("patch") == 2
 
 
-async def test_conditions_of_others_are_kept(api: Api, clock: Clock) -> None:
-    ready, odd = {"type": "Ready", "status": "True"}, {"type": "Odd", "status": "Unknown"}
-    api.put("a", ready, {"type": "AddressConflict", "status": "False"}, odd)
-    async with edge(api, clock) as writer:
+async def test_conditions_of_others_are_kept_in_their_order(api: InProcessApi) -> None:
+    api.put(hardware(status=[READY, CONFLICT | {"status": "False"}, ODD]))
+    async with edge(api) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await until(lambda: api.condition()["status"] == "True")
-    assert [c["type"] for c in api.objects["a"]["status"]["conditions"]] == ["Ready", "AddressConflict", "Odd"]
-    assert ready in api.objects["a"]["status"]["conditions"]
-    assert odd in api.objects["a"]["status"]["conditions"]
+        await elapse(1)
+    assert api.read(HARDWARE, "a", "d")["status"]["conditions"] == [READY, CONFLICT, ODD]
 
 
-async def test_change_by_somebody_else_meanwhile_is_not_overwritten(api: Api, clock: Clock) -> None:
-    ready = {"type": "Ready", "status": "True"}
-
-    def interfere() -> None:
-        api.before_patch = lambda: None
-        api.put("a", ready)
-
-    api.before_patch = interfere
-    async with edge(api, clock) as writer:
+async def test_change_by_somebody_else_meanwhile_is_not_overwritten(api: InProcessApi) -> None:
+    gate = api.hold("get")
+    async with edge(api) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await until(lambda: bool(api.condition()))
-    assert ready in api.objects["a"]["status"]["conditions"]
-    assert len(api.patches) == 2
+        await gate.reached.wait()
+        api.put(hardware(status=[READY]))
+        gate.open()
+        await elapse(60)
+    assert api.read(HARDWARE, "a", "d")["status"]["conditions"] == [READY, CONFLICT]
+    assert api.count("patch") == 2
 
 
-async def test_api_that_is_away_for_a_while_gets_what_is_true_then(api: Api, clock: Clock) -> None:
-    api.failures = [UnreachableError("away"), ApiError(503, "x", "busy"), ApiError(429, "x", "slow down")]
-    async with edge(api, clock) as writer:
+async def test_api_that_is_away_for_a_while_gets_what_is_true_then(api: InProcessApi) -> None:
+    api.fail("patch", UnreachableError("away"), ApiError(503, "x", "busy"), ApiError(429, "x", "slow down"))
+    async with edge(api) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 300)
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await until(lambda: bool(api.condition()))
-        assert api.condition()["message"] == SAYS
-    assert len(api.patches) == 4
+        await elapse(60)
+    assert conflict(api) == CONFLICT
+    assert api.count("patch") == 4
 
 
 async def test_api_that_stays_away_is_given_up_with_one_line(
-    api: Api, clock: Clock, caplog: pytest.LogCaptureFixture
+    api: InProcessApi, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api.failures = [UnreachableError("away") for _ in range(100)]
-    async with edge(api, clock) as writer:
-        writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await until(lambda: bool(caplog.records))
-        await settled()
-        assert len(api.patches) == status.ATTEMPTS
-        assert len(caplog.records) == 1
-        assert "Hardware default/a" in caplog.text
-        api.failures.clear()
-        writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await until(lambda: bool(api.condition()))
+    api.fail("patch", *[UnreachableError("away")] * ATTEMPTS)
+    async with edge(api) as writer:
+        writer.conflict(machine(), "10.0.0.5", NOW + 100_000)
+        await elapse(600)
+        assert (api.count("patch"), conflict(api), len(caplog.records)) == (ATTEMPTS, {}, 1)
+        assert "Hardware d/a" in caplog.text
+        writer.conflict(machine(), "10.0.0.5", NOW + 100_000)
+        await elapse(1)
+    assert conflict(api)["status"] == "True"
 
 
 @pytest.mark.parametrize(
@@ -203,167 +155,392 @@ async def test_api_that_stays_away_is_given_up_with_one_line(
         (NotFoundError(404, "NotFound", "no"), "tinkedge crds"),
         (ApiError(422, "Invalid", "odd"), "odd"),
     ],
+    ids=lambda value: getattr(value, "reason", None),
 )
 async def test_refusal_is_not_asked_for_again_and_says_what_to_do(
-    api: Api, clock: Clock, caplog: pytest.LogCaptureFixture, error: ApiError, advice: str
+    api: InProcessApi, caplog: pytest.LogCaptureFixture, error: ApiError, advice: str
 ) -> None:
-    api.failures = [error]
-    async with edge(api, clock) as writer:
+    api.fail("patch", error)
+    async with edge(api) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await until(lambda: bool(caplog.records))
-        await settled()
-    assert len(api.patches) == 1
+        await elapse(500)
+    assert (api.count("patch"), conflict(api)) == (1, {})
     assert advice in caplog.text
 
 
 async def test_hardware_that_is_gone_is_forgotten_silently(
-    api: Api, clock: Clock, caplog: pytest.LogCaptureFixture
+    api: InProcessApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del api.objects["a"]
-    async with edge(api, clock) as writer:
+    monkeypatch.setattr(conditions, "MAX_CONFLICTS", 1)
+    api.remove(HARDWARE, "a", "d")
+    api.put(hardware(name="b"))
+    async with edge(api) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await settled()
-        assert not writer._declined
-    assert api.patches == []
-    assert caplog.records == []
+        await elapse(1)
+        assert (api.count("patch"), caplog.records) == (0, [])
+        writer.conflict(machine(hardware(name="b")), "10.0.0.5", NOW + 600)
+        await elapse(1)
+    assert conflict(api, "b") == CONFLICT, "there is room for another one"
 
 
-async def test_condition_of_an_earlier_process_is_ended_at_the_start(api: Api, clock: Clock) -> None:
-    api.put("a", {"type": "AddressConflict", "status": "True", "message": SAYS})
-    clock.now = NOW + 600 + GRACE_SECONDS
-    async with edge(api, clock):
-        await until(lambda: api.condition()["status"] == "False")
-
-
-async def test_condition_of_another_edge_that_is_not_over_is_left_alone(
-    api: Api, clock: Clock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_declined_here_too", [False, True])
+@pytest.mark.parametrize("is_there_at_the_start", [True, False])
+async def test_condition_of_another_process_is_left_alone_until_it_should_have_been_ended(
+    api: InProcessApi, is_there_at_the_start: bool, is_declined_here_too: bool
 ) -> None:
-    monkeypatch.setattr(conditions, "GRACE_SECONDS", 0.05)
-    api.put("a", {"type": "AddressConflict", "status": "True", "message": SAYS})
-    clock.now = NOW + 599.9
-    async with edge(api, clock) as writer:
-        writer.conflict(machine(), "10.0.0.5", clock.now)
-        await settled()
-        writer.cleared(machine(), "10.0.0.5")
-        await settled()
-        assert api.patches == []
-        assert api.condition()["message"] == SAYS
-        clock.now = NOW + 601
-        await until(lambda: api.condition()["status"] == "False")
+    if is_there_at_the_start:
+        api.put(hardware(status=[CONFLICT]))
+    async with edge(api) as writer:
+        api.put(hardware(status=[CONFLICT]))
+        for change in (NOW + 300, None) if is_declined_here_too else ():
+            writer.changed(machine(), "10.0.0.5", change)
+            await elapse(10)
+        await elapse(599 + GRACE_SECONDS - asyncio.get_running_loop().time())
+        assert (api.count("patch"), conflict(api)) == (0, CONFLICT)
+        await elapse(2)
+        assert conflict(api)["status"] == "False"
 
 
-async def test_conflict_of_another_interface_is_added_to_what_another_edge_says(api: Api, clock: Clock) -> None:
-    api.put("a", {"type": "AddressConflict", "status": "True", "message": SAYS})
-    async with edge(api, clock) as writer:
+async def test_conflict_of_another_interface_is_added_to_what_another_edge_says(api: InProcessApi) -> None:
+    api.put(hardware(status=[CONFLICT]))
+    async with edge(api) as writer:
         writer.conflict(machine(mac=OTHER), "10.0.0.6", NOW + 300)
-        await until(lambda: "10.0.0.6" in api.condition()["message"])
+        await elapse(1)
+    assert "10.0.0.6" in conflict(api)["message"]
 
 
-async def test_what_stands_there_already_is_not_written_again(api: Api, clock: Clock) -> None:
-    async with edge(api, clock) as writer:
+async def test_what_stands_there_already_is_not_written_again(api: InProcessApi) -> None:
+    async with edge(api) as writer:
         for _ in range(3):
             writer.conflict(machine(), "10.0.0.5", NOW + 600)
-            await until(lambda: bool(api.condition()))
-            await settled()
-    assert len(api.patches) == 1
+            await elapse(1)
+    assert api.count("patch") == 1
 
 
-async def test_edges_that_see_the_same_conflict_write_it_once_and_end_it_once(api: Api, clock: Clock) -> None:
-    async with edge(api, clock) as one, edge(api, clock) as two:
+async def test_edges_that_see_the_same_conflict_write_it_once_and_end_it_once(api: InProcessApi) -> None:
+    async with edge(api) as one, edge(api) as two:
         for writer in (one, two):
             writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await until(lambda: bool(api.condition()))
-        await settled()
-        written = [p for p in api.patches if p["status"]["conditions"][0]["status"] == "True"]
-        assert len(written) <= 2, "one of them may have lost a race"
-        clock.now = NOW + 600
+        await elapse(600)
+        assert conflict(api) == CONFLICT
+        assert api.count("patch") <= 2, "one of them may have lost a race"
         for writer in (one, two):
             writer.cleared(machine(), "10.0.0.5")
-        await until(lambda: api.condition()["status"] == "False")
-        await settled()
-        assert api.condition()["status"] == "False"
-    assert len(api.patches) <= 4
+        await elapse(100)
+    assert conflict(api)["status"] == "False"
+    assert api.count("patch") <= 4
 
 
-async def test_condition_of_an_edge_that_died_is_ended_by_another(
-    api: Api, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(conditions, "GRACE_SECONDS", 0.05)
-    async with edge(api, clock):
-        api.put("a", {"type": "AddressConflict", "status": "True", "message": SAYS})
-        await settled()
-        assert api.patches == []
-        clock.now = NOW + 599.9
-        api.put("a", {"type": "AddressConflict", "status": "True", "message": SAYS})
-        await asyncio.sleep(0.05)
-        assert api.patches == []
-        clock.now = NOW + 600.1
-        await until(lambda: api.condition()["status"] == "False")
+async def test_quarantine_whose_end_nobody_told_is_ended_all_the_same(api: InProcessApi) -> None:
+    async with edge(api) as writer:
+        writer.conflict(machine(), "10.0.0.5", NOW + 600)
+        await elapse(599 + GRACE_SECONDS)
+        assert conflict(api) == CONFLICT
+        await elapse(2)
+    assert conflict(api)["status"] == "False"
 
 
-async def test_quarantine_whose_end_nobody_told_is_ended_all_the_same(
-    api: Api, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(conditions, "GRACE_SECONDS", 0.05)
-    async with edge(api, clock) as writer:
-        writer.conflict(machine(), "10.0.0.5", NOW + 0.05)
-        await until(lambda: bool(api.condition()))
-        clock.now = NOW + 1
-        await until(lambda: api.condition()["status"] == "False")
-        assert not writer._declined
-
-
-async def test_condition_set_by_hand_is_left_alone(api: Api, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    api.put("a", {"type": "AddressConflict", "status": "True", "message": "I saw it"})
-    async with edge(api, clock) as writer:
-        writer._queue.add(NamespacedName("default", "a"))
-        await settled()
-    assert api.patches == []
-    assert caplog.records == []
-
-
-async def test_addresses_of_both_families_of_one_interface_have_one_condition(api: Api, clock: Clock) -> None:
-    async with edge(api, clock) as writer:
-        writer.changed(machine(), "10.0.0.5", NOW + 600)
-        writer.changed(machine(), "fd00:77::50", NOW + 700)
-        await until(lambda: "fd00:77::50 is used by another host" in api.condition().get("message", ""))
-        assert "10.0.0.5 is used by another host" in api.condition()["message"]
-        writer.changed(machine(), "fd00:77::50", None)
-        await until(lambda: api.condition()["message"] == SAYS)
-        writer.changed(machine(), "10.0.0.5", None)
-        await until(lambda: api.condition()["status"] == "False")
-
-
-async def test_two_interfaces_of_one_machine_have_one_condition_until_both_are_well(api: Api, clock: Clock) -> None:
-    async with edge(api, clock) as writer:
-        writer.conflict(machine(mac=MAC), "10.0.0.5", NOW + 600)
-        writer.conflict(machine(mac=OTHER), "10.0.0.6", NOW + 700)
-        await until(lambda: "10.0.0.6" in api.condition().get("message", ""))
-        assert "10.0.0.5" in api.condition()["message"]
-        writer.cleared(machine(mac=OTHER), "10.0.0.6")
-        await until(lambda: api.condition()["message"] == SAYS)
-        assert api.condition()["status"] == "True"
-        writer.cleared(machine(mac=MAC), "10.0.0.5")
-        await until(lambda: api.condition()["status"] == "False")
-
-
-async def test_clearing_what_was_never_in_conflict_asks_nobody(api: Api, clock: Clock) -> None:
-    async with edge(api, clock) as writer:
+async def test_condition_set_by_hand_is_left_alone(api: InProcessApi, caplog: pytest.LogCaptureFixture) -> None:
+    by_hand = CONFLICT | {"message": "I saw it"}
+    api.put(hardware(status=[by_hand]))
+    async with edge(api) as writer:
+        writer.conflict(machine(), "10.0.0.5", NOW + 600)
         writer.cleared(machine(), "10.0.0.5")
-        await settled()
-        assert not writer._queue._dirty
-    assert api.patches == []
+        await elapse(1000)
+    assert (api.count("get"), api.count("patch"), conflict(api), caplog.records) == (1, 0, by_hand, [])
+
+
+@pytest.mark.parametrize(
+    ("mac", "address"), [(MAC, "fd00:77::50"), (OTHER, "10.0.0.6")], ids=["two families", "two interfaces"]
+)
+async def test_machine_has_one_condition_until_all_its_addresses_are_well(
+    api: InProcessApi, mac: str, address: str
+) -> None:
+    async with edge(api) as writer:
+        writer.changed(machine(), "10.0.0.5", NOW + 600)
+        writer.changed(machine(mac=mac), address, NOW + 700)
+        await elapse(1)
+        both = conflict(api)["message"]
+        assert "10.0.0.5 is used by another host" in both
+        assert f"{address} is used by another host" in both
+        writer.changed(machine(mac=mac), address, None)
+        await elapse(1)
+        assert conflict(api) == CONFLICT
+        writer.changed(machine(), "10.0.0.5", None)
+        await elapse(1)
+        assert conflict(api)["status"] == "False"
+
+
+async def test_clearing_what_was_never_in_conflict_asks_nobody(api: InProcessApi) -> None:
+    async with edge(api) as writer:
+        writer.cleared(machine(), "10.0.0.5")
+        await elapse(10)
+    assert api.calls == []
 
 
 async def test_many_conflicts_at_once_are_bounded_and_said_once(
-    api: Api, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conditions, "MAX_CONFLICTS", 3)
-    caplog.set_level(logging.INFO)
-    writer = ConditionWriter(cast(KubeClient, api), clock)
-    for number in range(10):
-        writer.conflict(machine(f"m-{number}"), "10.0.0.5", NOW + 600)
-    assert len(writer._declined) == 3
-    assert len(caplog.records) == 1
-    writer.conflict(machine("m-0"), "10.0.0.5", NOW + 700)
-    assert [one.until for one in writer._declined["default", "m-0"].values()] == [NOW + 700]
+    caplog.set_level(logging.INFO, "edge.machines.conditions")
+    many = [hardware(name=f"m-{number}") for number in range(10)]
+    api = InProcessApi(*many)
+    async with edge(api) as writer:
+        for obj in many:
+            writer.conflict(machine(obj), "10.0.0.5", NOW + 500)
+        writer.conflict(machine(many[0]), "10.0.0.5", NOW + 600)
+        await elapse(1)
+    shown = [conflict(api, f"m-{number}").get("status") for number in range(10)]
+    assert (shown, len(caplog.records)) == (["True"] * 3 + [None] * 7, 1)
+    assert conflict(api, "m-0") == CONFLICT
+
+
+# --- Misconfigured: what can't work of it -----------------------------------------------------------------------------
+
+HERE = IPv4Network("10.0.0.0/24")
+SUM = "0" * 64
+MISCONFIGURED = "Misconfigured"
+
+
+def site(*networks: str, name: str = "the edge here", addresses: tuple[str, ...] = ("10.0.0.1",)) -> Site:
+    return Site(tuple(map(IPv4Network, networks or ("10.0.0.0/24",))), (), frozenset(addresses), name)
+
+
+def looking(api: InProcessApi, known: Site) -> Any:
+    """Run the writer of an edge that knows these networks."""
+
+    writer: MistakeWriter | None = None
+
+    def now() -> Site:
+        return Site(known.networks, writer.relayed if writer is not None else (), known.addresses, known.name)
+
+    writer = MistakeWriter(api, api.informer(HARDWARE), api.informer(OSIE), now)
+    return running(writer)
+
+
+async def shown(api: InProcessApi, kind: str = MISCONFIGURED) -> tuple[str, str]:
+    """Return what the condition comes to within a minute: status and reason."""
+    await elapse(60)
+    found = condition(api, kind)
+    return found.get("status", ""), found.get("reason", "")
+
+
+def test_boot_paths_that_are_taken_are_those_that_there_are() -> None:
+    assert set(mistakes._BOOT_PATHS) == set(BootPath)
+
+
+@pytest.mark.parametrize(
+    ("obj", "reason", "said"),
+    [
+        (hardware("10.0.0.1"), "ServerAddress", "dhcp.ip: 10.0.0.1 is the address of the edge here itself"),
+        (hardware(gateway="10.0.1.1"), "GatewayOutsideNetwork", "10.0.1.1 is not in the network 10.0.0.0/24"),
+        (hardware(None), "NoAddress", "dhcp.ip: is not set"),
+        (hardware("10.9.0.5"), "NetworkNotServed", "10.9.0.5 is in 10.9.0.0/24, and the edge here is on 10.0.0.0/24"),
+        (hardware(osie="none"), "OSIENotFound", "spec.osie.name: there is no OSIE d/none yet"),
+        (hardware(osie="bad"), "InvalidChecksum", "OSIE d/bad: metadata.annotations[tinkerbell.org/kernel-sha256]: a "),
+        (
+            hardware(annotations={"tinkerbell.org/initrd-sha256": SUM}),
+            "InvalidChecksum",
+            "metadata.annotations[tinkerbell.org/initrd-sha256]: nothing reads it on a Hardware",
+        ),
+        (
+            hardware(annotations={"tinkerbell.org/boot-path": "lilo"}),
+            "UnknownBootPath",
+            "metadata.annotations[tinkerbell.org/boot-path]: is none of ipxe, grub, auto, uki, and ignored",
+        ),
+    ],
+)
+def test_each_mistake_is_named_with_its_field(obj: Raw, reason: str, said: str) -> None:
+    osies = {"bad": {"metadata": {"annotations": {"tinkerbell.org/kernel-sha256": "sha256:12"}}}}
+    (found,) = hardware_mistakes(obj, site(), lambda _, name: osies.get(name))
+    assert found.reason == reason
+    assert said in str(found)
+
+
+def test_machine_with_an_ipv6_address_alone_is_no_mistake_but_for_the_servers_own() -> None:
+    alone = hardware(None)
+    alone["spec"]["networkInterfaces"][MAC]["dhcp"] = {"ipv6": {"address": "fd00:0::5"}}
+    assert hardware_mistakes(alone, site()) == []
+    (mistake,) = hardware_mistakes(alone, site(addresses=("10.0.0.1", "fd00::5")))
+    assert mistake.reason is Reason.SERVER_ADDRESS
+    assert mistake.field.endswith(".dhcp.ipv6.address")
+
+
+def test_what_works_is_no_mistake() -> None:
+    good = {"metadata": {"annotations": {"tinkerbell.org/kernel-sha256": f"sha256:{SUM}"}}}
+    assert hardware_mistakes(hardware(gateway="10.0.0.1", osie="good"), site(), lambda *_: good) == []
+    assert osie_mistakes(good) == []
+    assert hardware_mistakes(hardware("10.9.0.5"), Site()) == [], "whoever knows no networks says nothing of them"
+    off = hardware(None)
+    off["spec"]["networkInterfaces"][MAC]["disableDhcp"] = True
+    assert hardware_mistakes(off, site()) == []
+    proxy = Site((HERE,), (), frozenset({"10.0.0.1"}), gives_addresses=False)
+    assert hardware_mistakes(hardware("10.9.0.5"), proxy) == []
+    for odd in (None, 7, {"spec": 7}, {"spec": {"networkInterfaces": {MAC: {"dhcp": {"ip": 7, "netmask": []}}}}}):
+        hardware_mistakes(odd, site(), lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "address", ["9.255.255.255", "10.0.0.0", "10.255.255.255", "11.0.0.0", "192.0.2.63", "192.0.2.64", "198.51.100.7"]
+)
+def test_networks_are_found_as_by_comparing_with_each(address: str) -> None:
+    given = [IPv4Network(each) for each in ("10.0.0.0/8", "10.1.0.0/16", "192.0.2.64/26", "198.51.100.7/32")]
+    lookup, at = NetworkSet(given), IPv4Address(address)
+    assert (at in lookup) == any(at in each for each in given)
+    for length in range(33):
+        network = IPv4Network(f"{address}/{length}", strict=False)
+        assert lookup.overlaps(network) == any(network.overlaps(each) for each in given), network
+    assert at in NetworkSet([IPv4Network("0.0.0.0/0")])
+    assert at not in NetworkSet(())
+
+
+async def test_hardware_of_many_cards_is_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 64 interfaces was compared with each of 1,024 relayed networks, and all were read for each mistake."""
+    read: list[str] = []
+    monkeypatch.setattr("edge.machines.mistakes.network_of", lambda dhcp: read.append(dhcp["ip"]))
+    compared: list[IPv4Network] = []
+    contains = IPv4Network.__contains__
+
+    def compare(network: IPv4Network, address: object) -> bool:
+        compared.append(network)
+        return contains(network, address)
+
+    monkeypatch.setattr(IPv4Network, "__contains__", compare)
+    obj = hardware()
+    obj["spec"]["networkInterfaces"] = {
+        f"52:54:00:00:00:{card:02x}": {"dhcp": {"ip": f"10.8.{card}.5", "netmask": "255.255.255.0"}}
+        for card in range(64)
+    }
+    known = Site((HERE,), tuple(IPv4Network(f"10.9.{each}.0/24") for each in range(200)))
+    assert len(hardware_mistakes(obj, known)) == 64
+    api = InProcessApi()
+    async with looking(api, known):
+        api.put(obj)
+        assert await shown(api) == ("Unknown", "NetworkNotServed")
+    assert len(read) < 4 * 64
+    assert compared == []
+
+
+@pytest.mark.parametrize("message", ["10.9.0.5/24 is reached through a relay", "999.9.9.9/99 is a network of mine"])
+async def test_status_without_a_network_does_not_count_as_an_edges(message: str) -> None:
+    known = {"type": MISCONFIGURED, "status": "False", "reason": "NetworkKnown", "message": message}
+    api = InProcessApi(hardware("10.9.0.5", status=[known]))
+    async with looking(api, site()) as writer:
+        assert await shown(api) == ("Unknown", "NetworkNotServed")
+        assert writer.relayed == ()
+
+
+async def test_mistake_is_shown_until_it_is_mended_and_a_good_hardware_is_never_written() -> None:
+    api = InProcessApi()
+    async with looking(api, site()):
+        api.put(hardware())
+        assert (await shown(api), api.calls) == (("", ""), [])
+        api.put(hardware(osie="late"))
+        assert await shown(api) == ("True", "OSIENotFound")
+        api.put(objects.osie("late", namespace="d"))
+        assert await shown(api) == ("False", "Mended")
+        api.remove(OSIE, "late", "d")
+        assert await shown(api) == ("True", "OSIENotFound")
+
+
+async def test_network_behind_a_relay_is_unknown_until_the_relay_is_heard_and_known_after_a_restart() -> None:
+    api = InProcessApi(hardware("10.9.0.5"))
+    async with looking(api, site()) as writer:
+        assert await shown(api) == ("Unknown", "NetworkNotServed")
+        writer.relay_heard(machine(hardware("10.8.0.5")), "10.8.0.1")
+        writer.relay_heard(machine(hardware("10.9.0.5")), "10.9.0.1")
+        assert await shown(api) == ("False", "NetworkKnown")
+        assert writer.relayed == (IPv4Network("10.8.0.0/24"), IPv4Network("10.9.0.0/24"))
+    written = api.count("patch")
+    async with looking(api, site()) as again:
+        await elapse(60)
+        assert again.relayed == (IPv4Network("10.9.0.0/24"),)
+        assert api.count("patch") == written
+
+
+async def test_edge_that_has_the_network_is_believed_by_the_others() -> None:
+    api = InProcessApi(hardware("10.9.0.5"))
+    async with looking(api, site()):
+        assert await shown(api) == ("Unknown", "NetworkNotServed")
+        async with looking(api, site("10.9.0.0/24", name="the edge there", addresses=("10.9.0.1",))):
+            assert await shown(api) == ("False", "NetworkKnown")
+            assert api.count("patch") == 2, "they do not take turns"
+
+
+async def test_address_of_one_edge_is_not_cleared_by_another() -> None:
+    api = InProcessApi(hardware("10.0.0.1"))
+    async with looking(api, site()), looking(api, site(name="the edge there", addresses=("10.0.0.2",))):
+        assert await shown(api) == ("True", "ServerAddress")
+        assert api.count("patch") == 1
+        changed = copy.deepcopy(api.read(HARDWARE, "a", "d"))
+        api.put(changed | {"spec": hardware("10.0.0.7")["spec"]})
+        assert await shown(api) == ("False", "Mended")
+
+
+# --- BootProblem and its Events: why a machine does not boot ----------------------------------------------------------
+
+BOOT_PROBLEM = "BootProblem"
+LATE = Problem("NoTFTPRequest", "has 10.0.0.5, but for 8 s no TFTP request came in")
+REFUSED = Problem("DhcpRefused", "disableNetboot is true", warning=False)
+
+
+def telling(api: InProcessApi) -> Any:
+    """Run the writer of boot problems."""
+    return running(BootProblemWriter(api, api.informer(HARDWARE), asyncio.get_running_loop().time))
+
+
+async def test_problem_is_shown_until_the_machine_gets_on_and_told_once(api: InProcessApi) -> None:
+    async with telling(api) as writer:
+        for problem, expected in (
+            (LATE, ("True", "NoTFTPRequest")),
+            (None, ("False", "GetsOn")),
+            (LATE, ("True", "NoTFTPRequest")),
+        ):
+            writer.found(machine(), problem)
+            assert await shown(api, BOOT_PROBLEM) == expected
+    (event,) = api.objects(EVENT)
+    assert (event["type"], event["reason"]) == ("Warning", "NoTFTPRequest")
+    assert event["message"] == f"{MAC}: {LATE.message}"
+    assert event["involvedObject"]["kind"] == "Hardware"
+
+
+async def test_machine_that_gets_on_is_never_written(api: InProcessApi) -> None:
+    async with telling(api) as writer:
+        writer.found(machine(), None)
+        await elapse(60)
+    assert api.calls == []
+
+
+async def test_what_is_as_it_is_wanted_is_no_problem_but_said(api: InProcessApi) -> None:
+    async with telling(api) as writer:
+        writer.found(machine(), REFUSED)
+        assert await shown(api, BOOT_PROBLEM) == ("False", "DhcpRefused")
+    (event,) = api.objects(EVENT)
+    assert event["type"] == "Normal"
+
+
+async def test_problem_of_an_earlier_run_ends_when_the_machine_gets_on(api: InProcessApi) -> None:
+    before = {"type": BOOT_PROBLEM, "status": "True", "reason": "NoTFTPRequest", "message": "before"}
+    api.put(hardware(status=[before]))
+    async with telling(api) as writer:
+        writer.found(machine(), None)
+        assert await shown(api, BOOT_PROBLEM) == ("False", "GetsOn")
+
+
+async def test_problem_of_another_machine_ends_when_the_hardwares_own_gets_on_or_by_itself(api: InProcessApi) -> None:
+    key = NamespacedName("d", "a")
+    async with telling(api) as writer:
+        for end in (lambda: writer.found(machine(), None), lambda: writer.found_of_another(key, OTHER, None)):
+            writer.found_of_another(key, OTHER, Problem("AlmostRegistered", "one digit off"))
+            assert await shown(api, BOOT_PROBLEM) == ("True", "AlmostRegistered")
+            end()
+            assert await shown(api, BOOT_PROBLEM) == ("False", "GetsOn")
+    assert [event["message"] for event in api.objects(EVENT)] == [f"{OTHER}: one digit off"]
+
+
+async def test_problem_of_one_card_stays_while_the_other_gets_on(api: InProcessApi) -> None:
+    async with telling(api) as writer:
+        writer.found(machine(), LATE)
+        writer.found(machine(mac=OTHER), REFUSED)
+        writer.found(machine(mac=OTHER), None)
+        assert await shown(api, BOOT_PROBLEM) == ("True", "NoTFTPRequest")

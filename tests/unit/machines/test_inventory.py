@@ -9,28 +9,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.machines import Inventory, Machine, NetbootPolicy
+from tests.support import objects
+from tests.support.informer import InMemoryInformer
+from tests.support.objects import CREATED
+from tink.api.v1alpha2 import Raw
 from tink.kube.cache import ObjectCompressor
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE
 
 MAC, OTHER_MAC = "52:54:00:12:34:56", "52:54:00:12:34:57"
 IPS = ["10.0.0.1", "10.0.0.2", "10.0.0.256"]
 
 
-def hardware(name: str, *macs: str, ip: str = "10.0.0.5", **interface: Any) -> dict[str, Any]:
-    interfaces = {mac: {"dhcp": {"ip": ip}, **interface} for mac in macs}
-    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"networkInterfaces": interfaces}}
+def hardware(name: str, *macs: str, ip: str = "10.0.0.5", ipv6: str = "", **interface: Any) -> Raw:
+    dhcp = {"ipv6": {"address": ipv6}} if ipv6 else {}
+    interfaces = {mac: {"dhcp": {"ip": ip, **dhcp}, **interface} for mac in macs}
+    return objects.hardware(name, interfaces=interfaces)
 
 
-def test_machine_is_found_by_mac_ip_and_name() -> None:
-    inventory = Inventory()
+@pytest.fixture
+def inventory() -> Inventory:
+    return Inventory()
+
+
+def watch(inventory: Inventory) -> list[str]:
+    """Return the MACs that handlers hear of from now on."""
+    heard: list[str] = []
+    inventory.on_change(heard.append)
+    return heard
+
+
+def test_machine_is_found_by_mac_ip_and_name(inventory: Inventory) -> None:
     inventory.apply(hardware("a", MAC))
     machine = inventory.by_mac(MAC)
-    assert machine is not None
     assert machine is inventory.by_ip("10.0.0.5")
     assert inventory.by_name("a") == (machine,)
 
 
-def test_changed_hardware_is_no_longer_found_under_its_old_addresses() -> None:
-    inventory = Inventory()
+def test_changed_hardware_is_no_longer_found_under_its_old_addresses(inventory: Inventory) -> None:
     inventory.apply(hardware("a", MAC))
     inventory.apply(hardware("a", OTHER_MAC, ip="10.0.0.6"))
     assert inventory.by_mac(MAC) is None
@@ -38,36 +54,36 @@ def test_changed_hardware_is_no_longer_found_under_its_old_addresses() -> None:
     assert len(inventory) == 1
 
 
-def test_deleted_hardware_is_forgotten() -> None:
-    inventory = Inventory()
+def test_deleted_hardware_is_forgotten_until_it_is_made_again(inventory: Inventory) -> None:
     inventory.apply(hardware("a", MAC))
     inventory.remove(hardware("a", MAC))
     assert (len(inventory), inventory.machines()) == (0, [])
+    inventory.apply(hardware("a", MAC))
+    assert inventory.by_mac(MAC) is not None, "it was made again"
 
 
-def test_mac_claimed_twice_serves_neither_until_one_claim_goes(caplog: pytest.LogCaptureFixture) -> None:
-    inventory = Inventory()
+def test_mac_claimed_twice_serves_neither_until_one_claim_goes(
+    inventory: Inventory, caplog: pytest.LogCaptureFixture
+) -> None:
     inventory.apply(hardware("a", MAC))
     inventory.apply(hardware("b", MAC, ip="10.0.0.6"))
     assert inventory.by_mac(MAC) is None
     assert [machine.name for machine in inventory.claimants(MAC)] == ["a", "b"]
     assert "default/a, default/b" in caplog.text
     inventory.remove(hardware("a", MAC))
-    machine = inventory.by_mac(MAC)
-    assert machine is not None
-    assert machine.name == "b"
+    assert inventory.by_mac(MAC).name == "b"
 
 
-def test_ip_claimed_twice_identifies_nobody() -> None:
-    inventory = Inventory()
+def test_ip_claimed_twice_identifies_nobody(inventory: Inventory) -> None:
     inventory.apply(hardware("a", MAC))
     inventory.apply(hardware("b", OTHER_MAC))
     assert inventory.by_ip("10.0.0.5") is None
     assert inventory.by_mac(MAC) is not None
 
 
-def test_unreadable_hardware_is_named_in_the_log_and_takes_its_machines_out(caplog: pytest.LogCaptureFixture) -> None:
-    inventory = Inventory()
+def test_unreadable_hardware_is_named_in_the_log_and_takes_its_machines_out(
+    inventory: Inventory, caplog: pytest.LogCaptureFixture
+) -> None:
     inventory.apply(hardware("a", MAC))
     inventory.apply(hardware("a", MAC, ip="10.0.0.256"))
     assert inventory.by_mac(MAC) is None
@@ -75,17 +91,16 @@ def test_unreadable_hardware_is_named_in_the_log_and_takes_its_machines_out(capl
     assert "dhcp.ip" in caplog.text
 
 
-def test_key_that_is_no_mac_is_named_in_the_log_and_the_others_are_served(caplog: pytest.LogCaptureFixture) -> None:
-    inventory = Inventory()
+def test_key_that_is_no_mac_is_named_in_the_log_and_the_others_are_served(
+    inventory: Inventory, caplog: pytest.LogCaptureFixture
+) -> None:
     inventory.apply(hardware("a", "52:54:00:12:34:5G", MAC))
     assert [machine.mac for machine in inventory.machines()] == [MAC]
     assert "52:54:00:12:34:5G" in caplog.text
 
 
-def test_handlers_hear_of_macs_that_came_changed_and_went() -> None:
-    inventory = Inventory()
-    heard: list[str] = []
-    inventory.on_change(heard.append)
+def test_handlers_hear_of_macs_that_came_changed_and_went(inventory: Inventory) -> None:
+    heard = watch(inventory)
     inventory.apply(hardware("a", MAC))
     inventory.apply(hardware("a", OTHER_MAC))
     inventory.remove(hardware("a", OTHER_MAC))
@@ -96,8 +111,7 @@ def test_handlers_hear_of_macs_that_came_changed_and_went() -> None:
     ("interface", "reason"),
     [({}, ""), ({"disableNetboot": True}, "disableNetboot"), ({"disableDhcp": True}, "disableDhcp")],
 )
-def test_policy_says_which_field_forbids_netboot(interface: dict[str, Any], reason: str) -> None:
-    inventory = Inventory()
+def test_policy_says_which_field_forbids_netboot(inventory: Inventory, interface: dict[str, Any], reason: str) -> None:
     inventory.apply(hardware("a", MAC, **interface))
     decision = NetbootPolicy().decide(inventory.by_mac(MAC))
     assert decision.allowed is (not reason)
@@ -108,9 +122,8 @@ def test_policy_refuses_machines_that_are_not_registered() -> None:
     assert not NetbootPolicy().decide(None).allowed
 
 
-def test_co_claimant_is_told_when_the_other_takes_another_address() -> None:
+def test_co_claimant_is_told_when_the_other_takes_another_address(inventory: Inventory) -> None:
     """A machine whose conflict ended must be served at once, not after the next change of its own Hardware."""
-    inventory = Inventory()
     inventory.apply(hardware("a", MAC))
     heard: list[tuple[str, bool]] = []
     inventory.on_change(lambda mac: heard.append((mac, inventory.by_ip("10.0.0.5") is not None)))
@@ -126,14 +139,12 @@ def test_co_claimant_is_told_when_the_other_takes_another_address() -> None:
     assert sorted(heard) == [(MAC, True), (OTHER_MAC, True)]
 
 
-def test_change_that_no_answer_depends_on_is_no_change() -> None:
+def test_change_that_no_answer_depends_on_is_no_change(inventory: Inventory) -> None:
     """Writing a condition must not make every answer of the machine be compiled anew."""
-    inventory = Inventory()
     obj = hardware("a", MAC)
     inventory.apply(obj)
     before = inventory.by_mac(MAC)
-    heard: list[str] = []
-    inventory.on_change(heard.append)
+    heard = watch(inventory)
     metadata = obj["metadata"] | {"resourceVersion": "9", "managedFields": [{}]}
     inventory.apply(obj | {"metadata": metadata, "status": {"conditions": "odd"}})
     assert heard == []
@@ -142,36 +153,23 @@ def test_change_that_no_answer_depends_on_is_no_change() -> None:
     inventory.apply(obj | {"metadata": annotated})
     assert heard == [MAC]
     machine = inventory.by_mac(MAC)
-    assert machine is not None
     assert machine.hardware.metadata.annotations == {"tinkerbell.org/instance-id": "i-1"}
 
 
-def test_hardware_deleted_and_made_anew_is_served_again() -> None:
-    inventory = Inventory()
-    inventory.apply(hardware("a", MAC))
-    inventory.remove(hardware("a", MAC))
-    inventory.apply(hardware("a", MAC))
-    assert inventory.by_mac(MAC) is not None
-
-
-def test_hardware_whose_status_was_written_by_hand_is_served() -> None:
-    inventory = Inventory()
+def test_hardware_whose_status_was_written_by_hand_is_served(inventory: Inventory) -> None:
     inventory.apply(hardware("a", MAC) | {"status": {"conditions": [{"type": 5}]}})
     assert inventory.by_mac(MAC) is not None
 
 
-def test_machine_keeps_the_hardware_that_it_was_looked_up_with() -> None:
+def test_machine_keeps_the_hardware_that_it_was_looked_up_with(inventory: Inventory) -> None:
     """A request may wait for something while its Hardware changes or goes."""
-    inventory = Inventory()
     inventory.apply(hardware("a", MAC, disableNetboot=True))
     machine = inventory.by_mac(MAC)
-    assert machine is not None
     inventory.apply(hardware("a", MAC, ip="10.0.0.9"))
     inventory.remove(hardware("a", MAC))
     for number in range(200):  # more than are kept as they were read
         inventory.apply(hardware(f"m-{number}", f"52:54:00:00:01:{number:02x}", ip=f"10.0.1.{number}"))
     dhcp = machine.interface.dhcp
-    assert dhcp is not None
     assert (dhcp.ip, machine.interface.disable_netboot, machine.hardware.metadata.name) == ("10.0.0.5", True, "a")
     assert machine.hardware is machine.hardware, "answers of one boot don't read it again and again"
 
@@ -186,7 +184,6 @@ def test_hardware_is_read_once_for_all_answers_that_are_compiled_when_it_changes
 
     def compiled(mac: str) -> None:
         machine = inventory.by_mac(mac)
-        assert machine is not None
         dhcp = machine.interface.dhcp
         seen.append(dhcp.ip if dhcp is not None else None)
 
@@ -198,9 +195,8 @@ def test_hardware_is_read_once_for_all_answers_that_are_compiled_when_it_changes
 
 
 def test_handler_that_fails_for_one_machine_keeps_no_other_from_being_heard_of(
-    caplog: pytest.LogCaptureFixture,
+    inventory: Inventory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    inventory = Inventory()
     heard: list[str] = []
 
     def fail(mac: str) -> None:
@@ -288,48 +284,37 @@ def _who(machine: Machine | None) -> tuple[str, str] | None:
     return (machine.name, machine.mac) if machine is not None else None
 
 
-def test_machine_is_found_by_its_ipv6_address_in_its_one_spelling() -> None:
-    inventory = Inventory()
-    both = hardware("a", MAC)
-    both["spec"]["networkInterfaces"][MAC]["dhcp"]["ipv6"] = {"address": "fd00:0:0:0:0:0:0:5"}
-    inventory.apply(both)
+def test_machine_is_found_by_its_ipv6_address_in_its_one_spelling(inventory: Inventory) -> None:
+    inventory.apply(hardware("a", MAC, ipv6="fd00:0:0:0:0:0:0:5"))
     machine = inventory.by_mac(MAC)
-    assert machine is not None
     assert machine is inventory.by_ip("fd00::5") is inventory.by_ip("10.0.0.5")
     assert machine.addresses == ("10.0.0.5", "fd00::5")
     inventory.apply(hardware("a", MAC))
     assert inventory.by_ip("fd00::5") is None
 
 
-def test_ipv6_address_claimed_twice_serves_neither(caplog: pytest.LogCaptureFixture) -> None:
-    inventory = Inventory()
-    for name, mac in (("a", MAC), ("b", OTHER_MAC)):
-        claim = {"spec": {"networkInterfaces": {mac: {"dhcp": {"ipv6": {"address": "fd00::5"}}}}}}
-        inventory.apply(claim | {"metadata": {"name": name, "namespace": "default"}})
+def test_ipv6_address_claimed_twice_serves_neither(inventory: Inventory, caplog: pytest.LogCaptureFixture) -> None:
+    inventory.apply(hardware("a", MAC, ipv6="fd00::5"))
+    inventory.apply(hardware("b", OTHER_MAC, ip="10.0.0.6", ipv6="fd00::5"))
     assert inventory.by_ip("fd00::5") is None
     assert len(inventory.claimants_of_ip("fd00::5")) == 2
     assert "IP fd00::5 is claimed by several" in caplog.text
 
 
-LEAVING = {"deletionTimestamp": "2027-01-15T08:00:00Z"}
-
-
-def leaving(name: str, mac: str, ip: str = "10.0.0.5") -> dict[str, Any]:
-    obj = hardware(name, mac, ip=ip)
-    return {**obj, "metadata": obj["metadata"] | LEAVING}
+def leaving(name: str, mac: str) -> Raw:
+    obj = hardware(name, mac)
+    return obj | {"metadata": obj["metadata"] | {"deletionTimestamp": CREATED}}
 
 
 @pytest.mark.parametrize("terminating_first", [True, False])
-def test_hardware_that_is_being_deleted_yields_to_another_with_its_mac_and_address(terminating_first: bool) -> None:
-    inventory = Inventory()
-    heard: list[str] = []
-    inventory.on_change(heard.append)
+def test_hardware_that_is_being_deleted_yields_to_another_with_its_mac_and_address(
+    inventory: Inventory, terminating_first: bool
+) -> None:
+    heard = watch(inventory)
     objects = [leaving("thief", MAC), hardware("victim", MAC)]
     for obj in objects if terminating_first else reversed(objects):
         inventory.apply(obj)
-    for found in (inventory.by_mac(MAC), inventory.by_ip("10.0.0.5")):
-        assert found is not None
-        assert found.name == "victim"
+    assert inventory.by_mac(MAC).name == inventory.by_ip("10.0.0.5").name == "victim"
     assert [machine.name for machine in inventory.claimants(MAC)] == ["victim"]
     assert [machine.name for machine in inventory.claimants_of_ip("10.0.0.5")] == ["victim"]
     assert inventory.by_name("thief") == (), "the MAC is no card of it"
@@ -337,27 +322,91 @@ def test_hardware_that_is_being_deleted_yields_to_another_with_its_mac_and_addre
     inventory.remove(hardware("victim", MAC))
     assert heard == [MAC]
     found = inventory.by_mac(MAC)
-    assert found is not None
     assert (found.name, len(inventory.by_name("thief"))) == ("thief", 1), "until it is gone, and no other one claims it"
 
 
-def test_of_two_hardware_that_are_being_deleted_neither_is_served(caplog: pytest.LogCaptureFixture) -> None:
-    inventory = Inventory()
+def test_of_two_hardware_that_are_being_deleted_neither_is_served(
+    inventory: Inventory, caplog: pytest.LogCaptureFixture
+) -> None:
     inventory.apply(leaving("a", MAC))
     inventory.apply(leaving("b", MAC))
     assert inventory.by_mac(MAC) is None
     assert "claimed by several Hardware" in caplog.text
 
 
-def test_both_are_notified_of_a_change_when_one_with_the_same_address_is_being_deleted() -> None:
-    inventory = Inventory()
+def test_both_are_notified_of_a_change_when_one_with_the_same_address_is_being_deleted(inventory: Inventory) -> None:
     inventory.apply(hardware("a", MAC))
     inventory.apply(hardware("b", OTHER_MAC))
     assert inventory.by_ip("10.0.0.5") is None
-    heard: list[str] = []
-    inventory.on_change(heard.append)
+    heard = watch(inventory)
     inventory.apply(leaving("b", OTHER_MAC))
     assert set(heard) == {MAC, OTHER_MAC}
     found = inventory.by_ip("10.0.0.5")
-    assert found is not None
     assert found.mac == MAC
+
+
+# --- an inventory that has not read all Hardware yet: no look-up can tell ---------------------------------------------
+
+
+def numbered(number: int, ip: str, *, owner: int | None = None, ipv6: str = "") -> Raw:
+    return hardware(f"m{number}", f"52:54:00:00:00:0{owner or number}", ip=ip, ipv6=ipv6)
+
+
+ODD = objects.hardware("odd", interfaces={"52:54:00:00:00:09": {"dhcp": 7}})
+SITE = [
+    numbered(1, "10.0.0.1"),
+    numbered(2, "10.0.0.2", ipv6="fd00:0:0::2"),
+    numbered(3, "10.0.0.2"),  # as 2
+    numbered(4, "10.0.0.4", owner=1),  # as 1
+    ODD,
+    objects.hardware("none") | {"spec": {}},
+]
+ONE, TWO, THREE, NINE = (f"52:54:00:00:00:0{number}" for number in (1, 2, 3, 9))
+
+
+def reading(*, objects: list[Raw] | None = None) -> tuple[Inventory, InMemoryInformer]:
+    """Return an inventory that follows an informer with these objects, of which it has read none."""
+    compressor = ObjectCompressor()
+    informer, made = InMemoryInformer(HARDWARE, compressor=compressor), Inventory(compressor)
+    made.follow(informer)
+    for obj in SITE if objects is None else objects:
+        informer.put(obj)
+    return made, informer
+
+
+@pytest.mark.parametrize(
+    ("method", "value"),
+    [
+        *(("by_mac", mac) for mac in (ONE, TWO, NINE)),
+        ("claimants", ONE),
+        *(("by_ip", ip) for ip in ("10.0.0.1", "10.0.0.2", "10.0.0.4", "fd00::2")),
+        ("claimants_of_ip", "10.0.0.2"),
+        *(("by_name", name) for name in ("m3", "odd", "none")),
+    ],
+)
+def test_first_look_up_finds_what_it_would_find_when_all_are_read(method: str, value: str) -> None:
+    (early, informer), (late, other) = reading(), reading()
+    other.tell_all()
+    assert informer.untold == len(SITE)
+    assert repr(getattr(early, method)(value)) == repr(getattr(late, method)(value))
+
+
+def test_machines_with_rivals_that_are_read_later_are_said_to_have_changed() -> None:
+    """DHCP keeps what it has compiled until it hears otherwise."""
+    made, informer = reading()
+    served: dict[str, Any] = {}
+    made.on_change(lambda each: served.update({each: (m := made.by_mac(each)) and made.by_ip(m.ip or "")}))
+    informer.tell_all()
+    assert served == {ONE: None, TWO: None, THREE: None}
+
+
+def test_what_is_kept_for_the_next_start_says_by_what_a_machine_is_looked_for() -> None:
+    made, informer = reading(objects=SITE[1:2])
+    key = NamespacedName("default", "m2")
+    packed = informer.packed().objects[key]
+    assert isinstance(packed, bytes)
+    assert made.looked_up_by(key, packed) is None, "it is not read yet"
+    informer.tell_all()
+    assert made.looked_up_by(key, packed) == [TWO, "10.0.0.2", "fd00::2"]
+    informer.put(numbered(2, "10.0.0.7"))
+    assert made.looked_up_by(key, packed) is None, "of what it was, nothing is said"

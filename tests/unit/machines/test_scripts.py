@@ -1,4 +1,4 @@
-"""Who gets which script, whatever it asks over, and what the journey says of it."""
+"""The scripts of machines and the files of their OSIEs: for HTTP and TFTP alike."""
 
 from __future__ import annotations
 
@@ -9,34 +9,47 @@ import pytest
 
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, scripts
+from edge.machines import (
+    DhcpMode,
+    Inventory,
+    Located,
+    MachineScripts,
+    NetbootPolicy,
+    NoArtifactError,
+    OsieFiles,
+    scripts,
+)
 from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
+from tests.support.objects import MAC, hardware, osie
+from tink.api.v1alpha2 import Raw
 
-MAC = "52:54:00:00:00:01"
+# --- scripts ----------------------------------------------------------------------------------------------------------
+
 HERE = Origin("10.0.0.1")
 
 
 class Rack:
-    def __init__(self, mode: DhcpMode, default_osie: tuple[str, str] | None) -> None:
+    def __init__(
+        self, mode: DhcpMode = DhcpMode.RESERVATION, default_osie: tuple[str, str] | None = None, **settings: Any
+    ) -> None:
         self.inventory, self.journey = Inventory(), Journey(time.time)
         self.osies = {("default", "lab"): {}, ("rescue", "any"): {}}
         self.scripts = MachineScripts(
             self.inventory,
             NetbootPolicy(mode),
             lambda namespace, name: self.osies.get((namespace, name)),
-            Scripts(BootSettings()),
+            Scripts(BootSettings(**settings)),
             self.journey.record,
             default_osie,
         )
         self.inventory.on_change(self.scripts.machine_changed)
 
-    def register(self, mac: str = MAC, **spec: Any) -> None:
-        name = "m" + mac[-2:]
-        spec = {
-            "networkInterfaces": {mac: {"dhcp": {"ip": f"10.0.0.{int(mac[-2:], 16)}"}}},
-            "osie": {"name": "lab"},
-        } | spec
-        self.inventory.apply({"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+    def register(self, mac: str = MAC, *, vlan: str = "", **spec: Any) -> None:
+        dhcp = {"vlanId": vlan} if vlan else {}
+        made = hardware(
+            "m" + mac[-2:], mac, f"10.0.0.{int(mac[-2:], 16)}", dhcp=dhcp, **{"osie": {"name": "lab"}, **spec}
+        )
+        self.inventory.apply(made)
 
     def script(self, mac: str = MAC, origin: Origin = HERE) -> str:
         return self.scripts.script(mac, origin, client="iPXE/1.0")
@@ -45,126 +58,191 @@ class Rack:
         return [(event.step, event.outcome, event.message) for event in self.journey.events(mac)]
 
 
-def rack(mode: DhcpMode = DhcpMode.RESERVATION, default_osie: tuple[str, str] | None = None) -> Rack:
-    return Rack(mode, default_osie)
+def words(parameters: str) -> Raw:
+    """Return the metadata of an OSIE with these kernel parameters."""
+    return {"metadata": {"annotations": {"tinkerbell.org/kernel-parameters": parameters}}}
 
 
 def test_two_networks_of_ours_get_scripts_with_their_own_addresses() -> None:
-    edge = rack()
-    edge.register()
+    rack = Rack()
+    rack.register()
     for address in ("10.0.0.1", "10.1.0.1", "10.0.0.1"):
-        assert f"kernel http://{address}:7080/osie/lab/kernel " in edge.script(origin=Origin(address))
-    assert f"kernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in edge.script(origin=Origin("10.0.0.1", tftp=True))
+        assert f"kernel http://{address}:7080/osie/lab/kernel " in rack.script(origin=Origin(address))
+    assert f"kernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in rack.script(origin=Origin("10.0.0.1", tftp=True))
 
 
 def test_changed_hardware_has_a_new_script_on_every_network() -> None:
-    edge = rack()
-    edge.register()
+    rack = Rack()
+    rack.register()
     origins = (HERE, Origin("10.1.0.1"))
-    assert all(" quiet " not in edge.script(origin=origin) for origin in origins)
-    edge.register(kernelParams=["quiet"])
-    assert all(" quiet " in edge.script(origin=origin) for origin in origins)
+    assert all(" quiet " not in rack.script(origin=origin) for origin in origins)
+    rack.register(kernelParams=["quiet"])
+    assert all(" quiet " in rack.script(origin=origin) for origin in origins)
 
 
 def test_changed_words_of_an_osie_are_on_the_next_script() -> None:
-    edge = rack()
-    edge.register()
-    assert " quiet " not in edge.script()
-    edge.osies["default", "lab"] = {"metadata": {"annotations": {"tinkerbell.org/kernel-parameters": "quiet"}}}
-    assert " quiet " in edge.script()
-    edge.osies["default", "lab"] = {"metadata": {"annotations": {"tinkerbell.org/kernel-parameters": "a && b"}}}
-    assert "echo OSIE default/lab: metadata.annotations[tinkerbell.org/kernel-parameters]" in edge.script()
-    edge.osies["default", "lab"] = {}
-    assert " quiet " not in edge.script()
+    rack = Rack()
+    rack.register()
+    assert " quiet " not in rack.script()
+    rack.osies["default", "lab"] = words("quiet")
+    assert " quiet " in rack.script()
+    rack.osies["default", "lab"] = words("a && b")
+    assert "echo OSIE default/lab: metadata.annotations[tinkerbell.org/kernel-parameters]" in rack.script()
+    rack.osies["default", "lab"] = {}
+    assert " quiet " not in rack.script()
 
 
 def test_lines_are_wanted_once_a_machine_was_told_to_send_them() -> None:
-    edge = rack()
-    edge.scripts._scripts = Scripts(BootSettings(logs=LogsTo.HOOKOS))
-    edge.register()
-    assert " syslog_host=" not in edge.script()
-    assert not edge.scripts.logs_wanted
-    words = {"tinkerbell.org/kernel-parameters": "tink_worker_image=10.0.0.1:5000/tink-agent"}
-    edge.osies["default", "lab"] = {"metadata": {"annotations": words}}
-    assert " syslog_host=10.0.0.1 " in edge.script()
-    assert edge.scripts.logs_wanted
+    rack = Rack(logs=LogsTo.HOOKOS)
+    rack.register()
+    assert " syslog_host=" not in rack.script()
+    assert not rack.scripts.logs_wanted
+    rack.osies["default", "lab"] = words("tink_worker_image=10.0.0.1:5000/tink-agent")
+    assert " syslog_host=10.0.0.1 " in rack.script()
+    assert rack.scripts.logs_wanted
 
 
 def test_stranger_boots_the_default_osie_under_its_mac() -> None:
-    edge = rack(DhcpMode.AUTO_PROXY, ("rescue", "any"))
-    text = edge.script()
+    rack = Rack(DhcpMode.AUTO_PROXY, ("rescue", "any"))
+    text = rack.script()
     assert "kernel http://10.0.0.1:7080/osie/any/kernel " in text
     assert f" worker_id={MAC} hw_addr={MAC} " in text
-    assert edge.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE rescue/any")]
+    assert rack.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE rescue/any")]
 
 
 def test_stranger_without_a_default_osie_reads_how_to_register_it() -> None:
-    edge = rack(DhcpMode.AUTO_PROXY)
-    text = edge.script()
+    rack = Rack(DhcpMode.AUTO_PROXY)
+    text = rack.script()
     assert f"\necho {MAC} is seen, not registered, and there is no '--default-osie' for such machines.\n" in text
     assert f"\necho Apply a Hardware with {MAC} under spec.networkInterfaces:\n" in text
     assert text.endswith("\nexit 1\n")
-    ((step, outcome, message),) = edge.lines()
+    ((step, outcome, message),) = rack.lines()
     assert (step, outcome) == (Step.SCRIPT, Outcome.REFUSED)
     assert message.startswith(f"no boot: {MAC} is seen, not registered")
 
 
 def test_stranger_whose_default_osie_is_missing_names_the_flag() -> None:
-    edge = rack(DhcpMode.AUTO_PROXY, ("rescue", "gone"))
-    assert "\necho OSIE rescue/gone, which '--default-osie' names, does not exist\n" in edge.script()
-    assert edge.lines()[0][1] is Outcome.FAILED
+    rack = Rack(DhcpMode.AUTO_PROXY, ("rescue", "gone"))
+    assert "\necho OSIE rescue/gone, which '--default-osie' names, does not exist\n" in rack.script()
+    assert rack.lines()[0][1] is Outcome.FAILED
 
 
 def test_registered_machine_boots_its_own_osie_in_auto_proxy_too() -> None:
-    edge = rack(DhcpMode.AUTO_PROXY, ("rescue", "any"))
-    edge.register()
-    assert "osie/lab/kernel" in edge.script()
-    edge.register(osie=None)
-    assert "spec.osie.name is not set" in edge.script()
+    rack = Rack(DhcpMode.AUTO_PROXY, ("rescue", "any"))
+    rack.register()
+    assert "osie/lab/kernel" in rack.script()
+    rack.register(osie=None)
+    assert "spec.osie.name is not set" in rack.script()
 
 
 @pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, DhcpMode.PROXY, DhcpMode.OFF])
 def test_stranger_is_refused_in_the_other_modes(mode: DhcpMode) -> None:
-    edge = rack(mode, ("rescue", "any"))
-    assert "\necho no Hardware has this MAC address\n" in edge.script()
+    rack = Rack(mode, ("rescue", "any"))
+    assert "\necho no Hardware has this MAC address\n" in rack.script()
 
 
 def test_scripts_of_a_large_rack_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripts, "MAX_KEPT", 4)
-    edge = rack()
+    rack = Rack()
     macs = [f"52:54:00:00:00:{number:02x}" for number in range(1, 11)]
     for mac in macs:
-        edge.register(mac)
+        rack.register(mac)
     for _ in range(2):
         for mac in macs:
-            assert f"worker_id={mac} " in edge.script(mac)
-    assert len(edge.scripts._compiled) == 4
+            assert f"worker_id={mac} " in rack.script(mac)
+    assert len(rack.scripts._compiled) == 4
 
 
 def test_each_sending_has_a_token_of_its_own_and_only_of_registered_machines() -> None:
-    edge = rack(DhcpMode.AUTO_PROXY, default_osie=("rescue", "any"))
     made: list[str] = []
 
     def token(mac: str) -> str:
         made.append(f"t{len(made)}-{mac}")
         return made[-1]
 
-    edge.scripts._scripts = Scripts(BootSettings(token=token))
-    assert "osie/any/kernel" in edge.script()
+    rack = Rack(DhcpMode.AUTO_PROXY, ("rescue", "any"), token=token)
+    assert "osie/any/kernel" in rack.script()
     assert not made
-    edge.register()
+    rack.register()
     for number in range(3):
-        assert f"\nset tinkerbell-token t{number}-{MAC}\n" in edge.script()
-    edge.osies.clear()
-    assert "tinkerbell-token" not in edge.script(), "a script that shows a reason has no secret in it"
+        assert f"\nset tinkerbell-token t{number}-{MAC}\n" in rack.script()
+    rack.osies.clear()
+    assert "tinkerbell-token" not in rack.script(), "a script that shows a reason has no secret in it"
     assert len(made) == 3
-    assert not [line for line in edge.lines() if "t0-" in str(line)]
+    assert not [line for line in rack.lines() if "t0-" in str(line)]
 
 
 def test_journey_says_that_a_script_leads_into_a_vlan() -> None:
-    edge = rack()
-    edge.register()
-    edge.script()
-    edge.register(networkInterfaces={MAC: {"dhcp": {"ip": "10.0.0.1", "vlanId": "50"}}})
-    edge.script()
-    assert [event.detail.get("vlan") for event in edge.journey.events(MAC)] == [None, "50"]
+    rack = Rack()
+    rack.register()
+    rack.script()
+    rack.register(vlan="50")
+    rack.script()
+    assert [event.detail.get("vlan") for event in rack.journey.events(MAC)] == [None, "50"]
+
+
+# --- from the name of an OSIE to the URL and the checksum of its files -----------------------------------------------
+
+SUM = "ab" * 32
+KERNEL, INITRD = (f"http://192.0.2.9/{name}" for name in ("vmlinuz", "initrd"))
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.opened: list[tuple[str, str]] = []
+
+    async def open(self, url: str, *, sha256: str = "") -> str:
+        self.opened.append((url, sha256))
+        return "artifact"
+
+
+def lab(**annotations: str) -> Raw:
+    found = {f"tinkerbell.org/{name.replace('_', '-')}": value for name, value in annotations.items()}
+    return osie(metadata={"annotations": found})
+
+
+def files(obj: Raw | None) -> OsieFiles:
+    return OsieFiles(lambda *names: obj if names == ("default", "lab") else None, Cache())
+
+
+@pytest.mark.parametrize(
+    ("annotations", "part", "expected"),
+    [
+        ({}, "kernel", Located(KERNEL, "", "default/lab", "kernelUrl")),
+        ({"kernel_sha256": SUM}, "kernel", Located(KERNEL, SUM, "default/lab", "kernelUrl")),
+        ({"kernel_sha256": SUM}, "initrd", Located(INITRD, "", "default/lab", "initrdUrl")),
+        ({"initrd_sha256": f"{SUM.upper()}\n"}, "initrd", Located(INITRD, SUM, "default/lab", "initrdUrl")),
+    ],
+)
+def test_each_file_has_its_own_url_and_checksum(annotations: Any, part: str, expected: Located) -> None:
+    assert files(lab(**annotations)).locate("default", "lab", part) == expected
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        (None, "OSIE default/lab does not exist"),
+        ({"metadata": {"name": "lab"}, "spec": {}}, "OSIE default/lab: spec.kernelUrl: Field required"),
+        (
+            lab(kernel_sha256="abc"),
+            "OSIE default/lab: metadata.annotations[tinkerbell.org/kernel-sha256]: "
+            "a SHA-256 checksum is 64 hexadecimal digits",
+        ),
+    ],
+)
+def test_osie_that_leads_nowhere_is_named_with_its_field(obj: Any, message: str) -> None:
+    with pytest.raises(NoArtifactError) as caught:
+        files(obj).locate("default", "lab", "kernel")
+    assert str(caught.value) == message
+
+
+def test_osie_of_another_namespace_is_another_osie() -> None:
+    with pytest.raises(NoArtifactError):
+        files(lab()).locate("other", "lab", "kernel")
+
+
+async def test_file_is_opened_with_its_checksum() -> None:
+    cache = Cache()
+    found = OsieFiles(lambda *_: lab(initrd_sha256=SUM), cache)
+    assert await found.open(found.locate("default", "lab", "initrd")) == "artifact"
+    assert cache.opened == [(INITRD, SUM)]

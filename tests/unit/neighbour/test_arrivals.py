@@ -12,22 +12,24 @@ from edge.neighbour.arrivals import program
 HTTP, GRPC = 7080, 42113
 
 
-def frame(
-    protocol: int, source: int, target: int, *, flags: int = 0x02, options: bytes = b"", offset: int = 0
-) -> bytes:
-    header = struct.pack(
-        "!BBHHHBBH4s4s", 0x45 + len(options) // 4, 0, 40, 0, offset, 64, protocol, 0, bytes(4), bytes(4)
-    )
+UDP, TCP = socket.IPPROTO_UDP, socket.IPPROTO_TCP
+
+
+def payload(protocol: int, source: int, target: int, flags: int) -> bytes:
     ports = struct.pack("!HH", source, target)
-    body = ports + (bytes(4) if protocol == socket.IPPROTO_UDP else bytes(8) + bytes((0x50, flags)) + bytes(6))
-    return bytes(12) + b"\x08\x00" + header + options + body
+    return ports + (bytes(4) if protocol == UDP else bytes(8) + bytes((0x50, flags)) + bytes(6))
+
+
+def frame(protocol: int, source: int, target: int, *, flags: int = 0x02, options: int = 0, offset: int = 0) -> bytes:
+    """Return an Ethernet frame of IPv4 with so many bytes of options, at this fragment offset."""
+    length = 0x45 + options // 4
+    header = struct.pack("!BBHHHBBH8x", length, 0, 40, 0, offset, 64, protocol, 0) + bytes(options)
+    return bytes(12) + b"\x08\x00" + header + payload(protocol, source, target, flags)
 
 
 def frame6(protocol: int, source: int, target: int, *, flags: int = 0x02) -> bytes:
-    header = struct.pack("!IHBB16s16s", 6 << 28, 20, protocol, 64, bytes(16), bytes(16))
-    ports = struct.pack("!HH", source, target)
-    body = ports + (bytes(4) if protocol == socket.IPPROTO_UDP else bytes(8) + bytes((0x50, flags)) + bytes(6))
-    return bytes(12) + b"\x86\xdd" + header + body
+    header = struct.pack("!IHBB32x", 6 << 28, 20, protocol, 64)
+    return bytes(12) + b"\x86\xdd" + header + payload(protocol, source, target, flags)
 
 
 def taken(packet: bytes) -> bool:
@@ -56,35 +58,36 @@ def taken(packet: bytes) -> bool:
                 return operand > 0
 
 
-UDP, TCP = socket.IPPROTO_UDP, socket.IPPROTO_TCP
+COUNTED = [
+    frame(UDP, 2000, 69),
+    frame(UDP, 2000, 69, options=8),
+    frame(TCP, 2000, HTTP),
+    frame(TCP, 2000, GRPC),
+    frame(TCP, HTTP, 2000, flags=0x12),
+    frame(TCP, GRPC, 2000, flags=0x12, options=4),
+    frame6(UDP, 2000, 69),
+    frame6(TCP, 2000, HTTP),
+    frame6(TCP, GRPC, 2000, flags=0x12),
+]
+OTHERS = [
+    frame(UDP, 69, 2000),
+    frame(UDP, 2000, HTTP),
+    frame(UDP, 2000, 69, offset=100),
+    frame(TCP, 2000, 22),
+    frame(TCP, 2000, 69),
+    frame(TCP, 2000, HTTP, flags=0x10),
+    frame(1, 2000, 69),
+    bytes(12) + b"\x08\x06" + bytes(46),
+    frame6(UDP, 69, 2000),
+    frame6(UDP, 2000, HTTP),
+    frame6(TCP, 2000, HTTP, flags=0x10),
+    frame6(TCP, 2000, 443),
+    frame6(58, 2000, 69),
+]
 
 
 @pytest.mark.parametrize(
-    ("packet", "wanted"),
-    [
-        (frame(UDP, 2000, 69), True),
-        (frame6(UDP, 2000, 69), True),
-        (frame6(UDP, 69, 2000), False),
-        (frame6(UDP, 2000, HTTP), False),
-        (frame6(TCP, 2000, HTTP), True),
-        (frame6(TCP, GRPC, 2000, flags=0x12), True),
-        (frame6(TCP, 2000, HTTP, flags=0x10), False),
-        (frame6(TCP, 2000, 443), False),
-        (frame6(58, 2000, 69), False),
-        (frame(UDP, 69, 2000), False),
-        (frame(UDP, 2000, HTTP), False),
-        (frame(UDP, 2000, 69, options=bytes(8)), True),
-        (frame(UDP, 2000, 69, offset=100), False),
-        (frame(TCP, 2000, HTTP), True),
-        (frame(TCP, 2000, GRPC), True),
-        (frame(TCP, 2000, 22), False),
-        (frame(TCP, 2000, 69), False),
-        (frame(TCP, 2000, HTTP, flags=0x10), False),
-        (frame(TCP, HTTP, 2000, flags=0x12), True),
-        (frame(TCP, GRPC, 2000, flags=0x12, options=bytes(4)), True),
-        (frame(1, 2000, 69), False),
-        (bytes(12) + b"\x08\x06" + bytes(46), False),
-    ],
+    ("packet", "wanted"), [*((each, True) for each in COUNTED), *((each, False) for each in OTHERS)]
 )
 def test_questions_to_our_ports_and_answers_of_tcp_are_counted_and_nothing_else(packet: bytes, wanted: bool) -> None:
     assert taken(packet) is wanted

@@ -16,27 +16,22 @@ ADDRESS = socket.inet_aton("10.0.0.5")
 MAC = bytes.fromhex("525400123456")
 
 
-def answer(
-    *,
-    family: int = socket.AF_INET,
-    interface: int = 3,
-    state: int = 0x02,
-    flags: int = 0,
-    address: bytes = ADDRESS,
-    mac: bytes = MAC,
-    kind: int = 28,
+V4, V6 = socket.AF_INET, socket.AF_INET6
+
+
+def message(
+    attributes: bytes, family: int = V4, interface: int = 3, state: int = 2, flags: int = 0, kind: int = 28
 ) -> bytes:
-    attributes = b"".join(
-        struct.pack("=HH", 4 + len(value), number) + value + bytes(-len(value) % 4)
-        for number, value in ((1, address), (2, mac), (3, bytes(16)))
-    )
     body = struct.pack("=BxxxiHBB", family, interface, state, flags, 1) + attributes
     return struct.pack("=IHHII", 16 + len(body), kind, 0, 1, 0) + body
 
 
-def with_attributes(attributes: bytes) -> bytes:
-    body = struct.pack("=BxxxiHBB", socket.AF_INET, 3, 0x02, 0, 1) + attributes
-    return struct.pack("=IHHII", 16 + len(body), 28, 0, 1, 0) + body
+def answer(*, address: bytes = ADDRESS, mac: bytes = MAC, **header: int) -> bytes:
+    attributes = b"".join(
+        struct.pack("=HH", 4 + len(value), number) + value + bytes(-len(value) % 4)
+        for number, value in ((1, address), (2, mac), (3, bytes(16)))
+    )
+    return message(attributes, **header)
 
 
 def error(code: int) -> bytes:
@@ -48,19 +43,16 @@ def test_known_neighbour_is_given_as_a_mac() -> None:
 
 
 def test_neighbour_with_an_ipv6_address_is_asked_for_and_given_alike() -> None:
-    address = socket.inet_pton(socket.AF_INET6, "fd00::5")
-    known = answer(family=socket.AF_INET6, address=address)
+    address = socket.inet_pton(V6, "fd00::5")
+    known = answer(family=V6, address=address)
     assert hardware_address(known, 3, address) == "52:54:00:12:34:56"
     assert hardware_address(known, 3, ADDRESS) is None
     assert hardware_address(answer(), 3, address) is None
     assert changed_address(known) == "fd00::5"
-    assert request(3, address, 7)[16] == socket.AF_INET6
-    link_local = answer(
-        family=socket.AF_INET6,
-        address=socket.inet_pton(socket.AF_INET6, "fe80::5"),
-        interface=socket.if_nametoindex("lo"),
-    )
-    assert changed_address(link_local) == "fe80::5%lo", "on another link it is another host's"
+    assert request(3, address, 7)[16] == V6
+    link_local, lo = socket.inet_pton(V6, "fe80::5"), socket.if_nametoindex("lo")
+    on_lo = changed_address(answer(family=V6, address=link_local, interface=lo))
+    assert on_lo == "fe80::5%lo", "on another link it is another host's"
 
 
 @pytest.mark.parametrize("state", [0, 0x01, 0x20, 0x40, 0x01 | 0x20])
@@ -73,7 +65,7 @@ def test_state_that_proves_nothing_is_no_answer(state: int) -> None:
     [
         answer(flags=0x08),
         answer(interface=4),
-        answer(family=socket.AF_INET6),
+        answer(family=V6),
         answer(address=socket.inet_aton("10.0.0.6")),
         answer(mac=bytes(20)),
         answer(mac=b""),
@@ -95,12 +87,12 @@ def test_kernel_that_can_not_be_asked_is_said_to_be_so() -> None:
 def test_attributes_come_in_any_order_and_are_aligned() -> None:
     mac, address = struct.pack("=HH", 10, 2) + MAC + bytes(2), struct.pack("=HH", 8, 1) + ADDRESS
     for attributes in (mac + address, address + mac):
-        assert hardware_address(with_attributes(attributes), 3, ADDRESS) == "52:54:00:12:34:56"
+        assert hardware_address(message(attributes), 3, ADDRESS) == "52:54:00:12:34:56"
 
 
 @given(st.binary(max_size=60))
 @example(bytes(8))
 @example(struct.pack("=HH", 3, 1) + bytes(4))
 def test_attributes_that_lie_about_their_length_end_the_reading(tail: bytes) -> None:
-    found = hardware_address(with_attributes(tail), 3, ADDRESS)
+    found = hardware_address(message(tail), 3, ADDRESS)
     assert found is None or ADDRESS in tail

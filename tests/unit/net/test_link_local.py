@@ -9,23 +9,21 @@ import pytest
 
 from tink.net.link_local import is_link_local, is_link_local_packed
 
+ADDRESSES = [
+    "fe80::1",
+    "FE80::1",
+    "fe80::",
+    "fe9f:1::2",
+    "febf::1",
+    "fec0::1",
+    "fe7f::1",
+    "fe8::1",
+    "fe80:1::",
+    "ff02::1",
+]
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "fe80::1",
-        "FE80::1",
-        "fe80::",
-        "fe9f:1::2",
-        "febf::1",
-        "fec0::1",
-        "fe7f::1",
-        "fe8::1",
-        "fe80:1::",
-        "ff02::1",
-        "::fe80",
-    ],
-)
+
+@pytest.mark.parametrize("address", [*ADDRESSES, "ff02::1", "::fe80"])
 def test_text_and_bytes_are_what_they_are_to_ipaddress(address: str) -> None:
     wanted = IPv6Address(address).is_link_local
     assert is_link_local(address) is wanted

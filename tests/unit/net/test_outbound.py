@@ -22,43 +22,20 @@ from tests.ports import free_port
 from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
 from tink.net.special_addresses import carried, special
 
+SPECIAL = {
+    "loopback": "127.0.0.1 127.255.255.254 ::1 ::ffff:127.0.0.1 ::127.0.0.1 64:ff9b::7f00:1 2002:7f00:1::",
+    "link-local": "169.254.169.254 64:ff9b::a9fe:a9fe fe80::1 febf:ffff::1",
+    "unspecified": "0.0.0.0 0.1.2.3 :: ::ffff:0.0.0.0",
+    "multicast": "224.0.0.1 ff02::1",
+    "reserved": "240.0.0.1 255.255.255.255",
+    "cloud": "fd00:ec2::254 100.100.100.200",
+    "": """10.0.0.1 192.168.1.2 100.64.0.1 126.255.255.255 128.0.0.0 169.253.255.255 8.8.8.8 fd00::1 fec0::1 2001:db8::1
+        64:ff9b::a00:1""",
+}
+
 
 @pytest.mark.parametrize(
-    ("address", "kind"),
-    [
-        ("127.0.0.1", "loopback"),
-        ("127.255.255.254", "loopback"),
-        ("::1", "loopback"),
-        ("::ffff:127.0.0.1", "loopback"),
-        ("::127.0.0.1", "loopback"),
-        ("64:ff9b::7f00:1", "loopback"),
-        ("2002:7f00:1::", "loopback"),
-        ("169.254.169.254", "link-local"),
-        ("64:ff9b::a9fe:a9fe", "link-local"),
-        ("fe80::1", "link-local"),
-        ("febf:ffff::1", "link-local"),
-        ("0.0.0.0", "unspecified"),
-        ("0.1.2.3", "unspecified"),
-        ("::", "unspecified"),
-        ("::ffff:0.0.0.0", "unspecified"),
-        ("224.0.0.1", "multicast"),
-        ("ff02::1", "multicast"),
-        ("240.0.0.1", "reserved"),
-        ("255.255.255.255", "reserved"),
-        ("fd00:ec2::254", "cloud"),
-        ("100.100.100.200", "cloud"),
-        ("10.0.0.1", ""),
-        ("192.168.1.2", ""),
-        ("100.64.0.1", ""),
-        ("126.255.255.255", ""),
-        ("128.0.0.0", ""),
-        ("169.253.255.255", ""),
-        ("8.8.8.8", ""),
-        ("fd00::1", ""),
-        ("fec0::1", ""),
-        ("2001:db8::1", ""),
-        ("64:ff9b::a00:1", ""),
-    ],
+    ("kind", "address"), [(kind, each) for kind, addresses in SPECIAL.items() for each in addresses.split()]
 )
 def test_special_address_is_known_in_whatever_form(address: str, kind: str) -> None:
     assert kind in special(ip_address(address))
@@ -152,6 +129,20 @@ async def asked(reach: Reach, url: str, **settings: Any) -> str:
             return str(refused) if refused is not None else repr(error)
 
 
+def named(monkeypatch: pytest.MonkeyPatch, port: int, *addresses: str) -> list[str]:
+    """Let every name stand for these addresses. Return the names, as they are looked up."""
+    lookups: list[str] = []
+
+    async def lookup(host: str, _port: Any, **_: Any) -> list[Any]:
+        lookups.append(host)
+        kinds = {True: (socket.AF_INET6, (0, 0)), False: (socket.AF_INET, ())}
+        found = [(*kinds[":" in address], address) for address in addresses]
+        return [(family, socket.SOCK_STREAM, 6, "", (address, port, *more)) for family, more, address in found]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+    return lookups
+
+
 async def test_redirect_is_checked_like_the_url(service: str) -> None:
     port = service.rpartition(":")[2].strip("/")
     assert await asked(LOOPBACK, service) == "reached"
@@ -185,17 +176,11 @@ async def test_kernel_that_does_not_say_what_is_its_own_is_taken_for_saying_yes(
 
 async def test_connection_goes_to_the_address_that_was_checked(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server that says something else each time it is asked is asked once."""
-    answers = ["127.0.0.1", "127.0.0.2", "127.0.0.2"]
     port = int(service.rpartition(":")[2].strip("/"))
-    lookups = []
-
-    async def lookup(_host: Any, _port: Any, **_: Any) -> list[Any]:
-        lookups.append(answers[len(lookups)])
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (lookups[-1], port))]
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+    lookups = named(monkeypatch, port, "127.0.0.1")
     assert await asked(LOOPBACK, f"http://rebound.example:{port}/") == "reached"
-    assert lookups == ["127.0.0.1"]
+    assert lookups == ["rebound.example"]
+    named(monkeypatch, port, "127.0.0.2")
     assert "127.0.0.2 is a loopback" in await asked(LOOPBACK, f"http://rebound.example:{port}/")
 
 
@@ -213,16 +198,7 @@ async def test_name_with_several_addresses_that_are_refused_names_them_all(
     addresses: tuple[str, ...], said: str, allowable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port()
-
-    async def lookup(_host: Any, _port: Any, **_: Any) -> list[Any]:
-        return [
-            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (address, port, 0, 0))
-            if ":" in address
-            else (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
-            for address in addresses
-        ]
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+    named(monkeypatch, port, *addresses)
     async with session(LOOPBACK) as client:
         with pytest.raises((aiohttp.ClientError, OSError)) as caught:
             await client.get(f"http://both.example:{port}/")
@@ -236,11 +212,7 @@ async def test_address_that_does_not_answer_is_not_called_refused_because_of_ano
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     port = free_port()
-
-    async def lookup(_host: Any, _port: Any, **_: Any) -> list[Any]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+    named(monkeypatch, port, "127.0.0.2", "127.0.0.1")
     assert "ConnectionRefused" in (said := await asked(LOOPBACK, f"http://both.example:{port}/")) or "111" in said
 
 
@@ -282,9 +254,11 @@ async def test_operators_proxy_may_be_on_this_host_and_what_it_asks_for_may_not(
 
 
 @contextlib.asynccontextmanager
-async def flooding(head: bytes, again: bytes, limit: int = 20_000_000) -> AsyncIterator[tuple[str, list[int]]]:
-    """A server that sends `head`, then `again` and `again`: its URL, and how much it got rid of."""
-    sent = [0]
+async def flooding(
+    head: bytes, again: bytes, limit: int = 20_000_000
+) -> AsyncIterator[tuple[str, list[int], asyncio.Event]]:
+    """A server that sends `head`, then `again` and `again`: its URL, how much it got rid of, and the end of that."""
+    sent, ended = [0], asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -295,10 +269,11 @@ async def flooding(head: bytes, again: bytes, limit: int = 20_000_000) -> AsyncI
                 sent[0] += len(again)
                 await writer.drain()
         writer.close()
+        ended.set()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", sent
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", sent, ended
     finally:
         server.close()
 
@@ -327,23 +302,23 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ids=["continue", "hints", "extension", "crumbs", "extensions", "trailers", "headers"],
 )
 async def test_answer_that_is_hardly_any_body_is_broken_off(head: bytes, again: bytes) -> None:
-    async with flooding(head, again) as (url, sent), session(LOOPBACK) as client:
+    async with flooding(head, again) as (url, sent, ended), session(LOOPBACK) as client:
         with pytest.raises(aiohttp.ClientError):
             await read_all(client, url)
-        await asyncio.sleep(0.1)
+        await ended.wait()
         assert sent[0] < 10_000_000  # what was on its way
 
 
 async def test_why_it_was_broken_off_is_said() -> None:
     for head, again in ((b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100), (CHUNKED, b"1\r\nx\r\n" * 1000)):
-        async with flooding(head, again) as (url, _), session(LOOPBACK) as client:
+        async with flooding(head, again) as (url, *_), session(LOOPBACK) as client:
             with pytest.raises(WastefulAnswerError):
                 await read_all(client, url)
 
 
 async def test_honest_answer_in_small_chunks_is_read_to_its_end() -> None:
     body = b"1e\r\n" + b"x" * 30 + b"\r\n"
-    async with flooding(CHUNKED, body * 1000, limit=3_000_000) as (url, _), session(LOOPBACK) as client:
+    async with flooding(CHUNKED, body * 1000, limit=3_000_000) as (url, *_), session(LOOPBACK) as client:
         received: list[bytes] = []
         with pytest.raises(aiohttp.ClientPayloadError, match="not completed"):
             await read_all(client, url, received)

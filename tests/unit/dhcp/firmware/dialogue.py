@@ -27,17 +27,21 @@ class Site:
         self.has_work = True
         self.mode = mode
         self.edge = make_edge(mode=mode, has_pending=(lambda *_name: self.has_work) if when_workflow else None)
-        self._dhcp = dhcp or {}
-        self._interface = interface
+        self._hardware = {"dhcp": dhcp, **interface}
 
     def register(self, mac: str) -> None:
-        obj = hardware("m1", mac, ADDRESS, **self._interface)
-        obj["spec"]["networkInterfaces"][mac]["dhcp"].update(self._dhcp)
-        self.edge.inventory.apply(obj)
+        self.edge.inventory.apply(hardware("m1", mac, ADDRESS, **self._hardware))
 
     def ask(self, packet: Packet, source: str = "0.0.0.0") -> bytes | None:
         reply = self.edge.send(packet.payload, source, packet.source_port, packet.port)
         return reply.payload if reply is not None else None
+
+    def offer(self, packet: Packet) -> bytes:
+        """Register the machine that sent a packet. Return our answer to it."""
+        self.register(packet.mac)
+        offer = self.ask(packet)
+        assert offer is not None, "no answer"
+        return offer
 
     def offers(self, packet: Packet) -> list[bytes]:
         """All offers that a client hears to its DISCOVER."""
@@ -65,17 +69,15 @@ def other_servers(packet: Packet, kind: int) -> bytes:
 
 def pxe(site: Site, packet: Packet) -> Booted:
     """The whole conversation of EDK2's PXE driver."""
-    firmware = Edk2Pxe(packet)
-    for offer in site.offers(packet):
-        firmware.hear(offer)
-    if site.mode is DhcpMode.RESERVATION:
-        (ack,) = site.acks(packet, bytes(firmware.offers[0]))
-        firmware.confirm(bytes(firmware.offers[0]), ack)
-    return firmware.boot()
+    return _converse(site, packet, Edk2Pxe(packet))
 
 
 def http(site: Site, packet: Packet) -> Booted:
-    firmware = Edk2Http(packet)
+    """The whole conversation of EDK2's HTTP boot driver."""
+    return _converse(site, packet, Edk2Http(packet))
+
+
+def _converse(site: Site, packet: Packet, firmware: Edk2Pxe | Edk2Http) -> Booted:
     for offer in site.offers(packet):
         firmware.hear(offer)
     if site.mode is DhcpMode.RESERVATION:

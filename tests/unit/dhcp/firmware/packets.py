@@ -14,8 +14,6 @@ MAGIC = bytes.fromhex("63825363")
 
 @dataclass(frozen=True)
 class Packet:
-    """What one client sent."""
-
     capture: str
     source_port: int
     port: int
@@ -64,26 +62,17 @@ def ip(four: bytes) -> str:
     return ".".join(map(str, four))
 
 
-def captures() -> list[Packet]:
-    packets = []
-    for line in (Path(__file__).parent / "firmware.txt").read_text().splitlines():
-        capture, source, destination, packed = line.split()
-        packets.append(Packet(capture, int(source), int(destination), zlib.decompress(base64.b64decode(packed))))
-    return packets
+def _recorded(capture: str, source: str, destination: str, packed: str) -> Packet:
+    return Packet(capture, int(source), int(destination), zlib.decompress(base64.b64decode(packed)))
 
 
-CAPTURES = captures()
+CAPTURES = [_recorded(*line.split()) for line in (Path(__file__).parent / "firmware.txt").read_text().splitlines()]
 
 
 def starting(vendor_class: bytes, *, ipxe: bool | None = None) -> list[Packet]:
     """The DISCOVERs of one kind of firmware."""
-    found = []
-    for packet in CAPTURES:
-        if packet.kind != DISCOVER or not packet.option(60).startswith(vendor_class):
-            continue
-        if ipxe is None or bool(packet.option(175)) is ipxe:
-            found.append(packet)
-    return found
+    begun = [each for each in CAPTURES if each.kind == DISCOVER and each.option(60).startswith(vendor_class)]
+    return [each for each in begun if ipxe is None or bool(each.option(175)) is ipxe]
 
 
 ROMS = starting(b"PXEClient", ipxe=False)

@@ -5,7 +5,6 @@ Two edges hear the same; one answers known layouts by `edge.dhcp6.fast_path`, th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
@@ -18,6 +17,7 @@ from edge.dhcp6.fast_path import answers
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, option
 from edge.journey.events import Outcome
+from tests.unit.dhcp.harness import Calls
 from tests.unit.dhcp6.harness import (
     EDK2_DUID,
     EDK2_HTTP_SOLICIT,
@@ -103,24 +103,19 @@ def _with_duid(packet: bytes, other: bytes) -> bytes:
 
 def machine(number: int, kind: int = 0) -> dict[str, Any]:
     """The machine of that number; `kind` picks one of a few settings of it."""
-    made = hardware(f"m{number}", MACS[number].hex(":"), IPS[0] if kind == 7 else IPS[number])
-    interface = made["spec"]["networkInterfaces"][MACS[number].hex(":")]
-    dhcp = interface["dhcp"]
-    changes: list[Callable[[], None]] = [
-        lambda: None,
-        lambda: dhcp["ipv6"].update(nameservers=["fd00:77::1", "fd00:77::3"]),
-        lambda: dhcp["ipv6"].update(prefixLength=48),
-        lambda: dhcp.update(hostname="short", leaseTimeSeconds=0xFFFFFFFF),
-        lambda: dhcp["ipv6"].update(nameservers=[]),
-        lambda: interface.update(disableNetboot=True),
-        lambda: interface.update(disableDhcp=True),
-    ]
-    if kind < len(changes):
-        changes[kind]()
+    ip, servers = IPS[0] if kind == 7 else IPS[number], ["fd00:77::1"]
+    changes: dict[int, dict[str, Any]] = {
+        1: {"dhcp": {"ipv6": {"address": ip, "nameservers": [*servers, "fd00:77::3"]}}},
+        2: {"dhcp": {"ipv6": {"address": ip, "nameservers": servers, "prefixLength": 48}}},
+        3: {"dhcp": {"hostname": "short", "leaseTimeSeconds": 0xFFFFFFFF}},
+        4: {"dhcp": {"ipv6": {"address": ip, "nameservers": []}}},
+        5: {"disableNetboot": True},
+        6: {"disableDhcp": True},
+    }
     if kind >= 9:
-        made["metadata"]["annotations"] = {BOOT_PATH_ANNOTATION: ("uki", "ipxe", "grub")[kind - 9]}
-        made["spec"]["osie"] = {"name": f"hook-{number}"}
-    return made
+        path = {BOOT_PATH_ANNOTATION: ("uki", "ipxe", "grub")[kind - 9]}
+        return hardware(f"m{number}", MACS[number].hex(":"), ip, annotations=path, osie=f"hook-{number}")
+    return hardware(f"m{number}", MACS[number].hex(":"), ip, **changes.get(kind, {}))
 
 
 def altered(packet: bytes, number: int) -> bytes:
@@ -137,9 +132,8 @@ class Pair:
     def __init__(self, make_edge: MakeEdge6, *objects: dict[str, Any], **more: Any) -> None:
         self.fast, self.full = (make_edge(*objects, fast_path=fast, **more) for fast in (True, False))
         self.edges = (self.fast, self.full)
-        assert self.fast.responder.fast_path is not None
-        self.calls = calls = _Calls(self.fast.responder.fast_path.answer)
-        self.fast.responder.fast_path.answer = calls  # type: ignore[method-assign]
+        self.calls = calls = Calls(self.fast.responder.fast_path.answer)
+        self.fast.responder.fast_path.answer = calls
 
     def send(self, packet: bytes, source: IPv6Address, *, alone: bool = False) -> bytes | None:
         """What both answer. They must be of one mind."""
@@ -147,24 +141,17 @@ class Pair:
         assert fast == full, (packet.hex(), source)
         return fast.payload if fast is not None else None
 
+    def decline(self) -> None:
+        """The first machine declines its address, and another host is found there."""
+        for edge in self.edges:
+            edge.send(ask(M.DECLINE, SERVER_ID, ia(IPS[0])), link_local(MACS[0]))
+            edge.look("02:00:00:00:00:99")
+
     def agree(self) -> None:
         """They have told the same, and remember the same."""
         assert self.fast.events == self.full.events
         assert self.fast.quarantined == self.full.quarantined
         assert len({frozenset(edge.responder.declined.acknowledged.lately) for edge in self.edges}) == 1
-
-
-class _Calls:
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-        self.count = 0
-        self.answered = 0
-
-    def __call__(self, *arguments: Any, **more: Any) -> Any:
-        self.count += 1
-        result = self._function(*arguments, **more)
-        self.answered += result is not None
-        return result
 
 
 def test_all_kinds_of_messages_get_the_same_bytes_by_all_ways(make_edge: MakeEdge6) -> None:
@@ -189,13 +176,10 @@ def test_what_another_machine_sends_is_answered_the_fast_way(make_edge: MakeEdge
     pair = Pair(make_edge, machine(0), machine(1))
     for number in range(2):  # heard before, so that both are compiled
         pair.send(*ways(altered(EDK2_STACK_SOLICIT, number), MACS[number])[0])
-    pair.fast.responder.respond_in_full = full = _Calls(  # type: ignore[method-assign]
-        pair.fast.responder.respond_in_full
-    )
+    pair.fast.responder.respond_in_full = full = Calls(pair.fast.responder.respond_in_full)
     for number in (0, 1, 0, 1):
         packet, source = ways(altered(message, number), MACS[number])[way]
         answer = pair.send(packet, source)
-        assert answer is not None
         if message[0] != M.INFORMATION_REQUEST:
             inner, _ = wire.parse(_inner(answer))
             assert {ip for ip, *_ in addresses(inner)} == {IPS[number]}
@@ -256,9 +240,7 @@ def test_what_was_refused_unread_is_not_learnt_from(make_edge: MakeEdge6) -> Non
     pair = Pair(make_edge, machine(0), machine(1))
     cut_off = ask(M.REQUEST, SERVER_ID, option(Option.IA_NA, b"iaid" + bytes(9)), SYSTEM)
     pair.send(ask(M.REQUEST, SERVER_ID, ia(IPS[0]), SYSTEM), link_local(MACS[0]))
-    for edge in pair.edges:
-        edge.send(ask(M.DECLINE, SERVER_ID, ia(IPS[0])), link_local(MACS[0]))
-        edge.look("02:00:00:00:00:99")
+    pair.decline()
     assert pair.send(cut_off, link_local(MACS[0])), "its address is refused, whatever else it says"
     assert pair.send(altered(cut_off, 1), link_local(MACS[1])) is None
 
@@ -326,10 +308,9 @@ def test_known_packets_get_the_answer_that_they_would_get_in_full(make_edge: Mak
     objects = [machine(number) for number in range(3)]
     pair = Pair(make_edge, *objects, networks=networks, has_pending=lambda *_name: work[0])
     sent: list[tuple[bytes, IPv6Address]] = []
+    steps = ["new", "new", "again", "again", "kin", "kin", "kin", "change", "decline", "work", "time"]
     for _ in range(data.draw(st.integers(4, 16))):
-        match data.draw(
-            st.sampled_from(["new", "new", "again", "again", "kin", "kin", "kin", "change", "decline", "work", "time"])
-        ):
+        match data.draw(st.sampled_from(steps)):
             case "change":
                 number, kind = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 11))
                 for edge in pair.edges:
@@ -337,9 +318,7 @@ def test_known_packets_get_the_answer_that_they_would_get_in_full(make_edge: Mak
                     change(machine(number, kind))
                 continue
             case "decline":
-                for edge in pair.edges:
-                    edge.send(ask(M.DECLINE, SERVER_ID, ia(IPS[0])), link_local(MACS[0]))
-                    edge.look("02:00:00:00:00:99")
+                pair.decline()
                 continue
             case "work":
                 work[0] = not work[0]
@@ -371,9 +350,7 @@ def test_address_in_quarantine_is_not_given_the_fast_way(make_edge: MakeEdge6) -
     solicit, renew = EDK2_PXE_SOLICIT, ask(M.RENEW, SERVER_ID, ia(IPS[0]))
     for packet in (solicit, solicit, renew, renew):
         assert pair.send(packet, link_local(MACS[0])) is not None
-    for edge in pair.edges:
-        edge.send(ask(M.DECLINE, SERVER_ID, ia(IPS[0])), link_local(MACS[0]))
-        edge.look("02:00:00:00:00:99")
+    pair.decline()
     assert pair.send(solicit, link_local(MACS[0])) is None
     assert pair.send(renew, link_local(MACS[0])) is not None
     for edge in pair.edges:
@@ -384,7 +361,7 @@ def test_address_in_quarantine_is_not_given_the_fast_way(make_edge: MakeEdge6) -
 
 def test_without_the_fast_path_everything_is_answered_in_full(make_edge: MakeEdge6) -> None:
     edge = make_edge(machine(0), fast_path=False)
-    edge.responder.respond_in_full = calls = _Calls(edge.responder.respond_in_full)  # type: ignore[method-assign]
+    edge.responder.respond_in_full = calls = Calls(edge.responder.respond_in_full)
     for _ in range(3):
         assert edge.send(EDK2_PXE_SOLICIT) is not None
     assert edge.responder.fast_path is None
@@ -398,7 +375,6 @@ def test_machines_boot_by_the_path_of_their_own_hardware(make_edge: MakeEdge6, o
     for number in order * 3:
         packet = relayed(altered(EDK2_PXE_SOLICIT, number), "::", link_local(MACS[number]))
         answer = pair.send(packet, IPv6Address(RELAYS[0]))
-        assert answer is not None
         assert wire.parse(_inner(answer))[0].get(Option.BOOTFILE_URL) == b"tftp://[fd00:77::1]/" + files[number]
     pair.agree()
     assert pair.calls.answered == 8  # all but the first
@@ -425,7 +401,6 @@ def test_peer_address_that_tells_the_mac_comes_before_the_duid(make_edge: MakeEd
     named = _with_duid(EDK2_STACK_SOLICIT, duid(MACS[0]))
     for peer, ip in ((PRIVATE, IPS[0]), (PRIVATE, IPS[0]), (link_local(MACS[1]), IPS[1]), (PRIVATE, IPS[0])):
         answer = pair.send(relayed(named, LINKS[0], peer), source)
-        assert answer is not None
         assert [each for each, *_ in addresses(wire.parse(_inner(answer))[0])] == [ip]
 
 
@@ -440,8 +415,7 @@ def test_bound_on_answers_holds_for_both_ways_together(make_edge: MakeEdge6) -> 
 
 def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(edge: Edge6) -> None:
     fast_path = edge.responder.fast_path
-    assert fast_path is not None
-    edge.responder.respond_in_full = calls = _Calls(edge.responder.respond_in_full)  # type: ignore[method-assign]
+    edge.responder.respond_in_full = calls = Calls(edge.responder.respond_in_full)
     for _ in range(3):
         edge.send(EDK2_PXE_SOLICIT)
         edge.send(EDK2_HTTP_SOLICIT)
@@ -466,6 +440,5 @@ def test_networks_of_a_layout_are_bounded(make_edge: MakeEdge6) -> None:
         edge.now += 0.1
         assert edge.send(EDK2_PXE_SOLICIT, link_local(mac)) is not None
         assert edge.send(EDK2_PXE_SOLICIT, link_local(mac)) is not None
-    assert edge.responder.fast_path is not None
     (known,) = edge.responder.fast_path._known.lists[len(EDK2_PXE_SOLICIT)]
     assert len(known.networks) <= answers._NETWORKS_OF_A_LAYOUT

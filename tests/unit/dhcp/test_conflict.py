@@ -1,0 +1,551 @@
+"""A declined address: the server probes before a machine loses it, and then gives it to nobody for a while.
+
+Any host can send a DHCPDECLINE in a machine's name.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.l2 import ARP, Ether
+
+from edge.conflict import Claim, Prober, Quarantine, declined
+from edge.conflict.declined import MAX_PROBED, PROBES, UNSEEN_SECONDS
+from edge.conflict.quarantine import MAX_ADDRESSES
+from edge.dhcp.wire import MessageType, arp
+from edge.journey.events import Outcome
+from edge.machines import Inventory, Machine
+from tests.unit.dhcp.harness import (
+    IPXE_BIOS,
+    MAC,
+    PLAIN,
+    PXE_DISCOVER,
+    PXE_REQUEST,
+    Edge,
+    MakeEdge,
+    altered,
+    hardware,
+    lab,
+    message_type,
+    read,
+)
+
+OTHER_NIC, SQUATTER = "52:54:00:12:34:66", "02:00:00:00:00:99"
+OURS, RELAY, OTHERS_RELAY = b"\x0a\x4d\0\1", b"\x0a\x4d\0\2", b"\x0a\x63\0\2"
+ADDRESS = b"\x0a\x4d\0\x3a"
+QUARANTINED = (MAC, "10.77.0.58")
+
+
+@pytest.fixture
+def blind(make_edge: MakeEdge) -> Edge:
+    """An edge that can't send ARP probes, and has a trusted relay."""
+    return make_edge(lab(), looks=False, relays="10.77.0.2/32")
+
+
+@pytest.fixture
+def in_conflict(edge: Edge, decline: bytes) -> Edge:
+    """An edge that found another host at the machine's address."""
+    edge.send(decline)
+    edge.look(SQUATTER)
+    return edge
+
+
+# --- on the link ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hosts", [(), (MAC,), (MAC, MAC)])
+def test_where_nobody_or_only_the_machine_answers_it_is_served_as_before(edge: Edge, decline: bytes, hosts) -> None:
+    begun = edge.now
+    edge.send(decline)
+    assert edge.send(PXE_DISCOVER) is not None, "it is looked into: until then nothing is known"
+    assert edge.look(*hosts) == PROBES
+    assert edge.now - begun == pytest.approx(2 * declined.PROBE_SECONDS + declined.ANSWER_SECONDS)
+    assert edge.quarantined == []
+    assert edge.send(PXE_DISCOVER) is not None
+    (told,) = (event for event in edge.events if "DECLINE" in event.message)
+    assert told.outcome is Outcome.INFO
+    assert ("only the machine itself answers" if hosts else "nobody answers") in told.message
+
+
+@pytest.mark.parametrize("hosts", [(SQUATTER,), (MAC, SQUATTER), (SQUATTER, MAC)])
+def test_where_another_host_answers_there_is_a_conflict(edge: Edge, decline: bytes, hosts: tuple[str, ...]) -> None:
+    edge.send(decline)
+    edge.look(*hosts)
+    assert [entry[:2] for entry in edge.quarantined] == [QUARANTINED]
+    assert SQUATTER in edge.events[-1].message
+
+
+def test_another_interface_of_the_same_machine_is_no_other_host(make_edge: MakeEdge, decline: bytes) -> None:
+    # Linux answers ARP for each of its addresses on each of its interfaces.
+    obj = lab()
+    obj["spec"]["networkInterfaces"][OTHER_NIC] = {"dhcp": {"ip": "10.77.0.59"}}
+    edge = make_edge(obj)
+    edge.send(decline)
+    edge.look(OTHER_NIC)
+    assert edge.quarantined == []
+
+
+def test_address_of_this_host_is_a_conflict_that_no_probe_finds(edge: Edge, decline: bytes) -> None:
+    edge.send(decline)
+    (address,) = edge.responder.declined.step()
+    edge.responder.declined.is_ours(address)
+    assert [entry[:2] for entry in edge.quarantined] == [QUARANTINED]
+    assert "this host itself" in edge.events[-1].message
+    assert edge.responder.declined.wait is None
+
+
+def test_one_address_is_looked_at_once_at_a_time_and_not_too_many_together(
+    make_edge: MakeEdge, decline: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    macs = [f"52:54:00:aa:00:{number:02x}" for number in range(MAX_PROBED + 10)]
+    edge = make_edge(*(hardware(f"m{n}", mac, f"10.77.0.{100 + n}") for n, mac in enumerate(macs)))
+    for _ in range(20):
+        for number, mac in enumerate(macs):
+            chaddr, address = bytes.fromhex(mac.replace(":", "")), bytes((10, 77, 0, 100 + number))
+            edge.send(altered(decline, chaddr=chaddr, options={50: address}))
+    assert edge.look() == PROBES * MAX_PROBED
+    assert caplog.text.count("is not looked into") == 1
+    assert edge.send(decline) is None
+
+
+@pytest.mark.parametrize("source", ["10.77.0.58", "10.99.0.9", "192.0.2.1"])
+def test_unicast_decline_is_not_believed_and_told_once_a_minute_with_how_often(
+    edge: Edge, decline: bytes, source: str
+) -> None:
+    for _ in range(50):
+        edge.send(decline, source=source)
+    assert edge.look(SQUATTER) == 0
+    edge.now += 60
+    edge.send(decline, source=source)
+    first, second = edge.messages()
+    assert first.startswith(f"a DHCPDECLINE from {source} is not believed: ")
+    assert second.endswith("(49 more times since this was last said)")
+    assert edge.quarantined == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"options": {50: b"\x0a\x4d\0\x3b"}},
+        {"drop": (50,)},
+        {"options": {54: RELAY}},
+        {"drop": (54,)},
+        {"chaddr": b"\2\0\0\0\0\1"},
+    ],
+    ids=["another address", "no address", "another server", "no server", "another machine"],
+)
+def test_decline_that_is_not_about_what_we_gave_the_machine_is_not_believed(
+    edge: Edge, decline: bytes, change: dict[str, Any]
+) -> None:
+    assert edge.send(altered(decline, **change)) is None
+    assert edge.look(SQUATTER) == 0
+    assert edge.quarantined == []
+    assert edge.send(PXE_DISCOVER) is not None
+
+
+def test_message_on_a_link_that_is_not_the_machines_has_no_effect(make_edge: MakeEdge, decline: bytes) -> None:
+    """Any host of that link could answer the probe."""
+    edge = make_edge(lab(), networks=(IPv4Network("10.99.0.0/24"),))
+    release = altered(PLAIN, options={53: b"\7"}, ciaddr=ADDRESS)
+    edge.send(release)
+    assert edge.messages() == []
+    edge.send(decline)
+    assert edge.look(SQUATTER) == 0
+    assert edge.quarantined == []
+    assert "is not believed: the link that it came from is not of this machine's network" in edge.messages()[-1]
+    edge.send(release, source="10.77.0.58")
+    assert edge.messages()[1:] == ["DHCPRELEASE of 10.77.0.58"]
+
+
+# --- where no probe is possible --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relay", [RELAY, bytes(4)], ids=["behind a relay", "on a link without ARP"])
+@pytest.mark.parametrize("requests", [1, 2], ids=["in full", "known packets"])
+def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believed_and_for_a_minute(
+    blind: Edge, decline: bytes, relay: bytes, requests: int
+) -> None:
+    decline, source = altered(decline, giaddr=relay), "10.77.0.2" if any(relay) else "0.0.0.0"
+    for _ in range(3):
+        blind.send(decline, source=source)
+    assert blind.quarantined == []
+    discover, request = (altered(packet, giaddr=relay) for packet in (PXE_DISCOVER, PXE_REQUEST))
+    for _ in range(requests):
+        assert message_type(blind.send(request)) is MessageType.ACK
+    blind.send(decline, source=source)
+    assert blind.quarantined == [(*QUARANTINED, blind.now + UNSEEN_SECONDS)]
+    assert blind.send(discover) is None
+    blind.now += UNSEEN_SECONDS
+    assert blind.send(discover) is not None
+
+
+def test_address_that_was_given_long_ago_is_not_declined_where_nobody_can_look(blind: Edge, decline: bytes) -> None:
+    blind.send(PXE_REQUEST)
+    for _ in range(3):
+        blind.responder.declined.pass_time()
+        blind.now += declined.ACKNOWLEDGED_SECONDS
+    blind.send(decline)
+    assert blind.quarantined == []
+
+
+def test_word_of_a_relay_is_not_taken_where_one_can_look(edge: Edge, decline: bytes) -> None:
+    edge.responder.declined.is_on_link = lambda address: address == ADDRESS
+    edge.send(PXE_REQUEST)
+    edge.send(altered(decline, giaddr=RELAY), source="10.99.0.9")
+    assert edge.look(MAC) == PROBES
+    assert edge.quarantined == []
+
+
+def test_relay_of_another_network_has_no_say_in_it(edge: Edge, decline: bytes) -> None:
+    edge.send(altered(PXE_REQUEST, giaddr=OTHERS_RELAY))
+    edge.send(altered(decline, giaddr=OTHERS_RELAY), source="10.99.0.2")
+    assert edge.quarantined == []
+    assert "its relay 10.99.0.2 is not of this machine's network" in edge.messages()[-1]
+
+
+def test_probe_that_can_not_be_sent_leaves_the_machines_word(edge: Edge, decline: bytes) -> None:
+    edge.send(PXE_REQUEST)
+    edge.send(decline)
+    (address,) = edge.responder.declined.step()
+    edge.responder.declined.probe_failed(address)
+    assert edge.quarantined == [(*QUARANTINED, edge.now + UNSEEN_SECONDS)]
+
+
+async def test_prober_without_its_socket_reports_that_no_probe_can_be_sent(edge: Edge) -> None:
+    class ProberOnUdp(Prober):
+        """A prober whose socket this process may or may not open."""
+
+        is_allowed = True
+
+        def _open(self) -> socket.socket:
+            if not self.is_allowed:
+                raise PermissionError(1, "Operation not permitted")
+            return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+        def _send(self, sock: socket.socket, address: bytes) -> None:
+            raise AssertionError("nothing is declined here")
+
+        def _receive(self, sock: socket.socket) -> Claim | None:
+            raise AssertionError("nothing is declined here")
+
+    prober = ProberOnUdp("lo", edge.responder.declined)
+    prober.start()
+    assert prober.can_probe
+    prober.stop()
+    prober.is_allowed = False
+    prober.start()
+    assert not prober.can_probe
+    assert edge.responder.declined.wake is None
+
+
+# --- DHCPRELEASE ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "giaddr", "ciaddr", "is_reported"),
+    [
+        ("10.77.0.58", bytes(4), ADDRESS, True),
+        ("0.0.0.0", bytes(4), ADDRESS, True),
+        ("10.77.0.2", RELAY, ADDRESS, True),
+        ("10.99.0.9", RELAY, ADDRESS, False),
+        ("10.99.0.9", bytes(4), ADDRESS, False),
+        ("10.77.0.58", bytes(4), b"\x0a\x4d\0\x63", False),
+        ("10.99.0.2", OTHERS_RELAY, ADDRESS, False),
+    ],
+)
+def test_release_is_told_only_of_the_machines_own_address_and_from_where_it_can_be(
+    blind: Edge, source: str, giaddr: bytes, ciaddr: bytes, is_reported: bool
+) -> None:
+    blind.send(altered(PLAIN, options={53: b"\7"}, ciaddr=ciaddr, giaddr=giaddr), source=source)
+    assert blind.messages() == (["DHCPRELEASE of 10.77.0.58"] if is_reported else [])
+
+
+# --- ARP --------------------------------------------------------------------------------------------------------------
+
+
+def test_probe_is_that_of_rfc_5227_and_claims_nothing() -> None:
+    frame = arp.probe(bytes.fromhex("525400000001"), ADDRESS)
+    packet = Ether(frame)
+    found = packet[ARP]
+    assert (packet.dst, packet.src, packet.type) == ("ff:ff:ff:ff:ff:ff", "52:54:00:00:00:01", 0x0806)
+    assert (found.op, found.hwsrc, found.psrc) == (1, "52:54:00:00:00:01", "0.0.0.0")
+    assert (found.hwdst, found.pdst) == ("00:00:00:00:00:00", "10.77.0.58")
+    assert arp.claim(frame) is None
+
+
+@pytest.mark.parametrize("op", [1, 2])
+def test_any_arp_packet_of_a_host_says_where_it_is(op: int) -> None:
+    packet = bytes(Ether(src=SQUATTER) / ARP(op=op, hwsrc=SQUATTER, psrc="10.77.0.58", pdst="10.77.0.1"))
+    assert arp.claim(packet) == (ADDRESS, bytes.fromhex(SQUATTER.replace(":", "")))
+    assert arp.claim(packet[:41]) is None
+    assert arp.claim(packet.replace(b"\x08\x06", b"\x08\x00", 1)) is None
+
+
+@given(st.binary(max_size=80))
+def test_no_frame_is_too_odd(frame: bytes) -> None:
+    arp.claim(frame)
+
+
+# --- relays of an edge that can't probe the machines' link ------------------------------------------------------------
+
+
+GATEWAY, OTHER_RELAY = b"\x0a\x4d\0\1", b"\x0a\x4d\0\3"
+
+
+class Behind:
+    """Machines behind relays; the first machine is the captures'."""
+
+    def __init__(self, edge: Edge, request: bytes, decline: bytes) -> None:
+        self.edge, self.request, self.declining = edge, request, decline
+
+    def lease(self, relay: bytes, source: str, machine: int = 0) -> None:
+        """Assign a machine its address through a relay."""
+        chaddr, address = bytes.fromhex("5254001234") + bytes((0x56 + machine,)), bytes((10, 77, 0, 58 + machine))
+        packet = altered(self.request, chaddr=chaddr, giaddr=relay, options={50: address})
+        assert message_type(self.edge.send(packet, source=source)) is MessageType.ACK
+
+    def decline(self, relay: bytes, source: str) -> bool:
+        """Send a DHCPDECLINE of the first machine. Return True if the server no longer answers the machine."""
+        before = len(self.edge.quarantined)
+        self.edge.send(altered(self.declining, giaddr=relay), source=source)
+        return len(self.edge.quarantined) > before
+
+    def decline_messages(self) -> list[str]:
+        return [message for message in self.edge.messages() if "DECLINE" in message]
+
+
+MakeBehind = Callable[..., Behind]
+
+
+@pytest.fixture
+def make_behind(make_edge: MakeEdge, decline: bytes) -> MakeBehind:
+    def make(relays: str = "") -> Behind:
+        machines = [hardware(f"lab-{n}", f"52:54:00:12:34:{0x56 + n:02x}", f"10.77.0.{58 + n}") for n in range(3)]
+        edge = make_edge(*machines, looks=False, relays=relays, server_ip="10.77.9.1")
+        named = {54: b"\x0a\x4d\x09\1"}
+        return Behind(edge, altered(PXE_REQUEST, options=named), altered(decline, options=named))
+
+    return make
+
+
+@pytest.mark.parametrize("source", ["10.99.0.9", "10.77.0.58"], ids=["a routed host", "the machine's address"])
+def test_host_that_claims_to_be_the_machines_relay_takes_no_address_from_it(
+    make_behind: MakeBehind, source: str
+) -> None:
+    """The attacker needs none of our answers: all values of a REQUEST are known beforehand."""
+    behind = make_behind()
+    for machine in (0, 1, 2, 0):
+        behind.lease(RELAY, source, machine)
+        assert not behind.decline(RELAY, source)
+    (line,) = behind.decline_messages()
+    assert line.startswith(f"a DHCPDECLINE from {source} is not believed: ")
+    assert f"it comes from {source} and not from its relay 10.77.0.2; name {source} in --relays" in line
+
+
+def test_relay_that_brought_leases_to_several_machines_is_believed_from_its_own_address(
+    make_behind: MakeBehind,
+) -> None:
+    behind = make_behind()
+    for machine in (0, 0, 1):
+        behind.lease(RELAY, "10.77.0.2", machine)
+    assert not behind.decline(RELAY, "10.77.0.2")
+    assert "its relay 10.77.0.2 is not known yet to serve 3 machines" in behind.decline_messages()[-1]
+    behind.lease(RELAY, "10.77.0.2", 2)
+    assert not behind.decline(OTHER_RELAY, "10.77.0.3"), "a neighbour of the machines"
+    assert behind.decline(RELAY, "10.77.0.2")
+
+
+def test_gateway_of_the_hardware_is_believed_as_its_relay_from_its_own_address(make_behind: MakeBehind) -> None:
+    behind = make_behind()
+    behind.lease(GATEWAY, "10.77.0.1")
+    assert not behind.decline(GATEWAY, "10.99.0.9")
+    assert behind.decline(GATEWAY, "10.77.0.1")
+
+
+def test_machine_is_no_relay_of_its_neighbours(make_behind: MakeBehind) -> None:
+    behind, neighbour = make_behind(), b"\x0a\x4d\0\x3b"
+    for machine in range(3):
+        behind.lease(neighbour, "10.77.0.59", machine)
+    assert not behind.decline(neighbour, "10.77.0.59")
+    assert "its relay 10.77.0.59 has an address that a Hardware reserves" in behind.decline_messages()[-1]
+
+
+@pytest.mark.parametrize(("source", "believed"), [("192.0.2.9", True), ("10.77.0.2", False)])
+def test_listed_relays_are_trusted_by_their_source_address_and_no_others(
+    make_behind: MakeBehind, source: str, believed: bool
+) -> None:
+    behind = make_behind("192.0.2.0/24")
+    for machine in range(3):
+        behind.lease(RELAY, "10.77.0.2", machine)
+    assert behind.decline(RELAY, source) is believed
+    if not believed:
+        assert "it comes from 10.77.0.2, which --relays does not name" in behind.decline_messages()[-1]
+
+
+@pytest.mark.parametrize("relays", ["", "10.99.0.2"])
+def test_relay_with_an_address_elsewhere_has_to_be_listed(make_behind: MakeBehind, relays: str) -> None:
+    """RFC 3527: the relay's address is not in the machines' network, which its link selection names."""
+    behind = make_behind(relays)
+    link = {82: b"\5\4\x0a\x4d\0\0"}
+    behind.request, behind.declining = (altered(each, options=link) for each in (behind.request, behind.declining))
+    for machine in range(3):
+        behind.lease(OTHERS_RELAY, "10.99.0.2", machine)
+    assert behind.decline(OTHERS_RELAY, "10.99.0.2") is bool(relays)
+
+
+def test_machine_is_silenced_once_in_ten_minutes_if_no_probe_can_be_sent(make_behind: MakeBehind) -> None:
+    behind = make_behind("10.77.0.2")
+    silenced = 0
+    for _ in range(60):
+        behind.edge.responder.declined.pass_time()
+        if not behind.edge.quarantine.holds(MAC):
+            behind.lease(RELAY, "10.77.0.2")
+        silenced += behind.decline(RELAY, "10.77.0.2")
+        behind.edge.now += 30
+    assert silenced == 3, "in half an hour"
+    assert "one counts in 10 minutes where no probe is possible" in behind.decline_messages()[-1]
+
+
+# --- quarantine -------------------------------------------------------------------------------------------------------
+
+
+def test_lease_is_renewed_in_quarantine_and_nothing_else_is(in_conflict: Edge) -> None:
+    renewal = altered(PLAIN, options={53: b"\3"}, ciaddr=ADDRESS)
+    for source in ("10.77.0.58", "0.0.0.0"):
+        assert message_type(in_conflict.send(renewal, source=source)) is MessageType.ACK
+    assert in_conflict.send(altered(PLAIN, options={53: b"\3", 50: ADDRESS})) is None, "INIT-REBOOT"
+    assert in_conflict.send(PXE_DISCOVER) is None
+
+
+def test_declined_address_is_not_offered_again_until_the_time_is_over(edge: Edge, decline: bytes) -> None:
+    packets = [PXE_DISCOVER, PXE_REQUEST, IPXE_BIOS]
+    for packet in packets:
+        assert edge.send(packet) is not None  # so that they are known ones
+    edge.events.clear()
+    assert edge.send(decline) is None
+    edge.look(SQUATTER)
+    assert edge.quarantined == [(*QUARANTINED, 1600.0)]
+    assert [edge.send(packet) for packet in packets * 3] == [None] * 9
+    told, refused = edge.events
+    assert (told.outcome, told.message) == (
+        Outcome.FAILED,
+        f"DHCPDECLINE: another host, {SQUATTER}, already uses 10.77.0.58; it is not offered for 600 s. "
+        "Find that host and stop it, or change the Hardware's dhcp.ip",
+    )
+    assert refused.outcome is Outcome.REFUSED
+    assert "10.77.0.58 is in quarantine" in refused.message
+    edge.now = 1599.9
+    assert edge.send(packets[0]) is None
+    edge.now = 1600.0
+    assert message_type(edge.send(packets[0])) is MessageType.OFFER
+    assert edge.quarantined[1:] == [(*QUARANTINED, None)]
+
+
+def test_other_machines_are_served_meanwhile(in_conflict: Edge) -> None:
+    in_conflict.inventory.apply(hardware("lab-2", "52:54:00:12:34:57", "10.77.0.59"))
+    other = altered(PXE_DISCOVER, chaddr=bytes.fromhex("525400123457"))
+    for _ in range(2):
+        assert message_type(in_conflict.send(other)) is MessageType.OFFER
+
+
+def test_another_address_in_the_hardware_ends_it(in_conflict: Edge) -> None:
+    in_conflict.inventory.apply(lab(disableNetboot=True))
+    assert in_conflict.send(PXE_DISCOVER) is None  # another change does not
+    in_conflict.inventory.apply(lab("10.77.0.60"))
+    assert in_conflict.quarantined[1:] == [(*QUARANTINED, None)]
+    assert read(in_conflict.send(PXE_DISCOVER)).yiaddr == b"\x0a\x4d\0\x3c"
+
+
+def test_removed_hardware_ends_it(in_conflict: Edge) -> None:
+    in_conflict.inventory.remove(lab())
+    assert in_conflict.quarantined[1:] == [(*QUARANTINED, None)]
+
+
+def test_decline_through_a_relay_that_is_the_server_is_believed(make_edge: MakeEdge, decline: bytes) -> None:
+    """RFC 5107: option 54 is the relay's."""
+    edge = make_edge(lab(), relays="192.0.2.9")
+    named = {54: RELAY, 82: b"\x0b\4" + RELAY}
+    edge.send(altered(PXE_REQUEST, giaddr=RELAY, options=named))
+    edge.send(altered(decline, giaddr=RELAY, options=named), source="192.0.2.9")
+    assert len(edge.quarantined) == 1
+
+
+def test_without_a_quarantine_the_decline_is_told_all_the_same(make_edge: MakeEdge, decline: bytes) -> None:
+    edge = make_edge(lab(), quarantine_seconds=0)
+    edge.send(decline)
+    edge.look(SQUATTER)
+    assert edge.quarantined == []
+    (message,) = edge.messages()
+    assert message.startswith(f"DHCPDECLINE: another host, {SQUATTER}, already uses 10.77.0.58. Find that host")
+    assert edge.send(PXE_DISCOVER) is not None
+
+
+def test_second_decline_begins_the_time_again_and_is_told_once_a_minute(in_conflict: Edge, decline: bytes) -> None:
+    in_conflict.now += 30
+    in_conflict.send(decline)
+    in_conflict.look(SQUATTER)
+    assert [until for _, _, until in in_conflict.quarantined] == [1600.0, 1630.0]
+    assert len(in_conflict.events) == 1
+    for now, ended in ((1600.0, []), (1630.0, [(*QUARANTINED, None)])):
+        in_conflict.now = now
+        in_conflict.quarantine.expire()
+        assert in_conflict.quarantined[2:] == ended
+
+
+class Clocked:
+    """A quarantine of 60 s with three machines, m0 to m2."""
+
+    def __init__(self) -> None:
+        inventory = Inventory()
+        for number in range(3):
+            inventory.apply(hardware(f"m{number}", f"52:54:00:00:00:0{number}", f"10.77.0.{number + 10}"))
+        self.machines, self.now, self.ended = inventory.machines(), 0.0, []
+        self.quarantine = Quarantine(lambda: self.now, 60.0, self._changed)
+
+    def _changed(self, machine: Machine, _ip: str, until: float | None) -> None:
+        if until is None:
+            self.ended.append(machine.mac)
+
+    def begin(self, *numbers: int) -> None:
+        """Begin with these machines, 10 s apart."""
+        for number in numbers:
+            self.quarantine.begin(self.machines[number])
+            self.now += 10
+
+    def expire(self, now: float) -> list[int]:
+        """Return the numbers of the machines that are left then."""
+        self.now = now
+        self.quarantine.expire()
+        return [int(mac[-1]) for mac in self.quarantine.macs]
+
+
+def test_decline_that_is_repeated_does_not_keep_others_in_quarantine() -> None:
+    clocked = Clocked()
+    clocked.begin(0, 1, 0)
+    assert clocked.expire(75.0) == [0]
+
+
+def test_end_comes_without_a_packet_and_a_clock_set_back_keeps_nothing_for_ever() -> None:
+    clocked = Clocked()
+    clocked.begin(0, 1, 2)
+    assert clocked.expire(65.0) == [1, 2]
+    assert [clocked.quarantine.holds(f"52:54:00:00:00:0{number}") for number in range(2)] == [False, True]
+    assert clocked.ended == ["52:54:00:00:00:00"]
+    assert clocked.expire(-1000.0) == []
+    assert clocked.ended == [f"52:54:00:00:00:0{number}" for number in range(3)]
+
+
+def test_quarantine_is_bounded_and_the_oldest_makes_room() -> None:
+    clocked = Clocked()
+    machine = clocked.machines[0]
+    rest = [getattr(machine, name) for name in machine.__slots__[1:]]
+    for number in range(MAX_ADDRESSES + 2):
+        clocked.quarantine.begin(Machine(f"mac {number}", *rest))
+    assert clocked.ended == ["mac 0", "mac 1"]
+    assert len(clocked.quarantine.macs) == MAX_ADDRESSES

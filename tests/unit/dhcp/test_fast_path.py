@@ -1,0 +1,306 @@
+"""The fast way and the full one give the same bytes for the same packets, whatever happened before.
+
+Two edges hear the same; one answers known layouts by `edge.dhcp.fast_path`, the other everything in full.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge.dhcp import Reply
+from edge.dhcp.fast_path import answers
+from edge.dhcp.fast_path.layout import layout_of
+from edge.dhcp.wire import codec, options
+from tests.unit.dhcp.firmware.packets import CAPTURES
+from tests.unit.dhcp.harness import (
+    CAPTURED,
+    IPXE_BIOS,
+    PLAIN,
+    PXE_DISCOVER,
+    PXE_REQUEST,
+    Calls,
+    Edge,
+    MakeEdge,
+    altered,
+    hardware,
+    read,
+    sent_by,
+)
+from tink.api.annotations import BOOT_PATH_ANNOTATION
+from tink.api.v1alpha2 import Raw
+
+MACS = [bytes.fromhex("525400123456"), bytes.fromhex("525400123457"), bytes.fromhex("b827eb000001")]
+STRANGER = bytes.fromhex("020000000009")
+ADDRESSES = [b"\x0a\x4d\0\x3a", b"\x0a\x4d\0\x3b", b"\x0a\x4d\1\x3c"]
+OURS, OTHERS = b"\x0a\x4d\0\1", b"\x0a\x4d\0\2"
+CLIENTS = [
+    "edk2_pxe_discover", "edk2_pxe_request", "edk2_http_discover", "edk2_http_request", "ipxe_bios_discover",
+    "ipxe_bios_request", "ipxe_efi_discover", "plain_discover", "udhcpc_request", "networkd_discover",
+    "perfdhcp_discover",
+]  # fmt: skip
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"hostname": "node.example.org", "vlanId": "7"},
+    {"netmask": "255.255.0.0", "leaseTimeSeconds": 60, "hostname": None},
+    {"nameservers": [f"10.0.0.{n}" for n in range(1, 60)], "hostname": "n" * 60},
+    {"ip": options.dotted(ADDRESSES[0])},
+    {"netmask": None, "gateway": None},
+]
+
+
+def machine(number: int, kind: int = 0) -> Raw:
+    """Return the Hardware of that number; `kind` picks one of a few settings of it."""
+    disabled = {"disableNetboot": kind == 6, "disableDhcp": kind == 7}
+    mac, ip, dhcp = MACS[number].hex(":"), options.dotted(ADDRESSES[number]), SETTINGS[kind % len(SETTINGS)]
+    obj = hardware(f"lab-{number}", mac, ip, dhcp=dhcp, **disabled)
+    if kind >= 9:
+        obj["metadata"]["annotations"] = {BOOT_PATH_ANNOTATION: ("grub", "ipxe", "lilo")[kind - 9]}
+    return obj
+
+
+class Pair:
+    """An edge that answers the fast way, and one that answers in full."""
+
+    def __init__(self, make_edge: MakeEdge, *objects: Raw, **more: Any) -> None:
+        self.edges = self.fast, self.full = [make_edge(*objects, fast_path=fast, **more) for fast in (True, False)]
+
+    def send(self, packet: bytes, *where: Any, **more: Any) -> Reply | None:
+        """Return what both answer, which must be the same."""
+        fast, full = (edge.send(packet, *where, **more) for edge in self.edges)
+        assert fast == full, (packet.hex(), where, more)
+        return fast
+
+    def pass_time(self, seconds: float) -> None:
+        for edge in self.edges:
+            edge.now += seconds
+
+    def agree(self) -> None:
+        """Check that both have told the same, and remember the same."""
+        assert self.fast.events == self.full.events
+        assert self.fast.quarantined == self.full.quarantined
+
+
+@st.composite
+def packets(draw: st.DrawFn) -> bytes:
+    """A client's packet, mostly well formed, with the things altered that an answer may depend on."""
+    message = codec.parse(CAPTURED[draw(st.sampled_from(CLIENTS))])
+    found = dict(message.options)
+    values: dict[int, st.SearchStrategy[bytes]] = {
+        12: st.sampled_from([b"a", b"bb", b""]),
+        50: st.sampled_from([*ADDRESSES, b"\1\2\3\4", b""]),
+        53: st.sampled_from([bytes((n,)) for n in (1, 1, 1, 3, 3, 3, 4, 7, 8)]),
+        54: st.sampled_from([OURS, OURS, OTHERS, b""]),
+        55: st.sampled_from([b"\1\3\6\x0c", b"\x0c\6", b"", b"\x2a\x1c\x0f\x0c\6\3\1"]),
+        57: st.sampled_from([b"\2\x40", b"\5\xc0", b"\xff\0", b"\0"]),
+        61: st.sampled_from([b"", b"\1abcdef", b"\1ghijkl", bytes(255)]),
+        77: st.sampled_from([b"iPXE", b"\4iPXE", b"x"]),
+        81: st.sampled_from([b"\0\0\0a", b"\0\0\0b"]),
+        82: st.sampled_from(
+            [b"", b"\1\1a", b"\1\1b", b"\1\1a\2\2xy", b"\5\4\x0a\x4d\0\0", b"\5\4\x0a\x4d\1\0", b"\x0b\4" + OTHERS,
+             b"\1\xff", b"\0", b"\1\1a\1\1b", b"\xff"]
+        ),
+        93: st.sampled_from([b"\0\7", b"\0\0", b"\0\x0b"]),
+        97: st.sampled_from([bytes(17), b"\0" + b"u" * 16, b"\1" + bytes(16), b"short"]),
+    }  # fmt: skip
+    for code in draw(st.lists(st.sampled_from(sorted(values)), max_size=4, unique=True)):
+        found[code] = draw(values[code])
+    for code in draw(st.lists(st.sampled_from([12, 50, 54, 55, 57, 61, 82, 93, 97, 175]), max_size=2)):
+        found.pop(code, None)
+    if draw(st.integers(0, 9)) == 0:
+        found = dict(draw(st.permutations(list(found.items()))))
+    changed = message._replace(
+        options=found,
+        xid=draw(st.binary(min_size=4, max_size=4)),
+        hops=draw(st.integers(0, 3)),
+        secs=draw(st.integers(0, 9)),
+        flags=draw(st.sampled_from([0, 0, 0x8000, 0x8000, 1])),
+        chaddr=draw(st.sampled_from([*MACS, *MACS, STRANGER])),
+        giaddr=draw(st.sampled_from([bytes(4), OTHERS, OTHERS, b"\x0a\x4d\1\2", b"\xff\0\0\1"])),
+        ciaddr=draw(st.sampled_from([bytes(4), bytes(4), bytes(4), *ADDRESSES])),
+    )
+    packet = bytearray(codec.build(changed))
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        packet[draw(st.integers(0, len(packet) - 1))] = draw(st.integers(0, 255))
+    return bytes(packet)
+
+
+def test_recorded_packets_get_the_same_bytes_with_and_without_the_fast_path(make_edge: MakeEdge) -> None:
+    pair = Pair(make_edge, *(machine(number, number) for number in range(3)))
+    pair.fast.responder.fast_path.answer = calls = Calls(pair.fast.responder.fast_path.answer)
+    recorded = [*CAPTURED.values(), *(packet.payload for packet in CAPTURES)]
+    for packet in recorded:
+        asks = codec.parse(packet).options
+        for giaddr in (bytes(4), OTHERS):
+            for mac, address in (*zip(MACS, ADDRESSES, strict=True), (MACS[0], ADDRESSES[0]), (STRANGER, ADDRESSES[0])):
+                ours = {code: value for code, value in ((50, address), (54, OURS)) if code in asks}
+                for sent in (packet, altered(packet, chaddr=mac, giaddr=giaddr, options=ours)):
+                    for port in (67, 4011):
+                        pair.send(sent, options.dotted(address), port=port)
+    pair.agree()
+    assert calls.answered > 2 * len(recorded)
+
+
+def test_without_the_fast_path_everything_is_answered_in_full(make_edge: MakeEdge) -> None:
+    edge = make_edge(machine(0), fast_path=False)
+    edge.responder.respond_in_full = calls = Calls(edge.responder.respond_in_full)
+    for _ in range(3):
+        assert read(edge.send(PXE_DISCOVER)).yiaddr == ADDRESSES[0]
+    assert edge.responder.fast_path is None
+    assert calls.answered == 3
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("relayed", [False, True])
+def test_every_single_byte_that_differs_is_minded(make_edge: MakeEdge, name: str, relayed: bool) -> None:
+    pair = Pair(make_edge, *(machine(number, 1) for number in range(2)))
+    request = {50: ADDRESSES[0], 54: OURS} if "request" in name else {}
+    relay = {"giaddr": OTHERS} if relayed else {}
+    information = {82: b"\1\4eth7\5\4\x0a\x4d\0\0\x0b\4" + OTHERS} if relayed else {}
+    packet = altered(CAPTURED[name], chaddr=MACS[0], flags=0, options={**request, **information}, **relay)
+    other = altered(packet, chaddr=MACS[1], options={50: ADDRESSES[1]} if request else {})
+    for known in (packet, other, packet, other):
+        assert pair.send(known) is not None
+    for at in range(len(packet)):
+        for flip in (0x01, 0x80):
+            pair.send(packet[:at] + bytes((packet[at] ^ flip,)) + packet[at + 1 :])
+            pair.pass_time(61)  # so that what is told once a minute is told again
+        pair.send(packet)
+    pair.agree()
+
+
+@given(data=st.data())
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_known_packets_get_the_answer_that_they_would_get_in_full(make_edge: MakeEdge, data: st.DataObject) -> None:
+    work = [True]
+    pair = Pair(make_edge, *(machine(number) for number in range(3)), has_pending=lambda *_name: work[0])
+    sent: list[bytes] = []
+    steps = ["new", "new", "again", "again", "kin", "kin", "kin", "change", "work", "time"]
+    for _ in range(data.draw(st.integers(4, 14))):
+        match data.draw(st.sampled_from(steps)):
+            case "change":
+                number, kind = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 11))
+                for edge in pair.edges:
+                    change = edge.inventory.remove if kind == 8 else edge.inventory.apply
+                    change(machine(number, kind))
+                continue
+            case "work":
+                work[0] = not work[0]
+                continue
+            case "time":
+                pair.pass_time(400)
+                continue
+            case "again" if sent:
+                packet = data.draw(st.sampled_from(sent))
+            case "kin" if sent:  # the same firmware on another machine
+                packet = data.draw(st.sampled_from(sent))
+                packet = packet[:4] + data.draw(st.binary(min_size=4, max_size=4)) + packet[8:]
+                packet = sent_by(data.draw(st.sampled_from([*MACS, STRANGER])), packet)
+                for old in ADDRESSES:
+                    packet = packet.replace(b"\x32\4" + old, b"\x32\4" + data.draw(st.sampled_from(ADDRESSES)))
+            case _:
+                packet = data.draw(packets())
+        sent.append(packet)
+        port = data.draw(st.sampled_from([67, 67, 67, 67, 4011]))
+        pair.send(packet, data.draw(st.sampled_from(["10.77.0.2", "0.0.0.0"])), 67, port)
+        pair.agree()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_machines_of_one_maker_boot_by_the_path_of_their_own_hardware(
+    make_edge: MakeEdge, order: tuple[int, ...]
+) -> None:
+    pair = Pair(make_edge, machine(0), machine(1, 9))
+    for number in order * 3:
+        reply = read(pair.send(sent_by(MACS[number])))
+        assert reply.file.rstrip(b"\0") == (b"snponly.efi", b"shimx64.efi")[number]
+    pair.agree()
+
+
+@pytest.mark.parametrize("name", [name for name in CLIENTS if name not in ("udhcpc_request", "networkd_discover")])
+def test_what_firmware_really_sends_is_answered_the_fast_way_from_the_second_machine_on(
+    make_edge: MakeEdge, name: str
+) -> None:
+    edge = make_edge(*(machine(number) for number in range(3)))
+    for mac in MACS:  # heard before, so that their reservations are compiled
+        edge.send(altered(CAPTURED["networkd_discover"], chaddr=mac))
+    edge.responder.respond_in_full = calls = Calls(edge.responder.respond_in_full)
+    for giaddr in (bytes(4), OTHERS):
+        for number in range(2):
+            changes = {50: ADDRESSES[number]} if "request" in name else {}
+            changes |= {82: b"\1\4eth%d" % number} if any(giaddr) else {}
+            changes |= {97: b"\0" + bytes((number,)) * 16} if 97 in codec.parse(CAPTURED[name]).options else {}
+            own = {"chaddr": MACS[number], "xid": bytes((number,)) * 4}
+            packet = altered(CAPTURED[name], giaddr=giaddr, options=changes, **own)
+            assert read(edge.send(packet)).yiaddr == ADDRESSES[number]
+    assert calls.count == 2  # the first machine of each of the two ways
+
+
+def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(edge: Edge) -> None:
+    known = edge.responder.fast_path._known.lists
+    edge.responder.respond_in_full = calls = Calls(edge.responder.respond_in_full)
+    for _ in range(3):
+        edge.send(PXE_DISCOVER)
+        edge.send(PXE_REQUEST)
+    assert sum(map(len, known.values())) == 2
+    for number in range(1200):
+        edge.send(altered(PLAIN, options={60: b"%05d" % number + b"x" * (number % 90)}))
+        if number % 50 == 0:
+            edge.send(PXE_DISCOVER)
+    assert sum(map(len, known.values())) <= answers._LAYOUTS
+    assert max(map(len, known.values())) <= answers._LAYOUTS_OF_A_LENGTH
+    assert len(edge.responder.fast_path._known) == sum(map(len, known.values()))
+    assert calls.count == 1202  # that which is in use all the time was known all the time
+    assert len(PXE_DISCOVER) << 8 | 1 in known
+    assert len(PXE_REQUEST) << 8 | 3 not in known
+
+
+def test_what_is_prepared_for_a_layout_is_bounded(make_edge: MakeEdge) -> None:
+    edge = make_edge()
+    for number in range(600):  # each a network and a maker of its own
+        mac = b"\x02" + number.to_bytes(2, "big") + b"\0\0\1"
+        edge.inventory.apply(hardware(f"m{number}", mac.hex(":"), f"10.{number // 250}.{number % 250 + 1}.5"))
+        edge.send(sent_by(mac))
+    (known,) = (known for alike in edge.responder.fast_path._known.lists.values() for known in alike)
+    assert len(known.networks) <= answers._NETWORKS_OF_A_LAYOUT
+    assert len(known.shared) <= answers._MAKERS_OF_A_LAYOUT
+
+
+def test_machines_of_another_maker_do_not_get_its_boot_file(make_edge: MakeEdge) -> None:
+    pi, other = "b8:27:eb:00:00:01", "b8:27:ec:00:00:01"
+    edge = make_edge(hardware("pi", pi, "10.77.0.58"), hardware("pc", other, "10.77.0.59"))
+    rom = altered(IPXE_BIOS, drop=(77, 175))
+    for _ in range(3):
+        for mac, boots in ((pi, b""), (other, b"undionly.kpxe")):
+            assert read(edge.send(sent_by(bytes.fromhex(mac.replace(":", "")), rom))).file == boots
+
+
+# --- what a layout can be learnt from ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"options": {52: b"\1"}}, id="overload"),
+        pytest.param({"ciaddr": b"\x0a\x4d\0\x3a"}, id="ciaddr"),
+        pytest.param({"options": {97: b"\1" + bytes(16)}}, id="UUID of another type"),
+        pytest.param({"options": {61: b""}}, id="empty identifier"),
+        pytest.param({"options": {82: b"\1\xff"}}, id="lying 82"),
+        pytest.param({"options": {82: b"\1\1a\1\1b"}}, id="82 with a repeated sub-option"),
+        pytest.param({"options": {82: b"\0"}}, id="82 with a pad"),
+        pytest.param({"options": {12: bytes(300)}}, id="option in two instances"),
+    ],
+)
+def test_packet_with_something_of_its_own_is_not_learnt_from(change: dict[str, Any]) -> None:
+    assert layout_of(PXE_DISCOVER, codec.parse(PXE_DISCOVER)) is not None
+    odd = altered(PXE_DISCOVER, **change)
+    assert layout_of(odd, codec.parse(odd)) is None
+
+
+def test_packet_without_end_or_with_something_behind_the_mac_is_not_learnt_from() -> None:
+    assert PXE_DISCOVER.endswith(b"\xff")
+    for odd in (PXE_DISCOVER[:-1], PXE_DISCOVER[:34] + b"\1" + PXE_DISCOVER[35:]):
+        assert layout_of(odd, codec.parse(odd)) is None

@@ -1,0 +1,669 @@
+"""Replies of the DHCP server: which message in which state, what is in it, how large it is, and where it goes."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+
+from edge.dhcp.boot.choice import Boot
+from edge.dhcp.datagram import BROADCAST
+from edge.dhcp.replies.assembly import TooSmallError, assemble, size_limit
+from edge.dhcp.replies.destinations import ANSWERS_IN_ALL, CLIENT_ANSWERS, RELAY_ANSWERS
+from edge.dhcp.replies.reservation import Compiler
+from edge.dhcp.wire import MessageType, codec, options
+from edge.journey.events import Outcome
+from edge.machines import DhcpMode, Inventory, NetbootPolicy
+from tests.support import objects
+from tests.unit.dhcp.harness import (
+    CAPTURED,
+    HTTP_DISCOVER,
+    IPXE_BIOS,
+    IPXE_EFI,
+    MAC,
+    ON_4011,
+    PLAIN,
+    PXE_DISCOVER,
+    PXE_REQUEST,
+    REQUEST_4011,
+    Edge,
+    MakeEdge,
+    altered,
+    hardware,
+    lab,
+    message_type,
+    option_codes,
+    read,
+)
+
+MODES = [DhcpMode.RESERVATION, DhcpMode.PROXY, DhcpMode.AUTO_PROXY]
+OTHER_MAC, OTHER_CHADDR = "52:54:00:12:34:57", bytes.fromhex("525400123457")
+
+# --- states: RFC 2131 sections 4.1 and 4.3 as a table -----------------------------------------------------------------
+
+CHADDR = bytes.fromhex("525400123456")
+OURS, OTHERS, RELAY = b"\x0a\x4d\0\1", b"\x0a\x4d\0\2", b"\x0a\x4d\0\3"
+ADDRESS, WRONG = b"\x0a\x4d\0\x3a", b"\x0a\x4d\0\x63"
+NONE, BROADCASTS = bytes(4), codec.BROADCAST_FLAG
+DISCOVER, OFFER, REQUEST, DECLINE, ACK, NAK, RELEASE, INFORM = (bytes((n,)) for n in range(1, 9))
+TO_FRAME = ("10.77.0.58", 68, CHADDR)
+TO_ADDRESS = ("10.77.0.58", 68, b"")
+TO_ALL = (BROADCAST, 68, b"")
+TO_RELAY = ("10.77.0.3", 67, b"")
+# What the client sends: message, 54, 50, ciaddr. What it gets: message, and where to if it does not want broadcasts, if
+# it does, and through a relay.
+TABLE: dict[str, tuple[bytes, bytes | None, bytes | None, bytes, bytes | None, Any, Any, Any]] = {
+    "DISCOVER": (DISCOVER, None, None, NONE, OFFER, TO_FRAME, TO_ALL, TO_RELAY),
+    "DISCOVER with a wish": (DISCOVER, None, WRONG, NONE, OFFER, TO_FRAME, TO_ALL, TO_RELAY),
+    "DISCOVER from an address": (DISCOVER, None, None, WRONG, OFFER, TO_FRAME, TO_ALL, TO_RELAY),
+    "SELECTING": (REQUEST, OURS, ADDRESS, NONE, ACK, TO_FRAME, TO_ALL, TO_RELAY),
+    "SELECTING another address": (REQUEST, OURS, WRONG, NONE, NAK, TO_ALL, TO_ALL, TO_RELAY),
+    "SELECTING another server": (REQUEST, OTHERS, ADDRESS, NONE, None, None, None, None),
+    "SELECTING another server's address": (REQUEST, OTHERS, WRONG, NONE, None, None, None, None),
+    "INIT-REBOOT": (REQUEST, None, ADDRESS, NONE, ACK, TO_FRAME, TO_ALL, TO_RELAY),
+    "INIT-REBOOT, moved": (REQUEST, None, WRONG, NONE, NAK, TO_ALL, TO_ALL, TO_RELAY),
+    "RENEWING or REBINDING": (REQUEST, None, None, ADDRESS, ACK, TO_ADDRESS, TO_ADDRESS, TO_RELAY),
+    "RENEWING, moved": (REQUEST, None, None, WRONG, NAK, TO_ALL, TO_ALL, TO_RELAY),
+    "RENEWING with 54": (REQUEST, OURS, None, ADDRESS, ACK, TO_ADDRESS, TO_ADDRESS, TO_RELAY),
+    "REQUEST for nothing": (REQUEST, None, None, NONE, None, None, None, None),
+    "REQUEST for half an address": (REQUEST, OURS, b"\x0a\x4d", NONE, None, None, None, None),
+    "REQUEST of nobody": (REQUEST, b"", ADDRESS, NONE, None, None, None, None),
+    "INFORM": (INFORM, None, None, WRONG, ACK, ("10.77.0.99", 68, b""), ("10.77.0.99", 68, b""), TO_RELAY),
+    "INFORM without an address": (INFORM, None, None, NONE, ACK, TO_ALL, TO_ALL, TO_RELAY),
+    "DECLINE": (DECLINE, OURS, ADDRESS, NONE, None, None, None, None),
+    "RELEASE": (RELEASE, OURS, None, ADDRESS, None, None, None, None),
+    "OFFER": (OFFER, OURS, None, NONE, None, None, None, None),
+    "ACK": (ACK, OURS, None, NONE, None, None, None, None),
+    "NAK": (NAK, OURS, None, NONE, None, None, None, None),
+    "no message type": (b"", None, None, NONE, None, None, None, None),
+    "a message type that is none": (b"\x20", None, None, NONE, None, None, None, None),
+}
+
+
+def question(row: str, client: bytes = PLAIN, *, flags: int = 0, relay: bytes = NONE) -> bytes:
+    kind, server, requested, ciaddr = TABLE[row][:4]
+    changes = {code: value for code, value in ((53, kind), (54, server), (50, requested)) if value is not None}
+    return altered(client, drop=(50, 53, 54), options=changes, ciaddr=ciaddr, flags=flags, giaddr=relay)
+
+
+CLIENTS = pytest.mark.parametrize(
+    "client", [PXE_DISCOVER, IPXE_EFI, HTTP_DISCOVER, PLAIN], ids=["pxe", "ipxe", "http", "plain"]
+)
+
+
+@CLIENTS
+@pytest.mark.parametrize("row", TABLE)
+def test_each_state_gets_its_answer_at_the_place_where_the_client_hears_it(edge: Edge, row: str, client: bytes) -> None:
+    *_, answer, direct, wants_broadcast, relayed = TABLE[row]
+    ways = ((0, NONE, direct), (BROADCASTS, NONE, wants_broadcast), (0, RELAY, relayed), (BROADCASTS, RELAY, relayed))
+    for flags, relay, where in ways:
+        for _ in range(3):  # in full, then as a packet that is known
+            reply = edge.send(question(row, client, flags=flags, relay=relay))
+            if answer is None:
+                assert reply is None
+                continue
+            found = read(reply)
+            assert (reply.address, reply.port, reply.ethernet) == where
+            assert (found.options[53], found.options[54], found.giaddr) == (answer, OURS, relay)
+            leases = answer in (OFFER, ACK) and "INFORM" not in row
+            assert found.yiaddr == (ADDRESS if leases else NONE)
+            assert ({51, 58, 59} <= found.options.keys()) is leases
+            # RFC 2131 table 3: an ACK repeats ciaddr, an offer and a refusal do not.
+            assert found.ciaddr == (TABLE[row][3] if answer == ACK else NONE)
+            assert found.flags == (flags | BROADCASTS if answer == NAK and relay != NONE else flags)
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.PROXY, DhcpMode.AUTO_PROXY])
+@pytest.mark.parametrize("row", TABLE)
+def test_a_proxy_answers_discovers_of_netboot_clients_and_leaves_the_lease_to_its_server(
+    make_edge: MakeEdge, row: str, mode: DhcpMode
+) -> None:
+    edge = make_edge(lab(), mode=mode)
+    for flags, relay, where in ((0, NONE, TO_ALL), (BROADCASTS, NONE, TO_ALL), (0, RELAY, TO_RELAY)):
+        assert edge.send(question(row, flags=flags, relay=relay)) is None
+        for client in (PXE_DISCOVER, IPXE_EFI, HTTP_DISCOVER):
+            reply = edge.send(question(row, client, flags=flags, relay=relay))
+            if not row.startswith("DISCOVER"):
+                assert reply is None
+                continue
+            found = read(reply)
+            assert (reply.address, reply.port, reply.ethernet) == where
+            assert (found.options[53], found.yiaddr) == (OFFER, NONE)
+            assert found.flags & BROADCASTS  # there is no address to which a relay could send it
+            assert not {1, 3, 6, 12, 15, 28, 42, 51, 58, 59} & found.options.keys()
+
+
+def test_client_that_is_refused_its_address_is_told_by_whom_and_why(edge: Edge) -> None:
+    found = read(edge.send(question("INIT-REBOOT, moved", IPXE_EFI)))
+    assert found.options[56] == b"10.77.0.99 is not reserved for this machine"
+    assert found.options[61] == codec.parse(IPXE_EFI).options[61]
+    assert (found.siaddr, found.file) == (NONE, b"")
+    assert edge.messages() == ["DHCPNAK: it asked for 10.77.0.99, reserved for it is 10.77.0.58"]
+
+
+def test_renewals_do_not_look_like_boots_in_the_journey(edge: Edge) -> None:
+    edge.send(question("RENEWING or REBINDING"))
+    edge.send(question("SELECTING"))
+    assert [(event.outcome, event.message) for event in edge.events] == [
+        (Outcome.INFO, "DHCPACK 10.77.0.58 (renewal) to operating system"),
+        (Outcome.OK, "DHCPACK to operating system"),
+    ]
+
+
+def test_inform_is_answered_where_it_came_from_if_the_client_does_not_say_where_it_is(edge: Edge) -> None:
+    packet = question("INFORM without an address")
+    reply = edge.send(packet, source="10.77.0.80")
+    assert (reply.address, reply.port) == ("10.77.0.80", 68)
+    for source in ("0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255"):
+        assert edge.send(packet, source=source).address == BROADCAST
+    assert edge.send(altered(packet, ciaddr=b"\xe0\0\0\1"), source="10.77.0.80").address == "10.77.0.80"
+
+
+def test_release_is_noted_once_a_minute_if_it_is_for_us(edge: Edge) -> None:
+    packet = question("RELEASE")
+    edge.send(altered(packet, options={54: OTHERS}))
+    assert edge.events == []
+    for _ in range(3):
+        edge.send(packet)
+    assert edge.messages() == ["DHCPRELEASE of 10.77.0.58"]
+    edge.now += 60
+    edge.send(altered(packet, drop=(54,)))  # as systemd-networkd does
+    assert edge.messages() == ["DHCPRELEASE of 10.77.0.58"] * 2
+
+
+def test_uuid_comes_back_as_sent_and_one_of_another_shape_costs_no_boot(edge: Edge) -> None:
+    good = b"\0" + bytes(range(16))
+    for uuid in (good, b"\1" + good[1:], b"\1short", b"") * 2:
+        answer = read(edge.send(altered(PXE_DISCOVER, options={97: uuid})))
+        assert answer.options.get(97) == (uuid if uuid == good else None)
+        assert answer.file == b"snponly.efi"
+
+
+@CLIENTS
+@pytest.mark.parametrize("state", ["SELECTING", "INIT-REBOOT"])
+def test_a_known_packet_that_asks_for_another_address_is_refused(edge: Edge, state: str, client: bytes) -> None:
+    right = question(state, client)
+    wrong = altered(right, options={50: WRONG})
+    for _ in range(3):
+        assert message_type(edge.send(right)) is MessageType.ACK
+        assert message_type(edge.send(wrong)) is MessageType.NAK
+
+
+# --- what a Hardware's `dhcp` becomes on the wire, in which order, and what of it is left out -------------------------
+
+
+def options_for(make_edge: MakeEdge, packet: bytes, **dhcp: Any) -> dict[int, bytes]:
+    """Return the options of the reply to a packet; `dhcp` changes fields of the Hardware."""
+    return read(make_edge(lab(dhcp=dhcp)).send(packet)).options
+
+
+def test_name_with_a_domain_goes_out_whole_and_the_domain_again_for_resolvers(make_edge: MakeEdge) -> None:
+    found = options_for(make_edge, PLAIN, hostname="node1.rack2.example.org")
+    assert (found[options.HOST_NAME], found[options.DOMAIN_NAME]) == (b"node1.rack2.example.org", b"rack2.example.org")
+    plain = options_for(make_edge, PLAIN, hostname="node1")
+    assert (plain[options.HOST_NAME], plain.get(options.DOMAIN_NAME)) == (b"node1", None)
+
+
+def test_fields_that_are_not_set_are_not_made_up(make_edge: MakeEdge) -> None:
+    unset = dict.fromkeys(("netmask", "gateway", "hostname", "nameservers", "timeservers"))
+    assert option_codes(make_edge(lab(dhcp=unset)).send(PLAIN).payload) == [53, 54, 51, 58, 59, 255]
+
+
+@pytest.mark.parametrize(
+    ("asked", "order"),
+    [
+        pytest.param(None, [1, 3, 6, 12, 15, 28, 42], id="no list"),
+        pytest.param(b"", [1, 3, 6], id="empty list"),
+        pytest.param(bytes((42, 6, 12, 3, 1)), [1, 42, 6, 12, 3], id="mask last"),  # RFC 2132 section 3.3
+        pytest.param(bytes((12, 15)), [1, 12, 15, 3, 6], id="names only"),
+        pytest.param(bytes((28, 28, 200, 51, 53, 54, 255, 0)), [1, 28, 3, 6], id="odd codes"),
+        pytest.param(bytes((3, 6, 12, 15, 17, 42, 43, 60)), [1, 3, 6, 12, 15, 42], id="no mask, like a Raspberry Pi"),
+    ],
+)
+def test_client_gets_what_it_asks_for_in_its_order_and_what_it_can_not_do_without(
+    make_edge: MakeEdge, asked: bytes | None, order: list[int]
+) -> None:
+    edge, order = make_edge(lab(dhcp={"hostname": "node1.example.org"})), [53, 54, 51, 58, 59, *order]
+    for packet in (PLAIN, PXE_DISCOVER) * 2:
+        listed = altered(packet, drop=(55,), options={} if asked is None else {55: asked})
+        codes = option_codes(edge.send(listed).payload)
+        assert codes[: len(order)] == order
+        if packet is PLAIN:
+            assert codes == [*order, 255]
+        else:
+            assert {60, 43, 66, 67} <= set(codes)  # to boot it needs no permission
+
+
+def test_vlan_reaches_ipxe_as_text_in_option_43_and_nobody_else(make_edge: MakeEdge) -> None:
+    edge = make_edge(lab(dhcp={"vlanId": "100"}))
+    for _ in range(2):
+        for packet in (IPXE_BIOS, IPXE_EFI):
+            assert read(edge.send(packet)).options[43] == b"\x74\x03100\xff"
+        assert options.VLAN_ID not in options.suboptions(read(edge.send(PXE_DISCOVER)).options[43])
+        assert 43 not in read(edge.send(PLAIN)).options
+
+
+def test_zero_lease_time_does_not_make_clients_ask_without_end(
+    make_edge: MakeEdge, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert options_for(make_edge, PXE_DISCOVER, leaseTimeSeconds=0)[51] == (86400).to_bytes(4, "big")
+    assert "leaseTimeSeconds is 0" in caplog.text
+
+
+def test_infinite_lease_has_nothing_to_renew(make_edge: MakeEdge) -> None:
+    found = options_for(make_edge, PXE_DISCOVER, leaseTimeSeconds=0xFFFFFFFF)
+    assert found[51] == b"\xff\xff\xff\xff"
+    assert not {58, 59} & found.keys()
+
+
+def test_times_to_renew_never_exceed_the_lease(make_edge: MakeEdge) -> None:
+    for seconds in (1, 2, 7, 0xFFFFFFFE):
+        found = options_for(make_edge, PLAIN, leaseTimeSeconds=seconds)
+        lease, renew, rebind = (int.from_bytes(found[code], "big") for code in (51, 58, 59))
+        assert renew <= rebind <= lease == seconds
+
+
+@pytest.mark.parametrize(
+    ("ip", "interface", "reason"),
+    [
+        ("10.77.0.58", {"disableDhcp": True}, "disableDhcp is true"),
+        (None, {}, "dhcp.ip is not set"),
+        ("10.77.0.1", {}, "10.77.0.1 is this server's own address"),
+        ("224.0.0.1", {}, "224.0.0.1 is no address of a host"),
+    ],
+)
+def test_machine_that_is_not_to_be_served_hears_nothing_and_the_journey_says_why(
+    make_edge: MakeEdge, ip: str | None, interface: dict[str, Any], reason: str
+) -> None:
+    edge = make_edge(lab(ip, **interface))
+    for packet in (PXE_DISCOVER, PXE_REQUEST, IPXE_BIOS):
+        assert edge.send(packet) is None
+    (event,) = edge.events
+    assert event.outcome is Outcome.REFUSED
+    assert event.message.startswith("no DHCP answer: Hardware default/lab-1: spec.networkInterfaces[")
+    assert reason in event.message
+
+
+def test_machine_is_served_as_soon_as_it_is_registered_and_no_longer_when_it_is_not(make_edge: MakeEdge) -> None:
+    edge = make_edge()
+    assert edge.send(PXE_DISCOVER) is None
+    for ip in ("10.77.0.58", "10.77.0.59"):
+        edge.inventory.apply(lab(ip))
+        for _ in range(2):
+            assert options.dotted(read(edge.send(PXE_DISCOVER)).yiaddr) == ip
+    edge.inventory.remove(lab("10.77.0.59"))
+    assert edge.send(PXE_DISCOVER) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "code"),
+    [
+        ("netmask", "255.255.0.0", 1),
+        ("gateway", "10.77.0.2", 3),
+        ("nameservers", ["10.77.0.9"], 6),
+        ("hostname", "lab.other.org", 12),
+        ("timeservers", ["10.77.0.9"], 42),
+        ("leaseTimeSeconds", 7, 51),
+    ],
+)
+def test_field_that_changes_or_differs_from_a_neighbours_is_served_at_once(
+    make_edge: MakeEdge, field: str, value: Any, code: int
+) -> None:
+    usual, changed = {"hostname": "lab.example.org"}, {"hostname": "lab.example.org", field: value}
+    edge = make_edge(lab(dhcp=usual))
+    before = read(edge.send(PLAIN)).options
+    edge.inventory.apply(lab(dhcp=changed))
+    assert read(edge.send(PLAIN)).options[code] != before[code]
+    edge.inventory.apply(lab(dhcp=usual))
+    neighbour = hardware("b", OTHER_MAC, "10.77.0.59", dhcp=changed)
+    edge.inventory.apply(neighbour)
+    theirs = altered(PLAIN, chaddr=OTHER_CHADDR)
+    alone = read(make_edge(neighbour).send(theirs)).options
+    for _ in range(2):
+        first, second = (read(edge.send(packet)).options for packet in (PLAIN, theirs))
+        assert second == alone != first
+
+
+def test_address_that_two_hardware_claim_is_given_to_neither_until_one_gives_it_up(edge: Edge) -> None:
+    assert edge.send(PXE_DISCOVER) is not None
+    edge.inventory.apply(hardware("lab-9", OTHER_MAC, "10.77.0.58"))
+    assert edge.send(PXE_DISCOVER) is None
+    assert edge.messages()[1:] == ["no DHCP answer: IP 10.77.0.58 is claimed by several Hardware, so none is served"]
+    edge.inventory.apply(hardware("lab-9", OTHER_MAC, "10.77.0.59"))
+    assert edge.send(PXE_DISCOVER) is not None
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["terminating first", "terminating last"])
+def test_address_of_a_hardware_that_is_being_deleted_is_given_to_the_other_one_alone(
+    make_edge: MakeEdge, order: int
+) -> None:
+    leaving = hardware("thief", OTHER_MAC, "10.77.0.58")
+    leaving["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    edge = make_edge(*[leaving, lab()][::order])
+    assert edge.send(PXE_DISCOVER) is not None
+    of_thief = altered(PXE_DISCOVER, chaddr=OTHER_CHADDR)
+    assert edge.send(of_thief) is None
+    edge.inventory.remove(lab())
+    assert edge.send(of_thief) is not None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_mac_that_two_hardware_claim_gets_no_answer_and_both_are_named(make_edge: MakeEdge, mode: DhcpMode) -> None:
+    edge = make_edge(lab(), hardware("lab-2", MAC, "10.77.0.59"), mode=mode)
+    for _ in range(2):
+        assert edge.send(PXE_DISCOVER) is None
+    (event,) = edge.events
+    assert event.outcome is Outcome.REFUSED
+    assert "claimed by several Hardware" in event.message
+    assert event.message.endswith(": default/lab-1, default/lab-2")
+
+
+def test_machines_of_one_network_share_what_is_equal() -> None:
+    inventory, compiler = Inventory(), Compiler("10.77.0.1", NetbootPolicy())
+    for number in range(2, 200):
+        inventory.apply(hardware(f"m{number}", f"52:54:00:00:00:{number:02x}", f"10.77.{number // 100}.{number}"))
+    reservations = [compiler.compile(machine, is_sole=True) for machine in inventory.machines()]
+    assert len({id(reservation.network) for reservation in reservations}) == 2
+    network = reservations[0].network
+    assert all(network.has_link(bytes((10, 77, 0, number))) for number in range(1, 200))
+    assert len(network.links) <= 64, "relays that are remembered are few"
+    del reservations, network
+    assert len(compiler._networks) == 0
+
+
+def test_too_many_servers_and_too_long_a_name_cost_no_boot(
+    make_edge: MakeEdge, caplog: pytest.LogCaptureFixture
+) -> None:
+    many, long = [f"10.0.0.{n}" for n in range(1, 71)], ".".join(["label"] * 43)
+    found = options_for(make_edge, PXE_REQUEST, nameservers=many, hostname=long)
+    assert len(found[6]) == 4 * 63
+    assert not {options.HOST_NAME, options.DOMAIN_NAME} & found.keys()
+    assert "only the first 63 of 70 are served" in caplog.text
+    assert "hostname is left out" in caplog.text
+
+
+# --- how large replies are, and what goes first -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("says", "limit"),
+    [
+        (None, 548),
+        (b"\x02\x40", 548),
+        (b"\0\x80", 548),  # RFC 2132 section 9.10: 576 is the least that may be said
+        (b"", 548),
+        (b"\x04\x00", 996),
+        (b"\x05\xdc", 1472),
+        (b"\xff\x00", 1472),  # EDK2
+    ],
+)
+def test_limit_is_what_the_client_says_within_what_the_network_carries(says: bytes | None, limit: int) -> None:
+    changes = {"drop": (57,)} if says is None else {"options": {57: says}}
+    assert size_limit(codec.parse(altered(PLAIN, **changes))) == limit
+
+
+def test_refusal_and_short_lease_are_padded_to_the_least_that_every_client_takes(make_edge: MakeEdge) -> None:
+    edge = make_edge(objects.hardware(mac=MAC, ip="10.77.0.58"))
+    refusal = edge.send(altered(PXE_REQUEST, options={50: b"\1\2\3\4"}))
+    assert message_type(refusal) is MessageType.NAK
+    assert [len(reply.payload) for reply in (refusal, edge.send(PLAIN), edge.send(PLAIN))] == [300, 300, 300]
+
+
+def test_client_that_takes_little_gets_what_it_can_not_do_without(make_edge: MakeEdge) -> None:
+    many = {"nameservers": [f"10.0.0.{n}" for n in range(1, 31)], "timeservers": [f"10.0.1.{n}" for n in range(1, 31)]}
+    edge = make_edge(lab(dhcp=many))
+    packet = altered(PLAIN, options={55: bytes((1, 42, 3, 6, 12))})
+    for _ in range(2):
+        large = read(edge.send(altered(packet, options={57: b"\x05\xdc"}))).options
+        assert (len(large[6]), len(large[42])) == (120, 120)
+        small = edge.send(packet)
+        found = read(small).options
+        assert len(small.payload) <= 548
+        assert (found[1], found[3], len(found[6])) == (bytes((255, 255, 255, 0)), b"\x0a\x4d\0\1", 120)
+        # The name was asked for last, and is the first to go; where that is enough, the rest stays.
+        assert (12 in found, len(found.get(42, b""))) in ((False, 120), (False, 0), (True, 120))
+
+
+def test_boot_file_survives_in_a_reply_to_a_client_that_takes_little(edge: Edge) -> None:
+    packet = altered(PXE_DISCOVER, drop=(57,), options={61: b"\xff" * 255, 82: b"\1\x3c" + bytes(60)})
+    for _ in range(2):
+        reply = edge.send(packet)
+        found = read(reply)
+        assert len(reply.payload) <= 548
+        assert (found.file, len(found.options[82])) == (b"snponly.efi", 62)
+        assert options.suboptions(found.options[43]) == {6: b"\x08"}
+
+
+def test_name_servers_are_cut_to_two_before_a_boot_is_lost(make_edge: MakeEdge) -> None:
+    edge = make_edge(lab(dhcp={"nameservers": [f"10.0.0.{n}" for n in range(1, 64)]}))
+    for _ in range(2):
+        reply = edge.send(altered(PXE_DISCOVER, drop=(57,)))
+        found = read(reply).options
+        assert len(reply.payload) <= 548
+        assert (found[6], found[67]) == (bytes((10, 0, 0, 1, 10, 0, 0, 2)), b"snponly.efi\0")
+
+
+@pytest.mark.parametrize(
+    ("mode", "packet", "where", "information"),
+    [
+        (DhcpMode.RESERVATION, PXE_DISCOVER, {}, bytes(400)),
+        (DhcpMode.RESERVATION, REQUEST_4011, ON_4011, bytes(400)),
+        (DhcpMode.PROXY, PXE_DISCOVER, {}, b"\1\xc8" + bytes(400)),
+    ],
+    ids=["lease", "boot server", "proxy"],
+)
+def test_reply_that_can_not_be_made_small_enough_is_refused_with_the_reason(
+    make_edge: MakeEdge, mode: DhcpMode, packet: bytes, where: dict[str, Any], information: bytes
+) -> None:
+    edge = make_edge(lab(), mode=mode)
+    for _ in range(2):
+        assert edge.send(altered(packet, drop=(57,), options={82: information}), **where) is None
+    (message,) = edge.messages()
+    assert "the client takes 548" in message
+
+
+def test_what_only_repeats_something_goes_first_and_what_boots_never() -> None:
+    def numbered(code: int, size: int = 30) -> bytes:
+        return options.option(code, bytes(size))
+
+    boot = Boot(bytes(4), b"", b"", options=numbered(67), spare_options=numbered(66), text="")
+    request = codec.parse(altered(PLAIN, drop=(12, 55), options={61: bytes(30), 97: bytes(17)}))
+    least = numbered(1) + numbered(6)
+
+    def assembled(limit: int) -> bytes:
+        return assemble(
+            request._replace(options={**request.options, 57: (limit + 28).to_bytes(2, "big")}),
+            MessageType.OFFER,
+            bytes(4),
+            boot,
+            network=numbered(1) + numbered(12) + numbered(6) + numbered(42),
+            fewer=lambda: [numbered(1) + numbered(12) + numbered(6), least, numbered(1) + numbered(6, 8)],
+            vlan=numbered(43, 150),
+            relay=numbered(82, 150),
+        )
+
+    seen: list[list[int]] = []
+    limit = 900
+    while len(seen) < 6:
+        payload = assembled(limit)
+        assert len(payload) <= limit
+        at, codes = 240, []
+        while payload[at] != 255:
+            codes.append(payload[at])
+            at += 2 + payload[at + 1]
+        seen.append(codes)
+        limit = at  # one byte less than the reply needs, with its END and without padding
+    with pytest.raises(TooSmallError, match=f"the smallest DHCP reply is {limit + 1} bytes, the client takes {limit}"):
+        assembled(limit)
+    assert seen == [
+        [53, 54, 1, 12, 6, 42, 43, 61, 97, 66, 67, 82],
+        [53, 54, 1, 12, 6, 42, 43, 61, 97, 67, 82],
+        [53, 54, 1, 12, 6, 43, 61, 97, 67, 82],
+        [53, 54, 1, 6, 43, 61, 97, 67, 82],
+        [53, 54, 1, 6, 43, 61, 97, 67, 82],  # with fewer name servers
+        [53, 54, 1, 6, 43, 67, 82],
+    ]
+
+
+def test_replies_have_few_sizes_and_never_more_than_the_client_takes() -> None:
+    padded = {250: 300, 300: 300, 301: 332, 332: 332, 333: 364, 530: 548, 548: 548}
+    assert {size: codec.padded_size(size, 548) for size in padded} == padded
+
+
+# --- a reservation of another network than the interface's ------------------------------------------------------------
+
+HERE = (IPv4Network("10.77.6.0/24"),)
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_machine_on_the_wrong_link_is_told_about_and_one_behind_its_relay_is_not(
+    make_edge: MakeEdge, fast_path: bool
+) -> None:
+    heard: list[tuple[str, str, str]] = []
+    edge = make_edge(lab(), networks=HERE, relay_heard=lambda *seen: heard.append(seen), fast_path=fast_path)
+
+    def warnings() -> list[str]:
+        return [message for message in edge.messages() if "of another network" in message]
+
+    for _ in range(3):
+        assert edge.send(altered(PXE_DISCOVER, giaddr=RELAY)) is not None
+    ((machine, *where),) = heard
+    assert (warnings(), machine.mac, where) == ([], MAC, ["10.77.0.3", "10.77.0.3"]), "once, not with each packet"
+    for _ in range(3):
+        assert edge.send(PXE_DISCOVER) is not None, "it is served all the same"
+    (line,) = warnings()
+    assert line.startswith("asked on a link of this edge (10.77.6.0/24), and its address 10.77.0.58 is of another")
+
+
+def test_machine_of_the_interfaces_network_needs_no_relay(make_edge: MakeEdge) -> None:
+    edge = make_edge(lab(), networks=(*HERE, IPv4Network("10.77.0.0/25")))
+    assert edge.send(PXE_DISCOVER) is not None
+    assert [message for message in edge.messages() if "of another network" in message] == []
+
+
+# --- several edges answer for the same machines: one stands in for another that is gone -------------------------------
+
+PEER, NAMED = OTHERS, {54: OTHERS}
+GONE = frozenset({"10.77.0.2"})
+
+
+@pytest.mark.parametrize("name", ["edk2_pxe_request", "ipxe_bios_request"])
+def test_client_that_waits_for_an_edge_that_is_gone_is_answered_in_its_name_with_what_is_here(
+    edge: Edge, name: str
+) -> None:
+    edge.responder.peers_changed(frozenset(), GONE)
+    answer, own = (read(edge.send(altered(CAPTURED[name], options=named))) for named in (NAMED, {}))
+    assert (answer.options[53], answer.options[54], own.options[54]) == (ACK, PEER, OURS)
+    assert (answer.yiaddr, answer.siaddr, answer.file) == (own.yiaddr, own.siaddr, own.file)
+    assert answer.options[67] == own.options[67]
+    told = [event for event in edge.events if "in the place of the edge 10.77.0.2" in event.message]
+    assert [event.outcome for event in told] == [Outcome.INFO]
+
+
+def test_edge_that_is_back_answers_for_itself_again(edge: Edge) -> None:
+    """What was answered in its place must not have been learnt by the fast path."""
+    request = altered(PXE_REQUEST, options=NAMED)
+    edge.responder.peers_changed(frozenset(), GONE)
+    for _ in range(3):
+        assert edge.send(request) is not None
+    edge.responder.peers_changed(GONE)
+    assert edge.send(request) is None
+
+
+def test_nobody_stands_in_for_an_edge_that_lives_or_for_a_stranger(edge: Edge) -> None:
+    request = altered(PXE_REQUEST, options=NAMED)
+    assert edge.send(request) is None
+    edge.responder.peers_changed(GONE, frozenset({"10.77.0.3"}))
+    assert edge.send(request) is None
+
+
+def test_no_address_is_refused_in_the_name_of_another(edge: Edge) -> None:
+    edge.responder.peers_changed(frozenset(), GONE)
+    assert edge.send(altered(PXE_REQUEST, options=NAMED | {50: WRONG})) is None
+
+
+def test_address_in_quarantine_is_given_in_nobodys_name(edge: Edge) -> None:
+    edge.responder.peers_changed(frozenset(), GONE)
+    edge.quarantine.begin(edge.inventory.by_mac(MAC))
+    assert edge.send(altered(PXE_REQUEST, options=NAMED)) is None
+
+
+def test_address_that_is_declined_to_another_edge_is_looked_into_here_too(edge: Edge) -> None:
+    """It is offered here as well: the machine would go from one edge to the next."""
+    decline = altered(PXE_REQUEST, options={53: DECLINE, 50: ADDRESS} | NAMED)
+    edge.send(decline)
+    assert edge.look("52:54:00:00:00:99") == 0  # of a stranger's
+    edge.responder.peers_changed(GONE)
+    edge.send(decline)
+    assert edge.look("52:54:00:00:00:99") == 1
+    assert edge.quarantine.holds(MAC)
+
+
+def test_lease_of_an_edge_that_is_gone_is_renewed_by_any_other(edge: Edge) -> None:
+    """REBINDING: broadcast, and names no server (RFC 2131 section 4.3.2)."""
+    rebinding = altered(PLAIN, drop=(50, 54), options={53: REQUEST}, ciaddr=ADDRESS)
+    assert message_type(edge.send(rebinding)) is MessageType.ACK
+
+
+# --- answers go where a packet says: so many to each, and so many in all ----------------------------------------------
+
+LOOPBACK_RELAY, VICTIM = b"\xac\x10\0\1", b"\xc0\0\2\1"
+
+
+def answered(edge: Edge, packet: bytes, count: int, **where: Any) -> int:
+    return sum(edge.send(packet, **where) is not None for _ in range(count))
+
+
+def test_relay_of_the_machines_network_is_answered_without_end(edge: Edge) -> None:
+    packet = altered(PXE_DISCOVER, giaddr=RELAY)
+    assert answered(edge, packet, 3 * ANSWERS_IN_ALL) == 3 * ANSWERS_IN_ALL
+
+
+@pytest.mark.parametrize("link", [{}, {82: b"\5\4\x0a\x4d\0\0"}], ids=["plain", "it names the machine's link"])
+def test_other_relays_get_so_many_answers_a_second(edge: Edge, caplog, link) -> None:
+    packet = altered(PXE_DISCOVER, giaddr=LOOPBACK_RELAY, options=link)
+    assert answered(edge, packet, RELAY_ANSWERS + 50) == RELAY_ANSWERS
+    edge.now += 1
+    assert answered(edge, packet, RELAY_ANSWERS + 50) == RELAY_ANSWERS
+    assert caplog.text.count("the relay 172.16.0.1, which is not of its machine's network (1000 a second)") == 1
+    edge.now += 60
+    answered(edge, packet, RELAY_ANSWERS + 1)
+    assert "(99 more times since this was last said)" in caplog.text
+
+
+def test_all_other_relays_share_a_bound_that_leaves_the_machines_own_alone(edge: Edge) -> None:
+    before, behind = PXE_DISCOVER[:24] + b"\xc0\0", PXE_DISCOVER[28:]
+    relays = (number.to_bytes(2, "big") for number in range(1, ANSWERS_IN_ALL + 500))
+    assert sum(edge.send(before + relay + behind) is not None for relay in relays) == ANSWERS_IN_ALL
+    assert edge.send(altered(PXE_DISCOVER, giaddr=RELAY)) is not None
+    assert edge.send(PXE_DISCOVER) is not None
+
+
+@pytest.mark.parametrize("kind", [1, 3, 8])
+def test_no_kind_of_message_gets_around_it(edge: Edge, kind: int) -> None:
+    packet = altered(PLAIN, giaddr=VICTIM, options={53: bytes((kind,)), 50: WRONG})
+    assert answered(edge, packet, RELAY_ANSWERS + 50) == RELAY_ANSWERS
+
+
+def test_the_same_holds_in_the_proxy_modes(make_edge: MakeEdge) -> None:
+    edge = make_edge(lab(), mode=DhcpMode.AUTO_PROXY)
+    assert answered(edge, altered(PXE_DISCOVER, giaddr=VICTIM), RELAY_ANSWERS + 50) == RELAY_ANSWERS
+    where = ON_4011 | {"source": "192.0.2.1"}
+    assert answered(edge, REQUEST_4011, CLIENT_ANSWERS + 5, **where) == CLIENT_ANSWERS
+
+
+def test_client_that_names_its_own_address_gets_so_many_answers_a_second(edge: Edge) -> None:
+    inform = altered(PLAIN, options={53: INFORM}, ciaddr=WRONG)
+    assert answered(edge, inform, CLIENT_ANSWERS + 5) == CLIENT_ANSWERS
+    assert answered(edge, REQUEST_4011, CLIENT_ANSWERS + 5, **ON_4011) == CLIENT_ANSWERS
+
+
+@pytest.mark.parametrize("source", ["192.0.2.1", "10.77.0.58"])
+def test_inform_for_an_address_of_another_network_is_told_and_not_answered(edge: Edge, source: str) -> None:
+    inform = altered(PLAIN, options={53: INFORM}, ciaddr=VICTIM)
+    assert answered(edge, inform, 20, source=source) == 0
+    (event,) = edge.events
+    assert (event.mac, event.outcome) == (MAC, Outcome.INFO)
+    assert "DHCPINFORM for 192.0.2.1" in event.message
+    assert source in event.message
