@@ -1,6 +1,6 @@
 """What a real kube-apiserver says to right and wrong definitions, and what we say: word for word, but for its insides.
 
-The answers are in data/definitions; data/record_definitions.py asked for them.
+The answers are in data/definitions; data/record.py asked for them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a real kube-apiserver says about objects that break CEL rules, and what we say: word for word.
 
-The answers are in data/validations; data/record_validations.py asked for them.
+The answers are in data/validations; data/record.py asked for them.
 """
 
 from __future__ import annotations
