@@ -104,8 +104,8 @@ def record(kubeconfig: Path) -> None:
     """Run all sequences and write them back."""
     peer = Peer(kubeconfig)
     peer.ask("POST", DEFINITIONS, SCHEMAS["definition"]).must()
-    for version in ("v1", "v1beta1"):
-        wait_until(lambda path=PATHS["things"].format(version=version): peer.ask("GET", path).code == 200)
+    served = [PATHS["things"].format(version=version) for version in ("v1", "v1beta1")]
+    wait_until(lambda: all(peer.ask("GET", path).code == 200 for path in served))
     recorded = {}
     for number, (name, sequence) in enumerate(recordings.read(HERE / "recorded").items()):
         for attempt in range(5):
