@@ -23,10 +23,10 @@ from pathlib import Path
 
 from tests import peer, recordings
 from tests.bench.bed import installed
-from tests.interop import test_conformance
 from tests.interop.chart import record as chart
 from tests.interop.resources import record as resources
 from tests.interop.webhooks import record as webhooks
+from tests.unit.apiserver.conformance import test_conformance
 from tests.unit.apiserver.data import record_documents
 from tests.unit.apiserver.managed_fields import record as managed_fields
 from tests.unit.cel.oracle import record as cel

@@ -1,6 +1,6 @@
 """Events under both of their names: one object, with the rules of the name by which it is written.
 
-What a real kube-apiserver answers is in tests/interop/conformance (cases/events.yaml).
+What a real kube-apiserver answers is in ../conformance (cases/events.yaml).
 """
 
 from __future__ import annotations
