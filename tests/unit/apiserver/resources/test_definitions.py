@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from typing import Any
 
 from tests.unit.apiserver.conftest import Client
+from tests.waiting import until
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/example.org/v1/widgets"
@@ -245,9 +245,14 @@ async def test_definition_waits_for_objects_with_finalizers(bare: Client) -> Non
     await bare("POST", CRDS, WIDGET)
     await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
     await bare("DELETE", f"{CRDS}/widgets.example.org")
-    await asyncio.sleep(0.2)
-    answer = await bare("GET", f"{CRDS}/widgets.example.org")
-    assert "Terminating" in [item["type"] for item in answer.json["status"]["conditions"]]
+
+    async def is_terminating() -> bool:
+        answer = await bare("GET", f"{CRDS}/widgets.example.org")
+        return "Terminating" in [item["type"] for item in answer.json["status"]["conditions"]]
+
+    await until(is_terminating)
+    # What the clean-up waits for is said after it has looked, and it has left the object where it was.
+    assert (await bare("GET", f"{WIDGETS}/w")).status == 200
     async with bare.watch(CRDS) as watch:
         await watch.next()
         await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.support.virtual_time import turns
 from tests.unit.apiserver.store.conftest import PODS, Open, key
 from tink.apiserver import ApiServerError
 from tink.apiserver.store import (
@@ -64,8 +65,7 @@ async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
             before = answered.get(name, 0)
             found = await d.store.get(key(name))
             assert (found.version if found else 0) >= before
-            # A loop that never rests would keep the threads of the store from getting Python's lock.
-            await asyncio.sleep(0.0005)
+            await asyncio.to_thread(os.sched_yield)  # so that the threads of the store get Python's lock
 
     async def read_all() -> None:
         while not done:
@@ -79,7 +79,7 @@ async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
                 found = await d.store.get(key(name))
                 assert found is not None
                 assert found.version >= version
-            await asyncio.sleep(0.0005)
+            await asyncio.to_thread(os.sched_yield)
 
     names = [f"n{number}" for number in range(12)]
     readers = [asyncio.create_task(task) for task in (*map(read, names), read_all())]
@@ -163,7 +163,7 @@ async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(
     def slow(it: writer.Writer, changes: list[Write]) -> Any:
         done = commit(it, changes)
         on_disk.set()
-        tell.wait(10)
+        tell.wait()
         return done
 
     monkeypatch.setattr(writer.Writer, "commit", slow)
@@ -174,12 +174,11 @@ async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(
         asyncio.create_task(read)
         for read in (store.get(key("a")), store.page(PODS, None), store.since(PODS, None, 0), store.current())
     }
-    done, _ = await asyncio.wait(reads, timeout=0.1)
-    assert not done
+    for _ in range(50):  # turns of the loop and of the threads in which the reads are
+        await asyncio.to_thread(os.sched_yield)
+    assert not any(read.done() for read in reads)
     tell.set()
-    await write
-    await asyncio.wait(reads, timeout=10)
-    assert all(read.done() for read in reads)
+    await asyncio.gather(write, *reads)
     assert [event.version for event in d.events] == [1, 2]
 
 
@@ -251,7 +250,7 @@ async def test_read_error_is_told_as_what_it_is_and_ends_with_its_cause(
 async def test_close_finishes_what_was_asked_for(desk: Open) -> None:
     d = await desk()
     writes = [asyncio.create_task(d.put(key(f"n{number}"), expected=0)) for number in range(20)]
-    await asyncio.sleep(0)
+    await turns()
     await d.store.close()
     assert sorted(await asyncio.gather(*writes)) == list(range(1, 21))
     with pytest.raises(StorageError, match="stopping"):
