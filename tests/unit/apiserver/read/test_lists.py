@@ -30,6 +30,15 @@ def names(answer: Any) -> list[str]:
     return [item["metadata"]["name"] for item in answer.json["items"]]
 
 
+async def test_label_that_is_no_number_is_neither_more_nor_less(api: Client) -> None:
+    await make(api, "a", rack="1")
+    await make(api, "b", rack="2")
+    await make(api, "c", rack="x")
+    await make(api, "d")
+    assert names(await api("GET", HARDWARE, labelSelector="rack>1")) == ["b"]
+    assert names(await api("GET", HARDWARE, labelSelector="rack<2")) == ["a"]
+
+
 async def test_chunks_of_a_list_show_the_state_of_its_beginning(api: Client) -> None:
     await make(api, *"abcde")
     first = await api("GET", HARDWARE, limit="2")
