@@ -89,7 +89,6 @@ ASKED: dict[str, tuple[Callable[[Path], None], str]] = {
     "admission": (by_tests(APISERVER / "admission" / "test_recorded.py"), "AlwaysAllow"),
     "chart": (chart.record, "AlwaysAllow"),
     "conformance": (test_conformance.record, "RBAC"),
-    "conversion": (by_tests(APISERVER / "admission" / "test_conversion.py"), "AlwaysAllow"),
     "definitions": (schema.record_definitions, "AlwaysAllow"),
     "documents": (record_documents.record, "AlwaysAllow"),
     "managed-fields": (managed_fields.record, "AlwaysAllow"),
