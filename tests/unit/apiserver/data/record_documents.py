@@ -1,4 +1,4 @@
-"""Record what a real kube-apiserver says of itself, for test_real_documents.py.
+"""Record what a real kube-apiserver says of itself, for test_documents.py.
 
     python -m tests.record documents
 

@@ -1,16 +1,23 @@
-"""Lists and watches over HTTP: what informers live on."""
+"""Lists and watches over HTTP: what informers live on. More is in conformance/cases/lists.yaml."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import json
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.api import serving
 from tests.unit.apiserver.conftest import Client
+from tink.apiserver.errors import StatusError
+from tink.apiserver.read.lists import Lists
 from tink.apiserver.store import Store
+from tink.kube.client import ApiError, UnreachableError
+from tink.kube.resources import CRD
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 ALL = "/apis/tinkerbell.org/v1alpha2/hardware"
@@ -228,3 +235,21 @@ async def test_token_that_lies_about_what_follows_is_counted_after(bare: Client,
     answer = await bare("GET", maps, **{"limit": "1", "continue": false})
     assert (answer.status, names(answer)) == (200, ["m1"])
     assert answer.json["metadata"]["remainingItemCount"] == 2
+
+
+@pytest.mark.parametrize(("given", "error"), [(0, ApiError), (1, UnreachableError), (3, UnreachableError)])
+async def test_client_never_takes_a_part_of_a_list_for_the_whole(
+    given: int, error: type[ApiError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def parts(self: Lists, chosen: Any, page: Any) -> AsyncIterator[list[bytes]]:
+        for _ in range(given):
+            yield [b'{"metadata":{"name":"x"}}']
+        raise StatusError(500, "", "conversion webhook failed")
+
+    monkeypatch.setattr(Lists, "_parts", parts)
+    async with serving(tmp_path) as (_, client):
+        with pytest.raises(ApiError) as caught:
+            await client.list(CRD)
+        assert type(caught.value) is error
+        if error is ApiError:
+            assert caught.value.message == "conversion webhook failed"

@@ -1,4 +1,4 @@
-"""Create, update, patch and delete over HTTP, as a client library sees them."""
+"""Writes at the same time, writes that change nothing, keys that stand twice. conformance/cases has the rest."""
 
 from __future__ import annotations
 
