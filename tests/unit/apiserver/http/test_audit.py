@@ -283,5 +283,5 @@ async def _ours(client: Client, method: str, path: str, body: Any = None, header
     own = {"Authorization": f"Bearer {client.token}", "User-Agent": "tinkedge", "Content-Type": MERGE}
     if method == "POST":
         own["Content-Type"] = "application/json"
-    async with client._session.request(method, path, json=body, headers=own | (headers or {})) as answer:
+    async with client.session.request(method, path, json=body, headers=own | (headers or {})) as answer:
         return answer.status

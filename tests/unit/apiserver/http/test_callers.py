@@ -78,7 +78,7 @@ def test_request_is_about_what_kubernetes_takes_it_for(method: str, path: str, a
 async def test_whoever_shows_no_token_is_nobody(some: Client, user: User, header: str) -> None:
     token = user("alice", "cluster-admin")
     headers = {"Authorization": header.format(token)} if header else {}
-    session = some._session
+    session = some.session
     for path in (WORKFLOWS, "/version", "/api", "/", "/metrics", "/openapi/v2"):
         for query in ({}, {"access_token": token}, {"token": token}):
             async with session.get(path, headers=headers, params=query) as answer:
@@ -186,7 +186,7 @@ async def test_users_are_told_who_they_are_and_what_they_may(some: Client, user:
 
 async def test_impersonation_is_for_the_administrator_and_never_passed_over(some: Client, user: User) -> None:
     token = user("alice", "view")
-    session = some._session
+    session = some.session
 
     async def delete(shown: str, **headers: str) -> tuple[int, str]:
         headers = {"Authorization": f"Bearer {shown}", **{key.replace("_", "-"): each for key, each in headers.items()}}
@@ -214,7 +214,7 @@ async def test_watch_ends_with_the_permission_that_it_needs(some: Client, user: 
 
     async def watch(shown: str) -> None:
         headers = {"Authorization": f"Bearer {shown}"}
-        async with some._session.get(WORKFLOWS, params={"watch": "true"}, headers=headers) as answer:
+        async with some.session.get(WORKFLOWS, params={"watch": "true"}, headers=headers) as answer:
             assert answer.status == 200
             began.release()
             while await answer.content.readline():

@@ -188,12 +188,10 @@ async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(
 async def test_change_that_nobody_can_take_in_does_not_stop_the_answers(
     desk: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    d = await desk()
-
     def refuse(_: Event) -> None:
         raise RuntimeError("no")
 
-    d.store._on_commit = refuse
+    d = await desk(on_commit=refuse)
     assert await d.put(key("a")) == 1
     assert await d.names() == ["a"]
     assert "change 1 could not be handed on" in caplog.text
