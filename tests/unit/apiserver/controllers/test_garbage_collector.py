@@ -295,6 +295,13 @@ async def test_stuck_namespace_can_be_forced_through_finalize(bare: Client) -> N
     await _gone(bare, "x", path=NAMESPACES)
 
 
+async def test_system_namespaces_cannot_be_deleted(bare: Client) -> None:
+    for name in ("default", "kube-system", "kube-public"):
+        answer = await bare("DELETE", f"{NAMESPACES}/{name}")
+        said = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+        assert (answer.status, answer.json["message"]) == (403, said)
+
+
 # --- definitions ---
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
