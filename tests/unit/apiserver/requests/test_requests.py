@@ -19,7 +19,7 @@ from tink.apiserver.serializer import protobuf
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 
 
-async def test_health_is_told_without_a_token(bare: Client) -> None:
+async def test_health_needs_no_token(bare: Client) -> None:
     assert (await bare("GET", "/readyz", token="wröng")).text == b"ok"
     assert (await bare("GET", "/version", token="wröng")).status == 401
 
