@@ -276,6 +276,22 @@ def test_an_annotation_of_kubectl_that_makes_no_sense_allows_nothing(last: str) 
     assert refused.value.code == 409
 
 
+def test_kubectl_takes_nothing_over_that_it_has_not_applied_from_its_side() -> None:
+    live = _thing(text="a")
+    live["metadata"]["annotations"] = {"other": "x"}
+    live["metadata"]["managedFields"] = [_entry("kubectl-client-side-apply")]
+    with pytest.raises(StatusError) as refused:
+        _manager().apply(live, _thing(text="b"), "kubectl", "", NOW, force=False)
+    assert refused.value.code == 409
+
+
+def test_configuration_of_another_kind_or_version_is_refused() -> None:
+    for other in ({"kind": "Other"}, {"apiVersion": "managed.example/v2"}):
+        with pytest.raises(StatusError, match="invalid object type") as refused:
+            _manager(kind="Thing").apply(None, _thing(text="a") | other, "m", "", NOW, force=False)
+        assert refused.value.code == 400
+
+
 def test_an_annotation_of_kubectl_that_would_be_too_long_goes() -> None:
     live = _thing(text="a")
     live["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}

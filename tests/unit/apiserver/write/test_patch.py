@@ -114,6 +114,39 @@ def test_json_patch_gives_json_or_an_error(target: Any, operations: Any) -> None
         return
 
 
+@pytest.mark.parametrize(
+    ("target", "patch", "result"),
+    [
+        ({"data": {"a": "1"}}, {"data": {"b": "2", "a": None}}, {"data": {"b": "2"}}),
+        ({"data": {"a": "1"}}, {"data": {"$patch": "replace", "b": "2"}}, {"data": {"b": "2"}}),
+        ({"data": {"a": "1"}}, {"data": {"$patch": "delete"}}, {}),
+        ({"data": {"a": "1", "b": "2"}}, {"data": {"$retainKeys": ["b"], "b": "3"}}, {"data": {"b": "3"}}),
+        (
+            {"metadata": {"finalizers": ["a"]}},
+            {"metadata": {"finalizers": ["b"]}},
+            {"metadata": {"finalizers": ["b", "a"]}},
+        ),
+        (
+            {"metadata": {"finalizers": ["a", "b"]}},
+            {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "$setElementOrder/finalizers": ["b"]}},
+            {"metadata": {"finalizers": ["b"]}},
+        ),
+        (
+            {"metadata": {"ownerReferences": [{"uid": "1", "name": "a"}, {"uid": "2"}]}},
+            {
+                "metadata": {
+                    "ownerReferences": [{"uid": "1", "name": "b"}, {"uid": "2", "$patch": "delete"}, {"uid": "3"}]
+                }
+            },
+            {"metadata": {"ownerReferences": [{"uid": "1", "name": "b"}, {"uid": "3"}]}},
+        ),
+        ({"list": [1]}, {"list": [2]}, {"list": [2]}),
+    ],
+)
+def test_strategic_merge_patch_merges_lists_by_key(target: Any, patch: Any, result: Any) -> None:
+    assert merge_strategic(target, patch) == result
+
+
 @pytest.mark.parametrize("there", [5, True, "x", {"x": 1}])
 @pytest.mark.parametrize("name", ["$deleteFromPrimitiveList/finalizers", "finalizers", "ownerReferences"])
 def test_strategic_merge_patch_of_a_list_where_there_is_none_is_refused(there: Any, name: str) -> None:
