@@ -5,6 +5,7 @@ It is the peer of the benchmarks (tests/bench/kubernetes.py), here on loopback, 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -57,6 +58,11 @@ def _ready(file: Path) -> bool:
         return Peer(file, patience=2).ask("GET", "/readyz").code == 200
     except OSError:
         return False
+
+
+async def settle(moments: int = 1) -> None:
+    """Wait until the server has taken note of what was written; nothing shows when."""
+    await asyncio.sleep(0.4 * moments)
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,14 @@ from pathlib import Path
 
 from tests import peer, recordings
 from tests.bench.bed import installed
-from tests.interop import test_conformance
 from tests.interop.chart import record as chart
 from tests.interop.resources import record as resources
 from tests.interop.webhooks import record as webhooks
+from tests.unit.apiserver.conformance import test_conformance
 from tests.unit.apiserver.data import record_documents
 from tests.unit.apiserver.managed_fields import record as managed_fields
 from tests.unit.cel.oracle import record as cel
-from tests.unit.schema.data import record_definitions, record_validations
+from tests.unit.schema.data import record as schema
 
 TESTS = Path(__file__).parent
 APISERVER = TESTS / "unit" / "apiserver"
@@ -89,12 +89,11 @@ ASKED: dict[str, tuple[Callable[[Path], None], str]] = {
     "admission": (by_tests(APISERVER / "admission" / "test_recorded.py"), "AlwaysAllow"),
     "chart": (chart.record, "AlwaysAllow"),
     "conformance": (test_conformance.record, "RBAC"),
-    "conversion": (by_tests(APISERVER / "admission" / "test_conversion.py"), "AlwaysAllow"),
-    "definitions": (record_definitions.record, "AlwaysAllow"),
+    "definitions": (schema.record_definitions, "AlwaysAllow"),
     "documents": (record_documents.record, "AlwaysAllow"),
     "managed-fields": (managed_fields.record, "AlwaysAllow"),
     "resources": (resources.record, "AlwaysAllow"),
-    "validations": (record_validations.record, "AlwaysAllow"),
+    "validations": (schema.record_validations, "AlwaysAllow"),
     "webhooks": (webhooks.record, "AlwaysAllow"),
 }
 """Subject -> who records it of a kube-apiserver, and how that is to authorize."""

@@ -32,7 +32,7 @@ from tink.apiserver.requests import MAX_BODY
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/conf.test/v1/namespaces/default/widgets"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
-CRDS = Path(__file__).parent / "conformance" / "crds.yaml"
+CRDS = Path(__file__).parents[1] / "unit" / "apiserver" / "conformance" / "crds.yaml"
 _EXAMPLES = settings(
     max_examples=60,
     deadline=None,

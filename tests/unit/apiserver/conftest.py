@@ -75,14 +75,14 @@ class Client:
         cluster = content["clusters"][0]["cluster"]
         authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
         self.token = content["users"][0]["user"]["token"]
-        self._session = aiohttp.ClientSession(
+        self.session = aiohttp.ClientSession(
             cluster["server"],
             connector=aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authority)),
             timeout=aiohttp.ClientTimeout(total=30),
         )
 
     async def close(self) -> None:
-        await self._session.close()
+        await self.session.close()
 
     async def __call__(
         self,
@@ -104,7 +104,7 @@ class Client:
         if raw is not None:
             headers["Content-Type"] = content
         content_body = None if raw is None else io.BytesIO(raw)
-        async with self._session.request(method, path, data=content_body, headers=headers, params=query) as response:
+        async with self.session.request(method, path, data=content_body, headers=headers, params=query) as response:
             named = {name: response.headers.getall(name) for name in response.headers}
             return Answer(response.status, named, await response.read())
 
@@ -114,7 +114,7 @@ class Client:
     @asynccontextmanager
     async def watch(self, path: str, accept: str = "application/json", **query: str) -> AsyncIterator[Watch]:
         headers = {"Accept": accept, "Authorization": f"Bearer {self.token}"}
-        async with self._session.get(path, params={"watch": "true"} | query, headers=headers) as response:
+        async with self.session.get(path, params={"watch": "true"} | query, headers=headers) as response:
             assert response.status == 200
             yield Watch(response)
 

@@ -1,13 +1,21 @@
-"""CEL rules of schemas, apart from what a recorded cluster already tells: bounds, order, memory, ratcheting's reach."""
+"""CEL rules of schemas: what a real kube-apiserver says, recorded; and bounds, order, memory, the reach of ratcheting.
+
+The answers are in data/validations; data/record.py asked for them.
+"""
 
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import recordings
+from tests.implementation_details import in_common
 from tink.schema.field_errors import FieldError
+from tink.schema.outcome import Outcome
+from tink.schema.structural.compiler import compile_schema, root_schema
 from tink.schema.validations import Validations, compile_rules, ratcheted
 from tink.schema.validations import tree as tree_module
 from tink.schema.validations.correlation import Correlation, identical, steps_of
@@ -256,3 +264,39 @@ def test_lists_in_a_set_that_differ_in_order_are_no_old_duplicates() -> None:
     new: Raw = {"a": [["x"], ["x"]]}
     assert ratcheted([error], new, {"a": [["x", "y"], ["y", "x"]]}, schema) == [error]
     assert ratcheted([error], new, {"a": [["x", "y"], ["x", "y"]]}, schema) == []
+
+
+# --- recorded answers ---
+
+GROUPS = list(recordings.read(Path(__file__).parent / "data" / "validations").values())
+CASES = [
+    pytest.param(group["name"], case, id=f"{group['name']}: {case['name']}")
+    for group in GROUPS
+    for case in group["cases"]
+]
+
+SCHEMAS = {group["name"]: {"type": "object", "properties": {"spec": group["schema"]}} for group in GROUPS}
+NODES = {name: compile_schema(root_schema(openapi)) for name, openapi in SCHEMAS.items()}
+COMPILED: dict[str, Validations] = {}
+
+
+def thing(spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "example.org/v1", "kind": "Thing", "metadata": {"name": "x"}, "spec": copy.deepcopy(spec)}
+
+
+@pytest.mark.parametrize(("group", "case"), CASES)
+def test_operator_reads_what_a_cluster_would_say_about_an_object(group: str, case: dict[str, Any]) -> None:
+    if group not in COMPILED:
+        rules = compile_rules(SCHEMAS[group])
+        assert rules is not None
+        COMPILED[group] = rules
+    new = thing(case["new"])
+    old = None if case["old"] is None else thing(case["old"])
+    walk = Outcome()
+    NODES[group](new, None, walk)
+    if old is not None:
+        NODES[group](old, None, Outcome())
+    found = ratcheted(walk.errors, new, old, SCHEMAS[group])
+    found = found + COMPILED[group].check_after(found, new, old)
+    said = [[error.reason, error.field, error.message] for error in found]
+    assert sorted(in_common(said)) == sorted(in_common(case["causes"]))

@@ -21,6 +21,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests import peer
 from tests.implementation_details import in_common
 from tink.apiserver import credentials
 
@@ -32,8 +33,8 @@ class Hooks:
     """A webhook server. `answers` says by path what it answers, `seen` holds what it was asked.
 
     An answer is a mapping with any of: allowed, patch (a list), response (more fields), review (more or other fields of
-    the whole), raw (a text instead), code, type, headers, delay (seconds), drop (close without a word), convert (the
-    name of a conversion).
+    the whole), raw (a text instead), code, type, headers, hang (never answer), drop (close without a word), convert
+    (the name of a conversion).
     """
 
     def __init__(self, authority: bytes) -> None:
@@ -50,7 +51,8 @@ class Hooks:
         body = await request.json()
         self.seen.append({"path": request.raw_path, "headers": dict(request.headers), "body": copy.deepcopy(body)})
         answer = self.answers.get(request.path, {"allowed": True})
-        await asyncio.sleep(answer.get("delay", 0))
+        if answer.get("hang"):
+            await asyncio.Event().wait()
         if answer.get("drop"):
             assert request.transport is not None
             request.transport.abort()
@@ -154,10 +156,9 @@ _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 class Player:
     """Runs a case: configurations, answers and requests; gives what clients and webhooks got, fit for comparing."""
 
-    def __init__(self, call: Call, hooks: Hooks, settle_s: float = 0) -> None:
+    def __init__(self, call: Call, hooks: Hooks) -> None:
         self._call = call
         self._hooks = hooks
-        self._settle_s = settle_s
 
     def _filled(self, value: Any) -> Any:
         text = json.dumps(value).replace("$URL", self._hooks.url).replace("$CA", self._hooks.bundle)
@@ -181,11 +182,16 @@ class Player:
             return _UID.sub("UID", _STAMP.sub("TIME", value))
         return value
 
+    async def _settle(self, moments: int = 1) -> None:
+        """Let a real server take note of what was written; our own has done so when it answers."""
+        if os.environ.get("TINKEDGE_ORACLE"):
+            await peer.settle(moments)
+
     async def install(self, kind: str, definition: Raw) -> None:
         """Create a definition or namespace, and wait until it is served."""
         answer = await self._call("POST", kind, self._filled(definition))
         assert answer.status == 201, answer.text
-        await asyncio.sleep(self._settle_s * 3)
+        await self._settle(3)
 
     async def run(self, case: Raw) -> Raw:
         """Run one case."""
@@ -198,7 +204,7 @@ class Player:
             assert answer.status == 201, answer.text
             made.append(f"{path}/{configuration['metadata']['name']}")
         if made:
-            await asyncio.sleep(self._settle_s)
+            await self._settle()
         self._hooks.seen = []
         answers = [await self._ask(request) for request in case["requests"]]
         seen = [{"path": self.plain(asked["path"]), "body": self.plain(asked["body"])} for asked in self._hooks.seen]
@@ -207,7 +213,7 @@ class Player:
         for path in made:
             await self._call("DELETE", path)
         if made:
-            await asyncio.sleep(self._settle_s)
+            await self._settle()
         self._hooks.answers = {}
         for request in case["requests"]:
             if request["method"] == "POST" and "dryRun" not in request.get("query", {}):
@@ -230,9 +236,8 @@ class Player:
 
 @pytest.fixture
 def make_player(hooks: Hooks) -> Callable[[Call], Player]:
-    """Make players; a real server takes a moment until it knows of a configuration."""
-    settle_s = 0.4 if os.environ.get("TINKEDGE_ORACLE") else 0.0
-    return lambda call: Player(call, hooks, settle_s)
+    """Return a function that makes players."""
+    return lambda call: Player(call, hooks)
 
 
 def _differences(at: str, ours: Any, theirs: Any) -> list[str]:

@@ -1,194 +1,228 @@
-"""Objects in several versions: what clients get through a conversion webhook is what a real kube-apiserver gives.
-
-Recorded as in `test_recorded.py`:
-
-    TINKEDGE_ORACLE=peer.kubeconfig pytest tests/unit/apiserver/admission/test_conversion.py
-"""
+"""Conversion without a server: what is passed as text, what is completed, how many questions a webhook is asked."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable
-from pathlib import Path
+import asyncio
+from dataclasses import dataclass
 from typing import Any
 
-from tests import recordings
-from tests.unit.apiserver.conftest import Client
+import orjson
+import pytest
 
-Raw = dict[str, Any]
-RECORDED = Path(__file__).with_name("recorded-conversion.json")
-ORACLE = os.environ.get("TINKEDGE_ORACLE")
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-V1 = "/apis/convert.test/v1/namespaces/default/shapes"
-V2 = "/apis/convert.test/v2/namespaces/default/shapes"
-MERGE = "application/merge-patch+json"
-APPLY = "application/apply-patch+yaml"
+from tink.apiserver import conversion
+from tink.apiserver.conversion import Conversion
+from tink.apiserver.errors import StatusError
+from tink.apiserver.resources.registry import Resource
+from tink.apiserver.webhooks import WebhookCallError
+from tink.schema.client_config import ClientConfig
+from tink.schema.structural.compiler import compile_schema, root_schema
+from tink.schema.values import Raw
 
-
-def _version(name: str, spec: Raw, *, storage: bool = False) -> Raw:
-    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": spec}}}
-    return {"name": name, "served": True, "storage": storage, "schema": {"openAPIV3Schema": schema}}
+COLOR: Raw = {"type": "string", "default": "red", "pattern": "^[a-z]+$"}
 
 
-DEFINITION: Raw = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "shapes.convert.test"},
-    "spec": {
-        "group": "convert.test",
-        "scope": "Namespaced",
-        "names": {"plural": "shapes", "kind": "Shape"},
-        "versions": [
-            _version("v1", {"size": {"type": "integer"}, "color": {"type": "string", "default": "red"}}, storage=True),
-            _version(
-                "v2",
-                {
-                    "dimensions": {"type": "object", "properties": {"size": {"type": "integer"}}},
-                    "color": {"type": "string"},
-                    "two": {"type": "string", "default": "2"},
-                },
-            ),
-        ],
-        "conversion": {
-            "strategy": "Webhook",
-            "webhook": {
-                "clientConfig": {"url": "$URL/convert", "caBundle": "$CA"},
-                "conversionReviewVersions": ["v1"],
-            },
-        },
-    },
-}
+def _openapi(**spec: Raw) -> Raw:
+    return {"type": "object", "properties": {"spec": {"type": "object", "properties": spec}}}
 
 
-def one(**spec: Any) -> Raw:
-    return {"apiVersion": "convert.test/v1", "kind": "Shape", "metadata": {"name": "one"}, "spec": spec or {"size": 3}}
+TWO: Raw = {"type": "string", "default": "2"}
+V1 = _openapi(size={"type": "integer"}, color=COLOR)
+V2 = _openapi(length={"type": "integer"}, color={"type": "string"}, two=TWO)
 
 
-def two(**spec: Any) -> Raw:
-    spec = spec or {"dimensions": {"size": 4}}
-    return {"apiVersion": "convert.test/v2", "kind": "Shape", "metadata": {"name": "one"}, "spec": spec}
+@dataclass(frozen=True)
+class Item:
+    version: int
+    body: bytes
 
 
-def create(body: Raw, path: str = V1) -> Raw:
-    return {"method": "POST", "path": path, "body": body}
+def definition(**more: Any) -> Raw:
+    versions = [{"name": name, "schema": {"openAPIV3Schema": each}} for name, each in (("v1", V1), ("v2", V2))]
+    return {"metadata": {"name": "shapes.x.org"}, "spec": {"group": "x.org", "versions": versions, **more}}
 
 
-def get(path: str = f"{V2}/one") -> Raw:
-    return {"method": "GET", "path": path}
+def webhook(versions: list[str] | None = None) -> Raw:
+    how = {"clientConfig": {"url": "https://hooks/convert"}, "conversionReviewVersions": versions or ["v1"]}
+    return {"strategy": "Webhook", "webhook": how}
 
 
-def send(method: str, body: Any, path: str, content: str = "application/json", **query: str) -> Raw:
-    return {"method": method, "path": path, "body": body, "content": content, "query": query}
+def resource(version: str, rule: Conversion | None, *, stored: str = "v1", since: int = 0) -> Resource:
+    openapi = V1 if version == "v1" else V2
+    node = compile_schema(root_schema(openapi))
+    more: Raw = {"stored_version": stored, "conversion": rule, "defined_at": since}
+    return Resource("x.org", version, "shapes", "Shape", openapi, node, **more)
 
 
-def case(*requests: Raw, **answer: Any) -> Raw:
-    return {"requests": requests, "hooks": {"/convert": answer}}
+def stored(name: str = "one", version: str = "v1", at: int = 5, **spec: Any) -> Item:
+    obj = {"apiVersion": f"x.org/{version}", "kind": "Shape", "metadata": {"name": name, "uid": name}, "spec": spec}
+    return Item(at, orjson.dumps(obj))
 
 
-def read(**answer: Any) -> Raw:
-    """An object stored in v1 that is read in v2, and the webhook answers so."""
-    return case(create(one()), get(), **answer)
+class Server:
+    """A conversion webhook: size in v1 is length in v2."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.fails = False
+
+    async def post(self, config: ClientConfig, body: bytes, timeout_s: int, limit: int = 0) -> Any:
+        review = orjson.loads(body)
+        asked = review["request"]
+        self.batches.append(len(asked["objects"]))
+        await self.gate.wait()
+        if self.fails:
+            raise WebhookCallError("gone")
+        for obj in asked["objects"]:
+            obj["apiVersion"] = asked["desiredAPIVersion"]
+            old, new = ("size", "length") if obj["apiVersion"].endswith("v2") else ("length", "size")
+            if old in obj["spec"]:
+                obj["spec"][new] = obj["spec"].pop(old)
+        response = {"uid": asked["uid"], "convertedObjects": asked["objects"], "result": {"status": "Success"}}
+        return {"kind": "ConversionReview", "apiVersion": review["apiVersion"], "response": response}
 
 
-def _result(**result: Any) -> Raw:
-    return {"response": {"result": result}}
+@pytest.fixture
+def server() -> Server:
+    return Server()
 
 
-CASES: dict[str, Raw] = {
-    "read": read(),
-    "read in its own version": case(create(one()), get(f"{V1}/one")),
-    "create in v2": case(create(two(), V2), get(f"{V1}/one"), get()),
-    "replace in v2": case(
-        create(one()),
-        get(),
-        send(
-            "PATCH",
-            [{"op": "replace", "path": "/spec/dimensions/size", "value": 8}],
-            f"{V2}/one",
-            "application/json-patch+json",
-        ),
-        get(f"{V1}/one"),
-    ),
-    "merge in v2": case(create(one()), send("PATCH", {"spec": {"dimensions": {"size": 9}}}, f"{V2}/one", MERGE)),
-    "apply in v2": case(
-        create(one()),
-        send("PATCH", two(color="green"), f"{V2}/one", APPLY, fieldManager="me", force="true"),
-        get(f"{V1}/one"),
-    ),
-    "delete in v2": case(create(one()), send("DELETE", None, f"{V2}/one"), get()),
-    "unknown fields are pruned": read(convert="unknown field"),
-    "labels may change, other metadata not": read(convert="label"),
-    "other name": read(convert="name"),
-    "other namespace": read(convert="namespace"),
-    "other uid": read(convert="uid"),
-    "other kind": read(convert="kind"),
-    "other version": read(convert="stay"),
-    "nothing": read(convert="empty"),
-    "bad label": read(convert="bad label"),
-    "bad annotation": read(convert="bad annotation"),
-    "label that is a number": read(convert="number label"),
-    "labels that are a list": read(convert="list label"),
-    "no metadata": read(convert="no metadata"),
-    "metadata that are text": read(convert="text metadata"),
-    "too few": read(count=0),
-    "failed": read(**_result(status="Failure", message="cannot")),
-    "failed without a message": read(**_result(status="Failure")),
-    "no result": read(**_result()),
-    "wrong uid of the answer": read(response={"uid": "other"}),
-    "no response": read(review={"response": "absent"}),
-    "other apiVersion of the answer": read(review={"apiVersion": "apiextensions.k8s.io/v1beta1"}),
-    "unknown apiVersion of the answer": read(review={"apiVersion": "apiextensions.k8s.io/v7"}),
-    "other kind of the answer": read(review={"kind": "AdmissionReview"}),
-    "no kind of the answer": read(review={"kind": "absent"}),
-    "not JSON": read(raw="nonsense"),
-    "code 500": read(code=500, raw="it broke", type="text/plain"),
-    "closes": read(drop=True),
-    "create fails": case(create(two(), V2), get(f"{V1}/one"), **_result(status="Failure", message="cannot")),
-    "update fails": case(
-        create(one()),
-        send("PATCH", {"spec": {"color": "x"}}, f"{V2}/one", MERGE),
-        **_result(status="Failure", message="cannot"),
-    ),
-    "delete fails": case(
-        create(one()),
-        send("DELETE", None, f"{V2}/one"),
-        get(f"{V1}/one"),
-        **_result(status="Failure", message="cannot"),
-    ),
-}
+def spec(body: bytes) -> Any:
+    return orjson.loads(body)["spec"]
 
 
-async def play(client: Client, make_player: Callable[[Any], Any]) -> Raw:
-    player = make_player(client)
-    await player.install(CRDS, DEFINITION)
-    played = {}
-    for name, each in CASES.items():
-        played[name] = await player.run(each)
-        # A real server asks more often, for its caches too, and at times of its own: one question shows what is asked.
-        seen = played[name].pop("seen")
-        if name == "read":
-            played[name]["seen"] = seen[0]
-    return played
+async def test_text_in_the_version_asked_for_is_passed_untouched() -> None:
+    items = [stored(size=1), stored("two", size=2)]
+    for rule in (None, conversion.of(definition())):
+        bodies = await conversion.as_served(resource("v1", rule), items)
+        assert all(body is item.body for body, item in zip(bodies, items, strict=True))
 
 
-async def record(connect: Any, make_player: Callable[[Any], Any]) -> None:
-    client = connect(Path(ORACLE or ""))
-    try:
-        recorded = await play(client, make_player)
-    finally:
-        await client("DELETE", f"{CRDS}/shapes.convert.test")
-    RECORDED.write_text(recordings.layout(json.loads(json.dumps(recorded, sort_keys=True))) + "\n")
+async def test_without_a_webhook_only_the_version_changes_and_unknown_fields_go() -> None:
+    rule = conversion.of(definition())
+    [body] = await conversion.as_served(resource("v2", rule), [stored(size=1, color="blue")])
+    assert body.startswith(b'{"apiVersion":"x.org/v2","kind":"Shape","metadata":')
+    assert spec(body) == {"color": "blue"}
 
 
-if ORACLE:
-    test_record = record
+async def test_default_that_came_later_shows_on_older_objects_only() -> None:
+    rule = conversion.of(definition())
+    served = resource("v1", rule, since=10)
+    old, new = await conversion.as_served(served, [stored(at=9, size=1, gone="x"), stored(at=10, size=1)])
+    assert spec(old) == {"size": 1, "color": "red"}
+    assert spec(new) == {"size": 1}
 
 
-async def test_clients_get_what_a_real_server_gives(
-    bare: Client, make_player: Callable[[Any], Any], differences: Any
-) -> None:
-    recorded = json.loads(RECORDED.read_text())
-    played = await play(bare, make_player)
-    different = [line for name in played for line in differences(name, played[name], recorded[name])]
-    assert not different, "ours | theirs\n" + "\n".join(different)
+async def test_older_object_that_today_s_rules_refuse_is_still_read() -> None:
+    rule = conversion.of(definition())
+    item = stored(at=1, size="text", color="RED")
+    [body] = await conversion.as_served(resource("v1", rule, since=10), [item])
+    assert spec(body) == {"size": "text", "color": "RED"}
+
+
+async def test_defaults_when_reading_are_those_of_the_version_stored_not_of_the_one_asked_for() -> None:
+    rule = conversion.of(definition())
+    [body] = await conversion.as_served(resource("v2", rule, since=10), [stored(at=1)])
+    assert spec(body) == {"color": "red"}
+
+
+async def test_object_stored_in_a_version_that_is_no_longer_defined_is_an_error_not_a_crash() -> None:
+    for rule in (conversion.of(definition()), conversion.of(definition(conversion=webhook()), Server().post)):
+        for since in (0, 10):
+            with pytest.raises(StatusError, match=r"from an invalid group/version: x\.org/v0") as caught:
+                await conversion.as_served(resource("v2", rule, since=since), [stored(version="v0", at=1)])
+            assert caught.value.code == 500
+
+
+async def test_list_in_mixed_versions_keeps_its_order_and_asks_once(server: Server) -> None:
+    rule = conversion.of(definition(conversion=webhook()), server.post)
+    items = [stored(str(index), "v2" if index % 3 == 0 else "v1", **_size(index)) for index in range(10)]
+    bodies = await conversion.as_served(resource("v2", rule), items)
+    assert [spec(body)["length"] for body in bodies] == list(range(10))
+    assert server.batches == [6]
+
+
+def _size(index: int) -> Raw:
+    return {"length" if index % 3 == 0 else "size": index}
+
+
+async def test_long_list_is_converted_in_batches(server: Server) -> None:
+    rule = conversion.of(definition(conversion=webhook()), server.post)
+    items = [stored(str(index), size=index) for index in range(1100)]
+    bodies = await conversion.as_served(resource("v2", rule), items)
+    assert [spec(body)["length"] for body in bodies] == list(range(1100))
+    assert server.batches == [500, 500, 100]
+
+
+async def test_large_objects_make_smaller_batches(server: Server) -> None:
+    rule = conversion.of(definition(conversion=webhook()), server.post)
+    items = [stored(str(index), size=1, color="x" * 400_000) for index in range(5)]
+    await conversion.as_served(resource("v2", rule), items)
+    assert server.batches == [2, 2, 1]
+
+
+async def test_failure_is_told_to_all_who_ask_and_not_remembered(server: Server) -> None:
+    rule = conversion.of(definition(conversion=webhook()), server.post)
+    served, item = resource("v2", rule), stored(size=1)
+    server.fails = True
+    found = await asyncio.gather(*(conversion.as_served(served, [item]) for _ in range(3)), return_exceptions=True)
+    assert [str(each) for each in found] == ["conversion webhook for x.org/v1, Kind=Shape failed: gone"] * 3
+    server.fails = False
+    assert spec((await conversion.as_served(served, [item]))[0]) == {"length": 1}
+
+
+async def test_two_objects_of_the_same_text_are_both_given(server: Server) -> None:
+    rule = conversion.of(definition(conversion=webhook()), server.post)
+    bodies = await conversion.as_served(resource("v2", rule), [stored(size=1), stored(size=1)])
+    assert [spec(body) for body in bodies] == [{"length": 1}] * 2
+
+
+async def test_object_is_stored_in_the_storage_version_pruned_and_completed(server: Server) -> None:
+    obj = {"apiVersion": "x.org/v2", "kind": "Shape", "metadata": {"name": "one", "uid": "one"}, "spec": {"length": 3}}
+    rule = conversion.of(definition(conversion=webhook()), server.post)
+    made = await conversion.as_stored(resource("v2", rule), obj)
+    assert (made["apiVersion"], made["spec"]) == ("x.org/v1", {"size": 3, "color": "red"})
+    by_name = await conversion.as_stored(resource("v2", conversion.of(definition())), obj)
+    assert (by_name["apiVersion"], by_name["spec"]) == ("x.org/v1", {"color": "red"})
+    assert obj["spec"] == {"length": 3}
+
+
+async def test_storage_version_itself_is_stored_as_it_is(server: Server) -> None:
+    obj = {"apiVersion": "x.org/v1", "kind": "Shape", "metadata": {"name": "one"}, "spec": {"size": 3}}
+    rule = conversion.of(definition(conversion=webhook()), server.post)
+    assert await conversion.as_stored(resource("v1", rule), obj) is obj
+    assert server.batches == []
+
+
+async def test_answer_for_many_names_the_object_that_is_wrong(server: Server) -> None:
+    async def post(config: ClientConfig, body: bytes, timeout_s: int, limit: int = 0) -> Any:
+        answer = await server.post(config, body, timeout_s)
+        answer["response"]["convertedObjects"][1]["metadata"]["name"] = "other"
+        return answer
+
+    rule = conversion.of(definition(conversion=webhook()), post)
+    with pytest.raises(StatusError) as caught:
+        await conversion.as_served(resource("v2", rule), [stored(size=1), stored("two", size=2)])
+    assert str(caught.value) == (
+        "conversion webhook for x.org/v1, Kind=Shape returned an invalid object at index 1: "
+        "must have the same name: two != other"
+    )
+
+
+@pytest.mark.parametrize("field", ["properties", "items", "additionalProperties"])
+async def test_property_named_default_is_not_taken_for_a_default(field: str) -> None:
+    inner = _openapi(default={"type": "string"}, type={"type": "string"})["properties"]["spec"]
+    child: Raw = {
+        "properties": inner,
+        "items": {"type": "array", "items": inner},
+        "additionalProperties": {"type": "object", "additionalProperties": inner},
+    }[field]
+    openapi = {"type": "object", "properties": {"spec": child}}
+    versions = [{"name": name, "schema": {"openAPIV3Schema": openapi}} for name in ("v1", "v2")]
+    rule = conversion.of({"spec": {"group": "x.org", "versions": versions}})
+    value: Any = {"default": "a", "type": "b"}
+    value = {"properties": value, "items": [value], "additionalProperties": {"k": value}}[field]
+    body = orjson.dumps({"apiVersion": "x.org/v1", "kind": "Shape", "metadata": {"name": "one"}, "spec": value})
+    [out] = await conversion.as_served(resource("v2", rule, since=9), [Item(1, body)])
+    assert spec(out) == value

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import itertools
 import socket
-import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.waiting import until
 from tink.apiserver import credentials
 from tink.apiserver.webhooks.client import WebhookCallError, WebhookClient
 from tink.schema.client_config import ClientConfig, check_client
@@ -157,19 +158,18 @@ async def test_waiting_for_a_webhook_that_asks_for_an_hour_ends_with_the_timeout
     async def answer(_: web.Request) -> web.Response:
         return web.Response(status=429, headers={"Retry-After": "3600"})
 
-    start = time.monotonic()
     with pytest.raises(WebhookCallError, match="no answer within"):
         await webhook_client.post(await serve(answer), b"{}", 1)
-    assert time.monotonic() - start < 60
 
 
 async def test_answer_that_trickles_ends_with_the_timeout(webhook_client: WebhookClient, serve: Serve) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        for _ in range(60):
+        loop = asyncio.get_running_loop()
+        for tick in itertools.count(loop.time(), 0.05):
+            await until(lambda tick=tick: loop.time() > tick)
             await response.write(b" ")
-            await asyncio.sleep(0.05)
         return response
 
     with pytest.raises(WebhookCallError, match="no answer within"):

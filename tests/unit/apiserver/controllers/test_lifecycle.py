@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.virtual_time import turns
 from tests.unit.apiserver.conftest import Client
 from tests.waiting import until
 from tink.apiserver.controllers.lifecycle import Lifecycle
@@ -63,10 +64,10 @@ async def test_object_that_goes_during_a_round_is_not_overlooked(monkeypatch: py
 
     monkeypatch.setattr(lifecycle, "_round", look)
     task = asyncio.create_task(lifecycle.run())
-    await asyncio.sleep(0)
+    await turns()
     lifecycle.on_event(Event(2, Key("/namespaces", "", "x"), "MODIFIED", b"{}", b"{}"))
     try:
-        await asyncio.wait_for(third.wait(), 20)
+        await third.wait()
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):

@@ -1,101 +1,24 @@
-"""Record what a real kube-apiserver says of itself, for test_real_documents.py.
+"""Record what a real kube-apiserver says of itself, for test_documents.py.
 
     python -m tests.record documents
 
-The server must allow everything to the owner of the token. Texts are left out: they are Kubernetes' own.
+The server must allow everything to the owner of the token. Texts are left out: they are Kubernetes' own. To add an
+Accept header or a review, write its question (`accept`; `path` and `body`) into `documents` and record.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 from tests import recordings
 from tests.peer import DEFINITIONS, Peer
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-PARTIAL = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
-HEADERS = [
-    "",
-    "*/*",
-    "application/json",
-    "application/yaml",
-    "application/vnd.kubernetes.protobuf",
-    "text/plain",
-    "text/plain, application/json;q=0.1",
-    "application/json;q=0.1,application/yaml;q=0.9",
-    "*/*;q=1,application/yaml;q=0.2",
-    "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io",
-    f"application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,{TABLE}",
-    TABLE,
-    TABLE.replace("v1", "v1beta1"),
-    TABLE.replace("v1", "v2"),
-    f"{TABLE.replace('v1', 'v2')},application/json",
-    "application/json;as=Table;v=v1",
-    "*/*;as=Table;v=v1;g=meta.k8s.io",
-    "application/yaml;as=Table;v=v1;g=meta.k8s.io",
-    PARTIAL,
-    PARTIAL.replace("PartialObjectMetadata", "PartialObjectMetadataList"),
-    "application/json;as=Pod;v=v1;g=meta.k8s.io",
-    "application/json;pretty=1",
-    "application/json;stream=watch",
-    "application/json;stream=other",
-    "application/json;sv=v1",
-    "application/json;unknown=1",
-    "application/json;q=x",
-    "application",
-    "a/b/c,application/json",
-    " application/json ; as=Table ; v=v1 ; g=meta.k8s.io ",
-]
 ONE = "/apis/example.org/v1/namespaces/default/widgets/w"
 MANY = "/apis/example.org/v1/namespaces/default/widgets"
-AUTHORIZATION = "/apis/authorization.k8s.io/v1"
-AUTHENTICATION = "/apis/authentication.k8s.io/v1"
-GET = {"verb": "get", "resource": "pods"}
-PATH = {"path": "/x", "verb": "get"}
-REVIEWS: list[tuple[str, Any]] = [
-    (f"{AUTHORIZATION}/selfsubjectaccessreviews", {"spec": {"resourceAttributes": {"namespace": "default", **GET}}}),
-    (f"{AUTHORIZATION}/selfsubjectaccessreviews", {"spec": {"nonResourceAttributes": PATH}}),
-    (f"{AUTHORIZATION}/selfsubjectaccessreviews", {"spec": {}}),
-    (
-        f"{AUTHORIZATION}/selfsubjectaccessreviews",
-        {"spec": {"resourceAttributes": GET, "nonResourceAttributes": PATH}},
-    ),
-    (f"{AUTHORIZATION}/selfsubjectrulesreviews", {"spec": {"namespace": "default"}}),
-    (f"{AUTHORIZATION}/selfsubjectrulesreviews", {"spec": {}}),
-    (f"{AUTHORIZATION}/subjectaccessreviews", {"spec": {"user": "bob", "resourceAttributes": GET}}),
-    (f"{AUTHORIZATION}/subjectaccessreviews", {"spec": {"groups": ["g"], "resourceAttributes": GET}}),
-    (f"{AUTHORIZATION}/subjectaccessreviews", {"spec": {"resourceAttributes": GET}}),
-    (f"{AUTHORIZATION}/subjectaccessreviews", {"spec": {}}),
-    (
-        f"{AUTHORIZATION}/namespaces/default/localsubjectaccessreviews",
-        {
-            "metadata": {"namespace": "default"},
-            "spec": {"user": "b", "resourceAttributes": GET | {"namespace": "default"}},
-        },
-    ),
-    (
-        f"{AUTHORIZATION}/namespaces/default/localsubjectaccessreviews",
-        {
-            "metadata": {"namespace": "default"},
-            "spec": {"user": "b", "resourceAttributes": GET | {"namespace": "other"}},
-        },
-    ),
-    (
-        f"{AUTHORIZATION}/namespaces/default/localsubjectaccessreviews",
-        {"metadata": {"namespace": "default"}, "spec": {"user": "b", "nonResourceAttributes": PATH}},
-    ),
-    (f"{AUTHORIZATION}/localsubjectaccessreviews", {}),
-    (f"{AUTHORIZATION}/namespaces/default/selfsubjectaccessreviews", {}),
-    (f"{AUTHENTICATION}/selfsubjectreviews", {}),
-    (f"{AUTHENTICATION}/tokenreviews", {"spec": {"token": "TOKEN"}}),
-    (f"{AUTHENTICATION}/tokenreviews", {"spec": {"token": "wrong"}}),
-    (f"{AUTHENTICATION}/tokenreviews", {"spec": {"token": "TOKEN", "audiences": ["other"]}}),
-    (f"{AUTHENTICATION}/tokenreviews", {"spec": {}}),
-]
 
 
 class Server:
@@ -128,9 +51,9 @@ def stripped(value: Any) -> Any:
     return value
 
 
-def accepted(server: Server) -> list[Any]:
+def accepted(server: Server, asked: list[Any]) -> list[Any]:
     found = []
-    for header in HEADERS:
+    for header in dict.fromkeys(case["accept"] for case in asked):
         for path in (ONE, MANY):
             status, media, body = server.ask(path, header)
             message, kind = "", ""
@@ -145,21 +68,28 @@ def accepted(server: Server) -> list[Any]:
     return found
 
 
-def reviewed(server: Server) -> list[Any]:
+def reviewed(server: Server, asked: list[Any]) -> list[Any]:
     found = []
-    for path, body in REVIEWS:
-        status, _, raw = server.ask(path, body=body)
+    for case in asked:
+        status, _, raw = server.ask(case["path"], body=case["body"])
         made = json.loads(raw.replace(f'"{server.token}"'.encode(), b'"TOKEN"'))
         made.get("metadata", {}).pop("managedFields", None)
         made.get("metadata", {}).pop("creationTimestamp", None)
-        found.append({"path": path, "body": body, "status": status, "answer": made})
+        found.append({"path": case["path"], "body": case["body"], "status": status, "answer": made})
     return found
+
+
+def _is_published(server: Server) -> bool:
+    """Return True if both OpenAPI documents have both versions of our group."""
+    documents = json.dumps([*server.json("/openapi/v3")["paths"]]), json.dumps([*server.json("/openapi/v2")["paths"]])
+    return all(f"apis/example.org/{version}" in paths for version in ("v1", "v1beta1") for paths in documents)
 
 
 def record(kubeconfig: Path) -> None:
     server = Server(kubeconfig)
+    asked = recordings.read(HERE / "documents")
     assert server.ask(DEFINITIONS, body=json.loads((HERE / "widgets.json").read_text()))[0] == 201
-    time.sleep(5)
+    wait_until(lambda: _is_published(server))
     widget = {
         "apiVersion": "example.org/v1",
         "kind": "Widget",
@@ -188,8 +118,8 @@ def record(kubeconfig: Path) -> None:
     small["paths"] = {path: item for path, item in two["paths"].items() if path.endswith("/widgets/{name}/status")}
     small["definitions"] = {name: two["definitions"][name] for name in ours}
     made = {
-        "accept": accepted(server),
-        "reviews": reviewed(server),
+        "accept": accepted(server, asked["accept"]),
+        "reviews": reviewed(server, asked["reviews"]),
         "schemas3": {
             name: stripped(schema)
             for document in three.values()

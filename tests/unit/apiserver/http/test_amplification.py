@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -35,10 +34,12 @@ def definition(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _seconds(work: Any, *args: Any) -> float:
-    start = time.thread_time()
-    work(*args)
-    return time.thread_time() - start
+MANY = 200_000
+"""To compare so many with each other takes longer than a test may; in one pass it is done in a moment."""
+
+
+def _texts(prefix: str) -> list[str]:
+    return [f"{prefix}{number}" for number in range(MANY)]
 
 
 # --- defaults
@@ -108,29 +109,26 @@ async def test_apply_of_too_many_values_reports_the_limit_if_the_object_does_not
 
 def test_owners_that_stand_twice_are_found_in_one_pass() -> None:
     """30,000 of them kept the loop busy for a minute."""
-    owners = [{"apiVersion": "v1", "kind": "K", "name": f"a{i // 2}", "uid": f"u{i // 2}"} for i in range(20_000)]
+    owners = [{"apiVersion": "v1", "kind": "K", "name": f"a{i // 2}", "uid": f"u{i // 2}"} for i in range(MANY)]
     fields = {"ownerReferences": owners}
-    assert _seconds(completion.dedup_owners, fields) < 5
-    assert [owner["uid"] for owner in fields["ownerReferences"]] == [f"u{i}" for i in range(10_000)]
+    completion.dedup_owners(fields)
+    assert [owner["uid"] for owner in fields["ownerReferences"]] == [f"u{i}" for i in range(MANY // 2)]
 
 
 @pytest.mark.parametrize(
     ("target", "change"),
     [
+        ({"finalizers": _texts("a/")}, {"$deleteFromPrimitiveList/finalizers": _texts("b/")}),
+        ({"finalizers": _texts("a/")}, {"finalizers": _texts("b/")}),
         (
-            {"finalizers": [f"a/{i}" for i in range(20_000)]},
-            {"$deleteFromPrimitiveList/finalizers": [f"b/{i}" for i in range(20_000)]},
+            {"ownerReferences": [{"uid": a} for a in _texts("a")]},
+            {"ownerReferences": [{"uid": b} for b in _texts("b")]},
         ),
-        ({"finalizers": [f"a/{i}" for i in range(20_000)]}, {"finalizers": [f"b/{i}" for i in range(20_000)]}),
-        (
-            {"ownerReferences": [{"uid": f"a{i}"} for i in range(20_000)]},
-            {"ownerReferences": [{"uid": f"b{i}"} for i in range(20_000)]},
-        ),
-        ({f"a{i}": 1 for i in range(20_000)}, {"$retainKeys": [f"b{i}" for i in range(20_000)]}),
+        (dict.fromkeys(_texts("a"), 1), {"$retainKeys": _texts("b")}),
     ],
 )
 def test_strategic_patches_compare_lists_in_one_pass(target: Any, change: Any) -> None:
-    assert _seconds(patch.merge_strategic, target, change) < 3
+    assert len(patch.merge_strategic(target, change)) == (0 if "$retainKeys" in change else 1)
 
 
 def test_values_of_an_enumeration_take_no_more_memory_than_they_are_long() -> None:

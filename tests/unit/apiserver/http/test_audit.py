@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.virtual_time import turns
 from tests.unit.apiserver.conftest import GROUP, MERGE, Client
 from tests.unit.apiserver.http.conftest import SECRETS, WORKFLOW, WORKFLOWS, User
 
@@ -128,8 +129,7 @@ async def test_write_whose_client_has_hung_up_has_a_line(some: Client, user: Use
     for number in range(20):
         named = body.replace(b"hit", b"hit-%d" % number)
         asked = asyncio.create_task(some("POST", SECRETS, named, token=token))
-        for _ in range(number):
-            await asyncio.sleep(0)
+        await turns(number)
         asked.cancel()
         await asyncio.wait([asked])
     assert (await some("POST", SECRETS, {"metadata": {"name": "last"}}, token=token)).status == 201
@@ -283,5 +283,5 @@ async def _ours(client: Client, method: str, path: str, body: Any = None, header
     own = {"Authorization": f"Bearer {client.token}", "User-Agent": "tinkedge", "Content-Type": MERGE}
     if method == "POST":
         own["Content-Type"] = "application/json"
-    async with client._session.request(method, path, json=body, headers=own | (headers or {})) as answer:
+    async with client.session.request(method, path, json=body, headers=own | (headers or {})) as answer:
         return answer.status

@@ -1,10 +1,13 @@
-"""Records what a real kube-apiserver does with managed fields, for `test_recorded.py`.
+"""Ask a real kube-apiserver again what it does with managed fields, for `test_recorded.py`.
 
     python -m tests.record managed-fields
 
-Installs the definition of `schemas.json`, runs the sequences of `sequences.py`, each on an object of
-its own, and writes every request with its answer to `recorded`. Times stay as they are: the time of each request
-is recorded too. A request in which the clock has just moved on is tried again with another object.
+Installs the definition of `schemas.json`, runs the sequences of `recorded`, each on an object of its own, and writes
+every request with its answer back. Times stay as they are: the time of each request is recorded too. A request in
+which the clock has just moved on is tried again with another object.
+
+To add a sequence, write a file with `name`, `resource` and `steps`; a step needs `verb` and `sent`, and `now` where it
+is to come a second or more after the step before it. The sequences named `generated-...` were drawn at random.
 """
 
 from __future__ import annotations
@@ -17,47 +20,28 @@ from typing import Any
 
 from tests import recordings
 from tests.peer import DEFINITIONS, Peer
-from tests.unit.apiserver.managed_fields.sequences import CONFIG_MAPS, LEASES, SEQUENCES, THINGS, generate
 from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 SCHEMAS = json.loads((HERE / "schemas.json").read_text())
 VOLATILE = ("uid", "creationTimestamp", "resourceVersion", "generation", "selfLink")
 MEDIA = {
+    "post": "application/json",
+    "put": "application/json",
     "apply": "application/apply-patch+yaml",
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
 }
-GENERATED = 140
+PATHS = {
+    "things": "/apis/managed.example/{version}/namespaces/default/things",
+    "configmaps": "/api/v1/namespaces/default/configmaps",
+    "leases": "/apis/coordination.k8s.io/v1/namespaces/default/leases",
+}
 Raw = dict[str, Any]
 
 
-def call(peer: Peer, method: str, path: str, body: Any = None, media: str = "application/json") -> tuple[int, Any, str]:
-    """The code, the object and the server's time."""
-    answer = peer.ask(method, path, body, media)
-    when = parsedate_to_datetime(answer.headers["Date"]).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return answer.code, answer.json, when
-
-
-def path_of(kind: str, version: str) -> str:
-    if kind == THINGS:
-        return f"/apis/managed.example/{version or 'v1'}/namespaces/default/things"
-    if kind == LEASES:
-        return "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-    return "/api/v1/namespaces/default/configmaps"
-
-
-def head(kind: str, name: str, version: str = "") -> Raw:
-    versions = {THINGS: f"managed.example/{version or 'v1'}", LEASES: "coordination.k8s.io/v1"}
-    kinds = {THINGS: "Thing", LEASES: "Lease", CONFIG_MAPS: "ConfigMap"}
-    return {"apiVersion": versions.get(kind, "v1"), "kind": kinds[kind], "metadata": {"name": name}}
-
-
-def merged(one: Any, other: Any) -> Any:
-    """RFC 7386, but null stays: a body may hold it."""
-    if not isinstance(one, dict) or not isinstance(other, dict):
-        return other
-    return {**one, **{key: merged(one.get(key), value) for key, value in other.items()}}
+class ClockMovedError(Exception):
+    """The clock moved on during a request."""
 
 
 def clean(answer: Any) -> Any:
@@ -68,78 +52,69 @@ def clean(answer: Any) -> Any:
     return answer
 
 
-class MovedError(Exception):
-    """The clock moved on during a request."""
-
-
-def run(peer: Peer, kind: str, name: str, steps: list[Raw]) -> list[Raw]:
-    """Run a sequence of steps on a new object. Raises MovedError."""
-    recorded = []
+def run(peer: Peer, resource: str, name: str, steps: list[Raw]) -> list[Raw]:
+    """Run a sequence of steps on a new object. Raises ClockMovedError."""
+    recorded: list[Raw] = []
+    before: Raw = {}
+    owners = None
     for step in steps:
-        if step["verb"] == "wait":
-            time.sleep(1.05)
-            continue
-        recorded.append(_one(peer, kind, name, step))
+        if before and step.get("now", "") > before.get("now", ""):
+            began = int(time.time())
+            wait_until(lambda began=began: int(time.time()) > began)
+        recorded.append(_one(peer, resource, name, step, owners))
+        before = step
+        if step.get("code", 500) < 300:
+            owners = step["answer"]["metadata"].get("managedFields")
     return recorded
 
 
-def _one(peer: Peer, kind: str, name: str, step: Raw) -> Raw:
-    version, subresource, manager = step.get("version", ""), step.get("subresource", ""), step.get("manager", "")
-    base = path_of(kind, version)
-    where = f"{base}/{name}" + (f"/{subresource}" if subresource else "")
+def _one(peer: Peer, resource: str, name: str, step: Raw, owners: Any) -> Raw:
+    """Do one step. `owners` are the managed fields that the object had before it when it was recorded."""
+    verb, sent = step["verb"], json.loads(json.dumps(step["sent"]))
+    base = PATHS[resource].format(version=step.get("version") or "v1")
+    where = f"{base}/{name}" + (f"/{step['subresource']}" if step.get("subresource") else "")
+    if verb not in ("merge", "json") and (sent.get("metadata") or {}).get("name") == "x":
+        sent["metadata"]["name"] = name
+    if verb == "put":
+        live = peer.ask("GET", f"{base}/{name}").json["metadata"]
+        sent["metadata"] |= {key: live[key] for key in VOLATILE if key in live}
+        if owners and sent["metadata"].get("managedFields") == owners:
+            sent["metadata"]["managedFields"] = live["managedFields"]
+    manager = "" if step.get("manager", "recorder") == "recorder" else step["manager"]
+    query = (f"?fieldManager={manager}" if manager else "?") + ("&force=true" if step.get("force") else "")
+    method = {"post": "POST", "put": "PUT"}.get(verb, "PATCH")
     began = int(time.time())
-    query = f"?fieldManager={manager}" if manager else "?"
-    verb, body = step["verb"], step.get("body")
-    if verb == "post":
-        sent = merged(head(kind, name, version), body)
-        status, answer, when = call(peer, "POST", base + query, sent)
-    elif verb == "put":
-        _, live, _ = call(peer, "GET", f"{base}/{name}")
-        sent = merged(live, body)
-        for gone in step.get("without", []):
-            *way, last = gone.split(".")
-            at = sent
-            for part in way:
-                at = at.get(part, {})
-            at.pop(last, None)
-        status, answer, when = call(peer, "PUT", where + query, sent)
-        sent = clean(sent)
-    else:
-        sent = merged(head(kind, name, version), body) if verb == "apply" and not step.get("bare") else body
-        if step.get("force"):
-            query += "&force=true"
-        status, answer, when = call(peer, "PATCH", where + query, sent, MEDIA[verb])
+    answer = peer.ask(method, (base if verb == "post" else where) + query, sent, MEDIA[verb])
     if int(time.time()) != began:
-        raise MovedError
+        raise ClockMovedError
     return {
         "verb": verb,
-        "version": version,
-        "subresource": subresource,
+        "version": step.get("version", ""),
+        "subresource": step.get("subresource", ""),
         "manager": manager or "recorder",
         "force": bool(step.get("force")),
-        "sent": sent,
-        "now": when,
-        "code": status,
-        "answer": clean(answer),
+        "sent": clean(sent),
+        "now": parsedate_to_datetime(answer.headers["Date"]).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "code": answer.code,
+        "answer": clean(answer.json),
     }
 
 
 def record(kubeconfig: Path) -> None:
+    """Run all sequences and write them back."""
     peer = Peer(kubeconfig)
     peer.ask("POST", DEFINITIONS, SCHEMAS["definition"]).must()
-    wait_until(lambda: peer.ask("GET", path_of(THINGS, "v1beta1")).code == 200)
-    time.sleep(2)  # until the other version is served, too
-    todo = SEQUENCES + [(f"generated-{seed}", THINGS, generate(seed)) for seed in range(GENERATED)]
+    served = [PATHS["things"].format(version=version) for version in ("v1", "v1beta1")]
+    wait_until(lambda: all(peer.ask("GET", path).code == 200 for path in served))
     recorded = {}
-    for number, (name, kind, steps) in enumerate(todo):
+    for number, (name, sequence) in enumerate(recordings.read(HERE / "recorded").items()):
         for attempt in range(5):
             unique = f"r{int(time.time())}-{number}-{attempt}"
             try:
-                found = run(peer, kind, unique, steps)
-            except MovedError:
+                found = {**sequence, "steps": run(peer, sequence["resource"], unique, sequence["steps"])}
+            except ClockMovedError:
                 continue
-            text = json.dumps({"name": name, "resource": kind, "steps": found}).replace(unique, "x")
-            recorded[name] = json.loads(text)
+            recorded[name] = json.loads(json.dumps(found).replace(unique, "x"))
             break
         else:
             raise SystemExit(f"{name}: the clock always moves on")

@@ -124,90 +124,24 @@ def test_what_was_last_applied_in_another_version_is_pruned_in_that_version() ->
     ]
 
 
-# --- built-in resources: what a real server gave to the creator ---
-
-TEXT: Raw = {"type": "string"}
-REFERENCE: Raw = {"type": "object", "properties": {"kind": TEXT, "name": TEXT}, "x-kubernetes-map-type": "atomic"}
-BUILTIN: list[tuple[str, str, Raw, Raw, Raw]] = [
-    (
-        "",
-        "Event",
-        {
-            "involvedObject": REFERENCE,
-            "related": REFERENCE,
-            "reason": TEXT,
-            "firstTimestamp": {"type": "string", "format": "date-time"},
-            "source": {"type": "object", "properties": {"component": TEXT}},
-            "series": {"type": "object", "properties": {"count": {"type": "integer"}}},
-        },
-        {
-            "involvedObject": {"kind": "Pod"},
-            "related": {"kind": "Node"},
-            "reason": "x",
-            "firstTimestamp": NOW,
-            "source": {"component": "c"},
-            "series": {"count": 1},
-        },
-        {
-            "f:firstTimestamp": {},
-            "f:involvedObject": {},
-            "f:reason": {},
-            "f:related": {},
-            "f:series": {".": {}, "f:count": {}},
-            "f:source": {"f:component": {}},
-        },
-    ),
-    (
-        "coordination.k8s.io",
-        "Lease",
-        {"spec": {"type": "object", "properties": {"holderIdentity": TEXT}}},
-        {"spec": {"holderIdentity": "a"}},
-        {"f:spec": {"f:holderIdentity": {}}},
-    ),
-    (
-        "apiextensions.k8s.io",
-        "CustomResourceDefinition",
-        {
-            "spec": {
-                "type": "object",
-                "properties": {
-                    "conversion": {"type": "object", "properties": {"strategy": TEXT}},
-                    "group": TEXT,
-                    "names": {"type": "object", "properties": {"kind": TEXT}},
-                    "versions": {"type": "array", "items": {"type": "object"}},
-                },
-            }
-        },
-        {"spec": {"conversion": {"strategy": "None"}, "group": "a.b", "names": {"kind": "C"}, "versions": [{}]}},
-        {
-            "f:spec": {
-                "f:conversion": {".": {}, "f:strategy": {}},
-                "f:group": {},
-                "f:names": {"f:kind": {}},
-                "f:versions": {},
-            }
-        },
-    ),
-    (
-        "",
-        "Namespace",
-        {"spec": {"type": "object", "properties": {"finalizers": {"type": "array", "items": TEXT}}}},
-        {"metadata": {"name": "x", "labels": {"kubernetes.io/metadata.name": "x"}}},
-        {"f:metadata": {"f:labels": {".": {}, "f:kubernetes.io/metadata.name": {}}}},
-    ),
-]
+# --- built-in resources ---
 
 
-@pytest.mark.parametrize(("group", "kind", "properties", "body", "owned"), BUILTIN, ids=[case[1] for case in BUILTIN])
-def test_creators_of_built_in_objects_own_what_they_own_on_a_real_server(
-    group: str, kind: str, properties: Raw, body: Raw, owned: Raw
-) -> None:
-    schema = root_schema({"type": "object", "properties": properties})
-    api = f"{group}/v1" if group else "v1"
-    manager = FieldManager(schema, api, status=False, kind=kind, blank=blank_of(group, kind))
-    new = {"apiVersion": api, "kind": kind, "metadata": {"name": "x"}, **body}
+def test_creator_of_a_definition_owns_what_it_owns_on_a_real_server() -> None:
+    text: Raw = {"type": "string"}
+    conversion = {"type": "object", "properties": {"strategy": text}}
+    names = {"type": "object", "properties": {"kind": text}}
+    versions = {"type": "array", "items": {"type": "object"}}
+    spec = {"type": "object", "properties": {"conversion": conversion, "group": text, "names": names}}
+    spec["properties"]["versions"] = versions
+    group, kind = "apiextensions.k8s.io", "CustomResourceDefinition"
+    schema = root_schema({"type": "object", "properties": {"spec": spec}})
+    manager = FieldManager(schema, f"{group}/v1", status=False, kind=kind, blank=blank_of(group, kind))
+    body = {"conversion": {"strategy": "None"}, "group": "a.b", "names": {"kind": "C"}, "versions": [{}]}
+    new: Raw = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": "x"}, "spec": body}
     manager.update(None, new, "curl", "", NOW)
-    assert _owners(new) == {"curl": owned}
+    owned = {"f:conversion": {".": {}, "f:strategy": {}}, "f:group": {}, "f:names": {"f:kind": {}}, "f:versions": {}}
+    assert _owners(new) == {"curl": {"f:spec": owned}}
 
 
 def test_no_custom_resource_is_taken_for_a_built_in_one() -> None:
@@ -340,6 +274,22 @@ def test_an_annotation_of_kubectl_that_makes_no_sense_allows_nothing(last: str) 
     with pytest.raises(StatusError) as refused:
         _manager().apply(live, _thing(text="b"), "kubectl", "", NOW, force=False)
     assert refused.value.code == 409
+
+
+def test_kubectl_takes_nothing_over_that_it_has_not_applied_from_its_side() -> None:
+    live = _thing(text="a")
+    live["metadata"]["annotations"] = {"other": "x"}
+    live["metadata"]["managedFields"] = [_entry("kubectl-client-side-apply")]
+    with pytest.raises(StatusError) as refused:
+        _manager().apply(live, _thing(text="b"), "kubectl", "", NOW, force=False)
+    assert refused.value.code == 409
+
+
+def test_configuration_of_another_kind_or_version_is_refused() -> None:
+    for other in ({"kind": "Other"}, {"apiVersion": "managed.example/v2"}):
+        with pytest.raises(StatusError, match="invalid object type") as refused:
+            _manager(kind="Thing").apply(None, _thing(text="a") | other, "m", "", NOW, force=False)
+        assert refused.value.code == 400
 
 
 def test_an_annotation_of_kubectl_that_would_be_too_long_goes() -> None:

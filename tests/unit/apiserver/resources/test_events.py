@@ -1,6 +1,6 @@
 """Events under both of their names: one object, with the rules of the name by which it is written.
 
-What a real kube-apiserver answers is in tests/interop/conformance (cases/events.yaml).
+What a real kube-apiserver answers is in ../conformance (cases/events.yaml).
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from tink.apiserver.serializer import dump_protobuf, load_protobuf
 
 OLD = "/api/v1/namespaces/default/events"
 NEW = "/apis/events.k8s.io/v1/namespaces/default/events"
-HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 CASES = json.loads((Path(__file__).parents[1] / "data" / "client_go_recorder.json").read_text())
-STRATEGIC = "application/strategic-merge-patch+json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
@@ -57,23 +55,6 @@ async def test_recorder_of_client_go_is_not_refused_and_kubectl_shows_what_it_re
     assert row["cells"][8] == 2
 
 
-async def test_event_of_either_name_is_there_under_the_other(bare: Client) -> None:
-    assert (await bare("POST", NEW, event())).status == 201
-    old = (await bare("GET", f"{OLD}/e")).json
-    assert (old["message"], old["involvedObject"]["name"]) == ("made it", "n")
-    assert old["reportingComponent"] == "example.org/controller"
-    source = {"component": "c", "host": "h"}
-    sent = {"metadata": {"name": "o"}, "involvedObject": {"namespace": "default"}, "message": "m", "source": source}
-    assert (await bare("POST", OLD, sent | {"count": 3, "firstTimestamp": "2026-01-02T03:04:05Z"})).status == 201
-    new = (await bare("GET", f"{NEW}/o")).json
-    assert (new["note"], new["deprecatedSource"], new["deprecatedCount"]) == ("m", source, 3)
-    assert (new["apiVersion"], new["deprecatedFirstTimestamp"]) == ("events.k8s.io/v1", "2026-01-02T03:04:05Z")
-    assert "message" not in new
-    assert [item["metadata"]["name"] for item in (await bare("GET", NEW)).json["items"]] == ["e", "o"]
-    assert (await bare("DELETE", f"{NEW}/e")).status == 200
-    assert (await bare("GET", f"{OLD}/e")).status == 404
-
-
 async def test_watches_of_both_names_see_what_either_writes(bare: Client) -> None:
     async with bare.watch(OLD) as old, bare.watch(NEW, fieldSelector="regarding.name=n") as new:
         await bare("POST", NEW, event())
@@ -81,43 +62,6 @@ async def test_watches_of_both_names_see_what_either_writes(bare: Client) -> Non
         assert [(await old.next())["object"]["message"] for _ in range(2)] == ["made it", "changed"]
         seen = [await new.next() for _ in range(2)]
         assert [(one["type"], one["object"]["note"]) for one in seen] == [("ADDED", "made it"), ("MODIFIED", "changed")]
-
-
-async def test_by_the_newer_name_only_the_series_goes_on(bare: Client) -> None:
-    await bare("POST", NEW, event())
-    refused = await bare.merge(f"{NEW}/e", {"note": "other"})
-    assert refused.json["details"]["causes"][0]["field"] == "message"
-    series = {"count": 2, "lastObservedTime": "2026-01-02T03:05:05.000000Z"}
-    answer = await bare("PATCH", f"{NEW}/e", {"series": series}, content=STRATEGIC)
-    assert (answer.status, answer.json["series"]) == (200, series)
-    assert (await bare("GET", f"{OLD}/e")).json["series"] == series
-
-
-@pytest.mark.parametrize(
-    ("field", "more"),
-    [
-        ("eventTime", {"eventTime": None, "regarding": {"namespace": "default"}}),
-        ("type", {"type": "Odd"}),
-        ("reportingController", {"reportingController": ""}),
-        ("series.count", {"series": {"count": 1, "lastObservedTime": "2026-01-02T03:05:05.000000Z"}}),
-        ("count", {"deprecatedCount": 1}),
-        ("metadata.name", {"metadata": {"name": "With Space"}}),
-    ],
-)
-async def test_event_of_the_newer_name_says_it_all(bare: Client, field: str, more: dict[str, Any]) -> None:
-    answer = await bare("POST", NEW, event(**more))
-    assert answer.status == 422
-    assert field in [cause["field"] for cause in answer.json["details"]["causes"]]
-
-
-@pytest.mark.parametrize("prefix", ["gen.", "gen-", "Any prefix."])
-async def test_events_of_the_core_group_may_have_any_name_that_fits_into_a_path(bare: Client, prefix: str) -> None:
-    sent = {"metadata": {"generateName": prefix}, "involvedObject": {"namespace": "default"}}
-    answer = await bare("POST", OLD, sent)
-    assert answer.status == 201
-    assert answer.json["metadata"]["name"].startswith(prefix)
-    sent["metadata"]["generateName"] = "a/b"
-    assert (await bare("POST", OLD, sent)).status == 422
 
 
 async def test_event_that_goes_on_by_its_series_stays_for_an_hour_after_it_was_seen_last(start: Start) -> None:
@@ -164,16 +108,6 @@ async def test_new_events_are_read_and_written_as_protobuf_too(bare: Client) -> 
     assert (found["note"], found["regarding"]["name"]) == ("made it", "n")
     listed = await bare("GET", NEW, accept=PROTOBUF)
     assert b"events.k8s.io/v1\x12\x09EventList" in listed.text
-
-
-async def test_who_writes_by_one_name_ends_what_is_known_of_those_who_wrote_by_the_other(bare: Client) -> None:
-    """As Kubernetes does: it can't compare the two."""
-    apply = "application/apply-patch+yaml"
-    assert (await bare("PATCH", f"{NEW}/e?fieldManager=me", event(), content=apply)).status == 201
-    other = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "message": "other"}
-    answer = await bare("PATCH", f"{OLD}/e?fieldManager=you", other, content=apply)
-    assert (answer.status, answer.json["message"], answer.json["reason"]) == (200, "other", "Made")
-    assert [entry["manager"] for entry in answer.json["metadata"]["managedFields"]] == ["you"]
 
 
 @pytest.mark.parametrize(("policy", "asked"), [("Equivalent", True), ("Exact", False)])

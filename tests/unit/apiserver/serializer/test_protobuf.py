@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -104,10 +103,8 @@ def test_millions_of_tiny_fields_do_not_fill_the_memory() -> None:
     outer = size + 5
     outer_length = bytes([outer & 0x7F | 0x80, outer >> 7 & 0x7F | 0x80, outer >> 14 & 0x7F | 0x80, outer >> 21])
     raw = b"k8s\x00\x0a\x0f\x0a\x02v1\x12\x09Namespace\x12" + outer_length + b"\x0a" + length + owners
-    start = time.thread_time()
     with pytest.raises(protobuf.ProtobufError, match="more than 500000 fields"):
         protobuf.load_protobuf(raw)
-    assert time.thread_time() - start < 10
 
 
 @given(st.binary(max_size=200), st.sampled_from(CASES))

@@ -33,9 +33,9 @@ def text(version: int, value: Any = None, owners: tuple[str, ...] = ()) -> bytes
 class Desk:
     """A store, the changes that it told, and writes without ceremony."""
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path, on_commit: Callable[[Event], object] | None = None, **options: Any) -> None:
         self.events: list[Event] = []
-        self.store = Store(path, self.events.append, **options)
+        self.store = Store(path, on_commit or self.events.append, **options)
 
     async def put(
         self, where: Key, value: Any = None, owners: tuple[str, ...] = (), expected: int | None = None

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from tests.unit.apiserver.store.conftest import PODS, Desk, Open, key, text
+from tests.waiting import until
 from tink.apiserver import ApiServerError
 from tink.apiserver.store import (
     ExpiredError,
@@ -158,11 +159,7 @@ async def test_log_is_moved_into_the_file_beside_the_writes(
     d = await desk()
     for number in range(100):
         await d.put(key(f"n{number}"), "x" * 10_000)
-    for _ in range(500):
-        if (tmp_path / "state.db").stat().st_size > 900_000:
-            break
-        await asyncio.sleep(0.01)
-    assert (tmp_path / "state.db").stat().st_size > 900_000
+    await until(lambda: (tmp_path / "state.db").stat().st_size > 900_000)
 
 
 def test_file_that_can_not_be_read_is_not_left_open(tmp_path: Path) -> None:

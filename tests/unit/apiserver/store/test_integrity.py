@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import random
 import shutil
 import sqlite3
@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.waiting import until
 from tink.apiserver import ApiServerError
 from tink.apiserver.store import Key, Store, Write, checkpointer, database
 from tink.backup import Restored, salvage
@@ -66,17 +67,19 @@ async def opened() -> AsyncIterator[Open]:
 
 
 @pytest.fixture
-async def killed(tmp_path: Path, opened: Open) -> Path:
-    """What a server leaves that is killed: 60 objects in the file, 20 of them changed since, in the log alone."""
+async def killed(tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a killed server leaves: 60 objects in the file, 20 of them changed since, in the log alone."""
     directory = tmp_path / "running"
     directory.mkdir()
     store = await opened(directory)
     for number in range(COUNT):
         await put(store, f"n{number:02}", f"{number} " * 1000)
     await store.close()
-    store = await opened(directory)
-    for number in range(20):
-        await put(store, f"n{number:02}", "changed " * 500)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointer.Checkpointer, "run", lambda *_: None)  # nothing moves the log into the file
+        store = await opened(directory)
+        for number in range(20):
+            await put(store, f"n{number:02}", "changed " * 500)
     return copied(directory, tmp_path / "killed")
 
 
@@ -179,9 +182,11 @@ async def test_copy_of_the_file_alone_has_everything_some_seconds_after_a_write(
 
 
 async def _alone(opened: Open, store: Store, directory: Path) -> dict[str, bytes]:
-    """What a copy of the file alone holds, as soon as it holds as much as the store."""
-    for number in range(200):
-        copy = directory / f"copy-{await store.current()}-{number}"
+    """Return what a copy of the file alone holds, as soon as it holds as much as the store."""
+    numbers = itertools.count()
+
+    async def whole_copy() -> Path | None:
+        copy = directory / f"copy-{await store.current()}-{next(numbers)}"
         copy.mkdir()
         shutil.copy(directory / "state.db", copy)
         with suppress(sqlite3.DatabaseError):  # torn, where it was copied while a checkpoint was made
@@ -189,10 +194,10 @@ async def _alone(opened: Open, store: Store, directory: Path) -> dict[str, bytes
                 is_whole = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
                 tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
                 newest = db.execute("SELECT max(version) FROM states").fetchone()[0] if tables else 0
-            if is_whole and newest == await store.current():
-                return await contents(await opened(copy))
-        await asyncio.sleep(0.02)
-    raise AssertionError("the file alone never has everything")
+            return copy if is_whole and newest == await store.current() else None
+        return None
+
+    return await contents(await opened(await until(whole_copy, "the file alone never has everything", every=0.02)))
 
 
 # --- the log -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Writes and reads of one store: what was expected, what was answered, what fails."""
+"""Writes and reads of one store, its cache, the index of owners, and what older versions and watches are read from."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.support.virtual_time import turns
 from tests.unit.apiserver.store.conftest import PODS, Open, key
 from tink.apiserver import ApiServerError
 from tink.apiserver.store import (
     Event,
+    ExpiredError,
     MismatchError,
     StorageError,
+    Stored,
     Write,
     reader,
     writer,
 )
+from tink.apiserver.store.object_cache import ObjectCache
 
 
 async def test_write_that_expects_another_version_is_refused_with_the_actual_one(desk: Open) -> None:
@@ -64,8 +68,7 @@ async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
             before = answered.get(name, 0)
             found = await d.store.get(key(name))
             assert (found.version if found else 0) >= before
-            # A loop that never rests would keep the threads of the store from getting Python's lock.
-            await asyncio.sleep(0.0005)
+            await asyncio.to_thread(os.sched_yield)  # so that the threads of the store get Python's lock
 
     async def read_all() -> None:
         while not done:
@@ -79,7 +82,7 @@ async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
                 found = await d.store.get(key(name))
                 assert found is not None
                 assert found.version >= version
-            await asyncio.sleep(0.0005)
+            await asyncio.to_thread(os.sched_yield)
 
     names = [f"n{number}" for number in range(12)]
     readers = [asyncio.create_task(task) for task in (*map(read, names), read_all())]
@@ -163,7 +166,7 @@ async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(
     def slow(it: writer.Writer, changes: list[Write]) -> Any:
         done = commit(it, changes)
         on_disk.set()
-        tell.wait(10)
+        tell.wait()
         return done
 
     monkeypatch.setattr(writer.Writer, "commit", slow)
@@ -174,24 +177,21 @@ async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(
         asyncio.create_task(read)
         for read in (store.get(key("a")), store.page(PODS, None), store.since(PODS, None, 0), store.current())
     }
-    done, _ = await asyncio.wait(reads, timeout=0.1)
-    assert not done
+    for _ in range(50):  # turns of the loop and of the threads in which the reads are
+        await asyncio.to_thread(os.sched_yield)
+    assert not any(read.done() for read in reads)
     tell.set()
-    await write
-    await asyncio.wait(reads, timeout=10)
-    assert all(read.done() for read in reads)
+    await asyncio.gather(write, *reads)
     assert [event.version for event in d.events] == [1, 2]
 
 
 async def test_change_that_nobody_can_take_in_does_not_stop_the_answers(
     desk: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    d = await desk()
-
     def refuse(_: Event) -> None:
         raise RuntimeError("no")
 
-    d.store._on_commit = refuse
+    d = await desk(on_commit=refuse)
     assert await d.put(key("a")) == 1
     assert await d.names() == ["a"]
     assert "change 1 could not be handed on" in caplog.text
@@ -251,7 +251,7 @@ async def test_read_error_is_told_as_what_it_is_and_ends_with_its_cause(
 async def test_close_finishes_what_was_asked_for(desk: Open) -> None:
     d = await desk()
     writes = [asyncio.create_task(d.put(key(f"n{number}"), expected=0)) for number in range(20)]
-    await asyncio.sleep(0)
+    await turns()
     await d.store.close()
     assert sorted(await asyncio.gather(*writes)) == list(range(1, 21))
     with pytest.raises(StorageError, match="stopping"):
@@ -260,3 +260,184 @@ async def test_close_finishes_what_was_asked_for(desk: Open) -> None:
         await d.store.page(PODS, None)
     d = await desk()
     assert len(await d.names()) == 20
+
+
+def test_read_that_a_write_overtook_is_not_kept() -> None:
+    cache = ObjectCache(10_000)
+    old, new = Stored("default", "a", 1, b"old"), Event(2, key("a"), "MODIFIED", b"new", b"old")
+    token = cache.begin_read(key("a"))
+    cache.apply(new)
+    second = cache.begin_read(key("a"))
+    cache.end_read(key("a"), token, old)
+    assert cache.get(key("a")) == Stored("default", "a", 2, b"new")
+    cache.end_read(key("a"), second, Stored("default", "a", 2, b"new"))
+    token = cache.begin_read(key("b"))
+    cache.apply(Event(3, key("b"), "DELETED", b"last", b"before"))
+    cache.end_read(key("b"), token, Stored("default", "b", 1, b"before"))
+    assert cache.get(key("b")) is None
+
+
+def test_memory_is_bounded_and_keeps_what_is_asked_for() -> None:
+    cache = ObjectCache(10_000)
+    for number in range(100):
+        cache.apply(Event(number, key(f"n{number}"), "ADDED", b"x" * 500, None))
+        if number:
+            assert cache.get(key("n0")) is not None
+    held = [number for number in range(100) if key(f"n{number}") in cache]
+    assert held == [0, *range(92, 100)] or held == [0, *range(91, 100)]
+    cache.apply(Event(200, key("big"), "ADDED", b"x" * 20_000, None))
+    assert key("big") not in cache
+
+
+async def test_dependents_are_found_by_the_uid_of_their_owner(desk: Open) -> None:
+    d = await desk()
+    await d.put(key("a"), owners=("u1", "u2"))
+    await d.put(key("b", resource="x/things"), owners=("u1",))
+    await d.put(key("c"), value='"ownerReferences":[')
+    await d.put(key("e"), value={"ownerReferences": [{"uid": "u1"}]})
+    assert await d.store.dependents("u1") == [key("a"), key("b", resource="x/things")]
+    await d.put(key("a"), owners=("u2", "u3"))
+    assert [await d.store.dependents(uid) for uid in ("u1", "u2", "u3")] == [
+        [key("b", resource="x/things")],
+        [key("a")],
+        [key("a")],
+    ]
+    await d.put(key("a"))
+    await d.drop(key("b", resource="x/things"))
+    assert await d.store.owned() == []
+
+
+async def test_everything_that_has_owners_is_given_piece_by_piece(desk: Open) -> None:
+    d = await desk()
+    for number in range(7):
+        await d.put(key(f"n{number}"), owners=("u1", f"u{number % 3}"))
+    found, after = [], None
+    while part := await d.store.owned(after, 2):
+        found += part
+        after = part[-1]
+    assert found == sorted(found)
+    assert len(found) == 7 + 5
+    assert {owned.key for owned in found if owned.uid == "u2"} == {key("n2"), key("n5")}
+
+
+async def test_failed_write_leaves_no_owner_behind(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = await desk()
+    with pytest.raises(MismatchError):
+        await d.put(key("a"), owners=("u1",), expected=5)
+    assert await d.store.owned() == []
+
+
+async def test_list_shows_an_older_version_as_it_was(desk: Open) -> None:
+    d = await desk()
+    for name in "acegx":
+        await d.put(key(name), "old")
+    await d.put(key("a", "other"), "old")
+    then = await d.put(key("e"), "then")
+    await d.put(key("a"), "new")
+    await d.put(key("a"), "newer")
+    await d.put(key("b"), "new")
+    await d.put(key("b"), "newer")
+    await d.drop(key("c"))
+    await d.put(key("c"), "again")
+    await d.drop(key("g"))
+    await d.drop(key("x"))
+    await d.put(key("ghost"))
+    await d.drop(key("ghost"))
+
+    async def state(version: int | None, namespace: str | None, limit: int) -> list[tuple[str, str, str]]:
+        found, after = [], ("", "")
+        while True:
+            page = await d.store.page(PODS, namespace, after=after, limit=limit, version=version)
+            found += [(item.namespace, item.name, orjson.loads(item.body)["value"]) for item in page.items]
+            if not page.more:
+                return found
+            after = (page.items[-1].namespace, page.items[-1].name)
+
+    was = [("default", name, "then" if name == "e" else "old") for name in "acegx"]
+    for limit in (1, 2, 100):
+        assert await state(then, "default", limit) == was
+        assert await state(then, None, limit) == [*was, ("other", "a", "old")]
+        assert await state(None, "default", limit) == [
+            ("default", "a", "newer"),
+            ("default", "b", "newer"),
+            ("default", "c", "again"),
+            ("default", "e", "then"),
+        ]
+
+
+async def test_page_ends_when_it_has_enough_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "PAGE_BYTES", 1000)
+    d = await desk()
+    for name in "abcde":
+        await d.put(key(name), "x" * 400)
+    page = await d.store.page(PODS, None)
+    assert ([item.name for item in page.items], page.more) == (["a", "b", "c"], True)
+    page = await d.store.page(PODS, None, after=("default", "c"))
+    assert ([item.name for item in page.items], page.more) == (["d", "e"], False)
+    assert [event.key.name for event in await d.store.since(PODS, None, 0)] == ["a", "b", "c"]
+
+
+async def test_history_is_told_in_order_with_the_state_before(desk: Open) -> None:
+    d = await desk()
+    await d.put(key("a"), 1)
+    middle = await d.put(key("a"), 2)
+    await d.put(key("x", "other"))
+    await d.put(key("y", resource="/secrets"))
+    await d.drop(key("a"))
+    assert await d.seen(0) == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "x"), ("DELETED", "a")]
+    assert await d.seen(0, "other") == [("ADDED", "x")]
+    told = await d.store.since(PODS, "default", middle - 1)
+    assert [event.before and event.before["value"] for event in told] == [1, 2]
+    assert told == [event for event in d.events if event.key == key("a")][1:]
+
+
+async def test_history_stays_within_its_bounds_and_the_state_complete(desk: Open, tmp_path: Path) -> None:
+    d = await desk(history=20)
+    for name in "abc":
+        await d.put(key(name))
+    for number in range(60):
+        newest = await d.put(key("a"), number)
+    await d.drop(key("b"))
+    for number in range(60):
+        newest = await d.put(key("c"), number)
+        await d.put(key("d"))
+        newest = await d.drop(key("d"))
+    with pytest.raises(ExpiredError) as caught:
+        await d.store.since(PODS, None, 3)
+    assert newest - 25 < caught.value.oldest < newest - 15
+    with pytest.raises(ExpiredError):
+        await d.store.page(PODS, None, version=caught.value.oldest - 1)
+    assert (await d.names(caught.value.oldest))[:2] == ["a", "c"]
+    assert len(await d.store.since(PODS, None, caught.value.oldest)) == newest - caught.value.oldest
+    await d.store.close()
+    with closing(sqlite3.connect(tmp_path / "state.db")) as db:  # what nobody can ask for is not kept
+        assert db.execute("SELECT count(*) FROM states").fetchone()[0] <= 25
+    again = await desk(history=20)
+    assert await again.names() == ["a", "c"]
+    with pytest.raises(ExpiredError) as after:
+        await again.store.since(PODS, None, caught.value.oldest - 1)
+    assert after.value.oldest == caught.value.oldest
+
+
+async def test_history_of_large_objects_is_bounded_in_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "HISTORY_BYTES", 10_000)
+    d = await desk()
+    for _ in range(20):
+        newest = await d.put(key("a"), "x" * 1000)
+    with pytest.raises(ExpiredError) as caught:
+        await d.store.since(PODS, None, 0)
+    assert newest - 10 <= caught.value.oldest < newest
+    await d.put(key("a"), "x" * 20_000)  # larger than all of it: the newest change stays, versions go on from it
+    await d.store.close()
+    d = await desk()
+    assert await d.put(key("b")) == newest + 2
+
+
+async def test_versions_are_never_given_twice_after_a_restart(desk: Open) -> None:
+    d = await desk(history=1)
+    await d.put(key("a"))
+    last = await d.drop(key("a"))
+    await d.store.close()
+    d = await desk(history=1)
+    assert await d.store.current() == last
+    assert await d.put(key("a")) == last + 1

@@ -1,13 +1,13 @@
 """Everyday requests, errors and bad input: our API server must answer as a real kube-apiserver answered.
 
-`conformance/cases/*.yaml` are sequences of requests; `conformance/answers/FILE/CASE.json` are what kube-apiserver
+`cases/*.yaml` are sequences of requests; `answers/FILE/CASE.json` are what kube-apiserver
 1.36.3 said, recorded by
 
     python -m tests.record conformance
 
 with RBAC. Every case plays in a namespace of its own. What two servers cannot have in common is
 made symbolic in both: times, UIDs, generated names, and resourceVersions, which are numbered for each object (`<rv1>`).
-`conformance/differences.yaml` lists the differences that we keep, each with its reason; a listed difference that is no
+`differences.yaml` lists the differences that we keep, each with its reason; a listed difference that is no
 longer there fails too.
 
 A step of a case:
@@ -30,6 +30,7 @@ import re
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,10 @@ from yarl import URL
 
 from tests import recordings
 from tests.implementation_details import in_common, without_details
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.apiserver import ApiServer
 
-HERE = Path(__file__).parent / "conformance"
+HERE = Path(__file__).parent
 CASES = sorted((HERE / "cases").glob("*.yaml"))
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 CORE, CONF = "/api/v1/namespaces/<ns>", "/apis/conf.test/v1/namespaces/<ns>"
@@ -73,7 +75,7 @@ API_VERSIONS = {
 }
 HEADERS = ("Content-Type", "Warning", "Retry-After", "Cache-Control", "Allow", "Location")
 END_S = 5.0
-"""How long an answer may take before it counts as one without end, in seconds."""
+"""How long the answer to a watch that names no end is read, in seconds."""
 AT_ONCE = 6
 """Cases played at the same time: most of the time goes by in watches that wait for their end."""
 
@@ -112,7 +114,8 @@ class Player:
         self._server = cluster["server"]
         self._token = content["users"][0]["user"]["token"]
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context, limit=AT_ONCE * 2), timeout=aiohttp.ClientTimeout(total=30)
+            connector=aiohttp.TCPConnector(ssl=context, limit=AT_ONCE * 2),
+            timeout=aiohttp.ClientTimeout(total=PATIENCE_SECONDS),
         )
 
     async def close(self) -> None:
@@ -149,7 +152,8 @@ class Player:
             allow_redirects=False,
         ) as answer:
             try:
-                async with asyncio.timeout(END_S):
+                is_endless = "watch=" in path and "timeoutSeconds=" not in path
+                async with asyncio.timeout(END_S if is_endless else PATIENCE_SECONDS):
                     text = await answer.read()
             except TimeoutError:
                 text = b"<no end>"
@@ -173,18 +177,17 @@ class Player:
 
     async def prepare(self) -> None:
         """Install the resources that the cases use, and wait until they are served."""
-        files = [HERE / "crds.yaml", *sorted((HERE.parents[2] / "deploy" / "crds").glob("*.yaml"))]
+        files = [HERE / "crds.yaml", *sorted((HERE.parents[3] / "deploy" / "crds").glob("*.yaml"))]
         for file in files:
             for definition in yaml.load_all(file.read_text(), Loader=yaml.CSafeLoader):
                 status, _, text = await self.request({"do": f"POST {DEFINITIONS}", "body": definition}, {})
                 assert status in (201, 409), text
                 spec = definition["spec"]
                 path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-                for _ in range(100):
-                    if (await self.request({"do": f"GET {path}"}, {}))[0] == 200:
-                        break
-                    await asyncio.sleep(0.1)
-        await asyncio.sleep(0.1)
+                await until(partial(self._is_served, path))
+
+    async def _is_served(self, path: str) -> bool:
+        return (await self.request({"do": f"GET {path}"}, {}))[0] == 200
 
     async def play(self, case: dict[str, Any]) -> list[dict[str, Any]]:
         """Play one case; give an answer for each step."""
