@@ -1,11 +1,9 @@
-"""The machines' HTTP server on loopback, as it is run, and machines with addresses of 127.0.0.0/8 that talk to it.
-
-`Rack` is the test's view: an inventory to fill, an upstream that can misbehave, and requests from a chosen address.
-"""
+"""x"""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -23,7 +21,7 @@ from aiohttp.test_utils import TestServer
 from yarl import URL
 
 from edge.artifacts import ArtifactCache, Timeouts
-from edge.callers import UNSEEN, Callers, Neighbours, token_keys
+from edge.callers import UNSEEN, Callers, MetadataTokens, Neighbours, Networks, TrustedNetworks, token_keys
 from edge.http import MachineApp, MetadataSettings, machine_runner
 from edge.http.boot import osie
 from edge.http.files.body import BodySender
@@ -32,6 +30,7 @@ from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import Artifacts, DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.scripts import BootSettings, Scripts
+from tests.unit.http.conftest import Rack
 from tink.files.key_file import KeyFile
 from tink.kube.client import NotFoundError
 from tink.net.outbound import Reach
@@ -129,10 +128,7 @@ class Rack:
             del interface["dhcp"]
         metadata = {"name": name, "namespace": "default", "annotations": spec.pop("annotations", {})}
         self.inventory.apply(
-            {
-                "metadata": metadata,
-                "spec": {"networkInterfaces": {mac: interface}, "osie": {"name": "lab"}} | spec,
-            }
+            {"metadata": metadata, "spec": {"networkInterfaces": {mac: interface}, "osie": {"name": "lab"}} | spec}
         )
 
     async def read_secret(self, namespace: str, name: str) -> Any:
@@ -271,3 +267,61 @@ async def _end(rack: Rack, cache: ArtifactCache, upstream_server: TestServer) ->
         await rack.runner.cleanup()
     await cache.stop()
     await upstream_server.close()
+
+
+SPARE_MAC = "52:54:00:00:00:0d"
+PROXY, SECOND_PROXY, NAT, STRANGER = "127.0.1.1", "127.0.1.2", "127.0.2.1", "127.0.0.99"
+MODES = [DhcpMode.RESERVATION, DhcpMode.PROXY, DhcpMode.AUTO_PROXY, DhcpMode.OFF]
+
+
+def networks(*texts: str) -> Networks:
+    return tuple(ipaddress.ip_network(text) for text in texts)
+
+
+PROXIES = networks("127.0.1.0/24")
+TRUSTED = TrustedNetworks(proxies=PROXIES, nat=networks("127.0.2.0/24"))
+
+OtherRack = Callable[..., AbstractAsyncContextManager[Any]]
+
+
+def hardware(name: str, mac: str, ip: str | None, *, namespace: str = "default", **annotations: str) -> dict[str, Any]:
+    word = f"secret-of-{name}"
+    interface = {"dhcp": {"ip": ip, "hostname": word}} if ip is not None else {}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "annotations": {"tinkerbell.org/instance-id": word} | annotations,
+        },
+        "spec": {
+            "networkInterfaces": {mac: interface},
+            "osie": {"name": "lab"},
+            "kernelParams": [word],
+            "instance": {"userdata": word, "vendordata": word},
+        },
+    }
+
+
+def fill(rack: Rack) -> Any:
+    rack.inventory.apply(hardware("m1", MAC, IP))
+    rack.inventory.apply(hardware("m2", OTHER_MAC, OTHER_IP))
+    rack.inventory.apply(hardware("spare", SPARE_MAC, None))
+    return rack
+
+
+def tokens(rack: Rack, **settings: Any) -> MetadataTokens:
+    return MetadataTokens(rack.keys, **settings)
+
+
+async def raw(rack: Rack, request: bytes, ip: str = OTHER_IP) -> bytes:
+    """Everything that is answered to these bytes, until the connection ends or there is silence."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(ip, 0))
+    writer.write(request)
+    answer = b""
+    try:
+        while part := await asyncio.wait_for(reader.read(65536), 0.3 if answer else 5):
+            answer += part
+    except (TimeoutError, ConnectionError):
+        pass
+    writer.close()
+    return answer

@@ -20,8 +20,8 @@ from edge.http.transport.connections import Limits
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import Inventory
+from tests.unit.http.conftest import MAC
 
-MAC = "52:54:00:00:00:01"
 STRANGER = "02:00:00:00:00:09"
 TOKEN = "a" * 64
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -93,7 +93,7 @@ async def sse(response: aiohttp.ClientResponse, count: int, *, heartbeats: bool 
     return blocks
 
 
-async def test_machines_heard_come_first_and_strangers_have_their_manifest(desk: Desk) -> None:
+async def test_machines_heard_come_first_and_strangers_have_their_manifest(desk):
     desk.journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
     desk.journey.record(STRANGER, Step.SEEN, Outcome.INFO, "seen, not registered", manifest="kind: Hardware\n")
     stranger, heard, silent = await desk.json("/api/v1/machines")
@@ -120,7 +120,7 @@ async def test_machines_heard_come_first_and_strangers_have_their_manifest(desk:
     }
 
 
-async def test_journey_of_one_machine(desk: Desk) -> None:
+async def test_journey_of_one_machine(desk):
     desk.journey.record(MAC, Step.KERNEL, Outcome.OK, "kernel sent", size_bytes=5)
     expected = {
         "time": 1000.0,
@@ -137,12 +137,9 @@ async def test_journey_of_one_machine(desk: Desk) -> None:
         assert response.status == 404
 
 
-async def test_stream_starts_now_or_with_all_that_is_kept(desk: Desk) -> None:
+async def test_stream_starts_now_or_with_all_that_is_kept(desk):
     desk.journey.record(MAC, Step.DHCP, Outcome.OK, "past")
-    async with (
-        desk.client.get("/api/v1/events") as now,
-        desk.client.get("/api/v1/events?since=all") as everything,
-    ):
+    async with desk.client.get("/api/v1/events") as now, desk.client.get("/api/v1/events?since=all") as everything:
         assert now.headers["Content-Type"] == "text/event-stream"
         desk.journey.record(STRANGER, Step.SEEN, Outcome.INFO, "present")
         hello, block = await sse(now, 2)
@@ -152,12 +149,12 @@ async def test_stream_starts_now_or_with_all_that_is_kept(desk: Desk) -> None:
         assert [json.loads(block.removeprefix("data: "))["message"] for block in blocks[1:]] == ["past", "present"]
 
 
-async def test_quiet_stream_has_a_heartbeat(desk: Desk) -> None:
+async def test_quiet_stream_has_a_heartbeat(desk):
     async with desk.client.get("/api/v1/events") as stream:
         assert await sse(stream, 3, heartbeats=True) == [": journey", ": heartbeat", ": heartbeat"]
 
 
-async def test_readers_that_leave_make_room_and_too_many_are_refused(desk: Desk) -> None:
+async def test_readers_that_leave_make_room_and_too_many_are_refused(desk):
     streams = [await desk.client.get("/api/v1/events") for _ in range(MAX_STREAMS)]
 
     async def status() -> int:
@@ -173,7 +170,7 @@ async def test_readers_that_leave_make_room_and_too_many_are_refused(desk: Desk)
     assert await status() == 200
 
 
-async def test_slow_reader_is_told_each_time_how_many_it_lost(desk: Desk) -> None:
+async def test_slow_reader_is_told_each_time_how_many_it_lost(desk):
     async with desk.client.get("/api/v1/events") as stream:
         await sse(stream, 1)
         for beyond in (500, 200):
@@ -184,7 +181,7 @@ async def test_slow_reader_is_told_each_time_how_many_it_lost(desk: Desk) -> Non
             assert json.loads(blocks[-1].removeprefix("data: "))["message"] == str(999 + beyond)
 
 
-async def test_stream_of_many_is_in_the_order_of_time_with_nothing_twice_or_missing(desk: Desk) -> None:
+async def test_stream_of_many_is_in_the_order_of_time_with_nothing_twice_or_missing(desk):
     for number in range(1_000):
         desk.journey.record(f"52:54:00:00:01:{number % 50:02x}", Step.DHCP, Outcome.OK, str(number))
     async with desk.client.get("/api/v1/events?since=all") as stream:
@@ -195,7 +192,7 @@ async def test_stream_of_many_is_in_the_order_of_time_with_nothing_twice_or_miss
     assert messages == [str(number) for number in range(1_001)]
 
 
-async def test_many_machines_are_one_document(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_machines_are_one_document(desk, monkeypatch):
     for number in range(700):
         desk.journey.record(f"52:54:00:01:{number >> 8:02x}:{number & 255:02x}", Step.DHCP, Outcome.OK, "offer")
     shown = await desk.json("/api/v1/machines")
@@ -205,12 +202,12 @@ async def test_many_machines_are_one_document(desk: Desk, monkeypatch: pytest.Mo
     assert await desk.json("/api/v1/machines") == shown
 
 
-async def test_no_machines_are_an_empty_list() -> None:
+async def test_no_machines_are_an_empty_list():
     async with admin_client(Journey(lambda: 0.0), Inventory()) as client:
         assert await (await client.get("/api/v1/machines")).json() == []
 
 
-async def test_metrics_of_other_servers_are_shown_beside_the_journey() -> None:
+async def test_metrics_of_other_servers_are_shown_beside_the_journey():
     registry = CollectorRegistry()
     Gauge("tftp_transfers", "In progress.", registry=registry).set(3)
     journey = Journey(lambda: 0.0)
@@ -222,12 +219,12 @@ async def test_metrics_of_other_servers_are_shown_beside_the_journey() -> None:
     assert journey.kept_bytes > 0
 
 
-async def test_bad_since_says_what_is_allowed(desk: Desk) -> None:
+async def test_bad_since_says_what_is_allowed(desk):
     async with desk.client.get("/api/v1/events?since=yesterday") as response:
         assert (response.status, await response.text()) == (400, "since must be now or all\n")
 
 
-async def test_metrics_count_steps_by_outcome_and_bytes(desk: Desk) -> None:
+async def test_metrics_count_steps_by_outcome_and_bytes(desk):
     desk.journey.record(MAC, Step.KERNEL, Outcome.OK, "kernel sent", size_bytes=5)
     desk.journey.record(MAC, Step.KERNEL, Outcome.FAILED, "kernel broken off", size_bytes=2)
     async with desk.client.get("/metrics") as response:
@@ -239,7 +236,7 @@ async def test_metrics_count_steps_by_outcome_and_bytes(desk: Desk) -> None:
     assert "tinkedge_machines 2.0" in lines
 
 
-async def test_open_stream_does_not_hold_up_the_end() -> None:
+async def test_open_stream_does_not_hold_up_the_end():
     runner = admin_runner(AdminApp(Journey(lambda: 0.0), Inventory(), NoNetworks(), lambda token: token == TOKEN))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -250,7 +247,7 @@ async def test_open_stream_does_not_hold_up_the_end() -> None:
             await runner.cleanup()
 
 
-async def test_healthz(desk: Desk) -> None:
+async def test_healthz(desk):
     async with desk.client.get("/healthz") as response:
         assert (response.status, await response.text()) == (200, "ok\n")
 
@@ -259,7 +256,7 @@ async def test_healthz(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "shown", ["", "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \xff\xfe"]
 )
-async def test_what_names_a_machine_is_for_those_with_the_token(desk: Desk, path: str, shown: str) -> None:
+async def test_what_names_a_machine_is_for_those_with_the_token(desk, path, shown):
     desk.journey.record(MAC, Step.ACTION, Outcome.INFO, "password: 1234")
     async with desk.client.get(path, headers={"Authorization": shown}) as response:
         body = await response.text()
@@ -269,7 +266,7 @@ async def test_what_names_a_machine_is_for_those_with_the_token(desk: Desk, path
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/healthz"])
-async def test_prometheus_and_probes_need_no_token(desk: Desk, path: str) -> None:
+async def test_prometheus_and_probes_need_no_token(desk, path):
     desk.journey.record(MAC, Step.KERNEL, Outcome.OK, "kernel sent")
     async with desk.client.get(path, headers={"Authorization": ""}) as response:
         body = await response.text()
@@ -292,7 +289,7 @@ async def test_prometheus_and_probes_need_no_token(desk: Desk, path: str) -> Non
         ("", 403),
     ],
 )
-async def test_browser_led_here_by_another_name_is_sent_away(desk: Desk, host: str, status: int) -> None:
+async def test_browser_led_here_by_another_name_is_sent_away(desk, host, status):
     """DNS rebinding: a page of attacker.example asks its own name, which now leads to loopback."""
     async with desk.client.get("/metrics", headers={"Authorization": "", "Host": host}) as response:
         assert response.status == status
@@ -300,7 +297,7 @@ async def test_browser_led_here_by_another_name_is_sent_away(desk: Desk, host: s
         assert response.status == 200, "a proxy that shows the token may pass on any name"
 
 
-async def test_only_what_there_is_and_only_to_be_read(desk: Desk) -> None:
+async def test_only_what_there_is_and_only_to_be_read(desk):
     for path in ("/", "/api", "/api/v1/machines/x", "/api/v1/machines/x/y/events"):
         async with desk.client.get(path) as response:
             assert response.status == 404
@@ -309,7 +306,7 @@ async def test_only_what_there_is_and_only_to_be_read(desk: Desk) -> None:
             assert response.status == 405
 
 
-async def test_idle_connections_of_a_stranger_keep_no_operator_out() -> None:
+async def test_idle_connections_of_a_stranger_keep_no_operator_out():
     """Loopback is one address for all users of the host, so a share for each does not help: the idle ones go."""
     journey = Journey(lambda: 0.0)
     async with admin_client(journey, Inventory(), Limits(connections=16, per_address=8)) as client:

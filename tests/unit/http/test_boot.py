@@ -1,25 +1,21 @@
-"""Scripts and boot programs over HTTP: who gets them, and what the others are told."""
+"""Scripts and boot programs over HTTP, signs of life, and what the server does whatever the path."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 import aiohttp
 import pytest
 
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
-from tests.unit.http.conftest import Rack
+from tests.unit.http.conftest import IP, MAC, OTHER_IP, OTHER_MAC, Rack
 
-MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
-OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"
 SCRIPT = f"/ipxe/script/{MAC}/auto.ipxe"
 
 
-async def test_registered_machine_gets_its_script(rack: Rack) -> None:
+async def test_registered_machine_gets_its_script(rack):
     rack.register()
     reply = await rack.ask(SCRIPT, User_Agent="iPXE/1.21.1 (x)")
     assert (reply.status, reply.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
@@ -40,13 +36,13 @@ async def test_registered_machine_gets_its_script(rack: Rack) -> None:
         "/ipxe/script/52:54:00:00:00:01/auto.ipxe?x=1",
     ],
 )
-async def test_spellings_of_real_firmware_reach_the_script_without_redirect(rack: Rack, path: str) -> None:
+async def test_spellings_of_real_firmware_reach_the_script_without_redirect(rack, path):
     rack.register()
     assert (await rack.ask(path)).status == 200
 
 
 @pytest.mark.parametrize("path", ["/auto.ipxe", "/ipxe/script/auto.ipxe", f"/{MAC}/auto.ipxe"])
-async def test_script_that_smee_served_is_the_callers_own_and_nobody_elses(rack: Rack, path: str) -> None:
+async def test_script_that_smee_served_is_the_callers_own_and_nobody_elses(rack, path):
     rack.register()
     rack.register("m2", OTHER_MAC, OTHER_IP)
     assert f" worker_id={MAC} " in (await rack.ask(path)).text
@@ -56,20 +52,20 @@ async def test_script_that_smee_served_is_the_callers_own_and_nobody_elses(rack:
     assert (await rack.ask(path, ip="127.0.0.9")).status in (403, 404)
 
 
-async def test_probe_of_smee_finds_what_it_reads(rack: Rack) -> None:
+async def test_probe_of_smee_finds_what_it_reads(rack):
     reply = await rack.ask("/healthcheck")
     assert reply.headers["Content-Type"].startswith("application/json")
     assert set(json.loads(reply.body)) == {"git_rev", "uptime_seconds", "goroutines"}
 
 
-async def test_script_follows_the_hardware(rack: Rack) -> None:
+async def test_script_follows_the_hardware(rack):
     rack.register()
     assert " quiet " not in (await rack.ask(SCRIPT)).text
     rack.register(kernelParams=["quiet"])
     assert " quiet " in (await rack.ask(SCRIPT)).text
 
 
-async def test_unregistered_machine_shows_why_it_is_not_booted_and_leaves_no_trace(rack: Rack) -> None:
+async def test_unregistered_machine_shows_why_it_is_not_booted_and_leaves_no_trace(rack):
     reply = await rack.ask(SCRIPT)
     assert reply.status == 200
     assert "\necho no Hardware has this MAC address\n" in reply.text
@@ -78,14 +74,12 @@ async def test_unregistered_machine_shows_why_it_is_not_booted_and_leaves_no_tra
     assert rack.lines() == []
 
 
-async def test_unregistered_machine_at_anothers_address_gets_nothing(rack: Rack) -> None:
+async def test_unregistered_machine_at_anothers_address_gets_nothing(rack):
     rack.register("m2", OTHER_MAC, OTHER_IP)
     assert (await rack.ask(SCRIPT, ip=OTHER_IP)).status == 403
 
 
-async def test_unregistered_machine_whose_address_is_known_gets_its_own_script_and_no_other(
-    other_rack: Callable[..., AbstractAsyncContextManager[Any]],
-) -> None:
+async def test_unregistered_machine_whose_address_is_known_gets_its_own_script_and_no_other(other_rack):
     async with other_rack(mode=DhcpMode.AUTO_PROXY, default_osie=("default", "lab")) as rack:
         rack.callers.learn(MAC, IP)
         own = await rack.ask(SCRIPT)
@@ -94,7 +88,7 @@ async def test_unregistered_machine_whose_address_is_known_gets_its_own_script_a
         assert (await rack.ask(f"/ipxe/script/{OTHER_MAC}/auto.ipxe")).status == 403
 
 
-async def test_script_of_another_machine_is_refused_and_the_attempt_shown(rack: Rack) -> None:
+async def test_script_of_another_machine_is_refused_and_the_attempt_shown(rack):
     rack.register(kernelParams=["secret=1"])
     rack.register("m2", OTHER_MAC, OTHER_IP)
     for _ in range(3):
@@ -104,13 +98,13 @@ async def test_script_of_another_machine_is_refused_and_the_attempt_shown(rack: 
     assert rack.lines() == [(Step.SCRIPT, Outcome.REFUSED, message)]
 
 
-async def test_script_of_one_interface_is_not_for_another_one_of_the_same_machine(rack: Rack) -> None:
+async def test_script_of_one_interface_is_not_for_another_one_of_the_same_machine(rack):
     rack.register(networkInterfaces={MAC: {"dhcp": {"ip": IP}}, OTHER_MAC: {"dhcp": {"ip": OTHER_IP}}})
     # It names the interface that the installation goes on with.
     assert [(await rack.ask(SCRIPT, ip=ip)).status for ip in (IP, OTHER_IP)] == [200, 403]
 
 
-async def test_machine_without_an_address_is_nobody(rack: Rack) -> None:
+async def test_machine_without_an_address_is_nobody(rack):
     rack.register(ip=None)
     assert (await rack.ask(SCRIPT)).status == 403
     assert rack.lines()[0][2].endswith("but its Hardware reserves no address")
@@ -129,9 +123,7 @@ async def test_machine_without_an_address_is_nobody(rack: Rack) -> None:
         ({"kernelParams": ["a\nb"]}, Outcome.FAILED, "Hardware default/m1: spec.kernelParams[0] has a line break"),
     ],
 )
-async def test_machine_that_cannot_boot_shows_why_and_goes_on(
-    rack: Rack, spec: dict[str, Any], outcome: Outcome, reason: str
-) -> None:
+async def test_machine_that_cannot_boot_shows_why_and_goes_on(rack, spec, outcome, reason):
     rack.register(**spec)
     reply = await rack.ask(SCRIPT)
     assert reply.status == 200
@@ -142,7 +134,7 @@ async def test_machine_that_cannot_boot_shows_why_and_goes_on(
     assert message.startswith(f"no boot: {reason}")
 
 
-async def test_script_that_asks_why_is_never_sent_itself_again(rack: Rack) -> None:
+async def test_script_that_asks_why_is_never_sent_itself_again(rack):
     rack.register()
     reply = await rack.ask(f"{SCRIPT}?failed")
     assert "\necho the edge has the files of the OSIE, but the connection to this machine broke\n" in reply.text
@@ -150,7 +142,7 @@ async def test_script_that_asks_why_is_never_sent_itself_again(rack: Rack) -> No
     assert rack.lines() == []
 
 
-async def test_inline_script_needs_no_osie(rack: Rack) -> None:
+async def test_inline_script_needs_no_osie(rack):
     rack.register(osie=None, ipxe={"inline": "#!ipxe\nshell"})
     assert (await rack.ask(SCRIPT)).text.endswith("\nshell\n")
 
@@ -159,7 +151,7 @@ async def test_inline_script_needs_no_osie(rack: Rack) -> None:
 
 
 @pytest.mark.parametrize("path", [f"/ipxe/binary/{MAC}/snponly.efi", "/ipxe/binary/snponly.efi"])
-async def test_uefi_http_boot_gets_what_it_insists_on(rack: Rack, path: str) -> None:
+async def test_uefi_http_boot_gets_what_it_insists_on(rack, path):
     rack.register()
     head = await rack.ask(path, method="HEAD")
     reply = await rack.ask(path)
@@ -171,7 +163,7 @@ async def test_uefi_http_boot_gets_what_it_insists_on(rack: Rack, path: str) -> 
     assert rack.lines() == [(Step.BINARY, Outcome.OK, "boot program snponly.efi sent over HTTP: 1.0 kB")]
 
 
-async def test_uefi_http_boot_resumes_where_it_broke_off(rack: Rack) -> None:
+async def test_uefi_http_boot_resumes_where_it_broke_off(rack):
     rack.register()
     path = "/ipxe/binary/snponly.efi"
     reply = await rack.ask(path, Range="bytes=1000-", If_Match='"b1"')
@@ -182,7 +174,7 @@ async def test_uefi_http_boot_resumes_where_it_broke_off(rack: Rack) -> None:
     assert (await rack.ask(path, If_None_Match='"b1"')).status == 304
 
 
-async def test_boot_program_is_for_the_machine_that_the_path_names_wherever_it_asks_from(rack: Rack) -> None:
+async def test_boot_program_is_for_the_machine_that_the_path_names_wherever_it_asks_from(rack):
     rack.register()
     rack.register("m2", OTHER_MAC, OTHER_IP, interface={"disableNetboot": True})
     for mac, status in ((MAC, 200), (OTHER_MAC, 403)):
@@ -190,7 +182,7 @@ async def test_boot_program_is_for_the_machine_that_the_path_names_wherever_it_a
             assert (await rack.ask(f"/ipxe/binary/{mac}/snponly.efi", ip=ip)).status == status
 
 
-async def test_boot_program_for_nobody_and_for_the_refused(rack: Rack) -> None:
+async def test_boot_program_for_nobody_and_for_the_refused(rack):
     path = f"/ipxe/binary/{MAC}/snponly.efi"
     reply = await rack.ask(path)
     assert (reply.status, reply.text) == (403, "no netboot: no Hardware has this MAC address\n")
@@ -199,14 +191,14 @@ async def test_boot_program_for_nobody_and_for_the_refused(rack: Rack) -> None:
     assert [(step, outcome) for step, outcome, _ in rack.lines()] == [(Step.BINARY, Outcome.REFUSED)]
 
 
-async def test_boot_program_that_is_not_there(rack: Rack) -> None:
+async def test_boot_program_that_is_not_there(rack):
     rack.register()
     assert (await rack.ask("/ipxe/binary/grub.efi")).status == 404
     assert rack.lines() == [(Step.BINARY, Outcome.FAILED, "there is no boot program grub.efi")]
 
 
 @pytest.mark.parametrize("path", ["/ipxe/binary/autoexec.ipxe", f"/ipxe/binary/{MAC}/autoexec.ipxe"])
-async def test_new_ipxe_is_shown_the_way_to_its_script(rack: Rack, path: str) -> None:
+async def test_new_ipxe_is_shown_the_way_to_its_script(rack, path):
     assert (await rack.ask(path)).status == 403
     rack.register()
     reply = await rack.ask(path)
@@ -218,7 +210,7 @@ async def test_new_ipxe_is_shown_the_way_to_its_script(rack: Rack, path: str) ->
     assert (await rack.ask(path)).status == 403
 
 
-async def test_shim_and_what_it_asks_for_next_are_boot_programs_alike(rack: Rack) -> None:
+async def test_shim_and_what_it_asks_for_next_are_boot_programs_alike(rack):
     rack.register()
     for name in ("snponly-x86_64-sb-shim.efi", "snponly-x86_64-sb.efi"):
         rack.binaries[name] = rack.binaries["snponly.efi"]
@@ -226,7 +218,7 @@ async def test_shim_and_what_it_asks_for_next_are_boot_programs_alike(rack: Rack
         assert (reply.status, reply.headers["Content-Type"]) == (200, "application/efi")
 
 
-async def test_file_that_a_refused_rom_asks_for_is_refused_at_once(rack: Rack) -> None:
+async def test_file_that_a_refused_rom_asks_for_is_refused_at_once(rack):
     rack.register(interface={"disableNetboot": True})
     for method in ("HEAD", "GET"):
         assert (await rack.ask(f"/ipxe/binary/{MAC}/netboot-not-allowed", method=method)).status == 403
@@ -235,7 +227,7 @@ async def test_file_that_a_refused_rom_asks_for_is_refused_at_once(rack: Rack) -
 # --- GRUB -------------------------------------------------------------------------------------------------------------
 
 
-async def test_grub_that_came_by_http_gets_the_script_of_the_machine_that_asks(rack: Rack) -> None:
+async def test_grub_that_came_by_http_gets_the_script_of_the_machine_that_asks(rack):
     rack.register()
     length = (await rack.ask("/grub/grub.cfg", method="HEAD")).headers["Content-Length"]
     assert rack.lines() == []  # GRUB asks for the length first
@@ -247,7 +239,7 @@ async def test_grub_that_came_by_http_gets_the_script_of_the_machine_that_asks(r
     assert rack.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")] * 3
 
 
-async def test_grub_is_given_no_other_machines_script(rack: Rack) -> None:
+async def test_grub_is_given_no_other_machines_script(rack):
     rack.register()
     rack.register("m2", OTHER_MAC, OTHER_IP)
     assert f"'worker_id={OTHER_MAC}'" in (await rack.ask("/grub/grub.cfg", ip=OTHER_IP)).text
@@ -255,7 +247,7 @@ async def test_grub_is_given_no_other_machines_script(rack: Rack) -> None:
     assert (await rack.ask("/grub/grub.cfg", ip="127.0.0.9")).status in (403, 404)
 
 
-async def test_grub_shows_why_its_machine_may_not_netboot_and_why_its_kernel_did_not_come(rack: Rack) -> None:
+async def test_grub_shows_why_its_machine_may_not_netboot_and_why_its_kernel_did_not_come(rack):
     rack.register(interface={"disableNetboot": True})
     assert "disableNetboot is true'" in (await rack.ask("/grub/grub.cfg")).text
     rack.register()
@@ -267,14 +259,14 @@ async def test_grub_shows_why_its_machine_may_not_netboot_and_why_its_kernel_did
 @pytest.mark.parametrize(
     "name", ["x86_64-efi/command.lst", "fonts/unicode.pf2", "grub.cfg-0A000001", "x86_64-efi/http.mod"]
 )
-async def test_what_grub_asks_for_and_does_without_is_no_event(rack: Rack, name: str) -> None:
+async def test_what_grub_asks_for_and_does_without_is_no_event(rack, name):
     rack.register()
     reply = await rack.ask(f"/grub/{name}")
     assert (reply.status, reply.body) == (200 if name.endswith(".lst") else 404, b"")
     assert rack.lines() == []
 
 
-async def test_osie_that_was_started_without_words_gets_those_of_its_machine_by_its_address(rack: Rack) -> None:
+async def test_osie_that_was_started_without_words_gets_those_of_its_machine_by_its_address(rack):
     rack.register(kernelParams=["quiet"])
     rack.register("m2", OTHER_MAC, OTHER_IP)
     reply = await rack.ask("/auto/parameters")
@@ -288,7 +280,7 @@ async def test_osie_that_was_started_without_words_gets_those_of_its_machine_by_
     assert [line[2] for line in rack.lines()] == ["the OSIE has asked for its parameters"]
 
 
-async def test_osie_of_a_machine_that_may_not_netboot_or_has_no_words_is_told_why(rack: Rack) -> None:
+async def test_osie_of_a_machine_that_may_not_netboot_or_has_no_words_is_told_why(rack):
     rack.register(interface={"disableNetboot": True})
     refused = await rack.ask("/auto/parameters")
     assert (refused.status, "disableNetboot is true" in refused.text) == (403, True)
@@ -298,7 +290,7 @@ async def test_osie_of_a_machine_that_may_not_netboot_or_has_no_words_is_told_wh
     assert [line[:2] for line in rack.lines()] == [(Step.SCRIPT, Outcome.REFUSED), (Step.SCRIPT, Outcome.FAILED)]
 
 
-async def test_unified_kernel_image_is_sent_as_a_program_for_uefi(rack: Rack) -> None:
+async def test_unified_kernel_image_is_sent_as_a_program_for_uefi(rack):
     rack.register()
     missing = await rack.ask("/osie/lab/uki.efi")
     assert (missing.status, "tinkerbell.org/uki-url] is not set" in missing.text) == (404, True)
@@ -313,3 +305,107 @@ async def test_unified_kernel_image_is_sent_as_a_program_for_uefi(rack: Rack) ->
     rack.osies["default", "lab"]["metadata"]["annotations"]["tinkerbell.org/uki-sha256"] = "0" * 64
     with pytest.raises(aiohttp.ClientPayloadError):  # the end of what is wrong is withheld
         await rack.ask("/osie/lab/uki.efi")
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "mib"),
+    [
+        ("00000000ffff0700", "", 512),  # as QEMU says it, to both of Debian's iPXEs
+        ("00000000ffff2f00", "00004000ffff0700", None),  # one that ends before it begins
+        ("00000000ffff2f00", "00004000ffff4f00", 4096),  # a second one, above 4 GiB
+        ("00000000ffffffff", "", None),  # SMBIOS 2.7: the addresses stand elsewhere
+        ("", "", None),
+        ("ffff", "", None),
+        ("x" * 16, "", None),
+        ("00000000ffff0700", "zz", None),
+    ],
+)
+async def test_what_ipxe_says_before_the_kernel_is_on_the_journey(rack, below, above, mib):
+    rack.register()
+    reply = await rack.ask(f"/sign/starting?model=Maker%20Model&uuid=u&memory={below}&above={above}")
+    assert (reply.status, reply.text) == (200, "ok\n")
+    (event,) = rack.journey.events(MAC)
+    assert (event.step, event.outcome, event.message) == (Step.BOOT, Outcome.INFO, "iPXE starts the kernel")
+    memory = {} if mib is None else {"memory_bytes": mib << 20}
+    assert event.detail == {"phase": "starting", "model": "Maker Model", "uuid": "u", **memory}
+
+
+async def test_kernel_that_the_firmware_refuses_is_a_failure_on_the_journey(rack):
+    rack.register()
+    assert (await rack.ask("/sign/failed")).status == 200
+    (event,) = rack.journey.events(MAC)
+    assert (event.step, event.outcome, event.detail["phase"]) == (Step.BOOT, Outcome.FAILED, "failed")
+    assert "Where Secure Boot is on, the kernel of the OSIE must be signed" in event.message
+
+
+@pytest.mark.parametrize(
+    ("clock", "ahead"), [("0", True), ("9999999999", True), ("0x5c3f1b00", True), ("", False), ("10h", False)]
+)
+async def test_clock_of_a_machine_is_compared_with_ours(rack, clock, ahead):
+    rack.register()
+    assert (await rack.ask(f"/sign/starting?clock={clock}")).status == 200
+    (event,) = rack.journey.events(MAC)
+    assert ("clock_ahead_seconds" in event.detail) is ahead
+    if ahead:
+        assert abs(int(event.detail["clock_ahead_seconds"]) + event.time - int(clock, 0)) < 60
+
+
+async def test_sign_of_whom_nobody_knows_is_none(rack):
+    rack.register()
+    assert (await rack.ask("/sign/up", ip="127.0.0.9")).status == 403
+    assert (await rack.ask("/sign/down")).status == 404
+    assert rack.journey.events(MAC) == []
+
+
+async def exchange(rack: Rack, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
+    writer.write(request)
+    async with asyncio.timeout(20):
+        answer = await reader.read(4096)
+    writer.close()
+    return answer
+
+
+async def test_health_is_of_the_process_and_readiness_of_the_service(rack):
+    assert (await rack.ask("/healthz")).text == "ok\n"
+    assert (await rack.ask("/readyz")).text == "ok\n"
+    rack.problem = "Hardware not synced"
+    reply = await rack.ask("/readyz")
+    assert (reply.status, reply.text) == (503, "not ready: Hardware not synced\n")
+    assert (await rack.ask("/healthz")).status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/osie", "/osie/lab/", "/ipxe/binary/", "/api/v1/machines", "/metrics", "/x"])
+async def test_no_listing_and_nothing_of_the_operators_port(rack, path):
+    rack.register()
+    reply = await rack.ask(path)
+    assert (reply.status, reply.text) == (404, "not found\n")
+
+
+async def test_wrong_method_names_the_right_one(rack):
+    rack.register()
+    reply = await rack.ask("/osie/lab/kernel", method="DELETE")
+    assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
+    assert (await rack.ask(f"/phone-home/{MAC}")).headers["Allow"] == "POST"
+
+
+async def test_absolute_form_and_http_1_0_are_understood(rack):
+    rack.register()
+    absolute = b"GET http://elsewhere:80/2009-04-04/meta-data/instance-id HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert (await exchange(rack, absolute)).endswith(b"\r\n\r\nm1")
+    assert (await exchange(rack, b"GET /healthz HTTP/1.0\r\n\r\n")).endswith(b"ok\n")
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"".join(b"X%d: y\r\n" % number for number in range(1000)) + b"\r\n",
+        b"\x00\x01\x02 garbage\r\n\r\n",
+    ],
+)
+async def test_oversized_and_broken_requests_are_refused_and_others_served(rack, request_bytes):
+    answer = await exchange(rack, request_bytes)
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer[:100]
+    assert (await rack.ask("/healthz")).status == 200

@@ -1,29 +1,28 @@
-"""What strangers can do with connections, and what they can't: keep machines out, fill the log, stay for ever."""
+"""x"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+import time
+from collections.abc import AsyncIterator
 from typing import Any
 from unittest import mock
 
 import pytest
+from aiohttp import web
 
 from edge.http.files import body
 from edge.http.metadata import full
 from edge.http.transport import connections
-from edge.http.transport.connections import Limits
-from tests.unit.http.conftest import Rack
+from edge.http.transport.connections import BoundedServer, Limits, Runner
+from tests.unit.http.conftest import IP, STRANGER, Rack
 
-MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
-STRANGER = "127.0.0.99"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 KERNEL = b"GET /osie/lab/kernel HTTP/1.1\r\nHost: x\r\n\r\n"
 
-OtherRack = Callable[..., AbstractAsyncContextManager[Any]]
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -69,7 +68,7 @@ async def closed(connection: Connection) -> bool:
     return False
 
 
-async def test_flood_from_one_address_takes_its_own_places_only(other_rack: OtherRack) -> None:
+async def test_flood_from_one_address_takes_its_own_places_only(other_rack):
     async with other_rack(limits=Limits(connections=100, per_address=3)) as rack:
         rack.register()
         machine = await connect(rack, IP)
@@ -79,9 +78,7 @@ async def test_flood_from_one_address_takes_its_own_places_only(other_rack: Othe
         assert b"ok" in await asked(machine)
 
 
-async def test_flood_from_many_addresses_keeps_no_machine_out(
-    other_rack: OtherRack, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_flood_from_many_addresses_keeps_no_machine_out(other_rack, caplog):
     async with other_rack(limits=Limits(connections=10, per_address=4)) as rack:
         rack.register()
         flood = [await connect(rack, f"127.0.2.{number + 1}") for number in range(25)]
@@ -92,16 +89,14 @@ async def test_flood_from_many_addresses_keeps_no_machine_out(
         assert len(lines) == 1
 
 
-async def test_machine_that_was_reset_again_and_again_gets_in(other_rack: OtherRack) -> None:
+async def test_machine_that_was_reset_again_and_again_gets_in(other_rack):
     async with other_rack(limits=Limits(per_address=3)) as rack:
         for _ in range(10):  # each boot leaves a connection behind that nobody closes
             connection = await connect(rack, IP)
             assert b"ok" in await asked(connection)
 
 
-async def test_connection_that_is_used_is_not_closed_for_a_new_one(
-    other_rack: OtherRack, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_connection_that_is_used_is_not_closed_for_a_new_one(other_rack, caplog):
     async with other_rack(limits=Limits(connections=4, per_address=2)) as rack:
         rack.register()
         busy = [await connect(rack, IP, receive_buffer=4096) for _ in range(2)]
@@ -117,7 +112,7 @@ async def test_connection_that_is_used_is_not_closed_for_a_new_one(
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-async def test_connection_that_was_reset_before_anybody_looked_takes_no_place(other_rack: OtherRack) -> None:
+async def test_connection_that_was_reset_before_anybody_looked_takes_no_place(other_rack):
     async with other_rack() as rack:
         connection = rack.runner.server()
         transport = mock.create_autospec(asyncio.Transport)
@@ -127,7 +122,7 @@ async def test_connection_that_was_reset_before_anybody_looked_takes_no_place(ot
         connection.connection_lost(None)
 
 
-async def test_connection_that_was_used_last_is_closed_last(other_rack: OtherRack) -> None:
+async def test_connection_that_was_used_last_is_closed_last(other_rack):
     for limits in (Limits(connections=3), Limits(per_address=3)):
         async with other_rack(limits=limits) as rack:
             connections = [await connect(rack, IP) for _ in range(3)]
@@ -138,7 +133,7 @@ async def test_connection_that_was_used_last_is_closed_last(other_rack: OtherRac
             assert [await closed(one) for one in connections] == [False, True, True]
 
 
-async def test_connection_with_an_answer_on_its_way_is_not_idle(other_rack: OtherRack) -> None:
+async def test_connection_with_an_answer_on_its_way_is_not_idle(other_rack):
     async with other_rack(limits=Limits(per_address=1)) as rack:
         rack.register()
         rack.binaries["big.efi"] = type("Big", (), {"content": b"b" * 8_000_000, "etag": '"big"'})()
@@ -150,7 +145,7 @@ async def test_connection_with_an_answer_on_its_way_is_not_idle(other_rack: Othe
             assert await slow[0].readexactly(8_000_000) == b"b" * 8_000_000
 
 
-async def test_places_come_free_when_connections_end(other_rack: OtherRack) -> None:
+async def test_places_come_free_when_connections_end(other_rack):
     async with other_rack(limits=Limits(connections=2, per_address=2)) as rack:
         for _ in range(10):
             connection = await connect(rack)
@@ -164,7 +159,7 @@ async def test_places_come_free_when_connections_end(other_rack: OtherRack) -> N
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /heal", HEALTH + b"GET /healthz HTTP/1.1\r\nHost:"])
-async def test_head_that_never_ends_is_not_waited_for(other_rack: OtherRack, start: bytes) -> None:
+async def test_head_that_never_ends_is_not_waited_for(other_rack, start):
     async with other_rack(limits=Limits(idle=0.3)) as rack:
         connection = await connect(rack)
         connection[1].write(start)
@@ -182,7 +177,7 @@ async def test_head_that_never_ends_is_not_waited_for(other_rack: OtherRack, sta
         assert asyncio.get_running_loop().time() - began >= 0.2
 
 
-async def test_answer_that_nobody_takes_is_not_kept(other_rack: OtherRack, caplog: pytest.LogCaptureFixture) -> None:
+async def test_answer_that_nobody_takes_is_not_kept(other_rack, caplog):
     async with other_rack(limits=Limits(unread=2.0)) as rack:
         rack.register()
         rack.binaries["big.efi"] = type("Big", (), {"content": b"b" * 8_000_000, "etag": '"big"'})()
@@ -194,7 +189,7 @@ async def test_answer_that_nobody_takes_is_not_kept(other_rack: OtherRack, caplo
         assert f"{IP}: took no byte of an answer" in caplog.text
 
 
-async def test_slow_reader_of_a_buffered_answer_gets_all_of_it(other_rack: OtherRack) -> None:
+async def test_slow_reader_of_a_buffered_answer_gets_all_of_it(other_rack):
     async with other_rack(limits=Limits(unread=2.0)) as rack:
         rack.register()
         rack.binaries["big.efi"] = type("Big", (), {"content": b"b" * 8_000_000, "etag": '"big"'})()
@@ -226,9 +221,7 @@ async def test_slow_reader_of_a_buffered_answer_gets_all_of_it(other_rack: Other
     ],
     ids=lambda value: value[:30] if isinstance(value, bytes) else None,
 )
-async def test_what_is_no_http_is_answered_in_one_line_and_logged_once(
-    rack: Rack, caplog: pytest.LogCaptureFixture, request_bytes: bytes, status: int, line: str
-) -> None:
+async def test_what_is_no_http_is_answered_in_one_line_and_logged_once(rack, caplog, request_bytes, status, line):
     for _ in range(5):
         connection = await connect(rack)
         connection[1].write(request_bytes)
@@ -247,9 +240,7 @@ async def test_what_is_no_http_is_answered_in_one_line_and_logged_once(
 
 
 @pytest.mark.parametrize("pause", [0, 0.05])
-async def test_body_that_is_not_what_its_headers_say_is_given_up_in_time(
-    rack: Rack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, pause: float
-) -> None:
+async def test_body_that_is_not_what_its_headers_say_is_given_up_in_time(rack, caplog, monkeypatch, pause):
     monkeypatch.setattr(full, "PHONE_HOME_SECONDS", 0.3)
     rack.register()
     connection = await connect(rack, IP)
@@ -263,9 +254,7 @@ async def test_body_that_is_not_what_its_headers_say_is_given_up_in_time(
     assert "Traceback" not in caplog.text
 
 
-async def test_mistake_of_ours_is_a_500_with_its_trace_in_the_log(
-    rack: Rack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_mistake_of_ours_is_a_500_with_its_trace_in_the_log(rack, caplog, monkeypatch):
     def broken() -> str:
         raise RuntimeError("no idea")
 
@@ -278,7 +267,7 @@ async def test_mistake_of_ours_is_a_500_with_its_trace_in_the_log(
     assert (await rack.ask("/healthz")).status == 200
 
 
-async def test_stop_is_quick_while_machines_are_served(rack: Rack) -> None:
+async def test_stop_is_quick_while_machines_are_served(rack):
     rack.register()
     rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
     stuck = await connect(rack, IP, receive_buffer=4096)
@@ -306,7 +295,7 @@ async def talk(rack: Rack, request: bytes, *, half_close: bool = False) -> bytes
         return await connection[0].read()
 
 
-async def test_client_of_http_1_0_gets_the_file_and_the_end_of_the_connection(rack: Rack) -> None:
+async def test_client_of_http_1_0_gets_the_file_and_the_end_of_the_connection(rack):
     rack.register()
     head, _, body = (await talk(rack, b"GET /osie/lab/kernel HTTP/1.0\r\n\r\n")).partition(b"\r\n\r\n")
     assert body == rack.upstream.content
@@ -332,9 +321,7 @@ FORM = b"POST /phone-home/m1 HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-
         (b"", 0),
     ],
 )
-async def test_client_that_closes_its_side_after_the_request_gets_its_answers_and_the_end(
-    rack: Rack, request_bytes: bytes, answers: int
-) -> None:
+async def test_client_that_closes_its_side_after_the_request_gets_its_answers_and_the_end(rack, request_bytes, answers):
     rack.register(instance={"userdata": "u"})
     await rack.ask("/osie/lab/kernel")
     async with asyncio.timeout(20):
@@ -344,9 +331,7 @@ async def test_client_that_closes_its_side_after_the_request_gets_its_answers_an
         assert answer.endswith(rack.upstream.content)
 
 
-async def test_client_that_closes_its_side_gets_the_end_where_aiohttp_shows_no_requests(
-    rack: Rack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_that_closes_its_side_gets_the_end_where_aiohttp_shows_no_requests(rack, monkeypatch):
     monkeypatch.setattr(connections, "_SHOWS_REQUESTS", False)
     for request in (KERNEL, HEALTH[:-2], FORM + b"Content-Length: 12\r\n\r\nhost"):
         async with asyncio.timeout(20):
@@ -354,7 +339,7 @@ async def test_client_that_closes_its_side_gets_the_end_where_aiohttp_shows_no_r
     assert (await talk(rack, HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).endswith(b"ok\n")
 
 
-async def test_client_that_closes_its_side_gets_an_answer_that_takes_its_time(rack: Rack) -> None:
+async def test_client_that_closes_its_side_gets_an_answer_that_takes_its_time(rack):
     async def slow(namespace: str, name: str) -> Any:
         await asyncio.sleep(0.2)
         return {"data": {"userData": "c2VjcmV0"}}
@@ -372,9 +357,7 @@ async def test_client_that_closes_its_side_gets_an_answer_that_takes_its_time(ra
     assert (await talk(rack, request, half_close=True)).endswith(b"\r\n\r\nsecret")
 
 
-async def test_machine_that_is_gone_is_not_waited_for_until_its_kernel_has_come(
-    rack: Rack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_machine_that_is_gone_is_not_waited_for_until_its_kernel_has_come(rack, monkeypatch):
     monkeypatch.setattr(body, "GONE_SECONDS", 0.05)
     rack.register()
     rack.upstream.gate.clear()
@@ -384,7 +367,7 @@ async def test_machine_that_is_gone_is_not_waited_for_until_its_kernel_has_come(
     assert rack.lines()[-1][2].endswith("it closed the connection")
 
 
-async def test_connection_close_is_obeyed_after_the_last_byte(rack: Rack) -> None:
+async def test_connection_close_is_obeyed_after_the_last_byte(rack):
     rack.register()
     answer = await talk(rack, b"GET /osie/lab/kernel HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer.partition(b"\r\n\r\n")[2] == rack.upstream.content
@@ -402,7 +385,7 @@ async def test_connection_close_is_obeyed_after_the_last_byte(rack: Rack) -> Non
         b"GET /healthz HTTP/1.1\r\nHost: x\r\nExpect: 100-continue",
     ],
 )
-async def test_spellings_of_real_clients_are_understood(rack: Rack, request_line: bytes) -> None:
+async def test_spellings_of_real_clients_are_understood(rack, request_line):
     connection = await connect(rack, IP)
     answer = await asked(connection, request_line + b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 "), answer
@@ -418,17 +401,68 @@ async def test_spellings_of_real_clients_are_understood(rack: Rack, request_line
         (b"GET /healthz\r\n\r\n", 200),
     ],
 )
-async def test_odd_request_lines_are_answered_in_a_version_that_we_speak(
-    rack: Rack, caplog: pytest.LogCaptureFixture, request_bytes: bytes, status: int
-) -> None:
+async def test_odd_request_lines_are_answered_in_a_version_that_we_speak(rack, caplog, request_bytes, status):
     answer = await asked(await connect(rack, IP), request_bytes)
     assert answer.startswith((b"HTTP/1.1 %d " % status, b"HTTP/1.0 %d " % status))
     assert "Traceback" not in caplog.text
 
 
-async def test_many_pipelined_requests_are_answered_in_order(rack: Rack) -> None:
+async def test_many_pipelined_requests_are_answered_in_order(rack):
     rack.register()
     connection = await connect(rack, IP)
     connection[1].write(HEALTH * 300)
     for _ in range(300):
         assert (await asked(connection, b"")).endswith(b"ok\n")
+
+
+async def _served(name: str, hand_on: object = None) -> tuple[Runner, int]:
+    async def handle(request: web.Request) -> web.Response:
+        return web.Response(text=f"{name} {request.remote} {await request.text()}")
+
+    runner = Runner(BoundedServer(handle, Limits(), time.monotonic, hand_on=hand_on), lambda: None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner, runner.addresses[0][1]
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[int]:
+    """The port of a process that hands such connections on to another one."""
+    main, _ = await _served("main")
+    tasks = []
+
+    def hand_on(fd: int, received: bytes) -> None:
+        sock = socket.socket(fileno=os.dup(fd))
+        tasks.append(asyncio.ensure_future(main.bounded.take_over(sock, received)))
+
+    worker, port = await _served("worker", hand_on)
+    yield port
+    await worker.cleanup()
+    await main.cleanup()
+    assert all(task.done() for task in tasks)
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *pieces: bytes) -> bytes:
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.02)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    return await reader.readexactly(length)
+
+
+HELLO = b"POST /peers/hello HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
+
+
+async def test_connection_of_another_edge_is_the_main_process_s(worker):
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker)
+    assert await ask(reader, writer, HELLO, b"hello") == b"main 127.0.0.1 hello", "its body comes later"
+    assert await ask(reader, writer, HELLO + b"again") == b"main 127.0.0.1 again", "and it stays there"
+    writer.close()
+
+
+async def test_connections_of_machines_stay_with_the_worker(worker):
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker)
+    assert await ask(reader, writer, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b"worker 127.0.0.1 "
+    writer.close()

@@ -45,7 +45,7 @@ async def rack(tmp_path: Path, depot: Path, image: dict[str, Any]) -> AsyncItera
         yield rack
 
 
-async def test_image_is_pulled_as_from_any_registry(rack: Rack, image: dict[str, Any]) -> None:
+async def test_image_is_pulled_as_from_any_registry(rack, image):
     assert (await rack.ask("/v2/")).headers["Docker-Distribution-API-Version"] == "registry/2.0"
     manifest = await rack.ask("/v2/actions/inspect/manifests/1")
     assert manifest.status == 200
@@ -61,9 +61,7 @@ async def test_image_is_pulled_as_from_any_registry(rack: Rack, image: dict[str,
     assert (await rack.ask(f"/v2/actions/inspect/manifests/{image['digest']}")).body == manifest.body
 
 
-async def test_agent_pulls_from_it_and_asks_for_each_blob_once(
-    rack: Rack, depot: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_agent_pulls_from_it_and_asks_for_each_blob_once(rack, depot, tmp_path, caplog):
     caplog.set_level(logging.INFO, "edge.http.depot")
     rack.register("m2", "52:54:00:00:00:09", "127.0.0.1")  # where the agent is
     layer = io.BytesIO()
@@ -78,13 +76,13 @@ async def test_agent_pulls_from_it_and_asks_for_each_blob_once(
     assert len(sent) == 2, sent  # the configuration and the layer
 
 
-async def test_images_that_come_while_it_runs_are_served(rack: Rack, depot: Path) -> None:
+async def test_images_that_come_while_it_runs_are_served(rack, depot):
     assert (await rack.ask("/v2/late/manifests/1")).status == 404
     layouts.index(depot / "images", late=layouts.image(depot / "images", b"late"))
     assert (await rack.ask("/v2/late/manifests/1")).status == 200
 
 
-async def test_missing_image_is_said_as_registries_do_and_in_the_journey(rack: Rack) -> None:
+async def test_missing_image_is_said_as_registries_do_and_in_the_journey(rack):
     answer = await rack.ask("/v2/actions/inspect/manifests/2")
     assert (answer.status, json.loads(answer.body)["errors"][0]["code"]) == (404, "MANIFEST_UNKNOWN")
     (line,) = rack.lines()
@@ -94,7 +92,7 @@ async def test_missing_image_is_said_as_registries_do_and_in_the_journey(rack: R
     assert (blob.status, json.loads(blob.body)["errors"][0]["code"]) == (404, "BLOB_UNKNOWN")
 
 
-async def test_broken_index_is_told_to_the_operator_and_not_to_the_machine(rack: Rack, depot: Path) -> None:
+async def test_broken_index_is_told_to_the_operator_and_not_to_the_machine(rack, depot):
     (depot / "images/index.json").write_text("{")
     answer = await rack.ask("/v2/actions/inspect/manifests/1")
     assert answer.status == 500
@@ -102,7 +100,7 @@ async def test_broken_index_is_told_to_the_operator_and_not_to_the_machine(rack:
     assert f"{depot}/images: index.json is not JSON" in rack.lines()[0][2]
 
 
-async def test_file_is_sent_whole_and_in_parts(rack: Rack) -> None:
+async def test_file_is_sent_whole_and_in_parts(rack):
     whole = await rack.ask("/files/debian.raw.zst")
     assert whole.body == bytes(range(256)) * 4096
     part = await rack.ask("/files/debian.raw.zst", Range="bytes=256-511", If_Range=whole.headers["ETag"])
@@ -132,7 +130,7 @@ async def test_file_is_sent_whole_and_in_parts(rack: Rack) -> None:
         *("/v2/_catalog", "/v2/x/manifests/..", "/v2/manifests/1"),
     ],
 )
-async def test_nothing_else_of_the_host_is_reached(rack: Rack, depot: Path, path: str) -> None:
+async def test_nothing_else_of_the_host_is_reached(rack, depot, path):
     (depot / "files/.hidden").write_bytes(b"secret")
     (depot / "files/link").symlink_to(depot / "secret")
     (depot / "files/directory").mkdir()
@@ -141,19 +139,19 @@ async def test_nothing_else_of_the_host_is_reached(rack: Rack, depot: Path, path
     assert b"secret" not in answer.body
 
 
-async def test_nobody_writes_here(rack: Rack) -> None:
+async def test_nobody_writes_here(rack):
     for method in ("PUT", "POST", "DELETE", "PATCH"):
         assert (await rack.ask("/v2/actions/inspect/manifests/1", method=method, data=b"{}")).status == 405
         assert (await rack.ask("/files/debian.raw.zst", method=method, data=b"x")).status == 405
 
 
 @pytest.mark.parametrize("path", ["/v2/", "/v2/actions/inspect/manifests/1", "/files/debian.raw.zst"])
-async def test_whoever_is_no_registered_machine_gets_nothing(rack: Rack, path: str) -> None:
+async def test_whoever_is_no_registered_machine_gets_nothing(rack, path):
     assert (await rack.ask(path, ip=IP)).status == 200
     assert (await rack.ask(path, ip=OTHER_IP)).status == 403
 
 
-async def test_edge_without_a_directory_has_neither(tmp_path: Path) -> None:
+async def test_edge_without_a_directory_has_neither(tmp_path):
     async with serving(tmp_path) as rack:
         rack.register()
         assert (await rack.ask("/v2/actions/inspect/manifests/1")).status == 404
@@ -178,9 +176,7 @@ class Beyond:
         return self.shared.open(url)
 
 
-async def test_what_is_not_here_is_had_from_another_edge_and_what_is_here_is_not_asked_for(
-    tmp_path: Path, depot: Path, image: dict[str, Any]
-) -> None:
+async def test_what_is_not_here_is_had_from_another_edge_and_what_is_here_is_not_asked_for(tmp_path, depot, image):
     branch = tmp_path / "branch"
     (branch / "files").mkdir(parents=True)
     (branch / "files/own").write_bytes(b"own")
@@ -203,7 +199,7 @@ async def test_what_is_not_here_is_had_from_another_edge_and_what_is_here_is_not
         assert len(beyond.asked) == 4, "nobody is asked for what can't be"
 
 
-async def test_why_another_edge_gives_nothing_is_on_the_journey(tmp_path: Path, depot: Path) -> None:
+async def test_why_another_edge_gives_nothing_is_on_the_journey(tmp_path, depot):
     beyond = Beyond(depot)
     async with serving(tmp_path, depot=tmp_path / "branch", beyond=beyond) as rack:
         rack.register()
@@ -219,7 +215,7 @@ async def test_why_another_edge_gives_nothing_is_on_the_journey(tmp_path: Path, 
         assert all("no other edge that can be asked has it" in message for message in said[1:])
 
 
-async def test_manifest_with_another_digest_than_was_asked_for_is_refused(tmp_path: Path, depot: Path) -> None:
+async def test_manifest_with_another_digest_than_was_asked_for_is_refused(tmp_path, depot):
     other = layouts.image(depot / "images", b"other")
     (depot / "images/blobs/sha256" / ("0" * 64)).write_bytes(
         (depot / "images/blobs/sha256" / other["digest"][7:]).read_bytes()
@@ -229,7 +225,7 @@ async def test_manifest_with_another_digest_than_was_asked_for_is_refused(tmp_pa
         assert (await rack.ask(f"/v2/x/manifests/sha256:{'0' * 64}")).status == 500
 
 
-async def test_machine_has_another_edge_asked_for_a_few_files_at_a_time(tmp_path: Path, depot: Path) -> None:
+async def test_machine_has_another_edge_asked_for_a_few_files_at_a_time(tmp_path, depot):
     beyond = Beyond(depot)
     async with serving(tmp_path, depot=tmp_path / "branch", beyond=beyond) as rack:
         rack.register()

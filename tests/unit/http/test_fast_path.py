@@ -1,8 +1,9 @@
-"""The fast path: the same bytes as aiohttp's, whatever is asked; and nobody who floods it keeps others waiting."""
+"""x"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 import statistics
@@ -10,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,8 @@ from edge.http.transport import fast_path
 from edge.http.transport.connections import BoundedServer, Limits
 from edge.http.transport.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
 from edge.journey.events import Outcome, Step
-from tests.unit.http.conftest import Rack
+from tests.unit.http.conftest import IP, STRANGER, Rack
 
-OtherRack = Callable[..., AbstractAsyncContextManager[Any]]
-
-IP, STRANGER = "127.0.0.5", "127.0.0.99"
 ID = b"/2009-04-04/meta-data/instance-id"
 USER_DATA = b"/2009-04-04/user-data"
 SCRIPT = b"/ipxe/script/52:54:00:00:00:01/auto.ipxe"
@@ -190,7 +188,7 @@ CORPUS = [
 ]
 
 
-def test_every_answer_is_what_aiohttp_would_say(edges: Edges) -> None:
+def test_every_answer_is_what_aiohttp_would_say(edges):
     for request in CORPUS:
         for ip in (IP, STRANGER):
             fast, slow = edges.both([request + LAST], ip)
@@ -198,14 +196,14 @@ def test_every_answer_is_what_aiohttp_would_say(edges: Edges) -> None:
             assert fast.startswith(b"HTTP/1."), request
 
 
-def test_who_closes_its_side_after_a_request_is_answered_as_by_aiohttp(edges: Edges) -> None:
+def test_who_closes_its_side_after_a_request_is_answered_as_by_aiohttp(edges):
     for request in CORPUS:
         fast, slow = edges.both([request], half_close=True)
         assert fast == slow, request
         assert fast.startswith(b"HTTP/1.") or not request.startswith(PLAIN), request
 
 
-def test_request_that_comes_byte_by_byte_is_answered_the_same(edges: Edges) -> None:
+def test_request_that_comes_byte_by_byte_is_answered_the_same(edges):
     sent = PLAIN + b"GET " + USER_DATA + HEAD + LAST
     fast, slow = edges.both([bytes([byte]) for byte in sent])
     assert fast == slow
@@ -234,7 +232,7 @@ REQUESTS = st.builds(
 CONVERSATIONS = st.lists(st.one_of(st.just(PLAIN), REQUESTS), min_size=1, max_size=4)
 
 
-def test_no_conversation_tells_that_there_is_a_lane(edges: Edges) -> None:
+def test_no_conversation_tells_that_there_is_a_lane(edges):
     @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(CONVERSATIONS)
     def check(requests: list[bytes]) -> None:
@@ -257,7 +255,7 @@ def test_no_conversation_tells_that_there_is_a_lane(edges: Edges) -> None:
         lambda: web.Response(),
     ],
 )
-async def test_ready_answer_is_the_one_aiohttp_sends(response: Callable[[], web.Response]) -> None:
+async def test_ready_answer_is_the_one_aiohttp_sends(response):
     async def answer(_request: web.Request) -> web.Response:
         return response()
 
@@ -277,14 +275,12 @@ async def test_ready_answer_is_the_one_aiohttp_sends(response: Callable[[], web.
     assert said[0].count(b"HTTP/1.1 ") == 2
 
 
-def test_answer_that_is_no_bytes_is_not_taken_for_ready() -> None:
+def test_answer_that_is_no_bytes_is_not_taken_for_ready():
     with pytest.raises(TypeError):
         PreparedResponse.of(web.Response(body=bytearray(b"x")))
 
 
-async def test_plain_request_needs_no_aiohttp_and_is_on_the_journey(
-    rack: Rack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_plain_request_needs_no_aiohttp_and_is_on_the_journey(rack, monkeypatch):
     rack.register()
     monkeypatch.setattr(rack.runner.server, "handler", None)  # whoever goes there breaks
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
@@ -297,9 +293,7 @@ async def test_plain_request_needs_no_aiohttp_and_is_on_the_journey(
     assert lines == ["instance-id to Cloud-Init/22.4.2"]
 
 
-async def test_script_needs_no_aiohttp_and_each_one_is_on_the_journey(
-    rack: Rack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_script_needs_no_aiohttp_and_each_one_is_on_the_journey(rack, monkeypatch):
     rack.register()
     monkeypatch.setattr(rack.runner.server, "handler", None)  # whoever goes there breaks
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
@@ -318,7 +312,7 @@ async def test_script_needs_no_aiohttp_and_each_one_is_on_the_journey(
     assert scripts[0].detail == {"client": "iPXE/1.21.1", "boots": "osie", "osie": "default/lab"}
 
 
-async def test_script_of_an_open_connection_is_decided_on_each_time(rack: Rack) -> None:
+async def test_script_of_an_open_connection_is_decided_on_each_time(rack):
     rack.register()
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
 
@@ -344,7 +338,7 @@ async def test_script_of_an_open_connection_is_decided_on_each_time(rack: Rack) 
     assert outcomes == [Outcome.OK, Outcome.FAILED, Outcome.OK, Outcome.REFUSED]
 
 
-async def test_script_of_a_mac_that_two_hardware_claim_is_left_to_aiohttp(rack: Rack) -> None:
+async def test_script_of_a_mac_that_two_hardware_claim_is_left_to_aiohttp(rack):
     rack.register()
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
     writer.write(get(SCRIPT))
@@ -357,7 +351,7 @@ async def test_script_of_a_mac_that_two_hardware_claim_is_left_to_aiohttp(rack: 
     await writer.wait_closed()
 
 
-async def test_change_of_the_hardware_is_seen_on_an_open_connection(rack: Rack) -> None:
+async def test_change_of_the_hardware_is_seen_on_an_open_connection(rack):
     rack.register()
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
     writer.write(PLAIN)
@@ -372,7 +366,7 @@ async def test_change_of_the_hardware_is_seen_on_an_open_connection(rack: Rack) 
 # --- heads ---
 
 
-async def test_heads_that_are_kept_are_few_and_short() -> None:
+async def test_heads_that_are_kept_are_few_and_short():
     heads = KnownHeads(asyncio.get_running_loop(), {})
     for number in range(3 * MAX_HEADS):
         assert heads.client(b" HTTP/1.1\r\nHost: x\r\nUser-Agent: %d x\r\n\r\n" % number) == str(number)
@@ -394,7 +388,7 @@ async def test_heads_that_are_kept_are_few_and_short() -> None:
         b" HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
     ],
 )
-async def test_head_that_could_change_an_answer_is_left_to_aiohttp(head: bytes) -> None:
+async def test_head_that_could_change_an_answer_is_left_to_aiohttp(head):
     heads = KnownHeads(asyncio.get_running_loop(), {})
     assert heads.client(b" HTTP/1.1\r\nHost: h\r\n\r\n") is not None
     assert heads.client(head) is None
@@ -432,7 +426,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("what", list(FLOODS))
-async def test_flood_keeps_no_other_machine_waiting_and_takes_no_memory(other_rack: OtherRack, what: str) -> None:
+async def test_flood_keeps_no_other_machine_waiting_and_takes_no_memory(other_rack, what):
     async with other_rack(limits=Limits(per_address=4)) as rack:
         rack.register(instance={"userdata": "u" * 60_000})
         rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
@@ -465,17 +459,17 @@ def _flood(port: int, request: bytes, stop: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("count", [20, 2000])  # in one segment, which is plain to its end, and in many
-async def test_answers_that_nobody_reads_do_not_pile_up(other_rack: OtherRack, count: int) -> None:
+async def test_answers_that_nobody_reads_do_not_pile_up(other_rack, count):
     async with other_rack() as rack:
         rack.register(instance={"userdata": "u" * 30_000})
         reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0), limit=2**20)
-        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        reader._transport.pause_reading()
         writer.write((b"GET " + USER_DATA + HEAD) * count)
         await asyncio.sleep(0.4)
         (connection,) = rack.runner.server._open
         assert connection.transport.get_write_buffer_size() < 4 * fast_path.MAX_AT_ONCE_BYTES
         assert not connection.on_fast_path
-        reader._transport.resume_reading()  # type: ignore[attr-defined]
+        reader._transport.resume_reading()
         for _ in range(count):
             await asyncio.wait_for(reader.readuntil(b"\r\n\r\n" + b"u" * 30_000), 20)
         writer.close()
@@ -485,7 +479,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(other_rack: OtherRack, c
 # --- what connections promise, in the connection ---
 
 
-async def test_lane_that_is_idle_is_closed_in_time_and_one_in_use_is_not(other_rack: OtherRack) -> None:
+async def test_lane_that_is_idle_is_closed_in_time_and_one_in_use_is_not(other_rack):
     async with other_rack(limits=Limits(idle=2.0)) as rack:
         rack.register()
         loop = asyncio.get_running_loop()
@@ -504,9 +498,7 @@ async def test_lane_that_is_idle_is_closed_in_time_and_one_in_use_is_not(other_r
         writer.close()
 
 
-async def test_machine_that_goes_at_once_leaves_no_line_in_the_log(
-    rack: Rack, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_machine_that_goes_at_once_leaves_no_line_in_the_log(rack, caplog):
     def hit_and_run() -> None:
         for _ in range(100):
             with socket.create_connection(("127.0.0.1", rack.port), 1, (IP, 0)) as sock:
@@ -531,7 +523,7 @@ async def _open(rack: Rack, count: int) -> None:
     assert len(rack.runner.server._open) == count
 
 
-async def test_flood_from_one_address_leaves_a_lane_its_own_places_only(other_rack: OtherRack) -> None:
+async def test_flood_from_one_address_leaves_a_lane_its_own_places_only(other_rack):
     async with other_rack(limits=Limits(per_address=2)) as rack:
         rack.register()
         streams = [await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0)) for _ in range(5)]
@@ -542,7 +534,7 @@ async def test_flood_from_one_address_leaves_a_lane_its_own_places_only(other_ra
             writer.close()
 
 
-async def test_proxy_has_as_many_connections_as_it_needs(other_rack: OtherRack) -> None:
+async def test_proxy_has_as_many_connections_as_it_needs(other_rack):
     async with other_rack(
         limits=Limits(per_address=2), trusted=TrustedNetworks(proxies=(ip_network("127.0.0.5/32"),))
     ) as rack:
@@ -552,7 +544,7 @@ async def test_proxy_has_as_many_connections_as_it_needs(other_rack: OtherRack) 
             writer.close()
 
 
-async def test_stop_ends_lanes_too(rack: Rack) -> None:
+async def test_stop_ends_lanes_too(rack):
     rack.register()
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
     writer.write(PLAIN)
@@ -563,9 +555,7 @@ async def test_stop_ends_lanes_too(rack: Rack) -> None:
     writer.close()
 
 
-async def test_table_that_fails_is_in_the_log_and_harms_nobody_else(
-    rack: Rack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_table_that_fails_is_in_the_log_and_harms_nobody_else(rack, monkeypatch, caplog):
     rack.register()
     monkeypatch.setattr(rack.runner.server, "responses", lambda _: 1 / 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
@@ -576,3 +566,122 @@ async def test_table_that_fails_is_in_the_log_and_harms_nobody_else(
     assert "an answer from a table failed" in caplog.text
     monkeypatch.undo()
     assert (await rack.ask("/healthz")).status == 200
+
+
+SECONDS = 3.0
+# Of long headers hypothesis has to make a long text, should something be wrong with them.
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+
+WILD_METHODS = st.sampled_from(b"GET GET GET HEAD POST PUT OPTIONS CONNECT TRACE get PRI".split())
+WORDS = st.sampled_from(
+    b"osie lab kernel initrd ipxe script binary auto.ipxe latest meta-data nocloud user-data m1 phone-home "
+    b"52:54:00:00:00:01 snponly.efi .. %2e%2e %00 %ff ?failed \xff".split()
+)
+PATHS = st.one_of(
+    st.lists(WORDS, max_size=6).map(lambda words: b"/" + b"/".join(words)),
+    st.sampled_from(b"/osie/lab/kernel /phone-home/m1 /ipxe/binary/snponly.efi /nocloud/m1/user-data".split()),
+    st.sampled_from(b"* http://h:1/osie/lab/kernel http://[::1/x // h:443 http://h:99999999/ #x".split()),
+    st.binary(max_size=60),
+)
+NAMES = st.sampled_from(
+    b"Range If-Match If-None-Match If-Range Connection Upgrade Expect Accept Content-Length Transfer-Encoding Host "
+    b"Content-Type Content-Encoding User-Agent X,Y \x00".split()
+)
+VALUES = st.one_of(
+    st.sampled_from(
+        b'bytes=0- bytes=-5 bytes=9999999- bytes=1-0,3- close keep-alive upgrade chunked 5 -1 99999999999999999999 " * '
+        b"gzip websocket 100-continue application/x-www-form-urlencoded multipart/form-data;boundary=x".split()
+    ),
+    st.just(b"a" * 9000),
+    st.binary(max_size=30),
+)
+HEADERS = st.lists(st.tuples(NAMES, VALUES).map(b": ".join), max_size=8)
+VERSIONS = st.sampled_from([b"HTTP/1.1\r\nHost: x", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/1.", b""])
+ENDS = st.sampled_from([b"\r\n\r\n", b"\r\n\r\n", b"\r\n\r\n", b"\n\n", b"\r\n", b""])
+BODIES = st.one_of(st.just(b""), st.binary(max_size=60), st.sampled_from([b"0\r\n\r\n", b"5\r\nabcde\r\n", b"zz\r\n"]))
+WILD_REQUESTS = st.builds(
+    lambda method, path, version, headers, end, body: (
+        method + b" " + path + b" " + version + b"".join(b"\r\n" + header for header in headers) + end + body
+    ),
+    *(WILD_METHODS, PATHS, VERSIONS, HEADERS, ENDS, BODIES),
+)
+WILD_CONVERSATIONS = st.one_of(st.lists(WILD_REQUESTS, min_size=1, max_size=3).map(b"".join), st.binary(max_size=200))
+
+
+class Served:
+    """The server, in a thread of its own: hypothesis calls the test again and again without a loop."""
+
+    def __init__(self, open_rack: Any) -> None:
+        self.port = 0
+        self._open_rack = open_rack
+        self._ready = threading.Event()
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()))
+        self._thread.start()
+        assert self._ready.wait(10)
+
+    async def _serve(self) -> None:
+        self._stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        async with self._open_rack(limits=Limits(idle=0.3, unread=0.6)) as rack:
+            rack.register()
+            rack.upstream.content = rack.upstream.content[:5000]
+            await rack.ask("/osie/lab/kernel")
+            self.port = rack.port
+            self._ready.set()
+            await self._stop.wait()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    def say(self, sent: bytes, *, half_close: bool) -> bytes:
+        """What comes back until the server closes. Raises TimeoutError."""
+        with socket.create_connection(("127.0.0.1", self.port), SECONDS, (IP, 0)) as sock:
+            answer = b""
+            try:
+                sock.sendall(sent)
+                if half_close:
+                    sock.shutdown(socket.SHUT_WR)
+                while part := sock.recv(65536):
+                    answer += part
+            except ConnectionError:
+                pass
+            return answer
+
+
+@pytest.fixture(scope="module")
+def heard() -> Iterator[list[logging.LogRecord]]:
+    """Everything that is logged as a mistake of ours, or with what strangers sent as they sent it."""
+    records: list[logging.LogRecord] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.ERROR or record.exc_info or not record.getMessage().isprintable():
+                records.append(record)
+
+    handler = Keep()
+    logging.getLogger().addHandler(handler)
+    yield records
+    logging.getLogger().removeHandler(handler)
+
+
+@pytest.fixture
+def served(tmp_path: Path, other_rack: Any) -> Iterator[Served]:
+    server = Served(other_rack)
+    yield server
+    server.stop()
+
+
+def test_nothing_that_is_sent_breaks_the_server(served, heard):
+    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(WILD_CONVERSATIONS, st.booleans())
+    def check(sent: bytes, half_close: bool) -> None:
+        answer = served.say(sent, half_close=half_close)
+        for status in re.findall(rb"^HTTP/1\.[01] (\d+) ", answer, re.M):
+            assert status[:1] != b"5" or status == b"501", (sent, answer[:500])  # 501: no such method
+        assert answer == b"" or answer.startswith(b"HTTP/1."), (sent, answer[:500])
+        assert heard == [], (sent, heard[0].getMessage())
+
+    check()
+    assert served.say(b"GET /healthz HTTP/1.0\r\n\r\n", half_close=False).endswith(b"ok\n")

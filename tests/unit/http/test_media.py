@@ -34,7 +34,7 @@ def signed(rack: Rack, mac: str = MAC, **settings: Any) -> str:
     return f"/iso/{MediumTokens(rack.keys, **settings).mint(mac)}"
 
 
-async def test_machine_gets_its_own_medium_which_leads_to_its_script(media: Rack) -> None:
+async def test_machine_gets_its_own_medium_which_leads_to_its_script(media):
     reply = await media.ask(f"/iso/{MAC}/boot.iso")
     assert (reply.status, reply.headers["Content-Type"]) == (200, "application/x-iso9660-image")
     assert (
@@ -49,7 +49,7 @@ async def test_machine_gets_its_own_medium_which_leads_to_its_script(media: Rack
     assert media.lines()[0] == (Step.MEDIUM, Outcome.OK, "boot medium boot.iso of 129.0 kB is sent to the machine")
 
 
-async def test_bmc_gets_it_by_the_signed_url_and_the_journey_names_it_once(media: Rack) -> None:
+async def test_bmc_gets_it_by_the_signed_url_and_the_journey_names_it_once(media):
     for _ in range(3):
         assert (await media.ask(f"{signed(media)}/static.iso", ip=BMC_IP)).status == 200
     ((step, outcome, message),) = media.lines()
@@ -58,7 +58,7 @@ async def test_bmc_gets_it_by_the_signed_url_and_the_journey_names_it_once(media
     assert media.journey.events(MAC)[0].detail == {"medium": "static", "from": BMC_IP}
 
 
-async def test_others_get_none_and_the_attempt_is_shown(media: Rack) -> None:
+async def test_others_get_none_and_the_attempt_is_shown(media):
     media.register("m2", OTHER_MAC, OTHER_IP)
     for _ in range(3):
         reply = await media.ask(f"/iso/{MAC}/static.iso", ip=OTHER_IP, X_Forwarded_For=IP)
@@ -69,7 +69,7 @@ async def test_others_get_none_and_the_attempt_is_shown(media: Rack) -> None:
     assert "from 127.0.0.6, which is not known to be this machine, without a signed URL" in media.lines()[0][2]
 
 
-async def test_only_a_good_token_of_media_opens_and_it_opens_nothing_else(media: Rack, tmp_path: Path) -> None:
+async def test_only_a_good_token_of_media_opens_and_it_opens_nothing_else(media, tmp_path):
     ended = signed(media, lifetime=1, clock=lambda: 1000.0)
     metadata = f"/iso/{MetadataTokens(media.keys).mint(MAC)}"
     good = signed(media)
@@ -84,13 +84,13 @@ async def test_only_a_good_token_of_media_opens_and_it_opens_nothing_else(media:
 
 
 @pytest.mark.parametrize("name", ["other.iso", "boot.iso.gz", "boot", "boot.exe", "static", "boot.iso/x"])
-async def test_there_is_nothing_under_other_names(media: Rack, name: str) -> None:
+async def test_there_is_nothing_under_other_names(media, name):
     assert (await media.ask(f"/iso/{MAC}/{name}")).status == 404
     assert (await media.ask(f"/iso/{MAC}/boot.iso", method="PUT")).status == 405
     assert (await media.ask("/iso/someone/boot.iso")).status == 404
 
 
-async def test_head_ranges_and_conditions_are_those_of_a_file(media: Rack) -> None:
+async def test_head_ranges_and_conditions_are_those_of_a_file(media):
     path = f"/iso/{MAC}/boot.iso"
     whole = await media.ask(path)
     size, etag = len(whole.body), whole.headers["ETag"]
@@ -108,7 +108,7 @@ async def test_head_ranges_and_conditions_are_those_of_a_file(media: Rack) -> No
     assert (changed.status, len(changed.body)) == (200, size)
 
 
-async def test_fifty_bmcs_read_what_they_like_and_get_it_byte_for_byte(media: Rack) -> None:
+async def test_fifty_bmcs_read_what_they_like_and_get_it_byte_for_byte(media):
     """Each has a machine of its own, and reads sectors and runs of them, as firmware makes a BMC do."""
     images: dict[str, bytes] = {}
     for number in range(50):
@@ -134,7 +134,7 @@ async def test_fifty_bmcs_read_what_they_like_and_get_it_byte_for_byte(media: Ra
     assert all(read)
 
 
-async def test_static_medium_without_an_address_says_what_is_missing(media: Rack) -> None:
+async def test_static_medium_without_an_address_says_what_is_missing(media):
     media.register()
     reply = await media.ask(f"/iso/{MAC}/static.iso")
     assert (reply.status, reply.text) == (
@@ -145,9 +145,7 @@ async def test_static_medium_without_an_address_says_what_is_missing(media: Rack
     assert media.lines()[0][:2] == (Step.MEDIUM, Outcome.FAILED)
 
 
-async def test_host_that_can_make_none_says_what_to_install(
-    tmp_path: Path, other_rack: Callable[..., AbstractAsyncContextManager[Rack]]
-) -> None:
+async def test_host_that_can_make_none_says_what_to_install(tmp_path, other_rack):
     async with other_rack(ipxe_dir=tmp_path / "empty") as rack:
         rack.register()
         reply = await rack.ask(f"/iso/{MAC}/boot.iso")
@@ -158,7 +156,7 @@ async def test_host_that_can_make_none_says_what_to_install(
         assert (await rack.ask(f"/iso/{MAC}/boot.iso")).status == 200, "mended without a restart"
 
 
-async def test_script_for_a_medium_says_so_and_gives_the_osie_its_address(media: Rack) -> None:
+async def test_script_for_a_medium_says_so_and_gives_the_osie_its_address(media):
     path = f"/ipxe/script/{MAC}/auto.ipxe"
     assert " ipam=52-54-00-00-00-01::127.0.0.5:255.0.0.0:" in (await media.ask(f"{path}?medium=static")).text
     assert " ipam=" not in (await media.ask(f"{path}?medium=boot")).text
@@ -170,9 +168,7 @@ async def test_script_for_a_medium_says_so_and_gives_the_osie_its_address(media:
     ]
 
 
-async def test_medium_names_the_edges_address_in_the_machines_network(
-    tmp_path: Path, other_rack: Callable[..., AbstractAsyncContextManager[Rack]]
-) -> None:
+async def test_medium_names_the_edges_address_in_the_machines_network(tmp_path, other_rack):
     ipxe_dir = parts.fill(tmp_path / "ipxe")
     async with other_rack(ipxe_dir=ipxe_dir, nearest={IP: "10.0.0.1"}.__getitem__) as rack:
         rack.register()
@@ -180,9 +176,7 @@ async def test_medium_names_the_edges_address_in_the_machines_network(
         assert b"chain --replace http://10.0.0.1:7080/ipxe/" in body
 
 
-async def test_machine_that_nobody_registered_gets_one_where_such_machines_netboot(
-    tmp_path: Path, other_rack: Callable[..., AbstractAsyncContextManager[Rack]]
-) -> None:
+async def test_machine_that_nobody_registered_gets_one_where_such_machines_netboot(tmp_path, other_rack):
     ipxe_dir = parts.fill(tmp_path / "ipxe")
     async with other_rack(ipxe_dir=ipxe_dir, mode=DhcpMode.AUTO_PROXY, default_osie=("default", "lab")) as rack:
         rack.callers.learn(MAC, IP)

@@ -14,8 +14,8 @@ from edge.callers import dotted, other_end
 from edge.http.context import size_text
 from edge.http.files.ranges import ChangedError, NotModifiedError, Span, UnsatisfiableError, select, span
 from edge.http.routes import Place, Route, route
+from tests.unit.http.conftest import MAC
 
-MAC = "52:54:00:00:00:01"
 GUIDE = Path(__file__).parents[3] / "docs" / "migrating.md"
 
 
@@ -55,11 +55,11 @@ GUIDE = Path(__file__).parents[3] / "docs" / "migrating.md"
         ("/latest/" + "a" * 2000, None),
     ],
 )
-def test_path_means_what_the_table_says(path: str, expected: Route | None) -> None:
+def test_path_means_what_the_table_says(path, expected):
     assert route(path) == expected
 
 
-def test_each_path_of_smee_and_tootles_that_the_guide_names_is_as_it_says() -> None:
+def test_each_path_of_smee_and_tootles_that_the_guide_names_is_as_it_says():
     section = GUIDE.read_text().partition("\n## What Smee and Tootles answer\n")[2].partition("\n## ")[0]
     rows = [row.split(" | ") for row in section.splitlines() if row.startswith("| `/")]
     found = {}
@@ -80,14 +80,14 @@ _OF_EC2 = (
 )
 
 
-def test_only_those_versions_of_ec2_are_there_whose_readers_are_known() -> None:
+def test_only_those_versions_of_ec2_are_there_whose_readers_are_known():
     # Whoever finds a newer one expects what only Amazon has there, and cloud-init probes for three of them.
     served = {version for version in _OF_EC2 if route(f"/{version}/meta-data/instance-id") is not None}
     assert served == {"2009-04-04", "2019-10-01", "2021-01-03", "latest"}
 
 
 @given(st.text())
-def test_no_path_crashes_the_router(path: str) -> None:
+def test_no_path_crashes_the_router(path):
     route(path)
 
 
@@ -106,18 +106,18 @@ def test_no_path_crashes_the_router(path: str) -> None:
         ("lines=1-2", Span(0, 10, 10, False)),
     ],
 )
-def test_range_selects_these_bytes(header: str, expected: Span) -> None:
+def test_range_selects_these_bytes(header, expected):
     assert span(header, 10) == expected
 
 
 @pytest.mark.parametrize("header", ["bytes=10-", "bytes=-0", "bytes=10-20"])
-def test_range_beyond_the_end_is_unsatisfiable(header: str) -> None:
+def test_range_beyond_the_end_is_unsatisfiable(header):
     with pytest.raises(UnsatisfiableError):
         span(header, 10)
 
 
 @given(st.text(alphabet="bytes=-0123456789,", max_size=40), st.integers(min_value=1, max_value=10**12))
-def test_range_never_leaves_the_file(header: str, size: int) -> None:
+def test_range_never_leaves_the_file(header, size):
     try:
         selected = span(header, size)
     except UnsatisfiableError:
@@ -154,9 +154,7 @@ WHOLE = Span(0, 10, 10, False)
         ("GET", [("Range", "bytes=10-")], UnsatisfiableError),
     ],
 )
-def test_conditions_select_the_whole_a_part_or_nothing(
-    method: str, lines: list[tuple[str, str]], expected: Span | type[Exception]
-) -> None:
+def test_conditions_select_the_whole_a_part_or_nothing(method, lines, expected):
     headers = CIMultiDictProxy(CIMultiDict(lines))
     if isinstance(expected, Span):
         assert select(method, headers, ETAG, 10) == expected
@@ -166,7 +164,7 @@ def test_conditions_select_the_whole_a_part_or_nothing(
 
 
 @pytest.mark.parametrize(("size", "shown"), [(850, "850 B"), (14_200, "14.2 kB"), (14_249_999, "14.2 MB")])
-def test_sizes_for_people(size: int, shown: str) -> None:
+def test_sizes_for_people(size, shown):
     assert size_text(size) == shown
 
 
@@ -174,7 +172,7 @@ def test_sizes_for_people(size: int, shown: str) -> None:
     ("seen", "address"),
     [("10.0.0.5", "10.0.0.5"), ("::ffff:10.0.0.5", "10.0.0.5"), ("fe80::1%eth0", "fe80::1"), ("x", "x")],
 )
-def test_address_is_spelled_as_in_the_inventory_whatever_socket_it_came_through(seen: str, address: str) -> None:
+def test_address_is_spelled_as_in_the_inventory_whatever_socket_it_came_through(seen, address):
     assert dotted(seen) == address
 
 
@@ -189,7 +187,5 @@ def test_address_is_spelled_as_in_the_inventory_whatever_socket_it_came_through(
         (("fe80::5", 80, 0, 9999), "fe80::5%9999"),
     ],
 )
-def test_other_end_of_a_socket_keeps_the_link_of_an_address_that_is_the_link_s_own(
-    name: tuple[object, ...], address: str
-) -> None:
+def test_other_end_of_a_socket_keeps_the_link_of_an_address_that_is_the_link_s_own(name, address):
     assert other_end(name) == address

@@ -23,9 +23,7 @@ Raw = dict[str, Any]
 def inventory() -> Inventory:
     inventory = Inventory()
     interfaces: Raw = {MAC: {"dhcp": {"ip": "10.0.0.5"}}, OTHER: {}}
-    inventory.apply(
-        {"metadata": {"name": "m1", "namespace": "default"}, "spec": {"networkInterfaces": interfaces}},
-    )
+    inventory.apply({"metadata": {"name": "m1", "namespace": "default"}, "spec": {"networkInterfaces": interfaces}})
     return inventory
 
 
@@ -47,7 +45,7 @@ def action(number: int, state: str, **more: Any) -> Raw:
     return {"id": f"id-{number}", "state": state, "rendered": rendered, **more}
 
 
-def test_pending_by_default_is_no_step_of_the_journey(journey: Journey, workflows: WorkflowJourney) -> None:
+def test_pending_by_default_is_no_step_of_the_journey(journey, workflows):
     new = workflow("Pending")
     new["status"] = {"state": "Pending", "message": "waits for the controller"}
     workflows.on_change(new, None)
@@ -60,7 +58,7 @@ def lines(journey: Journey, mac: str = MAC) -> list[tuple[Step, Outcome, str]]:
     return [(event.step, event.outcome, event.message) for event in journey.events(mac)]
 
 
-def test_whole_run_reads_as_a_story(inventory: Inventory, clock: Any) -> None:
+def test_whole_run_reads_as_a_story(inventory, clock):
     journey = Journey(clock)
     workflows = WorkflowJourney(journey, inventory)
     stages = [
@@ -98,7 +96,7 @@ def test_whole_run_reads_as_a_story(inventory: Inventory, clock: Any) -> None:
     assert ended.detail["workflow"] == "default/install"
 
 
-def test_failed_action_names_reason_and_message(journey: Journey, workflows: WorkflowJourney) -> None:
+def test_failed_action_names_reason_and_message(journey, workflows):
     running = workflow("Running", action(1, "Running", startedAt=T0))
     failed = workflow(
         "Failed",
@@ -114,7 +112,7 @@ def test_failed_action_names_reason_and_message(journey: Journey, workflows: Wor
     ]
 
 
-def test_action_too_quick_to_be_seen_running_was_started_too(journey: Journey, workflows: WorkflowJourney) -> None:
+def test_action_too_quick_to_be_seen_running_was_started_too(journey, workflows):
     before = workflow("Running", action(1, "Pending"))
     workflows.on_change(workflow("Running", action(1, "Succeeded", startedAt=T0, lastTransitioned=T0)), before)
     assert [line[2] for line in lines(journey)] == [
@@ -123,7 +121,7 @@ def test_action_too_quick_to_be_seen_running_was_started_too(journey: Journey, w
     ]
 
 
-def test_workflows_that_ended_before_this_start_are_no_news(journey: Journey, workflows: WorkflowJourney) -> None:
+def test_workflows_that_ended_before_this_start_are_no_news(journey, workflows):
     workflows.on_change(workflow("Succeeded", action(1, "Succeeded")), None)
     assert lines(journey) == []
     workflows.on_change(workflow("Running", action(1, "Succeeded"), action(2, "Running")), None)
@@ -133,27 +131,25 @@ def test_workflows_that_ended_before_this_start_are_no_news(journey: Journey, wo
     ]
 
 
-def test_workflow_recreated_under_its_name_starts_anew(journey: Journey, workflows: WorkflowJourney) -> None:
+def test_workflow_recreated_under_its_name_starts_anew(journey, workflows):
     workflows.on_change(workflow("Pending", uid="u2"), workflow("Pending", uid="u1"))
     assert [line[2] for line in lines(journey)] == ["workflow default/install: Pending"]
 
 
-def test_story_stays_with_the_interface_that_booted(journey: Journey, workflows: WorkflowJourney) -> None:
+def test_story_stays_with_the_interface_that_booted(journey, workflows):
     journey.record(OTHER, Step.DHCP, Outcome.OK, "offer")
     workflows.on_change(workflow("Pending"), None)
     assert [step for step, _, _ in lines(journey, OTHER)] == [Step.DHCP, Step.WORKFLOW]
     assert lines(journey, MAC) == []
 
 
-def test_deleted_before_its_end(journey: Journey, workflows: WorkflowJourney) -> None:
+def test_deleted_before_its_end(journey, workflows):
     workflows.on_delete(workflow("Succeeded"))
     workflows.on_delete(workflow("Running"))
     assert [line[2] for line in lines(journey)] == ["workflow default/install: deleted"]
 
 
-def test_unknown_hardware_and_broken_object_are_logged(
-    journey: Journey, workflows: WorkflowJourney, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_hardware_and_broken_object_are_logged(journey, workflows, caplog):
     lost = workflow("Pending")
     lost["spec"]["hardwareRef"]["name"] = "nowhere"
     workflows.on_change(lost, None)
@@ -165,7 +161,7 @@ def test_unknown_hardware_and_broken_object_are_logged(
     assert lines(journey) == [(Step.WORKFLOW, Outcome.OK, "workflow default/install: Succeeded")]
 
 
-def test_what_is_known_of_history_alone_makes_no_steps_anew(journey: Journey, workflows: WorkflowJourney) -> None:
+def test_what_is_known_of_history_alone_makes_no_steps_anew(journey, workflows):
     """Somebody labels a Workflow that ended a year ago: of what it was then, its actions are not kept."""
     short = {**workflow("Succeeded", message="m"), "spec": {"hardwareRef": {"name": "m1"}}}
     whole = workflow("Succeeded", action(1, "Succeeded", startedAt=T0, lastTransitioned=T1))
@@ -175,16 +171,14 @@ def test_what_is_known_of_history_alone_makes_no_steps_anew(journey: Journey, wo
 
 
 @pytest.mark.parametrize("others", [False, True])
-def test_workflows_of_other_sites_fill_no_log_where_there_are_others(
-    journey: Journey, inventory: Inventory, caplog: pytest.LogCaptureFixture, others: bool
-) -> None:
+def test_workflows_of_other_sites_fill_no_log_where_there_are_others(journey, inventory, caplog, others):
     elsewhere = workflow("Running")
     elsewhere["spec"]["hardwareRef"]["name"] = "of-another-site"
     WorkflowJourney(journey, inventory, others=others).on_change(elsewhere, None)
     assert bool([each for each in caplog.records if each.levelname == "WARNING"]) is not others
 
 
-def test_workflow_that_goes_on_while_the_edge_is_started_again_is_told_once(inventory: Inventory, clock: Any) -> None:
+def test_workflow_that_goes_on_while_the_edge_is_started_again_is_told_once(inventory, clock):
     first = Journey(clock)
     running = workflow("Running", action(1, "Succeeded"), action(2, "Running", startedAt=T1))
     before = WorkflowJourney(first, inventory)

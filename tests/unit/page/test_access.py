@@ -21,7 +21,7 @@ NOBODY = {"X-Nobody": "1"}
     [NOBODY, {"Authorization": "Bearer wrong"}, {"Cookie": "tinkedge=x"}, {"Cookie": f"tinkedge={TOKEN}"}],
     ids=["nothing", "wrong", "made-up", "token"],
 )
-async def test_page_is_closed_without_token_or_session(path: str, given: dict[str, str]) -> None:
+async def test_page_is_closed_without_token_or_session(path, given):
     site = PageSite(T0)
     site.hardware("secret-name", 1)
     async with site.served(**given) as client, client.get(path) as response:
@@ -29,7 +29,7 @@ async def test_page_is_closed_without_token_or_session(path: str, given: dict[st
         assert "secret-name" not in await response.text()
 
 
-async def test_code_lets_one_browser_in_once() -> None:
+async def test_code_lets_one_browser_in_once():
     site = PageSite(T0)
     site.hardware("m1", 1)
     async with site.served() as operator, operator.get("/api/v1/page-code") as response:
@@ -55,12 +55,12 @@ async def test_code_lets_one_browser_in_once() -> None:
         assert "used already" in await response.text()
 
 
-async def test_code_needs_the_token() -> None:
+async def test_code_needs_the_token():
     async with PageSite(T0).served(**NOBODY) as client, client.get("/api/v1/page-code") as response:
         assert response.status == 401
 
 
-def test_code_and_session_end() -> None:
+def test_code_and_session_end():
     now = T0
     access = Access(FixedKeys(TOKEN), lambda: now)
     code, late = access.code(), access.code()
@@ -74,7 +74,7 @@ def test_code_and_session_end() -> None:
     assert not access.holds(session)
 
 
-def test_session_lasts_over_a_restart_and_ends_with_the_token_while_a_code_ends_with_the_edge() -> None:
+def test_session_lasts_over_a_restart_and_ends_with_the_token_while_a_code_ends_with_the_edge():
     access = Access(FixedKeys(TOKEN), lambda: T0)
     session, code = access.enter(access.code()), access.code()
     assert session is not None
@@ -84,7 +84,7 @@ def test_session_lasts_over_a_restart_and_ends_with_the_token_while_a_code_ends_
     assert not Access(FixedKeys("b" * 64), lambda: T0).holds(session)
 
 
-def test_code_is_no_session_and_session_is_no_code() -> None:
+def test_code_is_no_session_and_session_is_no_code():
     access = Access(FixedKeys(TOKEN), lambda: T0)
     code = access.code()
     assert not access.holds(code)
@@ -96,26 +96,26 @@ def test_code_is_no_session_and_session_is_no_code() -> None:
 @pytest.mark.parametrize(
     "made", ["", ".", "..", "1.2.3", "9" * 400, "²²²²².x.y", "9999999999.x.", "\x00.\x00.\x00", "é"]
 )
-def test_what_is_no_session_is_none(made: str) -> None:
+def test_what_is_no_session_is_none(made):
     access = Access(FixedKeys(TOKEN), lambda: T0)
     assert not access.holds(made)
     assert access.enter(made) is None
 
 
-def test_used_codes_take_bounded_memory() -> None:
+def test_used_codes_take_bounded_memory():
     access = Access(FixedKeys(TOKEN), lambda: T0)
     given = [access.enter(access.code()) for _ in range(MAX_USED + 5)]
     assert given[MAX_USED - 1] is not None
     assert given[MAX_USED:] == [None] * 5
 
 
-def test_edges_behind_one_host_name_have_a_cookie_each() -> None:
+def test_edges_behind_one_host_name_have_a_cookie_each():
     assert cookie_name("localhost:7081") != cookie_name("localhost:7082")
     assert cookie_name("edge.example") == cookie_name("x\r\nSet-Cookie: a") == "tinkedge"
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/enter?code=x", "/static/page.css"])
-async def test_name_of_somebody_else_leads_nowhere(path: str) -> None:
+async def test_name_of_somebody_else_leads_nowhere(path):
     """DNS rebinding: a page elsewhere gets its own name to lead to loopback, and asks with its visitor's browser."""
     site = PageSite(T0)
     session = site.access.enter(site.access.code())
@@ -126,7 +126,7 @@ async def test_name_of_somebody_else_leads_nowhere(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", [*PATHS[:3], "/enter?code=x", "/static/page.js", "/machine/x"])
-async def test_page_may_not_be_framed_and_runs_no_foreign_script(path: str) -> None:
+async def test_page_may_not_be_framed_and_runs_no_foreign_script(path):
     for given in (BEARER, NOBODY):
         async with PageSite(T0).served(**given) as client, client.get(path) as response:
             policy = response.headers["Content-Security-Policy"]
@@ -140,14 +140,14 @@ async def test_page_may_not_be_framed_and_runs_no_foreign_script(path: str) -> N
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-async def test_nothing_can_be_changed(method: str) -> None:
+async def test_nothing_can_be_changed(method):
     async with PageSite(T0).served() as client:
         for path in PATHS:
             async with client.request(method, path) as response:
                 assert response.status == 405
 
 
-async def test_stream_ends_when_the_token_is_another_one() -> None:
+async def test_stream_ends_when_the_token_is_another_one():
     site = PageSite(T0)
     keys: Any = site.access._keys
     async with site.served(**NOBODY) as client:

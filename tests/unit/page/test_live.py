@@ -31,7 +31,7 @@ async def message(response: Any) -> dict[str, Any]:
                 return told
 
 
-async def test_what_happens_to_a_machine_changes_its_row_alone() -> None:
+async def test_what_happens_to_a_machine_changes_its_row_alone():
     site = PageSite(T0)
     one, other = site.hardware("m1", 1), site.hardware("m2", 2)
     async with site.served() as client, client.get("/live") as response:
@@ -44,7 +44,7 @@ async def test_what_happens_to_a_machine_changes_its_row_alone() -> None:
         assert "health" not in told.get("parts", {})
 
 
-async def test_page_that_is_filtered_hears_of_machines_that_come_and_go() -> None:
+async def test_page_that_is_filtered_hears_of_machines_that_come_and_go():
     site = PageSite(T0)
     mac = site.hardware("m1", 1)
     async with site.served() as client, client.get("/live?show=booting") as response:
@@ -56,7 +56,7 @@ async def test_page_that_is_filtered_hears_of_machines_that_come_and_go() -> Non
         assert (await message(response))["rows"]["order"] == []
 
 
-async def test_machine_page_hears_output_and_a_new_state_of_its_workflow() -> None:
+async def test_machine_page_hears_output_and_a_new_state_of_its_workflow():
     site = PageSite(T0)
     mac = site.hardware("m1", 1)
     site.play(mac, cut(Milestone.ACTION_BEGUN), T0, "m1")
@@ -68,7 +68,7 @@ async def test_machine_page_hears_output_and_a_new_state_of_its_workflow() -> No
         assert "workflow" not in told["parts"]
 
 
-async def test_thousands_of_events_are_a_few_messages() -> None:
+async def test_thousands_of_events_are_a_few_messages():
     site = PageSite(T0)
     macs = [site.hardware(f"m{number}", number) for number in range(1, 201)]
     async with site.served() as client, client.get("/live") as response:
@@ -104,7 +104,7 @@ class Slow:
             await self.taken.wait()
 
 
-async def test_browser_that_takes_nothing_is_made_no_second_message() -> None:
+async def test_browser_that_takes_nothing_is_made_no_second_message():
     live, slow = Live(interval=0.001), Slow()
     following = asyncio.create_task(live.follow(slow, slow.write, lambda: True))
     await until(lambda: slow.wrote == 2)
@@ -116,7 +116,7 @@ async def test_browser_that_takes_nothing_is_made_no_second_message() -> None:
     await following
 
 
-async def test_page_that_is_dear_is_looked_at_more_seldom_the_more_are_open() -> None:
+async def test_page_that_is_dear_is_looked_at_more_seldom_the_more_are_open():
     now = 0.0
 
     class Dear:
@@ -139,7 +139,7 @@ async def test_page_that_is_dear_is_looked_at_more_seldom_the_more_are_open() ->
     await asyncio.gather(*following)
 
 
-async def test_silence_has_a_heartbeat() -> None:
+async def test_silence_has_a_heartbeat():
     written: list[bytes] = []
 
     class Silent:
@@ -156,7 +156,7 @@ async def test_silence_has_a_heartbeat() -> None:
     await following
 
 
-async def test_more_pages_than_there_may_be_are_told_so() -> None:
+async def test_more_pages_than_there_may_be_are_told_so():
     site = PageSite(T0, live=Live(most=2))
     async with site.served() as client:
         open_pages = [await client.get("/live") for _ in range(2)]
@@ -170,7 +170,7 @@ async def test_more_pages_than_there_may_be_are_told_so() -> None:
             each.close()
 
 
-async def test_page_that_is_closed_leaves_nothing_behind() -> None:
+async def test_page_that_is_closed_leaves_nothing_behind():
     site = PageSite(T0)
     async with site.served() as client:
         response = await client.get("/live")
@@ -182,7 +182,7 @@ async def test_page_that_is_closed_leaves_nothing_behind() -> None:
         assert site.rack._closing is not None
 
 
-async def test_edge_that_stops_does_not_wait_for_pages() -> None:
+async def test_edge_that_stops_does_not_wait_for_pages():
     site = PageSite(T0)
     async with asyncio.timeout(12), site.served() as client:
         response = await client.get("/live")
@@ -192,12 +192,12 @@ async def test_edge_that_stops_does_not_wait_for_pages() -> None:
 
 
 @pytest.mark.parametrize("path", ["/live/x", "/live/machine/x", "/live/machine/", "/live/edge/x"])
-async def test_stream_of_nothing_is_not_found(path: str) -> None:
+async def test_stream_of_nothing_is_not_found(path):
     async with PageSite(T0).served() as client, client.get(path) as response:
         assert response.status == 404
 
 
-def test_others_are_busy_when_they_take_most_of_a_processor() -> None:
+def test_others_are_busy_when_they_take_most_of_a_processor():
     now = spent = 0.0
     others = LoopLoad(lambda: now, lambda: spent)
     now, spent = 1.0, 0.7
@@ -220,7 +220,7 @@ async def all_booting() -> tuple[PageSite, list[str]]:
     return site, macs
 
 
-async def test_others_who_begin_to_be_busy_while_it_is_worked_are_noticed_and_what_may_wait_is_put_off() -> None:
+async def test_others_who_begin_to_be_busy_while_it_is_worked_are_noticed_and_what_may_wait_is_put_off():
     site, macs = await all_booting()
     # By this clock, all of the time in which it pauses is others'.
     await site.rack.update(TimeSlice(look_seconds=0.0, elapsed=time.perf_counter))
@@ -229,7 +229,7 @@ async def test_others_who_begin_to_be_busy_while_it_is_worked_are_noticed_and_wh
     assert len(done) < 1000
 
 
-async def test_idle_event_loop_is_found_idle_however_often_it_is_looked() -> None:
+async def test_idle_event_loop_is_found_idle_however_often_it_is_looked():
     turns = TimeSlice(look_seconds=0.0)
     for _ in range(5):
         hash(tuple(range(300_000)))
@@ -237,7 +237,7 @@ async def test_idle_event_loop_is_found_idle_however_often_it_is_looked() -> Non
     assert not turns.is_busy
 
 
-async def test_where_others_are_busy_what_is_shown_and_who_is_in_trouble_comes_first() -> None:
+async def test_where_others_are_busy_what_is_shown_and_who_is_in_trouble_comes_first():
     site, macs = await all_booting()
     times = iter(range(10_000))
     busy = TimeSlice(busy=True, elapsed=lambda: float(next(times)))

@@ -1,4 +1,4 @@
-"""The pages as a browser gets them: what is on them, and that whatever machines say stays text."""
+"""x"""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from edge.journey.events import Outcome, Step
+from edge.journey.expectations import read
 from edge.journey.steps import Milestone
 from edge.page import Health
+from edge.page.machine import MachineShown
 from edge.page.render import STATIC, plain, size, span
-from tests.page_site import PageSite, cut, populate, workflow
+from edge.page.timeline import Timeline, chains
+from edge.page.words import Phase
+from tests.page_site import INSTALLATION, PageSite, Played, cut, populate, workflow
 
 T0 = 1_700_000_000.0
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -56,7 +60,7 @@ def words(page: str) -> str:
     return " ".join(" ".join(Parsed(page).text).split())
 
 
-async def test_rack_shows_machines_what_is_awaited_and_what_is_wrong(client: tuple[PageSite, Any]) -> None:
+async def test_rack_shows_machines_what_is_awaited_and_what_is_wrong(client):
     site, session = client
     macs = populate(site, T0 + 1000)
     page = words(await html(session, "/"))
@@ -67,11 +71,11 @@ async def test_rack_shows_machines_what_is_awaited_and_what_is_wrong(client: tup
     assert all(name in page for name in ("node-1", "node-48", macs["stranger"]))
 
 
-async def test_rack_without_machines_says_what_to_do(client: tuple[PageSite, Any]) -> None:
+async def test_rack_without_machines_says_what_to_do(client):
     assert "No machine is registered, and none was heard" in words(await html(client[1], "/"))
 
 
-async def test_machine_shows_its_boot_workflow_actions_and_output(client: tuple[PageSite, Any]) -> None:
+async def test_machine_shows_its_boot_workflow_actions_and_output(client):
     site, session = client
     macs = populate(site, T0 + 1000)
     page = words(await html(session, f"/machine/{macs['node-38'].upper().replace(':', '-')}"))
@@ -84,7 +88,7 @@ async def test_machine_shows_its_boot_workflow_actions_and_output(client: tuple[
     assert "rack=c, role=compute" in page
 
 
-async def test_unknown_machine_shows_the_manifest_to_copy(client: tuple[PageSite, Any]) -> None:
+async def test_unknown_machine_shows_the_manifest_to_copy(client):
     site, session = client
     mac = "02:00:00:00:00:09"
     site.journey.record(mac, Step.SEEN, Outcome.INFO, "seen", manifest="kind: Hardware\nmetadata:\n  name: m\n")
@@ -94,12 +98,12 @@ async def test_unknown_machine_shows_the_manifest_to_copy(client: tuple[PageSite
 
 
 @pytest.mark.parametrize("spelled", ["x", "%3Cscript%3E", "52:54:00:00:00:01:02", "a" * 500])
-async def test_machine_that_is_no_mac_is_said_to_be_unknown(client: tuple[PageSite, Any], spelled: str) -> None:
+async def test_machine_that_is_no_mac_is_said_to_be_unknown(client, spelled):
     page = await html(client[1], f"/machine/{spelled}", 404)
     assert "<script>" not in page
 
 
-async def test_edge_shows_why_it_is_not_ready(client: tuple[PageSite, Any]) -> None:
+async def test_edge_shows_why_it_is_not_ready(client):
     site, session = client
     assert "Machines are served." in words(await html(session, "/edge"))
     site.health = Health("eth1 has no address", ("the API does not answer",))
@@ -112,7 +116,7 @@ async def test_edge_shows_why_it_is_not_ready(client: tuple[PageSite, Any]) -> N
 # --- bad input --------------------------------------------------------------------------------------------------
 
 
-async def test_whatever_machines_and_the_api_say_stays_text(client: tuple[PageSite, Any]) -> None:
+async def test_whatever_machines_and_the_api_say_stays_text(client):
     site, session = client
     mac = site.hardware(EVIL, 1, namespace=EVIL, labels={EVIL: EVIL, "x": EVIL}, osie=EVIL)
     site.play(mac, cut(Milestone.ACTION_BEGUN), T0, EVIL)
@@ -145,7 +149,7 @@ async def test_whatever_machines_and_the_api_say_stays_text(client: tuple[PageSi
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", page)
 
 
-async def test_what_is_sent_to_a_page_that_is_open_stays_text_too(client: tuple[PageSite, Any]) -> None:
+async def test_what_is_sent_to_a_page_that_is_open_stays_text_too(client):
     site, session = client
     mac = site.hardware(EVIL, 1)
     site.journey.record(mac, Step.DHCP, Outcome.OK, EVIL)
@@ -168,7 +172,7 @@ async def test_what_is_sent_to_a_page_that_is_open_stays_text_too(client: tuple[
         ("\u2028\u2029", "\ufffd\ufffd"),
     ],
 )
-def test_control_characters_are_shown_as_such(text: str, shown: str) -> None:
+def test_control_characters_are_shown_as_such(text, shown):
     assert plain(text) == shown
 
 
@@ -182,9 +186,7 @@ def test_control_characters_are_shown_as_such(text: str, shown: str) -> None:
         {"metadata": {}, "spec": 7, "status": {"startedAt": "yesterday"}},
     ],
 )
-async def test_workflow_that_somebody_has_mangled_does_not_break_the_page(
-    client: tuple[PageSite, Any], broken: dict[str, Any]
-) -> None:
+async def test_workflow_that_somebody_has_mangled_does_not_break_the_page(client, broken):
     site, session = client
     mac = site.hardware("m1", 1)
     site.workflows["m1"] = broken
@@ -194,7 +196,7 @@ async def test_workflow_that_somebody_has_mangled_does_not_break_the_page(
 # --- size ---------------------------------------------------------------------------------------------------------
 
 
-async def test_page_of_a_full_rack_weighs_less_than_100_kb(client: tuple[PageSite, Any]) -> None:
+async def test_page_of_a_full_rack_weighs_less_than_100_kb(client):
     site, session = client
     for number in range(1, 301):
         mac = site.hardware(f"compute-node-{number}.rack-17.example.org", number)
@@ -205,7 +207,7 @@ async def test_page_of_a_full_rack_weighs_less_than_100_kb(client: tuple[PageSit
     assert len(page.encode()) + assets < 100_000
 
 
-async def test_output_and_events_that_are_shown_are_bounded(client: tuple[PageSite, Any]) -> None:
+async def test_output_and_events_that_are_shown_are_bounded(client):
     site, session = client
     mac = site.hardware("m1", 1)
     for number in range(500):
@@ -227,15 +229,15 @@ async def test_output_and_events_that_are_shown_are_bounded(client: tuple[PageSi
         (1e6, "11 days"),
     ],
 )
-def test_durations_are_said_as_people_do(seconds: float, text: str) -> None:
+def test_durations_are_said_as_people_do(seconds, text):
     assert span(seconds) == text
 
 
-def test_sizes_are_said_as_people_do() -> None:
+def test_sizes_are_said_as_people_do():
     assert [size(each) for each in (0, 850, 14_200, 14.2e6, 1.4e9)] == ["0 B", "850 B", "14.2 kB", "14.2 MB", "1.4 GB"]
 
 
-async def test_edge_page_lists_the_edges_and_servers_that_tell_what_they_see(client: tuple[PageSite, Any]) -> None:
+async def test_edge_page_lists_the_edges_and_servers_that_tell_what_they_see(client):
     page = words(await html(client[1], "/edge"))
     assert "Others of this site" in page
     assert "10.0.0.2 edge 12,345" in page
@@ -243,7 +245,7 @@ async def test_edge_page_lists_the_edges_and_servers_that_tell_what_they_see(cli
 
 
 @pytest.mark.parametrize("path", ["/live/rows", "/api/v1/machines/52:54:00:00:00:01"])
-async def test_what_programs_are_told_is_for_those_who_have_the_token(path: str) -> None:
+async def test_what_programs_are_told_is_for_those_who_have_the_token(path):
     site = PageSite(T0)
     site.hardware("m1", 1)
     async with site.served(Authorization="Bearer wrong") as client, client.get(path) as response:
@@ -251,8 +253,111 @@ async def test_what_programs_are_told_is_for_those_who_have_the_token(path: str)
         assert "m1" not in await response.text()
 
 
-async def test_machine_that_nobody_knows_is_none_for_programs(client: tuple[PageSite, Any]) -> None:
+async def test_machine_that_nobody_knows_is_none_for_programs(client):
     for spelled in ("52:54:00:00:00:99", "nonsense"):
         async with client[1].get(f"/api/v1/machines/{spelled}") as response:
             assert response.status == 404
             assert response.content_type == "text/plain"
+
+
+def shown(site: PageSite, mac: str, number: int = 0) -> MachineShown:
+    found = site.pages.machines.shown(mac, number)
+    assert found is not None
+    return found
+
+
+def drawn(site: PageSite, mac: str, number: int = 0) -> Timeline:
+    found = shown(site, mac, number).timeline
+    assert found is not None
+    return found
+
+
+def installed(began: float = T0) -> tuple[PageSite, str]:
+    site = PageSite(began)
+    mac = site.hardware("m1", 1)
+    site.play(mac, INSTALLATION, began, "m1")
+    return site, mac
+
+
+def test_installation_is_one_line_from_dhcp_to_cloud_init():
+    site, mac = installed()
+    line = drawn(site, mac)
+    assert (line.began, line.reached) == (T0, "installed system is up")
+    assert line.seconds == pytest.approx(131.5)
+    labels = [bar.label for bar in line.bars]
+    assert labels[0] == "takes the address"
+    assert labels[-1] == "system comes up"
+    assert [label for label in labels if label.startswith("action")] == [
+        "action stream-image", "action grow-partition", "action reboot",
+    ]  # fmt: skip
+    assert len(chains(read(mac, site.journey.events(mac)))) == 1
+
+
+def test_bars_are_to_scale_and_without_gaps():
+    site, mac = installed()
+    line = drawn(site, mac)
+    assert sum(bar.seconds for bar in line.bars) == pytest.approx(line.seconds)
+    assert sum(bar.width for bar in line.bars) == pytest.approx(100, abs=0.1)
+    for bar, after in zip(line.bars, line.bars[1:], strict=False):
+        assert bar.x + bar.width == pytest.approx(after.x, abs=0.01)
+    image = next(bar for bar in line.bars if bar.label == "action stream-image")
+    assert image.width == pytest.approx(100 * 43.5 / 131.5, abs=0.01)
+    assert image.phase is Phase.INSTALLING
+    assert all(0 <= tick.x <= 100 for tick in line.ticks)
+
+
+def test_step_that_lasts_grows_and_is_late_after_its_limit():
+    site = PageSite(T0)
+    mac = site.hardware("m1", 1)
+    site.play(mac, cut(Milestone.LEASED), T0, "m1")
+    site.at = T0 + 4.9 + 5
+    bar = drawn(site, mac).bars[-1]
+    assert (bar.label, bar.open, bar.late) == ("asks for its boot program", True, False)
+    assert bar.seconds == pytest.approx(5)
+    site.at = T0 + 4.9 + 30
+    bar = drawn(site, mac).bars[-1]
+    assert (bar.open, bar.late, bar.limit) == (True, True, 8)
+
+
+def test_failed_action_is_drawn_as_one():
+    site = PageSite(T0)
+    mac = site.hardware("m1", 1)
+    failed: Played = (60.0, Step.ACTION, Outcome.FAILED, "failed", {"action": "stream-image", "state": "Failed"})
+    site.play(mac, [*cut(Milestone.ACTION_BEGUN), failed], T0, "m1")
+    assert [bar.failed for bar in drawn(site, mac).bars if bar.label == "action stream-image"] == [True]
+
+
+def test_earlier_boots_are_listed_and_say_what_is_usual_for_this_machine():
+    site, mac = installed()
+    site.play(mac, INSTALLATION, T0 + 5000, "m1")
+    found = shown(site, mac)
+    assert [at for at, _ in found.earlier] == [0, 1]
+    first = next(bar for bar in drawn(site, mac).bars if bar.label == "takes the address")
+    assert first.usual == pytest.approx(4.9)
+    before = drawn(site, mac, 1)
+    assert before.began == T0
+    assert before.bars[0].usual is None
+
+
+def test_boot_number_that_there_is_not_shows_the_oldest():
+    site, mac = installed()
+    assert shown(site, mac, 999).number == 0
+
+
+def test_machine_that_boots_for_ever_has_bounded_bars():
+    site = PageSite(T0)
+    mac = site.hardware("m1", 1)
+    many: list[Played] = [
+        (100.0 + number, Step.ACTION, Outcome.INFO, "begun", {"action": f"a{number}", "state": "Running"})
+        for number in range(200)
+    ]
+    site.play(mac, [*cut(Milestone.ACTION_BEGUN), *many], T0, "m1")
+    line = drawn(site, mac)
+    assert len(line.bars) <= 80
+    assert len(line.ticks) <= 10
+
+
+def test_machine_that_was_never_heard_has_no_line():
+    site = PageSite(T0)
+    assert shown(site, site.hardware("m1", 1)).timeline is None
+    assert site.pages.machines.shown("02:00:00:00:00:01") is None

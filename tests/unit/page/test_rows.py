@@ -24,7 +24,7 @@ async def rows(site: PageSite) -> dict[str, Row]:
     return {mac: Row._make(packed) for mac, packed in site.rack.rows.items()}
 
 
-async def test_machine_that_gets_on_says_what_is_awaited_and_until_when() -> None:
+async def test_machine_that_gets_on_says_what_is_awaited_and_until_when():
     site = PageSite(T0)
     mac = site.hardware("m1", 1)
     site.play(mac, cut(Milestone.LEASED), T0, "m1")
@@ -35,7 +35,7 @@ async def test_machine_that_gets_on_says_what_is_awaited_and_until_when() -> Non
     assert row.since == pytest.approx(T0 + 4.9)
 
 
-async def test_machine_that_does_not_get_on_says_why_and_since_when_it_is_silent() -> None:
+async def test_machine_that_does_not_get_on_says_why_and_since_when_it_is_silent():
     site = PageSite(T0)
     mac = site.hardware("m1", 1)
     site.play(mac, cut(Milestone.LEASED), T0, "m1")
@@ -48,7 +48,7 @@ async def test_machine_that_does_not_get_on_says_why_and_since_when_it_is_silent
     assert row.message.startswith("DHCPACK")
 
 
-async def test_event_is_seen_before_the_next_sweep() -> None:
+async def test_event_is_seen_before_the_next_sweep():
     site = PageSite(T0)
     mac = site.hardware("m1", 1)
     site.play(mac, cut(Milestone.PROGRAM_BEGUN), T0, "m1")
@@ -57,7 +57,7 @@ async def test_event_is_seen_before_the_next_sweep() -> None:
     assert (await rows(site))[mac].state == "has its boot program"
 
 
-async def test_failure_is_trouble_before_anybody_has_looked_into_it() -> None:
+async def test_failure_is_trouble_before_anybody_has_looked_into_it():
     site = PageSite(T0)
     mac = site.hardware("m1", 1)
     site.journey.record(mac, Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
@@ -75,7 +75,7 @@ async def test_failure_is_trouble_before_anybody_has_looked_into_it() -> None:
         (Milestone.AGENT_CONNECTED, "agent connected", Kind.IDLE),
     ],
 )
-async def test_state_is_said_in_words(until: Milestone, state: str, kind: Kind) -> None:
+async def test_state_is_said_in_words(until, state, kind):
     site = PageSite(T0)
     mac = site.hardware("m1", 1)
     site.play(mac, cut(until), T0, "m1")
@@ -83,7 +83,7 @@ async def test_state_is_said_in_words(until: Milestone, state: str, kind: Kind) 
     assert (row.state, row.kind) == (state, kind)
 
 
-async def test_unknown_machine_and_silent_one_have_rows_too() -> None:
+async def test_unknown_machine_and_silent_one_have_rows_too():
     site = PageSite(T0)
     silent = site.hardware("m1", 1)
     site.journey.record(STRANGER, Step.SEEN, Outcome.INFO, "seen, not registered")
@@ -91,7 +91,7 @@ async def test_unknown_machine_and_silent_one_have_rows_too() -> None:
     assert (found[silent].kind, found[STRANGER].kind) == (Kind.SILENT, Kind.UNREGISTERED)
 
 
-async def test_hardware_that_comes_and_goes_is_followed() -> None:
+async def test_hardware_that_comes_and_goes_is_followed():
     site = PageSite(T0)
     assert await rows(site) == {}
     mac = site.hardware("m1", 1)
@@ -100,7 +100,7 @@ async def test_hardware_that_comes_and_goes_is_followed() -> None:
     assert await rows(site) == {}
 
 
-async def test_nothing_is_kept_where_nobody_looks() -> None:
+async def test_nothing_is_kept_where_nobody_looks():
     site = PageSite(T0)
     site.hardware("m1", 1)
     async with site.rack.looked_at():
@@ -111,7 +111,7 @@ async def test_nothing_is_kept_where_nobody_looks() -> None:
     assert site.journey._changes.subscribers == [site.expectations._happened]
 
 
-async def test_made_up_machines_do_not_fill_the_rows_of_a_page_that_is_open() -> None:
+async def test_made_up_machines_do_not_fill_the_rows_of_a_page_that_is_open():
     site = PageSite(T0)
     await site.rack.update()
     for number in range(5000):
@@ -142,13 +142,13 @@ def names(selection: Selection) -> list[str]:
     return [each.name.removeprefix("default/") for _, each in selection.rows]
 
 
-def test_who_needs_somebody_comes_first_and_node_9_before_node_10() -> None:
+def test_who_needs_somebody_comes_first_and_node_9_before_node_10():
     found = [row("node-10"), row("node-9"), row("node-11", Kind.TROUBLE), row("node-2", Kind.SILENT)]
     assert names(chosen(found)) == ["node-11", "node-9", "node-10", "node-2"]
     assert names(chosen(found, sort="name")) == ["node-2", "node-9", "node-10", "node-11"]
 
 
-def test_search_finds_names_addresses_and_what_is_wrong_in_any_case() -> None:
+def test_search_finds_names_addresses_and_what_is_wrong_in_any_case():
     found = [row("a", wrong="udp/69 is blocked"), row("b", ip="10.0.0.7"), row("BC")]
     assert names(chosen(found, q="UDP/69")) == ["a"]
     assert names(chosen(found, q="0.0.7")) == ["b"]
@@ -156,28 +156,23 @@ def test_search_finds_names_addresses_and_what_is_wrong_in_any_case() -> None:
     assert chosen(found, q="nobody").total == 0
 
 
-def test_filter_counts_what_the_search_finds_whatever_is_shown() -> None:
+def test_filter_counts_what_the_search_finds_whatever_is_shown():
     found = [row("a", Kind.TROUBLE), row("b"), row("c")]
     selection = chosen(found, show="trouble")
     assert names(selection) == ["a"]
     assert selection.counts == {Kind.TROUBLE: 1, Kind.DONE: 2}
 
 
-def test_groups_stand_together_and_those_without_come_last() -> None:
+def test_groups_stand_together_and_those_without_come_last():
     found = [row("a", ip=""), row("b", ip="y"), row("c", ip="x"), row("d", ip="y")]
     selection = chosen(found, group="rack")
-    assert [(group, each.name[-1]) for group, each in selection.rows] == [
-        ("x", "c"),
-        ("y", "b"),
-        ("y", "d"),
-        ("", "a"),
-    ]
+    assert [(group, each.name[-1]) for group, each in selection.rows] == [("x", "c"), ("y", "b"), ("y", "d"), ("", "a")]
     assert selection.groups == {"x": 1, "y": 2, "": 1}
     assert names(chosen(found, **{"group": "rack", "in": "y"})) == ["b", "d"]
     assert names(chosen(found, **{"group": "rack", "in": ""})) == ["a"]
 
 
-def test_pages_have_a_hundred_rows_and_a_page_too_far_is_the_last() -> None:
+def test_pages_have_a_hundred_rows_and_a_page_too_far_is_the_last():
     found = [row(f"n{number}") for number in range(1005)]
     first, last = chosen(found), chosen(found, page="99999")
     assert (len(first.rows), first.pages) == (PAGE_ROWS, 11)
@@ -197,18 +192,18 @@ def test_pages_have_a_hundred_rows_and_a_page_too_far_is_the_last() -> None:
         {"q": "\x00"},
     ],
 )
-def test_what_makes_no_sense_in_a_url_is_as_if_it_were_not_there(given: dict[str, str]) -> None:
+def test_what_makes_no_sense_in_a_url_is_as_if_it_were_not_there(given):
     query = read_query(given)
     assert (query.sort, query.kind, query.within, query.number) == ("attention", None, None, 1)
 
 
-def test_url_of_a_query_is_read_as_the_same_query() -> None:
+def test_url_of_a_query_is_read_as_the_same_query():
     query = Query(text="a&b=#", kind=Kind.TROUBLE, sort="heard", group="a/b", within="<x>", number=3)
     assert read_query(dict(parse_qsl(urlsplit(query.url).query, keep_blank_values=True))) == query
     assert "page" not in query.with_(kind=None)
 
 
-async def test_grouping_by_osie_and_by_label_reads_hardware() -> None:
+async def test_grouping_by_osie_and_by_label_reads_hardware():
     site = PageSite(T0)
     site.hardware("m1", 1, labels={"rack": "a"}, osie="hook")
     site.hardware("m2", 2, labels={"rack": "b"})
@@ -224,7 +219,7 @@ async def test_grouping_by_osie_and_by_label_reads_hardware() -> None:
     assert [group for group, _ in changed.rows] == ["b", "c"]
 
 
-async def test_ten_thousand_machines_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ten_thousand_machines_are_looked_at_in_turns(monkeypatch):
     """DHCP is served by the same event loop: none of its turns is long."""
     monkeypatch.setattr("edge.page.time_slice.TURN_SECONDS", 0.0002)
     site = PageSite(T0)
@@ -251,7 +246,7 @@ async def turns_beside(site: PageSite) -> int:
     return turns
 
 
-async def test_garbage_collector_passes_rows_by() -> None:
+async def test_garbage_collector_passes_rows_by():
     """Ten thousand objects more to be looked at would hold the event loop for tens of milliseconds each time."""
     site = PageSite(T0)
     mac = site.hardware("m1", 1)
@@ -262,7 +257,7 @@ async def test_garbage_collector_passes_rows_by() -> None:
     assert [gc.is_tracked(each) for each in kept] == [False, False, False]
 
 
-async def test_machine_that_an_earlier_run_saw_is_shown_as_it_was_and_nothing_is_awaited() -> None:
+async def test_machine_that_an_earlier_run_saw_is_shown_as_it_was_and_nothing_is_awaited():
     site = PageSite(T0 + 5000)
     site.journey.began = site.at
     mac = site.hardware("m1", 1)

@@ -105,7 +105,7 @@ async def rack() -> AsyncIterator[Rack]:
     rack.ends.close()
 
 
-async def test_boot_is_told_once_from_its_first_packet_to_the_end_of_its_workflow(rack: Rack) -> None:
+async def test_boot_is_told_once_from_its_first_packet_to_the_end_of_its_workflow(rack):
     rack.play(INSTALLATION[:-3], T0)
     (boot,) = rack.told()
     assert (boot.mac, boot.began, boot.outcome) == (rack.mac, T0, "Succeeded")
@@ -122,7 +122,7 @@ async def test_boot_is_told_once_from_its_first_packet_to_the_end_of_its_workflo
     assert [boot.began for boot in rack.told()] == [T0 + 5000]
 
 
-async def test_boot_that_ends_before_its_workflow_is_told_when_the_next_begins(rack: Rack) -> None:
+async def test_boot_that_ends_before_its_workflow_is_told_when_the_next_begins(rack):
     rack.play(cut(Milestone.ACTION_BEGUN), T0)
     assert rack.told() == []
     rack.play(cut(Milestone.SCRIPT_SENT), T0 + 300)
@@ -132,7 +132,7 @@ async def test_boot_that_ends_before_its_workflow_is_told_when_the_next_begins(r
     assert rack.told() == []
 
 
-async def test_second_workflow_of_one_boot_begins_where_the_first_has_ended(rack: Rack) -> None:
+async def test_second_workflow_of_one_boot_begins_where_the_first_has_ended(rack):
     rack.play(INSTALLATION[:-3], T0)
     rack.told()
     rack.play([event for event in INSTALLATION[:-3] if event[0] > 46.6], T0 + 200)
@@ -141,7 +141,7 @@ async def test_second_workflow_of_one_boot_begins_where_the_first_has_ended(rack
     assert [step.action for step in boot.steps if step.action] == ["stream-image", "grow-partition", "reboot"]
 
 
-async def test_machine_that_is_with_another_edge_is_told_by_that_one(rack: Rack) -> None:
+async def test_machine_that_is_with_another_edge_is_told_by_that_one(rack):
     rack.play(cut(Milestone.LEASED), T0)
     here = {"seen_by": "10.0.0.2", "seen_by_kind": "edge"}
     rack.site.at += 1
@@ -150,7 +150,7 @@ async def test_machine_that_is_with_another_edge_is_told_by_that_one(rack: Rack)
     assert rack.told() == []
 
 
-async def test_durations_are_histograms_whose_labels_nobody_else_writes(rack: Rack) -> None:
+async def test_durations_are_histograms_whose_labels_nobody_else_writes(rack):
     rack.play(INSTALLATION[:-3], T0)
     rack.site.journey.record(rack.mac, Step.WORKFLOW, Outcome.INFO, "x", state="Running")
     rack.site.journey.record(rack.mac, Step.ACTION, Outcome.INFO, "started", action=EVIL, state="Running")
@@ -171,7 +171,7 @@ async def test_durations_are_histograms_whose_labels_nobody_else_writes(rack: Ra
     assert list(STEP_BOUNDS) == sorted(STEP_BOUNDS)
 
 
-async def test_boot_is_one_trace_from_dhcp_to_the_last_action(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_boot_is_one_trace_from_dhcp_to_the_last_action(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-token=secret")
     collector = Collector()
     with collector.listening() as url:
@@ -204,9 +204,7 @@ async def test_boot_is_one_trace_from_dhcp_to_the_last_action(monkeypatch: pytes
     assert {each["service.name"] for each in collector.resources} == {"tinkedge"}
 
 
-async def test_collector_that_is_away_costs_nothing_but_traces(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_collector_that_is_away_costs_nothing_but_traces(caplog, monkeypatch):
     traces = Traces("http://127.0.0.1:9")
     rack = Rack(traces)
     began = time.thread_time()
@@ -222,19 +220,19 @@ async def test_collector_that_is_away_costs_nothing_but_traces(
     assert time.monotonic() - at < 5, "the edge's end waits for a collector"
     assert "Traceback" not in caplog.text
     # What the SDK's thread says while it tries again would be in the log of other tests.
-    batches: Any = traces._provider._active_span_processor._span_processors[0]._batch_processor  # type: ignore[attr-defined]
+    batches: Any = traces._provider._active_span_processor._span_processors[0]._batch_processor
     batches._exporter.shutdown()
     await asyncio.to_thread(batches._worker_thread.join, 20)
     assert not batches._worker_thread.is_alive()
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://collector", "http://", "nonsense"])
-def test_endpoint_that_is_none_is_named_with_what_to_write(endpoint: str) -> None:
+def test_endpoint_that_is_none_is_named_with_what_to_write(endpoint):
     with pytest.raises(TracesError, match="write http://HOST:4318"):
         Traces(endpoint)
 
 
-def test_extra_that_is_missing_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extra_that_is_missing_is_named_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(TracesError, match=r"pip install 'tinkedge\[otlp\]'"):
         Traces("http://127.0.0.1:4318")

@@ -1,15 +1,20 @@
-"""The image of boot media: what each firmware finds in it, and that any part of it is that of the whole."""
+"""Boot media: what each firmware finds in the image, and the command that writes it."""
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge.callers import MediumTokens, token_keys
+from edge.cli import main
 from ipxe.medium import AREA_BYTES, Medium, MediumError, make_medium
 from ipxe.medium import fat as fat_module
 from ipxe.medium.iso9660 import SECTOR, IsoError, read_files
@@ -76,7 +81,7 @@ def read_fat(content: bytes) -> dict[str, bytes]:
     return files
 
 
-def test_each_firmware_finds_its_script_and_the_program_that_reads_it(medium: Medium) -> None:
+def test_each_firmware_finds_its_script_and_the_program_that_reads_it(medium):
     image = whole(medium)
     files = read_files(image)
     area = files["SCRIPT.IPX"]
@@ -90,7 +95,7 @@ def test_each_firmware_finds_its_script_and_the_program_that_reads_it(medium: Me
     assert medium.by_dhcp_only == ()
 
 
-def test_isolinux_is_told_where_it_is_and_what_it_sums_up_to(medium: Medium) -> None:
+def test_isolinux_is_told_where_it_is_and_what_it_sums_up_to(medium):
     loader = read_files(whole(medium))["ISOLINUX.BIN"]
     descriptor, sector, size, checksum = struct.unpack_from("<IIII", loader, 8)
     assert (descriptor, size) == (16, len(parts.ISOLINUX))
@@ -100,7 +105,7 @@ def test_isolinux_is_told_where_it_is_and_what_it_sums_up_to(medium: Medium) -> 
     assert checksum == (sum(words) + tail) & 0xFFFFFFFF
 
 
-def test_boot_catalog_names_both_programs(medium: Medium) -> None:
+def test_boot_catalog_names_both_programs(medium):
     image = whole(medium)
     assert image[17 * SECTOR : 17 * SECTOR + 30] == b"\0CD001\1EL TORITO SPECIFICATION"
     (catalog,) = struct.unpack_from("<I", image, 17 * SECTOR + 71)
@@ -113,7 +118,7 @@ def test_boot_catalog_names_both_programs(medium: Medium) -> None:
     assert image[efi * SECTOR + 3 : efi * SECTOR + 11] == b"MSWIN4.1"
 
 
-def test_as_a_disk_it_has_a_record_that_loads_isolinux_and_the_partition_of_uefi(medium: Medium) -> None:
+def test_as_a_disk_it_has_a_record_that_loads_isolinux_and_the_partition_of_uefi(medium):
     image = whole(medium)
     assert image[:0x1B0] == parts.RECORD[:0x1B0]
     assert image[510:512] == b"\x55\xaa"
@@ -125,9 +130,7 @@ def test_as_a_disk_it_has_a_record_that_loads_isolinux_and_the_partition_of_uefi
     assert set(read_fat(image[first * 512 : (first + sectors) * 512])) > {"autoexec.ipxe"}
 
 
-def test_image_differs_between_machines_in_the_areas_alone_and_is_the_same_each_time(
-    medium: Medium, tmp_path: Path
-) -> None:
+def test_image_differs_between_machines_in_the_areas_alone_and_is_the_same_each_time(medium, tmp_path):
     one, other = whole(medium), whole(medium, "#!ipxe\nshell\n")
     assert len(one) == len(other) == medium.size
     outside = [at for at in range(0, medium.size, 64) if not any(a <= at < a + AREA_BYTES for a in medium.areas)]
@@ -137,7 +140,7 @@ def test_image_differs_between_machines_in_the_areas_alone_and_is_the_same_each_
     assert medium.written(SCRIPT).etag == make_medium(tmp_path).written(SCRIPT).etag
 
 
-def test_any_part_is_that_of_the_whole(medium: Medium) -> None:
+def test_any_part_is_that_of_the_whole(medium):
     image, written, chosen = whole(medium), medium.written(SCRIPT), random.Random(1)
     edges = [at + shift for area in medium.areas for at in (area, area + AREA_BYTES) for shift in (-1, 0, 1)]
     points = [0, medium.size, *(at for at in edges if at <= medium.size)]
@@ -147,7 +150,7 @@ def test_any_part_is_that_of_the_whole(medium: Medium) -> None:
             assert b"".join(written.pieces(start, end)) == image[start:end], (start, end)
 
 
-def test_script_that_has_no_room_is_refused_and_one_that_just_fits_is_whole(medium: Medium) -> None:
+def test_script_that_has_no_room_is_refused_and_one_that_just_fits_is_whole(medium):
     assert whole(medium, "#" * (AREA_BYTES - 1))
     assert b"".join(medium.written("x" * (AREA_BYTES - 1) + "\n").pieces(0, medium.size)).count(b"x" * 4095) == 2
     with pytest.raises(MediumError, match="its script has 4097 bytes, and 4096 have room"):
@@ -155,9 +158,7 @@ def test_script_that_has_no_room_is_refused_and_one_that_just_fits_is_whole(medi
 
 
 @pytest.mark.parametrize(("bios", "efi", "boots"), [(True, False, ("BIOS",)), (False, True, ("UEFI x86-64",))])
-def test_directory_that_has_one_of_both_makes_media_that_boot_so(
-    tmp_path: Path, bios: bool, efi: bool, boots: tuple[str, ...]
-) -> None:
+def test_directory_that_has_one_of_both_makes_media_that_boot_so(tmp_path, bios, efi, boots):
     made = make_medium(parts.fill(tmp_path, bios=bios, efi=efi))
     assert made.boots[:1] == boots
     image = whole(made)
@@ -167,14 +168,14 @@ def test_directory_that_has_one_of_both_makes_media_that_boot_so(
     assert image[:8] == (parts.RECORD[:8] if bios else bytes(8))
 
 
-def test_empty_directory_is_named_with_what_is_missing(tmp_path: Path) -> None:
+def test_empty_directory_is_named_with_what_is_missing(tmp_path):
     with pytest.raises(MediumError, match=r"has none of ipxe.iso, ipxe-amd64.efi, ipxe-arm64.efi: install the pack"):
         make_medium(tmp_path)
     with pytest.raises(MediumError, match="has none of"):
         make_medium(tmp_path / "absent")
 
 
-def test_package_image_that_is_cut_off_is_named(tmp_path: Path) -> None:
+def test_package_image_that_is_cut_off_is_named(tmp_path):
     parts.fill(tmp_path)
     content = (tmp_path / "ipxe.iso").read_bytes()
     (tmp_path / "ipxe.iso").write_bytes(content[:-5000])
@@ -182,7 +183,7 @@ def test_package_image_that_is_cut_off_is_named(tmp_path: Path) -> None:
         make_medium(tmp_path)
 
 
-def test_old_ipxe_for_uefi_is_known_to_take_no_script_and_own_kernel_for_bios_is_taken(tmp_path: Path) -> None:
+def test_old_ipxe_for_uefi_is_known_to_take_no_script_and_own_kernel_for_bios_is_taken(tmp_path):
     parts.fill(tmp_path)
     (tmp_path / "ipxe-amd64.efi").write_bytes(b"MZ of 2019")
     (tmp_path / "ipxe.lkrn").write_bytes(b"own kernel")
@@ -193,7 +194,7 @@ def test_old_ipxe_for_uefi_is_known_to_take_no_script_and_own_kernel_for_bios_is
 
 
 @given(st.binary(max_size=200), st.integers(0, 3 * SECTOR), st.integers(0, 255))
-def test_no_damage_to_an_image_is_more_than_an_error(junk: bytes, at: int, times: int) -> None:
+def test_no_damage_to_an_image_is_more_than_an_error(junk, at, times):
     damaged = bytearray(_IMAGE)
     place = 16 * SECTOR + at
     damaged[place : place + len(junk)] = junk
@@ -206,7 +207,7 @@ def test_no_damage_to_an_image_is_more_than_an_error(junk: bytes, at: int, times
 
 
 @pytest.mark.parametrize("name", ["autoexec.ipxe", "site-1.config", "lower.txt", "UPPER.TXT", "EFI/BOOT/x.efi"])
-def test_names_of_all_kinds_are_found_by_those_who_read_long_ones(name: str) -> None:
+def test_names_of_all_kinds_are_found_by_those_who_read_long_ones(name):
     made = fat_module.write("X", {name: b"content", "EMPTY": b""})
     assert {path.upper(): content for path, content in read_fat(made.content).items()} == {
         name.upper(): b"content",
@@ -214,7 +215,7 @@ def test_names_of_all_kinds_are_found_by_those_who_read_long_ones(name: str) -> 
     }
 
 
-def test_files_that_do_not_fit_are_refused() -> None:
+def test_files_that_do_not_fit_are_refused():
     with pytest.raises(fat_module.FatError, match="too large"):
         fat_module.write("X", {"A.EFI": bytes(9 << 20)})
     with pytest.raises(fat_module.FatError, match="more than 13 characters"):
@@ -229,3 +230,96 @@ def _image() -> bytes:
 
 
 _IMAGE = _image()
+
+
+MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02"
+DHCP = {"ip": "10.0.0.5", "netmask": "255.255.255.0"}
+
+
+@pytest.fixture(autouse=True)
+def _no_options_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TINKEDGE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _api(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        async def get(self, _resource: Any, name: str, namespace: str) -> Any:
+            spec = {"networkInterfaces": {MAC: {"dhcp": DHCP}, OTHER: {}}}
+            return {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+        async def __aenter__(self) -> Client:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    async def connect(_kubeconfig: Path) -> Client:
+        return Client()
+
+    monkeypatch.setattr("tink.kube.client.KubeClient.connect", connect)
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["iso", "--public-ip", "10.0.0.1", *map(str, arguments)])
+
+
+def test_file_is_the_medium_of_the_hardware(tmp_path):
+    ipxe_dir, out = parts.fill(tmp_path / "ipxe"), tmp_path / "m1.iso"
+    done = run("--hardware", "m1", "-n", "rack", "--static", "-o", out, "--ipxe-dir", ipxe_dir, "--http-port", 80)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith(f"{out}: 0.1 MB, for BIOS, UEFI x86-64, UEFI arm64, boots {MAC}")
+    content = out.read_bytes()
+    assert len(content) == make_medium(ipxe_dir).size
+    assert content.count(b"set ${medium-port}/ip 10.0.0.5\n") == 2
+    assert content.count(f"chain --replace http://10.0.0.1:80/ipxe/script/{MAC}/auto.ipxe?medium=static".encode()) == 2
+    assert content.count(b"(rack/m1)") == 2
+
+
+def test_other_interface_is_named_by_its_mac_and_must_be_one_of_the_hardware(tmp_path):
+    out = tmp_path / "x.iso"
+    given = ("--hardware", "m1", "-o", out, "--ipxe-dir", parts.fill(tmp_path / "ipxe"))
+    assert run(*given, "--mac", OTHER.upper().replace(":", "-")).exit_code == 0
+    assert f"/ipxe/script/{OTHER}/".encode() in out.read_bytes()
+    without = run(*given, "--mac", OTHER, "--static")
+    assert (without.exit_code, "needs ip and netmask" in without.output) == (1, True)
+    strange = run(*given, "--mac", "52:54:00:00:00:09")
+    assert (strange.exit_code, "has no 52:54:00:00:00:09" in strange.output) == (1, True)
+
+
+def test_url_is_signed_by_the_edges_key_for_this_machine(tmp_path):
+    keys = token_keys(tmp_path, None, create=True)
+    for arguments, end in (((), "boot.iso"), (("--static", "--usb"), "static.img")):
+        done = run("--hardware", "m1", "--url", "--data-dir", tmp_path, *arguments)
+        assert done.exit_code == 0, done.output
+        _, _, host, iso, token, name = done.output.strip().split("/")
+        assert (host, iso, name) == ("10.0.0.1:7080", "iso", end)
+        assert MediumTokens(keys).mac(token) == MAC
+    ending = run("--mac", OTHER, "--url", "--lifetime", 60, "--data-dir", tmp_path).output.split("/")[4]
+    assert MediumTokens(keys, clock=lambda: 0).mac(ending) == OTHER
+    assert ".0." not in ending
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "--hardware NAME, or --mac MAC"),
+        (("--mac", "x"), "x is no MAC address"),
+        (("--mac", MAC, "--usb"), "--usb is for --url"),
+        (("--mac", MAC, "--static"), "--static needs --hardware"),
+    ],
+)
+def test_what_can_not_be_is_refused(arguments, says):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert says in done.output
+
+
+def test_what_is_missing_on_this_host_is_said(tmp_path):
+    none = run("--mac", MAC, "--ipxe-dir", tmp_path, "-o", tmp_path / "x.iso")
+    assert (none.exit_code, "install the package ipxe" in none.output) == (1, True)
+    keys = run("--mac", MAC, "--url", "--data-dir", tmp_path)
+    assert (keys.exit_code, "--metadata-token-key" in keys.output) == (1, True)
+    nowhere = run("--mac", MAC, "--ipxe-dir", parts.fill(tmp_path / "ipxe"), "-o", tmp_path / "no" / "x.iso")
+    assert (nowhere.exit_code, "x.iso: No such file or directory" in nowhere.output) == (1, True)
