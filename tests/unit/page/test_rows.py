@@ -206,7 +206,7 @@ async def test_ten_thousand_machines_are_looked_at_in_turns(monkeypatch):
     while not working.done():
         await turns()
         others += 1
-    assert others > 3
+    assert others >= 3
 
 
 async def test_garbage_collector_passes_rows_by():
