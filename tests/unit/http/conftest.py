@@ -176,7 +176,7 @@ class Rack:
     @property
     def open(self) -> Collection[Any]:
         """The connections that the server has."""
-        return self.runner.server._open
+        return self.runner.bounded.open
 
     async def connect(self, ip: str = IP, *, receive_buffer: int = 0) -> Connection:
         sock = socket.socket()
