@@ -209,7 +209,7 @@ def test_annotation_without_any_key_lists_none():
 
 
 def test_document_of_a_secret_is_listed_but_the_hardwares_is_not_served(caplog):
-    annotations = {"tinkerbell.org/userdata-secret": "m1-userdata"}
+    annotations = {"userdata-secret": "m1-userdata"}
     tree = compiled(userdata="old", vendordata="v", annotations=annotations)
     assert tree.secrets == {"user-data": SecretReference("m1-userdata", ("userData", "value"))}
     assert tree.ec2[""] == b"meta-data/\nuser-data\nvendor-data"
@@ -357,9 +357,7 @@ _annotation = st.one_of(
 )
 
 
-_names = [
-    f"tinkerbell.org/{name}" for name in ("instance-id", "ssh-public-keys", "userdata-secret", "vendordata-secret")
-]
+_names = ["instance-id", "ssh-public-keys", "userdata-secret", "vendordata-secret"]
 
 
 _hardware = st.builds(
