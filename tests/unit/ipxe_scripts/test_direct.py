@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import struct
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from tink.api.v1alpha2 import Hardware
 
 HERE = Origin("10.0.0.1")
 OVER_TFTP = Origin("10.0.0.1", tftp=True)
+GOLDEN = Path(__file__).with_name("golden")
 OTHERS = (Origin("10.0.0.2", http_port=8080, grpc_port=42114),)
 UBOOT = [ExtlinuxScripts, UBootScripts]
 
@@ -38,70 +40,12 @@ def lines_of(text: str, command: str) -> list[list[str]]:
     return [shlex.split(line) for line in lines if line.startswith(f"{command} ")]
 
 
-GRUB_CFG = """\
-echo
-echo 'tinkedge: default/m1 (52:54:00:00:00:01) boots OSIE default/lab'
-for attempt in 1 2 3 4 5; do
-  echo '(http,10.0.0.1:7080)/osie/lab/kernel'
-  if linux '(http,10.0.0.1:7080)/osie/lab/kernel' 'grpc_authority=10.0.0.1:42113' 'tinkerbell_tls=false' \
-'worker_id=52:54:00:00:00:01' 'hw_addr=52:54:00:00:00:01' 'tinkedge_sign=http://10.0.0.1:7080/sign/up' 'console=tty0' \
-'console=ttyS0,115200' 'quiet'; then
-    echo '(http,10.0.0.1:7080)/osie/lab/initrd'
-    if initrd '(http,10.0.0.1:7080)/osie/lab/initrd'; then
-      cat '(http,10.0.0.1:7080)/sign/starting'
-      echo 'Starting the kernel'
-      boot
-    fi
-  fi
-  echo "Attempt $attempt of 5 failed, next one in 2 s"
-  sleep 2
-done
-source '(http,10.0.0.1:7080)/grub/why.cfg'
-echo 'FAILED: neither kernel and initrd could be loaded nor the reason'
-echo 'The next boot device is tried in 10 s'
-sleep 10
-# Of versions that know it: an end with an error, after which UEFI firmware tries the next device.
-exit 1
-"""
+GRUB_CFG = (GOLDEN / "grub.cfg").read_text()
 
-WORDS = (
-    "grpc_authority=10.0.0.1:42113 tinkerbell_tls=false worker_id=52:54:00:00:00:01 hw_addr=52:54:00:00:00:01 "
-    "tinkedge_sign=http://10.0.0.1:7080/sign/up console=tty0 console=ttyS0,115200 quiet"
-)
 
-EXTLINUX_CONF = f"""\
-default tinkedge
-label tinkedge
-  menu label tinkedge: default/m1 (52:54:00:00:00:01) boots OSIE default/lab
-  kernel osie/lab/kernel
-  initrd osie/lab/initrd
-  append {WORDS}
-"""
+EXTLINUX_CONF = (GOLDEN / "extlinux.conf").read_text()
 
-UBOOT_SCRIPT = f"""\
-echo 'tinkedge: default/m1 (52:54:00:00:00:01) boots OSIE default/lab'
-if test -n "${{fdt_addr}}"; then setenv tinkedge_fdt "${{fdt_addr}}"; else setenv tinkedge_fdt "${{fdtcontroladdr}}"; fi
-setenv tinkedge_failed
-for attempt in 1 2 3 4 5; do
-  if test -z "${{tinkedge_failed}}" && tftpboot ${{kernel_addr_r}} osie/lab/kernel; then
-    if tftpboot ${{ramdisk_addr_r}} osie/lab/initrd; then
-      setenv bootargs '{WORDS}'
-      setenv tinkedge_initrd "${{ramdisk_addr_r}}:${{filesize}}"
-      echo 'Starting the kernel'
-      booti ${{kernel_addr_r}} ${{tinkedge_initrd}} ${{tinkedge_fdt}}
-      bootz ${{kernel_addr_r}} ${{tinkedge_initrd}} ${{tinkedge_fdt}}
-      bootm ${{kernel_addr_r}} ${{tinkedge_initrd}} ${{tinkedge_fdt}}
-      setenv tinkedge_failed yes
-    fi
-  fi
-  if test -z "${{tinkedge_failed}}"; then
-    echo "Attempt ${{attempt}} of 5 failed"
-    sleep 2
-  fi
-done
-echo 'FAILED: why stands above'
-false
-"""
+UBOOT_SCRIPT = (GOLDEN / "boot.scr.txt").read_text()
 
 
 @pytest.mark.parametrize(

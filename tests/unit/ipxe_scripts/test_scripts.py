@@ -11,6 +11,7 @@ import re
 from bisect import bisect
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -74,75 +75,10 @@ def words(osie: str = "", machine: Hardware | None = None, **boot) -> list[str]:
     return kernel_words(scripts.compile(MAC, machine or addressed(osie="hook", vlanId="50"), HERE, osie).text)
 
 
-GOLDEN = """\
-#!ipxe
-# Boots OSIE default/lab on 52:54:00:00:00:01, which is default/m1.
-echo
-echo tinkedge: default/m1 (52:54:00:00:00:01) boots OSIE default/lab
-
-:kernel
-echo kernel: http://10.0.0.1:7080/osie/lab/kernel
-set attempt:int32 0
-:kernel_again
-kernel http://10.0.0.1:7080/osie/lab/kernel grpc_authority=10.0.0.1:42113 tinkerbell_tls=false \
-worker_id=52:54:00:00:00:01 hw_addr=52:54:00:00:00:01 insecure_registries=10.0.0.1:5000 \
-tinkedge_sign=http://10.0.0.1:7080/sign/up initrd=initrd console=tty0 console=ttyS0,115200 quiet loglevel=3 \
-&& goto initrd ||
-inc attempt
-iseq ${attempt} 5 && goto kernel_failed ||
-echo Attempt ${attempt} of 5 failed, next one in 2 s
-sleep 2
-goto kernel_again
-:kernel_failed
-echo FAILED: the kernel could not be fetched from http://10.0.0.1:7080/osie/lab/kernel
-imgfetch --name why http://10.0.0.1:7080/ipxe/script/52:54:00:00:00:01/auto.ipxe?failed || goto anew
-imgexec why || exit 1
-
-:initrd
-echo initrd: http://10.0.0.1:7080/osie/lab/initrd
-set attempt:int32 0
-:initrd_again
-initrd --name initrd http://10.0.0.1:7080/osie/lab/initrd && goto start ||
-inc attempt
-iseq ${attempt} 5 && goto initrd_failed ||
-echo Attempt ${attempt} of 5 failed, next one in 2 s
-sleep 2
-goto initrd_again
-:initrd_failed
-echo FAILED: the initrd could not be fetched from http://10.0.0.1:7080/osie/lab/initrd
-imgfetch --name why http://10.0.0.1:7080/ipxe/script/52:54:00:00:00:01/auto.ipxe?failed || goto anew
-imgexec why || exit 1
-
-:start
-# So that the edge knows that this far all was well; whatever becomes of it, the kernel is started.
-imgfetch --name sign http://10.0.0.1:7080/sign/starting\
-?model=${manufacturer:uristring}%20${product:uristring}&uuid=${uuid}\
-&memory=${smbios/19.4.8:hexraw}&above=${smbios/1.19.4.8:hexraw}&clock=${unixtime} && imgfree sign ||
-echo Starting the kernel
-boot ||
-echo FAILED: the kernel from http://10.0.0.1:7080/osie/lab/kernel could not be started
-imgfetch --name failed http://10.0.0.1:7080/sign/failed && imgfree failed ||
-goto give_up
-:anew
-# Not even the reason: the edge is gone. If there is another one, it answers DHCP.
-isset ${tinkedge-anew} && goto give_up ||
-set tinkedge-anew yes
-imgfree
-echo The edge is gone: asking DHCP for another one
-ifconf --configurator dhcp ${netX/ifname} && isset ${netX/filename} && chain --replace ${netX/filename} ||
-:give_up
-echo The next boot device is tried in 10 s
-imgfree
-sleep 10
-# Status 0 would mean success: UEFI firmware then stops at its boot manager instead of trying the next device.
-exit 1
-"""
-
-
 def test_boot_script_is_the_golden_text():
     settings = BootSettings(insecure_registries=("10.0.0.1:5000",))
     script = Scripts(settings).compile(MAC, hardware(kernelParams=["quiet", "loglevel=3"]), HERE)
-    assert script.text == GOLDEN
+    assert script.text == Path(__file__).with_name("golden").joinpath("boot.ipxe").read_text()
     assert (script.what, script.osie) == ("OSIE default/lab", ("default", "lab"))
 
 
