@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import aiohttp
@@ -10,9 +9,19 @@ import pytest
 
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
-from tests.unit.http.conftest import IP, MAC, OTHER_IP, OTHER_MAC, Rack
+from tests.support.objects import MAC, OTHER_MAC
+from tests.unit.http.conftest import IP, OTHER_IP, Rack
 
 SCRIPT = f"/ipxe/script/{MAC}/auto.ipxe"
+DASHED = MAC.replace(":", "-")
+UNKNOWN_IP = "127.0.0.9"
+
+
+@pytest.fixture
+def two(rack: Rack) -> Rack:
+    rack.register(kernelParams=["quiet"])
+    rack.register("m2", OTHER_MAC, OTHER_IP)
+    return rack
 
 
 async def test_registered_machine_gets_its_script(rack):
@@ -22,34 +31,36 @@ async def test_registered_machine_gets_its_script(rack):
     assert reply.headers["Cache-Control"] == "no-store"  # it may have a token in it
     # The address of ours that the machine has reached.
     assert "\nkernel http://127.0.0.1:7080/osie/lab/kernel grpc_authority=127.0.0.1:42113 " in reply.text
-    assert " worker_id=52:54:00:00:00:01 " in reply.text
+    assert f" worker_id={MAC} " in reply.text
+    assert " quiet " not in reply.text
     assert rack.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")]
     assert rack.journey.events(MAC)[0].detail["client"] == "iPXE/1.21.1"
+    rack.register(kernelParams=["quiet"])
+    assert " quiet " in (await rack.ask(SCRIPT)).text
+    rack.register(osie=None, ipxe={"inline": "#!ipxe\nshell"})
+    assert (await rack.ask(SCRIPT)).text.endswith("\nshell\n")
 
 
 @pytest.mark.parametrize(
     "path",
     [
         "/ipxe/script/52%3A54%3A00%3A00%3A00%3A01/auto.ipxe",  # iPXE of 2019
-        "/ipxe/script/52-54-00-00-00-01/auto.ipxe",
-        "//ipxe//script/52:54:00:00:00:01///auto.ipxe",
-        "/ipxe/script/52:54:00:00:00:01/auto.ipxe?x=1",
+        f"/ipxe/script/{DASHED}/auto.ipxe",
+        f"//ipxe//script/{MAC}///auto.ipxe",
+        f"{SCRIPT}?x=1",
     ],
 )
-async def test_spellings_of_real_firmware_reach_the_script_without_redirect(rack, path):
-    rack.register()
-    assert (await rack.ask(path)).status == 200
+async def test_spellings_of_real_firmware_reach_the_script_without_redirect(two, path):
+    assert (await two.ask(path)).status == 200
 
 
 @pytest.mark.parametrize("path", ["/auto.ipxe", "/ipxe/script/auto.ipxe", f"/{MAC}/auto.ipxe"])
-async def test_script_that_smee_served_is_the_callers_own_and_nobody_elses(rack, path):
-    rack.register()
-    rack.register("m2", OTHER_MAC, OTHER_IP)
-    assert f" worker_id={MAC} " in (await rack.ask(path)).text
-    other = await rack.ask(path, ip=OTHER_IP, X_Forwarded_For=IP)
+async def test_script_that_smee_served_is_the_callers_own_and_nobody_elses(two, path):
+    assert f" worker_id={MAC} " in (await two.ask(path)).text
+    other = await two.ask(path, ip=OTHER_IP, X_Forwarded_For=IP)
     assert f"worker_id={MAC}" not in other.text
     assert (other.status, f" worker_id={OTHER_MAC} " in other.text) == ((403, False) if MAC in path else (200, True))
-    assert (await rack.ask(path, ip="127.0.0.9")).status in (403, 404)
+    assert (await two.ask(path, ip=UNKNOWN_IP)).status in (403, 404)
 
 
 async def test_probe_of_smee_finds_what_it_reads(rack):
@@ -58,25 +69,15 @@ async def test_probe_of_smee_finds_what_it_reads(rack):
     assert set(json.loads(reply.body)) == {"git_rev", "uptime_seconds", "goroutines"}
 
 
-async def test_script_follows_the_hardware(rack):
-    rack.register()
-    assert " quiet " not in (await rack.ask(SCRIPT)).text
-    rack.register(kernelParams=["quiet"])
-    assert " quiet " in (await rack.ask(SCRIPT)).text
-
-
 async def test_unregistered_machine_shows_why_it_is_not_booted_and_leaves_no_trace(rack):
     reply = await rack.ask(SCRIPT)
     assert reply.status == 200
     assert "\necho no Hardware has this MAC address\n" in reply.text
     assert reply.text.endswith("exit 1\n")
     assert (await rack.ask("/ipxe/script/someone/auto.ipxe")).status == 404
-    assert rack.lines() == []
-
-
-async def test_unregistered_machine_at_anothers_address_gets_nothing(rack):
     rack.register("m2", OTHER_MAC, OTHER_IP)
-    assert (await rack.ask(SCRIPT, ip=OTHER_IP)).status == 403
+    assert (await rack.ask(SCRIPT, ip=OTHER_IP)).status == 403, "at another one's address it gets nothing"
+    assert rack.lines() == []
 
 
 async def test_unregistered_machine_whose_address_is_known_gets_its_own_script_and_no_other(other_rack):
@@ -88,14 +89,12 @@ async def test_unregistered_machine_whose_address_is_known_gets_its_own_script_a
         assert (await rack.ask(f"/ipxe/script/{OTHER_MAC}/auto.ipxe")).status == 403
 
 
-async def test_script_of_another_machine_is_refused_and_the_attempt_shown(rack):
-    rack.register(kernelParams=["secret=1"])
-    rack.register("m2", OTHER_MAC, OTHER_IP)
+async def test_script_of_another_machine_is_refused_and_the_attempt_shown(two):
     for _ in range(3):
-        reply = await rack.ask(SCRIPT, ip=OTHER_IP, X_Forwarded_For=IP)
+        reply = await two.ask(SCRIPT, ip=OTHER_IP, X_Forwarded_For=IP)
         assert (reply.status, reply.text) == (403, "this script is served to its own machine only\n")
     message = "script asked for from 127.0.0.6, but its address is 127.0.0.5"
-    assert rack.lines() == [(Step.SCRIPT, Outcome.REFUSED, message)]
+    assert two.lines() == [(Step.SCRIPT, Outcome.REFUSED, message)]
 
 
 async def test_script_of_one_interface_is_not_for_another_one_of_the_same_machine(rack):
@@ -113,14 +112,14 @@ async def test_machine_without_an_address_is_nobody(rack):
 @pytest.mark.parametrize(
     ("spec", "outcome", "reason"),
     [
+        ({"osie": None}, Outcome.FAILED, "Hardware default/m1: spec.osie.name is not set"),
+        ({"osie": {"name": "gone"}}, Outcome.FAILED, "OSIE default/gone, which Hardware m1 names, does not exist"),
+        ({"kernelParams": ["a\nb"]}, Outcome.FAILED, "Hardware default/m1: spec.kernelParams[0] has a line break"),
         (
             {"interface": {"disableNetboot": True}},
             Outcome.REFUSED,
             f"Hardware default/m1: spec.networkInterfaces[{MAC}].disableNetboot is true",
         ),
-        ({"osie": None}, Outcome.FAILED, "Hardware default/m1: spec.osie.name is not set"),
-        ({"osie": {"name": "gone"}}, Outcome.FAILED, "OSIE default/gone, which Hardware m1 names, does not exist"),
-        ({"kernelParams": ["a\nb"]}, Outcome.FAILED, "Hardware default/m1: spec.kernelParams[0] has a line break"),
     ],
 )
 async def test_machine_that_cannot_boot_shows_why_and_goes_on(rack, spec, outcome, reason):
@@ -140,11 +139,6 @@ async def test_script_that_asks_why_is_never_sent_itself_again(rack):
     assert "\necho the edge has the files of the OSIE, but the connection to this machine broke\n" in reply.text
     assert "kernel http" not in reply.text
     assert rack.lines() == []
-
-
-async def test_inline_script_needs_no_osie(rack):
-    rack.register(osie=None, ipxe={"inline": "#!ipxe\nshell"})
-    assert (await rack.ask(SCRIPT)).text.endswith("\nshell\n")
 
 
 # --- boot programs ---
@@ -175,20 +169,20 @@ async def test_uefi_http_boot_resumes_where_it_broke_off(rack):
 
 
 async def test_boot_program_is_for_the_machine_that_the_path_names_wherever_it_asks_from(rack):
-    rack.register()
-    rack.register("m2", OTHER_MAC, OTHER_IP, interface={"disableNetboot": True})
-    for mac, status in ((MAC, 200), (OTHER_MAC, 403)):
-        for ip in ("127.0.0.77", IP):
-            assert (await rack.ask(f"/ipxe/binary/{mac}/snponly.efi", ip=ip)).status == status
-
-
-async def test_boot_program_for_nobody_and_for_the_refused(rack):
     path = f"/ipxe/binary/{MAC}/snponly.efi"
     reply = await rack.ask(path)
     assert (reply.status, reply.text) == (403, "no netboot: no Hardware has this MAC address\n")
-    rack.register(interface={"disableNetboot": True})
-    assert (await rack.ask(path)).status == 403
-    assert [(step, outcome) for step, outcome, _ in rack.lines()] == [(Step.BINARY, Outcome.REFUSED)]
+    rack.register()
+    rack.register("m2", OTHER_MAC, OTHER_IP, interface={"disableNetboot": True})
+    for mac, name, method, status in (
+        (MAC, "snponly.efi", "GET", 200),
+        (OTHER_MAC, "snponly.efi", "GET", 403),
+        (OTHER_MAC, "netboot-not-allowed", "HEAD", 403),  # what a refused ROM asks for
+        (OTHER_MAC, "netboot-not-allowed", "GET", 403),
+    ):
+        for ip in ("127.0.0.77", IP):
+            assert (await rack.ask(f"/ipxe/binary/{mac}/{name}", ip=ip, method=method)).status == status
+    assert {line[:2] for line in rack.lines(OTHER_MAC)} == {(Step.BINARY, Outcome.REFUSED)}
 
 
 async def test_boot_program_that_is_not_there(rack):
@@ -218,33 +212,21 @@ async def test_shim_and_what_it_asks_for_next_are_boot_programs_alike(rack):
         assert (reply.status, reply.headers["Content-Type"]) == (200, "application/efi")
 
 
-async def test_file_that_a_refused_rom_asks_for_is_refused_at_once(rack):
-    rack.register(interface={"disableNetboot": True})
-    for method in ("HEAD", "GET"):
-        assert (await rack.ask(f"/ipxe/binary/{MAC}/netboot-not-allowed", method=method)).status == 403
+# --- GRUB, and OSIEs that were started without words ------------------------------------------------------------------
 
 
-# --- GRUB -------------------------------------------------------------------------------------------------------------
-
-
-async def test_grub_that_came_by_http_gets_the_script_of_the_machine_that_asks(rack):
-    rack.register()
-    length = (await rack.ask("/grub/grub.cfg", method="HEAD")).headers["Content-Length"]
-    assert rack.lines() == []  # GRUB asks for the length first
-    for path in ("/grub/grub.cfg", f"/grub/grub.cfg-01-{MAC.replace(':', '-')}", "//grub//grub.cfg"):
-        reply = await rack.ask(path)
+async def test_grub_that_came_by_http_gets_the_script_of_the_machine_that_asks_and_no_other(two):
+    length = (await two.ask("/grub/grub.cfg", method="HEAD")).headers["Content-Length"]
+    assert two.lines() == []  # GRUB asks for the length first
+    for path in ("/grub/grub.cfg", f"/grub/grub.cfg-01-{DASHED}", "//grub//grub.cfg"):
+        reply = await two.ask(path)
         assert (reply.status, reply.headers["Cache-Control"], len(reply.body)) == (200, "no-store", int(length))
         assert "if linux '(http,127.0.0.1:7080)/osie/lab/kernel' " in reply.text
         assert "(tftp," not in reply.text
-    assert rack.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")] * 3
-
-
-async def test_grub_is_given_no_other_machines_script(rack):
-    rack.register()
-    rack.register("m2", OTHER_MAC, OTHER_IP)
-    assert f"'worker_id={OTHER_MAC}'" in (await rack.ask("/grub/grub.cfg", ip=OTHER_IP)).text
-    assert (await rack.ask(f"/grub/grub.cfg-01-{MAC.replace(':', '-')}", ip=OTHER_IP)).status == 403
-    assert (await rack.ask("/grub/grub.cfg", ip="127.0.0.9")).status in (403, 404)
+    assert two.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")] * 3
+    assert f"'worker_id={OTHER_MAC}'" in (await two.ask("/grub/grub.cfg", ip=OTHER_IP)).text
+    assert (await two.ask(f"/grub/grub.cfg-01-{DASHED}", ip=OTHER_IP)).status == 403
+    assert (await two.ask("/grub/grub.cfg", ip=UNKNOWN_IP)).status in (403, 404)
 
 
 async def test_grub_shows_why_its_machine_may_not_netboot_and_why_its_kernel_did_not_come(rack):
@@ -266,28 +248,27 @@ async def test_what_grub_asks_for_and_does_without_is_no_event(rack, name):
     assert rack.lines() == []
 
 
-async def test_osie_that_was_started_without_words_gets_those_of_its_machine_by_its_address(rack):
-    rack.register(kernelParams=["quiet"])
-    rack.register("m2", OTHER_MAC, OTHER_IP)
-    reply = await rack.ask("/auto/parameters")
+async def test_osie_that_was_started_without_words_gets_those_of_its_machine_by_its_address(two):
+    reply = await two.ask("/auto/parameters")
     assert (reply.status, reply.headers["Cache-Control"]) == (200, "no-store")
     words = reply.text.split()
     assert words[0] == "grpc_authority=127.0.0.1:42113"
     assert {f"worker_id={MAC}", f"hw_addr={MAC}", "quiet"} < set(words)
     assert "initrd=initrd" not in words
-    assert f"worker_id={OTHER_MAC}" in (await rack.ask("/auto/parameters", ip=OTHER_IP)).text
-    assert (await rack.ask("/auto/parameters", ip="127.0.0.9")).status == 404
-    assert [line[2] for line in rack.lines()] == ["the OSIE has asked for its parameters"]
+    assert f"worker_id={OTHER_MAC}" in (await two.ask("/auto/parameters", ip=OTHER_IP)).text
+    assert (await two.ask("/auto/parameters", ip=UNKNOWN_IP)).status == 404
+    assert [line[2] for line in two.lines()] == ["the OSIE has asked for its parameters"]
 
 
 async def test_osie_of_a_machine_that_may_not_netboot_or_has_no_words_is_told_why(rack):
-    rack.register(interface={"disableNetboot": True})
-    refused = await rack.ask("/auto/parameters")
-    assert (refused.status, "disableNetboot is true" in refused.text) == (403, True)
-    rack.register(kernelParams=["x=${mac}"])
-    wrong = await rack.ask("/auto/parameters")
-    assert (wrong.status, "has a setting of iPXE in it" in wrong.text) == (404, True)
-    assert [line[:2] for line in rack.lines()] == [(Step.SCRIPT, Outcome.REFUSED), (Step.SCRIPT, Outcome.FAILED)]
+    for spec, status, outcome, why in (
+        ({"interface": {"disableNetboot": True}}, 403, Outcome.REFUSED, "disableNetboot is true"),
+        ({"kernelParams": ["x=${mac}"]}, 404, Outcome.FAILED, "has a setting of iPXE in it"),
+    ):
+        rack.register(**spec)
+        reply = await rack.ask("/auto/parameters")
+        assert (reply.status, why in reply.text) == (status, True)
+        assert rack.lines()[-1][:2] == (Step.SCRIPT, outcome)
 
 
 async def test_unified_kernel_image_is_sent_as_a_program_for_uefi(rack):
@@ -305,6 +286,9 @@ async def test_unified_kernel_image_is_sent_as_a_program_for_uefi(rack):
     rack.osies["default", "lab"]["metadata"]["annotations"]["tinkerbell.org/uki-sha256"] = "0" * 64
     with pytest.raises(aiohttp.ClientPayloadError):  # the end of what is wrong is withheld
         await rack.ask("/osie/lab/uki.efi")
+
+
+# --- signs of life: what iPXE and the OSIE say on the way ---
 
 
 @pytest.mark.parametrize(
@@ -357,13 +341,7 @@ async def test_sign_of_whom_nobody_knows_is_none(rack):
     assert rack.journey.events(MAC) == []
 
 
-async def exchange(rack: Rack, request: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
-    writer.write(request)
-    async with asyncio.timeout(20):
-        answer = await reader.read(4096)
-    writer.close()
-    return answer
+# --- whatever the path ---
 
 
 async def test_health_is_of_the_process_and_readiness_of_the_service(rack):
@@ -387,25 +365,3 @@ async def test_wrong_method_names_the_right_one(rack):
     reply = await rack.ask("/osie/lab/kernel", method="DELETE")
     assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
     assert (await rack.ask(f"/phone-home/{MAC}")).headers["Allow"] == "POST"
-
-
-async def test_absolute_form_and_http_1_0_are_understood(rack):
-    rack.register()
-    absolute = b"GET http://elsewhere:80/2009-04-04/meta-data/instance-id HTTP/1.1\r\nHost: x\r\n\r\n"
-    assert (await exchange(rack, absolute)).endswith(b"\r\n\r\nm1")
-    assert (await exchange(rack, b"GET /healthz HTTP/1.0\r\n\r\n")).endswith(b"ok\n")
-
-
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + b"".join(b"X%d: y\r\n" % number for number in range(1000)) + b"\r\n",
-        b"\x00\x01\x02 garbage\r\n\r\n",
-    ],
-)
-async def test_oversized_and_broken_requests_are_refused_and_others_served(rack, request_bytes):
-    answer = await exchange(rack, request_bytes)
-    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer[:100]
-    assert (await rack.ask("/healthz")).status == 200
