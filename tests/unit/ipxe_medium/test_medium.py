@@ -1,4 +1,4 @@
-"""Boot media: what each firmware finds in the image, and the command that writes it."""
+"""Boot media: what each firmware finds in the image, and the command that writes it (`tinkedge iso`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import random
 import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,9 +17,13 @@ from edge.cli import main
 from ipxe.medium import AREA_BYTES, Medium, MediumError, make_medium
 from ipxe.medium import fat as fat_module
 from ipxe.medium.iso9660 import SECTOR, IsoError, read_files
+from tests.support.api import InProcessApi
+from tests.support.objects import MAC, hardware
+from tests.support.objects import OTHER_MAC as OTHER
 from tests.unit.ipxe_medium import parts
 
 SCRIPT = "#!ipxe\necho the machine's own\n"
+CATALOG_AT = 17 * SECTOR + 71
 
 
 @pytest.fixture
@@ -81,6 +84,11 @@ def read_fat(content: bytes) -> dict[str, bytes]:
     return files
 
 
+def number(image: bytes, at: int) -> int:
+    """Of 32 bits."""
+    return struct.unpack_from("<I", image, at)[0]
+
+
 def test_each_firmware_finds_its_script_and_the_program_that_reads_it(medium):
     image = whole(medium)
     files = read_files(image)
@@ -108,14 +116,12 @@ def test_isolinux_is_told_where_it_is_and_what_it_sums_up_to(medium):
 def test_boot_catalog_names_both_programs(medium):
     image = whole(medium)
     assert image[17 * SECTOR : 17 * SECTOR + 30] == b"\0CD001\1EL TORITO SPECIFICATION"
-    (catalog,) = struct.unpack_from("<I", image, 17 * SECTOR + 71)
-    catalog *= SECTOR
+    catalog = number(image, CATALOG_AT) * SECTOR
     assert sum(struct.unpack_from("<16H", image, catalog)) & 0xFFFF == 0
-    assert (image[catalog + 1], image[catalog + 32], image[catalog + 64], image[catalog + 65]) == (0, 0x88, 0x91, 0xEF)
-    (bios,) = struct.unpack_from("<I", image, catalog + 40)
-    (efi,) = struct.unpack_from("<I", image, catalog + 104)
-    assert image[bios * SECTOR : bios * SECTOR + 8] == parts.ISOLINUX[:8]
-    assert image[efi * SECTOR + 3 : efi * SECTOR + 11] == b"MSWIN4.1"
+    assert [image[catalog + at] for at in (1, 32, 64, 65)] == [0, 0x88, 0x91, 0xEF]
+    bios, efi = (number(image, catalog + at) * SECTOR for at in (40, 104))
+    assert image[bios : bios + 8] == parts.ISOLINUX[:8]
+    assert image[efi + 3 : efi + 11] == b"MSWIN4.1"
 
 
 def test_as_a_disk_it_has_a_record_that_loads_isolinux_and_the_partition_of_uefi(medium):
@@ -160,25 +166,19 @@ def test_script_that_has_no_room_is_refused_and_one_that_just_fits_is_whole(medi
 @pytest.mark.parametrize(("bios", "efi", "boots"), [(True, False, ("BIOS",)), (False, True, ("UEFI x86-64",))])
 def test_directory_that_has_one_of_both_makes_media_that_boot_so(tmp_path, bios, efi, boots):
     made = make_medium(parts.fill(tmp_path, bios=bios, efi=efi))
-    assert made.boots[:1] == boots
     image = whole(made)
-    (catalog,) = struct.unpack_from("<I", image, 17 * SECTOR + 71)
-    assert image[catalog * SECTOR + 1] == (0 if bios else 0xEF)
-    assert len(made.areas) == 1
+    assert (made.boots[:1], len(made.areas)) == (boots, 1)
+    assert image[number(image, CATALOG_AT) * SECTOR + 1] == (0 if bios else 0xEF)
     assert image[:8] == (parts.RECORD[:8] if bios else bytes(8))
 
 
-def test_empty_directory_is_named_with_what_is_missing(tmp_path):
+def test_what_is_missing_or_cut_off_is_named(tmp_path):
     with pytest.raises(MediumError, match=r"has none of ipxe.iso, ipxe-amd64.efi, ipxe-arm64.efi: install the pack"):
         make_medium(tmp_path)
     with pytest.raises(MediumError, match="has none of"):
         make_medium(tmp_path / "absent")
-
-
-def test_package_image_that_is_cut_off_is_named(tmp_path):
     parts.fill(tmp_path)
-    content = (tmp_path / "ipxe.iso").read_bytes()
-    (tmp_path / "ipxe.iso").write_bytes(content[:-5000])
+    os.truncate(tmp_path / "ipxe.iso", (tmp_path / "ipxe.iso").stat().st_size - 5000)
     with pytest.raises(MediumError, match=r"ipxe.iso: it is cut off"):
         make_medium(tmp_path)
 
@@ -193,9 +193,14 @@ def test_old_ipxe_for_uefi_is_known_to_take_no_script_and_own_kernel_for_bios_is
     assert read_files(whole(made))["IPXE.KRN"] == b"own kernel"
 
 
+@pytest.fixture(scope="module")
+def package_image(tmp_path_factory) -> bytes:
+    return (parts.fill(tmp_path_factory.mktemp("ipxe")) / "ipxe.iso").read_bytes()
+
+
 @given(st.binary(max_size=200), st.integers(0, 3 * SECTOR), st.integers(0, 255))
-def test_no_damage_to_an_image_is_more_than_an_error(junk, at, times):
-    damaged = bytearray(_IMAGE)
+def test_no_damage_to_an_image_is_more_than_an_error(package_image, junk, at, times):
+    damaged = bytearray(package_image)
     place = 16 * SECTOR + at
     damaged[place : place + len(junk)] = junk
     damaged[21 * SECTOR + times] ^= 0xFF
@@ -208,11 +213,8 @@ def test_no_damage_to_an_image_is_more_than_an_error(junk, at, times):
 
 @pytest.mark.parametrize("name", ["autoexec.ipxe", "site-1.config", "lower.txt", "UPPER.TXT", "EFI/BOOT/x.efi"])
 def test_names_of_all_kinds_are_found_by_those_who_read_long_ones(name):
-    made = fat_module.write("X", {name: b"content", "EMPTY": b""})
-    assert {path.upper(): content for path, content in read_fat(made.content).items()} == {
-        name.upper(): b"content",
-        "EMPTY": b"",
-    }
+    found = read_fat(fat_module.write("X", {name: b"content", "EMPTY": b""}).content)
+    assert {path.upper(): content for path, content in found.items()} == {name.upper(): b"content", "EMPTY": b""}
 
 
 def test_files_that_do_not_fit_are_refused():
@@ -222,73 +224,53 @@ def test_files_that_do_not_fit_are_refused():
         fat_module.write("X", {"a-name-too-long.ipxe": b""})
 
 
-def _image() -> bytes:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as name:
-        return (parts.fill(Path(name)) / "ipxe.iso").read_bytes()
+# --- the command: the file that it writes, and the URL that it prints ---
 
 
-_IMAGE = _image()
-
-
-MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02"
-DHCP = {"ip": "10.0.0.5", "netmask": "255.255.255.0"}
-
-
-@pytest.fixture(autouse=True)
-def _no_options_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def run(monkeypatch):
+    """Run `tinkedge iso` where the API has the Hardware rack/m1 and default/m1."""
     for name in [name for name in os.environ if name.startswith("TINKEDGE_")]:
         monkeypatch.delenv(name)
+    interfaces = {MAC: {"dhcp": {"ip": "10.0.0.5", "netmask": "255.255.255.0"}}, OTHER: {}}
+    api = InProcessApi(*(hardware(interfaces=interfaces, namespace=namespace) for namespace in ("default", "rack")))
 
-
-@pytest.fixture(autouse=True)
-def _api(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Client:
-        async def get(self, _resource: Any, name: str, namespace: str) -> Any:
-            spec = {"networkInterfaces": {MAC: {"dhcp": DHCP}, OTHER: {}}}
-            return {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
-
-        async def __aenter__(self) -> Client:
-            return self
-
-        async def __aexit__(self, *_: object) -> None:
-            pass
-
-    async def connect(_kubeconfig: Path) -> Client:
-        return Client()
+    async def connect(_kubeconfig: Path) -> InProcessApi:
+        return api
 
     monkeypatch.setattr("tink.kube.client.KubeClient.connect", connect)
 
+    def invoke(*arguments: str | Path) -> Result:
+        return CliRunner().invoke(main, ["iso", "--public-ip", "10.0.0.1", *map(str, arguments)])
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["iso", "--public-ip", "10.0.0.1", *map(str, arguments)])
+    return invoke
 
 
-def test_file_is_the_medium_of_the_hardware(tmp_path):
+def test_file_is_the_medium_of_the_hardware(run, tmp_path):
     ipxe_dir, out = parts.fill(tmp_path / "ipxe"), tmp_path / "m1.iso"
     done = run("--hardware", "m1", "-n", "rack", "--static", "-o", out, "--ipxe-dir", ipxe_dir, "--http-port", 80)
     assert done.exit_code == 0, done.output
     assert done.output.startswith(f"{out}: 0.1 MB, for BIOS, UEFI x86-64, UEFI arm64, boots {MAC}")
     content = out.read_bytes()
     assert len(content) == make_medium(ipxe_dir).size
-    assert content.count(b"set ${medium-port}/ip 10.0.0.5\n") == 2
-    assert content.count(f"chain --replace http://10.0.0.1:80/ipxe/script/{MAC}/auto.ipxe?medium=static".encode()) == 2
-    assert content.count(b"(rack/m1)") == 2
+    script = f"chain --replace http://10.0.0.1:80/ipxe/script/{MAC}/auto.ipxe?medium=static".encode()
+    assert [content.count(each) for each in (b"set ${medium-port}/ip 10.0.0.5\n", script, b"(rack/m1)")] == [2, 2, 2]
 
 
-def test_other_interface_is_named_by_its_mac_and_must_be_one_of_the_hardware(tmp_path):
+def test_other_interface_is_named_by_its_mac_and_must_be_one_of_the_hardware(run, tmp_path):
     out = tmp_path / "x.iso"
     given = ("--hardware", "m1", "-o", out, "--ipxe-dir", parts.fill(tmp_path / "ipxe"))
     assert run(*given, "--mac", OTHER.upper().replace(":", "-")).exit_code == 0
     assert f"/ipxe/script/{OTHER}/".encode() in out.read_bytes()
-    without = run(*given, "--mac", OTHER, "--static")
-    assert (without.exit_code, "needs ip and netmask" in without.output) == (1, True)
-    strange = run(*given, "--mac", "52:54:00:00:00:09")
-    assert (strange.exit_code, "has no 52:54:00:00:00:09" in strange.output) == (1, True)
+    for arguments, says in (
+        ((OTHER, "--static"), "needs ip and netmask"),
+        (("52:54:00:00:00:09",), "has no 52:54:00:00:00:09"),
+    ):
+        done = run(*given, "--mac", *arguments)
+        assert (done.exit_code, says in done.output) == (1, True)
 
 
-def test_url_is_signed_by_the_edges_key_for_this_machine(tmp_path):
+def test_url_is_signed_by_the_edges_key_for_this_machine(run, tmp_path):
     keys = token_keys(tmp_path, None, create=True)
     for arguments, end in (((), "boot.iso"), (("--static", "--usb"), "static.img")):
         done = run("--hardware", "m1", "--url", "--data-dir", tmp_path, *arguments)
@@ -310,16 +292,17 @@ def test_url_is_signed_by_the_edges_key_for_this_machine(tmp_path):
         (("--mac", MAC, "--static"), "--static needs --hardware"),
     ],
 )
-def test_what_can_not_be_is_refused(arguments, says):
+def test_what_can_not_be_is_refused(run, arguments, says):
     done = run(*arguments)
-    assert done.exit_code == 2
-    assert says in done.output
+    assert (done.exit_code, says in done.output) == (2, True)
 
 
-def test_what_is_missing_on_this_host_is_said(tmp_path):
-    none = run("--mac", MAC, "--ipxe-dir", tmp_path, "-o", tmp_path / "x.iso")
-    assert (none.exit_code, "install the package ipxe" in none.output) == (1, True)
-    keys = run("--mac", MAC, "--url", "--data-dir", tmp_path)
-    assert (keys.exit_code, "--metadata-token-key" in keys.output) == (1, True)
-    nowhere = run("--mac", MAC, "--ipxe-dir", parts.fill(tmp_path / "ipxe"), "-o", tmp_path / "no" / "x.iso")
-    assert (nowhere.exit_code, "x.iso: No such file or directory" in nowhere.output) == (1, True)
+def test_what_is_missing_on_this_host_is_said(run, tmp_path):
+    ipxe_dir = parts.fill(tmp_path / "ipxe")
+    for arguments, says in (
+        (("--ipxe-dir", tmp_path, "-o", tmp_path / "x.iso"), "install the package ipxe"),
+        (("--url", "--data-dir", tmp_path), "--metadata-token-key"),
+        (("--ipxe-dir", ipxe_dir, "-o", tmp_path / "no" / "x.iso"), "x.iso: No such file or directory"),
+    ):
+        done = run("--mac", MAC, *arguments)
+        assert (done.exit_code, says in done.output) == (1, True)
