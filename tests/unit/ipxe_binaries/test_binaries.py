@@ -16,7 +16,10 @@ from ipxe.binaries import (
     architecture_name,
 )
 
-DEBIAN = "ipxe.efi ipxe.iso ipxe.lkrn ipxe.pxe snponly.efi undionly.kkpxe undionly.kpxe virtio-net.rom".split()
+DEBIAN = (
+    *("ipxe.efi", "ipxe.iso", "ipxe.lkrn", "ipxe.pxe", "snponly.efi", "undionly.kkpxe", "undionly.kpxe"),
+    "virtio-net.rom",
+)
 
 
 def directory_of(path: Path, *names: str) -> BootBinaries:
