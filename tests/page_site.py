@@ -25,6 +25,7 @@ from edge.page import Access, EdgeStatus, Health, Live, Machines, Other, Pages, 
 TOKEN = "a" * 64
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 NETWORK = IPv4Network("10.0.0.0/16")
+T0 = 1_700_000_000.0
 
 Played = tuple[float, Step, Outcome, str, dict[str, Value]]
 """Seconds after the beginning, and an event."""
@@ -118,7 +119,8 @@ class PageSite:
             self.journey, self.inventory, self.expectations, lambda _space, name: self.workflows.get(name), self.clock
         )
         self.pages = Pages(self.rack, machines, self.status, Templates(), self.clock)
-        self.access = Access(FixedKeys(TOKEN), self.clock)
+        self.keys = FixedKeys(TOKEN)
+        self.access = Access(self.keys, self.clock)
         self.site = Site(self.pages, self.access, self.live, has_ended)
 
     def clock(self) -> float:
@@ -165,6 +167,11 @@ class PageSite:
         finally:
             await runner.cleanup()
 
+    async def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, Any, str]:
+        """One request to the operators' port; gives status, headers and text."""
+        async with self.served(**headers) as client, client.request(method, path) as response:
+            return response.status, response.headers, await response.text()
+
     def _facts(self, story: Story, now: float, limit: Callable[[Milestone], float]) -> Facts:
         machine = self.inventory.by_mac(story.mac)
         registered = None
@@ -173,6 +180,14 @@ class PageSite:
         network = Network((NETWORK,), (), "10.0.0.1", "eth1")
         workflow = f"default/{machine.name}" if machine is not None else ""
         return Facts(now=now, registered=registered, network=network, limit=limit, workflow=workflow)
+
+
+def played(events: list[Played] | None = None, began: float = T0) -> tuple[PageSite, str]:
+    """A site with one machine, m1, to which these happened; gives its MAC, too."""
+    site = PageSite(began)
+    mac = site.hardware("m1", 1)
+    site.play(mac, events or [], began, "m1")
+    return site, mac
 
 
 def cut(until: Milestone | None, events: list[Played] | None = None) -> list[Played]:

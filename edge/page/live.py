@@ -77,7 +77,7 @@ class Live:
         self._open.add(ended)
         try:
             await write(_RETRY)
-            sent, spent, others = self._elapsed(), 0.0, LoopLoad()
+            sent, spent, others = self._elapsed(), 0.0, LoopLoad(self._elapsed, self._spent)
             while not ended.is_set() and may_go_on():
                 busy = others.is_high(spent)
                 turns = TimeSlice(busy=busy, elapsed=self._spent, look_seconds=LOOK_SECONDS)

@@ -58,11 +58,11 @@ class Traces:
             self._take(boot)
             self.boots += 1
 
-    def close(self) -> None:
-        """Send what waits, for some seconds at most: nobody waits long for a collector that is away."""
+    def close(self, seconds: float = _CLOSE_SECONDS) -> None:
+        """Send what waits, for some seconds at most: the edge does not wait long for a collector that is away."""
         ending = Thread(target=self._provider.shutdown, name="traces", daemon=True)
         ending.start()
-        ending.join(_CLOSE_SECONDS)
+        ending.join(seconds)
 
     def metrics(self) -> Iterator[Metric]:
         """What is counted of it."""

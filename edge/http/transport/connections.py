@@ -17,7 +17,7 @@ import logging
 import re
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -114,6 +114,11 @@ class BoundedServer(web.Server):
     def __call__(self) -> FastPathConnection:  # type: ignore[override]  # the fast path's at first
         """The protocol of a new connection."""
         return FastPathConnection(self)
+
+    @property
+    def open(self) -> Collection[FastPathConnection]:
+        """The connections that are served now."""
+        return self._open.keys()
 
     async def take_over(self, sock: socket.socket, received: bytes) -> None:
         """Go on with a connection that began in another process, and has sent this. Raises OSError."""

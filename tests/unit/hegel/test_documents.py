@@ -1,17 +1,23 @@
-"""The bytes of user-data and vendor-data."""
+"""What the trees are made of: user-data, SSH keys, strings for YAML, and session tokens of EC2's kind."""
 
 from __future__ import annotations
 
 import base64
 import gzip
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hegel.documents import document, document_of_secret
+from hegel.imds import SessionTokenError, TtlError, check, mint, ttl
 from hegel.secret import SecretReference, SecretUnusableError
+from hegel.sshkeys import names, ssh_keys
+from hegel.yamltext import quoted
+from tink.files.key_file import KeyFile
 
 GZIP = gzip.compress(b"#cloud-config\n" * 50, mtime=0)
 ENCODED = base64.b64encode(GZIP).decode()
@@ -32,7 +38,7 @@ Content-Type: text/cloud-config
 @pytest.mark.parametrize(
     "text", ["", "#!/bin/sh\necho ü\r\n", MULTIPART, "no newline", "H4", "H4sI is how it begins", " \n"]
 )
-def test_text_is_served_byte_for_byte(text: str) -> None:
+def test_text_is_served_byte_for_byte(text):
     assert document(text) == text.encode()
 
 
@@ -40,7 +46,7 @@ def test_text_is_served_byte_for_byte(text: str) -> None:
     "text",
     [ENCODED, f"\n  {ENCODED}\n", "\r\n".join(ENCODED[i : i + 76] for i in range(0, len(ENCODED), 76)), f"\t{ENCODED}"],
 )
-def test_gzip_is_written_as_base64_and_served_as_gzip(text: str) -> None:
+def test_gzip_is_written_as_base64_and_served_as_gzip(text):
     assert document(text) == GZIP
 
 
@@ -55,16 +61,16 @@ def test_gzip_is_written_as_base64_and_served_as_gzip(text: str) -> None:
         base64.b64encode(b"\x1f\x80not gzip").decode(),
     ],
 )
-def test_no_other_base64_is_touched(text: str) -> None:
+def test_no_other_base64_is_touched(text):
     assert document(text) == text.encode()
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_is_served_byte_for_byte(text: str) -> None:
+def test_any_text_is_served_byte_for_byte(text):
     assert document(text) == text.encode()
 
 
-def test_text_that_utf8_cannot_hold_costs_a_character_and_not_the_tree() -> None:
+def test_text_that_utf8_cannot_hold_costs_a_character_and_not_the_tree():
     assert document("a\ud800b") == b"a?b"
 
 
@@ -72,12 +78,12 @@ def secret(**values: bytes) -> dict[str, Any]:
     return {"data": {key: base64.b64encode(value).decode() for key, value in values.items()}}
 
 
-def test_secret_of_metal3_and_of_cluster_api_is_found_without_naming_a_key() -> None:
+def test_secret_of_metal3_and_of_cluster_api_is_found_without_naming_a_key():
     assert document_of_secret(REFERENCE, secret(userData=b"metal3", value=b"capi")) == b"metal3"
     assert document_of_secret(REFERENCE, secret(value=b"capi", format=b"cloud-config")) == b"capi"
 
 
-def test_named_key_is_the_only_one() -> None:
+def test_named_key_is_the_only_one():
     reference = SecretReference.parse("m1/cloud.cfg")
     assert document_of_secret(reference, secret(**{"cloud.cfg": b"x", "userData": b"y"})) == b"x"
     with pytest.raises(SecretUnusableError, match=r"Secret m1 has no key cloud\.cfg: add it"):
@@ -85,7 +91,7 @@ def test_named_key_is_the_only_one() -> None:
 
 
 @pytest.mark.parametrize("content", [GZIP, ENCODED.encode(), b"\xff\x00binary", b""])
-def test_secret_may_hold_gzip_itself_or_its_base64_and_any_bytes(content: bytes) -> None:
+def test_secret_may_hold_gzip_itself_or_its_base64_and_any_bytes(content):
     served = GZIP if content == ENCODED.encode() else content
     assert document_of_secret(REFERENCE, secret(userData=content)) == served
 
@@ -93,14 +99,134 @@ def test_secret_may_hold_gzip_itself_or_its_base64_and_any_bytes(content: bytes)
 @pytest.mark.parametrize(
     "broken", [{}, {"data": None}, {"data": {}}, {"data": ["userData"]}, {"data": {"other": "eA=="}}]
 )
-def test_secret_without_the_key_is_named_with_what_to_do(broken: dict[str, Any]) -> None:
+def test_secret_without_the_key_is_named_with_what_to_do(broken):
     with pytest.raises(SecretUnusableError, match="Secret m1-userdata has no key userData or value: add it"):
         document_of_secret(REFERENCE, broken)
 
 
 @pytest.mark.parametrize("value", ["hunter2!", "hunter22!", 5, [], "ü"])
-def test_value_that_is_not_base64_is_named_but_never_quoted(value: Any) -> None:
+def test_value_that_is_not_base64_is_named_but_never_quoted(value):
     with pytest.raises(SecretUnusableError, match="Secret m1-userdata: the value of userData is not base64") as caught:
         document_of_secret(REFERENCE, {"data": {"userData": value}})
     assert "hunter2" not in repr(caught.value)
     assert caught.value.__suppress_context__
+
+
+def key(kind: str, body: bytes = bytes(32)) -> str:
+    blob = b"".join(len(part).to_bytes(4) + part for part in (kind.encode(), body))
+    return f"{kind} {base64.b64encode(blob).decode()}"
+
+
+ED25519 = key("ssh-ed25519")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ED25519,
+        f"{ED25519} ops@example",
+        f"{ED25519} two words, ü",
+        key("ssh-rsa", bytes(256)),
+        key("ecdsa-sha2-nistp256", bytes(72)),
+        key("sk-ssh-ed25519@openssh.com"),
+        key("sk-ecdsa-sha2-nistp256@openssh.com"),
+        f"no-pty,no-port-forwarding {ED25519}",
+        f'from="10.0.0.0/8",command="echo \\"hi there\\"" {ED25519} ops',
+    ],
+)
+def test_what_openssh_takes_is_a_key(line):
+    assert ssh_keys(f"\t{line} \r\n") == ([line], [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ssh-ed25519",
+        "ssh-ed25519 AAAA",
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI!!!",
+        ED25519.replace("ssh-ed25519", "ssh-rsa"),
+        ED25519[:-2],
+        ED25519.split()[1],
+        f"{ED25519}\x00",
+        f"{ED25519} bell\x07",
+        f"{ED25519} line\u2028break",
+        f'from="open {ED25519}',
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5",
+    ],
+)
+def test_what_is_no_key_is_named_by_its_line(line):
+    assert ssh_keys(f"# comment\n\n{line}\n{ED25519}\n") == ([ED25519], [3])
+
+
+def test_tabs_between_the_fields_do_not_make_the_value_unprintable():
+    assert ssh_keys(ED25519.replace(" ", "\t") + "\tops") == ([f"{ED25519} ops"], [])
+
+
+def test_key_given_twice_is_one_key():
+    assert ssh_keys(f"{ED25519}\n{ED25519}") == ([ED25519], [])
+
+
+def test_long_line_is_judged_in_bounded_time():
+    assert ssh_keys('a"' * 100_000 + " x")[1] == [1]
+    assert ssh_keys("a" * 200_000)[1] == [1]
+    assert ssh_keys("a " * 100_000)[1] == [1]
+    assert ssh_keys('"' + "\\" * 200_000)[1] == [1]
+
+
+def test_names_are_unique_for_cloud_init_keeps_keys_by_name():
+    lines = [f"{ED25519} ops", f"{ED25519} x ops", ED25519, f"{ED25519} key-1", f"{ED25519} a/b=", f"{ED25519} -x"]
+    assert names(lines) == ["ops", "key-1", "key-2", "key-3", "key-4", "key-5"]
+    assert names([f"{ED25519} key-1", f"{ED25519} ops", ED25519]) == ["key-0", "ops", "key-2"]
+    assert names([f"{ED25519} key-1", ED25519]) == ["key-0", "key-1"]
+
+
+@pytest.mark.parametrize(
+    "odd", ["", "on", "0x1f", "1:30", "a: b # c", '\\"', "\x00\x7f\x85", "\u2028\ufeff", "\U0001f511", "\n"]
+)
+def test_string_reads_back_as_itself(odd):
+    assert yaml.safe_load(quoted(odd)) == odd
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+def test_any_string_is_one_line_and_reads_back_as_itself(text):
+    assert len(quoted(text).splitlines()) == 1
+    assert yaml.safe_load(quoted(text)) == text
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> KeyFile:
+    path: Path = tmp_path_factory.mktemp("keys") / "key"
+    return KeyFile(path, "key", create=True)
+
+
+def test_token_is_good_for_its_machine_until_its_end(keys):
+    token = mint(keys, "default/m1", 1000)
+    check(keys, token, "default/m1", 999.9)
+    for machine, now in (("default/m1", 1000.0), ("default/m2", 0.0), ("default/m", 0.0)):
+        with pytest.raises(SessionTokenError):
+            check(keys, token, machine, now)
+
+
+def test_end_and_name_can_not_be_moved_into_each_other(keys):
+    assert mint(keys, "1/m1", 100) != mint(keys, "/m1", 1001)
+    signature = mint(keys, "0\0m1", 100).partition(".")[2]
+    with pytest.raises(SessionTokenError):
+        check(keys, f"100.{signature}", "m1", 0)
+
+
+@given(token=st.text(max_size=80))
+def test_invented_token_is_worth_nothing(keys, token):
+    with pytest.raises(SessionTokenError):
+        check(keys, token, "default/m1", 0)
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("1", 1), ("21600", 21600), (" 60 ", 60), ("007", 7)])
+def test_lifetime_is_read(header, seconds):
+    assert ttl(header) == seconds
+
+
+@pytest.mark.parametrize("header", [None, "", "0", "21601", "-1", "+5", "1.0", "1e3", "99999999999", "\u0663"])
+def test_lifetime_out_of_bounds_is_refused_with_the_bounds(header):
+    with pytest.raises(TtlError, match="from 1 to 21600"):
+        ttl(header)

@@ -1,8 +1,9 @@
-"""The metadata trees, by the cases that were measured against released cloud-init (listings, newlines, slashes)."""
+"""The metadata trees and network-config, by the cases that were measured against released cloud-init."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,40 +14,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hegel.annotations import instance_id
+from hegel.ec2 import ec2_tree, facts_of
+from hegel.interfaces import links
 from hegel.metadata import compile_tree
+from hegel.network import network_config
 from hegel.secret import SecretReference
+from tests.support import objects
+from tests.support.objects import MAC
 from tink.api.v1alpha2 import Hardware
 
-MAC = "52:54:00:00:00:01"
 SECOND = "52:54:00:00:00:02"
 FULL = {
     "ip": "10.0.0.5",
     "netmask": "255.255.255.0",
     "gateway": "10.0.0.1",
     "hostname": "web-1",
-    "nameservers": ["10.0.0.53", "dns.example.org"],
+    "nameservers": ["10.0.0.53", "dns.example.org", "10.0.0.53"],
 }
+OTHER = FULL | {"ip": "10.0.0.6"}
+IPV6 = {"address": "fd00::5", "prefixLength": 56, "nameservers": ["fd00::53"]}
 NO_STORAGE = "Hardware m1 has no annotation tinkerbell.org/storage, which names partitions and filesystems"
+
+
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1Pvk3mNqvWnNIdW4C6Cw3qL2vJYV7cVY5M2z5dJQ0e ops@example"
 
 
-def hardware(
-    *,
-    interfaces: dict[str, Any] | None = None,
-    annotations: dict[str, str] | None = None,
-    devices: list[str] | None = None,
-    **instance: str,
-) -> Hardware:
-    return Hardware.model_validate(
-        {
-            "metadata": {"name": "m1", "namespace": "default", "annotations": annotations or {}},
-            "spec": {
-                "networkInterfaces": {MAC: {"dhcp": FULL}} if interfaces is None else interfaces,
-                "instance": instance or None,
-                "storageDevices": devices,
-            },
-        }
-    )
+def hardware(*, interfaces=None, annotations=None, devices=None, **instance: str) -> Hardware:
+    """Annotations by their names after tinkerbell.org/."""
+    known = {f"tinkerbell.org/{name}": value for name, value in (annotations or {}).items()}
+    interfaces = {MAC: {"dhcp": FULL}} if interfaces is None else interfaces
+    spec = {"instance": instance or None, "storageDevices": devices}
+    return Hardware.model_validate(objects.hardware(interfaces=interfaces, annotations=known, **spec))
+
+
+def compiled(**fields: Any) -> Any:
+    return compile_tree(hardware(**fields))
 
 
 def crawl(tree: Mapping[str, bytes], directory: str = "meta-data") -> dict[str, Any]:
@@ -77,8 +79,8 @@ def leaves(joined: dict[str, Any]) -> Iterator[Any]:
             yield value
 
 
-def test_crawl_finds_everything_listed_and_each_value_is_one_string() -> None:
-    tree = compile_tree(hardware(userdata="#cloud-config\n", annotations={"tinkerbell.org/ssh-public-keys": KEY}))
+def test_crawl_finds_everything_listed_and_each_value_is_one_string():
+    tree = compiled(userdata="#cloud-config\n", annotations={"ssh-public-keys": KEY})
     interface = {"device-number": "0", "local-ipv4s": "10.0.0.5", "mac": MAC, "vpc-id": "default"}
     assert crawl(tree.ec2) == {
         "instance-id": "m1",
@@ -89,157 +91,126 @@ def test_crawl_finds_everything_listed_and_each_value_is_one_string() -> None:
         "network": {"interfaces": {"macs": {MAC: interface}}},
         "public-keys": {"ops@example": KEY},
     }
+    assert tree.ec2["meta-data/network/interfaces/macs"] == f"{MAC}/".encode()  # as AWS writes it
+    for path, body in compiled().ec2.items():
+        assert (body, body) == (body.strip(), body or path), "no value and no listing ends with a newline"
 
 
-def test_listing_has_only_what_exists() -> None:
-    tree = compile_tree(hardware(interfaces={MAC: {}}))
-    assert tree.ec2[""] == b"meta-data/"
-    assert tree.ec2["meta-data"] == b"instance-id\nmac"
-    assert "user-data" not in tree.ec2
-    assert "meta-data/local-hostname" not in tree.ec2
-
-
-def test_root_lists_directories_with_a_slash() -> None:
-    tree = compile_tree(hardware(userdata="u", vendordata="v"))
-    assert tree.ec2[""] == b"meta-data/\nuser-data\nvendor-data"
-
-
-def test_no_value_and_no_listing_ends_with_a_newline() -> None:
-    for path, body in compile_tree(hardware()).ec2.items():
-        assert body, path
-        assert body == body.strip(), path
+def test_listing_has_only_what_exists_and_directories_with_a_slash():
+    tree = compiled(interfaces={MAC: {}})
+    assert (tree.ec2[""], tree.ec2["meta-data"]) == (b"meta-data/", b"instance-id\nmac")
+    assert {"user-data", "meta-data/local-hostname"}.isdisjoint(tree.ec2)
+    assert compiled(userdata="u", vendordata="v").ec2[""] == b"meta-data/\nuser-data\nvendor-data"
+    # NoCloud's files are all there even if empty.
+    empty = dict.fromkeys(("user-data", "vendor-data", "network-config"), b"")
+    assert tree.nocloud == {"meta-data": b'instance-id: "m1"\n', **empty}
 
 
 @pytest.mark.parametrize("userdata", ["#!/bin/sh\necho ü\r\n", "", "no newline"])
-def test_user_data_is_served_byte_for_byte(userdata: str) -> None:
-    tree = compile_tree(hardware(userdata=userdata, vendordata=userdata))
+def test_user_data_is_served_byte_for_byte(userdata):
+    tree = compiled(userdata=userdata, vendordata=userdata)
     for document in ("user-data", "vendor-data"):
-        assert tree.ec2[document] == userdata.encode()
-        assert tree.nocloud[document] == userdata.encode()
+        assert tree.ec2[document] == tree.nocloud[document] == userdata.encode()
 
 
-def test_nocloud_files_are_all_there_even_if_empty() -> None:
-    tree = compile_tree(hardware(interfaces={MAC: {}}))
-    assert tree.nocloud == {
-        "meta-data": b'instance-id: "m1"\n',
-        "user-data": b"",
-        "vendor-data": b"",
-        "network-config": b"",
-    }
-
-
-def test_address_is_that_of_the_first_interface_that_has_one() -> None:
-    tree = compile_tree(hardware(interfaces={"52:54:00:00:00:09": {"disableDhcp": True}, MAC: {"dhcp": FULL}}))
-    assert (tree.ec2["meta-data/mac"], tree.ec2["meta-data/local-ipv4"]) == (MAC.encode(), b"10.0.0.5")
-
-
-def test_machine_has_a_name_even_if_another_interface_than_the_first_with_an_address_says_it() -> None:
-    unnamed = {"dhcp": {"ip": "10.0.0.5"}}
-    tree = compile_tree(hardware(interfaces={MAC: unnamed, SECOND: {"dhcp": {"hostname": "web-2"}}}))
-    assert tree.ec2["meta-data/local-hostname"] == tree.ec2["meta-data/hostname"] == b"web-2"
-    both = {SECOND: {"dhcp": {"hostname": "bmc"}}, MAC: {"dhcp": FULL}}
-    assert compile_tree(hardware(interfaces=both)).ec2["meta-data/hostname"] == b"web-1"
+def test_address_and_name_are_those_of_the_first_interface_that_has_one():
+    for interfaces, mac, ip, name in (
+        ({"52:54:00:00:00:09": {"disableDhcp": True}, MAC: {"dhcp": FULL}}, MAC, b"10.0.0.5", b"web-1"),
+        ({MAC: {"dhcp": {"ip": "10.0.0.5"}}, SECOND: {"dhcp": {"hostname": "web-2"}}}, MAC, b"10.0.0.5", b"web-2"),
+        ({SECOND: {"dhcp": {"hostname": "bmc"}}, MAC: {"dhcp": FULL}}, MAC, b"10.0.0.5", b"web-1"),
+    ):
+        ec2 = compiled(interfaces=interfaces).ec2
+        assert [ec2[f"meta-data/{key}"] for key in ("mac", "local-ipv4")] == [mac.encode(), ip]
+        assert ec2["meta-data/local-hostname"] == ec2["meta-data/hostname"] == name
 
 
 # --- instance id ---
 
 
-def test_annotation_gives_a_reinstalled_machine_a_new_id() -> None:
-    machine = hardware(annotations={"tinkerbell.org/instance-id": "i-2\n"})
-    tree = compile_tree(machine)
-    assert tree.instance_id == "i-2"
-    assert tree.ec2["meta-data/instance-id"] == b"i-2"
-    assert yaml.safe_load(tree.nocloud["meta-data"])["instance-id"] == "i-2"
+@pytest.mark.parametrize("identity", ["i-2\n", "123", "0x1f", "on", "null", "1e3", "2026-11-21", "i:x"])
+def test_annotation_gives_a_reinstalled_machine_a_new_id_which_stays_a_string_in_yaml(identity):
+    tree = compiled(annotations={"instance-id": identity})
+    assert tree.ec2["meta-data/instance-id"].decode() == tree.instance_id == identity.strip()
+    assert yaml.safe_load(tree.nocloud["meta-data"])["instance-id"] == identity.strip()
 
 
 @pytest.mark.parametrize("bad", ["", " \n", "two words", "i-1\ni-2", "i-\x00", '{"id":1}'])
-def test_id_that_would_break_cloud_init_is_ignored_with_a_reason(bad: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert instance_id(hardware(annotations={"tinkerbell.org/instance-id": bad})) == "m1"
+def test_id_that_would_break_cloud_init_is_ignored_with_a_reason(bad, caplog):
+    assert instance_id(hardware(annotations={"instance-id": bad})) == "m1"
     assert "Hardware default/m1: annotation tinkerbell.org/instance-id is ignored" in caplog.text
-
-
-@pytest.mark.parametrize("odd", ["123", "0x1f", "on", "null", "1e3", "2026-11-21", "i: x"])
-def test_id_stays_a_string_in_yaml(odd: str) -> None:
-    identity = odd.replace(" ", "")
-    tree = compile_tree(hardware(annotations={"tinkerbell.org/instance-id": identity}))
-    assert yaml.safe_load(tree.nocloud["meta-data"])["instance-id"] == identity
 
 
 # --- network/ ---
 
 
 def macs(interfaces: dict[str, Any]) -> Any:
-    return crawl(compile_tree(hardware(interfaces=interfaces)).ec2).get("network")
+    return crawl(compiled(interfaces=interfaces).ec2).get("network")
 
 
-def test_interfaces_are_numbered_in_order_so_that_the_first_has_the_default_route() -> None:
-    network = macs({SECOND: {"dhcp": FULL}, MAC: {"dhcp": FULL | {"ip": "10.0.0.6"}}})
-    numbers = {mac: values["device-number"] for mac, values in network["interfaces"]["macs"].items()}
-    assert numbers == {SECOND: "0", MAC: "1"}
-
-
-def test_cloud_init_is_not_told_of_subnets_for_it_would_ask_for_leases_itself() -> None:
-    network = macs({MAC: {"dhcp": FULL}, SECOND: {"dhcp": FULL | {"ip": "10.0.0.6"}}})
-    assert not any("subnet" in name for values in network["interfaces"]["macs"].values() for name in values)
+def test_interfaces_are_numbered_in_order_so_that_the_first_has_the_default_route():
+    found = macs({SECOND: {"dhcp": FULL}, MAC: {"dhcp": OTHER}})["interfaces"]["macs"]
+    assert {mac: values["device-number"] for mac, values in found.items()} == {SECOND: "0", MAC: "1"}
+    # Of subnets, cloud-init would ask for leases itself.
+    assert not any("subnet" in name for values in found.values() for name in values)
 
 
 @pytest.mark.parametrize("unreserved", [{}, {"disableDhcp": True}, {"dhcp": {"hostname": "x"}}])
-def test_interface_without_an_address_does_not_make_the_boot_wait_for_dhcp(unreserved: dict[str, Any]) -> None:
+def test_interface_without_an_address_does_not_make_the_boot_wait_for_dhcp(unreserved):
     assert list(macs({MAC: {"dhcp": FULL}, SECOND: unreserved})["interfaces"]["macs"]) == [MAC]
 
 
-@pytest.mark.parametrize("other", [{"dhcp": FULL | {"vlanId": "7"}}, {"dhcp": FULL, "disableDhcp": True}])
-def test_network_is_not_listed_where_untagged_dhcp_is_not_the_whole_truth(other: dict[str, Any]) -> None:
-    assert macs({MAC: {"dhcp": FULL}, SECOND: other | {"dhcp": other["dhcp"] | {"ip": "10.0.0.6"}}}) is None
+@pytest.mark.parametrize(
+    "interfaces",
+    [
+        {MAC: {}},
+        {MAC: {"dhcp": FULL}, SECOND: {"dhcp": OTHER | {"vlanId": "7"}}},
+        {MAC: {"dhcp": FULL}, SECOND: {"dhcp": OTHER, "disableDhcp": True}},
+    ],
+)
+def test_network_is_not_listed_where_untagged_dhcp_is_not_the_whole_truth(interfaces):
+    assert macs(interfaces) is None
 
 
-def test_network_is_not_listed_without_an_address() -> None:
-    assert macs({MAC: {}}) is None
-
-
-def test_listing_writes_macs_as_aws_does() -> None:
-    tree = compile_tree(hardware())
-    assert tree.ec2["meta-data/network/interfaces/macs"] == f"{MAC}/".encode()
+def test_ec2_tree_sends_cloud_init_to_dhcpv6_by_the_list_of_addresses():
+    found = links(hardware(interfaces={MAC: {"dhcp": {"ipv6": IPV6}}}))
+    tree = ec2_tree(facts_of("m1", found), "", found, [], {}, [], {})
+    below = f"meta-data/network/interfaces/macs/{MAC}"
+    assert tree[f"{below}/ipv6s"] == tree["meta-data/ipv6"] == b"fd00::5"
+    assert tree[below] == b"device-number\nipv6s\nmac\nvpc-id"
 
 
 # --- public-keys ---
 
 
-def test_public_keys_are_listed_in_ec2s_shape_and_in_nocloud() -> None:
-    tree = compile_tree(hardware(annotations={"tinkerbell.org/ssh-public-keys": f"{KEY}\n{KEY}-2\n"}))
+def test_public_keys_are_listed_in_ec2s_shape_and_in_nocloud():
+    tree = compiled(annotations={"ssh-public-keys": f"{KEY}\n{KEY}-2\n"})
     assert tree.ec2["meta-data/public-keys"] == b"0=ops@example\n1=ops@example-2"
     assert tree.ec2["meta-data/public-keys/1"] == b"openssh-key"
     assert tree.ec2["meta-data/public-keys/1/openssh-key"] == f"{KEY}-2".encode()
     assert yaml.safe_load(tree.nocloud["meta-data"])["public-keys"] == [KEY, f"{KEY}-2"]
-
-
-def test_comment_of_a_key_means_nothing_to_yaml() -> None:
-    odd = f'{KEY}: "a" # \\ \U0001f511'
-    tree = compile_tree(hardware(annotations={"tinkerbell.org/ssh-public-keys": odd}))
+    odd = f'{KEY}: "a" # \\ \U0001f511'  # its comment means nothing to YAML
+    tree = compiled(annotations={"ssh-public-keys": odd})
     assert yaml.safe_load(tree.nocloud["meta-data"])["public-keys"] == [odd]
 
 
-def test_bad_key_is_named_by_its_line_and_the_others_are_served(caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_key_is_named_by_its_line_and_the_others_are_served(caplog):
     keys = "\n".join([KEY, "ssh-ed25519 secret-typo", *["x"] * 20])
-    tree = compile_tree(hardware(annotations={"tinkerbell.org/ssh-public-keys": keys}))
+    tree = compiled(annotations={"ssh-public-keys": keys})
     assert tree.ec2["meta-data/public-keys"] == b"0=ops@example"
     assert "Hardware default/m1: annotation tinkerbell.org/ssh-public-keys has no SSH key in line 2, 3," in caplog.text
     assert "11, ...: left out" in caplog.text
     assert "secret-typo" not in caplog.text
 
 
-def test_annotation_without_any_key_lists_none() -> None:
-    tree = compile_tree(hardware(annotations={"tinkerbell.org/ssh-public-keys": "# nobody\n"}))
+def test_annotation_without_any_key_lists_none():
+    tree = compiled(annotations={"ssh-public-keys": "# nobody\n"})
     assert b"public-keys" not in tree.ec2["meta-data"]
     assert b"public-keys" not in tree.nocloud["meta-data"]
 
 
-# --- documents of Secrets ---
-
-
-def test_document_of_a_secret_is_listed_but_the_hardwares_is_not_served(caplog: pytest.LogCaptureFixture) -> None:
-    annotations = {"tinkerbell.org/userdata-secret": "m1-userdata"}
-    tree = compile_tree(hardware(userdata="old", vendordata="v", annotations=annotations))
+def test_document_of_a_secret_is_listed_but_the_hardwares_is_not_served(caplog):
+    annotations = {"userdata-secret": "m1-userdata"}
+    tree = compiled(userdata="old", vendordata="v", annotations=annotations)
     assert tree.secrets == {"user-data": SecretReference("m1-userdata", ("userData", "value"))}
     assert tree.ec2[""] == b"meta-data/\nuser-data\nvendor-data"
     assert "user-data" not in tree.ec2
@@ -248,8 +219,8 @@ def test_document_of_a_secret_is_listed_but_the_hardwares_is_not_served(caplog: 
     assert "spec.instance.userdata is not served, because annotation tinkerbell.org/userdata-secret" in caplog.text
 
 
-def test_vendor_data_of_a_secret_with_a_key_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    tree = compile_tree(hardware(annotations={"tinkerbell.org/vendordata-secret": "vendor/cloud.cfg\n"}))
+def test_vendor_data_of_a_secret_with_a_key_warns_of_nothing(caplog):
+    tree = compiled(annotations={"vendordata-secret": "vendor/cloud.cfg\n"})
     assert tree.secrets == {"vendor-data": SecretReference("vendor", ("cloud.cfg",))}
     assert not caplog.text
 
@@ -257,22 +228,15 @@ def test_vendor_data_of_a_secret_with_a_key_warns_of_nothing(caplog: pytest.LogC
 @pytest.mark.parametrize(
     "bad", ["", "/", "a/", "/b", "A", "a/b/c", "../x", "a b", "a/..", "a/.", "a..b", "-a", "x" * 254]
 )
-def test_reference_that_could_name_something_else_is_ignored_with_a_reason(
-    bad: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    tree = compile_tree(hardware(userdata="u", annotations={"tinkerbell.org/userdata-secret": bad}))
+def test_reference_that_could_name_something_else_is_ignored_with_a_reason(bad, caplog):
+    tree = compiled(userdata="u", annotations={"userdata-secret": bad})
     assert not tree.secrets
     assert tree.ec2["user-data"] == b"u"
     assert "Hardware default/m1: annotation tinkerbell.org/userdata-secret is ignored" in caplog.text
 
 
-# --- the old /metadata ---
-
-
-def test_actions_of_v1alpha1_find_disks_and_names_where_they_look_for_them() -> None:
-    tree = compile_tree(
-        hardware(devices=["/dev/sda", "/dev/nvme0n1"], annotations={"tinkerbell.org/ssh-public-keys": KEY})
-    )
+def test_actions_of_v1alpha1_find_disks_and_names_where_they_look_for_them():
+    tree = compile_tree(hardware(devices=["/dev/sda", "/dev/nvme0n1"], annotations={"ssh-public-keys": KEY}))
     assert orjson.loads(tree.legacy) == {
         "metadata": {
             "instance": {
@@ -295,8 +259,8 @@ STORED = {
 }
 
 
-def test_what_tootles_served_is_in_the_tree_and_every_listed_name_is_there() -> None:
-    tree = compile_tree(hardware(annotations={"tinkerbell.org/metadata": json.dumps(STORED)})).ec2
+def test_what_tootles_served_is_in_the_tree_and_every_listed_name_is_there():
+    tree = compiled(annotations={"metadata": json.dumps(STORED)}).ec2
     found = crawl(tree)
     assert {name: found[name] for name in ("facility", "plan", "public-ipv4")} == {
         name: STORED[name] for name in ("facility", "plan", "public-ipv4")
@@ -306,9 +270,9 @@ def test_what_tootles_served_is_in_the_tree_and_every_listed_name_is_there() -> 
     assert tree["meta-data/operating-system"] == b"distro\nlicense_activation/\nversion"
 
 
-def test_what_is_empty_is_neither_there_nor_complained_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_empty_is_neither_there_nor_complained_of(caplog):
     empty = {"facility": "", "tags": [], "operating-system": {"slug": "", "license_activation": {"state": ""}}}
-    tree = compile_tree(hardware(annotations={"tinkerbell.org/metadata": json.dumps(empty)})).ec2
+    tree = compiled(annotations={"metadata": json.dumps(empty)}).ec2
     assert not {"facility", "tags", "operating-system"} & set(crawl(tree))
     assert caplog.text == ""
 
@@ -323,20 +287,18 @@ def test_what_is_empty_is_neither_there_nor_complained_of(caplog: pytest.LogCapt
         ({"operating-system": {"slug": 5}, "plan": "a"}, "operating-system/slug"),
     ],
 )
-def test_what_can_not_be_served_is_left_out_and_named(
-    given: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    tree = compile_tree(hardware(annotations={"tinkerbell.org/metadata": json.dumps(given)})).ec2
+def test_what_can_not_be_served_is_left_out_and_named(given, named, caplog):
+    tree = compiled(annotations={"metadata": json.dumps(given)}).ec2
     assert tree["meta-data/plan"] == b"a"
     assert named.partition("/")[0] not in crawl(tree)
     assert f"annotation tinkerbell.org/metadata has what can't be served, left out: {named}" in caplog.text
 
 
-def test_rootio_finds_the_partitions_of_the_annotation_and_stops_where_it_can_not_be_read() -> None:
+def test_rootio_finds_the_partitions_of_the_annotation_and_stops_where_it_can_not_be_read():
     storage = {"disks": [{"device": "/dev/sda", "wipe_table": True, "partitions": [{"label": "ROOT", "number": 1}]}]}
 
     def served(annotation: str) -> Any:
-        tree = compile_tree(hardware(devices=["/dev/sda"], annotations={"tinkerbell.org/storage": annotation}))
+        tree = compiled(devices=["/dev/sda"], annotations={"storage": annotation})
         return orjson.loads(tree.legacy)["metadata"]["instance"]["storage"]
 
     assert served(json.dumps(storage)) == storage | {"filesystems": []}
@@ -346,23 +308,29 @@ def test_rootio_finds_the_partitions_of_the_annotation_and_stops_where_it_can_no
     assert served("{}") == {"disks": [], "filesystems": []}, "who wants none can say so"
 
 
-def test_machine_without_partitions_is_no_success_of_rootio_which_would_empty_its_disks() -> None:
-    tree = compile_tree(hardware(devices=["/dev/sda"]))
+def test_machine_without_partitions_is_no_success_of_rootio_which_would_empty_its_disks():
+    tree = compiled(devices=["/dev/sda"])
     assert orjson.loads(tree.legacy)["metadata"]["instance"]["storage"] == tree.storage_problem == NO_STORAGE
 
 
-def test_old_metadata_says_nothing_that_the_hardware_does_not() -> None:
-    document = orjson.loads(compile_tree(hardware(interfaces={MAC: {}, SECOND: {"dhcp": {"ip": "10.0.0.5"}}})).legacy)
+def test_old_metadata_says_nothing_that_the_hardware_does_not():
+    document = orjson.loads(compiled(interfaces={MAC: {}, SECOND: {"dhcp": {"ip": "10.0.0.5"}}}).legacy)
     ips = [{"address": "10.0.0.5", "family": 4}]
     assert document == {"metadata": {"instance": {"id": "m1", "ips": ips, "ssh_keys": [], "storage": NO_STORAGE}}}
 
 
-# --- whatever the Hardware ---
-
 _mac = st.integers(0, (1 << 48) - 1).map(lambda n: n.to_bytes(6).hex(":"))
+
+
 _ip = st.integers(0, (1 << 32) - 1).map(lambda n: ".".join(map(str, n.to_bytes(4))))
+
+
 _netmask = st.integers(0, 32).map(lambda n: ".".join(map(str, ((1 << 32) - (1 << 32 - n)).to_bytes(4))))
+
+
 _hostname = st.sampled_from(["web-1", "a.example.org", "on", "1e3", "0x1f", "null", "1", "a" * 63])
+
+
 _dhcp = st.fixed_dictionaries(
     {},
     optional={
@@ -374,16 +342,24 @@ _dhcp = st.fixed_dictionaries(
         "nameservers": st.lists(_ip | st.just("dns.example.org"), max_size=3),
     },
 )
+
+
 _interface = st.fixed_dictionaries({}, optional={"dhcp": _dhcp, "disableDhcp": st.booleans()})
+
+
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
 _annotation = st.one_of(
     _text,
     st.lists(st.sampled_from([KEY, KEY + "2", KEY + " a b", 'from="a b" ' + KEY, "x"]) | _text).map("\n".join),
     st.sampled_from(["name", "name/key", "on", "{}", "1:30"]),
 )
-_names = [
-    f"tinkerbell.org/{name}" for name in ("instance-id", "ssh-public-keys", "userdata-secret", "vendordata-secret")
-]
+
+
+_names = ["instance-id", "ssh-public-keys", "userdata-secret", "vendordata-secret"]
+
+
 _hardware = st.builds(
     lambda interfaces, annotations, instance: hardware(interfaces=interfaces, annotations=annotations, **instance),
     st.dictionaries(_mac | _text, _interface, min_size=1, max_size=4),
@@ -394,7 +370,7 @@ _hardware = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(_hardware)
-def test_whatever_the_hardware_cloud_init_finds_everything_listed(machine: Hardware) -> None:
+def test_whatever_the_hardware_cloud_init_finds_everything_listed(machine):
     tree = compile_tree(machine)
     joined = crawl(tree.ec2)
     assert all(isinstance(value, str) and value for value in leaves(joined))
@@ -406,7 +382,7 @@ def test_whatever_the_hardware_cloud_init_finds_everything_listed(machine: Hardw
 
 @settings(max_examples=60, deadline=None)
 @given(_hardware)
-def test_whatever_the_hardware_nocloud_says_what_the_ec2_tree_says(machine: Hardware) -> None:
+def test_whatever_the_hardware_nocloud_says_what_the_ec2_tree_says(machine):
     tree = compile_tree(machine)
     joined = crawl(tree.ec2)
     facts = yaml.safe_load(tree.nocloud["meta-data"])
@@ -418,13 +394,12 @@ def test_whatever_the_hardware_nocloud_says_what_the_ec2_tree_says(machine: Hard
 
 @settings(max_examples=60, deadline=None)
 @given(_hardware)
-def test_whatever_the_hardware_each_address_is_configured_once(machine: Hardware) -> None:
+def test_whatever_the_hardware_each_address_is_configured_once(machine):
     config = yaml.safe_load(compile_tree(machine).nocloud["network-config"]) or {"ethernets": {}}
     ethernets, vlans = config["ethernets"], config.get("vlans", {})
     known = machine.spec.network_interfaces
     for name, link in ethernets.items():
         dhcp = known[link["match"]["macaddress"]].dhcp
-        assert dhcp is not None
         assert dhcp.ip is not None
         carrier = link if dhcp.vlan_id is None else vlans[f"{name}.{dhcp.vlan_id}"]
         assert carrier.get("dhcp4") or [one.partition("/")[0] for one in carrier["addresses"]] == [dhcp.ip]
@@ -434,3 +409,105 @@ def test_whatever_the_hardware_each_address_is_configured_once(machine: Hardware
     ]
     chosen = [metric.get("metric") or metric.get("route-metric") for metric in metrics if metric]
     assert len(set(chosen)) == len(chosen)
+
+
+# --- network-config: what all of cloud-init's renderers need ---
+
+
+def text(interfaces: dict[str, Any]) -> bytes:
+    return network_config(links(hardware(interfaces=interfaces)))
+
+
+def network(interfaces: dict[str, Any]) -> Any:
+    return yaml.safe_load(text(interfaces))
+
+
+def ethernets(*interfaces: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of nic0 and nic1, without their names."""
+    found = network(dict(zip((MAC, SECOND), interfaces, strict=False)))["ethernets"]
+    return [{key: value for key, value in link.items() if key != "match"} for link in found.values()]
+
+
+ROUTE = {"to": "0.0.0.0/0", "via": "10.0.0.1"}
+DNS = {"nameservers": {"addresses": ["10.0.0.53"]}}
+MASKED = {"ip": "10.0.0.5", "netmask": "255.255.255.0"}
+IPV6_STATIC = {"addresses": ["fd00::5/56"], "nameservers": {"addresses": ["fd00::53"]}}
+
+
+def test_addresses_are_static_and_interfaces_keep_their_names():
+    nic0 = {"match": {"macaddress": MAC}, "addresses": ["10.0.0.5/24"], "routes": [ROUTE], **DNS}
+    assert network({MAC: {"dhcp": FULL}}) == {"version": 2, "ethernets": {"nic0": nic0}}
+    digits = "10:20:30:40:50:59"  # which stays a string
+    assert network({digits: {"dhcp": FULL}})["ethernets"]["nic0"]["match"]["macaddress"] == digits
+    assert list(network({MAC: {}, SECOND: {"dhcp": FULL}})["ethernets"]) == ["nic1"]
+
+
+def test_tagged_network_is_a_vlan_on_an_interface_that_ifupdown_can_name():
+    tagged = {"ip": "10.1.0.5", "netmask": "255.255.0.0", "vlanId": "7"}
+    config = network({MAC: {"dhcp": FULL}, SECOND: {"dhcp": tagged}})
+    assert config["ethernets"]["nic1"] == {"match": {"macaddress": SECOND}, "set-name": "nic1"}
+    assert config["vlans"] == {"nic1.7": {"id": 7, "link": "nic1", "addresses": ["10.1.0.5/16"]}}
+    many = {
+        f"52:54:00:00:{n >> 8:02x}:{n & 255:02x}": {
+            "dhcp": tagged | {"ip": f"10.1.{n >> 8}.{n & 255}", "vlanId": "4094"}
+        }
+        for n in range(1000)
+    }
+    names = re.findall(r"^  (nic\S+\.4094):$", text(many).decode(), re.MULTILINE)
+    assert max(map(len, names)) == len("nic999.4094"), "the kernel takes 15 characters"
+
+
+@pytest.mark.parametrize(
+    ("interface", "second", "expected"),
+    [
+        # netplan refuses equal metrics
+        ({"dhcp": FULL}, {"dhcp": FULL | {"ip": "10.9.0.5", "gateway": "10.9.0.1"}}, [100, 200]),
+        ({"dhcp": {"ip": "10.0.0.5", "gateway": "10.0.0.1"}}, {"dhcp": FULL}, [100, 200]),
+        ({"dhcp": {"ip": "10.9.0.5", "netmask": "255.0.0.0"}}, {"dhcp": FULL}, [None]),
+        ({"dhcp": {"gateway": "10.9.0.1"}}, {"dhcp": FULL}, [None]),
+    ],
+)
+def test_only_a_second_default_route_needs_metrics(interface, second, expected):
+    found = []
+    for link in ethernets(interface, second):
+        found += [route.get("metric") for route in link.get("routes", ())]
+        found += [link["dhcp4-overrides"]["route-metric"]] if "dhcp4-overrides" in link else []
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("interface", "expected"),
+    [
+        # Without a netmask, or where the gateway is outside of the subnet, DHCP knows, if it is answered.
+        ({"dhcp": {"ip": "10.0.0.5"}}, {"dhcp4": True}),
+        ({"dhcp": FULL | {"netmask": "255.255.255.255"}}, {"dhcp4": True}),
+        (
+            {"dhcp": FULL | {"netmask": "255.255.255.255"}, "disableDhcp": True},
+            {"addresses": ["10.0.0.5/32"], "routes": [ROUTE | {"on-link": True}], **DNS},
+        ),
+        ({"dhcp": {"ip": "10.9.0.5", "netmask": "255.0.0.0"}}, {"addresses": ["10.9.0.5/8"]}),
+        # An IPv6 address comes by DHCP beside a static IPv4 one or alone; it is static where DHCP is not answered.
+        ({"dhcp": MASKED | {"ipv6": IPV6}}, {"addresses": ["10.0.0.5/24"], "dhcp6": True}),
+        ({"dhcp": {"ipv6": IPV6}}, {"dhcp6": True}),
+        ({"dhcp": {"ip": "10.0.0.5", "ipv6": IPV6}}, {"dhcp4": True, "dhcp6": True}),
+        ({"dhcp": {"ipv6": IPV6}, "disableDhcp": True}, IPV6_STATIC),
+        (
+            {"dhcp": MASKED | {"gateway": "10.0.0.1", "ipv6": IPV6}, "disableDhcp": True},
+            IPV6_STATIC | {"addresses": ["10.0.0.5/24", "fd00::5/56"], "routes": [ROUTE]},
+        ),
+    ],
+)
+def test_interface_is_configured_by_what_is_known_of_it(interface, expected):
+    assert ethernets(interface) == [expected]
+
+
+@pytest.mark.parametrize(
+    "interfaces",
+    [
+        {MAC: {"dhcp": {"ip": "10.0.0.5"}, "disableDhcp": True}},
+        {MAC: {}, SECOND: {"dhcp": {"hostname": "x"}}},
+        *({key: {"dhcp": FULL}} for key in ("eth0\nevil: true", f"{MAC}\n", "52:54:00:00:00:0G", "")),
+    ],
+)
+def test_interface_without_a_usable_address_or_mac_is_left_to_the_image(interfaces):
+    assert text(interfaces) == b""

@@ -1,14 +1,17 @@
 """The machines' HTTP server on loopback, as it is run, and machines with addresses of 127.0.0.0/8 that talk to it.
 
 `Rack` is the test's view: an inventory to fill, an upstream that can misbehave, and requests from a chosen address.
+`fill` registers machines that have secrets from each other: m1 (127.0.0.5), m2 (127.0.0.6) and spare (no address); each
+has the word "secret-of-<name>" in all that is its own. However a request is made, only its own machine gets that word.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_network
@@ -23,7 +26,7 @@ from aiohttp.test_utils import TestServer
 from yarl import URL
 
 from edge.artifacts import ArtifactCache, Timeouts
-from edge.callers import UNSEEN, Callers, Neighbours, token_keys
+from edge.callers import UNSEEN, Callers, MetadataTokens, Neighbours, TrustedNetworks, token_keys
 from edge.http import MachineApp, MetadataSettings, machine_runner
 from edge.http.boot import osie
 from edge.http.files.body import BodySender
@@ -32,6 +35,8 @@ from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import Artifacts, DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.scripts import BootSettings, Scripts
+from tests.support import objects, virtual_time
+from tests.support.objects import MAC, OTHER_MAC
 from tink.files.key_file import KeyFile
 from tink.kube.client import NotFoundError
 from tink.net.outbound import Reach
@@ -41,14 +46,23 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
     """Bodies are sent around the event loop, to the socket itself: those tests run with both loops."""
-    loops: dict[str, LoopFactory] = {"uvloop": uvloop.new_event_loop}
-    if item.path.name in ("test_osie.py", "test_sendfile.py"):
-        loops["asyncio"] = asyncio.new_event_loop
+    loops: dict[str, LoopFactory] = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+    if item.get_closest_marker("looptime"):
+        del loops["uvloop"]
+    elif item.path.name != "test_osie.py":
+        del loops["asyncio"]
     return loops
 
 
-MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
-OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"
+IP, OTHER_IP = "127.0.0.5", "127.0.0.6"
+SPARE_MAC = "52:54:00:00:00:0d"
+PROXY, SECOND_PROXY, NAT, STRANGER = "127.0.1.1", "127.0.1.2", "127.0.2.1", "127.0.0.99"
+MODES = [DhcpMode.RESERVATION, DhcpMode.PROXY, DhcpMode.AUTO_PROXY, DhcpMode.OFF]
+PROXIES = (ip_network("127.0.1.0/24"),)
+TRUSTED = TrustedNetworks(proxies=PROXIES, nat=(ip_network("127.0.2.0/24"),))
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+KERNEL = b"GET /osie/lab/kernel HTTP/1.1\r\nHost: x\r\n\r\n"
+OtherRack = Callable[..., AbstractAsyncContextManager[Any]]
 
 
 @dataclass
@@ -98,6 +112,40 @@ class Upstream:
         return response
 
 
+class Connection:
+    """One made by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.read, self.write = reader.readexactly, writer.write
+
+    async def head(self) -> bytes:
+        return await self.reader.readuntil(b"\r\n\r\n")
+
+    async def ask(self, request: bytes = HEALTH) -> bytes:
+        """Send it; gives the next answer, whose length its head says."""
+        self.write(request)
+        head = await self.head()
+        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        return head + await self.read(length)
+
+    async def rest(self) -> bytes:
+        """Everything up to the end of the connection, however that comes."""
+        received = b""
+        with suppress(ConnectionError):
+            while part := await self.reader.read(65536):
+                received += part
+        return received
+
+    async def is_closed(self, turns: int = 200) -> bool:
+        """Whether the server, which runs in the same loop, closes it within so many turns."""
+        for _ in range(turns):
+            if self.reader.at_eof() or self.reader.exception() is not None:
+                return True
+            await virtual_time.turns()
+        return False
+
+
 @dataclass
 class Rack:
     base: str
@@ -118,22 +166,35 @@ class Rack:
     runner: Any = None
     cache: Any = None
     sessions: dict[str, aiohttp.ClientSession] = field(default_factory=dict)
-    writers: list[Any] = field(default_factory=list)
-    """Of connections that tests made by hand."""
+    connections: list[Connection] = field(default_factory=list)
 
-    def register(self, name: str = "m1", mac: str = MAC, ip: str | None = IP, **spec: Any) -> None:
-        """Apply a Hardware with one interface; `spec` may override anything, `interface` adds to the interface, and
-        `annotations` are the object's."""
-        interface = {"dhcp": {"ip": ip, "hostname": name}} | spec.pop("interface", {})
-        if ip is None:
-            del interface["dhcp"]
-        metadata = {"name": name, "namespace": "default", "annotations": spec.pop("annotations", {})}
-        self.inventory.apply(
-            {
-                "metadata": metadata,
-                "spec": {"networkInterfaces": {mac: interface}, "osie": {"name": "lab"}} | spec,
-            }
-        )
+    def register(self, name: str = "m1", mac: str = MAC, ip: str | None = IP, **fields: Any) -> None:
+        """Apply a Hardware with one interface, whose host name is its own."""
+        dhcp = {"hostname": name} if ip else None
+        self.inventory.apply(objects.hardware(name, mac, ip, dhcp=dhcp, **({"osie": {"name": "lab"}} | fields)))
+
+    @property
+    def open(self) -> Collection[Any]:
+        """The connections that the server has."""
+        return self.runner.bounded.open
+
+    async def connect(self, ip: str = IP, *, receive_buffer: int = 0) -> Connection:
+        sock = socket.socket()
+        if receive_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.bind((ip, 0))
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        self.connections.append(Connection(*await asyncio.open_connection(sock=sock, limit=4096)))
+        return self.connections[-1]
+
+    async def exchange(self, request: bytes, ip: str = IP, *, half_close: bool = False) -> bytes:
+        """Everything that is answered to these bytes until the server closes; `half_close`: they are all."""
+        connection = await self.connect(ip)
+        connection.write(request)
+        if half_close:
+            connection.writer.write_eof()
+        return await connection.rest()
 
     async def read_secret(self, namespace: str, name: str) -> Any:
         self.secrets_read += 1
@@ -263,11 +324,42 @@ async def serving(
 
 async def _end(rack: Rack, cache: ArtifactCache, upstream_server: TestServer) -> None:
     rack.upstream.gate.set()
-    for writer in rack.writers:  # of a test that failed, too
-        writer.transport.abort()
+    for connection in rack.connections:
+        connection.writer.transport.abort()
     for session in rack.sessions.values():
         await session.close()
     if rack.runner.server is not None:
         await rack.runner.cleanup()
     await cache.stop()
     await upstream_server.close()
+
+
+def hardware(name: str, mac: str, ip: str | None, **fields: Any) -> dict[str, Any]:
+    """A machine that has secrets."""
+    word = f"secret-of-{name}"
+    instance = {"userdata": word, "vendordata": word}
+    annotations = {"tinkerbell.org/instance-id": word, **fields.pop("annotations", {})}
+    spec = {"osie": {"name": "lab"}, "kernelParams": [word], "instance": instance, **fields}
+    return objects.hardware(name, mac, ip, dhcp={"hostname": word} if ip else None, annotations=annotations, **spec)
+
+
+def fill(rack: Rack) -> Rack:
+    for name, mac, ip in (("m1", MAC, IP), ("m2", OTHER_MAC, OTHER_IP), ("spare", SPARE_MAC, None)):
+        rack.inventory.apply(hardware(name, mac, ip))
+    return rack
+
+
+@pytest.fixture
+def machines(rack: Rack) -> Rack:
+    return fill(rack)
+
+
+@pytest.fixture
+async def trusting(tmp_path: Path) -> AsyncIterator[Rack]:
+    """Machines at an edge that trusts proxies, and networks behind NAT."""
+    async with serving(tmp_path, trusted=TRUSTED) as rack:
+        yield fill(rack)
+
+
+def tokens(rack: Rack, **settings: Any) -> MetadataTokens:
+    return MetadataTokens(rack.keys, **settings)

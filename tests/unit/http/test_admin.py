@@ -20,11 +20,18 @@ from edge.http.transport.connections import Limits
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import Inventory
+from tests.support.objects import MAC, OTHER_MAC, hardware
+from tests.waiting import until
 
-MAC = "52:54:00:00:00:01"
 STRANGER = "02:00:00:00:00:09"
+
+
 TOKEN = "a" * 64
+
+
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
 GUARDED = ["/api/v1/machines", f"/api/v1/machines/{MAC}/events", "/api/v1/events"]
 
 
@@ -34,23 +41,25 @@ class Desk:
     journey: Journey
     inventory: Inventory
 
+    async def ask(self, path: str, method: str = "GET", data: bytes | None = None, **headers: str) -> tuple[int, str]:
+        async with self.client.request(method, path, data=data, headers=headers) as response:
+            return response.status, await response.text()
+
     async def json(self, path: str) -> Any:
-        async with self.client.get(path) as response:
-            assert response.status == 200
-            return await response.json()
+        status, body = await self.ask(path)
+        assert status == 200
+        return json.loads(body)
+
+    def offer(self, message: str = "offer", mac: str = MAC) -> None:
+        self.journey.record(mac, Step.DHCP, Outcome.OK, message)
 
 
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
     times = iter(range(1000, 100_000))
     journey, inventory = Journey(lambda: float(next(times))), Inventory()
-    for number in (1, 2):
-        interface = {"dhcp": {"ip": f"10.0.0.{number}"}}
-        hardware = {
-            "metadata": {"name": f"m{number}", "namespace": "default"},
-            "spec": {"networkInterfaces": {f"52:54:00:00:00:0{number}": interface}},
-        }
-        inventory.apply(hardware)
+    for number, mac in enumerate((MAC, OTHER_MAC), 1):
+        inventory.apply(hardware(f"m{number}", mac, f"10.0.0.{number}"))
     async with admin_client(journey, inventory, heartbeat_seconds=0.05) as client:
         yield Desk(client, journey, inventory)
 
@@ -85,119 +94,91 @@ async def admin_client(
 async def sse(response: aiohttp.ClientResponse, count: int, *, heartbeats: bool = False) -> list[str]:
     """The next `count` blocks of a Server-Sent Events stream."""
     blocks: list[str] = []
-    async with asyncio.timeout(15):
-        while len(blocks) < count:
-            block = (await response.content.readuntil(b"\n\n")).decode().strip()
-            if heartbeats or block != ": heartbeat":
-                blocks.append(block)
+    while len(blocks) < count:
+        block = (await response.content.readuntil(b"\n\n")).decode().strip()
+        if heartbeats or block != ": heartbeat":
+            blocks.append(block)
     return blocks
 
 
-async def test_machines_heard_come_first_and_strangers_have_their_manifest(desk: Desk) -> None:
-    desk.journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
+def messages(blocks: list[str]) -> list[str]:
+    return [json.loads(block.removeprefix("data: "))["message"] for block in blocks]
+
+
+async def test_machines_heard_come_first_and_strangers_have_their_manifest(desk):
+    desk.offer()
     desk.journey.record(STRANGER, Step.SEEN, Outcome.INFO, "seen, not registered", manifest="kind: Hardware\n")
     stranger, heard, silent = await desk.json("/api/v1/machines")
-    assert stranger == {
-        "mac": STRANGER,
-        "registered": False,
-        "manifest": "kind: Hardware\n",
-        "first_seen": 1001.0,
-        "last_seen": 1001.0,
-        "step": "seen",
-        "outcome": "info",
-        "message": "seen, not registered",
-    }
-    assert heard["mac"] == MAC
-    assert (heard["registered"], heard["ip"], heard["name"], heard["namespace"]) == (True, "10.0.0.1", "m1", "default")
-    assert (heard["step"], heard["outcome"], heard["last_seen"]) == ("dhcp", "ok", 1000.0)
-    assert silent == {
-        "mac": "52:54:00:00:00:02",
-        "registered": True,
-        "ip": "10.0.0.2",
-        "ipv6": None,
-        "name": "m2",
-        "namespace": "default",
-    }
+    seen = {"step": "seen", "outcome": "info", "message": "seen, not registered", "manifest": "kind: Hardware\n"}
+    assert stranger == {"mac": STRANGER, "registered": False, "first_seen": 1001.0, "last_seen": 1001.0, **seen}
+    known = {"registered": True, "ipv6": None, "namespace": "default"}
+    dhcp = {"first_seen": 1000.0, "last_seen": 1000.0, "step": "dhcp", "outcome": "ok", "message": "offer"}
+    assert heard == {"mac": MAC, "ip": "10.0.0.1", "name": "m1", **known, **dhcp}
+    assert silent == {"mac": OTHER_MAC, "ip": "10.0.0.2", "name": "m2", **known}
 
 
-async def test_journey_of_one_machine(desk: Desk) -> None:
+async def test_journey_of_one_machine(desk):
     desk.journey.record(MAC, Step.KERNEL, Outcome.OK, "kernel sent", size_bytes=5)
-    expected = {
-        "time": 1000.0,
-        "mac": MAC,
-        "step": "kernel",
-        "outcome": "ok",
-        "message": "kernel sent",
-        "detail": {"size_bytes": 5},
-    }
-    assert await desk.json(f"/api/v1/machines/{MAC}/events") == [expected]
-    assert await desk.json("/api/v1/machines/52-54-00-00-00-01/events") == [expected]
-    assert await desk.json("/api/v1/machines/52:54:00:00:00:02/events") == []
-    async with desk.client.get("/api/v1/machines/02:00:00:00:00:77/events") as response:
-        assert response.status == 404
+    said = {"step": "kernel", "outcome": "ok", "message": "kernel sent", "detail": {"size_bytes": 5}}
+    expected = [{"time": 1000.0, "mac": MAC, **said}]
+    for mac, events in ((MAC, expected), (MAC.replace(":", "-"), expected), (OTHER_MAC, [])):
+        assert await desk.json(f"/api/v1/machines/{mac}/events") == events
+    assert (await desk.ask("/api/v1/machines/02:00:00:00:00:77/events"))[0] == 404
 
 
-async def test_stream_starts_now_or_with_all_that_is_kept(desk: Desk) -> None:
-    desk.journey.record(MAC, Step.DHCP, Outcome.OK, "past")
-    async with (
-        desk.client.get("/api/v1/events") as now,
-        desk.client.get("/api/v1/events?since=all") as everything,
-    ):
+async def test_stream_starts_now_or_with_all_that_is_kept(desk):
+    desk.offer("past")
+    async with desk.client.get("/api/v1/events") as now, desk.client.get("/api/v1/events?since=all") as everything:
         assert now.headers["Content-Type"] == "text/event-stream"
         desk.journey.record(STRANGER, Step.SEEN, Outcome.INFO, "present")
         hello, block = await sse(now, 2)
-        assert hello == ": journey"
-        assert json.loads(block.removeprefix("data: "))["message"] == "present"
-        blocks = await sse(everything, 3)
-        assert [json.loads(block.removeprefix("data: "))["message"] for block in blocks[1:]] == ["past", "present"]
+        assert (hello, messages([block])) == (": journey", ["present"])
+        assert messages((await sse(everything, 3))[1:]) == ["past", "present"]
+    assert await desk.ask("/api/v1/events?since=yesterday") == (400, "since must be now or all\n")
 
 
-async def test_quiet_stream_has_a_heartbeat(desk: Desk) -> None:
+async def test_quiet_stream_has_a_heartbeat(desk):
     async with desk.client.get("/api/v1/events") as stream:
         assert await sse(stream, 3, heartbeats=True) == [": journey", ": heartbeat", ": heartbeat"]
 
 
-async def test_readers_that_leave_make_room_and_too_many_are_refused(desk: Desk) -> None:
+async def test_readers_that_leave_make_room_and_too_many_are_refused(desk):
     streams = [await desk.client.get("/api/v1/events") for _ in range(MAX_STREAMS)]
-
-    async def status() -> int:
-        async with desk.client.get("/api/v1/events") as reply:
-            return reply.status
-
-    assert await status() == 503
+    assert (await desk.ask("/api/v1/events"))[0] == 503
     for stream in streams:
         stream.close()
-    async with asyncio.timeout(20):
-        while await status() == 503:
-            await asyncio.sleep(0.05)
-    assert await status() == 200
+
+    async def is_open() -> bool:
+        async with desk.client.get("/api/v1/events") as reply:
+            return reply.status == 200
+
+    await until(is_open)
 
 
-async def test_slow_reader_is_told_each_time_how_many_it_lost(desk: Desk) -> None:
+async def test_slow_reader_is_told_each_time_how_many_it_lost(desk):
     async with desk.client.get("/api/v1/events") as stream:
         await sse(stream, 1)
         for beyond in (500, 200):
             for number in range(1_000 + beyond):
-                desk.journey.record(MAC, Step.DHCP, Outcome.OK, str(number))
+                desk.offer(str(number))
             lost, *blocks = await sse(stream, 1_001)
             assert lost == f"event: lost\ndata: {beyond}"
-            assert json.loads(blocks[-1].removeprefix("data: "))["message"] == str(999 + beyond)
+            assert messages(blocks[-1:]) == [str(999 + beyond)]
 
 
-async def test_stream_of_many_is_in_the_order_of_time_with_nothing_twice_or_missing(desk: Desk) -> None:
+async def test_stream_of_many_is_in_the_order_of_time_with_nothing_twice_or_missing(desk):
     for number in range(1_000):
-        desk.journey.record(f"52:54:00:00:01:{number % 50:02x}", Step.DHCP, Outcome.OK, str(number))
+        desk.offer(str(number), f"52:54:00:00:01:{number % 50:02x}")
     async with desk.client.get("/api/v1/events?since=all") as stream:
         blocks = await sse(stream, 500)
-        desk.journey.record(MAC, Step.DHCP, Outcome.OK, "1000")
+        desk.offer("1000")
         blocks += await sse(stream, 502)
-    messages = [json.loads(block.removeprefix("data: "))["message"] for block in blocks[1:]]
-    assert messages == [str(number) for number in range(1_001)]
+    assert messages(blocks[1:]) == [str(number) for number in range(1_001)]
 
 
-async def test_many_machines_are_one_document(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_machines_are_one_document(desk, monkeypatch):
     for number in range(700):
-        desk.journey.record(f"52:54:00:01:{number >> 8:02x}:{number & 255:02x}", Step.DHCP, Outcome.OK, "offer")
+        desk.offer(mac=f"52:54:00:01:{number >> 8:02x}:{number & 255:02x}")
     shown = await desk.json("/api/v1/machines")
     assert len({machine["mac"] for machine in shown}) == len(shown) == 702
     heard = desk.journey.macs()
@@ -205,61 +186,49 @@ async def test_many_machines_are_one_document(desk: Desk, monkeypatch: pytest.Mo
     assert await desk.json("/api/v1/machines") == shown
 
 
-async def test_no_machines_are_an_empty_list() -> None:
+async def test_no_machines_are_an_empty_list():
     async with admin_client(Journey(lambda: 0.0), Inventory()) as client:
         assert await (await client.get("/api/v1/machines")).json() == []
 
 
-async def test_metrics_of_other_servers_are_shown_beside_the_journey() -> None:
+async def test_metrics_of_other_servers_are_shown_beside_the_journey():
     registry = CollectorRegistry()
     Gauge("tftp_transfers", "In progress.", registry=registry).set(3)
     journey = Journey(lambda: 0.0)
     journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
     async with admin_client(journey, Inventory(), registry=registry) as client:
         shown = (await (await client.get("/metrics")).text()).splitlines()
-    assert "tftp_transfers 3.0" in shown
-    assert f"tinkedge_journey_kept_bytes {float(journey.kept_bytes)}" in shown
+    assert {"tftp_transfers 3.0", f"tinkedge_journey_kept_bytes {float(journey.kept_bytes)}"} <= set(shown)
     assert journey.kept_bytes > 0
 
 
-async def test_bad_since_says_what_is_allowed(desk: Desk) -> None:
-    async with desk.client.get("/api/v1/events?since=yesterday") as response:
-        assert (response.status, await response.text()) == (400, "since must be now or all\n")
-
-
-async def test_metrics_count_steps_by_outcome_and_bytes(desk: Desk) -> None:
+async def test_metrics_count_steps_by_outcome_and_bytes(desk):
     desk.journey.record(MAC, Step.KERNEL, Outcome.OK, "kernel sent", size_bytes=5)
     desk.journey.record(MAC, Step.KERNEL, Outcome.FAILED, "kernel broken off", size_bytes=2)
-    async with desk.client.get("/metrics") as response:
-        lines = (await response.text()).splitlines()
-    assert 'tinkedge_journey_events_total{outcome="ok",step="kernel"} 1.0' in lines
-    assert 'tinkedge_journey_events_total{outcome="failed",step="kernel"} 1.0' in lines
-    assert 'tinkedge_journey_events_total{outcome="refused",step="tftp"} 0.0' in lines
-    assert 'tinkedge_sent_bytes_total{step="kernel"} 7.0' in lines
-    assert "tinkedge_machines 2.0" in lines
+    assert set((await desk.ask("/metrics"))[1].splitlines()) > {
+        'tinkedge_journey_events_total{outcome="ok",step="kernel"} 1.0',
+        'tinkedge_journey_events_total{outcome="failed",step="kernel"} 1.0',
+        'tinkedge_journey_events_total{outcome="refused",step="tftp"} 0.0',
+        'tinkedge_sent_bytes_total{step="kernel"} 7.0',
+        "tinkedge_machines 2.0",
+    }
 
 
-async def test_open_stream_does_not_hold_up_the_end() -> None:
+async def test_open_stream_does_not_hold_up_the_end():
     runner = admin_runner(AdminApp(Journey(lambda: 0.0), Inventory(), NoNetworks(), lambda token: token == TOKEN))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/api/v1/events"
     async with aiohttp.ClientSession(headers=BEARER) as client, client.get(url) as stream:
         await sse(stream, 1)
-        async with asyncio.timeout(20):
-            await runner.cleanup()
-
-
-async def test_healthz(desk: Desk) -> None:
-    async with desk.client.get("/healthz") as response:
-        assert (response.status, await response.text()) == (200, "ok\n")
+        await runner.cleanup()
 
 
 @pytest.mark.parametrize("path", GUARDED)
 @pytest.mark.parametrize(
     "shown", ["", "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \xff\xfe"]
 )
-async def test_what_names_a_machine_is_for_those_with_the_token(desk: Desk, path: str, shown: str) -> None:
+async def test_what_names_a_machine_is_for_those_with_the_token(desk, path, shown):
     desk.journey.record(MAC, Step.ACTION, Outcome.INFO, "password: 1234")
     async with desk.client.get(path, headers={"Authorization": shown}) as response:
         body = await response.text()
@@ -268,63 +237,48 @@ async def test_what_names_a_machine_is_for_those_with_the_token(desk: Desk, path
     assert "1234" not in body
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/healthz"])
-async def test_prometheus_and_probes_need_no_token(desk: Desk, path: str) -> None:
+async def test_prometheus_and_probes_need_no_token(desk):
     desk.journey.record(MAC, Step.KERNEL, Outcome.OK, "kernel sent")
-    async with desk.client.get(path, headers={"Authorization": ""}) as response:
-        body = await response.text()
-        assert response.status == 200
-    assert not any(secret in body for secret in (MAC, "m1", "10.0.0.1"))
+    assert await desk.ask("/healthz", Authorization="") == (200, "ok\n")
+    status, body = await desk.ask("/metrics", Authorization="")
+    assert (status, [secret for secret in (MAC, "m1", "10.0.0.1") if secret in body]) == (200, [])
 
 
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        ("127.0.0.1:7081", 200),
-        ("127.0.0.1", 200),
-        ("localhost:7081", 200),
-        ("LocalHost", 200),
-        ("[::1]:7081", 200),
-        ("attacker.example:7081", 403),
-        ("127.0.0.1.attacker.example", 403),
+        *((host, 200) for host in ("127.0.0.1:7081", "127.0.0.1", "localhost:7081", "LocalHost", "[::1]:7081")),
+        *((host, 403) for host in ("attacker.example:7081", "127.0.0.1.attacker.example", "[attacker", "")),
         ("localhost.attacker.example:7081", 403),
-        ("[attacker", 403),
-        ("", 403),
     ],
 )
-async def test_browser_led_here_by_another_name_is_sent_away(desk: Desk, host: str, status: int) -> None:
+async def test_browser_led_here_by_another_name_is_sent_away(desk, host, status):
     """DNS rebinding: a page of attacker.example asks its own name, which now leads to loopback."""
-    async with desk.client.get("/metrics", headers={"Authorization": "", "Host": host}) as response:
-        assert response.status == status
-    async with desk.client.get("/metrics", headers={"Host": host}) as response:
-        assert response.status == 200, "a proxy that shows the token may pass on any name"
+    assert (await desk.ask("/metrics", Authorization="", Host=host))[0] == status
+    assert (await desk.ask("/metrics", Host=host))[0] == 200, "a proxy that shows the token may pass on any name"
 
 
-async def test_only_what_there_is_and_only_to_be_read(desk: Desk) -> None:
+async def test_only_what_there_is_and_only_to_be_read(desk):
     for path in ("/", "/api", "/api/v1/machines/x", "/api/v1/machines/x/y/events"):
-        async with desk.client.get(path) as response:
-            assert response.status == 404
+        assert (await desk.ask(path))[0] == 404
     for path in (*GUARDED, "/metrics"):
-        async with desk.client.post(path, data=b"x" * 5000) as response:
-            assert response.status == 405
+        assert (await desk.ask(path, "POST", b"x" * 5000))[0] == 405
 
 
-async def test_idle_connections_of_a_stranger_keep_no_operator_out() -> None:
+async def test_idle_connections_of_a_stranger_keep_no_operator_out():
     """Loopback is one address for all users of the host, so a share for each does not help: the idle ones go."""
     journey = Journey(lambda: 0.0)
     async with admin_client(journey, Inventory(), Limits(connections=16, per_address=8)) as client:
         stream = await client.get("/api/v1/events")
         assert await sse(stream, 1) == [": journey"]
-        port = stream.url.port
-        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        opened = [await asyncio.open_connection("127.0.0.1", stream.url.port) for _ in range(100)]
         for number, (_, writer) in enumerate(opened):
             if number % 2 and not writer.is_closing():
                 writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n")  # and never the rest
         async with client.get("/api/v1/machines") as response:
             assert response.status == 200
-        closed = [await asyncio.wait_for(reader.read(1), 10) for reader, _ in opened[:80]]
-        assert closed == [b""] * 80
+        assert [await reader.read(1) for reader, _ in opened[:80]] == [b""] * 80
         journey.record(MAC, Step.DHCP, Outcome.OK, "still told")
-        assert "still told" in (await sse(stream, 1))[0]
+        assert messages(await sse(stream, 1)) == ["still told"]
         for _, writer in opened:
             writer.transport.abort()

@@ -21,12 +21,15 @@ from tests.unit.http.conftest import IP, OTHER_IP, Rack, serving
 from tests.waiting import until
 from tink.agent.images import ImageStore, Registries
 
+FILE, CONTENT = "/files/debian.raw.zst", bytes(range(256)) * 4096
+MANIFEST = "/v2/actions/inspect/manifests/1"
+
 
 @pytest.fixture
 def depot(tmp_path: Path) -> Path:
     made = tmp_path / "data"
     (made / "files").mkdir(parents=True)
-    (made / "files/debian.raw.zst").write_bytes(bytes(range(256)) * 4096)
+    (made / "files/debian.raw.zst").write_bytes(CONTENT)
     (made / "secret").write_bytes(b"secret")
     return made
 
@@ -45,25 +48,21 @@ async def rack(tmp_path: Path, depot: Path, image: dict[str, Any]) -> AsyncItera
         yield rack
 
 
-async def test_image_is_pulled_as_from_any_registry(rack: Rack, image: dict[str, Any]) -> None:
+async def test_image_is_pulled_as_from_any_registry(rack, image):
     assert (await rack.ask("/v2/")).headers["Docker-Distribution-API-Version"] == "registry/2.0"
-    manifest = await rack.ask("/v2/actions/inspect/manifests/1")
-    assert manifest.status == 200
-    assert manifest.headers["Content-Type"] == layouts.MANIFEST_TYPE
+    manifest = await rack.ask(MANIFEST)
+    assert (manifest.status, manifest.headers["Content-Type"]) == (200, layouts.MANIFEST_TYPE)
     assert manifest.headers["Docker-Content-Digest"] == image["digest"]
-    layer = json.loads(manifest.body)["layers"][0]
-    blob = await rack.ask(f"/v2/actions/inspect/blobs/{layer['digest']}")
-    assert blob.body == b"layer" * 1000
-    rest = await rack.ask(f"/v2/actions/inspect/blobs/{layer['digest']}", Range="bytes=4990-")
+    blob = f"/v2/actions/inspect/blobs/{json.loads(manifest.body)['layers'][0]['digest']}"
+    assert (await rack.ask(blob)).body == b"layer" * 1000
+    rest = await rack.ask(blob, Range="bytes=4990-")
     assert (rest.status, rest.body) == (206, b"layerlayer")
-    head = await rack.ask("/v2/actions/inspect/manifests/1", method="HEAD")
+    head = await rack.ask(MANIFEST, method="HEAD")
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(image["size"]))
     assert (await rack.ask(f"/v2/actions/inspect/manifests/{image['digest']}")).body == manifest.body
 
 
-async def test_agent_pulls_from_it_and_asks_for_each_blob_once(
-    rack: Rack, depot: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_agent_pulls_from_it_and_asks_for_each_blob_once(rack, depot, tmp_path, caplog):
     caplog.set_level(logging.INFO, "edge.http.depot")
     rack.register("m2", "52:54:00:00:00:09", "127.0.0.1")  # where the agent is
     layer = io.BytesIO()
@@ -78,86 +77,61 @@ async def test_agent_pulls_from_it_and_asks_for_each_blob_once(
     assert len(sent) == 2, sent  # the configuration and the layer
 
 
-async def test_images_that_come_while_it_runs_are_served(rack: Rack, depot: Path) -> None:
+async def test_images_that_come_while_it_runs_are_served(rack, depot):
     assert (await rack.ask("/v2/late/manifests/1")).status == 404
     layouts.index(depot / "images", late=layouts.image(depot / "images", b"late"))
     assert (await rack.ask("/v2/late/manifests/1")).status == 200
 
 
-async def test_missing_image_is_said_as_registries_do_and_in_the_journey(rack: Rack) -> None:
-    answer = await rack.ask("/v2/actions/inspect/manifests/2")
-    assert (answer.status, json.loads(answer.body)["errors"][0]["code"]) == (404, "MANIFEST_UNKNOWN")
-    (line,) = rack.lines()
-    assert line[:2] == (Step.ACTION, Outcome.FAILED)
-    assert "there is no image actions/inspect:2" in line[2]
-    blob = await rack.ask(f"/v2/actions/inspect/blobs/sha256:{'0' * 64}")
-    assert (blob.status, json.loads(blob.body)["errors"][0]["code"]) == (404, "BLOB_UNKNOWN")
+async def test_missing_image_is_said_as_registries_do_and_in_the_journey(rack):
+    for path, code in (("manifests/2", "MANIFEST_UNKNOWN"), (f"blobs/sha256:{'0' * 64}", "BLOB_UNKNOWN")):
+        answer = await rack.ask(f"/v2/actions/inspect/{path}")
+        assert (answer.status, json.loads(answer.body)["errors"][0]["code"]) == (404, code)
+    step, outcome, message = rack.lines()[0]
+    assert (step, outcome) == (Step.ACTION, Outcome.FAILED)
+    assert "there is no image actions/inspect:2" in message
 
 
-async def test_broken_index_is_told_to_the_operator_and_not_to_the_machine(rack: Rack, depot: Path) -> None:
+async def test_broken_index_is_told_to_the_operator_and_not_to_the_machine(rack, depot):
     (depot / "images/index.json").write_text("{")
-    answer = await rack.ask("/v2/actions/inspect/manifests/1")
-    assert answer.status == 500
-    assert str(depot) not in answer.text
+    answer = await rack.ask(MANIFEST)
+    assert (answer.status, str(depot) in answer.text) == (500, False)
     assert f"{depot}/images: index.json is not JSON" in rack.lines()[0][2]
 
 
-async def test_file_is_sent_whole_and_in_parts(rack: Rack) -> None:
-    whole = await rack.ask("/files/debian.raw.zst")
-    assert whole.body == bytes(range(256)) * 4096
-    part = await rack.ask("/files/debian.raw.zst", Range="bytes=256-511", If_Range=whole.headers["ETag"])
+async def test_file_is_sent_whole_and_in_parts(rack):
+    whole = await rack.ask(FILE)
+    assert whole.body == CONTENT
+    part = await rack.ask(FILE, Range="bytes=256-511", If_Range=whole.headers["ETag"])
     assert (part.status, part.body) == (206, bytes(range(256)))
-    head = await rack.ask("/files/debian.raw.zst", method="HEAD")
-    assert (head.status, head.headers["Content-Length"]) == (200, str(256 * 4096))
+    head = await rack.ask(FILE, method="HEAD")
+    assert (head.status, head.headers["Content-Length"]) == (200, str(len(CONTENT)))
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *(
-            "/files/",
-            "/files/missing",
-            "/files/..%2fsecret",
-            "/files/../secret",
-            "/files/%2e%2e/secret",
-            "/files/.hidden",
-        ),
-        *(
-            "/files/link",
-            "/files/directory",
-            "/v2/x/blobs/..%2f..%2f..%2fsecret",
-            "/v2/x/blobs/secret",
-            "/v2/x/tags/list",
-        ),
-        *("/v2/_catalog", "/v2/x/manifests/..", "/v2/manifests/1"),
-    ],
-)
-async def test_nothing_else_of_the_host_is_reached(rack: Rack, depot: Path, path: str) -> None:
+async def test_nothing_else_of_the_host_is_reached_and_nobody_writes_here(rack, depot):
     (depot / "files/.hidden").write_bytes(b"secret")
     (depot / "files/link").symlink_to(depot / "secret")
     (depot / "files/directory").mkdir()
-    answer = await rack.ask(path)
-    assert answer.status in (404, 500)
-    assert b"secret" not in answer.body
-
-
-async def test_nobody_writes_here(rack: Rack) -> None:
+    files = ("", "missing", "..%2fsecret", "../secret", "%2e%2e/secret", ".hidden", "link", "directory")
+    images = ("x/blobs/..%2f..%2f..%2fsecret", "x/blobs/secret", "x/tags/list", "_catalog", "x/manifests/..")
+    for path in (*(f"/files/{name}" for name in files), *(f"/v2/{name}" for name in images), "/v2/manifests/1"):
+        answer = await rack.ask(path)
+        assert answer.status in (404, 500), path
+        assert b"secret" not in answer.body
     for method in ("PUT", "POST", "DELETE", "PATCH"):
-        assert (await rack.ask("/v2/actions/inspect/manifests/1", method=method, data=b"{}")).status == 405
-        assert (await rack.ask("/files/debian.raw.zst", method=method, data=b"x")).status == 405
+        for path in (MANIFEST, FILE):
+            assert (await rack.ask(path, method=method, data=b"{}")).status == 405
 
 
-@pytest.mark.parametrize("path", ["/v2/", "/v2/actions/inspect/manifests/1", "/files/debian.raw.zst"])
-async def test_whoever_is_no_registered_machine_gets_nothing(rack: Rack, path: str) -> None:
-    assert (await rack.ask(path, ip=IP)).status == 200
-    assert (await rack.ask(path, ip=OTHER_IP)).status == 403
-
-
-async def test_edge_without_a_directory_has_neither(tmp_path: Path) -> None:
-    async with serving(tmp_path) as rack:
-        rack.register()
-        assert (await rack.ask("/v2/actions/inspect/manifests/1")).status == 404
-        assert (await rack.ask("/files/debian.raw.zst")).status == 404
+async def test_whoever_is_no_registered_machine_gets_nothing_nor_where_the_edge_has_no_directory(rack, tmp_path):
+    for path in ("/v2/", MANIFEST, FILE):
+        assert (await rack.ask(path, ip=IP)).status == 200
+        assert (await rack.ask(path, ip=OTHER_IP)).status == 403
+    (tmp_path / "other").mkdir()
+    async with serving(tmp_path / "other") as without:
+        without.register()
+        for path in (MANIFEST, FILE):
+            assert (await without.ask(path)).status == 404
 
 
 class Beyond:
@@ -178,65 +152,62 @@ class Beyond:
         return self.shared.open(url)
 
 
-async def test_what_is_not_here_is_had_from_another_edge_and_what_is_here_is_not_asked_for(
-    tmp_path: Path, depot: Path, image: dict[str, Any]
-) -> None:
-    branch = tmp_path / "branch"
-    (branch / "files").mkdir(parents=True)
-    (branch / "files/own").write_bytes(b"own")
-    beyond = Beyond(depot)
-    async with serving(branch, depot=branch, beyond=beyond) as rack:
+@pytest.fixture
+def beyond(depot: Path) -> Beyond:
+    return Beyond(depot)
+
+
+@pytest.fixture
+async def branch(tmp_path: Path, beyond: Beyond) -> AsyncIterator[Rack]:
+    """An edge with one file of its own, that asks another one."""
+    (tmp_path / "branch/files").mkdir(parents=True)
+    (tmp_path / "branch/files/own").write_bytes(b"own")
+    async with serving(tmp_path / "branch", depot=tmp_path / "branch", beyond=beyond) as rack:
         rack.register()
-        assert (await rack.ask("/files/own")).body == b"own"
-        assert beyond.asked == []
-        assert len((await rack.ask("/files/debian.raw.zst")).body) == 1 << 20
-        by_tag = await rack.ask("/v2/actions/inspect/manifests/1")
-        by_digest = await rack.ask(f"/v2/actions/inspect/manifests/{image['digest']}")
-        assert by_tag.body == by_digest.body
-        assert by_tag.headers["Docker-Content-Digest"] == image["digest"]
-        assert by_tag.headers["Content-Type"] == layouts.MANIFEST_TYPE
-        layer = json.loads(by_tag.body)["layers"][0]["digest"]
-        assert (await rack.ask(f"/v2/actions/inspect/blobs/{layer}")).body == b"layer" * 1000
-        assert [pin for _, pin in beyond.asked] == ["", "", image["digest"][7:], layer[7:]]
-        for path in ("/files/.hidden", "/v2/x/blobs/sha256:..", "/v2/UPPER/manifests/1", "/v2/x/manifests/sha256:12"):
-            assert (await rack.ask(path)).status == 404
-        assert len(beyond.asked) == 4, "nobody is asked for what can't be"
+        yield rack
 
 
-async def test_why_another_edge_gives_nothing_is_on_the_journey(tmp_path: Path, depot: Path) -> None:
-    beyond = Beyond(depot)
-    async with serving(tmp_path, depot=tmp_path / "branch", beyond=beyond) as rack:
-        rack.register()
-        assert (await rack.ask("/files/none")).status == 404
-        beyond.trouble = UpstreamError("edge:/files/x", "no other edge that can be asked has it")
-        file = await rack.ask("/files/x")
-        assert (file.status, file.headers["retry-after"]) == (503, "10"), "it may be there in a moment"
-        image = await rack.ask("/v2/x/manifests/1")
-        assert image.headers["retry-after"] == "10"
-        assert (image.status, json.loads(image.body)["errors"][0]["code"]) == (503, "UNAVAILABLE")
-        said = [message for _, _, message in rack.lines()]
-        assert "and no such file on the edge's machine" in said[0]
-        assert all("no other edge that can be asked has it" in message for message in said[1:])
+async def test_what_is_not_here_is_had_from_another_edge_and_what_is_here_is_not_asked_for(branch, beyond, image):
+    assert (await branch.ask("/files/own")).body == b"own"
+    assert beyond.asked == []
+    assert (await branch.ask(FILE)).body == CONTENT
+    by_tag = await branch.ask(MANIFEST)
+    by_digest = await branch.ask(f"/v2/actions/inspect/manifests/{image['digest']}")
+    assert by_tag.body == by_digest.body
+    assert by_tag.headers["Docker-Content-Digest"] == image["digest"]
+    assert by_tag.headers["Content-Type"] == layouts.MANIFEST_TYPE
+    layer = json.loads(by_tag.body)["layers"][0]["digest"]
+    assert (await branch.ask(f"/v2/actions/inspect/blobs/{layer}")).body == b"layer" * 1000
+    assert [pin for _, pin in beyond.asked] == ["", "", image["digest"][7:], layer[7:]]
+    for path in ("/files/.hidden", "/v2/x/blobs/sha256:..", "/v2/UPPER/manifests/1", "/v2/x/manifests/sha256:12"):
+        assert (await branch.ask(path)).status == 404
+    assert len(beyond.asked) == 4, "nobody is asked for what can't be"
 
 
-async def test_manifest_with_another_digest_than_was_asked_for_is_refused(tmp_path: Path, depot: Path) -> None:
+async def test_why_another_edge_gives_nothing_is_on_the_journey(branch, beyond):
+    assert (await branch.ask("/files/none")).status == 404
+    beyond.trouble = UpstreamError("edge:/files/x", "no other edge that can be asked has it")
+    file, image = await branch.ask("/files/x"), await branch.ask("/v2/x/manifests/1")
+    for answer in (file, image):
+        assert (answer.status, answer.headers["retry-after"]) == (503, "10"), "it may be there in a moment"
+    assert json.loads(image.body)["errors"][0]["code"] == "UNAVAILABLE"
+    said = [message for _, _, message in branch.lines()]
+    assert "and no such file on the edge's machine" in said[0]
+    assert all("no other edge that can be asked has it" in message for message in said[1:])
+
+
+async def test_manifest_with_another_digest_than_was_asked_for_is_refused(branch, depot):
     other = layouts.image(depot / "images", b"other")
-    (depot / "images/blobs/sha256" / ("0" * 64)).write_bytes(
-        (depot / "images/blobs/sha256" / other["digest"][7:]).read_bytes()
-    )
-    async with serving(tmp_path, depot=tmp_path / "branch", beyond=Beyond(depot)) as rack:
-        rack.register()
-        assert (await rack.ask(f"/v2/x/manifests/sha256:{'0' * 64}")).status == 500
+    blobs = depot / "images/blobs/sha256"
+    (blobs / ("0" * 64)).write_bytes((blobs / other["digest"][7:]).read_bytes())
+    assert (await branch.ask(f"/v2/x/manifests/sha256:{'0' * 64}")).status == 500
 
 
-async def test_machine_has_another_edge_asked_for_a_few_files_at_a_time(tmp_path: Path, depot: Path) -> None:
-    beyond = Beyond(depot)
-    async with serving(tmp_path, depot=tmp_path / "branch", beyond=beyond) as rack:
-        rack.register()
-        beyond.gate.clear()
-        waiting = [asyncio.create_task(rack.ask("/files/debian.raw.zst")) for _ in range(MAX_ASKED)]
-        await until(lambda: len(beyond.asked) == MAX_ASKED)
-        assert (await rack.ask("/files/debian.raw.zst")).status == 503
-        beyond.gate.set()
-        assert [answer.status for answer in await asyncio.gather(*waiting)] == [200] * MAX_ASKED
-        assert (await rack.ask("/files/debian.raw.zst")).status == 200
+async def test_machine_has_another_edge_asked_for_a_few_files_at_a_time(branch, beyond):
+    beyond.gate.clear()
+    waiting = [asyncio.create_task(branch.ask(FILE)) for _ in range(MAX_ASKED)]
+    await until(lambda: len(beyond.asked) == MAX_ASKED)
+    assert (await branch.ask(FILE)).status == 503
+    beyond.gate.set()
+    assert [answer.status for answer in await asyncio.gather(*waiting)] == [200] * MAX_ASKED
+    assert (await branch.ask(FILE)).status == 200

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,30 @@ import pytest
 from edge.callers import MediumTokens, MetadataTokens
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
-from tests.unit.http.conftest import IP, MAC, OTHER_IP, OTHER_MAC, Rack
+from tests.support.objects import MAC, OTHER_MAC
+from tests.unit.http.conftest import IP, OTHER_IP, OtherRack, Rack
 from tests.unit.ipxe_medium import parts
 
 BMC_IP = "127.0.0.9"
-STATIC = {"dhcp": {"ip": IP, "netmask": "255.0.0.0", "gateway": "127.0.0.1"}}
+BOOT = f"/iso/{MAC}/boot.iso"
+STATIC = {"netmask": "255.0.0.0", "gateway": "127.0.0.1"}
 
 
 @pytest.fixture
-async def media(tmp_path: Path, other_rack: Callable[..., AbstractAsyncContextManager[Rack]]) -> AsyncIterator[Rack]:
-    """An edge that has what media are made of, and a machine."""
-    async with other_rack(ipxe_dir=parts.fill(tmp_path / "ipxe")) as rack:
-        rack.register(interface=STATIC)
+def ipxe_dir(tmp_path: Path) -> Path:
+    """What media are made of."""
+    return parts.fill(tmp_path / "ipxe")
+
+
+def register(rack: Rack, **dhcp: Any) -> None:
+    """A machine with a whole reservation."""
+    rack.register(interface={"dhcp": {"ip": IP, **STATIC, **dhcp}})
+
+
+@pytest.fixture
+async def media(ipxe_dir: Path, other_rack: OtherRack) -> AsyncIterator[Rack]:
+    async with other_rack(ipxe_dir=ipxe_dir) as rack:
+        register(rack)
         yield rack
 
 
@@ -34,12 +45,11 @@ def signed(rack: Rack, mac: str = MAC, **settings: Any) -> str:
     return f"/iso/{MediumTokens(rack.keys, **settings).mint(mac)}"
 
 
-async def test_machine_gets_its_own_medium_which_leads_to_its_script(media: Rack) -> None:
-    reply = await media.ask(f"/iso/{MAC}/boot.iso")
+async def test_machine_gets_its_own_medium_which_leads_to_its_script(media):
+    reply = await media.ask(BOOT)
     assert (reply.status, reply.headers["Content-Type"]) == (200, "application/x-iso9660-image")
-    assert (
-        reply.body.count(f"chain --replace http://127.0.0.1:7080/ipxe/script/{MAC}/auto.ipxe?medium=boot".encode()) == 2
-    )
+    chain = f"chain --replace http://127.0.0.1:7080/ipxe/script/{MAC}/auto.ipxe?medium=boot"
+    assert reply.body.count(chain.encode()) == 2
     stick = await media.ask(f"/iso/{MAC.replace(':', '-')}/boot.img")
     assert (stick.body, stick.headers["Content-Type"]) == (reply.body, "application/octet-stream")
     static = await media.ask(f"/iso/{MAC}/static.iso")
@@ -49,7 +59,7 @@ async def test_machine_gets_its_own_medium_which_leads_to_its_script(media: Rack
     assert media.lines()[0] == (Step.MEDIUM, Outcome.OK, "boot medium boot.iso of 129.0 kB is sent to the machine")
 
 
-async def test_bmc_gets_it_by_the_signed_url_and_the_journey_names_it_once(media: Rack) -> None:
+async def test_bmc_gets_it_by_the_signed_url_and_the_journey_names_it_once(media):
     for _ in range(3):
         assert (await media.ask(f"{signed(media)}/static.iso", ip=BMC_IP)).status == 200
     ((step, outcome, message),) = media.lines()
@@ -58,18 +68,18 @@ async def test_bmc_gets_it_by_the_signed_url_and_the_journey_names_it_once(media
     assert media.journey.events(MAC)[0].detail == {"medium": "static", "from": BMC_IP}
 
 
-async def test_others_get_none_and_the_attempt_is_shown(media: Rack) -> None:
+async def test_others_get_none_and_the_attempt_is_shown(media):
     media.register("m2", OTHER_MAC, OTHER_IP)
     for _ in range(3):
         reply = await media.ask(f"/iso/{MAC}/static.iso", ip=OTHER_IP, X_Forwarded_For=IP)
         assert (reply.status, b"127.0.0.5" in reply.body) == (403, False)
-    assert (await media.ask(f"/iso/{MAC}/boot.iso", ip=BMC_IP)).status == 403
-    assert (await media.ask(f"/iso/{MAC}/boot.iso", ip=BMC_IP, method="HEAD")).status == 403
+    for method in ("GET", "HEAD"):
+        assert (await media.ask(BOOT, ip=BMC_IP, method=method)).status == 403
     assert [line[:2] for line in media.lines()] == [(Step.MEDIUM, Outcome.REFUSED)] * 2
     assert "from 127.0.0.6, which is not known to be this machine, without a signed URL" in media.lines()[0][2]
 
 
-async def test_only_a_good_token_of_media_opens_and_it_opens_nothing_else(media: Rack, tmp_path: Path) -> None:
+async def test_only_a_good_token_of_media_opens_and_it_opens_nothing_else(media, tmp_path):
     ended = signed(media, lifetime=1, clock=lambda: 1000.0)
     metadata = f"/iso/{MetadataTokens(media.keys).mint(MAC)}"
     good = signed(media)
@@ -83,32 +93,31 @@ async def test_only_a_good_token_of_media_opens_and_it_opens_nothing_else(media:
     assert (await media.ask(f"{signed(media, OTHER_MAC)}/boot.iso", ip=BMC_IP)).status == 403
 
 
-@pytest.mark.parametrize("name", ["other.iso", "boot.iso.gz", "boot", "boot.exe", "static", "boot.iso/x"])
-async def test_there_is_nothing_under_other_names(media: Rack, name: str) -> None:
-    assert (await media.ask(f"/iso/{MAC}/{name}")).status == 404
-    assert (await media.ask(f"/iso/{MAC}/boot.iso", method="PUT")).status == 405
+async def test_there_is_nothing_under_other_names(media):
+    for name in ("other.iso", "boot.iso.gz", "boot", "boot.exe", "static", "boot.iso/x"):
+        assert (await media.ask(f"/iso/{MAC}/{name}")).status == 404
+    assert (await media.ask(BOOT, method="PUT")).status == 405
     assert (await media.ask("/iso/someone/boot.iso")).status == 404
 
 
-async def test_head_ranges_and_conditions_are_those_of_a_file(media: Rack) -> None:
-    path = f"/iso/{MAC}/boot.iso"
-    whole = await media.ask(path)
+async def test_head_ranges_and_conditions_are_those_of_a_file(media):
+    whole = await media.ask(BOOT)
     size, etag = len(whole.body), whole.headers["ETag"]
-    head = await media.ask(path, method="HEAD")
+    head = await media.ask(BOOT, method="HEAD")
     assert (head.status, int(head.headers["Content-Length"]), head.headers["Accept-Ranges"]) == (200, size, "bytes")
     assert head.headers["ETag"] == etag
-    part = await media.ask(path, Range="bytes=2048-4095", If_Range=etag)
+    part = await media.ask(BOOT, Range="bytes=2048-4095", If_Range=etag)
     assert (part.status, part.body) == (206, whole.body[2048:4096])
     assert part.headers["Content-Range"] == f"bytes 2048-4095/{size}"
-    assert (await media.ask(path, Range=f"bytes={size}-")).status == 416
-    assert (await media.ask(path, If_None_Match=etag)).status == 304
-    media.register(interface=STATIC | {"dhcp": STATIC["dhcp"] | {"vlanId": "7"}})
-    assert (await media.ask(path, If_Match=etag)).status == 412, "another Hardware, another image"
-    changed = await media.ask(path, Range="bytes=2048-4095", If_Range=etag)
+    assert (await media.ask(BOOT, Range=f"bytes={size}-")).status == 416
+    assert (await media.ask(BOOT, If_None_Match=etag)).status == 304
+    register(media, vlanId="7")
+    assert (await media.ask(BOOT, If_Match=etag)).status == 412, "another Hardware, another image"
+    changed = await media.ask(BOOT, Range="bytes=2048-4095", If_Range=etag)
     assert (changed.status, len(changed.body)) == (200, size)
 
 
-async def test_fifty_bmcs_read_what_they_like_and_get_it_byte_for_byte(media: Rack) -> None:
+async def test_fifty_bmcs_read_what_they_like_and_get_it_byte_for_byte(media):
     """Each has a machine of its own, and reads sectors and runs of them, as firmware makes a BMC do."""
     images: dict[str, bytes] = {}
     for number in range(50):
@@ -134,31 +143,25 @@ async def test_fifty_bmcs_read_what_they_like_and_get_it_byte_for_byte(media: Ra
     assert all(read)
 
 
-async def test_static_medium_without_an_address_says_what_is_missing(media: Rack) -> None:
+async def test_static_medium_without_an_address_says_what_is_missing(media):
     media.register()
     reply = await media.ask(f"/iso/{MAC}/static.iso")
-    assert (reply.status, reply.text) == (
-        404,
-        f"Hardware default/m1: spec.networkInterfaces[{MAC}].dhcp needs ip and netmask, for a medium that does without "
-        "DHCP\n",
-    )
+    field = f"Hardware default/m1: spec.networkInterfaces[{MAC}].dhcp"
+    assert (reply.status, reply.text) == (404, f"{field} needs ip and netmask, for a medium that does without DHCP\n")
     assert media.lines()[0][:2] == (Step.MEDIUM, Outcome.FAILED)
 
 
-async def test_host_that_can_make_none_says_what_to_install(
-    tmp_path: Path, other_rack: Callable[..., AbstractAsyncContextManager[Rack]]
-) -> None:
+async def test_host_that_can_make_none_says_what_to_install(tmp_path, other_rack):
     async with other_rack(ipxe_dir=tmp_path / "empty") as rack:
         rack.register()
-        reply = await rack.ask(f"/iso/{MAC}/boot.iso")
-        assert reply.status == 503
-        assert "install the package ipxe" in reply.text
+        reply = await rack.ask(BOOT)
+        assert (reply.status, "install the package ipxe" in reply.text) == (503, True)
         assert rack.lines()[0][:2] == (Step.MEDIUM, Outcome.FAILED)
         parts.fill(tmp_path / "empty")
-        assert (await rack.ask(f"/iso/{MAC}/boot.iso")).status == 200, "mended without a restart"
+        assert (await rack.ask(BOOT)).status == 200, "mended without a restart"
 
 
-async def test_script_for_a_medium_says_so_and_gives_the_osie_its_address(media: Rack) -> None:
+async def test_script_for_a_medium_says_so_and_gives_the_osie_its_address(media):
     path = f"/ipxe/script/{MAC}/auto.ipxe"
     assert " ipam=52-54-00-00-00-01::127.0.0.5:255.0.0.0:" in (await media.ask(f"{path}?medium=static")).text
     assert " ipam=" not in (await media.ask(f"{path}?medium=boot")).text
@@ -170,23 +173,17 @@ async def test_script_for_a_medium_says_so_and_gives_the_osie_its_address(media:
     ]
 
 
-async def test_medium_names_the_edges_address_in_the_machines_network(
-    tmp_path: Path, other_rack: Callable[..., AbstractAsyncContextManager[Rack]]
-) -> None:
-    ipxe_dir = parts.fill(tmp_path / "ipxe")
+async def test_medium_names_the_edges_address_in_the_machines_network(ipxe_dir, other_rack):
     async with other_rack(ipxe_dir=ipxe_dir, nearest={IP: "10.0.0.1"}.__getitem__) as rack:
         rack.register()
         body = (await rack.ask(f"{signed(rack)}/boot.iso", ip=BMC_IP)).body
         assert b"chain --replace http://10.0.0.1:7080/ipxe/" in body
 
 
-async def test_machine_that_nobody_registered_gets_one_where_such_machines_netboot(
-    tmp_path: Path, other_rack: Callable[..., AbstractAsyncContextManager[Rack]]
-) -> None:
-    ipxe_dir = parts.fill(tmp_path / "ipxe")
+async def test_machine_that_nobody_registered_gets_one_where_such_machines_netboot(ipxe_dir, other_rack):
     async with other_rack(ipxe_dir=ipxe_dir, mode=DhcpMode.AUTO_PROXY, default_osie=("default", "lab")) as rack:
         rack.callers.learn(MAC, IP)
-        assert (await rack.ask(f"/iso/{MAC}/boot.iso")).status == 200
+        assert (await rack.ask(BOOT)).status == 200
         assert (await rack.ask(f"/iso/{OTHER_MAC}/boot.iso")).status == 403
     async with other_rack(ipxe_dir=ipxe_dir) as rack:
-        assert (await rack.ask(f"/iso/{MAC}/boot.iso")).status == 403
+        assert (await rack.ask(BOOT)).status == 403

@@ -1,31 +1,37 @@
-"""Metadata over HTTP: who is asking, what they get, and what never leaves for another machine."""
+"""Metadata over HTTP: who gets what, answers that stand ready, and documents that stand in Secrets."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import threading
 from typing import Any
 
 import pytest
 import yaml
 
+from edge.http.metadata import FastPath, MetadataCache
 from edge.journey.events import Outcome, Step
-from tests.unit.http.conftest import Rack
+from edge.machines import Inventory, SecretDocuments, secret_documents
+from hegel.secret import SecretReference, SecretUnusableError
+from tests.support.objects import MAC, OTHER_MAC, hardware
+from tests.support.virtual_time import elapse, turns
+from tests.unit.http.conftest import IP, OTHER_IP, Rack
 from tests.waiting import until
 from tink.api.user_data import problem
+from tink.kube.client import ApiError, NotFoundError, UnreachableError
 
-MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
-OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"
 CLOUD_INIT = {"User_Agent": "Cloud-Init/22.4.2"}
 
 
 @pytest.fixture
-def machines(rack: Rack) -> Any:
+def machines(rack: Rack) -> Rack:
     rack.register(instance={"userdata": "#cloud-config\n# of m1\n", "vendordata": "v1"})
     rack.register("m2", OTHER_MAC, OTHER_IP, instance={"userdata": "#cloud-config\n# of m2\n"})
     return rack
 
 
-async def test_cloud_inits_ec2_crawl_finds_everything(machines: Any) -> None:
+async def test_cloud_inits_ec2_crawl_finds_everything(machines):
     async def get(path: str) -> tuple[int, str]:
         reply = await machines.ask(path, **CLOUD_INIT)
         return reply.status, reply.text
@@ -46,7 +52,7 @@ async def test_cloud_inits_ec2_crawl_finds_everything(machines: Any) -> None:
 
 
 @pytest.mark.parametrize("version", ["2009-04-04", "latest"])
-async def test_directories_answer_with_and_without_slash(machines: Any, version: str) -> None:
+async def test_directories_answer_with_and_without_slash(machines, version):
     for directory in ("", "/meta-data"):
         plain = await machines.ask(f"/{version}{directory}")
         slashed = await machines.ask(f"/{version}{directory}/")
@@ -56,14 +62,15 @@ async def test_directories_answer_with_and_without_slash(machines: Any, version:
     assert (await machines.ask(f"/{version}/")).text == "meta-data/\nuser-data\nvendor-data"
 
 
-async def test_what_the_hardware_lacks_is_not_found(machines: Any) -> None:
-    assert (await machines.ask("/latest/vendor-data", ip=OTHER_IP)).status == 404
-    assert (await machines.ask("/latest/meta-data/public-keys/")).status == 404
-    assert (await machines.ask("/latest/dynamic/instance-identity/document")).status == 404
+async def test_what_the_hardware_lacks_is_not_found_and_a_stranger_is_told_its_address(machines):
+    for path in ("vendor-data", "meta-data/public-keys/", "dynamic/instance-identity/document"):
+        assert (await machines.ask(f"/latest/{path}", ip=OTHER_IP)).status == 404
+    reply = await machines.ask("/2009-04-04/meta-data/instance-id", ip="127.0.0.9")
+    assert (reply.status, reply.text) == (404, "no Hardware has the address 127.0.0.9\n")
 
 
 @pytest.mark.parametrize("fast", [True, False])
-async def test_rootio_without_partitions_fails_and_the_journey_says_what_is_missing(rack: Rack, fast: bool) -> None:
+async def test_rootio_without_partitions_fails_and_the_journey_says_what_is_missing(rack, fast):
     rack.register()
     headers = {"User_Agent": "bootkit"} | ({} if fast else {"X_Any": "makes it no plain request"})
     reply = await rack.ask("/metadata", **headers)
@@ -75,18 +82,7 @@ async def test_rootio_without_partitions_fails_and_the_journey_says_what_is_miss
     assert rack.lines()[1:] == [(Step.METADATA, Outcome.OK, "metadata to bootkit")]
 
 
-async def test_stranger_is_told_which_address_was_seen(machines: Any) -> None:
-    reply = await machines.ask("/2009-04-04/meta-data/instance-id", ip="127.0.0.9")
-    assert (reply.status, reply.text) == (404, "no Hardware has the address 127.0.0.9\n")
-
-
-async def test_two_hardware_with_one_address_get_nothing(machines: Any, caplog: pytest.LogCaptureFixture) -> None:
-    machines.register("m3", "52:54:00:00:00:03", IP)
-    assert (await machines.ask("/2009-04-04/user-data")).status == 404
-    assert "default/m1, default/m3" in caplog.text
-
-
-async def test_two_hardware_with_one_mac_do_not_get_each_others_data(rack: Rack) -> None:
+async def test_two_hardware_with_one_mac_do_not_get_each_others_data(rack):
     rack.register("m1", MAC, IP, instance={"userdata": "of m1"})
     rack.register("m2", MAC, OTHER_IP, instance={"userdata": "of m2"})
     for _ in range(2):
@@ -94,13 +90,13 @@ async def test_two_hardware_with_one_mac_do_not_get_each_others_data(rack: Rack)
         assert (await rack.ask("/latest/user-data", ip=OTHER_IP)).text == "of m2"
 
 
-async def test_changed_hardware_is_served_at_once(machines: Any) -> None:
+async def test_changed_hardware_is_served_at_once(machines):
     await machines.ask("/latest/user-data")
     machines.register(instance={"userdata": "new"})
     assert (await machines.ask("/latest/user-data")).text == "new"
 
 
-async def test_nocloud_files_are_all_there(machines: Any) -> None:
+async def test_nocloud_files_are_all_there(machines):
     for who in (MAC, MAC.upper(), MAC.replace(":", "-"), "m1"):
         meta_data = await machines.ask(f"/nocloud/{who}/meta-data", **CLOUD_INIT)
         assert yaml.safe_load(meta_data.text) == {"instance-id": "m1", "local-hostname": "m1"}
@@ -111,48 +107,19 @@ async def test_nocloud_files_are_all_there(machines: Any) -> None:
     assert (empty.status, empty.body) == (200, b"")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/nocloud/m1/user-data",
-        f"/nocloud/{MAC}/user-data",
-        "//nocloud//m1//user-data",
-        "/nocloud/m2%2f..%2fm1/user-data",
-        "/nocloud/m2/../m1/user-data",
-        f"/ipxe/script/{MAC}/auto.ipxe",
-    ],
-)
-async def test_another_machines_data_has_no_way_in(machines: Any, path: str) -> None:
-    reply = await machines.ask(path, ip=OTHER_IP, X_Forwarded_For=IP, Forwarded=f"for={IP}", X_Real_IP=IP, Host=IP)
-    assert reply.status in (403, 404)
-    assert "of m1" not in reply.text
-    own = await machines.ask("/latest/user-data", ip=OTHER_IP, X_Forwarded_For=IP, Forwarded=f"for={IP}")
-    assert "of m2" in own.text
+async def test_existing_and_invented_machines_look_the_same_from_outside(machines):
+    own = await machines.ask("/tootles/instanceID/m1/2009-04-04/user-data")
+    assert own.text == "#cloud-config\n# of m1\n"
+    for path in ("/tootles/instanceID/{}/2009-04-04/user-data", "/nocloud/{}/user-data"):
+        real, invented = [await machines.ask(path.format(name), ip=OTHER_IP) for name in ("m1", "m9")]
+        assert (real.status, real.text) == (invented.status, invented.text)
+        if "tootles" in path:
+            assert (real.status, real.text) == (403, "127.0.0.6 is not an address of the instance asked for\n")
 
 
-async def test_path_of_tootles_with_an_instance_id_gives_the_callers_own_and_hides_who_else_there_is(
-    machines: Any,
-) -> None:
-    assert (await machines.ask("/tootles/instanceID/m1/2009-04-04/user-data")).text == "#cloud-config\n# of m1\n"
-    real, invented = [
-        await machines.ask(f"/tootles/instanceID/{name}/2009-04-04/user-data", ip=OTHER_IP) for name in ("m1", "m9")
-    ]
-    assert (real.status, real.text) == (403, "127.0.0.6 is not an address of the instance asked for\n")
-    assert (real.status, real.text) == (invented.status, invented.text)
-
-
-async def test_existing_and_invented_machines_look_the_same_from_outside(machines: Any) -> None:
-    real = await machines.ask("/nocloud/m1/user-data", ip=OTHER_IP)
-    invented = await machines.ask("/nocloud/m9/user-data", ip=OTHER_IP)
-    assert (real.status, real.text) == (invented.status, invented.text)
-
-
-async def test_look_at_the_headers_alone_is_no_document_on_the_journey(machines: Any) -> None:
+async def test_look_at_the_headers_alone_is_no_document_on_the_journey_and_a_long_name_does_not_fill_it(machines):
     assert (await machines.ask("/latest/user-data", method="HEAD")).headers["Content-Length"] == "22"
     assert machines.lines() == []
-
-
-async def test_client_name_cannot_fill_the_journey(machines: Any) -> None:
     await machines.ask("/latest/user-data", User_Agent="x" * 3000)
     assert len(machines.lines()[0][2]) < 100
 
@@ -160,7 +127,7 @@ async def test_client_name_cannot_fill_the_journey(machines: Any) -> None:
 # --- phone home ---
 
 
-async def test_cloud_init_that_finished_is_on_the_journey(machines: Any) -> None:
+async def test_cloud_init_that_finished_is_on_the_journey(machines):
     form = {"hostname": "web-1", "instance_id": "m1", "fqdn": "web-1.example.org", "pub_key_rsa": "ssh-rsa AAAA"}
     reply = await machines.ask("/phone-home/m1", method="POST", data=form)
     assert reply.status == 200
@@ -171,9 +138,7 @@ async def test_cloud_init_that_finished_is_on_the_journey(machines: Any) -> None
 @pytest.mark.parametrize(
     ("path", "datasource"), [("/2009-04-04/user-data", "Ec2"), ("/nocloud/m1/user-data", "NoCloud")]
 )
-async def test_report_of_cloud_init_says_on_the_journey_which_datasource_it_had(
-    machines: Any, path: str, datasource: str
-) -> None:
+async def test_report_of_cloud_init_says_on_the_journey_which_datasource_it_had(machines, path, datasource):
     await machines.ask(path)
     await machines.ask("/phone-home/m1", method="POST", data={"hostname": "web-1", "instance_id": "i-1"})
     expected = f"cloud-init finished on web-1, instance i-1, datasource {datasource}"
@@ -191,13 +156,13 @@ async def test_report_of_cloud_init_says_on_the_journey_which_datasource_it_had(
         (b"\xff\xfe", 200),
     ],
 )
-async def test_report_is_bounded(machines: Any, data: bytes, status: int) -> None:
+async def test_report_is_bounded(machines, data, status):
     form = {"Content_Type": "application/x-www-form-urlencoded"}
     assert (await machines.ask("/phone-home/m1", method="POST", data=data, **form)).status == status
     assert (await machines.ask("/phone-home/m1", method="POST", data=b"{}", Content_Type="text/json")).status == 415
 
 
-async def test_report_of_a_machine_says_nothing_of_the_one_that_had_its_mac_before(machines: Any) -> None:
+async def test_report_of_a_machine_says_nothing_of_the_one_that_had_its_mac_before(machines):
     await machines.ask("/latest/user-data")
     machines.register(instance={"userdata": "changed meanwhile"})
     await machines.ask("/phone-home/m1", method="POST", data={"hostname": "m1", "instance_id": "1"})
@@ -210,13 +175,13 @@ async def test_report_of_a_machine_says_nothing_of_the_one_that_had_its_mac_befo
     assert machines.lines()[-1][2] == "cloud-init finished on m9, instance 2"
 
 
-async def test_report_for_another_machine_is_refused(machines: Any) -> None:
+async def test_report_for_another_machine_is_refused(machines):
     reply = await machines.ask("/phone-home/m1", ip=OTHER_IP, method="POST", data={"hostname": "evil"})
     assert reply.status == 403
     assert machines.lines() == []
 
 
-async def test_user_data_that_cloud_init_drops_is_said_when_it_is_sent_and_no_other_is(rack: Rack) -> None:
+async def test_user_data_that_cloud_init_drops_is_said_when_it_is_sent_and_no_other_is(rack):
     rack.register(instance={"userdata": "# cloud-config\nusers: []\n"})
     rack.register("m2", OTHER_MAC, OTHER_IP, instance={"userdata": "#!/bin/sh\n"})
     for ip in (IP, OTHER_IP):
@@ -226,9 +191,7 @@ async def test_user_data_that_cloud_init_drops_is_said_when_it_is_sent_and_no_ot
     assert rack.lines(OTHER_MAC) == [(Step.METADATA, Outcome.OK, "user-data to Cloud-Init/22.4.2")]
 
 
-async def test_large_user_data_is_checked_once_and_beside_the_event_loop(
-    rack: Rack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_user_data_is_checked_once_and_beside_the_event_loop(rack, monkeypatch):
     checks: list[str] = []
 
     def check(user_data: str) -> str:
@@ -240,7 +203,7 @@ async def test_large_user_data_is_checked_once_and_beside_the_event_loop(
     rack.register(instance={"userdata": large})
     for number, path in enumerate(("/latest/user-data", "/nocloud/m1/user-data"), 1):
         assert (await rack.ask(path, **CLOUD_INIT)).text == large
-        await until(lambda wanted=number: len(rack.lines()) == wanted)  # type: ignore[misc]
+        await until(lambda wanted=number: len(rack.lines()) == wanted)
     wrong = "it is YAML, but no mapping of names to values, so cloud-init takes nothing of it"
     sent = "user-data to Cloud-Init/22.4.2"
     assert [line[1:] for line in rack.lines()] == [
@@ -249,3 +212,286 @@ async def test_large_user_data_is_checked_once_and_beside_the_event_loop(
     ]
     assert len(checks) == 1, "once for each change of the Hardware"
     assert checks[0].startswith("large")
+
+
+# --- compiled metadata: which answers stand ready, and that they take a bounded room ---
+
+
+class Site:
+    """An inventory whose machines' metadata is compiled, and `sent`: what the fast path said of what it sent."""
+
+    def __init__(self) -> None:
+        self.inventory = Inventory()
+        self.cache = MetadataCache(1_000_000)
+        self.sent: list[tuple[str, ...]] = []
+        said = lambda machine, *what: self.sent.append((machine.name, *what))  # noqa: E731
+        self.fast_path = FastPath(self.inventory, None, self.cache, said, lambda _: {}, lambda: 0.0)
+        self.inventory.on_change(self.cache.forget)
+
+    def apply(self, number: int = 1, name: str = "", **fields: Any) -> None:
+        mac = f"52:54:00:00:{number >> 8:02x}:{number & 255:02x}"
+        interfaces = {mac: {"dhcp": {"ip": self.ip(number)}}, mac.replace("52:", "56:"): {}}
+        self.inventory.apply(hardware(name or f"m{number}", interfaces=interfaces, **fields))
+
+    def ip(self, number: int) -> str:
+        return f"10.0.{number >> 8}.{number & 255}"
+
+    def compiled(self, number: int = 1) -> Any:
+        return self.cache.of(self.inventory.by_ip(self.ip(number)))
+
+    def responses(self, number: int = 1) -> Any:
+        return self.fast_path.of(self.inventory.by_ip(self.ip(number)))
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_what_clients_ask_for_stands_ready(site):
+    site.apply(instance={"userdata": "u"})
+    compiled, responses = site.compiled(), site.responses()
+    for path, body in compiled.tree.ec2.items():
+        for version in ("latest", "2009-04-04"):
+            for slash in ("", "/"):
+                response = responses.get(f"/{version}/{path}{slash}".replace("//", "/").encode())
+                assert response.body == body
+                assert response.head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n")
+                assert b"no-store" in response.head
+    for who in ("m1", "52:54:00:00:00:01", "56:54:00:00:00:01"):
+        for name, body in compiled.tree.nocloud.items():
+            assert responses.get(f"/nocloud/{who}/{name}".encode()).body == body
+    response = responses.get(b"/metadata")
+    assert (response.body, b"application/json" in response.head) == (compiled.tree.legacy, True)
+    response.on_sent("curl/8")
+    responses.get(b"/nocloud/m1/user-data").on_sent("curl/8")
+    assert site.sent == [("m1", "metadata", "", "curl/8"), ("m1", "user-data", " (NoCloud)", "curl/8")]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *(b"", b"/", b"latest", b"//latest", b"/Latest", b"/latest//user-data", b"/latest/user-data//"),
+        *(b"/latest/none", b"/latest/api/token", b"/latest/user-data?", b"/latest/%75ser-data", b"/latest/\xff"),
+        *(b"/nocloud/m2/user-data", b"/nocloud/M1/user-data", b"/nocloud/52-54-00-00-00-01/user-data"),
+        *(b"/nocloud/m1/user-data/", b"/nocloud/m1/", b"/nocloud/m1", b"/nocloud//user-data"),
+        *(b"/machine/m1/latest/user-data", b"/2021-03-23/user-data", b"/2021-03-23/meta-data/instance-id/"),
+        *(b"/healthz", b"\xff\xfe"),
+    ],
+)
+def test_everything_else_takes_a_closer_look(site, target):
+    site.apply(instance={"userdata": "u"})
+    responses = site.responses()
+    assert (responses.get(target), len(responses)) == (None, 0)
+
+
+def test_what_is_not_there_stands_ready_too_for_every_cloud_init_asks(site):
+    site.apply()
+    responses = site.responses()
+    for path in ("2021-03-23/meta-data/instance-id", "latest/user-data", "2009-04-04/vendor-data"):
+        assert responses.get(f"/{path}".encode()).head.startswith(b"HTTP/1.1 404 ")
+    assert b"no-store" in responses.get(b"/latest/user-data").head  # it may be there soon
+
+
+def test_document_of_a_secret_and_a_name_that_could_be_a_mac_never_stand_ready(site):
+    site.apply(annotations={"tinkerbell.org/userdata-secret": "s"}, instance={"userdata": "u"})
+    responses = site.responses()
+    assert [responses.get(path) for path in (b"/latest/user-data", b"/nocloud/m1/user-data")] == [None, None]
+    site.apply(2, name="52-54-00-00-00-03")
+    assert site.responses(2).get(b"/nocloud/52-54-00-00-00-03/user-data") is None
+
+
+def test_change_of_a_hardware_makes_its_answers_anew(site):
+    site.apply(instance={"userdata": "old"})
+    first = site.responses()
+    assert site.responses() is first
+    site.apply(instance={"userdata": "new"})
+    assert site.responses().get(b"/latest/user-data").body == b"new"
+    assert first.get(b"/latest/vendor-data") is not None  # of a connection that still has it
+    site.inventory.remove({"metadata": {"name": "m1", "namespace": "default"}})
+    assert site.cache.size_bytes == 0
+
+
+def test_metadata_of_many_machines_takes_a_bounded_room(site):
+    for number in range(1, 301):
+        site.apply(number, instance={"userdata": "x" * 5000})
+        responses = site.responses(number)
+        for path in (b"/latest/user-data", b"/2009-04-04/user-data", b"/metadata", b"/nocloud/m1/user-data"):
+            responses.get(path)
+        assert site.cache.size_bytes <= 1_000_000
+    assert site.cache.size_bytes > 900_000
+    # A machine that alone takes more is served all the same.
+    site.apply(999, instance={"userdata": "x" * 2_000_000})
+    assert site.compiled(999) is site.compiled(999)
+    site.apply(999)
+    assert site.cache.size_bytes < 1_000_000
+
+
+# --- Secrets: whose, how often they are read, and what a machine is told where there is none ---
+
+WORD = "#cloud-config\n# of the Secret\n"
+
+
+def secret(content: bytes = WORD.encode(), key: str = "userData", **more: Any) -> dict[str, Any]:
+    return {"data": {key: base64.b64encode(content).decode()}} | more
+
+
+def register_secret(rack: Rack, name: str = "m1", mac: str = MAC, ip: str = IP, namespace: str = "default") -> None:
+    annotations = {"tinkerbell.org/userdata-secret": "s1"}
+    rack.inventory.apply(hardware(name, mac, ip, namespace=namespace, annotations=annotations))
+
+
+async def test_document_of_a_secret_is_served_wherever_the_document_is(rack):
+    register_secret(rack)
+    rack.secrets["default", "s1"] = secret()
+    for path in ("latest/user-data", "2009-04-04/user-data/", "nocloud/m1/user-data", "machine/m1/latest/user-data"):
+        reply = await rack.ask(f"/{path}")
+        assert (reply.status, reply.text, reply.headers["Cache-Control"]) == (200, WORD, "no-store")
+    assert "user-data" in (await rack.ask("/latest/")).text.split("\n")
+    assert (await rack.ask("/latest/user-data", method="HEAD")).headers["Content-Length"] == str(len(WORD))
+    assert rack.secrets_read == 1
+    assert WORD not in str(rack.lines())
+
+
+async def test_secret_of_another_namespace_or_machine_is_out_of_reach(rack):
+    register_secret(rack)
+    register_secret(rack, "m2", OTHER_MAC, OTHER_IP, "other")
+    rack.secrets["default", "s1"] = secret()
+    assert (await rack.ask("/latest/user-data")).text == WORD
+    reply = await rack.ask("/latest/user-data", ip=OTHER_IP)
+    assert (reply.status, "of the Secret" in reply.text) == (503, False)
+    assert (await rack.ask("/nocloud/m1/user-data", ip=OTHER_IP)).status == 403
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (NotFoundError(404, "NotFound", "none"), "Secret default/s1 (key userData or value) does not exist: create it"),
+        (ApiError(403, "Forbidden", "no right"), "let the edge get it (deploy/rbac-secrets.yaml)"),
+        (UnreachableError("no route"), "Secret default/s1 (key userData or value) could not be read: no route"),
+        ({"data": {"other": "QQ=="}}, "namespace default: Secret s1 has no key userData or value: add it"),
+        ({"data": {"userData": "*"}}, "Secret s1: the value of userData is not base64"),
+        (secret(type="kubernetes.io/service-account-token"), "which no machine gets"),
+        (secret(type="bootstrap.kubernetes.io/token"), "which no machine gets"),
+        ({}, "has no key"),
+        ({"data": None}, "has no key"),
+    ],
+)
+async def test_machine_without_its_secret_waits_and_does_not_come_up_unconfigured(rack, found, said):
+    register_secret(rack)
+    rack.secrets["default", "s1"] = found
+    for _ in range(3):
+        reply = await rack.ask("/latest/user-data")
+        assert (reply.status, reply.headers["Retry-After"]) == (503, "10")
+        assert said in reply.text
+        assert "of the Secret" not in reply.text
+    ((step, outcome, line),) = rack.lines()
+    assert (step, outcome) == (Step.METADATA, Outcome.FAILED)
+    assert said in line
+
+
+class Api:
+    """Secrets as they are read: how often, and how many at the same time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.reads = self.most = self._now_reading = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.found: Any = secret()
+
+    async def read(self, _namespace: str, _name: str) -> Any:
+        self.reads += 1
+        self._now_reading += 1
+        self.most = max(self.most, self._now_reading)
+        try:
+            await self.gate.wait()
+        finally:
+            self._now_reading -= 1
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+    def documents(self) -> SecretDocuments:
+        return SecretDocuments(self.read, lambda: self.now)
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+async def test_machines_that_ask_at_once_share_one_reading_even_if_the_first_goes_away(api):
+    api.gate.clear()
+    documents = api.documents()
+    asking = [asyncio.create_task(documents.document("ns", SecretReference("s1"))) for _ in range(20)]
+    await turns()
+    asking[0].cancel()
+    await turns()
+    api.gate.set()
+    assert {await task for task in asking[1:]} == {WORD.encode()}
+    assert api.reads == 1
+
+
+async def test_changed_secret_is_read_again_when_its_seconds_are_over(api):
+    documents, reference = api.documents(), SecretReference("s1")
+    await documents.document("ns", reference)
+    api.found, api.now = secret(b"new"), 9.9
+    assert await documents.document("ns", reference) == WORD.encode()
+    api.now = 10.0
+    assert await documents.document("ns", reference) == b"new"
+
+
+async def test_problem_is_asked_about_again_after_a_second_and_not_before(api):
+    documents, reference = api.documents(), SecretReference("s1")
+    api.found = UnreachableError("x")
+    for _ in range(5):
+        with pytest.raises(SecretUnusableError):
+            await documents.document("ns", reference)
+    assert api.reads == 1
+    api.found, api.now = secret(), 1.0
+    assert await documents.document("ns", reference) == WORD.encode()
+
+
+async def test_two_keys_of_one_secret_are_two_documents(api):
+    api.found = {"data": secret(b"a", "a")["data"] | secret(b"b", "b")["data"]}
+    documents = api.documents()
+    for key in ("a", "b"):
+        assert await documents.document("ns", SecretReference("s", (key,))) == key.encode()
+
+
+async def test_api_is_not_asked_by_a_whole_rack_at_once(api):
+    api.gate.clear()
+    documents = api.documents()
+    asking = [asyncio.create_task(documents.document("ns", SecretReference(f"s{n}"))) for n in range(100)]
+    await turns(10)
+    assert api.reads == 32
+    api.gate.set()
+    await asyncio.gather(*asking)
+    assert (api.reads, api.most) == (100, 32)
+
+
+@pytest.mark.looptime
+async def test_api_that_does_not_answer_is_waited_for_so_long(api):
+    api.gate.clear()
+    asking = asyncio.create_task(api.documents().document("ns", SecretReference("s1")))
+    await elapse(0.99 * secret_documents.READ_SECONDS)
+    assert not asking.done()
+    with pytest.raises(SecretUnusableError, match="did not answer within"):
+        await asking
+
+
+async def test_large_secrets_of_many_machines_do_not_fill_the_memory(api, monkeypatch):
+    monkeypatch.setattr(secret_documents, "MAX_KEPT_BYTES", 10_000)
+    api.found = secret(b"x" * 1000)
+    documents = api.documents()
+    for number in range(100):
+        for _ in range(2):
+            await documents.document("ns", SecretReference(f"s{number}"))
+    assert api.reads == 100
+    assert documents.size_bytes <= 10_000
+    await documents.document("ns", SecretReference("s0"))
+    assert api.reads == 101
+    api.now = 20
+    await documents.document("ns", SecretReference("s0"))
+    assert documents.size_bytes < 2_000

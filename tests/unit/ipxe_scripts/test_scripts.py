@@ -1,35 +1,64 @@
-"""iPXE scripts: the golden text, and what no value of a Hardware can do to it."""
+"""iPXE scripts: the golden text, kernel parameters, boot media, and what no value of a Hardware can do to them.
+
+`commands` reads a script as iPXE does (src/image/script.c: lines, continued by a backslash, and labels; then
+src/core/exec.c: words, `&&`, `||`, `;` and comments). Each script must have the same commands as one made of harmless
+values.
+"""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from ipxe.scripts import BootSettings, Origin, ScriptError, Scripts
+from ipxe.medium import AREA_BYTES
+from ipxe.medium_scripts import MediumKind, MediumScripts
+from ipxe.scripts import BootSettings, LogsTo, Origin, ScriptError, Scripts
+from tests.support import objects
+from tests.support.objects import MAC
+from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import Hardware
 
-MAC = "52:54:00:00:00:01"
 SETTINGS = BootSettings()
+SCRIPTS = Scripts(SETTINGS)
 HERE = Origin("10.0.0.1")
 OVER_TFTP = Origin("10.0.0.1", tftp=True)
+OTHERS = (Origin("10.0.0.2", http_port=8080, grpc_port=42113), Origin("10.0.0.3", http_port=7080, grpc_port=50000))
+HOOKOS = "tink_worker_image=10.0.0.1:5000/tink-agent:v0.25.0"
+DHCP = {
+    "netmask": "255.255.255.0",
+    "gateway": "10.0.0.254",
+    "hostname": "m1",
+    "nameservers": ["10.0.0.53", "10.0.0.54"],
+    "timeservers": ["10.0.0.123"],
+}
 
 
-def hardware(**spec: Any) -> Hardware:
-    return Hardware.model_validate(
-        {
-            "metadata": {"name": "m1", "namespace": "default"},
-            "spec": {"networkInterfaces": {MAC: {}}, "osie": {"name": "lab"}} | spec,
-        }
-    )
+def hardware(name="m1", **fields) -> Hardware:
+    return Hardware.model_validate(objects.hardware(name, **{"ip": None, "osie": {"name": "lab"}, **fields}))
 
 
-def tagged(**spec: Any) -> Hardware:
+def tagged(**fields) -> Hardware:
     """On VLAN 50."""
-    return hardware(networkInterfaces={MAC: {"dhcp": {"ip": "10.0.0.5", "vlanId": "50"}}}, **spec)
+    return hardware(ip="10.0.0.5", dhcp={"vlanId": "50"}, **fields)
+
+
+def addressed(*, osie="lab", annotations=None, params=None, **dhcp) -> Hardware:
+    """With a whole reservation; an empty value leaves a field of it out."""
+    chosen = {name: value for name, value in {"ip": "10.0.0.5", **DHCP, **dhcp}.items() if value}
+    return hardware(dhcp=chosen, osie={"name": osie}, annotations=annotations, kernelParams=params or [])
+
+
+def named(name: str) -> Hardware:
+    """As no schema lets in."""
+    machine = addressed(osie="hook", vlanId="50")
+    return machine.model_copy(update={"metadata": machine.metadata.model_copy(update={"name": name})})
 
 
 def compile_text(machine: Hardware, settings: BootSettings = SETTINGS) -> str:
@@ -41,107 +70,48 @@ def kernel_words(text: str) -> list[str]:
     return line.split()
 
 
-GOLDEN = """\
-#!ipxe
-# Boots OSIE default/lab on 52:54:00:00:00:01, which is default/m1.
-echo
-echo tinkedge: default/m1 (52:54:00:00:00:01) boots OSIE default/lab
-
-:kernel
-echo kernel: http://10.0.0.1:7080/osie/lab/kernel
-set attempt:int32 0
-:kernel_again
-kernel http://10.0.0.1:7080/osie/lab/kernel grpc_authority=10.0.0.1:42113 tinkerbell_tls=false \
-worker_id=52:54:00:00:00:01 hw_addr=52:54:00:00:00:01 insecure_registries=10.0.0.1:5000 \
-tinkedge_sign=http://10.0.0.1:7080/sign/up initrd=initrd console=tty0 console=ttyS0,115200 quiet loglevel=3 \
-&& goto initrd ||
-inc attempt
-iseq ${attempt} 5 && goto kernel_failed ||
-echo Attempt ${attempt} of 5 failed, next one in 2 s
-sleep 2
-goto kernel_again
-:kernel_failed
-echo FAILED: the kernel could not be fetched from http://10.0.0.1:7080/osie/lab/kernel
-imgfetch --name why http://10.0.0.1:7080/ipxe/script/52:54:00:00:00:01/auto.ipxe?failed || goto anew
-imgexec why || exit 1
-
-:initrd
-echo initrd: http://10.0.0.1:7080/osie/lab/initrd
-set attempt:int32 0
-:initrd_again
-initrd --name initrd http://10.0.0.1:7080/osie/lab/initrd && goto start ||
-inc attempt
-iseq ${attempt} 5 && goto initrd_failed ||
-echo Attempt ${attempt} of 5 failed, next one in 2 s
-sleep 2
-goto initrd_again
-:initrd_failed
-echo FAILED: the initrd could not be fetched from http://10.0.0.1:7080/osie/lab/initrd
-imgfetch --name why http://10.0.0.1:7080/ipxe/script/52:54:00:00:00:01/auto.ipxe?failed || goto anew
-imgexec why || exit 1
-
-:start
-# So that the edge knows that this far all was well; whatever becomes of it, the kernel is started.
-imgfetch --name sign http://10.0.0.1:7080/sign/starting\
-?model=${manufacturer:uristring}%20${product:uristring}&uuid=${uuid}\
-&memory=${smbios/19.4.8:hexraw}&above=${smbios/1.19.4.8:hexraw}&clock=${unixtime} && imgfree sign ||
-echo Starting the kernel
-boot ||
-echo FAILED: the kernel from http://10.0.0.1:7080/osie/lab/kernel could not be started
-imgfetch --name failed http://10.0.0.1:7080/sign/failed && imgfree failed ||
-goto give_up
-:anew
-# Not even the reason: the edge is gone. If there is another one, it answers DHCP.
-isset ${tinkedge-anew} && goto give_up ||
-set tinkedge-anew yes
-imgfree
-echo The edge is gone: asking DHCP for another one
-ifconf --configurator dhcp ${netX/ifname} && isset ${netX/filename} && chain --replace ${netX/filename} ||
-:give_up
-echo The next boot device is tried in 10 s
-imgfree
-sleep 10
-# Status 0 would mean success: UEFI firmware then stops at its boot manager instead of trying the next device.
-exit 1
-"""
+def words(osie: str = "", machine: Hardware | None = None, **boot) -> list[str]:
+    scripts = Scripts(BootSettings(**boot))
+    return kernel_words(scripts.compile(MAC, machine or addressed(osie="hook", vlanId="50"), HERE, osie).text)
 
 
-def test_boot_script_is_the_golden_text() -> None:
+def test_boot_script_is_the_golden_text():
     settings = BootSettings(insecure_registries=("10.0.0.1:5000",))
     script = Scripts(settings).compile(MAC, hardware(kernelParams=["quiet", "loglevel=3"]), HERE)
-    assert script.text == GOLDEN
+    assert script.text == Path(__file__).with_name("golden").joinpath("boot.ipxe").read_text()
     assert (script.what, script.osie) == ("OSIE default/lab", ("default", "lab"))
 
 
-def test_machine_is_told_the_address_of_ours_that_it_reached() -> None:
+def test_machine_is_told_the_address_of_ours_that_it_reached():
     for address in ("10.0.0.1", "192.168.7.1"):
-        text = Scripts(SETTINGS).compile(MAC, hardware(), Origin(address)).text
+        text = SCRIPTS.compile(MAC, hardware(), Origin(address)).text
         assert f"kernel http://{address}:7080/osie/lab/kernel grpc_authority={address}:42113 " in text
         assert set(re.findall(r"(?<!smbios/)\b\d+\.\d+\.\d+\.\d+", text)) == {address}
 
 
-def test_machine_goes_on_with_another_edge_when_this_one_goes_in_the_middle() -> None:
-    others = (Origin("10.0.0.2", http_port=8080, grpc_port=42113), Origin("10.0.0.3", http_port=7080, grpc_port=50000))
-    text = Scripts(SETTINGS).compile(MAC, hardware(), Origin("10.0.0.1", others=others)).text
+def test_machine_goes_on_with_another_edge_and_its_kernel_is_told_of_the_server_there_and_of_all_others():
+    text = SCRIPTS.compile(MAC, hardware(), Origin("10.0.0.1", others=OTHERS)).text
     kernels = re.findall(r"^kernel http://(\S+)/osie/lab/kernel .* && goto initrd \|\|$", text, re.MULTILINE)
     initrds = re.findall(r"^initrd --name initrd http://(\S+)/osie/lab/initrd && goto start \|\|$", text, re.MULTILINE)
     assert kernels == initrds == ["10.0.0.1:7080", "10.0.0.2:8080", "10.0.0.3:7080"]
-
-
-def test_kernel_of_another_edge_is_told_of_the_server_there_and_of_all_others() -> None:
-    others = (Origin("10.0.0.2", http_port=7080, grpc_port=42113), Origin("10.0.0.3", http_port=7080, grpc_port=50000))
-    text = Scripts(SETTINGS).compile(MAC, hardware(), Origin("10.0.0.1", others=others)).text
-    told = re.findall(r"^kernel .* grpc_authority=(\S+) .* tinkerbell_servers=(\S+)", text, re.MULTILINE)
-    assert told == [
+    assert re.findall(r"^kernel .* grpc_authority=(\S+) .* tinkerbell_servers=(\S+)", text, re.MULTILINE) == [
         ("10.0.0.1:42113", "10.0.0.2:42113,10.0.0.3:50000"),
         ("10.0.0.2:42113", "10.0.0.1:42113,10.0.0.3:50000"),
         ("10.0.0.3:50000", "10.0.0.1:42113,10.0.0.2:42113"),
     ]
+    chained = re.findall(r"^chain --replace (\S+)", SCRIPTS.autoexec(MAC, Origin("10.0.0.1", others=OTHERS[:1])), re.M)
+    servers = (
+        "http://10.0.0.1:7080/ipxe/script",
+        "tftp://10.0.0.1",
+        "http://10.0.0.2:8080/ipxe/script",
+        "tftp://10.0.0.2",
+    )
+    assert chained == [f"{server}/{MAC}/auto.ipxe" for server in servers]
 
 
-def test_agents_that_have_one_server_for_all_are_told_of_no_others() -> None:
+def test_agents_that_have_one_server_for_all_are_told_of_no_others():
     origin = Origin("10.0.0.1", others=(Origin("10.0.0.2", http_port=7080),))
-    assert "tinkerbell_servers" not in Scripts(SETTINGS).compile(MAC, hardware(), origin).text
+    assert "tinkerbell_servers" not in SCRIPTS.compile(MAC, hardware(), origin).text
     settings = BootSettings(grpc_authority="10.0.0.250:42113")
     origin = replace(origin, others=(Origin("10.0.0.2", http_port=7080, grpc_port=42113),))
     text = Scripts(settings).compile(MAC, hardware(), origin).text
@@ -149,7 +119,7 @@ def test_agents_that_have_one_server_for_all_are_told_of_no_others() -> None:
     assert set(re.findall(r"grpc_authority=(\S+)", text)) == {"10.0.0.250:42113"}
 
 
-def test_authority_of_the_server_is_at_other_edges_too() -> None:
+def test_authority_of_the_server_is_at_other_edges_too():
     settings = BootSettings(tls_ca=b"ca", tinkerbell_tls=True)
     origin = Origin("10.0.0.1", others=(Origin("10.0.0.2", http_port=8080, grpc_port=1),))
     text = Scripts(settings).compile(MAC, hardware(), origin).text
@@ -157,35 +127,15 @@ def test_authority_of_the_server_is_at_other_edges_too() -> None:
     assert edges == [("10.0.0.1:7080", "10.0.0.2:8080"), ("10.0.0.2:8080", "10.0.0.1:7080")]
 
 
-def test_other_edges_are_left_out_where_the_command_line_has_no_room_for_them() -> None:
-    others = tuple(Origin(f"10.0.0.{n}", http_port=7080, grpc_port=42113) for n in (2, 3, 4))
-    words = kernel_words(compile_text(hardware(kernelParams=["x"])))[2:-4]
-    assert words[-1] == "x"
-    long = hardware(kernelParams=["x" * (2047 - len(" ".join(words)) + 1)])
-    text = Scripts(SETTINGS).compile(MAC, long, Origin("10.0.0.1", others=others)).text
-    assert "10.0.0.2" not in text
+def test_other_edges_are_left_out_where_the_command_line_has_no_room_for_them():
+    found = kernel_words(compile_text(hardware(kernelParams=["x"])))[2:-4]
+    assert found[-1] == "x"
+    long = hardware(kernelParams=["x" * (2047 - len(" ".join(found)) + 1)])
+    assert "10.0.0.2" not in SCRIPTS.compile(MAC, long, Origin("10.0.0.1", others=OTHERS)).text
 
 
-def test_autoexec_tries_the_script_at_each_edge() -> None:
-    origin = Origin("10.0.0.1", others=(Origin("10.0.0.2", http_port=8080),))
-    chained = re.findall(r"^chain --replace (\S+)", Scripts(SETTINGS).autoexec(MAC, origin), re.MULTILINE)
-    assert chained == [
-        f"http://10.0.0.1:7080/ipxe/script/{MAC}/auto.ipxe",
-        f"tftp://10.0.0.1/{MAC}/auto.ipxe",
-        f"http://10.0.0.2:8080/ipxe/script/{MAC}/auto.ipxe",
-        f"tftp://10.0.0.2/{MAC}/auto.ipxe",
-    ]
-
-
-def test_grpc_authority_that_the_operator_names_wins() -> None:
-    settings = BootSettings(grpc_authority="tink.example.org:443", http_port=8081)
-    words = kernel_words(compile_text(hardware(), settings))
-    assert "grpc_authority=tink.example.org:443" in words
-    assert words[1] == "http://10.0.0.1:8081/osie/lab/kernel"
-
-
-def test_ipxe_without_http_gets_everything_by_tftp() -> None:
-    text = Scripts(SETTINGS).compile(MAC, hardware(), OVER_TFTP).text
+def test_ipxe_without_http_gets_everything_by_tftp():
+    text = SCRIPTS.compile(MAC, hardware(), OVER_TFTP).text
     assert f"kernel tftp://10.0.0.1/{MAC}/osie/lab/kernel grpc_authority=10.0.0.1:42113 " in text
     assert f"initrd --name initrd tftp://10.0.0.1/{MAC}/osie/lab/initrd && goto start ||" in text
     assert f"imgfetch --name why tftp://10.0.0.1/{MAC}/why.ipxe || goto anew" in text
@@ -193,133 +143,110 @@ def test_ipxe_without_http_gets_everything_by_tftp() -> None:
     assert "http://" not in text.replace("tinkedge_sign=http://10.0.0.1:7080/sign/up", "")
 
 
-def test_hardwares_own_parameters_come_last_and_so_win() -> None:
-    words = kernel_words(compile_text(hardware(kernelParams=["console=ttyS1", "a=1 b=2"])))
-    assert words[-7:] == ["console=ttyS1", "a=1", "b=2", "&&", "goto", "initrd", "||"]
-    assert words.index("console=ttyS1") > words.index("console=ttyS0,115200")
-
-
-def test_edge_with_images_is_one_of_the_insecure_registries_at_the_address_that_the_machine_reached() -> None:
-    assert " insecure_registries=10.0.0.1:7080 " in compile_text(hardware(), settings=BootSettings(own_registry=True))
-    both = BootSettings(insecure_registries=("10.0.0.1:5000",), own_registry=True)
-    assert " insecure_registries=10.0.0.1:5000,10.0.0.1:7080 " in compile_text(hardware(), settings=both)
-
-
-def test_the_sites_parameters_come_before_the_hardwares() -> None:
-    settings = BootSettings(kernel_parameters=("tink_worker_image=r/a:1", "mac=${mac}"))
-    words = kernel_words(compile_text(hardware(kernelParams=["quiet"]), settings))
-    begin = words.index("console=ttyS0,115200")
-    assert words[begin + 1 : begin + 4] == ["tink_worker_image=r/a:1", "mac=${mac}", "quiet"]
-
-
-def test_no_insecure_registries_no_parameter() -> None:
-    assert "insecure_registries" not in compile_text(hardware())
-
-
-def test_every_label_that_is_jumped_to_exists() -> None:
-    texts = [compile_text(machine) for machine in (hardware(), hardware(ipxe={"url": "http://h/s"}))]
-    texts += [
-        compile_text(tagged(**spec)) for spec in ({}, {"ipxe": {"url": "http://h/s"}}, {"ipxe": {"inline": "#!ipxe"}})
-    ]
-    texts.append(Scripts(SETTINGS).autoexec(MAC, HERE))
-    for text in texts:
-        lines = text.splitlines()
-        labels = [line for line in lines if line.startswith(":")]
-        assert len(labels) == len(set(labels)), "iPXE jumps to the first label of that name"
-        targets = {words[words.index("goto") + 1] for line in lines if "goto" in (words := line.split())}
-        assert targets <= {line.removeprefix(":") for line in lines if line.startswith(":")}
-
-
-def test_every_failure_ends_with_status_1_for_the_next_boot_device() -> None:
-    scripts = Scripts(SETTINGS)
-    for text in (
-        compile_text(hardware()),
-        compile_text(hardware(ipxe={"url": "http://h/s"})),
-        compile_text(tagged()),
-        scripts.reason(MAC, "no"),
-        scripts.autoexec(MAC, HERE),
-    ):
-        assert text.startswith("#!ipxe\n")
-        assert text.endswith("\nexit 1\n")
-        assert "\r" not in text
+def test_parameters_of_the_hardware_come_last_and_so_win_after_those_of_the_site_and_of_the_osie():
+    found = kernel_words(compile_text(hardware(kernelParams=["console=ttyS1", "a=1 b=2"])))
+    assert found[-7:] == ["console=ttyS1", "a=1", "b=2", "&&", "goto", "initrd", "||"]
+    assert found.index("console=ttyS1") > found.index("console=ttyS0,115200")
+    found = words("b=2 c=2", addressed(params=["c=3", "asset=${asset}"]), kernel_parameters=("a=1", "b=1", "m=${mac}"))
+    begin = found.index("console=ttyS0,115200") + 1
+    assert found[begin : begin + 7] == ["a=1", "b=1", "m=${mac}", "b=2", "c=2", "c=3", "asset=${asset}"]
 
 
 @pytest.mark.parametrize(
-    "parameter", ["a\nshell", "a\rshell", "a && shell", "a || shell", "; shell", "#rest", "a\x00", "a\x85shell"]
+    ("boot", "told"),
+    [
+        ({}, None),
+        ({"own_registry": True}, "10.0.0.1:7080"),
+        ({"insecure_registries": ("10.0.0.1:5000",), "own_registry": True}, "10.0.0.1:5000,10.0.0.1:7080"),
+    ],
 )
-def test_kernel_parameter_cannot_break_out_of_its_command(parameter: str) -> None:
-    with pytest.raises(ScriptError, match=r"^Hardware default/m1: spec\.kernelParams\[1\] has "):
-        compile_text(hardware(kernelParams=["quiet", parameter]))
+def test_edge_with_images_is_one_of_the_insecure_registries_at_the_address_that_the_machine_reached(boot, told):
+    found = [word.partition("=")[2] for word in words(**boot) if word.startswith("insecure_registries=")]
+    assert found == ([told] if told else [])
 
 
-def test_settings_of_ipxe_in_parameters_are_left_to_ipxe() -> None:
-    assert "asset=${asset}" in kernel_words(compile_text(hardware(kernelParams=["asset=${asset}"])))
+def test_every_label_that_is_jumped_to_exists_and_every_failure_ends_with_status_1_for_the_next_boot_device():
+    url = {"ipxe": {"url": "http://h/s"}}
+    texts = [compile_text(hardware(**spec)) for spec in ({}, url)]
+    texts += [compile_text(tagged(**spec)) for spec in ({}, url)]
+    texts += [SCRIPTS.autoexec(MAC, HERE), SCRIPTS.reason(MAC, "no")]
+    inline = compile_text(tagged(ipxe={"inline": "#!ipxe"}))  # which ends as the operator wishes
+    for text in (*texts, inline):
+        lines = text.splitlines()
+        labels = [line for line in lines if line.startswith(":")]
+        assert len(labels) == len(set(labels)), "iPXE jumps to the first label of that name"
+        targets = {found[found.index("goto") + 1] for line in lines if "goto" in (found := line.split())}
+        assert targets <= {label.removeprefix(":") for label in labels}
+        if text is not inline:
+            assert (text[:7], text[-8:], "\r" in text) == ("#!ipxe\n", "\nexit 1\n", False)
 
 
-def test_command_line_that_linux_would_cut_off_is_refused() -> None:
-    with pytest.raises(ScriptError, match="of which Linux reads 2047"):
-        compile_text(hardware(kernelParams=["x" * 2000]))
-
-
-@pytest.mark.parametrize("spec", [{"osie": None}, {"osie": {"name": ""}}])
-def test_hardware_without_osie_is_told_what_to_do(spec: dict[str, Any]) -> None:
-    with pytest.raises(ScriptError, match=r"^Hardware default/m1: spec\.osie\.name is not set"):
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        *(
+            ({"kernelParams": ["quiet", parameter]}, "spec.kernelParams[1] has ")
+            for parameter in (
+                "a\nshell",
+                "a\rshell",
+                "a && shell",
+                "a || shell",
+                "; shell",
+                "#rest",
+                "a\x00",
+                "a\x85shell",
+            )
+        ),
+        ({"kernelParams": ["x" * 2000]}, "spec.kernelParams makes a kernel command line of"),
+        ({"kernelParams": ['a="b']}, "spec.kernelParams has a quotation mark without"),
+        ({"osie": None}, "spec.osie.name is not set"),
+        ({"osie": {"name": ""}}, "spec.osie.name is not set"),
+        ({"ipxe": {"url": "http://h/a b"}}, "spec.ipxe.url has spaces"),
+        ({"ipxe": {"url": "http://h/a || shell"}}, "spec.ipxe.url has the word"),
+        ({"ipxe": {"inline": "a\x00"}}, "spec.ipxe.inline has a NUL"),
+        ({"ipxe": {"inline": "a", "url": "http://h"}}, "spec.ipxe has both"),
+        ({"annotations": {AGENT_ID_ANNOTATION: "a b"}}, "metadata.annotations[tinkerbell.org/agent-id] must"),
+    ],
+)
+def test_hardware_that_makes_no_script_names_its_field(spec, problem):
+    with pytest.raises(ScriptError) as caught:
         compile_text(hardware(**spec))
+    assert str(caught.value).startswith(f"Hardware default/m1: {problem}")
+    assert ("of which Linux reads 2047" in str(caught.value)) is ("command line" in problem)
 
 
-def test_osie_name_cannot_leave_its_place_in_the_url() -> None:
+def test_osie_name_cannot_leave_its_place_in_the_url():
     text = compile_text(hardware(osie={"name": "../x y\n||"}))
     assert kernel_words(text)[1] == "http://10.0.0.1:7080/osie/..%2Fx%20y%0A%7C%7C/kernel"
 
 
-# --- overrides ---
-
-
-def test_inline_script_is_run_as_it_is() -> None:
+def test_inline_script_is_run_as_it_is():
     inline = "#!ipxe\r\necho ${net0/mac} && shell\r\n"
-    script = Scripts(SETTINGS).compile(MAC, hardware(osie=None, ipxe={"inline": inline}), HERE)
+    script = SCRIPTS.compile(MAC, hardware(osie=None, ipxe={"inline": inline}), HERE)
     assert script.text.startswith("#!ipxe\n")
     assert script.text.endswith("\n#!ipxe\necho ${net0/mac} && shell\n")
     assert (script.what, script.osie) == ("spec.ipxe.inline", None)
 
 
-def test_script_url_is_fetched_with_retries_then_run() -> None:
-    script = Scripts(SETTINGS).compile(MAC, hardware(osie=None, ipxe={"url": "https://h/${mac}.ipxe"}), HERE)
+def test_script_url_is_fetched_with_retries_then_run():
+    script = SCRIPTS.compile(MAC, hardware(osie=None, ipxe={"url": "https://h/${mac}.ipxe"}), HERE)
     assert "imgfetch --name script https://h/${mac}.ipxe && goto run ||\n" in script.text
     assert "\n:run\nimgexec script && exit 0 ||\n" in script.text
     assert script.what == "spec.ipxe.url"
 
 
-@pytest.mark.parametrize(
-    ("ipxe", "field"),
-    [
-        ({"url": "http://h/a b"}, "spec.ipxe.url has spaces"),
-        ({"url": "http://h/a || shell"}, "spec.ipxe.url has the word"),
-        ({"inline": "a\x00"}, "spec.ipxe.inline has a NUL"),
-        ({"inline": "a", "url": "http://h"}, "spec.ipxe has both"),
-    ],
-)
-def test_bad_override_names_its_field(ipxe: dict[str, str], field: str) -> None:
-    with pytest.raises(ScriptError) as caught:
-        compile_text(hardware(ipxe=ipxe))
-    assert str(caught.value).startswith(f"Hardware default/m1: {field}")
-
-
-def test_empty_override_is_none() -> None:
+def test_empty_override_is_none():
     assert "osie/lab/kernel" in compile_text(hardware(ipxe={}))
 
 
-# --- reasons ---
-
-
-def test_reason_is_shown_never_obeyed() -> None:
-    text = Scripts(SETTINGS).reason(MAC, "no || shell && x\nshell ; #c ${secret} -n\r\n\n")
+def test_reason_is_shown_never_obeyed():
+    text = SCRIPTS.reason(MAC, "no || shell && x\nshell ; #c ${secret} -n\r\n\n")
     shown = [line for line in text.splitlines() if "shell" in line]
     assert shown == ["echo no '||' shell '&&' x", "echo shell ';' '#c' $ {secret} '-n'"]
 
 
-def test_machine_without_a_hardware_boots_the_default_osie_under_its_mac() -> None:
-    script = Scripts(SETTINGS).unregistered(MAC, ("rescue", "any"), HERE)
+def test_machine_without_a_hardware_boots_the_default_osie_under_its_mac():
+    script = SCRIPTS.unregistered(MAC, ("rescue", "any"), HERE)
     words = kernel_words(script.text)
     assert words[1] == "http://10.0.0.1:7080/osie/any/kernel"
     assert f"worker_id={MAC}" in words
@@ -329,7 +256,7 @@ def test_machine_without_a_hardware_boots_the_default_osie_under_its_mac() -> No
 # --- VLANs ---
 
 
-def test_machine_on_a_vlan_goes_there_once_and_tells_its_osie() -> None:
+def test_machine_on_a_vlan_goes_there_once_and_tells_its_osie():
     text = compile_text(tagged())
     lines = text.splitlines()
     # HookOS finds it behind a space only: it is not the first word of the command line.
@@ -341,31 +268,21 @@ def test_machine_on_a_vlan_goes_there_once_and_tells_its_osie() -> None:
     assert "iseq ${attempt} 2 && goto vlan_failed ||" in lines
 
 
-def test_machine_without_a_vlan_hears_of_none() -> None:
-    for spec in ({}, {"ipxe": {"inline": "#!ipxe"}}, {"ipxe": {"url": "http://h"}}):
+def test_machine_without_a_vlan_hears_of_none_nor_of_that_of_its_other_interface():
+    other = {MAC: {}, "52:54:00:00:00:02": {"dhcp": {"ip": "10.0.0.5", "vlanId": "50"}}}
+    for spec in ({}, {"ipxe": {"inline": "#!ipxe"}}, {"ipxe": {"url": "http://h"}}, {"interfaces": other}):
         assert "vlan" not in compile_text(hardware(**spec))
 
 
-@pytest.mark.parametrize("spec", [{"ipxe": {"inline": "#!ipxe\nshell"}}, {"ipxe": {"url": "http://h/s"}}])
-def test_overrides_run_inside_the_vlan_too(spec: dict[str, Any]) -> None:
-    text = compile_text(tagged(**spec))
-    assert (
-        text.index("vcreate --tag 50")
-        < text.index("\n:vlan_ready\n")
-        < max(text.rfind("shell"), text.rfind("http://h"))
-    )
+@pytest.mark.parametrize("ipxe", [{"inline": "#!ipxe\nshell"}, {"url": "http://h/s"}])
+def test_overrides_run_inside_the_vlan_too(ipxe):
+    text = compile_text(tagged(ipxe=ipxe))
+    own = max(text.rfind("shell"), text.rfind("http://h"))
+    assert text.index("vcreate --tag 50") < text.index("\n:vlan_ready\n") < own
 
 
-def test_vlan_of_another_interface_is_not_this_ones() -> None:
-    other = hardware(networkInterfaces={MAC: {}, "52:54:00:00:00:02": {"dhcp": {"ip": "10.0.0.5", "vlanId": "50"}}})
-    assert "vlan" not in compile_text(other)
-
-
-# --- autoexec ---
-
-
-def test_autoexec_takes_the_network_card_that_booted_and_its_lease() -> None:
-    lines = Scripts(SETTINGS).autoexec(MAC, HERE).splitlines()
+def test_autoexec_takes_the_network_card_that_booted_and_its_lease():
+    lines = SCRIPTS.autoexec(MAC, HERE).splitlines()
     cached = lines.index("isset ${net${number}/ip} && ifopen net${number} && goto leased ||")
     assert lines[cached - 1] == f"iseq ${{net${{number}}/mac}} {MAC} || goto look_on"
     asked = lines.index("ifconf --configurator dhcp net${number} && goto leased ||")
@@ -388,38 +305,31 @@ def sent(machine: Hardware, settings: BootSettings = WITH_TOKEN) -> str:
     return scripts.to_send(MAC, scripts.compile(MAC, machine, HERE))
 
 
-def test_agents_token_is_set_before_anything_else_and_named_on_the_command_line() -> None:
+def test_agents_token_is_set_before_anything_else_and_named_on_the_command_line():
     text = sent(hardware())
     assert text.splitlines()[:2] == ["#!ipxe", "set tinkerbell-token v1.525400000001.1.x"]
     assert "tinkerbell_token=${tinkerbell-token}" in kernel_words(text)
     assert "v1.525400000001" not in compile_text(hardware(), WITH_TOKEN), "what is kept has no token in it"
+    for ipxe in ({"inline": "#!ipxe\nshell"}, {"url": "http://192.0.2.1/own.ipxe"}):  # which can name it
+        assert sent(hardware(ipxe=ipxe)).splitlines()[1] == "set tinkerbell-token v1.525400000001.1.x"
 
 
-@pytest.mark.parametrize("ipxe", [{"inline": "#!ipxe\nshell"}, {"url": "http://192.0.2.1/own.ipxe"}])
-def test_operators_own_scripts_can_name_the_token(ipxe: dict[str, str]) -> None:
-    assert sent(hardware(ipxe=ipxe)).splitlines()[1] == "set tinkerbell-token v1.525400000001.1.x"
-
-
-def test_without_tokens_nothing_is_said_of_them() -> None:
+def test_without_tokens_or_a_hardware_nothing_is_said_of_them():
     text = sent(hardware(), SETTINGS)
     assert text == compile_text(hardware())
-    assert "token" not in text
+    assert "token" not in text + Scripts(WITH_TOKEN).unregistered(MAC, ("default", "any"), HERE).text
 
 
-def test_a_machine_without_a_hardware_has_no_token_to_name() -> None:
-    assert "token" not in Scripts(WITH_TOKEN).unregistered(MAC, ("default", "any"), HERE).text
-
-
-def test_agents_are_told_what_to_trust_the_server_by() -> None:
-    words = kernel_words(compile_text(hardware(), BootSettings(tinkerbell_tls=True, tls_ca=b"pem", http_port=81)))
-    assert "tinkerbell_tls=true" in words
+def test_agents_are_told_what_to_trust_the_server_by_and_the_operators_name_of_it():
+    boot = BootSettings(grpc_authority="tink.example.org:443", tinkerbell_tls=True, tls_ca=b"pem", http_port=81)
+    found = kernel_words(compile_text(hardware(), boot))
     # printf pem | sha256sum
-    digest = "f0aeace912cf19dc1c6fffd41de6e395daeb5462f1221945706bd0674c3005eb"
-    (pin,) = (word for word in words if word.startswith("tinkerbell_tls_ca="))
-    assert pin == f"tinkerbell_tls_ca=http://10.0.0.1:81/agent/ca.pem#sha256={digest}"
+    pin = "http://10.0.0.1:81/agent/ca.pem#sha256=f0aeace912cf19dc1c6fffd41de6e395daeb5462f1221945706bd0674c3005eb"
+    assert {"grpc_authority=tink.example.org:443", "tinkerbell_tls=true", f"tinkerbell_tls_ca={pin}"} <= set(found)
+    assert found[1] == "http://10.0.0.1:81/osie/lab/kernel"
 
 
-def test_osie_is_told_the_signed_url_of_its_metadata_where_machines_get_one() -> None:
+def test_osie_is_told_the_signed_url_of_its_metadata_where_machines_get_one():
     settings = BootSettings(http_port=80, metadata_token=lambda mac: f"M1.{mac.replace(':', '')}.0.x")
     scripts = Scripts(settings)
     script = scripts.compile(MAC, hardware(), HERE)
@@ -434,7 +344,7 @@ def test_osie_is_told_the_signed_url_of_its_metadata_where_machines_get_one() ->
     assert lines[1:3] == ["set tinkerbell-token v1.t", "set tinkerbell-metadata-token M1.525400000001.0.x"]
 
 
-def test_room_for_the_token_is_kept_on_the_command_line() -> None:
+def test_room_for_the_token_is_kept_on_the_command_line():
     def machine(length: int) -> Hardware:
         return hardware(kernelParams=["x" * length])
 
@@ -455,16 +365,317 @@ def _compiles(machine: Hardware, settings: BootSettings) -> bool:
 
 
 @pytest.mark.parametrize("tftp", [False, True])
-def test_ipv6_address_stands_in_brackets_wherever_it_has_a_port_or_is_in_a_url(tftp: bool) -> None:
-    settings = BootSettings(kernel_parameters=("a={{.IP}}", "b={{.Address}}"))
-    scripts, origin = Scripts(settings), Origin("fd00::1", tftp=tftp, others=(Origin("fd00::2", grpc_port=42114),))
-    machine = hardware(
-        networkInterfaces={MAC: {"dhcp": {"ip": "10.0.0.5", "vlanId": "7", "ipv6": {"address": "fd00::5"}}}}
-    )
+def test_ipv6_address_stands_in_brackets_wherever_it_has_a_port_or_is_in_a_url(tftp):
+    scripts = Scripts(BootSettings(kernel_parameters=("a={{.IP}}", "b={{.Address}}")))
+    origin = Origin("fd00::1", tftp=tftp, others=(Origin("fd00::2", grpc_port=42114),))
+    machine = hardware(ip="10.0.0.5", dhcp={"vlanId": "7", "ipv6": {"address": "fd00::5"}})
     text = scripts.compile(MAC, machine, origin).text + scripts.autoexec(MAC, origin)
     bare = re.sub(r"\[fd00::[12]\](:\d+)?", "", text)
     assert set(re.findall(r"\S*fd00::\S*", bare)) == {"a=fd00::5", "b=fd00::1"}
     assert "grpc_authority=[fd00::1]:42113" in text
-    assert "--configurator ipv6" in text
-    assert "--configurator dhcp" not in text
+    assert ("--configurator ipv6" in text, "--configurator dhcp" in text) == (True, False)
     assert "isset ${net${number}/ip6}" in text
+
+
+# --- kernel parameters: HookOS' own words among them ---
+
+
+def test_quoted_word_may_go_over_two_parameters_of_the_hardware():
+    assert words(machine=addressed(params=['dyndbg="file', 'x +p"']))[-7:-4] == ['dyndbg="file', "x", '+p"']
+
+
+def test_what_is_known_of_the_machine_is_filled_in():
+    found = words("ipam={{.Ipam}} id={{.Namespace}}/{{.Name}}@{{.Address}} ${asset}", kernel_parameters=("m={{.MAC}}",))
+    ipam = "52-54-00-00-00-01:50:10.0.0.5:255.255.255.0:10.0.0.254:m1:10.0.0.53,10.0.0.54::10.0.0.123"
+    assert {f"ipam={ipam}", "id=default/m1@10.0.0.1", "${asset}", f"m={MAC}"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("osie", "problem"),
+    [
+        ("x={{.Hardware}}", r"has {{\.Hardware}}, and there are {{\.MAC}}, "),
+        ("x={{ .MAC }}", r"has x={{: write {{\.MAC}}, in one word"),
+        ("a && reboot", "has the word &&, which ends a command in iPXE"),
+        ("a\nreboot", "has a line break"),
+        ('x="a b', "has a quotation mark without its pair"),
+        ("docker_registry quiet", "has the word docker_registry without a value, at which HookOS fails: write docker_"),
+        ("a=" + "x" * 3000, "has more than 2047 characters"),
+    ],
+)
+def test_annotation_that_makes_no_words_names_osie_and_annotation(osie, problem):
+    with pytest.raises(
+        ScriptError, match=rf"OSIE default/hook: metadata\.annotations\[.*kernel-parameters\] {problem}"
+    ):
+        words(osie)
+
+
+def test_machine_without_what_is_to_be_filled_in_is_told_so():
+    with pytest.raises(ScriptError, match=r"has {{\.Ipam}}, and the machine has none"):
+        words("ipam={{.Ipam}}", hardware(osie={"name": "hook"}))
+    with pytest.raises(ScriptError, match=r"--kernel-parameters has {{\.Name}}, and the machine has none"):
+        Scripts(BootSettings(kernel_parameters=("n={{.Name}}",))).unregistered(MAC, ("default", "hook"), HERE)
+
+
+def test_agent_is_called_as_the_hardware_says_and_the_card_stays_the_card():
+    found = words(machine=addressed(annotations={AGENT_ID_ANNOTATION: "rack1-u7"}))
+    assert {"worker_id=rack1-u7", f"hw_addr={MAC}"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("logs", "osie", "told"),
+    [
+        (LogsTo.NOBODY, HOOKOS, False),
+        (LogsTo.HOOKOS, HOOKOS, True),
+        (LogsTo.HOOKOS, "docker_registry=10.0.0.1", True),
+        (LogsTo.HOOKOS, "quiet", False),
+        (LogsTo.ALL, "quiet", True),
+    ],
+)
+def test_only_machines_whose_lines_are_received_are_told_to_send_them(logs, osie, told):
+    assert ("syslog_host=10.0.0.1" in words(osie, logs=logs)) is told
+
+
+# --- boot media ---
+
+
+def script(kind: MediumKind, machine: Hardware | None, origin: Origin = HERE) -> list[str]:
+    return MediumScripts(Scripts(BootSettings())).compile(MAC, machine, origin, kind).splitlines()
+
+
+def test_medium_asks_dhcp_on_the_card_of_the_machine_and_goes_to_its_script():
+    lines = script(MediumKind.BOOT, addressed())
+    assert lines[0] == "#!ipxe"
+    assert f"iseq ${{net${{number}}/mac}} {MAC} && goto card ||" in lines
+    assert "ifopen ${medium-port} && ifconf --configurator dhcp ${medium-port} || goto again" in lines
+    assert f"chain --replace http://10.0.0.1:7080/ipxe/script/{MAC}/auto.ipxe?medium=boot ||" in lines
+    assert not any("10.0.0.5" in line for line in lines)
+    assert lines[-1] == "exit 1"
+    assert any("52:54:00:00:00:01 (no Hardware)" in line for line in script(MediumKind.BOOT, None))
+
+
+def test_static_medium_has_the_address_and_asks_nobody():
+    lines = script(MediumKind.STATIC, addressed())
+    assert [line for line in lines if line.startswith("set ${medium-port}/")] == [
+        "set ${medium-port}/ip 10.0.0.5",
+        "set ${medium-port}/netmask 255.255.255.0",
+        "set ${medium-port}/gateway 10.0.0.254",
+        "set ${medium-port}/dns 10.0.0.53",
+    ]
+    assert not any("dhcp" in line for line in lines)
+    assert "set tinkedge-anew yes" in lines, "nor does the machine's script, where the edge is gone"
+    assert any(line.endswith("?medium=static ||") for line in lines)
+
+
+def test_nameserver_is_the_first_that_has_an_ipv4_address():
+    assert "set ${medium-port}/dns 10.0.0.54" in script(
+        MediumKind.STATIC, addressed(nameservers=["ns1.example.org", "10.0.0.54"])
+    )
+    assert not any("/dns" in line for line in script(MediumKind.STATIC, addressed(nameservers=[])))
+
+
+@pytest.mark.parametrize("kind", MediumKind)
+def test_medium_goes_into_the_vlan_first_and_the_script_knows_so(kind):
+    lines = script(kind, addressed(vlanId="50"))
+    assert "isset ${${medium-port}/mac} || vcreate --tag 50 ${medium-card} || goto no_vlan" in lines
+    assert lines.index("set vlan-ready 50") < next(at for at, line in enumerate(lines) if line.startswith("chain "))
+
+
+def test_machine_without_an_address_has_no_static_medium():
+    with pytest.raises(ScriptError, match=r"default/m1: spec.networkInterfaces\[52:.*\].dhcp needs ip and netmask"):
+        script(MediumKind.STATIC, addressed(ip=None))
+    with pytest.raises(ScriptError, match="has no Hardware"):
+        script(MediumKind.STATIC, None)
+
+
+def test_other_edges_come_after_this_one_and_all_fits_the_area():
+    others = tuple(Origin(f"10.0.{n}.1", http_port=7080) for n in range(1, 5))
+    lines = script(MediumKind.STATIC, addressed(vlanId="4094"), Origin("10.0.0.1", others=others))
+    chains = [line.split("/")[2] for line in lines if line.startswith("chain ")]
+    assert chains == ["10.0.0.1:7080", "10.0.1.1:7080", "10.0.2.1:7080", "10.0.3.1:7080", "10.0.4.1:7080"]
+    assert len("\n".join(lines).encode()) < AREA_BYTES
+
+
+def test_osie_of_a_machine_without_dhcp_gets_the_address_on_its_command_line_and_no_other_does():
+    static = Origin("10.0.0.1", static=True)
+    ipam = "ipam=52-54-00-00-00-01::10.0.0.5:255.255.255.0:10.0.0.254:m1:10.0.0.53,10.0.0.54::10.0.0.123"
+    for origin, machine, told in (
+        (static, addressed(), [ipam]),
+        (HERE, addressed(), []),
+        (static, addressed(params=["ipam=mine"]), ["ipam=mine"]),
+    ):
+        found = kernel_words(SCRIPTS.compile(MAC, machine, origin).text)
+        assert [word for word in found if word.startswith("ipam=")] == told
+    with pytest.raises(ScriptError, match="has no address to do without DHCP"):
+        SCRIPTS.compile(MAC, addressed(ip=None), static)
+    assert SCRIPTS.compile(MAC, addressed(), replace(static, others=OTHERS[:1])).text.count(ipam) == 2
+
+
+# --- whatever stands in a Hardware or in a reason: iPXE runs the commands of our templates, and no others ---
+
+ORIGINS = (HERE, OVER_TFTP)
+BLANK = re.compile(rb"[ \t\n\v\f\r]+")
+
+
+EVIL = ["&&", "||", ";", "#", "#x", "-n", "--", ":give_up", "shell", "exit 0", "${netX/mac}", "$", "{", "}", "'", '"']
+
+
+EVIL += ["\n", "\r\n", "\\", "\\\n", " ", "\t", "\v", "\f", "\0", "\u0085", "\u00a0", "\u2028", "\u2029", "\u202e"]
+
+EVIL += ["\x1b[2J", "é", "a"]
+
+
+evil = st.lists(st.sampled_from(EVIL) | st.text(max_size=3), max_size=12).map("".join)
+
+
+def commands(script: str) -> list[tuple[str, tuple[str, ...]]]:
+    """For each line with something on it: its label, and the names of the commands that it may run."""
+    found = []
+    for line in re.sub(rb"\\\r?\n", b"", script.encode(errors="surrogatepass")).split(b"\n"):
+        words = [word for word in BLANK.split(line.removesuffix(b"\r")) if word]
+        label = words.pop(0).decode() if words and words[0].startswith(b":") else ""
+        names, first = [], True
+        for word in words:
+            if word.startswith(b"#"):
+                break
+            if word in (b"&&", b"||", b";"):
+                first = True
+            elif first:
+                names.append(word.decode())
+                first = False
+        if label or names:
+            found.append((label, tuple(names)))
+    return found
+
+
+def same(harmless: Hardware, given_one: Hardware) -> None:
+    for origin in ORIGINS:
+        expected = commands(SCRIPTS.compile(MAC, harmless, origin).text)
+        with suppress(ScriptError):  # which is shown by a script of its own
+            assert commands(SCRIPTS.compile(MAC, given_one, origin).text) == expected
+
+
+def in_vlan(name, vlan, **spec) -> Hardware:
+    return hardware(name, namespace=name, ip="10.0.0.5", dhcp={"vlanId": vlan}, **spec)
+
+
+@pytest.mark.parametrize("vlan", [None, "100"])
+@settings(max_examples=50, deadline=None)
+@given(st.lists(evil, max_size=3), evil)
+@example(["a &&", "b"], "x")
+@example(["\\"], "lab\\")
+def test_boot_script_runs_its_own_commands_only(vlan, parameters, text):
+    harmless = in_vlan("m1", vlan, kernelParams=["quiet"])
+    same(harmless, in_vlan(text, vlan, kernelParams=parameters, osie={"name": text or "x"}))
+
+
+@pytest.mark.parametrize("vlan", [None, "100"])
+@settings(max_examples=50, deadline=None)
+@given(evil)
+@example("x\\")
+def test_script_that_goes_on_to_a_url_runs_its_own_commands_only(vlan, text):
+    harmless = in_vlan("m1", vlan, ipxe={"url": "http://10.0.0.2/x"})
+    with suppress(ValueError):  # the schema's: no such Hardware is served
+        same(harmless, in_vlan(text, vlan, ipxe={"url": f"http://10.0.0.2/{text}"}))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(evil, min_size=1, max_size=4).map("\n".join))
+@example("it ends so \\\nand goes on")
+@example("\\")
+def test_reason_is_shown_and_nothing_else_is_done(reason):
+    script = SCRIPTS.reason(MAC, reason)
+    ours = commands(SCRIPTS.reason(MAC, ""))
+    at = ours.index((":give_up", ())) if (":give_up", ()) in ours else 2
+    shown = len(commands(script)) - len(ours)
+    assert commands(script) == [*ours[:at], *[("", ("echo",))] * shown, *ours[at:]]
+
+
+def test_reason_without_end_does_not_fill_the_stack_of_ipxe():
+    longest = max(SCRIPTS.reason(MAC, "a " * 100_000).splitlines(), key=len)
+    assert len(longest.split()) < 250
+
+
+@settings(max_examples=40, deadline=None)
+@given(evil)
+def test_error_that_names_a_value_is_shown_and_not_obeyed(text):
+    """A ScriptError quotes what is wrong, and goes to the screen."""
+    try:
+        SCRIPTS.compile(MAC, in_vlan(text, None, kernelParams=[text]), HERE)
+    except ScriptError as error:
+        names = {name for _, names in commands(SCRIPTS.reason(MAC, str(error))) for name in names}
+        assert names == {"echo", "imgfree", "sleep", "exit"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(evil, evil)
+@example("quiet", "&&")
+@example("quiet", "a reboot=1")
+def test_neither_osie_nor_what_is_filled_in_adds_a_command_or_a_word(osie, name):
+    machine = named(name)
+    for origin in ORIGINS:
+        expected = commands(SCRIPTS.compile(MAC, machine, origin, "quiet").text)
+        try:
+            found = SCRIPTS.compile(MAC, machine, origin, f"{osie} {{{{.Name}}}}").text
+        except ScriptError:
+            continue
+        assert commands(found) == expected
+        assert len(name.split()) == 1
+
+
+FIELDS = ("ip", "netmask", "gateway", "hostname", "vlanId", "nameservers", "timeservers")
+LISTS = ("nameservers", "timeservers")
+
+
+WORDS = "site={{.Hostname}} ip={{.IP}}"
+
+
+OSIE_WORDS = 'ipam={{.Ipam}} id={{.AgentID}} at={{.Address}} q="a b"'
+
+
+def of_the_kernel(script: str) -> list[str]:
+    """Parameters as Linux splits them (lib/cmdline.c, next_arg): at spaces that are in no quotation marks."""
+    (line,) = (line for line in script.splitlines() if line.startswith("kernel "))
+    quoted, found = False, [""]
+    for letter in line.partition("/kernel ")[2].rpartition(" && goto ")[0]:
+        quoted ^= letter == '"'
+        if letter.isspace() and not quoted:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [word for word in found if word]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([*FIELDS, "agent-id", "kernelParams", "osie", "name", "words of the OSIE"]), evil)
+@example("hostname", "${x}")
+@example("words of the OSIE", 'a="')
+@example("kernelParams", 'a="b')
+@example("agent-id", "m1 init=/bin/sh")
+@example("nameservers", "10.0.0.2:x init=/bin/sh")
+def test_whatever_stands_in_one_field_the_words_of_the_others_are_what_they_were(field, text):
+    changed = {
+        "dhcp": {"ip": "10.0.0.5", "vlanId": "50", **DHCP}
+        | ({field: [text] if field in LISTS else text} if field in FIELDS else {}),
+        "annotations": {AGENT_ID_ANNOTATION: text} if field == "agent-id" else {},
+        "kernelParams": [text, "last=1"] if field == "kernelParams" else ["last=1"],
+        "osie": {"name": text or "x"} if field == "osie" else {"name": "hook"},
+    }
+    osie = f"{OSIE_WORDS} {text}" if field == "words of the OSIE" else OSIE_WORDS
+    try:
+        machine = hardware(**changed)
+        machine = machine.model_copy(update={"metadata": named(text).metadata}) if field == "name" else machine
+        scripts = Scripts(BootSettings(kernel_parameters=tuple(WORDS.split())))
+        script = scripts.compile(MAC, machine, HERE, osie).text
+        harmless = addressed(osie="hook", vlanId="50", params=["last=1"])
+        harmless = scripts.compile(MAC, harmless, HERE, OSIE_WORDS).text
+    except ValueError:  # the model refuses it, or the machine is told why it does not boot
+        return
+    assert commands(script) == commands(harmless)
+    found, expected = of_the_kernel(script), of_the_kernel(harmless)
+    if field in ("kernelParams", "words of the OSIE"):  # which may have words of their own
+        rest = iter(found)
+        assert all(word in rest for word in expected), "each of the others, in their order"
+    else:
+        assert [word.partition("=")[0] for word in found] == [word.partition("=")[0] for word in expected]
+        assert not any("${" in word for word in found)
+    assert found[-1] == "last=1"

@@ -1,32 +1,43 @@
-"""The journey: what is kept, what is handed on, and what a flood cannot do to it."""
+"""The journey: what is kept (in memory, by a naive model; in files), what is handed on, its log lines, and floods."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from edge.journey.events import MAX_MESSAGE, JourneyEvent, Outcome, Recorder, Step
+from edge.journey.archive import DIRECTORY, Archive
+from edge.journey.changes import Changes
+from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, JourneyEvent, Note, Outcome, Recorder, Step
+from edge.journey.history import kept_bytes
+from edge.journey.lines import PERIOD_SECONDS, ROUTINE_LINES, WARNING_LINES
 from edge.journey.recorder import Journey
+from edge.journey.records import read
+from tests.support.objects import MAC
+from tests.support.virtual_time import elapse, turns
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    class Clock:
-        now: float
-        __call__: Callable[[], float]
-
-
-MAC = "52:54:00:00:00:01"
+OTHER = "52:54:00:00:00:02"
+OFFER = Note(Step.DHCP, Outcome.OK, "DHCPOFFER", {"address": "10.0.0.1"})
 
 
-def seen(journey: Journey, mac: str) -> None:
-    journey.record(mac, Step.SEEN, Outcome.INFO, "seen, not registered")
+REFUSAL = Note(Step.DHCP, Outcome.REFUSED, "no DHCP answer")
 
 
-def test_event_is_kept_with_time_and_detail(journey: Journey, clock: Clock) -> None:
+def ticking(**bounds: int) -> Journey:
+    """A journey whose clock is 1 s later each time that it is read."""
+    times = count(1)
+    return Journey(lambda: float(next(times)), **bounds)
+
+
+def test_event_is_kept_with_time_and_detail(journey, clock):
     record: Recorder = journey.record
     clock.now = 2_000.5
     record(MAC, Step.KERNEL, Outcome.OK, "kernel sent", size_bytes=12)
@@ -37,41 +48,40 @@ def test_event_is_kept_with_time_and_detail(journey: Journey, clock: Clock) -> N
     assert journey.last_seen("52:54:00:00:00:99") is None
 
 
-def test_each_event_is_one_log_line(journey: Journey, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="edge.journey"):
-        journey.record(MAC, Step.SCRIPT, Outcome.REFUSED, "no")
+def test_each_event_is_one_log_line_with_its_facts_for_collectors(journey, caplog):
+    caplog.set_level(logging.INFO, logger="edge.journey")
+    journey.record(MAC, Step.SCRIPT, Outcome.REFUSED, "no", address="10.0.0.1")
     (line,) = caplog.records
-    assert (line.name, line.levelno, line.getMessage()) == (
-        "edge.journey",
-        logging.WARNING,
-        f"{MAC} script refused: no",
-    )
+    assert (line.name, line.levelno) == ("edge.journey", logging.WARNING)
+    assert line.getMessage() == f"{MAC} script refused: no"
+    fields = {"mac": MAC, "step": "script", "outcome": "refused", "detail": {"address": "10.0.0.1"}}
+    assert line.__dict__["fields"] == fields
 
 
-def test_message_from_outside_cannot_forge_log_lines(journey: Journey) -> None:
+def test_message_from_outside_cannot_forge_log_lines(journey):
     journey.record(MAC, Step.METADATA, Outcome.OK, "user-data to x\n52:54 kernel ok: \x1b[2Jforged" + "y" * 5000)
     message = journey.events(MAC)[0].message
     assert message.isprintable()
     assert len(message) == MAX_MESSAGE
 
 
-def test_old_events_of_a_chatty_machine_make_room(journey: Journey) -> None:
+def test_old_events_of_a_chatty_machine_make_room(journey):
     for number in range(9):
         journey.record(MAC, Step.DHCP, Outcome.OK, str(number))
     assert [event.message for event in journey.events(MAC)] == ["4", "5", "6", "7", "8"]
 
 
-def test_flood_of_strangers_keeps_registered_machines(journey: Journey) -> None:
+def test_flood_of_strangers_keeps_registered_machines(journey):
     journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
     for number in range(100):
-        seen(journey, f"02:00:00:00:00:{number:02x}")
+        journey.record(f"02:00:00:00:00:{number:02x}", Step.SEEN, Outcome.INFO, "seen, not registered")
     assert journey.events(MAC)
     strangers = {machine.mac for machine in journey.machines() if machine.only_heard}
     assert strangers == {"02:00:00:00:00:62", "02:00:00:00:00:63"}
 
 
-def test_stranger_that_gets_registered_keeps_its_history(journey: Journey, clock: Clock) -> None:
-    seen(journey, MAC)
+def test_stranger_that_gets_registered_keeps_its_history(journey, clock):
+    journey.record(MAC, Step.SEEN, Outcome.INFO, "seen, not registered")
     clock.now += 60
     journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
     (machine,) = journey.machines()
@@ -79,27 +89,31 @@ def test_stranger_that_gets_registered_keeps_its_history(journey: Journey, clock
     assert [event.step for event in journey.events(MAC)] == [Step.SEEN, Step.DHCP]
 
 
-def test_machine_quiet_for_longest_makes_room(journey: Journey) -> None:
+def test_machine_quiet_for_longest_makes_room(journey):
     for mac in ("a", "b", "c", "a", "d"):
         journey.record(mac, Step.DHCP, Outcome.OK, "offer")
     assert {machine.mac for machine in journey.machines()} == {"c", "a", "d"}
 
 
-async def test_subscriber_gets_what_happens_from_the_call_on(journey: Journey) -> None:
+# --- subscriptions, and which machines changed ---
+
+
+async def test_subscriber_gets_what_happens_from_the_call_on_until_it_closes(journey):
     journey.record(MAC, Step.DHCP, Outcome.OK, "before")
-    subscription = journey.subscribe()
+    subscription, other = journey.subscribe(), journey.subscribe()
     journey.record(MAC, Step.DHCP, Outcome.OK, "one")
-    reader = asyncio.create_task(anext(subscription))
-    assert (await reader).message == "one"
+    assert (await anext(subscription)).message == "one"
     waiting = asyncio.create_task(anext(subscription))
-    await asyncio.sleep(0)
+    await turns()
     journey.record(MAC, Step.DHCP, Outcome.OK, "two")
     assert (await waiting).message == "two"
     subscription.close()
+    journey.record(MAC, Step.DHCP, Outcome.OK, "later")
     assert [event async for event in subscription] == []
+    assert [(await anext(other)).message for _ in range(3)] == ["one", "two", "later"]
 
 
-async def test_slow_subscriber_loses_the_oldest_and_is_told(journey: Journey) -> None:
+async def test_slow_subscriber_loses_the_oldest_and_is_told(journey):
     with journey.subscribe(backlog=2) as subscription:
         for number in range(5):
             journey.record(MAC, Step.DHCP, Outcome.OK, str(number))
@@ -107,7 +121,7 @@ async def test_slow_subscriber_loses_the_oldest_and_is_told(journey: Journey) ->
     assert [event.message async for event in subscription] == ["3", "4"]
 
 
-async def test_forgotten_subscription_is_no_leak(journey: Journey) -> None:
+async def test_forgotten_subscription_is_no_leak(journey):
     subscription = journey.subscribe()
     assert len(journey._subscriptions.open) == 1
     del subscription  # at once, and not when garbage is collected: what others left would be collected with it
@@ -115,9 +129,474 @@ async def test_forgotten_subscription_is_no_leak(journey: Journey) -> None:
     assert not journey._readers
 
 
-async def test_closed_subscription_gets_no_more(journey: Journey) -> None:
-    closed, other = journey.subscribe(), journey.subscribe()
-    closed.close()
-    journey.record(MAC, Step.DHCP, Outcome.OK, "later")
-    assert [event async for event in closed] == []
-    assert (await anext(other)).message == "later"
+def test_each_who_asks_which_machines_changed_hears_of_each_once_and_of_what_happens_from_then_on():
+    changes = Changes()
+    one, other = changes.subscribe(), changes.subscribe()
+    changes.mark("a")
+    changes.mark("a")
+    assert one.take() == {"a"}
+    late = changes.subscribe()
+    changes.mark("b")
+    assert (one.take(), other.take(), late.take()) == ({"b"}, {"a", "b"}, {"b"})
+    assert other.take() == set()
+
+
+def test_nothing_is_kept_for_nobody():
+    changes = Changes()
+    changes.mark("a")
+    pending = changes.subscribe()
+    changes.mark("b")
+    pending.close()
+    pending.close()
+    changes.mark("c")
+    assert (changes.marked, changes.subscribers) == (set(), [])
+
+
+def test_journey_tells_of_machines_to_which_something_happened():
+    journey = Journey(lambda: 1.0)
+    journey.record("a", Step.DHCP, Outcome.OK, "before")
+    pending = journey.changes()
+    assert pending.take() == set()
+    journey.record("b", Step.DHCP, Outcome.OK, "after")
+    assert pending.take() == {"b"}
+
+
+def test_what_is_said_of_a_machines_silence_is_no_sign_of_life():
+    journey = ticking()
+    journey.record("a", Step.DHCP, Outcome.OK, "offer")
+    journey.record("a", Step.DHCP, Outcome.WARNING, "silent")
+    assert (journey.last_entry("a").time, journey.last_sign("a").time) == (2.0, 1.0)
+    assert journey.last_sign("b") is None
+
+
+# --- what is kept ---
+
+PREPARED = {step: Note(step, Outcome.OK, f"prepared {step}", {"client": "ROM"}) for step in Step}
+
+
+class Happening(NamedTuple):
+    mac: str
+    step: Step
+    prepared: bool
+
+
+happenings = st.lists(
+    st.builds(
+        Happening,
+        mac=st.integers(0, 7).map(lambda number: f"52:54:00:00:00:{number:02x}"),
+        step=st.sampled_from((Step.DHCP, Step.DHCP, Step.SEEN, Step.KERNEL)),
+        prepared=st.booleans(),
+    ),
+    max_size=80,
+)
+
+
+class Kept:
+    """A journey, and a list of all that it was ever told."""
+
+    def __init__(self, **bounds: int) -> None:
+        times = count(1_000)
+        self.journey = Journey(lambda: float(next(times)), **bounds)
+        self.told: list[JourneyEvent] = []
+
+    def tell(self, number: int, happening: Happening) -> None:
+        mac, step, prepared = happening
+        if prepared:
+            self.journey.note(mac, PREPARED[step])
+            message, detail = f"prepared {step}", {"client": "ROM"}
+        else:
+            self.journey.record(mac, step, Outcome.OK, f"told {number}", number=number)
+            message, detail = f"told {number}", {"number": number}
+        self.told.append(JourneyEvent(1_000.0 + number, mac, step, Outcome.OK, message, detail))
+
+    def of(self, mac: str) -> list[JourneyEvent]:
+        return [event for event in self.told if event.mac == mac]
+
+
+@given(happenings)
+@settings(max_examples=100, deadline=None)
+def test_with_room_for_all_each_machine_keeps_its_newest_events(happened):
+    kept = Kept(per_machine=5, machines=8, strangers=8)
+    for number, happening in enumerate(happened):
+        kept.tell(number, happening)
+        assert kept.journey.events(happening.mac) == kept.of(happening.mac)[-5:]
+    macs = {event.mac for event in kept.told}
+    everything = [event for mac in macs for event in kept.of(mac)[-5:]]
+    assert list(kept.journey.past()) == sorted(everything, key=lambda event: event.time)
+    machines = kept.journey.machines()
+    assert {machine.mac for machine in machines} == macs
+    assert [machine.last_seen for machine in machines] == sorted((kept.of(mac)[-1].time for mac in macs), reverse=True)
+    for machine in machines:
+        own = kept.of(machine.mac)
+        assert machine.first_seen == own[0].time
+        assert machine.last == own[-1]
+        assert machine.only_heard == all(event.step is Step.SEEN for event in own)
+        assert kept.journey.last_seen(machine.mac) == own[-1].time
+    for (step, outcome), counted in kept.journey.counts().items():
+        assert counted == sum(1 for event in kept.told if (event.step, event.outcome) == (step, outcome))
+
+
+@given(
+    happenings,
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.one_of(st.integers(0, 4_000), st.just(10**9)),
+)
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_short_the_newest_is_kept_and_the_bounds_hold(
+    happened, per_machine, machines, strangers, memory_bytes
+):
+    kept = Kept(per_machine=per_machine, machines=machines, strangers=strangers, memory_bytes=memory_bytes)
+    journey = kept.journey
+    for number, happening in enumerate(happened):
+        kept.tell(number, happening)
+        known = journey.machines()
+        heard = [machine for machine in known if machine.only_heard]
+        assert len(heard) <= strangers
+        assert len(known) - len(heard) <= machines
+        for machine in known:
+            events, own = journey.events(machine.mac), kept.of(machine.mac)
+            assert 1 <= len(events) <= per_machine
+            assert events == own[-len(events) :]
+            assert machine.last == own[-1]
+        if memory_bytes > 3_000:  # room for a few events: that of now is among them
+            assert journey.events(happening.mac)[-1] == kept.told[-1]
+        assert sorted(machine.mac for machine in known) == sorted({event.mac for event in journey.past()})
+        histories = (*journey._histories.values(), *journey._strangers.values())
+        assert all(len(history) == len(history.times) for history in histories)
+        held = [entry for history in histories for entry in history]
+        held += [quiet.entry for quiet in journey._quiet.values()]
+        assert journey.kept_bytes == sum(map(kept_bytes, held))
+        of_strangers = sum(kept_bytes(entry) for history in journey._strangers.values() for entry in history)
+        assert journey.kept_bytes <= max(memory_bytes, of_strangers)
+
+
+def test_when_memory_is_short_quiet_machines_keep_where_they_are_and_go_on_from_there():
+    journey = ticking(memory_bytes=32 * 100)
+    for mac in ("quiet", "busy"):
+        for _ in range(30):
+            journey.note(mac, OFFER)
+    journey.record("quiet", Step.WORKFLOW, Outcome.OK, "succeeded")
+    for _ in range(50):
+        journey.note("busy", OFFER)
+    assert [event.message for event in journey.events("quiet")] == ["succeeded"]
+    assert len(journey.events("busy")) == 80
+    journey.note("quiet", OFFER)
+    assert [event.time for event in journey.events("quiet")] == [61.0, 112.0]
+    assert journey.summary("quiet").first_seen == 1.0
+
+
+def test_when_machines_are_too_many_one_that_made_room_before_goes_first():
+    journey = Journey(lambda: 0.0, machines=2, memory_bytes=32 * 10)
+    for mac in ("first", "second"):
+        for _ in range(6):
+            journey.note(mac, OFFER)
+    journey.note("third", OFFER)
+    assert {machine.mac for machine in journey.machines()} == {"second", "third"}
+
+
+def test_one_event_costs_a_bounded_search_however_many_machines_were_active():
+    journey = Journey(lambda: 0.0, machines=100_000, memory_bytes=32 * 4_000)
+    for _ in range(2):
+        for number in range(2_000):
+            journey.note(str(number), OFFER)
+    looks = 0
+
+    class Counted(dict[str, object]):
+        def __getitem__(self, mac: str) -> object:
+            nonlocal looks
+            looks += 1
+            return super().__getitem__(mac)
+
+    journey._histories = Counted(journey._histories)
+    journey.note("1", OFFER)
+    assert looks <= 20
+
+
+def test_stranger_that_is_heard_again_and_again_keeps_few_manifests():
+    journey = Journey(lambda: 0.0)
+    for _ in range(1_000):
+        journey.record("02:00:00:00:00:01", Step.SEEN, Outcome.INFO, "seen", manifest="x" * 9_999)
+    assert len(journey.events("02:00:00:00:00:01")) == 20
+    assert journey.kept_bytes < 30 * (MAX_DETAIL + 1_000)
+
+
+def test_prepared_note_is_cut_as_told_ones_are():
+    journey = Journey(lambda: 0.0)
+    journey.note("m", Note(Step.SEEN, Outcome.INFO, "line\nbreak", {"manifest": "x" * 9_999, "size_bytes": 3}))
+    (event,) = journey.events("m")
+    assert event.message == "line break"
+    assert len(str(event.detail["manifest"])) == MAX_DETAIL
+    assert journey.sent_bytes()[Step.SEEN] == 3.0
+
+
+def test_long_texts_of_an_event_count_as_memory():
+    journey = Journey(lambda: 0.0)
+    journey.record("m", Step.AGENT, Outcome.OK, "x", short="y")
+    short = journey.kept_bytes
+    journey.record("m", Step.AGENT, Outcome.OK, "x" * 100, short="y" * 1_000)
+    assert journey.kept_bytes - short == short + 99 + 999
+
+
+# --- lines in the log: every event at ordinary times, a bounded number in a storm, and the rest counted ---
+
+
+def mac(number: int) -> str:
+    return f"52:54:00:00:{number >> 8:02x}:{number & 255:02x}"
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    caplog.set_level(logging.INFO, logger="edge.journey")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def storm(journey: Journey, events: int, note: Note = OFFER, machines: int = 300) -> None:
+    for number in range(events):
+        journey.note(mac(number % machines), note)
+
+
+def test_every_event_has_its_line_in_order_at_ordinary_times(journey, clock, said):
+    for number in range(3 * ROUTINE_LINES):
+        clock.now += 1 / (ROUTINE_LINES // 2)
+        journey.record(mac(1), Step.DHCP, Outcome.OK, str(number))
+    assert [line.rpartition(" ")[2] for line in said()] == [str(number) for number in range(3 * ROUTINE_LINES)]
+
+
+def test_storm_is_summed_up_when_its_second_is_over(journey, clock, said):
+    storm(journey, ROUTINE_LINES + 1_200)
+    assert len(said()) == ROUTINE_LINES
+    clock.now += 1.25
+    storm(journey, 1)
+    assert said()[ROUTINE_LINES:] == [
+        "1,200 more dhcp events (ok) of 300 machines in 1.2 s are in the journey, without a line here",
+        f"{mac(0)} dhcp ok: DHCPOFFER",
+    ]
+
+
+def test_after_a_storm_lines_are_written_again(journey, clock, said):
+    for _ in range(3):
+        storm(journey, ROUTINE_LINES + 10)
+        clock.now += 1
+    clock.now += 60
+    storm(journey, ROUTINE_LINES)
+    lines = said()
+    assert sum("more dhcp events" in line for line in lines) == 3
+    assert len(lines) == 4 * ROUTINE_LINES + 3
+
+
+def test_storm_of_offers_takes_no_line_from_other_steps_and_warnings(journey, said):
+    storm(journey, ROUTINE_LINES + 100)
+    journey.record(mac(9), Step.KERNEL, Outcome.OK, "kernel sent")
+    journey.note(mac(9), REFUSAL)
+    assert said()[ROUTINE_LINES:] == [f"{mac(9)} kernel ok: kernel sent", f"{mac(9)} dhcp refused: no DHCP answer"]
+
+
+def test_storm_of_refusals_is_bounded_and_its_sum_is_a_warning(journey, caplog):
+    storm(journey, WARNING_LINES + 50, REFUSAL)
+    journey.flush()
+    assert len(caplog.records) == WARNING_LINES + 1
+    last = caplog.records[-1]
+    assert last.levelno == logging.WARNING
+    assert last.__dict__["fields"] == {"step": "dhcp", "outcome": "refused", "events": 50, "machines": 50}
+
+
+@pytest.mark.looptime
+async def test_end_of_each_storm_is_said_though_nothing_else_happens(journey, said):
+    for number in (1, 2):
+        storm(journey, ROUTINE_LINES + 5)
+        await elapse(PERIOD_SECONDS)
+        assert len(said()) == number * (ROUTINE_LINES + 1)
+        assert said()[-1].startswith("5 more dhcp events")
+
+
+def test_what_the_log_is_owed_is_said_at_the_end_and_once(journey, said):
+    storm(journey, ROUTINE_LINES + 7, machines=ROUTINE_LINES + 7)
+    journey.flush()
+    journey.flush()
+    assert [line for line in said() if " more " in line] == [
+        "7 more dhcp events (ok) of 7 machines in 0.0 s are in the journey, without a line here"
+    ]
+
+
+def test_clock_that_was_set_back_silences_nothing(journey, clock, said):
+    storm(journey, ROUTINE_LINES + 1)
+    clock.now += 10
+    storm(journey, ROUTINE_LINES)
+    clock.now -= 3600
+    before = len(said())
+    storm(journey, 3)
+    assert len(said()) == before + 3
+
+
+def test_each_event_is_counted_whether_it_has_a_line_or_not(journey, clock):
+    storm(journey, ROUTINE_LINES + 100)
+    clock.now += 2
+    storm(journey, 10)
+    assert journey.counts()[Step.DHCP, Outcome.OK] == ROUTINE_LINES + 110
+
+
+def test_quiet_level_costs_no_lines(journey, caplog):
+    caplog.set_level(logging.WARNING, logger="edge.journey")
+    storm(journey, ROUTINE_LINES + 10)
+    journey.flush()
+    assert caplog.records == []
+
+
+# --- after a restart: the journey in files, whatever killed the edge or broke the disk ---
+
+
+class Run:
+    """One run of an edge after the other, with a clock that a test moves."""
+
+    def __init__(self, data_dir: Path, clock: Any, **bounds: int) -> None:
+        self.clock = clock
+        clock.now += 10
+        self.journey = Journey(clock, began=clock.now)
+        self.archive = Archive(self.journey, data_dir, clock, **bounds)
+
+    async def step(self, message: str, mac: str = MAC, **detail: str | int) -> None:
+        self.clock.now += 1
+        self.journey.record(mac, Step.DHCP, Outcome.OK, message, **detail)
+        self.clock.now += 1
+        await self.archive.write()
+
+    def told(self, mac: str = MAC) -> list[str]:
+        return [event.message for event in self.journey.events(mac)]
+
+
+async def restarted(data_dir: Path, clock: Any, **bounds: int) -> Run:
+    run = Run(data_dir, clock, **bounds)
+    await run.archive.restore()
+    return run
+
+
+async def test_after_a_restart_the_journey_goes_on_where_it_was(tmp_path, clock):
+    first = Run(tmp_path, clock)
+    await first.step("one", stage="iPXE", size_bytes=7)
+    await first.step("two")
+    await first.step("of another", OTHER)
+    second = await restarted(tmp_path, clock)
+    await second.step("three")
+    third = await restarted(tmp_path, clock)
+    assert third.told() == ["one", "two", "three"]
+    assert third.told(OTHER) == ["of another"]
+    assert third.journey.events(MAC)[:3] == [*first.journey.events(MAC), *second.journey.events(MAC)[2:]]
+    assert third.journey.last_seen(MAC) == second.journey.last_seen(MAC)
+
+
+async def test_what_an_earlier_run_saw_is_no_ground_for_a_diagnosis(tmp_path, clock):
+    first = Run(tmp_path, clock)
+    await first.step("one")
+    second = Run(tmp_path, clock)
+    asker = second.journey.changes()
+    await second.archive.restore()
+    assert asker.take() == set()
+    await second.step("two")
+    assert [event.message for event in second.journey.newest(MAC, 10)] == ["two"]
+    assert [event.message for event in second.journey.newest(MAC, 10, earlier=True)] == ["one", "two"]
+    assert sum(second.journey.counts().values()) == 1
+
+
+async def test_files_are_for_their_owner_alone(tmp_path, clock):
+    mask = os.umask(0)
+    try:
+        await Run(tmp_path, clock).step("one")
+    finally:
+        os.umask(mask)
+    directory = tmp_path / DIRECTORY
+    assert [path.stat().st_mode & 0o777 for path in (directory, directory / "events")] == [0o700, 0o600]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20, 40])
+async def test_a_piece_that_was_cut_off_by_a_crash_costs_that_piece_alone(tmp_path, clock, cut):
+    first = Run(tmp_path, clock)
+    await first.step("one")
+    await first.step("two")
+    file = tmp_path / DIRECTORY / "events"
+    os.truncate(file, file.stat().st_size - cut)
+    second = await restarted(tmp_path, clock)
+    assert second.told() == ["one"]
+    await second.step("three")
+    assert (await restarted(tmp_path, clock)).told() == ["one", "three"]
+
+
+async def test_a_damaged_file_is_passed_over_and_said(tmp_path, clock, caplog):
+    first = Run(tmp_path, clock)
+    await first.step("one")
+    file = tmp_path / DIRECTORY / "events"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 255
+    file.write_bytes(content)
+    assert (await restarted(tmp_path, clock)).told() == []
+    assert "is damaged" in caplog.text
+    file.write_bytes(b"something else")
+    second = await restarted(tmp_path, clock)
+    assert "another release" in caplog.text
+    await second.step("two")
+    assert (await restarted(tmp_path, clock)).told() == ["two"]
+
+
+async def test_a_link_to_elsewhere_is_not_followed(tmp_path, clock):
+    (tmp_path / DIRECTORY).mkdir()
+    (tmp_path / "elsewhere").write_text("precious")
+    (tmp_path / DIRECTORY / "events").symlink_to(tmp_path / "elsewhere")
+    run = await restarted(tmp_path, clock)
+    await run.step("one")
+    assert (tmp_path / "elsewhere").read_text() == "precious"
+
+
+async def test_what_is_kept_is_bounded_and_the_newest(tmp_path, clock):
+    run = Run(tmp_path, clock, max_bytes=2000)
+    for number in range(200):
+        await run.step(f"{number} {os.urandom(20).hex()}")
+    files = {file.name: file.stat().st_size for file in (tmp_path / DIRECTORY).iterdir()}
+    assert set(files) <= {"events", "before"}
+    assert max(files.values()) < 2300
+    told = (await restarted(tmp_path, clock)).told()
+    assert told == run.told()[-len(told) :]
+    assert len(told) > 10
+
+
+async def test_a_disk_that_cannot_be_written_is_said_once_and_serves_on(tmp_path, clock, caplog):
+    (tmp_path / DIRECTORY).write_text("no directory")
+    run = Run(tmp_path, clock)
+    await run.step("one")
+    await run.step("two")
+    assert caplog.text.count("is not kept for the next start") == 1
+    assert run.told() == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        [],
+        {"time": 1},
+        [1, MAC, "dhcp", "ok", "message"],
+        ["now", MAC, "dhcp", "ok", "message", {}],
+        [float("nan"), MAC, "dhcp", "ok", "message", {}],
+        [1, "no mac", "dhcp", "ok", "message", {}],
+        [1, MAC, "elsewhere", "ok", "message", {}],
+        [1, MAC, ["dhcp"], "ok", "message", {}],
+        [1, MAC, "dhcp", "ok", 7, {}],
+        [1, MAC, "dhcp", "ok", "message", []],
+    ],
+)
+def test_what_is_no_event_is_none(found):
+    assert read(found) is None
+
+
+def test_an_event_of_somebody_else_is_as_bounded_as_ours():
+    detail = {"text": "x" * 10_000, "a b": 1, "list": [1], "none": None, "great": 2**80, "fine": 1.5}
+    found = read(
+        [1, MAC, "dhcp", "ok", "line\nbreak \x1b[31m" + "x" * 10_000, detail | {f"n{n}": n for n in range(99)}]
+    )
+    note = found[2]
+    assert len(note.message) == 500
+    assert "\n" not in note.message
+    assert "\x1b" not in note.message
+    assert len(note.detail) == 40
+    assert {"a b", "list", "none", "great"}.isdisjoint(note.detail)
+    assert len(str(note.detail["text"])) == 4000

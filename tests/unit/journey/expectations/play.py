@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Network
+from typing import Any
 
 from edge.journey.expectations import Expectations, Facts, Finding, Network, Registered, Story
 from edge.journey.recorder import Journey
@@ -127,11 +128,29 @@ class Play:
 
     # --- whole ways ---
 
+    def act(self, steps: list[Any]) -> Play:
+        """Do what `boots.yaml` lists: each step is the name of a method, alone or with arguments, the last by name."""
+        for step in steps:
+            name, *given = step if isinstance(step, list) else [step]
+            named = given.pop() if given and isinstance(given[-1], dict) else {}
+            if name in ("record", "file"):
+                given[0] = Step(given[0])
+            at = {"record": 1, "workflow": 1, "action_ends": 0}.get(name, len(given))
+            given[at : at + 1] = map(Outcome, given[at : at + 1])
+            getattr(self, name)(*given, **named)
+        return self
+
     def to_ipxe(self) -> Play:
         return self.rom().program().ipxe()
 
     def to_kernel(self) -> Play:
         return self.to_ipxe().script().files().starts()
+
+    def restarts(self, count: int) -> Play:
+        """The kernel panics so often, and the firmware begins again."""
+        for _ in range(count):
+            self.to_kernel().wait(8)
+        return self.dhcp("offer", "PXE ROM", "boot file snponly.efi")
 
     def to_agent(self) -> Play:
         return self.to_kernel().osie().agent()

@@ -1,174 +1,102 @@
-"""What is said of each fault of the table (`faults`), and that nothing is said of machines that boot well."""
+"""What is said of each fault of `boots.yaml`, that nothing is said of machines that boot well, and what it costs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from edge.journey.events import MAX_MESSAGE
-from edge.journey.expectations import Network, read
-from edge.journey.steps import Outcome, Step
-from tests.unit.journey.expectations.faults import FAULTS, NO_WARNINGS, OUTSIDE, Fault
-from tests.unit.journey.expectations.play import FACTS, MAC, Play
+from edge.journey.events import MAX_MESSAGE, Note, Value
+from edge.journey.expectations import Expectations, Facts, Limits, Network, diagnose, read
+from edge.journey.expectations.limits import KEPT, LIMITS
+from edge.journey.recorder import Journey
+from edge.journey.steps import Milestone, Outcome, Step
+from tests.interop.faults import boots, page, work
+from tests.unit.journey.expectations.play import FACTS, HERE, MAC, MACHINE, Play
+
+BOOTS = yaml.safe_load(Path(__file__).with_name("boots.yaml").read_text())
+NO_WARNINGS = {"WrongClock", "DhcpRefused", "NoWorkflow", "ActionSilent"}
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault_is_named_truly_and_in_time(fault: Fault) -> None:
-    play = Play(fault.facts)  # type: ignore[arg-type]
-    fault.play(play)
+def facts_of(given: dict[str, Any]) -> Facts:
+    """Those of `play.py`, but for what a fault gives: parts of `registered`, and a network that a relay `relayed`."""
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    if registered := given.get("registered"):
+        given["registered"] = replace(MACHINE, **registered)
+    if relayed := given.pop("relayed", ""):
+        given["network"] = replace(HERE, relayed=(IPv4Network(relayed),))
+    return replace(FACTS, **given)
+
+
+@pytest.mark.parametrize("fault", BOOTS["faults"], ids=lambda fault: fault["fault"])
+def test_fault_is_named_truly_and_in_time(fault):
+    play = Play(facts_of(fault.get("facts", {}))).act(fault["play"])
     before = play.found
-    play.wait(fault.seconds)
-    found = play.found
-    assert found is not None, [event.message for event in play.journey.events(MAC)]
-    assert found.rule == fault.rule, found.message
-    assert re.search(fault.sentence, found.message), found.message
-    if before is not None and before.rule != "WrongClock":  # which is true all the time
-        assert before.rule == fault.rule, f"said before: {before.message}"
-    assert (found.outcome is Outcome.INFO) is (fault.rule in NO_WARNINGS)
+    found = play.wait(fault.get("within", 10)).found
     told = [event.message for event in play.journey.events(MAC)]
+    assert found is not None, told
+    assert found.rule == fault["rule"], found.message
+    assert re.search(fault["says"], found.message), found.message
+    if before is not None and before.rule != "WrongClock":  # which is true all the time
+        assert before.rule == fault["rule"], f"said before: {before.message}"
+    assert (found.outcome is Outcome.INFO) is (fault["rule"] in NO_WARNINGS)
     assert sum(found.message == line or found.facts == line for line in told) == 1
 
 
-def slow_switch(play: Play) -> None:
-    """A port without portfast: 30 s of silence each time that the link goes up."""
-    play.rom().program().wait(30).ipxe().script().files().starts().osie(70).agent()
-
-
-def shim_and_grub(play: Play) -> None:
-    play.rom().program("snponly-shim.efi")
-    for name in ("revocations_sku.efi", "revocations_sbat.efi", "shim_certificate_0.efi"):
-        play.record(Step.TFTP, Outcome.INFO, f"TFTP {name}: no such file", client_ip="10.0.0.5")
-    play.program("grubx64.efi").program("grub/grub.cfg").file(Step.KERNEL, 80).file(Step.INITRD, 50).osie(40).agent()
-
-
-def ipxe_in_rom(play: Play) -> None:
-    play.ipxe().script().files().starts().osie().agent()
-
-
-def vlan(play: Play) -> None:
-    play.to_ipxe().script().ipxe().script().files().starts().osie().agent()
-
-
-def size_is_asked_first(play: Play) -> None:
-    play.rom().record(Step.TFTP, Outcome.INFO, "asked for", phase="begun", name="snponly.efi")
-    play.record(Step.TFTP, Outcome.INFO, "told the size", name="snponly.efi").wait(1)
-    play.record(Step.TFTP, Outcome.OK, "sent", name="snponly.efi").ipxe().script().files().starts().osie().agent()
-
-
-def ends_are_told_late(play: Play) -> None:
-    """A busy edge hears the last acknowledgement after what the machine did next."""
-    play.to_ipxe().script().record(Step.KERNEL, Outcome.INFO, "kernel asked for", phase="begun", osie="default/lab")
-    play.wait(2).record(Step.INITRD, Outcome.INFO, "initrd asked for", phase="begun", osie="default/lab")
-    play.record(Step.KERNEL, Outcome.OK, "kernel sent", size_bytes=14_000_000).wait(30).starts()
-    play.record(Step.INITRD, Outcome.OK, "initrd sent", size_bytes=14_000_000).osie().agent()
-
-
-def reboots_twice(play: Play) -> None:
-    """An action kexecs; the last one reboots; the machine then boots from its disk, and renews its lease."""
-    play.to_agent().workflow("Running").action("kexec", 1, 2).wait(3).action_ends().action("reboot", 2, 2)
-    play.wait(30).record(Step.DHCP, Outcome.REFUSED, "DHCPOFFER to PXE ROM, local boot, because it may not netboot")
-    play.wait(20).dhcp("offer", "operating system").dhcp("ack", "operating system")
-    play.record(Step.METADATA, Outcome.OK, "user-data sent").workflow("Succeeded", Outcome.OK)
-
-
-def last_action_reboots(play: Play) -> None:
-    """It netboots once more, and its agent tells that the action has ended."""
-    play.to_agent().workflow("Running").action("disk", 1, 2).wait(3).action_ends().action("reboot", 2, 2).wait(2)
-    play.to_agent().workflow("Succeeded", Outcome.OK)
-
-
-def installed_twice(play: Play) -> None:
-    """A second Workflow was made for it when the first had ended."""
-    play.installed().wait(60)
-    play.facts = FACTS
-    play.to_agent().workflow("Running")
-
-
-def boots_from_disk(play: Play) -> None:
-    play.installed().wait(60).dhcp("offer", "operating system").dhcp("ack", "operating system").wait(300)
-
-
-def over_ipv6(play: Play) -> None:
-    """EDK2 waits 10 s for a default router, and iPXE 15 s for a DHCPv4 server; neither is there."""
-    rom, script = "boot file tftp://[fd00::1]/snponly.efi", "script http://[fd00::1]:7080/ipxe/script/x/auto.ipxe"
-    play.dhcp("advertise", "firmware").dhcp("reply", "firmware").wait(2)
-    play.dhcp("advertise", "PXE ROM", rom).dhcp("reply", "PXE ROM", rom).wait(12.5).program().wait(2)
-    play.dhcp("advertise", "iPXE", script).dhcp("reply", "iPXE", script).wait(15.5).script().files().starts()
-    play.wait(20).dhcp("advertise", "operating system").dhcp("reply", "operating system").agent()
-
-
-def u_boot(play: Play) -> None:
-    """It asks for an address for each way that it tries; in one it fetches the initrd first."""
-    script = "boot script boot.scr.uimg"
-    play.dhcp("offer", "U-Boot", script).dhcp("ack", "U-Boot", script).script().wait(1)
-    play.dhcp("offer", "U-Boot", script).dhcp("ack", "U-Boot", script).script().script().wait(1)
-    play.file(Step.INITRD).file(Step.KERNEL, 7).osie().agent()
-
-
-def raspberry_pi(play: Play) -> None:
-    """Its settings come first, and once more when the firmware runs."""
-    play.dhcp("offer", "PXE ROM", "Raspberry Pi firmware by TFTP").wait(1)
-    play.dhcp("ack", "PXE ROM", "Raspberry Pi firmware by TFTP").script().program("start4.elf")
-    play.program("fixup4.dat").script().program("bcm2711-rpi-4-b.dtb").program("cmdline.txt")
-    play.file(Step.KERNEL, 8).file(Step.INITRD, 15).osie(30).agent()
-
-
-HEALTHY = [u_boot, raspberry_pi,
-           over_ipv6, ends_are_told_late, Play.to_agent, Play.installed, slow_switch, shim_and_grub, ipxe_in_rom, vlan,
-           size_is_asked_first, reboots_twice, last_action_reboots, installed_twice, boots_from_disk]  # fmt: skip
-
-
-@pytest.mark.parametrize("boot", HEALTHY, ids=lambda boot: boot.__name__)
-def test_healthy_boot_has_no_warning(boot: Callable[[Play], object]) -> None:
-    play = Play()
-    boot(play)
+@pytest.mark.parametrize(
+    "steps", [*BOOTS["healthy"].values(), ["to_agent"], ["installed"]], ids=[*BOOTS["healthy"], "to_agent", "installed"]
+)
+def test_healthy_boot_has_no_warning(steps):
+    play = Play().act(steps)
     assert play.warnings == [], [finding.message for _, finding in play.said]
 
 
-def test_u_boot_that_stops_is_named_with_its_own_port() -> None:
+def test_second_workflow_that_was_made_when_the_first_had_ended_is_no_warning():
+    play = Play().installed().wait(60)
+    play.facts = FACTS
+    assert play.to_agent().workflow("Running").warnings == []
+
+
+def test_u_boot_that_stops_is_named_with_its_own_port():
     play = Play()
     script = "boot script boot.scr.uimg"
     play.dhcp("offer", "U-Boot", script).dhcp("ack", "U-Boot", script)
     play.record(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab", client="U-Boot", boots="osie").wait(60)
     assert play.warnings == ["NoKernelRequest"]
-    assert play.found is not None
     assert "U-Boot has stopped" in play.found.message
     assert "udp/69" in play.found.message
 
 
-def test_port_from_which_something_was_asked_is_not_said_to_be_blocked() -> None:
-    """U-Boot asks for files of its own first, of which there are none."""
-    play = Play()
-    play.rom().record(Step.TFTP, Outcome.INFO, "TFTP pxelinux.cfg/default: no such file").wait(30)
-    assert play.warnings == []
+def test_port_from_which_something_was_asked_is_not_said_to_be_blocked():
+    # U-Boot asks for files of its own first, of which there are none.
+    assert (
+        Play().rom().record(Step.TFTP, Outcome.INFO, "TFTP pxelinux.cfg/default: no such file").wait(30).warnings == []
+    )
+    # A host that has much to do has not read the first packet yet.
+    assert Play(replace(FACTS, arrived={"udp/69": 1})).rom().wait(30).warnings == []
 
 
-def test_lease_in_a_vlan_is_no_second_boot() -> None:
-    play = Play()
-    vlan(play)
-    assert len(read(MAC, play.journey.events(MAC)).boots) == 1
+def test_lease_in_a_vlan_is_no_second_boot():
+    assert len(read(MAC, Play().act(BOOTS["healthy"]["vlan"]).journey.events(MAC)).boots) == 1
 
 
-def test_warning_ends_when_the_machine_gets_on() -> None:
-    play = Play()
-    play.rom().wait(9)
+def test_warning_ends_when_the_machine_gets_on():
+    play = Play().rom().wait(9)
     assert play.warnings == ["NoTFTPRequest"]
     settled = play.settled
     play.program().wait(1)
     assert play.settled > settled
-    awaited = play.expectations.of(MAC)
-    assert awaited is not None
-    assert awaited.finding is None
+    assert play.expectations.of(MAC).finding is None
 
 
-def test_evidence_that_comes_later_is_said_and_the_same_again_is_not() -> None:
-    """Nobody had looked in front of the firewall in time: then it is not said that nothing came."""
-    play = Play()
-    play.rom().wait(9)
-    assert play.found is not None
+def test_evidence_that_comes_later_is_said_and_the_same_again_is_not():
+    # At first, no look in front of the firewall in time: then it is not said that nothing came.
+    play = Play().rom().wait(9)
     assert "udp/69 is blocked on the way, or by this host's firewall" in play.found.message
     play.facts = replace(FACTS, arrived={"udp/69": 4})
     play.wait(300)
@@ -176,34 +104,227 @@ def test_evidence_that_comes_later_is_said_and_the_same_again_is_not() -> None:
     assert "this host's firewall drops udp/69 (arrived 4 times on eth1, and never here)" in play.found.message
 
 
-def test_what_names_hold_moves_no_cursor_and_begins_no_line() -> None:
+def test_what_names_hold_moves_no_cursor_and_begins_no_line():
     """It goes to the log, to terminals, into JSON, to the Hardware and to its Events."""
-    play = Play()
-    play.to_agent().workflow("Running").action("disk\x1b[2J\r\nforged: line\u202e" + "x" * 900).wait(62)
-    finding = play.found
-    assert finding is not None
-    assert finding.rule == "ActionSilent"
-    assert finding.message.isprintable()
+    name = "disk\x1b[2J\r\nforged: line\u202e" + "x" * 900
+    finding = Play().to_agent().workflow("Running").action(name).wait(62).found
+    assert (finding.rule, finding.message.isprintable()) == ("ActionSilent", True)
     assert len(finding.message) <= MAX_MESSAGE
 
 
-def test_machine_whose_first_packet_has_just_come_is_not_said_to_be_silent() -> None:
-    """A host that has much to do has not read it yet."""
-    play = Play(replace(FACTS, arrived={"udp/69": 1}))
-    play.rom().wait(30)
-    assert play.warnings == []
-
-
-def test_boot_program_that_ran_is_not_said_to_be_refused_because_its_end_was_told_late() -> None:
+def test_boot_program_that_ran_is_not_said_to_be_refused_because_its_end_was_told_late():
     """Nor that it began, for that was told a moment ago."""
-    play = Play()
-    play.rom().ipxe().record(Step.TFTP, Outcome.OK, "TFTP sent", name="snponly.efi", duration_seconds=6.5)
+    play = Play().rom().ipxe().record(Step.TFTP, Outcome.OK, "TFTP sent", name="snponly.efi", duration_seconds=6.5)
     play.wait(1).dhcp("offer", "PXE ROM", "boot file snponly.efi").wait(5)
     assert "ProgramNotStarted" not in play.warnings
 
 
-def test_unserved_network_is_no_cause_where_none_is_known() -> None:
-    play = Play(replace(FACTS, registered=OUTSIDE, network=Network()))
-    play.rom().wait(9)
-    assert play.found is not None
-    assert "is not of this network" not in play.found.message
+def test_unserved_network_is_no_cause_where_none_is_known():
+    outside = replace(MACHINE, ip="10.0.9.5", gateway="10.0.9.1")
+    found = Play(replace(FACTS, registered=outside, network=Network())).rom().wait(9).found
+    assert "is not of this network" not in found.message
+
+
+def test_what_comes_right_after_a_new_boot_does_not_hide_it():
+    play = Play().to_agent().workflow("Running").action("disk", 1, 3).wait(12)
+    play.dhcp("offer", "PXE ROM", "boot file snponly.efi").record(Step.AGENT, Outcome.INFO, "agent disconnected")
+    assert play.wait(4).found.rule == "Interrupted"
+
+
+def test_boots_that_all_ended_before_the_first_look_are_seen_at_it():
+    play = Play()
+    for stage in ("PXE ROM", "iPXE", "PXE ROM", "iPXE"):
+        boot = "boot file snponly.efi" if stage == "PXE ROM" else "script http://10.0.0.1:7080/auto.ipxe"
+        play.dhcp("offer", stage, boot).dhcp("ack", stage, boot)
+        if stage == "PXE ROM":
+            play.record(Step.TFTP, Outcome.OK, "TFTP sent snponly.efi", name="snponly.efi")
+        play.now += 0.05
+    play.dhcp("offer", "PXE ROM", "boot file snponly.efi")
+    assert play.found is not None, "not only after the 15 s in which it may take the offer"
+    assert play.found.rule == "BootLoop"
+
+
+def test_machine_that_nothing_is_known_of_has_no_finding():
+    assert diagnose(read(MAC, []), FACTS) is None
+
+
+def test_what_an_action_prints_does_not_hide_where_the_boot_is():
+    play = Play().to_agent().workflow("Running").action("disk", 1, 3)
+    for number in range(400):
+        play.record(Step.ACTION, Outcome.INFO, f"line {number}", action="disk", output=f"line {number}")
+    events = play.journey.newest(MAC, 100)
+    assert len(events) < 40
+    assert [event.message for event in events][-2:] == ["action disk started (1 of 3)", "line 399"]
+    assert play.wait(5).dhcp("offer", "PXE ROM", "boot file snponly.efi").wait(1).found.rule == "Interrupted"
+
+
+def test_machine_that_starts_from_a_medium_without_dhcp_is_warned_about_nothing_and_each_start_is_a_boot():
+    play = Play()
+    for _ in range(2):
+        play.record(Step.MEDIUM, Outcome.OK, "boot medium static.iso is sent", medium="static").wait(3)
+        play.record(Step.SCRIPT, Outcome.OK, "script sent to its boot medium", medium="static", boots="osie")
+        play.files().starts().wait(20).record(Step.BOOT, Outcome.INFO, "the OSIE is up", phase="up").agent()
+        play.workflow("Running").action().wait(30).action_ends().workflow("Succeeded", Outcome.OK).wait(40)
+    assert play.warnings == []
+    story = read(MAC, play.journey.events(MAC))
+    assert [Milestone.WORKFLOW_ENDED in boot.reached for boot in story.boots] == [True, True]
+    assert all(Milestone.OFFERED not in boot.reached for boot in story.boots)
+
+
+def by_uki(play: Play) -> Play:
+    play.dhcp("offer", "HTTP Boot ROM", "boot file uki.efi").wait(4).dhcp("ack", "HTTP Boot ROM", "boot file uki.efi")
+    name = "UKI of OSIE default/lab"
+    play.record(Step.BINARY, Outcome.INFO, f"{name} asked for", phase="begun", uki="yes", osie="default/lab").wait(20)
+    return play.record(Step.BINARY, Outcome.OK, f"{name} sent", uki="yes", size_bytes=60_000_000)
+
+
+def test_osie_in_one_program_is_kernel_and_initrd_and_warned_about_where_it_is_refused():
+    play = by_uki(Play()).osie(40).agent()
+    play.workflow("Running").action().wait(30).action_ends().workflow("Succeeded", Outcome.OK)
+    assert play.warnings == []
+    refused = by_uki(Play()).wait(100)
+    assert refused.warnings == ["ProgramSilent"]
+    assert refused.found.message.startswith("has got the UKI, and nothing was heard of it since")
+    assert "Secure Boot refuses it" in refused.found.message
+    assert "ProgramNotStarted" in by_uki(by_uki(Play()).wait(10)).warnings
+    # By TFTP, it is no boot program either.
+    play, name = Play().rom(), "UKI of OSIE default/lab"
+    play.record(Step.TFTP, Outcome.INFO, f"TFTP {name} asked for", phase="begun", name=name, file_bytes=60_000_000)
+    play.wait(55).record(Step.TFTP, Outcome.OK, f"TFTP sent {name}", name=name)
+    assert play.osie(60).agent().warnings == []
+
+
+# --- until when, and what it costs ---
+
+
+def test_limit_follows_the_last_boots_of_the_same_kind_within_its_bounds():
+    limits, usual = Limits(), LIMITS[Milestone.KERNEL_STARTED]
+    assert limits.after(Milestone.KERNEL_STARTED, "lab QEMU") == usual.usual
+    limits.learn("lab QEMU", Milestone.KERNEL_STARTED, 12.0)
+    assert limits.after(Milestone.KERNEL_STARTED, "lab QEMU") == 36.0
+    assert limits.after(Milestone.KERNEL_STARTED, "lab Other") == usual.usual
+    limits.learn("lab QEMU", Milestone.KERNEL_STARTED, 4000.0)
+    assert limits.after(Milestone.KERNEL_STARTED, "lab QEMU") == usual.most
+    for _ in range(8):
+        limits.learn("lab QEMU", Milestone.KERNEL_STARTED, 0.1)
+    assert limits.after(Milestone.KERNEL_STARTED, "lab QEMU") == usual.least
+
+
+def test_what_is_learned_is_bounded():
+    limits = Limits()
+    for number in range(2 * KEPT):
+        limits.learn(f"kind {number}", Milestone.KERNEL_STARTED, 1.0)
+    assert limits.usual(Milestone.KERNEL_STARTED, "kind 0") is None
+    assert limits.usual(Milestone.KERNEL_STARTED, f"kind {2 * KEPT - 1}") == 1.0
+
+
+def test_kernel_that_hangs_is_named_sooner_where_boots_were_seen():
+    play = Play()
+    for _ in range(2):
+        play.installed().wait(30)
+        play.facts = FACTS
+    play.to_kernel()
+    began = play.now
+    while play.found is None or play.found.rule != "KernelSilent":
+        assert play.now - began < 80, "as late as for a machine that was never seen"
+        play.wait(1)
+    assert 55 <= play.now - began <= 70  # three times the 20 s that it took
+
+
+def test_one_look_at_each_machine_is_enough_for_any_number_of_its_packets():
+    play = Play()
+    for _ in range(200):
+        play.dhcp("offer", "operating system")
+    looked: list[str] = []
+    last_entry = play.journey.last_entry
+    play.journey.last_entry = lambda mac: (looked.append(mac), last_entry(mac))[1]
+    play.sweep()
+    assert looked == [MAC]
+
+
+def test_crowd_that_fails_together_is_looked_at_a_few_at_a_time():
+    now, spent = [1000.0], [0.0]
+    journey = Journey(lambda: now[0])
+    said: list[str] = []
+
+    def facts(_story: object, at: float, limit: object) -> Facts:
+        spent[0] += 0.001  # each takes a millisecond
+        return Facts(now=at, registered=FACTS.registered, limit=limit)
+
+    expectations = Expectations(
+        journey, facts, lambda mac, finding: said.append(mac) if finding else None, lambda: now[0],
+        elapsed=lambda: spent[0],
+    )  # fmt: skip
+    for number in range(200):
+        mac = f"52:54:00:00:01:{number:02x}"
+        journey.record(mac, Step.DHCP, Outcome.OK, "DHCPACK", stage="PXE ROM", dhcp="ack", boot="boot file x")
+    list(expectations.sweep())
+    now[0] += 9
+    for _ in expectations.sweep():
+        spent[0] += 0.01  # others have much to do
+    assert 10 <= len(said) <= 25, "as many as fit into a sweep beside others"
+    turns = 0
+    while len(set(said)) < 200:
+        turns += sum(1 for _ in expectations.sweep())  # nobody else has anything to do
+    assert turns >= 50, "with turns for others in between"
+
+
+# --- a machine that has gone on with another edge: that one sees it and says what is wrong, this one shows it ---
+
+
+def heard(play: Play, step: Step, outcome: Outcome, message: str, kind: str = "edge", **detail: Value) -> None:
+    """Another process has seen this, now."""
+    told = {**detail, "seen_by": "10.0.0.2", "seen_by_kind": kind}
+    assert play.journey.take_in(MAC, play.now, Note(step, outcome, message, told))
+
+
+def test_machine_that_goes_on_with_another_edge_is_not_said_to_be_silent_and_one_that_stays_is():
+    play = Play().rom()
+    heard(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
+    heard(play, Step.TFTP, Outcome.OK, "TFTP sent")
+    assert play.wait(300).warnings == []
+    play = Play()
+    heard(play, Step.DHCP, Outcome.OK, "offer", stage="PXE ROM", dhcp="offer")
+    assert play.wait(1).rom().wait(12).warnings == ["NoTFTPRequest"]
+
+
+def test_what_the_other_edge_has_found_is_shown_here_and_said_by_it_alone():
+    play = Play()
+    heard(play, Step.DHCP, Outcome.OK, "ack", stage="PXE ROM", dhcp="ack")
+    play.wait(9)
+    heard(play, Step.TFTP, Outcome.WARNING, "asked no TFTP", rule="NoTFTPRequest")
+    play.wait(20)
+    awaited = play.expectations.of(MAC)
+    assert (awaited.finding.rule, awaited.finding.message) == ("NoTFTPRequest", "asked no TFTP")
+    assert (play.said, play.settled) == ([], 0)
+    heard(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
+    play.wait(3)
+    assert (awaited.finding, play.said, play.settled) == (None, [], 0)
+
+
+def test_what_was_said_here_is_taken_back_once_when_the_machine_gets_on_elsewhere():
+    play = Play().rom().wait(12)
+    assert play.warnings == ["NoTFTPRequest"]
+    before = play.settled
+    heard(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
+    assert play.wait(30).settled == before + 1
+
+
+def test_agent_of_a_server_that_runs_apart_is_known_to_be_there():
+    play = Play().to_kernel().osie()
+    heard(play, Step.AGENT, Outcome.OK, "agent connected", kind="server")
+    play.wait(5).workflow("Running").action()
+    heard(play, Step.ACTION, Outcome.INFO, "a line", kind="server", output="a line", action="disk")
+    assert play.wait(40).warnings == []
+
+
+# --- docs/faults.md, where operators look for what they read ---
+
+
+def test_page_has_what_is_said_of_each_fault_and_of_no_other():
+    faults, said = [*boots.FAULTS, *work.FAULTS], page.said()
+    assert list(said) == [fault.name for fault in faults], "write it anew: TINKEDGE_RECORD=1, tests/interop/faults"
+    for fault in faults:
+        reason, _, sentence = said[fault.name].partition(": ")
+        assert re.fullmatch(fault.rules, reason.strip("`")), fault.name
+        assert re.search(page.expected(fault), sentence), fault.name

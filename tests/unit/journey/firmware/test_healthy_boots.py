@@ -133,12 +133,12 @@ def _with_ends(lines: list[Line]) -> list[Line]:
     return sorted(made, key=lambda line: line[0])
 
 
-def test_there_are_twenty_different_ones() -> None:
+def test_there_are_twenty_different_ones():
     assert len(BOOTS) >= 20
 
 
 @pytest.mark.parametrize("name", sorted(BOOTS))
-def test_firmware_that_boots_well_is_warned_about_nothing(name: str, tmp_path: Path) -> None:
+def test_firmware_that_boots_well_is_warned_about_nothing(name, tmp_path):
     firmware = Firmware(_with_ends(BOOTS[name]), tmp_path)
     assert firmware.run() == [], [finding.message for _, finding in firmware.play.said]
     told = firmware.play.journey.events(MAC)
