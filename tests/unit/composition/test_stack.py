@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import pytest
@@ -26,16 +26,15 @@ from edge.composition.tasks import StackError
 from edge.journey.events import Outcome, Step
 from tests.ports import free_port
 from tests.support import objects
+from tests.support.informer import InMemoryInformer
 from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
-from tink.kube.cache import Informer, ObjectCompressor
 from tink.kube.cache.reflector import Reflector
 from tink.kube.client import KubeClient
 from tink.kube.manifests import apply_object
-from tink.kube.objects import NamespacedName
 from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
 from tink.server import ServerSettings
 from tink.server import server as grpc_server
@@ -503,27 +502,43 @@ async def test_webhooks_and_manifests_come_when_the_api_is_back(
     assert not one._tasks.failure, "what has done its work may end"
 
 
-def listed(informer: Informer, *, alone: bool) -> asyncio.Future[bool]:
-    return asyncio.ensure_future(outage.followed({HARDWARE: informer}, tuple, None, alone=alone))
+async def listed(informer: InMemoryInformer, *, alone: bool = True) -> bool:
+    return await outage.followed({HARDWARE: informer}, tuple, None, alone=alone)
 
 
 @pytest.mark.looptime
-async def test_api_that_swallows_requests_is_away() -> None:
-    silent = Informer(cast(KubeClient, None), HARDWARE)
-    assert await listed(silent, alone=True) is False
+@pytest.mark.parametrize("refuses", [True, False], ids=["refused", "swallowed"])
+async def test_api_that_says_nothing_is_away(refuses: bool) -> None:
+    silent = InMemoryInformer(HARDWARE, synced=False)
+    silent.unreachable, silent.failing_for = refuses, 4.0 if refuses else 0.0
+    assert await listed(silent) is False
     with pytest.raises(outage.NotListedError, match="has not listed hardware"):
         await listed(silent, alone=False)
 
 
 @pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("denied", "said"),
+    [("", "Are the CRDs installed"), ("the API does not let tinkedge read hardware", "give a --kubeconfig .* may")],
+    ids=["404", "403"],
+)
+async def test_api_that_says_no_is_not_away(denied: str, said: str) -> None:
+    refused = InMemoryInformer(HARDWARE, synced=False)
+    refused.failing_for, refused.denied = 4.0, denied
+    with pytest.raises(outage.NotListedError, match=said):
+        await listed(refused)
+
+
+@pytest.mark.looptime
 async def test_api_that_is_slow_is_waited_for() -> None:
-    slow, packer = Informer(cast(KubeClient, None), HARDWARE), ObjectCompressor()
-    waiting = listed(slow, alone=True)
+    slow = InMemoryInformer(HARDWARE, synced=False)
+    waiting = asyncio.create_task(listed(slow))
     for number in range(20):
-        slow.restore(NamespacedName("default", f"m{number}"), packer.compress(hardware(number)), packer, ())
+        slow.put(hardware(number))
         await elapse(outage.SHORT_SECONDS - 1)
     assert not waiting.done()
-    assert await waiting is False, "nothing more came"
+    slow.listed()
+    assert await waiting is True
 
 
 # --- What Prometheus and probes are told ------------------------------------------------------------------------------
