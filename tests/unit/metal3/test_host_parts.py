@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tink.api.v1alpha2 import Raw
 from tink.convert.fields import Fields
@@ -15,40 +17,24 @@ from tink.convert.metal3.root_disk import choose
 from tink.convert.metal3.rufio import machine
 
 ONE, TWO = "52:54:00:aa:00:01", "52:54:00:aa:00:02"
-DEFAULT = {"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"}
+CASES = yaml.safe_load((Path(__file__).parent / "network_data.yaml").read_text())
 
 
 def phy(name: str, mac: str) -> Raw:
     return {"id": name, "type": "phy", "ethernet_mac_address": mac}
 
 
-def network(link: str = "eno1", address: str = "10.0.0.5", **more: Any) -> Raw:
-    return {"id": "n", "link": link, "type": "ipv4", "ip_address": address, "netmask": "255.255.255.0", **more}
+NOWHERE = {"id": "n", "link": "nowhere", "type": "ipv4", "ip_address": "10.0.0.5"}
+LINKS = [phy("eno1", ONE.upper()), phy("eno2", TWO)]
 
 
-def serve(
-    networks: list[Any], links: list[Any] | None = None, boot: str = ONE, **top: Any
-) -> tuple[dict[str, Raw], list[tuple[str, str]]]:
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["networks"])[:80])
+def test_network_data_is_served_by_dhcp_or_named_with_the_reason(case: Raw) -> None:
     findings = Findings(Source("f", 1, "BareMetalHost", "m", "n"))
-    links = [phy("eno1", ONE.upper()), phy("eno2", TWO)] if links is None else links
-    found = served({"links": links, "networks": networks, **top}, "data", boot, findings)
-    return found, [(each.path, each.reason) for each in findings]
-
-
-def test_address_gateway_and_servers_are_served_to_the_link() -> None:
-    services = [{"type": "dns", "address": "10.0.0.2"}, {"type": "ntp", "address": "ntp.example.org"}]
-    found, said = serve([network(routes=[DEFAULT])], services=services)
-    assert found == {
-        ONE: {
-            "ip": "10.0.0.5",
-            "netmask": "255.255.255.0",
-            "gateway": "10.0.0.1",
-            "nameservers": ["10.0.0.2"],
-            "timeservers": ["ntp.example.org"],
-        },
-        TWO: {},
-    }
-    assert said == []
+    document = {"links": LINKS} | {name: case[name] for name in ("networks", "links", "services") if name in case}
+    found = served(document, "data", case.get("boot", ONE), findings)
+    assert {mac: dhcp for mac, dhcp in found.items() if dhcp} == case.get("served", {})
+    assert [f"{each.path}: {each.reason}" for each in findings] == case.get("report", [])
 
 
 def test_yaml_and_json_are_read_and_nothing_else_is_quoted() -> None:
@@ -64,166 +50,20 @@ def test_yaml_and_json_are_read_and_nothing_else_is_quoted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "netmask"),
-    [("255.255.255.0", "255.255.255.0"), ("24", "255.255.255.0"), (24, "255.255.255.0"), ("/24", "255.255.255.0")],
-)
-def test_netmask_may_be_a_number_of_bits(said: Any, netmask: str) -> None:
-    found, complaints = serve([network(netmask=said)])
-    assert found[ONE]["netmask"] == netmask
-    assert complaints == []
-    found, _ = serve([network(address="10.0.0.5/24", netmask="")])
-    assert (found[ONE]["ip"], found[ONE]["netmask"]) == ("10.0.0.5", "255.255.255.0")
-
-
-@pytest.mark.parametrize("netmask", ["255.0.255.0", 0, 33, "x", [], True])
-def test_bad_netmask_is_dropped_and_the_address_stays(netmask: Any) -> None:
-    found, said = serve([network(netmask=netmask)])
-    assert found[ONE] == {"ip": "10.0.0.5"}
-    assert [path for path, _ in said] == ["data.networks[0].netmask"]
-
-
-def test_second_network_of_a_link_is_dropped_and_the_one_that_leads_out_is_kept() -> None:
-    found, said = serve([network(address="192.168.0.5"), network(routes=[DEFAULT])])
-    assert found[ONE]["ip"] == "10.0.0.5"
-    assert said == [("data.networks[0]", f"DHCP serves one address to {ONE}, and another network's is taken")]
-
-
-SIX = {"id": "s", "link": "eno1", "type": "ipv6", "ip_address": "2001:DB8:0::5", "netmask": "56"}
-
-
-def test_ipv6_is_served_beside_ipv4_and_other_routes_are_dropped_with_their_reason() -> None:
-    other = {"network": "10.9.0.0", "netmask": "255.255.0.0", "gateway": "10.0.0.9"}
-    services = [{"type": "dns", "address": "2001:DB8::2"}, {"type": "ntp", "address": "2001:db8::3"}]
-    # That of IPv6 may stand before the other.
-    found, said = serve([SIX, network(routes=[other, DEFAULT])], services=services)
-    assert found[ONE] == {
-        "ip": "10.0.0.5",
-        "netmask": "255.255.255.0",
-        "gateway": "10.0.0.1",
-        "ipv6": {"address": "2001:db8::5", "prefixLength": 56, "nameservers": ["2001:db8::2"]},
-    }
-    assert [path for path, _ in said] == ["data.networks[1].routes[0]", "data.networks[0]", "data.services[1].address"]
-    assert said[1][1] == "DHCPv6 serves it, where the edge is told --ipv6"
-
-
-@pytest.mark.parametrize(
-    ("more", "kept", "lost"),
+    "document",
     [
-        ({"netmask": "ffff:ffff:ffff:ffff::"}, {"address": "2001:db8::5", "prefixLength": 64}, ""),
-        ({"netmask": 64}, {"address": "2001:db8::5", "prefixLength": 64}, ""),
-        ({"ip_address": "2001:db8::5/48", "netmask": ""}, {"address": "2001:db8::5", "prefixLength": 48}, ""),
-        ({"netmask": [64]}, {"address": "2001:db8::5"}, ".netmask"),
-        ({"netmask": "", "gateway": "2001:db8::1"}, {"address": "2001:db8::5"}, ".gateway"),
-        ({"netmask": "", "routes": [{"network": "::"}]}, {"address": "2001:db8::5"}, ".routes"),
-        ({"netmask": "", "dns_nameservers": ["fd00::3"]}, {"address": "2001:db8::5", "nameservers": ["fd00::3"]}, ""),
-        ({"netmask": "", "dns_nameservers": ["fe80::3"]}, {"address": "2001:db8::5"}, ".dns_nameservers[0]"),
-        ({"netmask": "", "mtu": 9000}, {"address": "2001:db8::5"}, ".mtu"),
-        ({"type": "ipv6_slaac", "ip_address": ""}, None, ""),
-        ({"ip_address": "fe80::5"}, None, ".ip_address"),
-        ({"ip_address": "x:y"}, None, ".ip_address"),
-        ({"link": "eno9"}, None, ""),
+        1,
+        "x",
+        [],
+        {"links": 1},
+        {"links": [1], "networks": [None, 1]},
+        {"networks": [NOWHERE]},
     ],
-)  # fmt: skip
-def test_what_dhcpv6_does_not_say_is_named(more: Raw, kept: Raw | None, lost: str) -> None:
-    found, said = serve([SIX | more])
-    assert found[ONE] == ({"ipv6": kept} if kept else {})
-    paths = ["data.networks[0]"] if kept or not lost else []
-    assert sorted(path for path, _ in said) == sorted([*paths, *([f"data.networks[0]{lost}"] if lost else [])])
-
-
-def test_address_of_ipv6_is_one_to_an_interface_and_to_one_interface() -> None:
-    again, elsewhere = SIX | {"ip_address": "2001:db8::6"}, SIX | {"link": "eno2"}
-    found, said = serve([SIX, again, elsewhere])
-    assert (found[ONE]["ipv6"]["address"], found[TWO]) == ("2001:db8::5", {})
-    assert [path for path, _ in said] == [f"data.networks[{number}]" for number in range(3)]
-
-
-def test_address_of_ipv6_in_a_vlan_goes_with_the_ipv4_one_of_that_vlan_only() -> None:
-    links = [phy("eno1", ONE), {"id": "v", "type": "vlan", "vlan_link": "eno1", "vlan_id": 100}]
-    found, _ = serve([network("v"), SIX | {"link": "v"}], links)
-    assert (found[ONE]["vlanId"], found[ONE]["ipv6"]["address"]) == ("100", "2001:db8::5")
-    found, said = serve([network("v"), SIX], links)
-    assert "ipv6" not in found[ONE]
-    assert "another one's address is taken" in said[-1][1]
-    found, _ = serve([SIX | {"link": "v"}], links)
-    assert found[ONE] == {"ipv6": {"address": "2001:db8::5", "prefixLength": 56}, "vlanId": "100"}
-
-
-@pytest.mark.parametrize(
-    ("gateway", "why"), [("10.0.1.1", "not in the subnet"), ("x", "IPv4"), ("2001:db8::1", "IPv4")]
-)
-def test_gateway_that_the_api_would_refuse_is_dropped(gateway: str, why: str) -> None:
-    found, said = serve([network(routes=[{**DEFAULT, "gateway": gateway}])])
-    assert "gateway" not in found[ONE]
-    assert why in said[0][1]
-
-
-def test_bond_is_served_to_the_member_that_netboots() -> None:
-    bond = {
-        "id": "bond0",
-        "type": "bond",
-        "bond_links": ["eno1", "eno2"],
-        "ethernet_mac_address": ONE,
-        "bond_mode": "x",
-    }
-    links = [phy("eno1", ONE), phy("eno2", TWO), bond]
-    found, said = serve([network("bond0")], links, boot=TWO)
-    assert found[TWO]["ip"] == "10.0.0.5"
-    assert found[ONE] == {}
-    assert [path for path, _ in said] == ["data.links[2].bond_mode", "data.networks[0]"]
-    assert serve([network("bond0")], links, boot="")[0][ONE]["ip"] == "10.0.0.5"
-    links[2] = {"id": "bond0", "type": "bond", "bond_links": ["eno2", "eno1"]}
-    assert serve([network("bond0")], links, boot="")[0][TWO]["ip"] == "10.0.0.5"
-    assert serve([network("bond0")], [{"id": "bond0", "type": "bond", "ethernet_mac_address": ONE}])[0] == {}
-
-
-def test_vlan_is_served_where_nothing_untagged_is() -> None:
-    vlan = {"id": "v", "type": "vlan", "vlan_link": "eno1", "vlan_id": 100, "vlan_mac_address": ONE}
-    links = [phy("eno1", ONE), vlan]
-    found, said = serve([network("v")], links)
-    assert (found[ONE]["ip"], found[ONE]["vlanId"]) == ("10.0.0.5", "100")
-    assert "VLAN 100" in said[0][1]
-    found, said = serve([network("v", "10.1.0.5"), network()], links)
-    assert found[ONE] == {"ip": "10.0.0.5", "netmask": "255.255.255.0"}
-    assert "tagged" in said[0][1]
-    for odd in ({"vlan_id": 5000}, {"vlan_link": "x"}, {"vlan_mac_address": TWO}, {"vlan_id": None}):
-        found, said = serve([network("v")], [phy("eno1", ONE), {**vlan, **odd}])
-        assert found[ONE] == {}
-        assert said[0][0] == "data.networks[0]"
-
-
-def test_one_address_is_served_once() -> None:
-    found, said = serve([network("eno1"), network("eno2")])
-    assert found[ONE]["ip"] == "10.0.0.5"
-    assert "ip" not in found[TWO]
-    assert said[0][0] == "data.networks[1].ip_address"
-
-
-def test_dhcp_network_has_no_address_and_no_gateway() -> None:
-    found, said = serve([{"id": "n", "link": "eno1", "type": "ipv4_dhcp", "routes": [DEFAULT]}])
-    assert found[ONE] == {}
-    assert said == [("data.networks[0].routes[0].gateway", "there is no address that it could be the gateway of")]
-
-
-@pytest.mark.parametrize(
-    "document", [1, "x", [], {"links": 1}, {"links": [1], "networks": [None, 1]}, {"networks": [network("nowhere")]}]
 )
 def test_odd_document_serves_nothing_and_says_so(document: Any) -> None:
     findings = Findings(Source("f", 1, "BareMetalHost", "m", "n"))
     assert served(document, "data", ONE, findings) == {}
     assert document == [] or len(findings)
-
-
-def test_second_gateway_and_an_ipv6_address_called_ipv4_are_dropped() -> None:
-    found, said = serve([network(routes=[DEFAULT, {**DEFAULT, "gateway": "10.0.0.254"}])])
-    assert found[ONE]["gateway"] == "10.0.0.1"
-    assert said == [("data.networks[0].routes[1].gateway", "DHCP serves one gateway, and 10.0.0.1 is taken")]
-    found, said = serve([network(address="2001:db8::5")])
-    assert found[ONE] == {"ipv6": {"address": "2001:db8::5"}}
-    assert said == [
-        ("data.networks[0].netmask", "must be the length of a prefix, such as 64, or its mask, ffff::"),
-        ("data.networks[0]", "DHCPv6 serves it, where the edge is told --ipv6"),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -465,51 +466,11 @@ def put(*path: str, value: Any) -> Callable[[Raw], None]:
     return change
 
 
-STATES = (
-    "", "unmanaged", "registering", "match profile", "preparing", "provisioning", "provisioned",
-    "externally provisioned", "deprovisioning", "inspecting", "powering off before delete", "deleting", "Available",
-    "available ", "servicing", "a state of next year",
-)  # fmt: skip
-PAUSED, DETACHED = "baremetalhost.metal3.io/paused", "baremetalhost.metal3.io/detached"
-UNSAFE: dict[str, Callable[[Raw], None]] = {
-    **{f"state {state!r}": put("status", "provisioning", "state", value=state) for state in STATES},
-    **{
-        f"odd state {odd!r}": put("status", "provisioning", "state", value=odd) for odd in (1, True, [], ["available"])
-    },
-    "no status": put("status", value=None),
-    "odd status": put("status", value="available"),
-    "odd provisioning": put("status", "provisioning", value=["available"]),
-    "no provisioning": put("status", "provisioning", value=None),
-    "an image is on it": put("status", "provisioning", "image", value={"url": "http://x/y"}),
-    "an odd image is on it": put("status", "provisioning", "image", value="http://x/y"),
-    "a custom deploy is on it": put("status", "provisioning", "customDeploy", value={"method": "x"}),
-    "detached as observed": put("status", "operationalStatus", value="detached"),
-    "servicing": put("status", "operationalStatus", value="servicing"),
-    "odd operation": put("status", "operationalStatus", value={}),
-    "lost touch": put("status", "errorType", value="provisioned registration error"),
-    "off": put("spec", "online", value=False),
-    "off in the other version": put("spec", "poweredOn", value=False),
-    "power not said": put("spec", "online", value=None),
-    "odd power": put("spec", "online", value="true"),
-    "power as a number": put("spec", "online", value=1),
-    "externally provisioned": put("spec", "externallyProvisioned", value=True),
-    "oddly externally provisioned": put("spec", "externallyProvisioned", value="false"),
-    "used by Cluster API": put(
-        "spec", "consumerRef",
-        value={"kind": "Metal3Machine", "name": "m", "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1"},
-    ),
-    "used by somebody": put("spec", "consumerRef", value={"kind": "Machine", "name": "m"}),
-    "oddly used": put("spec", "consumerRef", value="somebody"),
-    "paused": put("metadata", "annotations", PAUSED, value=""),
-    "paused by Cluster API": put("metadata", "annotations", PAUSED, value="metal3.io/capm3"),
-    "paused by null": put("metadata", "annotations", PAUSED, value=None),
-    "detached": put("metadata", "annotations", DETACHED, value='{"deleteAction": "delay"}'),
-    "odd annotations": put("metadata", "annotations", value=[PAUSED]),
-    "being deleted": put("metadata", "deletionTimestamp", value="2026-01-01T00:00:00Z"),
-    "unknown version": put("apiVersion", value="metal3.io/v2"),
-}  # fmt: skip
-
-
+PAUSED = "baremetalhost.metal3.io/paused"
+UNSAFE = {
+    what: put(*path, value=value)
+    for what, (*path, value) in yaml.safe_load((Path(__file__).parent / "unsafe_hosts.yaml").read_text()).items()
+}
 WITHOUT_A_STATE = {"state ''", "state 'unmanaged'", "no status", "no provisioning"}
 
 
