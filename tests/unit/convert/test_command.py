@@ -16,6 +16,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from edge.cli import main
+from tests.support.api import InProcessApi
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.apiserver.server import ApiServer
@@ -24,7 +25,7 @@ from tink.convert.documents import Converted, Document
 from tink.convert.findings import Finding
 from tink.kube import pager
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
-from tink.kube.resources import CRD, HARDWARE, SECRET, ResourceType
+from tink.kube.resources import CRD, HARDWARE, NAMESPACE, ResourceType
 
 CORPORA = Path(__file__).parent / "corpora" / "hardware"
 MACHINE = """\
@@ -274,36 +275,26 @@ async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
 
 
 @pytest.fixture
-async def client(server: ApiServer) -> AsyncIterator[KubeClient]:
-    async with await KubeClient.connect(server.kubeconfig) as client:
-        yield client
+def client() -> InProcessApi:
+    return InProcessApi(definitions=())
 
 
 @pytest.fixture
-async def current(client: KubeClient) -> KubeClient:
-    """A client of an API with the definitions of today."""
-    for each in generate():
-        await client.create(CRD, each)
-    return client
+def current() -> InProcessApi:
+    """An API with the definitions of today."""
+    return InProcessApi()
 
 
-async def namespaces(client: KubeClient, *names: str) -> None:
-    resource = ResourceType("", "v1", "namespaces", "Namespace", namespaced=False)
-    for name in names:
-        await client.create(resource, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-
-
-async def old_rack(client: KubeClient, count: int = 3) -> None:
+async def old_rack(client: Any) -> None:
     await client.create(CRD, definition(OLD))
-    await namespaces(client, "rack", "other")
-    for index in range(count):
-        await client.create(OLD, machine(f"n{index}", index))
-    await client.create(OLD, machine("far", 200, "other"))
+    machines = [*(machine(f"n{index}", index) for index in range(3)), machine("far", 200, "other")]
+    for namespace in ("rack", "other"):
+        await client.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    for each in machines:
+        await client.create(OLD, each)
 
 
-async def test_cluster_is_read_page_by_page_one_namespace_or_all(
-    client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cluster_is_read_page_by_page_one_namespace_or_all(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pager, "each_list_item", partial(pager.each_list_item, page_size=2))
     await old_rack(client)
     seen: list[int] = []
@@ -316,35 +307,34 @@ async def test_cluster_is_read_page_by_page_one_namespace_or_all(
     ]
 
 
-async def test_cluster_that_does_not_serve_v1alpha1_is_told_so(client: KubeClient) -> None:
+async def test_cluster_that_does_not_serve_v1alpha1_is_told_so(client: Any) -> None:
     with pytest.raises(NotFoundError, match=r"does not serve tinkerbell[.]org/v1alpha1"):
         await read_cluster(client, None, metal3=False, seen=lambda _: None)
 
 
-async def test_only_the_network_secrets_of_hosts_are_read(client: KubeClient) -> None:
+async def test_only_the_network_secrets_of_hosts_are_read(client: Any) -> None:
     await client.create(CRD, definition(HOSTS))
-    await namespaces(client, "metal3")
     for name in ("net", "bmc"):
-        metadata = {"name": name, "namespace": "metal3"}
-        await client.create(SECRET, {"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+        client.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "metal3"}})
     for name, spec in (("a", {"networkData": {"name": "net"}}), ("b", {"networkData": {"name": "none"}}), ("c", {})):
         metadata = {"name": name, "namespace": "metal3"}
         host = {"apiVersion": HOSTS.api_version, "kind": HOSTS.kind, "metadata": metadata, "spec": spec}
-        await client.create(HOSTS, host)
+        client.put(host)
     found = await read_cluster(client, None, metal3=True, seen=lambda _: None)
     assert [each.source.name for each in found if isinstance(each, Document)] == ["a", "b", "c", "net"]
     assert [each.path for each in found if isinstance(each, Finding)] == ["spec.networkData"]
 
 
-async def test_rack_moves_from_one_cluster_to_another(server: ApiServer, client: KubeClient, tmp_path: Path) -> None:
-    await old_rack(client)
+async def test_rack_moves_from_one_cluster_to_another(server: ApiServer, tmp_path: Path) -> None:
+    async with await KubeClient.connect(server.kubeconfig) as client:
+        await old_rack(client)
     newer = ApiServer(tmp_path / "new", port=0)
     await newer.start()
     there = await KubeClient.connect(newer.kubeconfig)
     try:
         for each in generate():
             await there.create(CRD, each)
-        await namespaces(there, "rack")
+        await there.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "rack"}})
         dumped = await asyncio.to_thread(run, "--from-cluster", "-n", "rack", "--kubeconfig", server.kubeconfig)
         assert dumped.exit_code == 0, dumped.stderr
         assert [obj["metadata"] for obj in yaml.safe_load_all(dumped.stdout)] == [
@@ -365,7 +355,7 @@ async def test_rack_moves_from_one_cluster_to_another(server: ApiServer, client:
         await newer.stop()
 
 
-async def test_refused_object_is_named_and_the_others_are_applied(current: KubeClient) -> None:
+async def test_refused_object_is_named_and_the_others_are_applied(current: Any) -> None:
     bad = new("bad", networkInterfaces={"x": {}})
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}}
     done: list[int] = []
@@ -379,41 +369,35 @@ async def test_refused_object_is_named_and_the_others_are_applied(current: KubeC
     assert (await current.get(HARDWARE, "good", "default"))["metadata"]["name"] == "good"
 
 
-async def test_kind_that_may_not_be_read_costs_no_other(client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kind_that_may_not_be_read_costs_no_other(client: Any) -> None:
     await old_rack(client)
-    each = pager.each_list_item
-
-    async def limited(client: KubeClient, resource: ResourceType, *arguments: Any) -> AsyncIterator[Raw]:
-        if resource.kind in denied:
-            raise ApiError(403, "Forbidden", f"{resource.plural} is forbidden")
-        async for found in each(client, resource, *arguments):
-            yield found
-
-    monkeypatch.setattr(pager, "each_list_item", limited)
-    denied = {"Template"}
+    forbidden = ApiError(403, "Forbidden", "templates is forbidden")
+    client.fail("list", forbidden, of=ResourceType("tinkerbell.org", "v1alpha1", "templates", "Template"))
     found = await read_cluster(client, "rack", metal3=False, seen=lambda _: None)
     (refused,) = [each for each in found if isinstance(each, Finding)]
     assert (refused.kind, refused.source.kind, len(found)) == ("error", "Template", 4)
     assert "templates is forbidden" in refused.reason
-    denied = {"Hardware", "Template", "Workflow"}
+    client.fail("list", *[forbidden] * 3)
     with pytest.raises(ApiError, match="forbidden"):
         await read_cluster(client, None, metal3=False, seen=lambda _: None)
 
 
 async def test_api_that_stops_answering_costs_no_report_and_says_how_much_was_applied(
-    server: ApiServer, current: KubeClient, tmp_path: Path
+    server: ApiServer, current: Any, tmp_path: Path
 ) -> None:
     objects = [new(f"n{index}", index) for index in range(20)]
     made = [Converted(obj) for obj in objects]
 
+    apply = current.apply
+
     async def stopping(*arguments: Any, **named: Any) -> Raw:
         if arguments[1] == "n10":
             raise UnreachableError("gone")
-        return await KubeClient.apply(current, *arguments, **named)
+        answer: Raw = await apply(*arguments, **named)
+        return answer
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(current, "apply", stopping)
-        applied = await apply_all(current, made, None, force=False, done=lambda _: None)
+    current.apply = stopping
+    applied = await apply_all(current, made, None, force=False, done=lambda _: None)
     assert (applied.count, len(applied.refused)) == (15, 1)
     assert "15 of 20 objects were applied" in applied.refused[0].reason
     path = tmp_path / "rack.json"
@@ -426,7 +410,7 @@ async def test_api_that_stops_answering_costs_no_report_and_says_how_much_was_ap
     assert [each["finding"] for each in report["findings"]] == ["dropped", "error"]
 
 
-async def test_field_of_another_owner_is_taken_only_by_force(current: KubeClient) -> None:
+async def test_field_of_another_owner_is_taken_only_by_force(current: Any) -> None:
     await current.apply(HARDWARE, "a", "default", new("a", storageDevices=["/dev/sda"]), manager="operator")
     mine = [Converted(new("a", storageDevices=["/dev/sdb"]))]
     (refused,) = (await apply_all(current, mine, None, force=False, done=lambda _: None)).refused
