@@ -209,7 +209,7 @@ def hardware(disks: int) -> Raw:
     (nic,), (disk,) = found["nics"], found["storage"]
     found["nics"] = [nic | {"name": f"eno{n}", "mac": f"00:5c:52:31:3a:{n:02x}", "pxe": n == 0} for n in range(4)]
     found["storage"] = [_disk(disk, index) for index in range(disks)]
-    return found
+    return copied(found)
 
 
 def _disk(first: Raw, index: int) -> Raw:
