@@ -23,7 +23,7 @@ UUID = "4c4c4544-0042-3510-8052-b4c04f4a3232"
 
 
 def hardware(name: str = "a", mac: str = MAC, ip: str = "10.0.0.5", **dhcp: Any) -> Raw:
-    return objects.hardware(name, mac, ip, namespace="d", dhcp=dhcp)
+    return objects.hardware(name, mac, ip, namespace="d", dhcp={"netmask": "255.255.255.0", **dhcp})
 
 
 class Site:

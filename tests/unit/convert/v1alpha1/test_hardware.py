@@ -271,12 +271,13 @@ def test_owners_and_finalizers_are_named_and_left_behind() -> None:
         ownerReferences=[{"uid": "u"}],
         uid="u",
         resourceVersion="1",
-        labels={"n": 1, "a": [], "b": "c"},
+        labels={"n": 1, "t": True, "a": [], "b": "c"},
     )
     result, found, _ = convert(obj)
-    assert result[0]["metadata"] == {"name": "node-1", "labels": {"n": "1", "b": "c"}}
+    assert result[0]["metadata"] == {"name": "node-1", "labels": {"n": "1", "t": "true", "b": "c"}}
     assert found == [
         ("changed", "metadata.labels.n"),
+        ("changed", "metadata.labels.t"),
         ("dropped", "metadata.labels.a"),
         ("dropped", "metadata.ownerReferences"),
         ("dropped", "metadata.finalizers"),
