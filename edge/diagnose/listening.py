@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from itertools import count
 from pathlib import Path
@@ -97,18 +96,19 @@ async def in_order(leading: AsyncIterator[Timed[E]], *others: AsyncIterator[Time
     """What all sources give, by time as far as it came within HOLD_SECONDS; ends when the `leading` one has."""
     heap: list[tuple[float, int, float, E]] = []
     number = count()
+    clock = asyncio.get_running_loop().time
     came = asyncio.Event()
 
     async def take(source: AsyncIterator[Timed[E]]) -> None:
         async for item in source:
-            heapq.heappush(heap, (item.time, next(number), time.monotonic() + HOLD_SECONDS, item.what))
+            heapq.heappush(heap, (item.time, next(number), clock() + HOLD_SECONDS, item.what))
             came.set()
 
     tasks = [asyncio.ensure_future(take(source)) for source in (leading, *others)]
     tasks[0].add_done_callback(lambda _: came.set())
     try:
         while heap or not tasks[0].done():
-            now = time.monotonic()
+            now = clock()
             while heap and (heap[0][2] <= now or tasks[0].done()):
                 yield heapq.heappop(heap)[3]
             came.clear()

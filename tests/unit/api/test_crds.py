@@ -1,19 +1,29 @@
-"""The CustomResourceDefinitions: up to date in `deploy/crds/`, and what a real kube-apiserver accepts."""
+"""The CustomResourceDefinitions: what a real kube-apiserver accepts, their patterns, and what deploy and docs hold."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from copy import deepcopy
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import re2
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from tink.api import patterns, v1alpha2
 from tink.api.crds import generate, to_yaml
 from tink.api.schema import SchemaError, structural
-from tink.api.v1alpha2 import Hardware, Template, Workflow
+from tink.api.v1alpha2 import Hardware, HardwareSpec, Raw, Template, Workflow
+from tink.api.yaml import objects
+from tink.template.fields import parse_fields
 
+KINDS = ("Hardware", "OSIE", "Template", "Workflow")
 DEPLOY = Path(__file__).parents[3] / "deploy" / "crds"
 
 
@@ -48,7 +58,7 @@ def nodes(node: Any) -> Any:
             yield from nodes(child)
 
 
-@pytest.mark.parametrize("kind", ["Hardware", "OSIE", "Template", "Workflow"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_schema_holds_nothing_that_kubernetes_refuses(kind: str) -> None:
     for node in nodes(schema(kind)):
         assert not {"$ref", "$defs", "title", "anyOf", "const"} & set(node)
@@ -74,37 +84,23 @@ def test_fields_have_their_names_types_defaults_and_descriptions() -> None:
     interface = schema("Hardware")["properties"]["spec"]["properties"]["networkInterfaces"]
     assert (interface["type"], interface["minProperties"]) == ("object", 1)
     dhcp = interface["additionalProperties"]["properties"]["dhcp"]["properties"]
-    assert dhcp["leaseTimeSeconds"] == {
-        "description": "Lease time to serve, in seconds. Default: 24 hours. Maximum: that of RFC 2132 section 9.2.",
-        "type": "integer",
-        "format": "int64",
-        "minimum": 0,
-        "maximum": 4294967295,
-        "default": 86400,
-    }
+    text = "Lease time to serve, in seconds. Default: 24 hours. Maximum: that of RFC 2132 section 9.2."
+    bounds = {"minimum": 0, "maximum": 4294967295, "default": 86400}
+    assert dhcp["leaseTimeSeconds"] == {"description": text, "type": "integer", "format": "int64", **bounds}
     assert {"ip", "netmask", "gateway", "hostname", "vlanId", "nameservers", "timeservers"} < set(dhcp)
     assert interface["additionalProperties"]["properties"]["disableNetboot"]["default"] is False
-    for kind in ("Hardware", "OSIE", "Template", "Workflow"):
-        for name, field in schema(kind)["properties"]["spec"]["properties"].items():
-            assert field["description"], f"{kind}.spec.{name}"
 
 
 def test_parents_are_not_filled_with_empty_children() -> None:
     spec = schema("Hardware")["properties"]["spec"]
-    assert "default" not in spec
-    assert "default" not in spec["properties"]["networkInterfaces"]
+    assert "default" not in {**spec, **spec["properties"]["networkInterfaces"]}
 
 
-def test_address_conflict_can_be_waited_for_before_there_was_one() -> None:
+def test_object_that_nobody_has_looked_at_has_a_status_that_can_be_waited_for() -> None:
     (condition,) = schema("Hardware")["properties"]["status"]["default"]["conditions"]
     assert (condition["type"], condition["status"]) == ("AddressConflict", "False")
-
-
-def test_workflow_that_nobody_has_looked_at_has_a_state_and_says_so() -> None:
-    assert schema("Workflow")["properties"]["status"]["default"] == {
-        "state": "Pending",
-        "message": "waits for the controller",
-    }
+    state = {"state": "Pending", "message": "waits for the controller"}
+    assert schema("Workflow")["properties"]["status"]["default"] == state
 
 
 def test_lists_have_their_keys() -> None:
@@ -118,32 +114,23 @@ def test_lists_have_their_keys() -> None:
     assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
 
 
-def test_workflow_shows_what_operators_look_for() -> None:
+def test_workflow_shows_what_operators_look_for_and_is_selected_by_machine_or_state() -> None:
     columns = definition("Workflow")["spec"]["versions"][0]["additionalPrinterColumns"]
     shown = [(column["name"], column["jsonPath"]) for column in columns if not column.get("priority")]
-    assert shown == [
-        ("State", ".status.state"),
-        ("Action", ".status.currentAction"),
-        ("Hardware", ".spec.hardwareRef.name"),
-        ("Template", ".spec.templateRef.name"),
-        ("Message", ".status.message"),
-        ("Age", ".metadata.creationTimestamp"),
-    ]
+    status = {"State": ".status.state", "Action": ".status.currentAction"}
+    references = {"Hardware": ".spec.hardwareRef.name", "Template": ".spec.templateRef.name"}
+    rest = {"Message": ".status.message", "Age": ".metadata.creationTimestamp"}
+    assert shown == [*(status | references | rest).items()]
+    selectable = definition("Workflow")["spec"]["versions"][0]["selectableFields"]
+    paths = [".spec.hardwareRef.name", ".spec.templateRef.name", ".status.state"]
+    assert [field["jsonPath"] for field in selectable] == paths
 
 
 def test_every_field_explains_itself() -> None:
-    def undescribed(node: dict[str, Any], path: str) -> list[str]:
-        children = {f"{path}.{name}": child for name, child in node.get("properties", {}).items()}
-        for key in ("items", "additionalProperties"):
-            inner = node.get(key, {})
-            children |= {f"{path}.{name}": child for name, child in inner.get("properties", {}).items()}
-        found = [name for name, child in children.items() if not child.get("description", "").endswith((".", '".'))]
-        return found + [deeper for name, child in children.items() for deeper in undescribed(child, name)]
-
-    for kind in ("Hardware", "OSIE", "Template", "Workflow"):
+    for kind in KINDS:
         for part in ("spec", "status"):
-            if part in schema(kind)["properties"]:
-                assert undescribed(schema(kind)["properties"][part], f"{kind}.{part}") == []
+            found = fields(schema(kind)["properties"].get(part, {}), f"{kind}.{part}")
+            assert [path for path, field in found if not field.get("description", "").endswith(".")] == []
 
 
 def bounded(node: dict[str, Any], path: str, unbounded: list[str]) -> list[str]:
@@ -163,7 +150,7 @@ def bounded(node: dict[str, Any], path: str, unbounded: list[str]) -> list[str]:
     return unbounded
 
 
-@pytest.mark.parametrize("kind", ["Hardware", "OSIE", "Template", "Workflow"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_that_users_write_is_unbounded(kind: str) -> None:
     assert bounded(schema(kind)["properties"]["spec"], kind, []) == []
 
@@ -176,42 +163,25 @@ def test_status_is_stored_whatever_was_rendered() -> None:
         assert not {"x-kubernetes-validations", "pattern", "maxLength", "maxItems", "x-unchecked"} & set(node)
 
 
-def test_one_mistake_is_not_said_twice() -> None:
+def test_one_mistake_is_not_said_twice_and_every_list_says_how_it_is_merged() -> None:
     """A field with a rule has no pattern, for both would speak of the same mistake."""
-    for kind in ("Hardware", "OSIE", "Template", "Workflow"):
+    for kind in KINDS:
         for node in nodes(schema(kind)):
+            assert node.get("type") != "array" or node["x-kubernetes-list-type"] in ("atomic", "map")
             assert not ("pattern" in node and "x-kubernetes-validations" in node)
             for rule in node.get("x-kubernetes-validations", ()):
                 assert rule["message"]
                 assert "\n" not in rule["rule"] + rule["message"], "Kubernetes takes one line"
 
 
-def test_every_list_says_how_it_is_merged() -> None:
-    for kind in ("Hardware", "OSIE", "Template", "Workflow"):
-        for node in nodes(schema(kind)):
-            if node.get("type") == "array":
-                assert node["x-kubernetes-list-type"] in ("atomic", "map")
-
-
-def test_workflows_of_a_machine_or_a_state_can_be_selected() -> None:
-    selectable = definition("Workflow")["spec"]["versions"][0]["selectableFields"]
-    paths = [field["jsonPath"] for field in selectable]
-    assert paths == [".spec.hardwareRef.name", ".spec.templateRef.name", ".status.state"]
-
-
 def test_models_still_read_what_an_older_schema_let_in() -> None:
-    spec = {
-        "networkInterfaces": {"m": {"dhcp": {"ip": "10.0.0.1", "netmask": "255.255.255.0", "gateway": "10.9.9.9"}}},
-        "ipxe": {},
-        "kernelParams": ["x\ny"] * 300,
-        "storageDevices": ["/dev/sda1"],
-        "osie": {"name": "Not A Name"},
-    }
+    dhcp = {"ip": "10.0.0.1", "netmask": "255.255.255.0", "gateway": "10.9.9.9"}
+    spec: Raw = {"networkInterfaces": {"m": {"dhcp": dhcp}}, "ipxe": {}, "kernelParams": ["x\ny"] * 300}
+    spec |= {"storageDevices": ["/dev/sda1"], "osie": {"name": "Not A Name"}}
     assert Hardware.model_validate({"metadata": {}, "spec": spec}).spec.storage_devices == ["/dev/sda1"]
     action = {"name": "{{ x }}", "image": "a b", "volumes": ["odd"], "env": {"": "x"}, "args": ["x" * 200_000]}
-    assert (
-        Template.model_validate({"metadata": {}, "spec": {"actions": [action] * 200}}).spec.actions[0].name == "{{ x }}"
-    )
+    template = Template.model_validate({"metadata": {}, "spec": {"actions": [action] * 200}})
+    assert template.spec.actions[0].name == "{{ x }}"
     assert Workflow.model_validate({"metadata": {}, "spec": {"hardwareRef": {}, "templateRef": {}}})
 
 
@@ -241,16 +211,9 @@ class Odd(BaseModel):
 
 
 def test_dialects_differ_and_are_translated() -> None:
+    bounds = {"minimum": 0, "exclusiveMinimum": True, "maximum": 10, "exclusiveMaximum": True}
     assert structural(Odd)["properties"] == {
-        "above": {
-            "type": "integer",
-            "format": "int64",
-            "minimum": 0,
-            "exclusiveMinimum": True,
-            "maximum": 10,
-            "exclusiveMaximum": True,
-            "default": 1,
-        },
+        "above": {"type": "integer", "format": "int64", **bounds, "default": 1},
         "anything": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
         "always": {"type": "string", "enum": ["x"], "default": "x"},
         "maybe": {"type": "number"},
@@ -263,3 +226,99 @@ def test_what_one_caller_does_to_a_definition_no_other_one_sees() -> None:
     for definition in first:
         definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clear()
     assert generate() == before
+
+
+DOC = (Path(__file__).parents[3] / "docs" / "resources.md").read_text()
+
+
+def fields(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, child in node.get("properties", {}).items():
+        below = f"{path}.{name}" if path else name
+        yield below, child
+        yield from fields(child, below)
+    for key, mark in (("items", "[]"), ("additionalProperties", ".*")):
+        if key in node:
+            yield from fields(node[key], path + mark)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operator_finds_every_field_with_its_description_and_bounds(kind: str) -> None:
+    section = DOC[DOC.index(f"\n## {kind}\n") :]
+    for part in ("spec", "status"):
+        for path, field in fields(schema(kind)["properties"].get(part, {}), ""):
+            if ".rendered." in path:
+                continue  # as spec.actions of Template
+            rows = [line for line in section.splitlines() if line.startswith(f"| `{path}` |")]
+            assert any(field["description"].replace("|", "\\|") in row for row in rows), f"{kind}.{part}.{path}"
+            for bound in ("maxLength", "maxItems", "maxProperties", "maximum", "default"):
+                if bound in field:
+                    assert any(str(field[bound]).lower() in row for row in rows), f"{kind}.{part}.{path}: {bound}"
+
+
+def test_operator_finds_every_message() -> None:
+    for node in (node for kind in KINDS for node in nodes(schema(kind))):
+        for rule in node.get("x-kubernetes-validations", ()):
+            assert rule["message"].replace("|", "\\|") in DOC
+
+
+def test_examples_are_objects_of_their_kinds() -> None:
+    kinds = []
+    for block in re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL):
+        (found,) = objects(block)
+        getattr(v1alpha2, found["kind"]).model_validate(found)
+        if found["kind"] == "Template":
+            assert parse_fields(found) == []
+        kinds.append(found["kind"])
+    assert kinds == [*KINDS]
+
+
+PATTERNS = {name: value for name, value in vars(patterns).items() if name.isupper() and isinstance(value, str)}
+PATTERNS = {name: value for name, value in PATTERNS.items() if not name.startswith("_")}
+PARTS = ("10.0.0.1", "255", "52:54:00:12:34:56", "a-b.c", "http://a/b?c", "file:///a")
+PARTS = (*PARTS, "/dev/sda", "/dev/nvme0n1p1", "&&", ":/a")
+TEXTS = st.lists(st.sampled_from((*PARTS, *" \t\n\v\f\r\x00\x7f\x85\xa0#;|$é0aZ_/.:-")), max_size=6).map("".join)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@given(text=TEXTS)
+def test_text_is_judged_by_a_converter_as_by_an_api_server(name: str, text: str) -> None:
+    pattern = PATTERNS[name]
+    assert (patterns.compiled(pattern).search(text) is None) == (re2.search(pattern, text) is None)
+
+
+@given(st.ip_addresses(v=6))
+def test_every_ipv6_address_is_taken_as_rfc_5952_spells_it(address: IPv6Address) -> None:
+    if address.ipv4_mapped is None and not address.is_unspecified:
+        assert patterns.compiled(patterns.IPV6).search(str(address)), str(address)
+
+
+@given(st.text("0123456789abcdef:", max_size=42))
+def test_what_is_taken_for_an_ipv6_address_is_one(text: str) -> None:
+    if patterns.compiled(patterns.IPV6).search(text):
+        IPv6Address(text)
+
+
+def test_what_is_no_ipv6_address_of_a_host_or_spelled_otherwise_is_refused() -> None:
+    wrong = ("fd00::1%eth0", "fd00::1/64", "fd00::0001", "fd00:::1", "1::2::3", "1:2:3:4:5:6:7", "10.0.0.1", "FD00::1")
+    assert [text for text in wrong if patterns.compiled(patterns.IPV6).search(text)] == []
+    of_a_link = patterns.compiled(patterns.NO_UNICAST_IPV6)
+    found = [bool(of_a_link.search(text)) for text in ("fe80::1", "ff02::1", "::1", "fd00::1")]
+    assert found == [True, True, True, False]
+
+
+FIELDS = {
+    "DEVICE_PATH": lambda text: {"storageDevices": [text]},
+    "HTTP_URL": lambda text: {"ipxe": {"url": text}},
+    **{
+        name: lambda text, field=field: {"networkInterfaces": {"52:54:00:12:34:56": {"dhcp": {field: text}}}}
+        for name, field in (("IPV4", "ip"), ("NETMASK", "netmask"), ("HOSTNAME", "hostname"))
+    },
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@given(data=st.data())
+def test_what_the_api_takes_can_be_read(name: str, data: st.DataObject) -> None:
+    """Objects that are stored are not for us to refuse."""
+    text = data.draw(st.from_regex(patterns.compiled(PATTERNS[name])))
+    HardwareSpec.model_validate(FIELDS[name](text))

@@ -1,4 +1,4 @@
-"""YAML must mean for us what it means for kubectl (facts: the column of go-yaml v2)."""
+"""YAML must mean for us what it means for kubectl (facts: the column of go-yaml v2), and user-data for cloud-init."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tink.api.user_data import MAX_BYTES, problem
 from tink.api.yaml import YamlError, documents, objects
 
 
@@ -13,27 +14,11 @@ from tink.api.yaml import YamlError, documents, objects
     ("text", "value"),
     [
         ("52:54:00:12:34:56", "52:54:00:12:34:56"),  # PyYAML: 41135085296
-        ("12:30:45", "12:30:45"),
         ("2001-01-01", "2001-01-01"),  # PyYAML: a date
-        ("1e3", 1000),
-        ("0123e4", 1230000),
-        ("08", 8),
-        ("0o17", 15),
-        ("0123", 83),
-        ("0x1F", 31),
-        ("0b11", 3),
-        ("1_000", 1000),
-        ("-7", -7),
-        ("+5", 5),
-        ("1.5", 1.5),
-        ("no", False),
-        ("y", True),
-        ("On", True),
-        ("~", None),
-        ("null", None),
-        ('"007"', "007"),
-        ("1.2.3", "1.2.3"),
-        ("172.31.77.1", "172.31.77.1"),
+        *(("12:30:45", "12:30:45"), ('"007"', "007"), ("1.2.3", "1.2.3"), ("172.31.77.1", "172.31.77.1")),
+        *(("1e3", 1000), ("0123e4", 1230000), ("08", 8), ("0o17", 15), ("0123", 83), ("0x1F", 31), ("0b11", 3)),
+        *(("1_000", 1000), ("-7", -7), ("+5", 5), ("1.5", 1.5)),
+        *(("no", False), ("y", True), ("On", True), ("~", None), ("null", None)),
     ],
 )
 def test_scalars_are_read_as_kubectl_reads_them(text: str, value: Any) -> None:
@@ -42,50 +27,38 @@ def test_scalars_are_read_as_kubectl_reads_them(text: str, value: Any) -> None:
     assert type(document[0]) is type(value)
 
 
-def test_unquoted_mac_as_a_key_stays_a_string() -> None:
-    (document,) = documents("52:54:00:12:34:56:\n  dhcp: {ip: 10.0.0.1}")
-    assert document == {"52:54:00:12:34:56": {"dhcp": {"ip": "10.0.0.1"}}}
-
-
-def test_keys_that_are_no_strings_become_json_keys() -> None:
-    assert list(documents("1: a\ntrue: b\n~: c")) == [{"1": "a", "true": "b", "null": "c"}]
-
-
-def test_merge_keys_and_anchors_work() -> None:
-    assert list(documents("a: &x {b: 1}\nc: {<<: *x, d: 2}")) == [{"a": {"b": 1}, "c": {"b": 1, "d": 2}}]
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("text", "value"),
     [
-        "a: [",
-        "a: 1\na: 2",
-        "a: .inf",
-        "a: &a [*a]",
-        "!!python/object/apply:os.system [ls]",
-        "[" * 101 + "]" * 101,
-        "[" * 1_000_000 + "]" * 1_000_000,
-        "{a: " * 2000 + "}" * 2000,
-        "a: &a [0,0,0,0,0,0,0,0,0]\n"
-        + "\n".join(f"{b}: &{b} [{','.join(['*' + a] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
-        " " * (3 * 1024 * 1024 + 1),
+        ("52:54:00:12:34:56:\n  dhcp: {ip: 10.0.0.1}", {"52:54:00:12:34:56": {"dhcp": {"ip": "10.0.0.1"}}}),
+        ("1: a\ntrue: b\n~: c", {"1": "a", "true": "b", "null": "c"}),
+        ("a: &x {b: 1}\nc: {<<: *x, d: 2}", {"a": {"b": 1}, "c": {"b": 1, "d": 2}}),
     ],
-    ids=[
-        "unfinished",
-        "double-key",
-        "infinity",
-        "cycle",
-        "python-tag",
-        "deep",
-        "deeper",
-        "maps",
-        "billion-laughs",
-        "too-large",
-    ],
+    ids=["mac", "no-strings", "merged"],
 )
-def test_hostile_text_is_refused_in_bounded_time(text: str) -> None:
+def test_keys_are_strings_and_merged(text: str, value: Any) -> None:
+    assert list(documents(text)) == [value]
+
+
+PAIRS = zip("abcdefgh", "bcdefghi", strict=True)
+HOSTILE = {
+    "unfinished": "a: [",
+    "double-key": "a: 1\na: 2",
+    "infinity": "a: .inf",
+    "cycle": "a: &a [*a]",
+    "python-tag": "!!python/object/apply:os.system [ls]",
+    "deep": "[" * 101 + "]" * 101,
+    "deeper": "[" * 1_000_000 + "]" * 1_000_000,
+    "maps": "{a: " * 2000 + "}" * 2000,
+    "laughs": "a: &a [0,0,0,0,0,0,0,0,0]\n" + "\n".join(f"{b}: &{b} [{','.join(['*' + a] * 9)}]" for a, b in PAIRS),
+    "too-large": " " * (3 * 1024 * 1024 + 1),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_is_refused(name: str) -> None:
     with pytest.raises(YamlError):
-        list(documents(text))
+        list(documents(HOSTILE[name]))
 
 
 def test_objects_takes_lists_apart_and_passes_over_empty_documents() -> None:
@@ -100,13 +73,55 @@ def test_a_document_without_kind_is_named_by_its_number() -> None:
 
 def test_what_a_merge_brings_gives_way_to_the_mappings_own_keys() -> None:
     text = "base: &x {a: 1, b: 2}\nother: &y {b: 3, c: 4}\nmine: {<<: [*x, *y], b: own}\nlast: {b: own, <<: *x}\n"
-    assert list(documents(text)) == [
-        {
-            "base": {"a": 1, "b": 2},
-            "other": {"b": 3, "c": 4},
-            "mine": {"a": 1, "b": "own", "c": 4},
-            "last": {"a": 1, "b": "own"},
-        }
-    ]
+    (found,) = documents(text)
+    assert (found["base"], found["other"]) == ({"a": 1, "b": 2}, {"b": 3, "c": 4})
+    assert (found["mine"], found["last"]) == ({"a": 1, "b": "own", "c": 4}, {"a": 1, "b": "own"})
     with pytest.raises(YamlError, match="given twice"):
         list(documents("base: &x {a: 1}\nmine: {<<: *x, b: 1, b: 2}\n"))
+
+
+GOOD = [
+    "#cloud-config\nusers: [default]\n",
+    "\n  #Cloud-Config\r\npackages: [a]\n",  # cloud-init strips and lowers it
+    "#cloud-config\n",
+    "#cloud-config\n# nothing yet\n",
+    "#cloud-config\nruncmd:\n  - !custom x\n  - .inf\n",  # not ours to judge
+    "#cloud-config-archive\n- content: x\n",
+    "#!/bin/sh\necho users: yes\n",
+    "## template: jinja\n#cloud-config\nhostname: {{ x }\n",
+    "#include\nhttp://10.0.0.1/x\n",
+    "Content-Type: multipart/mixed; boundary=x\n\nusers: x\n",
+    '{"ignition": {"version": "3.4.0"}}',
+    "version: v1alpha1\nmachine:\n  type: worker\n",  # Talos
+    "text\nlang en_US\n",  # kickstart
+    "hostname: x\nmachine: y\n",  # somebody's own
+    "H4sIAAAAAAAA",
+    "",
+    "   \n",
+    "# cloud-config " + "x" * MAX_BYTES,
+]
+BAD = [
+    ("#cloud-config\nusers:\n- name: a\n  sudo: x: y\n", "it is no YAML, line 4: mapping values are not allowed"),
+    ("#cloud-config\n\tusers: []\n", "it is no YAML, line 2: "),
+    ("#cloud-config\n- users\n", "no mapping of names to values"),
+    ("#cloud-config\nusers\n", "no mapping of names to values"),
+    ("#cloud-config\na: b\n---\nc: d\n", "it has 2 YAML documents"),
+    ("# cloud-config\nusers: []\n", "its first line is not #cloud-config"),
+    ("#cloud_config\nusers: []\n", "its first line is not #cloud-config"),
+    ("\ufeff#cloud-config\nusers: []\n", "its first line is not #cloud-config"),
+    ("users:\n- default\npackages: [a]\n", "its first line has to be #cloud-config"),
+]
+
+
+@pytest.mark.parametrize("text", GOOD, ids=range(len(GOOD)))
+def test_what_cloud_init_or_others_take_is_no_problem(text: str) -> None:
+    assert problem(text) == ""
+
+
+@pytest.mark.parametrize(("text", "said"), BAD, ids=range(len(BAD)))
+def test_what_cloud_init_drops_is_named(text: str, said: str) -> None:
+    assert said in problem(text)
+
+
+def test_no_secret_of_user_data_is_said() -> None:
+    assert "hunter2" not in problem("#cloud-config\npassword: hunter2: hunter2\n  x: *hunter2\n")

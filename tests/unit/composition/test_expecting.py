@@ -14,10 +14,16 @@ from edge.composition.networks.follow import HostNetworks
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import BootProblemWriter, Inventory, PendingWorkflows, Problem
-from tests.unit.machines.test_conditions import MAC, hardware
+from tests.support import objects
+from tests.support.objects import MAC
+from tink.api.v1alpha2 import Raw
 
 STRANGER = "52:54:00:ff:ff:01"
 UUID = "4c4c4544-0042-3510-8052-b4c04f4a3232"
+
+
+def hardware(name: str = "a", mac: str = MAC, ip: str = "10.0.0.5", **dhcp: Any) -> Raw:
+    return objects.hardware(name, mac, ip, namespace="d", dhcp={"netmask": "255.255.255.0", **dhcp})
 
 
 class Site:
@@ -35,17 +41,8 @@ class Site:
         writer = SimpleNamespace(found=self._found, found_of_another=self._found_of_another)
         problems = cast(BootProblemWriter, writer)
         networks = cast(HostNetworks, SimpleNamespace(states=states))
-        self.watch = BootWatch(
-            self.journey,
-            inventory,
-            self.workflows,
-            networks,
-            tuple,
-            problems,
-            (7080, 42113),
-            lambda: self.now,
-            lambda: self.away,
-        )
+        ports, clock, away = (7080, 42113), lambda: self.now, lambda: self.away
+        self.watch = BootWatch(self.journey, inventory, self.workflows, networks, tuple, problems, ports, clock, away)
 
     def _found(self, machine: Any, problem: Problem | None) -> None:
         self._found_of_another(f"{machine.namespace}/{machine.name}", machine.mac, problem)
@@ -89,17 +86,14 @@ def test_slip_in_a_mac_is_shown_on_the_hardware_that_has_it_until_it_is_mended()
     site.is_seen(near)
     site.sweep()
     assert site.shown == {"d/a": (near, "AlmostRegistered")}
-    mended = hardware()
-    mended["spec"]["networkInterfaces"] = {near: mended["spec"]["networkInterfaces"][MAC]}
-    site.inventory.apply(mended)
+    site.inventory.apply(hardware(mac=near))
     site.sweep()
     assert site.shown == {"d/a": (near, "")}
 
 
 def test_mac_that_two_have_is_shown_on_both_until_one_has_it_alone() -> None:
     site = Site()
-    other = hardware("10.0.0.6")
-    other["metadata"]["name"] = "b"
+    other = hardware("b", ip="10.0.0.6")
     site.inventory.apply(other)
     site.is_seen(MAC)
     site.sweep()
@@ -120,11 +114,8 @@ def test_machine_that_nobody_knows_while_the_api_is_away_may_be_registered_by_no
 
 def test_agent_without_a_workflow_hears_of_the_one_that_waits_for_a_machine_that_was_never_heard() -> None:
     site = Site()
-    other = hardware("10.0.0.6")
-    other["metadata"]["name"], other["spec"]["networkInterfaces"] = "b", {STRANGER: {"dhcp": {"ip": "10.0.0.6"}}}
-    site.inventory.apply(other)
-    spec = {"hardwareRef": {"name": "b"}, "templateRef": {"name": "t"}}
-    site.workflows.apply({"kind": "Workflow", "metadata": {"name": "w", "namespace": "d"}, "spec": spec})
+    site.inventory.apply(hardware("b", STRANGER, "10.0.0.6"))
+    site.workflows.apply(objects.workflow(namespace="d", hardware="b"))
     site.has_a_workflow(STRANGER)
     site.journey.record(MAC, Step.AGENT, Outcome.OK, "connected")
     for _ in range(9):
@@ -139,33 +130,25 @@ def is_refused(site: Site, reason: str) -> None:
     site.sweep()
 
 
-def ended_workflow(state: str) -> dict[str, Any]:
-    spec = {"hardwareRef": {"name": "a"}, "templateRef": {"name": "t"}}
-    status = {"state": state, "lastTransitioned": "2026-11-21T12:00:00Z"}
-    return {"kind": "Workflow", "metadata": {"name": "w", "namespace": "d"}, "spec": spec, "status": status}
+def after_a_workflow(state: str, reason: str = "") -> Site:
+    """The machine is refused after its Workflow ended, because of that or for another reason."""
+    site = Site()
+    ended = objects.workflow("w", state, namespace="d", hardware="a", lastTransitioned="2026-11-21T12:00:00Z")
+    site.workflows.apply(ended)
+    is_refused(site, reason or site.workflows.why_none("d", "a"))
+    return site
 
 
 def test_machine_that_is_told_to_boot_the_disk_that_its_workflow_has_written_has_no_problem() -> None:
-    site = Site()
-    site.workflows.apply(ended_workflow("Succeeded"))
-    is_refused(site, site.workflows.why_none("d", "a"))
+    site = after_a_workflow("Succeeded")
     assert site.shown.get("d/a", ("", ""))[1] == ""
     assert not site.watch.shown(MAC)["finding"]
 
 
-@pytest.mark.parametrize("state", ["Failed", "Canceled"])
-def test_machine_that_is_not_let_in_after_a_workflow_that_has_not_succeeded_is_shown(state: str) -> None:
-    site = Site()
-    site.workflows.apply(ended_workflow(state))
-    is_refused(site, site.workflows.why_none("d", "a"))
-    assert site.shown == {"d/a": (MAC, "DhcpRefused")}
-
-
-def test_what_else_refuses_a_machine_whose_workflow_has_succeeded_is_shown() -> None:
-    site = Site()
-    site.workflows.apply(ended_workflow("Succeeded"))
-    is_refused(site, "Hardware d/a: spec.networkInterfaces[x].disableNetboot is true")
-    assert site.shown == {"d/a": (MAC, "DhcpRefused")}
+def test_machine_that_is_refused_after_a_workflow_that_failed_or_for_another_reason_is_shown() -> None:
+    reason = "Hardware d/a: spec.networkInterfaces[x].disableNetboot is true"
+    for site in (after_a_workflow("Failed"), after_a_workflow("Canceled"), after_a_workflow("Succeeded", reason)):
+        assert site.shown == {"d/a": (MAC, "DhcpRefused")}
 
 
 def test_firmware_that_does_not_run_its_boot_program_is_told_to_those_who_can_offer_another() -> None:
@@ -207,9 +190,7 @@ def test_grub_that_is_silent_has_no_router_only_where_it_needs_one(
 ) -> None:
     state = NetworkState("eth1", networks6=tuple(map(IPv6Network, networks6)))
     site = Site(state)
-    known = hardware()
-    known["spec"]["networkInterfaces"][MAC]["dhcp"]["ipv6"] = {"address": "fd00:78::5"}
-    site.inventory.apply(known)
+    site.inventory.apply(hardware(ipv6={"address": "fd00:78::5"}))
     site.journey.record(MAC, Step.DHCP, Outcome.OK, "leased", stage="PXE ROM", dhcp=dhcp)
     site.journey.record(MAC, Step.TFTP, Outcome.OK, "TFTP sent", name="grubx64.efi")
     site.now += 60

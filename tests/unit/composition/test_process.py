@@ -1,13 +1,15 @@
-"""What a process tells the service manager, and what SIGHUP does."""
+"""A process that serves: what it reports to the service manager and to probes, SIGHUP, and its memory."""
 
 from __future__ import annotations
 
 import asyncio
 import builtins
+import gc
 import logging
 import os
-import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,14 +19,21 @@ from typing import Any
 import pytest
 
 from edge.composition.host import Network, NetworkState
-from edge.composition.logs import set_up
-from edge.composition.logs.writer import StreamWriter
-from edge.composition.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Watchdog, report
+from edge.composition.process import (
+    HealthError,
+    HealthServer,
+    Notifier,
+    OperatorAddresses,
+    Reload,
+    Watchdog,
+    heap,
+    report,
+)
 from edge.composition.process.status import status_line
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings
 from tests.ports import free_port
-from tests.waiting import until
+from tests.support.virtual_time import elapse
 from tink.files.key_file import KeyFile
 from tink.metrics.process import process_registry
 
@@ -54,7 +63,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 
 @pytest.fixture
 def notifier(tmp_path: Path, manager: Manager) -> Notifier:
-    return Notifier(str(tmp_path / "notify"), watchdog_seconds=0.2)
+    return Notifier(str(tmp_path / "notify"), watchdog_seconds=20)
 
 
 def test_variables_of_the_manager_are_taken_and_not_inherited() -> None:
@@ -81,39 +90,38 @@ def test_manager_that_is_gone_is_said_once(tmp_path: Path, caplog: pytest.LogCap
     assert len(caplog.records) == 1
 
 
+@pytest.mark.looptime
 async def test_ready_is_told_when_machines_can_be_served_and_not_before(manager: Manager, notifier: Notifier) -> None:
     reasons = ["no address"]
     task = asyncio.create_task(
         report(notifier, lambda: reasons[0], lambda: f"not ready: {reasons[0]}" if reasons[0] else "serving")
     )
-    await asyncio.sleep(0.05)
+    await elapse(60)
     assert manager.heard() == ["STATUS=not ready: no address"]
     reasons[0] = ""
-    await asyncio.sleep(1.1)
+    await elapse(60)
     task.cancel()
     assert manager.heard() == ["READY=1\nSTATUS=serving"]
 
 
+@pytest.mark.looptime
 async def test_watchdog_is_fed_while_the_loop_and_its_probes_answer(
     manager: Manager, notifier: Notifier, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = asyncio.Event()
     answers.set()
-    task = asyncio.create_task(Watchdog(notifier, {"it": answers.wait}).run())
-    await until(lambda: "WATCHDOG=1" in manager.heard())
+    task = asyncio.create_task(Watchdog(notifier, {"the embedded API": answers.wait}).run())
+    await elapse(20)
+    assert set(manager.heard()) == {"WATCHDOG=1"}
     answers.clear()
-    await until(lambda: re.search(r"from: (.*, )?it(,|;)", caplog.text))
+    await elapse(20)
+    assert "from: the embedded API; after 20 s this is ended" in caplog.text
     manager.heard()
-    await asyncio.sleep(0.3)
+    await elapse(3600)
     assert manager.heard() == []
     answers.set()
-    await until(lambda: "WATCHDOG=1" in manager.heard())
-    task.cancel()
-
-
-async def test_probe_that_does_not_answer_is_named(notifier: Notifier, caplog: pytest.LogCaptureFixture) -> None:
-    task = asyncio.create_task(Watchdog(notifier, {"the embedded API": asyncio.Event().wait}).run())
-    await until(lambda: re.search(r"from: .*the embedded API", caplog.text))
+    await elapse(20)
+    assert set(manager.heard()) == {"WATCHDOG=1"}
     task.cancel()
 
 
@@ -147,36 +155,6 @@ async def test_sighup_reads_keys_again_and_says_which_are_bad(
     assert keys[0].holds("n" * 41)
     assert keys[1].holds("k" * 40)
     assert f"key {bad}: a key has less than" in caplog.text
-
-
-def test_log_file_that_was_rotated_is_opened_again(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    with path.open("a") as stream:
-        writer = StreamWriter(stream)
-        path.rename(tmp_path / "log.1")
-        writer.reopen()
-        os.write(stream.fileno(), b"new\n")
-        writer.close()
-    assert path.read_text() == "new\n"
-    assert (tmp_path / "log.1").read_text() == ""
-
-
-def test_lines_for_the_journal_have_a_priority_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    path = tmp_path / "journal"
-    try:
-        with path.open("a") as stream:
-            found = os.fstat(stream.fileno())
-            monkeypatch.setattr("sys.stderr", stream)
-            monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
-            set_up("info", "text")
-            logging.getLogger("a").warning("one\ntwo")
-            root.handlers[0].close()
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level)
-    assert path.read_text() == "<4>a: one\\ntwo\n"
 
 
 async def ask(port: int, line: str, host: str = "127.0.0.1") -> tuple[str, str]:
@@ -256,3 +234,75 @@ async def test_second_service_on_a_host_runs_without_the_metrics_that_nobody_ask
         with pytest.raises(HealthError, match="--health-address"):
             async with server.listening(OperatorAddresses(health=place)):
                 pass
+
+
+_MAPS = """\
+5581a0000000-5581a0001000 r--p 00000000 fd:00 12345                      /usr/bin/python3
+5581a1100000-5581a1b00000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000500000 rw-p 00000000 00:00 0 nothing
+7f0001000000-7f0001400000 rw-s 00000000 00:01 77                         /dev/zero (deleted)
+7f0002000000-7f0002400000 rw-p 00000000 fd:00 99                         /usr/lib/libpython3.so
+7f0003100000-7f0003200000 rw-p 00000000 00:00 0 nothing
+7f0004100000-7f0004400000 rw-p 00000000 00:00 0 nothing
+7ffc00000000-7ffc00400000 rw-p 00000000 00:00 0                          [stack]
+"""
+
+# A heap as an inventory makes it, and how much of it is in huge pages before and after.
+_PROGRAM = """
+import sys
+from pathlib import Path
+from edge.composition.process import heap
+heap._POLICY = Path(sys.argv[1])
+def huge():
+    return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHuge"))
+objects = [str(number).zfill(100) for number in range(1_400_000)]
+before = huge()
+heap.settle(huge_pages=True)
+assert objects[::100_000] == [str(number).zfill(100) for number in range(0, 1_400_000, 100_000)]
+print(before, huge())
+"""
+
+
+def _settled(policy: Path) -> tuple[int, int]:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM, str(policy)], capture_output=True, text=True, check=True)
+    before, after = map(int, done.stdout.split())
+    return before, after
+
+
+def test_only_private_memory_without_a_file_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text(_MAPS.replace("nothing", ""))
+    monkeypatch.setattr(heap, "_MAPS", maps)
+    assert list(heap._ranges()) == [
+        (0x5581A1200000, 0x5581A1A00000),
+        (0x7F0000000000, 0x7F0000400000),
+        (0x7F0004200000, 0x7F0004400000),
+    ]
+
+
+def test_server_that_no_packet_waits_for_stays_as_small_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # of the tests' own process
+    asked: list[None] = []
+    monkeypatch.setattr(heap, "_ranges", lambda: iter(asked.append(None) or ()))
+    heap.settle(huge_pages=False)
+    assert asked == []
+    heap.settle(huge_pages=True)
+    assert asked == [None]
+
+
+def test_a_large_heap_gets_huge_pages_where_the_kernel_has_them() -> None:
+    before, after = _settled(heap._POLICY)
+    major, minor = map(int, Path("/proc/sys/kernel/osrelease").read_text().split(".")[:2])
+    if heap._allowed() and (major, minor) >= (6, 1):
+        assert after > before + 30 * 1024
+    else:
+        assert after == before
+
+
+@pytest.mark.parametrize("policy", ["always madvise [never]\n", None], ids=["forbidden", "unknown to the kernel"])
+def test_no_huge_pages_where_they_are_not_wanted(tmp_path: Path, policy: str | None) -> None:
+    path = tmp_path / "enabled"
+    if policy is not None:
+        path.write_text(policy)
+    before, after = _settled(path)
+    assert after <= before

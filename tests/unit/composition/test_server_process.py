@@ -80,8 +80,16 @@ class Parent:
         return child
 
     async def child(self) -> Child:
-        async with asyncio.timeout(30):
-            return await self.children.get()
+        return await self.children.get()
+
+    async def serving_child(self) -> Child:
+        child = await self.child()
+        child.channel.send(Up())
+        await self.process.listening()
+        return child
+
+    def sample(self, name: str) -> float:
+        return {each.name: each.samples[0].value for each in self.process.metrics()}[name]
 
     async def until(self, text: str) -> None:
         """Wait until the problem contains this text; empty: until there is none."""
@@ -115,9 +123,8 @@ async def test_start_waits_until_the_child_listens_and_reports_why_it_can_not(pa
     child.end(1)
     with pytest.raises(StackError, match=r"^the port is taken: choose another one with --grpc-port$"):
         await parent.process.listening()
-    assert parent.process.problem.startswith(
-        "agents are not served: the gRPC server's process can't start: the port is"
-    )
+    said = "agents are not served: the gRPC server's process can't start: the port is"
+    assert parent.process.problem.startswith(said)
     (await parent.child()).channel.send(Up())
     await parent.until("")
     await parent.process.listening()
@@ -126,20 +133,17 @@ async def test_start_waits_until_the_child_listens_and_reports_why_it_can_not(pa
 async def test_child_that_ends_is_a_problem_until_another_one_serves(
     parent: Parent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    child = await parent.child()
-    child.channel.send(Up())
-    await parent.process.listening()
+    child = await parent.serving_child()
     assert parent.process.problem == ""
     child.end(-6, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
     await parent.until("needed more memory than --grpc-memory allows (300 MB)")
     assert "agents are not served: the gRPC server's process ended" in parent.process.problem
-    assert {each.name: each.samples[0].value for each in parent.process.metrics()}["tinkedge_server_up"] == 0
+    assert parent.sample("tinkedge_server_up") == 0
     (await parent.child()).channel.send(Up())
     await parent.until("")
     assert [notice.outcome for notice in parent.notices] == ["failed", "ok"]
     assert "it is started again, and agents connect again" in caplog.text
-    found = {each.name: each.samples[0].value for each in parent.process.metrics()}
-    assert (found["tinkedge_server_up"], found["tinkedge_server_restarts"]) == (1, 1)
+    assert (parent.sample("tinkedge_server_up"), parent.sample("tinkedge_server_restarts")) == (1, 1)
 
 
 async def test_child_that_keeps_ending_is_a_note_for_operators(parent: Parent) -> None:
@@ -152,9 +156,7 @@ async def test_child_that_keeps_ending_is_a_note_for_operators(parent: Parent) -
     assert parent.process.note == "the gRPC server's process ended by signal SIGSEGV, 3 times within 60 s"
 
 
-async def test_next_child_blocks_the_networks_that_the_previous_one_blocked(
-    parent: Parent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_next_child_blocks_the_networks_that_the_previous_one_blocked(parent: Parent) -> None:
     child = await parent.child()
     until = parent.process._clock() + 300
     child.channel.send(KeptAway([("192.0.2.66/32", until), ("192.0.2.1/32", 0.0)]))
@@ -165,34 +167,25 @@ async def test_next_child_blocks_the_networks_that_the_previous_one_blocked(
 async def test_activity_of_agents_and_metrics_reach_the_parent(parent: Parent) -> None:
     child = await parent.child()
     child.channel.send(Up())
-    lines = ("one", "two")
-    activity = AgentActivity(
-        "id", "192.0.2.7", ActivityKind.OUTPUT, "two", "a/b", "a/w", "stream", lines, 3, elsewhere=True
-    )
-    said = (activity.agent_id, activity.peer, "output", "two", "a/b", "a/w", "stream", [*lines], 3, True)
-    child.channel.send(Activity(*said))
-    child.channel.send(
-        ServerState("192.0.2.9 is not here", "# TYPE tinkedge_agents_connected gauge\ntinkedge_agents_connected 7.0\n")
-    )
+    who, names, lines = ("id", "192.0.2.7"), ("two", "a/b", "a/w", "stream"), ("one", "two")
+    activity = AgentActivity(*who, ActivityKind.OUTPUT, *names, lines, 3, elsewhere=True)
+    child.channel.send(Activity(*who, "output", *names, [*lines], 3, True))
+    metrics = "# TYPE tinkedge_agents_connected gauge\ntinkedge_agents_connected 7.0\n"
+    child.channel.send(ServerState("192.0.2.9 is not here", metrics))
     await until(lambda: parent.process.note)
     assert parent.seen == [activity]
     assert parent.process.note == "192.0.2.9 is not here"
-    found = {each.name: each.samples[0].value for each in parent.process.metrics()}
-    assert found["tinkedge_agents_connected"] == 7
+    assert parent.sample("tinkedge_agents_connected") == 7
 
 
 async def test_sighup_reaches_the_child(parent: Parent) -> None:
-    child = await parent.child()
-    child.channel.send(Up())
-    await parent.process.listening()
+    child = await parent.serving_child()
     assert parent.process.reread()
     await until(lambda: Reread(logging.getLogger().level) in child.heard)
 
 
 async def test_stop_ends_the_child_in_order(parent: Parent) -> None:
-    child = await parent.child()
-    child.channel.send(Up())
-    await parent.process.listening()
+    child = await parent.serving_child()
     await parent.process.stop()
     assert child.lost.is_set()
     assert child.returncode == 0
@@ -200,9 +193,7 @@ async def test_stop_ends_the_child_in_order(parent: Parent) -> None:
 
 
 async def test_child_with_too_much_memory_is_ended(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = await parent.child()
-    child.channel.send(Up())
-    await parent.process.listening()
+    await parent.serving_child()
     monkeypatch.setattr(supervisor, "resident_bytes", lambda _pid: 301e6)
     await parent.until("had 301 MB of memory; --grpc-memory is 300 MB")
 

@@ -25,24 +25,19 @@ from edge.machines import Inventory, PendingWorkflows, no_api
 from edge.neighbour.links import Link
 from edge.peers.messages import Edge
 from ipxe.scripts import Origin
+from tests.support import objects
+from tests.support.objects import MAC
+from tink.api.v1alpha2 import Raw
 
-MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
-
+IP = "127.0.0.5"
 LINK = Link("eth1", 7, up=True, carrier=True, mtu=1500, addresses=(IPv4Interface("10.0.0.1/24"),))
 
 Make = Callable[..., Serving]
 
 
-def hardware(word: str) -> dict[str, Any]:
-    return {
-        "metadata": {"name": "m1", "namespace": "default"},
-        "spec": {
-            "networkInterfaces": {MAC: {"dhcp": {"ip": IP, "netmask": "255.0.0.0"}}},
-            "osie": {"name": "lab"},
-            "kernelParams": [word],
-            "instance": {"userdata": word},
-        },
-    }
+def hardware(word: str) -> Raw:
+    rest = {"osie": {"name": "lab"}, "kernelParams": [word], "instance": {"userdata": word}}
+    return objects.hardware("m1", MAC, IP, dhcp={"netmask": "255.0.0.0"}, **rest)
 
 
 @pytest.fixture
@@ -63,12 +58,9 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
             journey, workflows = Journey(time.time), PendingWorkflows()
             problems: Any = None  # nothing is swept here
             boots = BootWatch(journey, inventory, workflows, networks, lambda: (), problems, (7080, 42113))
+            settings = EdgeSettings(ipxe_dir=tmp_path / "ipxe", **edge)
             return Serving(
-                StackSettings(
-                    EDGE,
-                    data_dir=tmp_path,
-                    edge=EdgeSettings(ipxe_dir=tmp_path / "ipxe", **edge),
-                ),
+                StackSettings(EDGE, data_dir=tmp_path, edge=settings),
                 exit_stack,
                 networks=networks,
                 inventory=inventory,
@@ -89,15 +81,16 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
 
 async def test_everything_hears_of_a_changed_hardware(make: Make, inventory: Inventory) -> None:
     serving = make()
-    assert serving._machines.app is not None
+    app = serving._machines.app
+    assert app
     for word in ("before", "after"):
         inventory.apply(hardware(word))
-        responses = serving._machines.app.responses(IP)
-        assert responses is not None
+        responses = app.responses(IP)
+        assert responses
         assert responses.get(b"/latest/user-data").body == word.encode()  # type: ignore[union-attr]
         assert word in serving._machines.scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
     inventory.remove(hardware("after"))
-    assert serving._machines.app.responses(IP) is None
+    assert app.responses(IP) is None
 
 
 async def test_machines_are_told_of_other_edges_as_these_come_and_go(make: Make, inventory: Inventory) -> None:
@@ -126,15 +119,13 @@ async def test_machines_are_told_of_other_edges_as_these_come_and_go(make: Make,
     assert told == [(gone, frozenset()), (frozenset(), gone)]
 
 
-async def test_edge_that_is_to_be_alone_asks_nobody(make: Make) -> None:
-    serving = make()
-    assert serving.peers is None
-    assert serving._cache is not None
-    assert serving._cache._peers is None
-
-
-async def test_without_the_fast_path_no_response_is_prepared(make: Make, inventory: Inventory) -> None:
+async def test_edge_alone_asks_nobody_and_prepares_no_response_without_the_fast_path(
+    make: Make, inventory: Inventory
+) -> None:
     serving = make(fast_path=False)
+    assert serving.peers is None
+    assert serving._cache
+    assert serving._cache._peers is None
     inventory.apply(hardware("w"))
-    assert serving._machines.app is not None
+    assert serving._machines.app
     assert serving._machines.app.responses(IP) is None

@@ -1,9 +1,12 @@
-"""`tinkedge convert`: what it reads, what it writes, and what it exits with."""
+"""`tinkedge convert`: what it reads, from files and live clusters, what it writes, and what it exits with."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,16 @@ import yaml
 from click.testing import CliRunner, Result
 
 from edge.cli import main
+from tests.support.api import InProcessApi
+from tink.api.crds import generate
+from tink.api.v1alpha2 import Raw
+from tink.apiserver.server import ApiServer
+from tink.convert.cluster import apply_all, read_cluster
+from tink.convert.documents import Converted, Document
+from tink.convert.findings import Finding
+from tink.kube import pager
+from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.resources import CRD, HARDWARE, NAMESPACE, ResourceType
 
 CORPORA = Path(__file__).parent / "corpora" / "hardware"
 MACHINE = """\
@@ -86,8 +99,7 @@ def test_pipe_in_a_directory_does_not_hang_the_command(tmp_path: Path) -> None:
 
 def test_missing_file_is_named() -> None:
     result = run("-f", "/nowhere/x.yaml")
-    assert result.exit_code == 1
-    assert "/nowhere/x.yaml" in result.stderr
+    assert (result.exit_code, "/nowhere/x.yaml" in result.stderr) == (1, True)
     assert "No such file" in " ".join(result.stderr.split())
 
 
@@ -220,3 +232,190 @@ def test_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         result = run(*arguments, "--kubeconfig", tmp_path / "none")
         assert result.exit_code == 1
         assert "no such file" in result.stderr
+
+
+OLD = ResourceType("tinkerbell.org", "v1alpha1", "hardware", "Hardware")
+HOSTS = ResourceType("metal3.io", "v1alpha1", "baremetalhosts", "BareMetalHost")
+
+
+def definition(resource: ResourceType) -> Raw:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{resource.plural}.{resource.group}"},
+        "spec": {
+            "group": resource.group,
+            "names": {"plural": resource.plural, "kind": resource.kind},
+            "scope": "Namespaced",
+            "versions": [{"name": resource.version, "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+def machine(name: str, index: int, namespace: str = "rack") -> Raw:
+    metadata = {"name": name, "namespace": namespace, "annotations": {"a": "b"}}
+    interface = {"dhcp": {"mac": f"52:54:00:00:00:{index:02x}"}, "netboot": {"allowPXE": True}}
+    kind = {"apiVersion": "tinkerbell.org/v1alpha1", "kind": "Hardware"}
+    return {**kind, "metadata": metadata, "spec": {"interfaces": [interface]}}
+
+
+def new(name: str, number: int = 1, **spec: Any) -> Raw:
+    """A Hardware of today, as it is written, without what a server adds."""
+    spec = {"networkInterfaces": {f"52:54:00:00:00:{number:02x}": {}}, **spec}
+    return {"apiVersion": HARDWARE.api_version, "kind": "Hardware", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    server = ApiServer(tmp_path / "old", port=0)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+def client() -> InProcessApi:
+    return InProcessApi(definitions=())
+
+
+@pytest.fixture
+def current() -> InProcessApi:
+    """An API with the definitions of today."""
+    return InProcessApi()
+
+
+async def old_rack(client: Any) -> None:
+    await client.create(CRD, definition(OLD))
+    machines = [*(machine(f"n{index}", index) for index in range(3)), machine("far", 200, "other")]
+    for namespace in ("rack", "other"):
+        await client.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    for each in machines:
+        await client.create(OLD, each)
+
+
+async def test_cluster_is_read_page_by_page_one_namespace_or_all(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pager, "each_list_item", partial(pager.each_list_item, page_size=2))
+    await old_rack(client)
+    seen: list[int] = []
+    found = await read_cluster(client, None, metal3=False, seen=seen.append)
+    assert [each.source.name for each in found] == ["far", "n0", "n1", "n2"]
+    assert seen == [1, 2, 3, 4]
+    found = await read_cluster(client, "rack", metal3=False, seen=seen.append)
+    assert [(each.source.file, each.source.document, each.source.name) for each in found] == [
+        ("cluster", index + 1, f"n{index}") for index in range(3)
+    ]
+
+
+async def test_cluster_that_does_not_serve_v1alpha1_is_told_so(client: Any) -> None:
+    with pytest.raises(NotFoundError, match=r"does not serve tinkerbell[.]org/v1alpha1"):
+        await read_cluster(client, None, metal3=False, seen=lambda _: None)
+
+
+async def test_only_the_network_secrets_of_hosts_are_read(client: Any) -> None:
+    await client.create(CRD, definition(HOSTS))
+    for name in ("net", "bmc"):
+        client.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "metal3"}})
+    for name, spec in (("a", {"networkData": {"name": "net"}}), ("b", {"networkData": {"name": "none"}}), ("c", {})):
+        metadata = {"name": name, "namespace": "metal3"}
+        host = {"apiVersion": HOSTS.api_version, "kind": HOSTS.kind, "metadata": metadata, "spec": spec}
+        client.put(host)
+    found = await read_cluster(client, None, metal3=True, seen=lambda _: None)
+    assert [each.source.name for each in found if isinstance(each, Document)] == ["a", "b", "c", "net"]
+    assert [each.path for each in found if isinstance(each, Finding)] == ["spec.networkData"]
+
+
+async def test_rack_moves_from_one_cluster_to_another(server: ApiServer, tmp_path: Path) -> None:
+    async with await KubeClient.connect(server.kubeconfig) as client:
+        await old_rack(client)
+    newer = ApiServer(tmp_path / "new", port=0)
+    await newer.start()
+    there = await KubeClient.connect(newer.kubeconfig)
+    try:
+        for each in generate():
+            await there.create(CRD, each)
+        await there.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "rack"}})
+        dumped = await asyncio.to_thread(run, "--from-cluster", "-n", "rack", "--kubeconfig", server.kubeconfig)
+        assert dumped.exit_code == 0, dumped.stderr
+        assert [obj["metadata"] for obj in yaml.safe_load_all(dumped.stdout)] == [
+            {"name": f"n{index}", "namespace": "rack", "annotations": {"a": "b"}} for index in range(3)
+        ]
+        path = tmp_path / "rack.yaml"
+        path.write_text(dumped.stdout)
+        arguments = ["-f", path, "--apply", "--kubeconfig", newer.kubeconfig]
+        for _ in range(2):
+            applied = await asyncio.to_thread(run, *arguments)
+            assert (applied.exit_code, applied.stdout) == (0, ""), applied.stderr
+        items = (await there.list(HARDWARE))["items"]
+        assert [item["metadata"]["name"] for item in items] == ["n0", "n1", "n2"]
+        assert {item["metadata"]["generation"] for item in items} == {1}, "the second time changed nothing"
+        assert {item["metadata"]["managedFields"][0]["manager"] for item in items} == {"tinkedge-convert"}
+    finally:
+        await there.close()
+        await newer.stop()
+
+
+async def test_refused_object_is_named_and_the_others_are_applied(current: Any) -> None:
+    bad = new("bad", networkInterfaces={"x": {}})
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}}
+    done: list[int] = []
+    objects = [Converted(obj) for obj in (bad, other, new("good"))]
+    applied = await apply_all(current, objects, None, force=False, done=done.append)
+    refused = applied.refused
+    assert applied.count == 1
+    assert [each.source.name for each in refused] == ["bad", "map"]
+    assert "must be MAC addresses" in refused[0].reason
+    assert done[-1] == 3
+    assert (await current.get(HARDWARE, "good", "default"))["metadata"]["name"] == "good"
+
+
+async def test_kind_that_may_not_be_read_costs_no_other(client: Any) -> None:
+    await old_rack(client)
+    forbidden = ApiError(403, "Forbidden", "templates is forbidden")
+    client.fail("list", forbidden, of=ResourceType("tinkerbell.org", "v1alpha1", "templates", "Template"))
+    found = await read_cluster(client, "rack", metal3=False, seen=lambda _: None)
+    (refused,) = [each for each in found if isinstance(each, Finding)]
+    assert (refused.kind, refused.source.kind, len(found)) == ("error", "Template", 4)
+    assert "templates is forbidden" in refused.reason
+    client.fail("list", *[forbidden] * 3)
+    with pytest.raises(ApiError, match="forbidden"):
+        await read_cluster(client, None, metal3=False, seen=lambda _: None)
+
+
+async def test_api_that_stops_answering_costs_no_report_and_says_how_much_was_applied(
+    server: ApiServer, current: Any, tmp_path: Path
+) -> None:
+    objects = [new(f"n{index}", index) for index in range(20)]
+    made = [Converted(obj) for obj in objects]
+
+    apply = current.apply
+
+    async def stopping(*arguments: Any, **named: Any) -> Raw:
+        if arguments[1] == "n10":
+            raise UnreachableError("gone")
+        answer: Raw = await apply(*arguments, **named)
+        return answer
+
+    current.apply = stopping
+    applied = await apply_all(current, made, None, force=False, done=lambda _: None)
+    assert (applied.count, len(applied.refused)) == (15, 1)
+    assert "15 of 20 objects were applied" in applied.refused[0].reason
+    path = tmp_path / "rack.json"
+    path.write_text("\n".join(map(json.dumps, [*objects, machine("lossy", 99) | {"x": 1}])))
+    await server.stop()
+    arguments = ["-f", path, "--apply", "--kubeconfig", server.kubeconfig, "--report", "json"]
+    result = await asyncio.to_thread(run, *arguments)
+    report = json.loads(result.stderr)
+    assert (result.exit_code, report["objects"]) == (1, 0)
+    assert [each["finding"] for each in report["findings"]] == ["dropped", "error"]
+
+
+async def test_field_of_another_owner_is_taken_only_by_force(current: Any) -> None:
+    await current.apply(HARDWARE, "a", "default", new("a", storageDevices=["/dev/sda"]), manager="operator")
+    mine = [Converted(new("a", storageDevices=["/dev/sdb"]))]
+    (refused,) = (await apply_all(current, mine, None, force=False, done=lambda _: None)).refused
+    assert "operator" in refused.reason
+    assert "--force-conflicts" in refused.reason
+    forced = await apply_all(current, mine, None, force=True, done=lambda _: None)
+    assert (forced.count, forced.refused) == (1, [])
+    assert (await current.get(HARDWARE, "a", "default"))["spec"]["storageDevices"] == ["/dev/sdb"]

@@ -12,42 +12,28 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge.diagnose import listening
+from edge.diagnose import extra, listening
 from edge.diagnose.capture import Heard, take_the_rest
 from edge.diagnose.extra import MissingExtraError, scapy, scapy_sockets
 from edge.diagnose.listening import Listening, Timed, in_order
+from tests.support.virtual_time import elapse
 
 
-@pytest.fixture(autouse=True)
-def _blink(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "HOLD_SECONDS", 0.05)
-
-
-async def source(*items: tuple[float, float, str]) -> AsyncGenerator[Timed[str], None]:
-    """Each after a wait, with the time that it says it happened at."""
-    for wait, at, what in items:
-        await asyncio.sleep(wait)
+async def source(*items: tuple[float, str], after: float = 0.0, ends: bool = True) -> AsyncGenerator[Timed[str], None]:
+    """Lines with the times that they say they happened at, `after` some seconds."""
+    await elapse(after)
+    for at, what in items:
         yield Timed(at, what)
-
-
-async def test_late_event_takes_its_place_before_packets_that_came_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "HOLD_SECONDS", 20)
-    told = asyncio.Event()
-
-    async def packets() -> AsyncGenerator[Timed[str], None]:
-        yield Timed(1.0, "discover")
-        yield Timed(3.0, "request")
-        await told.wait()
-
-    async def journey() -> AsyncGenerator[Timed[str], None]:
-        await asyncio.sleep(0.01)
-        yield Timed(2.0, "offered")
-        yield Timed(4.0, "acknowledged")
-        told.set()
+    if not ends:
         await asyncio.Event().wait()
 
-    found = [what async for what in in_order(packets(), journey())]
-    assert found == ["discover", "offered", "request", "acknowledged"]
+
+@pytest.mark.looptime
+async def test_late_event_takes_its_place_before_packets_that_came_sooner() -> None:
+    packets = source((1.0, "discover"), (3.0, "request"), ends=False)
+    journey = source((2.0, "offered"), (4.0, "acknowledged"), after=listening.HOLD_SECONDS / 2, ends=False)
+    async with aclosing(in_order(packets, journey)) as stream:
+        assert [await anext(stream) for _ in range(4)] == ["discover", "offered", "request", "acknowledged"]
 
 
 class Frames:
@@ -75,20 +61,17 @@ class Frames:
 async def test_what_was_heard_until_the_end_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "Capture", Frames)
     monkeypatch.setattr(listening.Conversation, "lines", lambda _self, at, _frame: [f"frame {at:.0f}"])
-    async with asyncio.timeout(20), Listening("eth0", "52:54:00:00:00:01") as heard:
+    async with Listening("eth0", "52:54:00:00:00:01") as heard:
         lines = heard.heard()
         assert (await anext(lines)).text == "frame 1"
         heard.end()
         assert [line.text async for line in lines] == ["frame 2", "frame 3"]
 
 
+@pytest.mark.looptime
 async def test_end_of_the_packets_gives_what_is_held_and_waits_for_no_event() -> None:
-    async def journey() -> AsyncGenerator[Timed[str], None]:
-        yield Timed(2.0, "offered")
-        await asyncio.Event().wait()
-
-    async with asyncio.timeout(20):
-        assert [what async for what in in_order(source((0, 3.0, "request")), journey())] == ["offered", "request"]
+    lines = in_order(source((3.0, "request")), source((2.0, "offered"), ends=False))
+    assert [what async for what in lines] == ["offered", "request"]
 
 
 def test_frames_that_wait_are_taken_up_to_the_end_and_no_further() -> None:
@@ -99,19 +82,18 @@ def test_frames_that_wait_are_taken_up_to_the_end_and_no_further() -> None:
     assert taken == [1.0, 2.0]
 
 
+@pytest.mark.looptime
 async def test_lines_of_the_same_moment_keep_the_order_in_which_they_came() -> None:
-    assert [what async for what in in_order(source((0, 1.0, "b"), (0, 1.0, "a")))] == ["b", "a"]
+    assert [what async for what in in_order(source((1.0, "b"), (1.0, "a")))] == ["b", "a"]
 
 
+@pytest.mark.looptime
 async def test_lines_are_not_held_until_the_end() -> None:
-    async def endless() -> AsyncGenerator[Timed[str], None]:
-        yield Timed(1.0, "first")
-        await asyncio.Event().wait()
-
-    async with asyncio.timeout(20), aclosing(in_order(endless())) as stream:
+    async with aclosing(in_order(source((1.0, "first"), ends=False))) as stream:
         assert await anext(stream) == "first"
 
 
+@pytest.mark.looptime
 async def test_source_that_fails_is_not_mistaken_for_one_that_ended() -> None:
     async def failing() -> AsyncGenerator[Timed[str], None]:
         yield Timed(1.0, "first")
@@ -123,12 +105,19 @@ async def test_source_that_fails_is_not_mistaken_for_one_that_ended() -> None:
         await anext(stream)
 
 
-@pytest.mark.parametrize(("load", "module"), [(scapy, "scapy.all"), (scapy_sockets, "scapy.arch")])
+@pytest.mark.parametrize(
+    ("load", "module", "said"),
+    [
+        (scapy, "scapy.all", "scapy is not installed: .* 'tinkedge"),
+        (scapy_sockets, "scapy.arch", "scapy is not installed: .* 'tinkedge"),
+        (extra.tftpy, "tftpy", "tftpy is not installed: pip install 'tinkedge"),  # Debian has no package of it
+    ],
+)
 def test_missing_extra_is_named_with_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch, load: Callable[[], object], module: str
+    monkeypatch: pytest.MonkeyPatch, load: Callable[[], object], module: str, said: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=r"scapy is not installed: .* 'tinkedge\[diagnose\]'"):
+    with pytest.raises(MissingExtraError, match=rf"{said}\[diagnose\]'"):
         load()
 
 
@@ -139,3 +128,19 @@ def test_listening_loads_no_dissectors() -> None:
         "sys.exit('scapy.all' in sys.modules or 'scapy.layers.dhcp' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_debians_own_package_will_do_where_the_environment_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extra, "DEBIAN", tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(extra, "_PACKAGES", {"selfmade": "python3-selfmade"})
+    with pytest.raises(MissingExtraError, match=r"selfmade is not installed: apt install python3-selfmade, or pip"):
+        extra._load("selfmade.all")
+    assert str(tmp_path) not in sys.path
+    (tmp_path / "selfmade").mkdir()
+    (tmp_path / "selfmade" / "__init__.py").touch()
+    (tmp_path / "selfmade" / "all.py").write_text("HERE = 1\n")
+    assert extra._load("selfmade.all").HERE == 1
+    assert sys.path[-1] == str(tmp_path), "behind all that is tinkedge's own"

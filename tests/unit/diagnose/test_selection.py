@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ ITS = bytes.fromhex(MAC.replace(":", ""))
 
 TO = Ether(src=SERVER, dst=MAC)
 FROM = Ether(src=MAC, dst=SERVER)
+TO_ALL = Ether(src=SERVER, dst="ff:ff:ff:ff:ff:ff")
 BETWEEN = IP(src="10.0.0.1", dst="10.0.0.2")
 
 
@@ -47,16 +49,14 @@ class Filtered:
 
 @pytest.fixture(scope="module")
 def conversation() -> Iterator[Filtered]:
-    found = Filtered(selection.conversation_of(ITS))
-    yield found
-    found.close()
+    with closing(Filtered(selection.conversation_of(ITS))) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def everything() -> Iterator[Filtered]:
-    found = Filtered(selection.everything_of(ITS))
-    yield found
-    found.close()
+    with closing(Filtered(selection.everything_of(ITS))) as found:
+        yield found
 
 
 def dhcp(mac: str, source: int = 67, destination: int = 68) -> Packet:
@@ -101,14 +101,14 @@ BULK = [
 OF_OTHERS = [
     Ether(src=OTHER, dst=SERVER) / BETWEEN / TCP() / Raw(b"GET / HTTP/1.1\r\n\r\n"),
     Ether(src=OTHER, dst="ff:ff:ff:ff:ff:ff") / ARP(hwsrc=OTHER),
-    Ether(src=SERVER, dst="ff:ff:ff:ff:ff:ff") / dhcp(OTHER),
+    TO_ALL / dhcp(OTHER),
     Ether(src=SERVER, dst="52:54:00:cc:01:01") / BETWEEN / ICMP(),
     Ether(src="52:54:01:cc:00:01", dst=SERVER) / BETWEEN / ICMP(),
-    Ether(src=SERVER, dst="ff:ff:ff:ff:ff:ff") / BETWEEN / UDP(sport=67, dport=53) / BOOTP(chaddr=ITS),
-    Ether(src=SERVER, dst="ff:ff:ff:ff:ff:ff") / BETWEEN / TCP(sport=67, dport=68) / BOOTP(chaddr=ITS),
+    TO_ALL / BETWEEN / UDP(sport=67, dport=53) / BOOTP(chaddr=ITS),
+    TO_ALL / BETWEEN / TCP(sport=67, dport=68) / BOOTP(chaddr=ITS),
 ]
 NAMED_INSIDE = [
-    Ether(src=SERVER, dst="ff:ff:ff:ff:ff:ff") / dhcp(MAC),
+    TO_ALL / dhcp(MAC),
     Ether(src=SERVER, dst=OTHER) / dhcp(MAC, 67, 67),
     Ether(src=OTHER, dst=SERVER) / dhcp(MAC, 4011, 4011),
 ]
@@ -139,7 +139,7 @@ def test_nothing_of_another_machine_is_taken(conversation: Filtered, everything:
 
 
 def test_dhcp_behind_a_longer_ip_header_is_found(conversation: Filtered) -> None:
-    packet = Ether(src=SERVER, dst="ff:ff:ff:ff:ff:ff") / IP(options=b"\1" * 12) / UDP(sport=67, dport=68)
+    packet = TO_ALL / IP(options=b"\1" * 12) / UDP(sport=67, dport=68)
     assert conversation(bytes(packet / BOOTP(op=2, chaddr=ITS))) is not None
     assert conversation(bytes(packet / BOOTP(op=2, chaddr=bytes(6)))) is None
 

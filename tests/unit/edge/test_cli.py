@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from edge.cli import COMMANDS, main
+from edge.commands.agent import AgentFormatter
 from edge.commands.serve import settings
 from edge.composition.admin_token import AdminTokenError, read
 from edge.composition.host import Network
@@ -25,7 +27,10 @@ from edge.composition.settings import EDGE, ON_REQUEST, EdgeSettings, Service, S
 from edge.machines import DhcpMode, NetbootWhen
 from tink.server import ServerSettings
 
+Served = dict[str, StackSettings]
+
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+EACH = "write --interface NAME=IP for each"
 HEAVY = ("aiohttp", "cryptography", "grpc", "jinja2", "kubernetes_asyncio", "orjson", "pydantic", "rich", "uvloop")
 
 
@@ -43,9 +48,9 @@ def run(*arguments: str | Path, **env: str) -> Result:
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, StackSettings]:
+def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     """What the commands that serve would have run."""
-    seen: dict[str, StackSettings] = {}
+    seen: Served = {}
 
     def serve(services: frozenset[Service], given: dict[str, Any]) -> None:
         seen["settings"] = settings(services, given)
@@ -55,14 +60,10 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, StackSettings]:
     return seen
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_every_command_is_shown(command: str) -> None:
-    result = run(command, "--help")
-    assert result.exit_code == 0
-    assert f"Usage: main {command}" in result.output
-
-
-def test_help_lists_every_command_with_what_it_does() -> None:
+def test_help_lists_every_command_with_what_it_does_and_each_has_its_own() -> None:
+    for command in COMMANDS:
+        result = run(command, "--help")
+        assert (result.exit_code, f"Usage: main {command}" in result.output) == (0, True)
     result = run("--help")
     assert result.exit_code == 0
     listed = {line.split()[0] for line in result.output.split("Commands:")[1].splitlines() if line.startswith("  ")}
@@ -77,10 +78,9 @@ def test_help_lists_every_command_with_what_it_does() -> None:
 )
 def test_slow_machines_load_nothing_of_the_servers(arguments: list[str], allowed: set[str]) -> None:
     code = (
-        "import sys\nfrom edge.cli import main\n"
-        "try: main(sys.argv[1:])\n"
-        f"except SystemExit: print(*({HEAVY!r} & sys.modules.keys()), file=sys.stderr)\n"
-    ).replace(repr(HEAVY), f"set({HEAVY!r})")
+        "import sys\nfrom edge.cli import main\ntry: main(sys.argv[1:])\n"
+        f"except SystemExit: print(*(set({HEAVY!r}) & sys.modules.keys()), file=sys.stderr)\n"
+    )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     assert set(done.stderr.splitlines()[-1].split()) <= allowed
 
@@ -113,20 +113,17 @@ def test_every_flag_is_also_an_environment_variable(monkeypatch: pytest.MonkeyPa
 # --- the commands that serve ------------------------------------------------------------------------------------------
 
 
-def test_up_without_options_is_what_the_stack_defaults_to(served: dict[str, StackSettings]) -> None:
+def test_up_without_options_is_what_the_stack_defaults_to(served: Served) -> None:
     assert run("up", "--interface", "lo").exit_code == 0
     server = ServerSettings(memory=default_server_memory(alone=False))
     services = frozenset(Service) - ON_REQUEST
     assert served["settings"] == StackSettings(services=services, server=server, server_apart=True)
-
-
-def test_up_with_a_kubeconfig_brings_no_api_of_its_own(served: dict[str, StackSettings]) -> None:
     run("up", "--interface", "lo", "--kubeconfig", "k")
-    assert served["settings"].services == frozenset(Service) - ON_REQUEST - {Service.APISERVER}
+    assert served["settings"].services == services - {Service.APISERVER}, "the cluster has an API"
     assert served["settings"].kubeconfig == Path("k")
 
 
-def test_conversion_of_hosts_is_served_only_on_request(served: dict[str, StackSettings]) -> None:
+def test_conversion_of_hosts_is_served_only_on_request(served: Served) -> None:
     run("up", "--interface", "lo", "--metal3", "--empty-checksum-type", "auto")
     assert served["settings"].services == frozenset(Service)
     assert served["settings"].empty_checksum_type == "auto"
@@ -136,29 +133,31 @@ def test_conversion_of_hosts_is_served_only_on_request(served: dict[str, StackSe
     assert "No such option" in run("metal3-webhook", "--webhook-failure-policy", "Fail").output
 
 
-def test_environment_disables_several_services_and_flags_win_over_it(served: dict[str, StackSettings]) -> None:
-    run("up", "--http-port", "81", TINKEDGE_INTERFACE="lo", TINKEDGE_DISABLE="dhcp tftp", TINKEDGE_HTTP_PORT="80")
+def test_environment_names_several_interfaces_and_services_and_flags_win_over_it(served: Served) -> None:
+    environment = {
+        "TINKEDGE_INTERFACE": "lo eth7=10.7.0.1",
+        "TINKEDGE_DISABLE": "dhcp tftp",
+        "TINKEDGE_HTTP_PORT": "80",
+    }
+    run("up", "--http-port", "81", **environment)
     settings = served["settings"]
+    assert settings.networks == (Network("lo"), Network("eth7", "10.7.0.1"))
     assert frozenset(Service) - ON_REQUEST - settings.services == {Service.DHCP, Service.TFTP}
     assert settings.edge.http_port == 81
 
 
-def test_edge_takes_every_network_and_what_a_proxy_needs(served: dict[str, StackSettings], tmp_path: Path) -> None:
+def test_edge_takes_every_network_and_what_a_proxy_needs(served: Served, tmp_path: Path) -> None:
     given = ["--interface", "lo", "--interface", "eth7=10.7.0.1", "--cache-size", "20GB", "--tftp-dir", tmp_path]
     result = run("edge", *given, "--dhcp-mode", "auto-proxy", "--default-osie", "hook", "--netboot-when", "workflow")
     assert result.exit_code == 0, result.output
     settings = served["settings"]
     assert settings.networks == (Network("lo"), Network("eth7", "10.7.0.1"))
-    assert settings.edge == EdgeSettings(
-        dhcp_mode=DhcpMode.AUTO_PROXY,
-        netboot_when=NetbootWhen.WORKFLOW,
-        default_osie=("default", "hook"),
-        tftp_dir=tmp_path,
-        cache_bytes=20 * 10**9,
-    )
+    modes: Any = {"dhcp_mode": DhcpMode.AUTO_PROXY, "netboot_when": NetbootWhen.WORKFLOW}
+    osie = ("default", "hook")
+    assert settings.edge == EdgeSettings(**modes, default_osie=osie, tftp_dir=tmp_path, cache_bytes=20 * 10**9)
 
 
-def test_upstreams_are_allowed_by_flags_and_by_the_environment(served: dict[str, StackSettings]) -> None:
+def test_upstreams_are_allowed_by_flags_and_by_the_environment(served: Served) -> None:
     networks = [ip_network(each) for each in ("127.0.0.0/8", "10.0.0.1/32", "fd00::/64")]
     run("edge", "--interface", "lo", "--allow-upstream", "127.0.0.0/8,10.0.0.1", "--allow-upstream", "fd00::/64")
     assert list(served["settings"].edge.allowed_upstreams) == networks
@@ -168,9 +167,7 @@ def test_upstreams_are_allowed_by_flags_and_by_the_environment(served: dict[str,
     assert "is no network such as 10.1.0.0/16" in wrong.output
 
 
-def test_other_edges_are_at_the_port_of_this_one_unless_said_otherwise(
-    served: dict[str, StackSettings], tmp_path: Path
-) -> None:
+def test_other_edges_are_at_the_port_of_this_one_unless_said_otherwise(served: Served, tmp_path: Path) -> None:
     words = ("edge", "--interface", "lo", "--metadata-token-key", str(tmp_path), "--http-port", "8080")
     run(*words, "--peer", "10.0.0.2", "--peer", "10.0.0.3:7080", "--peer-group", "rack-7", "--lease-namespace", "ns")
     settings = served["settings"]
@@ -178,34 +175,22 @@ def test_other_edges_are_at_the_port_of_this_one_unless_said_otherwise(
     assert (settings.edge.peer_group, settings.lease_namespace) == ("rack-7", "ns")
     run(*words, "--peer", "fd00:77:0::2", "--peer", "[fd00:77::3]:7080", "--peer", "[fd00:77::4]")
     assert served["settings"].edge.peers == ("[fd00:77::2]:8080", "[fd00:77::3]:7080", "[fd00:77::4]:8080")
-    for peer in ("[fd00::2", "[fd00::2]7080", "[fd00::2]:", "[edge]:7080", "::", "[::]:7080"):
-        assert "Invalid value for '--peer'" in run(*words, "--peer", peer).output
-    for peer in ("edge.example", "10.0.0.2:", "10.0.0.2:0", "10.0.0.2:65536", "0.0.0.0", "10.0.0.2:7080:1"):
+    wrong = ("edge.example", "10.0.0.2:", "10.0.0.2:0", "10.0.0.2:65536", "0.0.0.0", "10.0.0.2:7080:1")
+    for peer in (*wrong, "[fd00::2", "[fd00::2]7080", "[fd00::2]:", "[edge]:7080", "::", "[::]:7080"):
         assert "Invalid value for '--peer'" in run(*words, "--peer", peer).output
     assert "is no value of a label" in run(*words, "--peer-group", "rack 7").output
 
 
-def test_environment_names_several_interfaces(served: dict[str, StackSettings]) -> None:
-    run("up", TINKEDGE_INTERFACE="lo eth7=10.7.0.1")
-    assert served["settings"].networks == (Network("lo"), Network("eth7", "10.7.0.1"))
-
-
-@pytest.mark.parametrize(
-    ("command", "services"),
-    [
-        ("edge", EDGE),
-        ("controller", {Service.CONTROLLER, Service.WEBHOOKS}),
-        ("server", {Service.SERVER}),
-        ("apiserver", {Service.APISERVER}),
-    ],
-)
-def test_a_single_service_serves_just_itself(
-    served: dict[str, StackSettings], command: str, services: set[Service]
-) -> None:
-    network = ["--interface", "lo"] if command in ("edge", "server") else []
-    result = run(command, *network)
-    assert result.exit_code == 0, result.output
-    assert served["settings"].services == services
+def test_single_service_serves_just_itself(served: Served) -> None:
+    for words, services in (
+        (("edge", "--interface", "lo"), EDGE),
+        (("controller",), {Service.CONTROLLER, Service.WEBHOOKS}),
+        (("server", "--interface", "lo"), {Service.SERVER}),
+        (("apiserver",), {Service.APISERVER}),
+    ):
+        result = run(*words)
+        assert result.exit_code == 0, result.output
+        assert served["settings"].services == services
 
 
 @pytest.mark.parametrize(
@@ -221,10 +206,7 @@ def test_a_single_service_serves_just_itself(
         (["metadata-url", "--interface", "eth1=WRONG", "m"], "'--interface': 'WRONG' is no IPv4 address"),
         (["up", "--interface", "lo", "--interface", "lo=10.0.0.1"], "an interface is given twice: lo, lo"),
         (["up", "--interface", "lo=10.0.0.1", "--interface", "lo=10.0.0.1"], "given twice"),
-        (
-            ["up", "--interface", "lo", "--interface", "eth1=10.0.0.1", "--public-ip", "10.0.0.2"],
-            "write --interface NAME=IP for each",
-        ),
+        (["up", *(f"--interface={each}" for each in ("lo", "eth1=10.0.0.1")), "--public-ip", "10.0.0.2"], EACH),
         (["up", "--tftp-dir", "absent"], "Directory 'absent' does not exist"),
         (["up", "--cache-size", "0"], "no kernel fits"),
         (["up", "--cache-size", "20 parsecs"], "'20 parsecs' is no size; 20GB and 512MiB are"),
@@ -241,9 +223,7 @@ def test_a_single_service_serves_just_itself(
         (["apiserver", "--kubeconfig", "k"], "No such option"),
     ],
 )
-def test_what_can_not_be_is_a_usage_error_that_names_it(
-    served: dict[str, StackSettings], arguments: list[str], said: str
-) -> None:
+def test_what_can_not_be_is_a_usage_error_that_names_it(served: Served, arguments: list[str], said: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert said in result.output
@@ -269,16 +249,9 @@ def test_render_prints_the_examples_actions(form: str) -> None:
     assert result.exit_code == 0
     actions = json.loads(result.output) if form == "json" else yaml.safe_load(result.output)
     assert [action["name"] for action in actions] == ["inspect", "write-disk", "verify"]
-    assert actions[1] == {
-        "name": "write-disk",
-        "image": "172.31.77.1:5000/actions/image2disk:1",
-        "env": {
-            "DEST_DISK": "/dev/vda",
-            "IMG_URL": "http://172.31.77.1:8080/images/tiny.raw.gz",
-            "COMPRESSED": "true",
-        },
-        "timeout": 600,
-    }
+    env = {"DEST_DISK": "/dev/vda", "IMG_URL": "http://172.31.77.1:8080/images/tiny.raw.gz", "COMPRESSED": "true"}
+    image = "172.31.77.1:5000/actions/image2disk:1"
+    assert actions[1] == {"name": "write-disk", "image": image, "env": env, "timeout": 600}
     if form == "yaml":
         assert run("render", "-f", DEPLOY / "examples", TINKEDGE_OUTPUT="json").output.startswith("[")
 
@@ -313,18 +286,8 @@ spec: {hardwareRef: {name: h}, templateRef: {name: t}, templateParams: {tag: v1}
         ("template", "[{", "[{name: a, image: i}, {", ["spec.actions[1]: Duplicate value: "]),
         ("template", "[{", "[{name: b, image: i, reboots: true}, {", ["spec.actions[0].reboots: only the last action"]),
         ("template", "name: t", "name: u", ["workflow.yaml: Workflow w: spec.templateRef.name: no Template 't'"]),
-        (
-            "hardware",
-            "{name: h}",
-            "{name: h, namespace: elsewhere}",
-            ["workflow.yaml: ", "spec.hardwareRef.name: no Hardware"],
-        ),
-        (
-            "hardware",
-            "00:01: {}",
-            "00:01: 5",
-            ["hardware.yaml: Hardware h: spec.networkInterfaces.52:54:00:00:00:01: "],
-        ),
+        ("hardware", "name: h", "name: h, namespace: far", ["workflow.yaml: ", "spec.hardwareRef.name: no Hardware"]),
+        ("hardware", "01: {}", "01: 5", ["hardware.yaml: Hardware h: spec.networkInterfaces.52:54:00:00:00:01: "]),
         ("hardware", "00:01: {}", "00:0A: {}", ["hardware.yaml: Hardware h: spec.networkInterfaces: ", "lower case"]),
         ("workflow", "{tag: v1}", "{tag: [1]}", ["workflow.yaml: Workflow w: spec.templateParams.tag: "]),
         ("workflow", "spec: {", "spec: {{", ["workflow.yaml: not YAML: "]),
@@ -409,6 +372,20 @@ def test_agent_takes_what_the_kernel_command_line_says(tmp_path: Path, monkeypat
     (settings,) = seen
     assert (settings.agent_id, settings.server, settings.tls) == ("52:54:00:aa:00:01", "10.0.0.1:1", False)
     assert settings.after_workflow == ("sh", "-c", "a b")
+
+
+def test_no_message_and_no_exception_of_the_agent_forges_a_line_or_moves_the_cursor() -> None:
+    """Its lines on a machine's console contain text that others choose."""
+    forged = "agent: workflow lab/install succeeded"
+    try:
+        raise ValueError(f"the registry answered x\n{forged}\x1b[2J")
+    except ValueError:
+        error = sys.exc_info()
+    record = logging.LogRecord("tink.agent", logging.ERROR, "f", 1, "pull of %s\tfailed", (f"a\n{forged}",), error)
+    first, *rest = AgentFormatter().format(record).split("\n")
+    assert first == f"agent: pull of a\\n{forged}\tfailed"
+    assert {line[:4] for line in rest} == {"    "}
+    assert all(line.isprintable() for line in rest)
 
 
 # --- as somebody else than tinkedge's user ----------------------------------------------------------------------------

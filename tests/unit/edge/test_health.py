@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from edge.cli import main
 from tests.ports import free_port
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 HEAVY = {"aiohttp", "grpc", "kubernetes_asyncio", "pydantic", "uvloop", "yaml", "asyncio"}
 
@@ -96,19 +96,16 @@ def test_health_loads_nothing_of_the_servers() -> None:
 
 @pytest.mark.parametrize("command", ["apiserver", "agent"])
 def test_service_lives_on_after_sighup(command: str, tmp_path: Path) -> None:
+    port = free_port()
     options = {
-        "apiserver": ["--data-dir", str(tmp_path / "data"), "--api-port", str(free_port()), "--config", "/dev/null"],
-        "agent": [
-            *("--agent-id", "m", "--server", f"127.0.0.1:{free_port()}", "--runtime", "process"),
-            *("--state-dir", str(tmp_path), "--config", "/dev/null"),
-        ],
+        "apiserver": f"--data-dir {tmp_path}/data --api-port {port}",
+        "agent": f"--agent-id m --server 127.0.0.1:{port} --runtime process --state-dir {tmp_path}",
     }[command]
+    words = [sys.executable, "-m", "edge.cli", command, *options.split(), "--config", "/dev/null"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TINKEDGE_")}
     log = tmp_path / "log"
     with log.open("wb") as opened:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "edge.cli", command, *options], stderr=opened, env=environment
-        )
+        process = subprocess.Popen(words, stderr=opened, env=environment)
     try:
         ready = {"apiserver": "ready:", "agent": "agent:"}[command]
         wait_until(lambda: ready in log.read_text(), lambda: log.read_text())
@@ -116,7 +113,7 @@ def test_service_lives_on_after_sighup(command: str, tmp_path: Path) -> None:
         wait_until(lambda: "SIGHUP" in log.read_text(), lambda: log.read_text())
         assert process.poll() is None
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         process.kill()
         process.wait()

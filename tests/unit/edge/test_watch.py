@@ -1,9 +1,10 @@
-"""`tinkedge watch` reads the stream of the journey, whatever comes in it."""
+"""`tinkedge watch`: the stream of the journey, whatever comes in it, one line a machine, and one machine with all."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,15 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 
 from edge.cli import main
+from edge.commands.watching.table import Table, columns, line_of
+from edge.commands.watching.words import cells, cut, printable, span, wrapped
+from edge.journey.events import Outcome, Step
+from edge.journey.follow import Rows
+from edge.journey.steps import Milestone
+from edge.page.feed import AT_ONCE
+from tests.page_site import INSTALLATION, PageSite
+from tests.page_site import TOKEN as SITE_TOKEN
+from tests.page_site import cut as boot_until
 
 MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02"
 Watch = Callable[..., Any]
@@ -93,15 +103,8 @@ async def test_lost_events_are_told_and_the_stream_goes_on(watch: Watch) -> None
     assert "the edge has ended the stream" in result.stderr
 
 
-@pytest.mark.parametrize("mac", [MAC, MAC.upper(), MAC.replace(":", "-")])
-async def test_one_machine_is_shown_however_its_mac_is_written(watch: Watch, mac: str) -> None:
-    result, _ = await watch(event(OTHER, "other") + event(MAC, "own"), mac)
-    assert "own" in result.stdout
-    assert "other" not in result.stdout
-
-
-@pytest.mark.parametrize("name", ["m1", "rack/m1"])
-async def test_one_machine_is_shown_by_the_name_of_its_hardware(watch: Watch, name: str) -> None:
+@pytest.mark.parametrize("name", [MAC, MAC.upper(), MAC.replace(":", "-"), "m1", "rack/m1"])
+async def test_one_machine_is_shown_by_its_mac_or_the_name_of_its_hardware(watch: Watch, name: str) -> None:
     result, _ = await watch(event(OTHER, "other") + event(MAC, "own"), name)
     assert "own" in result.stdout
     assert "other" not in result.stdout
@@ -118,15 +121,10 @@ async def test_name_that_nobody_has_is_not_waited_for(watch: Watch, name: str, s
     assert asked == []
 
 
-async def test_event_of_another_day_has_its_date(watch: Watch) -> None:
-    result, _ = await watch(event(MAC, "long ago"), "--events")
+async def test_event_of_another_day_has_its_date_and_a_strangers_manifest_can_be_copied(watch: Watch) -> None:
+    seen = event(MAC, "seen, not registered", "info", manifest="kind: Hardware\nmetadata: {}\n")
+    result, _ = await watch(seen, "--events")
     assert result.stdout.startswith(("1970-01-01 ", "1969-12-31 "))
-
-
-async def test_manifest_of_a_stranger_can_be_copied_as_it_stands(watch: Watch) -> None:
-    result, _ = await watch(
-        event(MAC, "seen, not registered", "info", manifest="kind: Hardware\nmetadata: {}\n"), "--events"
-    )
     assert "\n    kind: Hardware\n    metadata: {}\n" in result.stdout
 
 
@@ -239,3 +237,171 @@ def test_help_and_watch_load_nothing_of_the_extra() -> None:
             "sys.exit(any(name.partition('.')[0] in ('scapy', 'tftpy') for name in sys.modules))"
         )
         subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+SMALL = os.terminal_size((80, 8))
+T0 = 1_700_000_000.0
+EVIL = "\x1b[31mred\x1b]0;title\x07\n\u202egnp.exe"
+Watch = Callable[..., Any]
+
+
+@pytest.fixture
+async def site() -> PageSite:
+    return PageSite(T0)
+
+
+@pytest.fixture
+async def watch_site(site: PageSite, tmp_path: Path) -> AsyncIterator[Watch]:
+    """`await watch_site(*options)` of that site's edge."""
+    token = tmp_path / "admin-token"
+    token.write_text(SITE_TOKEN)
+    async with site.served() as client:
+
+        async def run(*options: str) -> Result:
+            where = ["--admin-url", str(client._base_url).rstrip("/"), "--admin-token-file", str(token)]
+            return await asyncio.to_thread(CliRunner().invoke, main, ["watch", *where, *options])
+
+        yield run
+
+
+def row(**changed: Any) -> dict[str, Any]:
+    mac = "52:54:00:00:00:01"
+    fine = {"mac": mac, "hardware": "default/m1", "address": "10.0.0.1", "kind": "booting", "state": "has an address"}
+    times = {"since": T0, "heard": T0, "awaited": "that it asks for its boot program", "deadline": T0 + 8}
+    rest = {"usual_seconds": 2.5, "reason": None, "wrong": None, "warning": False, "message": "DHCPACK"}
+    return {**fine, **times, **rest, **changed}
+
+
+async def test_every_machine_has_a_line_with_its_state_what_is_awaited_and_what_is_wrong(
+    site: PageSite, watch_site: Watch
+) -> None:
+    one, two, _ = (site.hardware(name, number) for number, name in enumerate(("m1", "m2", "m3"), start=1))
+    site.play(one, INSTALLATION, T0, "m1")
+    site.play(two, boot_until(Milestone.LEASED), T0 + 500, "m2")
+    for second in range(20):
+        site.sweep(T0 + 506 + second)
+    site.journey.record("02:00:00:aa:bb:cc", Step.SEEN, Outcome.INFO, "seen, not registered")
+    result = await watch_site("--once")
+    assert result.exit_code == 0, result.stderr
+    head, *lines = result.stdout.splitlines()
+    assert head.split() == ["MACHINE", "STATE", "FOR", "AWAITED,", "OR", "WHAT", "IS", "WRONG"]
+    assert [line.split()[0] for line in lines] == ["default/m2", "02:00:00:aa:bb:cc", "default/m1", "default/m3"]
+    assert lines[0].split(maxsplit=1)[1].startswith("has an address")
+    assert "! NoTFTPRequest: has 10.0.0.2" in lines[0]
+    assert "not registered" in lines[1]
+    assert "installed system is up" in lines[2]
+    assert "never heard" in lines[3]
+
+
+async def test_programs_get_each_machine_as_json(site: PageSite, watch_site: Watch) -> None:
+    mac = site.hardware("m1", 1)
+    site.play(mac, boot_until(Milestone.LEASED), T0, "m1")
+    (line,) = (await watch_site("--once", "--json")).stdout.splitlines()
+    told = json.loads(line)
+    machine = {"mac": mac, "hardware": "default/m1", "state": "has an address", "kind": "booting"}
+    assert told.items() >= {**machine, "awaited": "that it asks for its boot program", "since": T0 + 4.9}.items()
+    assert told["deadline"] == pytest.approx(T0 + 12.9)
+
+
+async def test_no_machines_are_said_and_more_than_one_message_has_are_all_there(
+    site: PageSite, watch_site: Watch
+) -> None:
+    assert "no machine is registered, and none was heard" in (await watch_site("--once")).stdout
+    for number in range(1, AT_ONCE + 40):
+        site.hardware(f"m{number}", number)
+    result = await watch_site("--once")
+    assert len(result.stdout.splitlines()) == AT_ONCE + 40
+
+
+async def test_one_machine_is_shown_with_every_step_and_how_long_it_took(site: PageSite, watch_site: Watch) -> None:
+    mac = site.hardware("m1", 1)
+    site.play(mac, INSTALLATION, T0 - 1000, "m1")
+    site.play(mac, INSTALLATION, T0, "m1")
+    result = await watch_site("--once", "m1")
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"default/m1  {mac}  10.0.0.1"
+    assert lines[1].startswith("installed system is up, for ")
+    began = [line for line in lines if line.startswith("boot of")]
+    assert len(began) == 2
+    steps = {line[11:] if line[4] != "-" else line[22:] for line in lines if line.startswith("  ")}
+    assert any("loads the initrd" in line and "usually 6.5s" in line for line in steps), result.stdout
+    assert any("action stream-image" in line and "44s" in line for line in steps), result.stdout
+    offered = next(line for line in lines if "DHCPACK to UEFI" in line)
+    assert "+4.9s dhcp      ok" in offered
+
+
+async def test_one_machine_for_programs_has_its_boots_and_events(site: PageSite, watch_site: Watch) -> None:
+    mac = site.hardware("m1", 1)
+    site.play(mac, INSTALLATION, T0, "m1")
+    first, *events = map(json.loads, (await watch_site("--once", "--json", mac)).stdout.splitlines())
+    steps = {step["step"]: step["seconds"] for step in first["boots"][-1]["steps"]}
+    assert steps["loads the initrd"] == 6.5
+    assert steps["action stream-image"] == 43.5
+    assert len(events) == len(INSTALLATION)
+
+
+async def test_what_machines_and_templates_say_moves_no_cursor(site: PageSite, watch_site: Watch) -> None:
+    mac = site.hardware("m1", 1)
+    site.play(mac, boot_until(Milestone.WORKFLOW_RUNNING), T0, "m1")
+    site.journey.record(mac, Step.ACTION, Outcome.INFO, EVIL, action=EVIL, state="Running", output=EVIL)
+    for options in ([], ["m1"], ["m1", "--logs"]):
+        out = (await watch_site("--once", *options)).stdout
+        assert "red" in out
+        assert {"\x1b", "\x07", "\u202e"}.isdisjoint(out)
+
+
+def test_every_line_fits_into_eighty_columns() -> None:
+    name = "a-namespace/a-very-long-name-of-a-machine"
+    long = row(hardware=name, state="action " + "x" * 90, wrong="w" * 300, reason="R")
+    wide = row(hardware="default/日本語の名前の機械", state="日本語" * 20)
+    for each in (row(), long, wide, row(awaited=None, since=None, heard=None)):
+        line = line_of(columns(each, T0 + 1), 20, 80)
+        assert cells(line) <= 80, line
+    line = "default/m1        has an address             1.0s asks for its boot program: ta…"
+    assert line_of(columns(row(), T0 + 1), 17, 80) == line
+
+
+def test_terminal_is_drawn_anew_with_those_first_that_need_somebody() -> None:
+    said: list[str] = []
+    table = Table(as_json=False, live=True, echo=said.append, clock=lambda: T0 + 1, size=lambda: SMALL)
+    rows = [row(mac=f"52:54:00:00:00:{n:02x}", hardware=f"default/m{n}") for n in range(1, 30)]
+    table.take(Rows(rows, [], False, ["eth1 has no IPv4 address"]))
+    lost = row(hardware="default/m1", kind="trouble", wrong="lost", reason="Lost", warning=True)
+    table.take(Rows([lost], [], False, None))
+    lines = said[-1].removeprefix("\x1b[H\x1b[J").splitlines()
+    assert len(lines) <= 8
+    assert "eth1 has no IPv4 address" in lines[0]
+    assert "default/m1 " in lines[2]
+    assert "! Lost: lost" in lines[2]
+    assert "default/m2 " in lines[3]
+    assert lines[-1].startswith("and 25 more")
+
+
+def test_list_that_is_shown_once_is_sorted_as_a_whole_and_fits_the_terminal() -> None:
+    said: list[str] = []
+    table = Table(as_json=False, live=False, once=True, width=80, echo=said.append, clock=lambda: T0 + 1)
+    table.take(Rows([row()], [], True, []))
+    second = {"mac": "52:54:00:00:00:02", "hardware": "default/m2"}
+    lost = row(**second, kind="trouble", wrong="w" * 200, reason="R", warning=True)
+    table.take(Rows([lost], [], False, None))
+    assert [line.split()[0] for line in said] == ["MACHINE", "default/m2", "default/m1"]
+    assert max(map(cells, said)) == 80
+
+
+def test_elsewhere_a_line_is_said_again_only_when_it_has_changed() -> None:
+    said: list[str] = []
+    table = Table(as_json=False, live=False, echo=said.append, clock=lambda: T0 + 1)
+    table.take(Rows([row()], [], False, []))
+    table.take(Rows([row(heard=T0 + 1, message="again")], [], False, None))
+    table.take(Rows([row(state="loads its boot program")], [], False, None))
+    assert [line.split()[0] for line in said] == ["MACHINE", "default/m1", "default/m1"]
+
+
+def test_durations_are_short_and_words_of_any_length_are_wrapped_and_cut() -> None:
+    seconds = (-1, 9.94, 12, 200, 7500, 400_000)
+    assert [span(each) for each in seconds] == ["0.0s", "9.9s", "12s", "3m20s", "2h05m", "5d"]
+    lines = list(wrapped("one two " + "x" * 50 + " three", 20, "  "))
+    assert all(cells(line) <= 20 for line in lines)
+    assert "".join(lines).replace(" ", "") == "onetwo" + "x" * 50 + "three"
+    assert cut("日本語", 4) == "日…"
+    assert printable("a\x00b") == "a b"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import orjson
+import yaml
 
 from tink.convert.metal3.conversion_data import ANNOTATION
 
 Raw = dict[str, Any]
+
+_EXAMPLES = yaml.safe_load((Path(__file__).parent / "hosts.yaml").read_text())
 
 V1ALPHA1 = "metal3.io/v1alpha1"
 V1BETA1 = "metal3.io/v1beta1"
@@ -193,104 +197,29 @@ def hosts(version: str, count: int, seed: int) -> Iterator[Raw]:
 
 def full(version: str) -> Raw:
     """A host with every field that the versions treat in a way of its own, in all of its places."""
-    old = version == V1ALPHA1
-
-    def hints() -> Raw:
-        names = ("deviceName", "model", "vendor") if old else ("devicePath", "modelContains", "vendorContains")
-        exact = {
-            "hctl": "0:1:0:0",
-            "serialNumber": "S",
-            "wwn": "W",
-            "wwnWithExtension": "WE",
-            "wwnVendorExtension": "E",
-        }
-        return dict(zip(names, ("/dev/sdc", "PERC", "DELL"), strict=True)) | exact | {"rotational": False}
-
-    def image() -> Raw:
-        return {"url": "http://192.0.2.9/i.qcow2", "checksum": "a" * 64, "checksumType": "sha256", "format": "qcow2"}
-
-    def raid() -> Raw:
-        return {
-            "hardwareRAIDVolumes": [{"level": "5", "physicalDisks": ["model", "Disk.1"], "controller": "c"}],
-            "softwareRAIDVolumes": [
-                {"level": "1", "rootVolume": False, "physicalDisks": [hints(), hints()]},
-                {"level": "0", "physicalDisks": [hints(), hints()]},
-            ],
-        }
-
-    spec = {
-        "bmc": {"address": "redfish://192.0.2.1/1", "credentialsName": "bmc", "disableCertificateVerification": True},
-        "bootMACAddress": "00:5c:52:31:3a:9c",
-        "rootDeviceHints": hints(),
-        "raid": raid(),
-        "image": image(),
-        "userData": {"name": "u", "namespace": "metal3"},
-    }
-    status = {
-        "operationalStatus": "OK",
-        "errorMessage": "",
-        "errorCount": 0,
-        "provisioningFailCount": 0,
-        "poweredOn": True,
-        "provisioning": {
-            "state": "provisioned",
-            "ID": "i",
-            "image": image(),
-            "rootDeviceHints": hints(),
-            "raid": raid(),
-            "bootMode": "UEFI",
-        },
-        "lastAttemptedImage": image(),
-    }
-    if old:
-        spec |= {"online": True, "hardwareProfile": "dell"}
-        status |= {"hardwareProfile": "dell", "hardware": hardware(2)}
-    else:
-        spec["poweredOn"] = True
-    metadata = {"name": "node-1", "namespace": "metal3"}
-    return {"apiVersion": version, "kind": "BareMetalHost", "metadata": metadata, "spec": spec, "status": status}
+    host = copied(_EXAMPLES[version.rpartition("/")[2]])
+    if version == V1ALPHA1:
+        host["status"]["hardware"] = hardware(2)
+    return host
 
 
 def hardware(disks: int) -> Raw:
-    """Hardware details with so many disks, each with all that inspection finds."""
-    return {
-        "systemVendor": {"manufacturer": "Dell Inc.", "productName": "R640 (SKU=0716)", "serialNumber": "7X"},
-        "firmware": {"bios": {"date": "01/02/2024", "vendor": "Dell Inc.", "version": "2.19.1"}},
-        "ramMebibytes": 196608,
-        "nics": [
-            {
-                "name": f"eno{index}",
-                "model": "0x8086 0x1572",
-                "mac": f"00:5c:52:31:3a:{index:02x}",
-                "ip": "192.0.2.7",
-                "speedGbps": 25,
-                "vlanId": 0,
-                "vlans": [{"id": 100, "name": "storage"}],
-                "pxe": index == 0,
-                "lldp": {"switchID": "0c:42:a1:00:00:01", "portID": "Ethernet1/1"},
-            }
-            for index in range(4)
-        ],
-        "storage": [
-            {
-                "name": f"/dev/disk/by-path/pci-0000:18:00.0-scsi-0:2:{index}:0",
-                "alternateNames": [f"/dev/sd{index}", f"/dev/disk/by-id/wwn-0x6d0946606e79e6002bd2ae9a{index:08x}"],
-                "rotational": True,
-                "type": "HDD",
-                "sizeBytes": 4_000_225_165_312,
-                "vendor": "DELL",
-                "model": "PERC H740P Mini",
-                "serialNumber": f"6d0946606e79e6002bd2ae9a{index:08x}",
-                "wwn": "0x6d0946606e79e600",
-                "wwnVendorExtension": f"0x2bd2ae9a{index:08x}",
-                "wwnWithExtension": f"0x6d0946606e79e6002bd2ae9a{index:08x}",
-                "hctl": f"0:2:{index}:0",
-            }
-            for index in range(disks)
-        ],
-        "cpu": {"arch": "x86_64", "model": "Xeon", "clockMegahertz": 3900.0, "count": 64, "flags": ["aes", "vmx"]},
-        "hostname": "node-1",
-    }
+    """Hardware details with four interfaces and so many disks, each with all that inspection finds."""
+    found = copied(_EXAMPLES["hardware"])
+    (nic,), (disk,) = found["nics"], found["storage"]
+    found["nics"] = [nic | {"name": f"eno{n}", "mac": f"00:5c:52:31:3a:{n:02x}", "pxe": n == 0} for n in range(4)]
+    found["storage"] = [_disk(disk, index) for index in range(disks)]
+    return copied(found)
+
+
+def _disk(first: Raw, index: int) -> Raw:
+    """Another disk: its paths and serial numbers end in its index."""
+    number, changed = f"{index:08x}", dict(first)
+    for name in ("serialNumber", "wwnVendorExtension", "wwnWithExtension"):
+        changed[name] = f"{first[name][:-8]}{number}"
+    changed["alternateNames"] = [f"/dev/sd{index}", f"{first['alternateNames'][1][:-8]}{number}"]
+    changed |= {"name": f"{first['name'].removesuffix('0:0')}{index}:0", "hctl": f"0:2:{index}:0"}
+    return changed
 
 
 def copied(host: Raw) -> Raw:

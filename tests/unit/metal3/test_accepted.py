@@ -169,12 +169,5 @@ async def test_columns_show_the_state_of_a_host(api: Client) -> None:
     names = [column["name"] for column in table["columnDefinitions"]]
     cells = dict(zip(names, table["rows"][0]["cells"], strict=True))
     assert cells.pop("Age")
-    assert cells == {
-        "Name": "node-1",
-        "Status": "OK",
-        "State": "provisioned",
-        "Consumer": None,
-        "BMC": "redfish://192.0.2.1/1",
-        "Online": "true",
-        "Error": None,
-    }
+    state = {"Name": "node-1", "Status": "OK", "State": "provisioned", "Online": "true"}
+    assert cells == state | {"Consumer": None, "BMC": "redfish://192.0.2.1/1", "Error": None}

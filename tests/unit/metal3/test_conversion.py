@@ -1,30 +1,48 @@
-"""What becomes of a BareMetalHost in its other version, rule by rule."""
+"""What becomes of a BareMetalHost in its other version: rule by rule, there and back, and hosts that are odd."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from collections.abc import Iterator
 from functools import cache
+from random import Random
 from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import settings as within
+from hypothesis import strategies as st
 
-from tests.unit.metal3.hosts import HINT_NAMES, V1ALPHA1, V1BETA1, Raw, copied, full, hardware, view
+from tests.unit.metal3.hosts import (
+    HINT_NAMES,
+    V1ALPHA1,
+    V1BETA1,
+    Hosts,
+    Raw,
+    copied,
+    full,
+    hardware,
+    hosts,
+    view,
+    with_auto,
+)
 from tink.api.metal3.crds import generate
 from tink.convert.metal3 import ConversionSettings, convert_version, wrongly_md5
-from tink.convert.metal3.conversion_data import ANNOTATION
+from tink.convert.metal3.conversion_data import ANNOTATION, MAX_ANNOTATIONS_BYTES
 
-MD5 = ConversionSettings()
+SETTINGS = ConversionSettings()
 AUTO = ConversionSettings(empty_checksum_type="auto")
 Path = tuple[str | int, ...]
 
 
-def up(host: Raw, settings: ConversionSettings = MD5) -> Raw:
+def up(host: Raw, settings: ConversionSettings = SETTINGS) -> Raw:
     return convert_version(host, V1BETA1, settings)
 
 
-def down(host: Raw, settings: ConversionSettings = MD5) -> Raw:
+def down(host: Raw, settings: ConversionSettings = SETTINGS) -> Raw:
     return convert_version(host, V1ALPHA1, settings)
 
 
@@ -44,11 +62,8 @@ def kept(host: Raw) -> Any:
 # --- Names, in all places -----------------------------------------------------------------------------------------
 
 
-def test_every_name_changes_in_every_place() -> None:
+def test_every_name_changes_in_every_place_and_back() -> None:
     assert view(up(full(V1ALPHA1))) == full(V1BETA1)
-
-
-def test_every_name_changes_back_in_every_place() -> None:
     expected = full(V1ALPHA1)
     expected["spec"]["hardwareProfile"] = "empty"
     del expected["status"]["hardwareProfile"], expected["status"]["hardware"]
@@ -109,11 +124,7 @@ def test_field_edited_in_v1beta1_changes_that_field_alone(path: Path, schema: Ra
     value = other_value(schema)
     shown, expected = copied(up(full(V1ALPHA1))), full(V1ALPHA1)
     for host, where in ((shown, path), (expected, old_path(path))):
-        container = place(host, where)
-        if isinstance(container, list):
-            container[:] = [value]
-        else:
-            container[where[-1]] = value
+        place(host, where)[slice(None) if where[-1] == 0 else where[-1]] = [value] if where[-1] == 0 else value
     assert down(shown) == expected
 
 
@@ -142,24 +153,18 @@ def test_part_removed_in_v1beta1_stays_removed(name: str) -> None:
 def test_fields_of_another_version_of_the_software_are_carried_over() -> None:
     spec = {"online": True, "rootDeviceHints": {"hctl": "1:0:0:0", "tomorrow": [1]}, "tomorrow": {"online": True}}
     shown = up(old(spec, {"tomorrow": {"hardware": 1}}))
-    assert shown["spec"] == {
-        "poweredOn": True,
-        "rootDeviceHints": {"hctl": "1:0:0:0", "tomorrow": [1]},
-        "tomorrow": {"online": True},
-    }
+    assert shown["spec"] == {"poweredOn": True, **{name: spec[name] for name in ("rootDeviceHints", "tomorrow")}}
     assert shown["status"] == {"tomorrow": {"hardware": 1}}
 
 
 def test_field_that_has_the_name_of_another_one_in_the_other_version_does_not_become_it() -> None:
     """As the API prunes it."""
-    assert up(old({"online": True, "poweredOn": False, "rootDeviceHints": {"devicePath": "x"}}))["spec"] == {
-        "poweredOn": True,
-        "rootDeviceHints": {},
-    }
-    made = down(
-        new({"online": False, "hardwareProfile": "dell", "rootDeviceHints": {}}, {"hardware": {"hostname": "x"}})
+    shown = up(old({"online": True, "poweredOn": False, "rootDeviceHints": {"devicePath": "x"}}))
+    assert shown["spec"] == {"poweredOn": True, "rootDeviceHints": {}}
+    spec = {"online": False, "hardwareProfile": "dell", "rootDeviceHints": {}}
+    assert down(new(spec, {"hardware": {"hostname": "x"}})) == old(
+        {"hardwareProfile": "empty", "rootDeviceHints": {}}, {}
     )
-    assert made == old({"hardwareProfile": "empty", "rootDeviceHints": {}}, {})
 
 
 def test_annotations_of_the_operator_stay_as_they_are() -> None:
@@ -294,7 +299,7 @@ def with_image(version: str, path: Path, image: Raw) -> Raw:
 )
 def test_checksum_type_that_was_empty_is_what_empty_meant(path: Path, image: Raw) -> None:
     host = with_image(V1ALPHA1, path, image)
-    for settings, meant in ((MD5, "md5"), (AUTO, "auto")):
+    for settings, meant in ((SETTINGS, "md5"), (AUTO, "auto")):
         shown = up(host, settings)
         assert place(shown, path)[path[-1]]["checksumType"] == meant
         assert down(shown, settings) == host
@@ -304,7 +309,7 @@ def test_checksum_type_that_was_empty_is_what_empty_meant(path: Path, image: Raw
 @pytest.mark.parametrize("given", ["md5", "sha256", "auto"])
 def test_checksum_type_that_was_given_is_kept(path: Path, given: str) -> None:
     host = with_image(V1ALPHA1, path, {"url": "u", "checksumType": given})
-    for settings in (MD5, AUTO):
+    for settings in (SETTINGS, AUTO):
         assert place(up(host, settings), path)[path[-1]]["checksumType"] == given
         assert down(up(host, settings), settings) == host
 
@@ -340,14 +345,8 @@ def test_md5_of_another_setting_is_kept() -> None:
 @pytest.mark.parametrize(
     ("checksum", "kind", "wrong"),
     [
-        ("a" * 64, None, True),
-        ("A1" * 64, "", True),
-        ("a" * 64, "sha256", False),
-        ("a" * 32, None, False),
-        ("", None, False),
-        ("http://192.0.2.9/x.sha256sum", None, False),
-        (5, None, False),
-        (None, None, False),
+        *(("a" * 64, None, True), ("A1" * 64, "", True), ("a" * 64, "sha256", False)),
+        *((each, None, False) for each in ("a" * 32, "", "http://192.0.2.9/x.sha256sum", 5, None)),
     ],
 )
 def test_checksums_that_cannot_be_md5_are_told_before_they_are_called_so(checksum: Any, kind: Any, wrong: bool) -> None:
@@ -391,9 +390,9 @@ def test_new_host_does_not_get_the_hardware_of_the_one_it_was_copied_from() -> N
 
 def test_other_versions_and_kinds_of_request_are_left_alone() -> None:
     for host, desired in ((old({"online": True}), V1ALPHA1), (new({}), V1BETA1), (new({}), "metal3.io/v1")):
-        assert convert_version(host, desired, MD5) is host
+        assert convert_version(host, desired, SETTINGS) is host
     other = {"apiVersion": "metal3.io/v1", "kind": "BareMetalHost"}
-    assert convert_version(other, V1ALPHA1, MD5) is other
+    assert convert_version(other, V1ALPHA1, SETTINGS) is other
 
 
 def test_nothing_is_kept_of_the_hardware_beyond_the_budget() -> None:
@@ -403,3 +402,400 @@ def test_nothing_is_kept_of_the_hardware_beyond_the_budget() -> None:
     del host["status"]["hardware"]
     assert kept(shown) == {key: value for key, value in host.items() if key != "metadata"}, "nothing else is left out"
     assert down(shown) == host
+
+
+BUDGET = SETTINGS.annotations_budget
+
+
+def annotated(text: Any, **parts: Any) -> Raw:
+    metadata = {"name": "node-1", "annotations": {ANNOTATION: text}}
+    return {"apiVersion": V1BETA1, "kind": "BareMetalHost", "metadata": metadata, "spec": {"poweredOn": True}, **parts}
+
+
+def size(host: Raw) -> int:
+    """As k8s.io/apimachinery counts."""
+    annotations = host["metadata"].get("annotations", {})
+    return sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+
+
+# --- Junk ---------------------------------------------------------------------------------------------------------
+
+_SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
+_KEYS = st.sampled_from(
+    [
+        *("spec", "status", "metadata", "annotations", ANNOTATION, "raid", "image", "bmc", "address", "provisioning"),
+        *("hardwareProfile", "hardware", "rootDeviceHints", "checksumType", "checksum", "softwareRAIDVolumes"),
+        *("physicalDisks", "rootVolume", "lastAttemptedImage", "online", "poweredOn", *HINT_NAMES, "devicePath", "x"),
+    ]
+)
+_JUNK = st.recursive(
+    _SCALARS | st.just(full(V1ALPHA1)["spec"]) | st.just(full(V1BETA1)["status"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@within(max_examples=200, deadline=None)
+@given(version=st.sampled_from([V1ALPHA1, V1BETA1]), parts=st.dictionaries(_KEYS, _JUNK), kept=_JUNK)
+def test_no_object_is_too_odd(version: str, parts: Raw, kept: Any) -> None:
+    host = {**parts, "apiVersion": version, "kind": "BareMetalHost"}
+    if version == V1BETA1 and isinstance(kept, dict):
+        host["metadata"] = {"annotations": {ANNOTATION: orjson.dumps(kept).decode()}}
+    before = copy.deepcopy(host)
+    for desired in (V1ALPHA1, V1BETA1):
+        made = convert_version(host, desired, SETTINGS)
+        assert made["apiVersion"] == desired
+        assert made["kind"] == "BareMetalHost"
+        orjson.dumps(made)
+        convert_version(made, version, SETTINGS)
+    wrongly_md5(host)
+    assert str(host) == str(before)
+
+
+@pytest.mark.parametrize("junk", [None, 1, "x", [], [1], {}, True])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("spec", "spec.rootDeviceHints", "spec.image", "spec.image.checksumType", "spec.bmc", "spec.bmc.address"),
+        *("spec.online", "spec.raid", "spec.raid.softwareRAIDVolumes", "spec.raid.softwareRAIDVolumes.0"),
+        *(f"spec.raid.softwareRAIDVolumes.0.{disks}" for disks in ("physicalDisks", "physicalDisks.0")),
+        *("status", "status.provisioning", "status.provisioning.image", "status.provisioning.raid"),
+        "status.lastAttemptedImage",
+    ],
+)
+def test_oddness_in_one_place_comes_back_as_it_was(path: str, junk: Any) -> None:
+    host = full(V1ALPHA1)
+    target: Any = host
+    *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    for part in parents:
+        target = target[part]
+    target[last] = junk
+    assert down(up(host)) == host
+
+
+@pytest.mark.parametrize("host", [None, [], "x", 5, {}, {"apiVersion": 5}, {"apiVersion": ["metal3.io/v1alpha1"]}])
+def test_what_is_no_host_is_given_back(host: Any) -> None:
+    assert convert_version(host, V1BETA1, SETTINGS) is host
+    assert convert_version(host, V1ALPHA1, SETTINGS) is host
+
+
+@pytest.mark.parametrize("value", [float("nan"), 2**70, "\ud800", {1: 2}, b"x", object()])
+def test_what_json_has_no_place_for_costs_the_hardware_details_only(value: Any) -> None:
+    host = full(V1ALPHA1)
+    host["status"]["hardware"] = {"hostname": value}
+    made = down(up(host))
+    assert made["spec"] == host["spec"]
+    host["spec"]["note"] = value
+    assert down(up(host))["spec"]["hardwareProfile"] == "dell"
+    host["spec"]["bmc"] = value
+    assert down(up(host))["spec"]["online"] is True
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"name": "n"}, *({"name": "n", "annotations": each} for each in ({}, {"a": "b"}, None)), {"annotations": {}}, {}],
+)
+def test_metadata_comes_back_as_it_was(metadata: Raw) -> None:
+    host = {"apiVersion": V1ALPHA1, "kind": "BareMetalHost", "metadata": metadata, "spec": {"online": True}}
+    shown = up(host)
+    assert isinstance(shown["metadata"]["annotations"][ANNOTATION], str)
+    assert down(shown) == host
+    shown["metadata"]["annotations"]["mine"] = "x"
+    assert down(shown)["metadata"]["annotations"] == {**(metadata.get("annotations") or {}), "mine": "x"}
+
+
+def test_host_without_metadata_comes_back_without() -> None:
+    host = {"apiVersion": V1ALPHA1, "kind": "BareMetalHost", "spec": {"online": True}}
+    assert down(up(host)) == host
+    assert down(up({**host, "metadata": None})) == host
+    shown = up(host)
+    shown["metadata"]["name"] = "n"
+    assert down(shown)["metadata"] == {"name": "n"}
+    bare = {"apiVersion": V1BETA1, "kind": "BareMetalHost", "spec": {}}
+    assert "metadata" not in down(bare)
+
+
+@pytest.mark.parametrize("annotations", [[1], "x", 5, True])
+def test_annotations_that_are_none_make_place(annotations: Any) -> None:
+    host = {"apiVersion": V1ALPHA1, "kind": "BareMetalHost", "metadata": {"name": "n", "annotations": annotations}}
+    assert down(up(host))["metadata"] == {"name": "n", "annotations": None}
+    assert down({**host, "apiVersion": V1BETA1})["metadata"] == host["metadata"]
+
+
+# --- Annotations that users made ----------------------------------------------------------------------------------
+
+KEPT = {"apiVersion": V1ALPHA1, "kind": "BareMetalHost", "spec": {"hardwareProfile": "dell"}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "null", "5", "[]", '"x"', "[" * 100_000, '{"spec":' * 400 + "{}" + "}" * 400, "\ud800", "{'a': 1}"),
+        *(None, 5, {"spec": {}}, ["x"], b"\xff"),
+        json.dumps({**KEPT, "apiVersion": V1BETA1}),
+        json.dumps({**KEPT, "apiVersion": None}),
+        json.dumps({**KEPT, "kind": "Machine"}),
+    ],
+)
+def test_annotation_that_makes_no_sense_is_ignored_and_taken_away(text: Any) -> None:
+    hints = {"hctl": "9:0:0:0"}
+    made = down(annotated(text, spec={"poweredOn": True, "rootDeviceHints": hints}))
+    assert made["spec"] == {"online": True, "hardwareProfile": "empty", "rootDeviceHints": hints}
+    assert made["metadata"] == {"name": "node-1"}
+    assert up(made)["spec"] == {"poweredOn": True, "rootDeviceHints": hints}
+
+
+@pytest.mark.parametrize("before", [KEPT, {"spec": KEPT["spec"]}])
+def test_annotation_of_this_version_is_believed_also_without_its_name(before: Raw) -> None:
+    """As cluster-api writes it for objects without a type."""
+    shown = annotated(json.dumps(before))
+    shown["spec"]["rootDeviceHints"] = {"hctl": "0:0:0:0"}
+    assert down(shown)["spec"] == {"online": True, "hardwareProfile": "dell"}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        *(5, "x", [], [{}], {"ramMebibytes": "many"}, {"ramMebibytes": 5.5}, {"nics": {}}, {"nics": ["eth0"]}),
+        *({"storage": [{"sizeBytes": "1"}]}, {"storage": [{"type": "TAPE"}]}, {"cpu": {"flags": "aes"}}),
+        *({"nics": [{"mac": "x"}]}, {"nics": [{"vlanId": 5000}]}, {"hostname": True}),
+    ],
+)
+def test_forged_hardware_never_reaches_the_controller(found: Any) -> None:
+    """The API checks what is written in the version of the request, and nothing that comes of an annotation: one host
+    with a text for a number, and the controller can read no list of hosts.
+    """
+    kept = {"status": {"hardware": found, "hardwareProfile": 5}, "spec": {"hardwareProfile": {"a": 1}}}
+    made = down(annotated(json.dumps(kept), status={"poweredOn": True}))
+    assert made["status"] == {"poweredOn": True}
+    assert made["spec"] == {"online": True, "hardwareProfile": "empty"}
+
+
+@pytest.mark.parametrize("found", [None, {}, hardware(2), {**hardware(1), "tomorrow": 1}, {"nics": [{"mac": None}]}])
+def test_hardware_that_the_api_would_take_comes_back(found: Any) -> None:
+    kept = {"status": {"hardware": found}}
+    assert down(annotated(json.dumps(kept), status={}))["status"] == {"hardware": found}
+
+
+@pytest.mark.parametrize("depth", [50, 240, 245, 250, 500])
+def test_forged_hardware_is_not_too_deep_to_be_written(depth: int) -> None:
+    """orjson reads 1024 levels and writes 254: the webhook could not answer."""
+    kept = '{"status":{"hardware":{"x":' + "[" * depth + "]" * depth + "}}}"
+    made = down(annotated(kept, status={}))
+    assert orjson.dumps({"response": {"convertedObjects": [made]}})
+    assert ("hardware" in made["status"]) is (depth < 100)
+
+
+def test_forged_metadata_does_not_make_metadata_that_the_api_refuses() -> None:
+    for metadata in (5, "x", [1], {"annotations": 5}, {"annotations": {"a": 5}}, {"name": "other", "uid": "x"}):
+        made = down(annotated(json.dumps({**KEPT, "metadata": metadata})))
+        assert made["metadata"]["name"] == "node-1"
+        assert made["metadata"] in ({"name": "node-1"}, {"name": "node-1", "annotations": None})
+
+
+def test_old_annotation_of_a_v1alpha1_host_is_replaced() -> None:
+    host = full(V1ALPHA1)
+    host["metadata"]["annotations"] = {ANNOTATION: json.dumps({"spec": {"hardwareProfile": "libvirt"}})}
+    assert json.loads(up(host)["metadata"]["annotations"][ANNOTATION])["spec"]["hardwareProfile"] == "dell"
+    assert down(up(host))["spec"] == host["spec"]
+    assert "annotations" not in down(up(host))["metadata"]
+
+
+# --- Size ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("disks", [50, 250, 400, 500, 800, 3000])
+def test_annotations_stay_within_what_kubernetes_takes(disks: int) -> None:
+    """Beyond it the host could not be read in v1beta1 at all."""
+    host = full(V1ALPHA1)
+    host["status"]["hardware"] = hardware(disks)
+    shown = up(host)
+    assert size(shown) <= BUDGET
+    back = down(shown)
+    if "hardware" in back["status"]:
+        assert disks < 500
+        assert back == host
+    else:
+        assert disks > 250
+        assert back["status"]["hardwareProfile"] == "dell"
+        del host["status"]["hardware"]
+        assert back == host
+
+
+def fill(host: Raw, spare: int) -> Raw:
+    """Other annotations that leave so many bytes."""
+    host["metadata"]["annotations"] = {"fill": "é" * ((MAX_ANNOTATIONS_BYTES - spare - 4) // 2)}
+    return host
+
+
+def test_budget_is_counted_to_the_byte_with_all_annotations() -> None:
+    host = full(V1ALPHA1)
+    host["metadata"]["annotations"] = {"ü": "é" * 100}
+    exact = size(up(host))
+    assert down(up(host, ConversionSettings(annotations_budget=exact)), SETTINGS) == host
+    assert "hardware" not in down(up(host, ConversionSettings(annotations_budget=exact - 1)))["status"]
+
+
+def test_budget_above_the_limit_is_the_limit() -> None:
+    host = full(V1ALPHA1)
+    host["status"]["hardware"] = hardware(800)
+    assert size(up(host, ConversionSettings(annotations_budget=10**9))) <= MAX_ANNOTATIONS_BYTES
+
+
+def test_less_is_kept_the_less_room_there_is() -> None:
+    host = full(V1ALPHA1)
+    del host["spec"]["rootDeviceHints"]
+    host["spec"]["image"].pop("checksumType")
+    host["spec"]["description"] = "d" * 5000
+    host["status"]["provisioning"]["image"].pop("checksumType")
+    host["status"]["lastAttemptedImage"].pop("checksumType")
+    expected = copied(host)
+    del expected["status"]["hardware"]
+    for spare, all_but_hardware in ((20_000, True), (5_000, False)):
+        shown = up(fill(host, spare))
+        assert size(shown) <= MAX_ANNOTATIONS_BYTES
+        spec = json.loads(shown["metadata"]["annotations"][ANNOTATION])["spec"]
+        assert ("description" in spec) is all_but_hardware, "then without what the way back does not read"
+        assert {**down(shown), "metadata": expected["metadata"]} == expected
+    shown = up(fill(host, 10))
+    assert view(shown) == shown, "no room at all"
+    assert shown["spec"]["rootDeviceHints"] == {"hctl": "0:0:0:0"}
+    made = down(shown)
+    assert made["spec"]["hardwareProfile"] == "empty"
+    assert made["spec"]["rootDeviceHints"] == {"hctl": "0:0:0:0"}, "it means the same"
+
+
+def test_hints_that_were_made_up_are_known_with_little_room_too() -> None:
+    bmc = {"address": "libvirt://x", "credentialsName": "c"}
+    spec: Raw = {"online": True, "description": "d" * 5000, "bmc": bmc}
+    host: Raw = {"apiVersion": V1ALPHA1, "kind": "BareMetalHost", "metadata": {"name": "node-1"}, "spec": spec}
+    assert down(up(fill(host, 2000))) == host
+    spec["rootDeviceHints"] = {"deviceName": "/dev/vda"}
+    assert down(up(host)) == host
+
+
+def test_stale_annotation_goes_also_where_there_is_no_room_for_a_new_one() -> None:
+    host = fill(full(V1ALPHA1), 10)
+    host["metadata"]["annotations"][ANNOTATION] = "{}"
+    assert ANNOTATION not in up(host)["metadata"]["annotations"]
+
+
+def test_equal_hosts_get_equal_annotations() -> None:
+    """Whatever order their fields came in: a difference would be a change to everyone who watches."""
+    host = full(V1ALPHA1)
+    turned = json.loads(json.dumps(host), object_pairs_hook=lambda pairs: dict(reversed(pairs)))
+    assert up(host)["metadata"] == up(turned)["metadata"]
+
+
+MANY = 4000
+"""Each has about half of the fields: after the first hundred, no line of the conversion is met in a new order."""
+EDITED = 3000
+
+# --- Random hosts, there and back, and edited between ---
+
+
+def has_root_volume(host: Raw) -> bool:
+    raid = (host.get("spec") or {}).get("raid") or {}
+    return any(volume.get("rootVolume") for volume in raid.get("softwareRAIDVolumes") or [])
+
+
+def test_host_that_was_looked_at_in_v1beta1_is_the_same_in_v1alpha1() -> None:
+    for host in hosts(V1ALPHA1, MANY, seed=1):
+        assert down(up(host)) == host
+
+
+def test_host_of_v1beta1_that_was_stored_as_v1alpha1_is_the_same() -> None:
+    for host in hosts(V1BETA1, MANY, seed=2):
+        assert view(up(down(host))) == view(with_auto(host))
+
+
+@pytest.mark.parametrize("settings", [ConversionSettings("auto"), ConversionSettings(annotations_budget=0)])
+def test_settings_lose_nothing_but_hardware_details_beyond_the_budget(settings: ConversionSettings) -> None:
+    for host in hosts(V1ALPHA1, 2000, seed=3):
+        expected = host
+        if not settings.annotations_budget and isinstance(host.get("status"), dict):
+            expected = {**host, "status": {key: item for key, item in host["status"].items() if key != "hardware"}}
+        assert down(up(host, settings), settings) == expected
+    for host in hosts(V1BETA1, 2000, seed=4):
+        assert view(up(down(host, settings), settings)) == view(with_auto(host))
+
+
+def test_conversion_changes_nothing_in_its_source() -> None:
+    for version, there, back in ((V1ALPHA1, up, down), (V1BETA1, down, up)):
+        for host in hosts(version, 500, seed=5):
+            before = copy.deepcopy(host)
+            made = there(host)
+            assert host == before
+            before = copy.deepcopy(made)
+            back(made)
+            assert made == before
+
+
+def test_annotation_does_not_grow_with_every_look() -> None:
+    for host in hosts(V1ALPHA1, 500, seed=6):
+        first = up(host)
+        again = first
+        for _ in range(3):
+            again = up(down(again))
+        assert again == first
+
+
+def edited(host: Raw, other: Raw, rng: Random) -> Raw:
+    """A v1beta1 host with some fields of another one, or without them, at some depth."""
+    target, source = host, other
+    for part in (rng.choice(("spec", "spec", "status")), rng.choice(("", "", "provisioning", "image", "raid"))):
+        if isinstance(target.get(part), dict) and isinstance(source.get(part), dict):
+            target[part] = dict(target[part])
+            target, source = target[part], source[part]
+    names = sorted({*target, *source} - {"apiVersion", "kind", "metadata"})
+    if names:
+        name = rng.choice(names)
+        target.pop(name, None)
+        if name in source:
+            target[name] = source[name]
+    return host
+
+
+def hints_of(host: Raw) -> Raw | None:
+    found: Raw | None = (host.get("spec") or {}).get("rootDeviceHints")
+    return found
+
+
+def test_every_edit_in_v1beta1_stays_as_it_was_made() -> None:
+    """Whatever was changed, added or removed: read back in v1beta1 the host is as the user left it."""
+    rng = Random(7)
+    others = Hosts(8, V1BETA1)
+    seen = 0
+    for host in hosts(V1ALPHA1, EDITED, seed=9):
+        shown = up(host)
+        wanted = edited(up(host), others.host(), rng)
+        seen += wanted != shown
+        expected, back = with_auto(view(wanted)), view(up(down(wanted)))
+        if (
+            hints_of(host) is None
+            and hints_of(wanted)
+            and hints_of(wanted) == hints_of(shown)
+            and has_root_volume(wanted)
+        ):
+            # Hints that nobody wrote go when a root volume comes: the baremetal-operator takes no host with both.
+            del expected["spec"]["rootDeviceHints"]
+            assert back["spec"].pop("rootDeviceHints", None) is None
+        assert back == expected, (host, wanted)
+    assert seen > EDITED / 2
+
+
+def test_host_whose_annotation_was_lost_means_the_same() -> None:
+    """A client that replaces the whole object drops it: no profile may choose a disk then."""
+    for host in hosts(V1ALPHA1, 2000, seed=10):
+        shown = up(host)
+        shown["metadata"] = {"name": "node-1"}
+        stored = down(shown)
+        assert view(up(stored)) == shown
+        if isinstance(stored.get("spec"), dict):
+            assert stored["spec"]["hardwareProfile"] == "empty"
+
+
+def test_annotation_is_nowhere_in_v1alpha1() -> None:
+    for host in hosts(V1ALPHA1, 500, seed=11):
+        assert ANNOTATION in up(host)["metadata"]["annotations"]
+        assert ANNOTATION not in str(down(up(host)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from typing import Any
 
 import orjson
@@ -22,9 +21,8 @@ OF_THE_SERVER = ("name", "namespace", "uid", "resourceVersion", "managedFields",
 
 def review(objects: Any, desired: Any = V1BETA1, uid: Any = "u-1", **more: Any) -> bytes:
     request = {"uid": uid, "desiredAPIVersion": desired, "objects": objects}
-    return orjson.dumps(
-        {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request, **more}
-    )
+    kind = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview"}
+    return orjson.dumps({**kind, "request": request, **more})
 
 
 def answered(objects: Any, desired: str = V1BETA1) -> Any:
@@ -82,21 +80,13 @@ def test_partial_object_comes_back_with_metadata_that_the_server_accepts(metadat
 
 def test_broken_annotation_of_one_host_does_not_hide_the_others() -> None:
     for broken in ("{", "null", "[]", '{"spec": 7}', '{"apiVersion": "v9"}', "[" * 100_000):
-        hosts_ = [
-            {
-                "apiVersion": V1BETA1,
-                "kind": "BareMetalHost",
-                "metadata": {"annotations": {ANNOTATION: text}},
-                "spec": {},
-            }
-            for text in ("{}", broken, "{}")
-        ]
-        assert len(converted(hosts_, V1ALPHA1)) == 3
+        kind = {"apiVersion": V1BETA1, "kind": "BareMetalHost", "spec": {}}
+        annotated = [{**kind, "metadata": {"annotations": {ANNOTATION: text}}} for text in ("{}", broken, "{}")]
+        assert len(converted(annotated, V1ALPHA1)) == 3
 
 
 def test_nothing_to_convert_is_a_success() -> None:
-    assert converted([]) == []
-    assert converted(None) == []
+    assert converted([]) == converted(None) == []
 
 
 def test_other_version_than_these_two_is_a_failure_that_names_them() -> None:
@@ -159,43 +149,11 @@ JSON = st.recursive(
 )
 
 
+VERSIONS = st.sampled_from([V1ALPHA1, V1BETA1])
+PARTS = dict.fromkeys(("kind", "metadata", "spec", "status"), JSON)
+
+
 @settings(max_examples=100, deadline=None)
-@given(
-    st.lists(
-        JSON
-        | st.fixed_dictionaries(
-            {"apiVersion": st.sampled_from([V1ALPHA1, V1BETA1])},
-            optional={"kind": JSON, "metadata": JSON, "spec": JSON, "status": JSON},
-        ),
-        max_size=3,
-    ),
-    st.sampled_from([V1ALPHA1, V1BETA1]),
-)
+@given(st.lists(JSON | st.fixed_dictionaries({"apiVersion": VERSIONS}, optional=PARTS), max_size=3), VERSIONS)
 def test_odd_objects_are_never_a_failure(objects: Any, desired: str) -> None:
     assert len(converted(objects, desired)) == len(objects)
-
-
-def test_500_hosts_with_hardware_take_a_fraction_of_what_the_server_waits() -> None:
-    disk = {"name": "/dev/sda", "sizeBytes": 10**12, "vendor": "ATA", "model": "M", "serialNumber": "S" * 20}
-    status = {"hardware": {"storage": [disk] * 20, "nics": [{"name": "eth0", "mac": "00:5c:52:31:3a:9c"}] * 8}}
-    many = [
-        {**host, "metadata": {"name": f"n{number}", "namespace": "m", "uid": "u"}, "status": status}
-        for number, host in enumerate(hosts(V1ALPHA1, 500, 9))
-    ]
-    body = review(many)
-    start = time.process_time()
-    orjson.dumps(orjson.loads(body))
-    floor = time.process_time() - start
-    start = time.process_time()
-    up = orjson.loads(answer(body, SETTINGS))["response"]["convertedObjects"]
-    spent_up = time.process_time() - start
-    body = review(up, V1ALPHA1)
-    start = time.process_time()
-    answer(body, SETTINGS)
-    spent_down = time.process_time() - start
-    print(
-        f"{len(body)} bytes: parsing and writing {floor * 1e3:.0f} ms, "
-        f"up {spent_up * 1e3:.0f}, down {spent_down * 1e3:.0f}"
-    )
-    assert spent_up < 30 * floor + 0.05
-    assert spent_down < 60 * floor + 0.05

@@ -1,21 +1,25 @@
-"""BareMetalHost to Hardware: what of a host arrives, where, and what is said about the rest."""
+"""BareMetalHost to Hardware: what arrives, what is said about the rest, and that no machine in use netboots."""
 
 from __future__ import annotations
 
 import base64
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from edge.cli import main
 from hegel.documents import document_of_secret
 from hegel.secret import SecretReference
-from tink.api.crds import generate
-from tink.api.metal3.crds import generate as generate_metal3
+from tests.unit.convert import conftest as convert
+from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Hardware, Raw
 from tink.convert.findings import Findings, Source
 from tink.convert.metal3 import (
@@ -24,11 +28,11 @@ from tink.convert.metal3 import (
     HostOptions,
     convert_to_hardware,
     label_of,
+    refusals,
     secrets_to_read,
 )
-from tink.schema.outcome import Outcome
-from tink.schema.structural.compiler import compile_schema
-from tink.schema.validations import compile_rules
+from tink.kube.resources import HARDWARE_DATA
+from tink.metal3.following import HOSTS
 
 BOOT, OTHER = "52:54:00:aa:00:01", "52:54:00:aa:00:02"
 CLUSTER_API = {
@@ -92,45 +96,23 @@ class Result:
         self.findings = [(str(each.kind), each.path) for each in findings]
         self.reasons = {each.path: each.reason for each in findings}
         for each in self.made:
-            assert not refused(each)
+            assert each["kind"] != "Hardware" or not convert.refusals(each)
 
     @property
-    def hardware(self) -> Raw:
+    def hardware(self) -> Any:
         return self.made[0]
 
     @property
-    def spec(self) -> Raw:
-        spec: Raw = self.hardware["spec"]
-        return spec
+    def spec(self) -> Any:
+        return self.hardware["spec"]
 
     @property
-    def interfaces(self) -> Raw:
-        interfaces: Raw = self.spec["networkInterfaces"]
-        return interfaces
+    def interfaces(self) -> Any:
+        return self.spec["networkInterfaces"]
 
     @property
-    def annotations(self) -> dict[str, str]:
-        found: dict[str, str] = self.hardware["metadata"].get("annotations", {})
-        return found
-
-
-def _checks() -> tuple[Any, Any]:
-    crd = next(crd for crd in generate() if crd["spec"]["names"]["kind"] == "Hardware")
-    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return compile_schema(schema), compile_rules(schema)
-
-
-WALK, RULES = _checks()
-
-
-def refused(obj: Raw) -> list[str]:
-    """What the API would refuse a Hardware for."""
-    if obj["kind"] != "Hardware":
-        return []
-    obj = copy.deepcopy({**obj, "metadata": {}})
-    found = Outcome()
-    WALK(obj, None, found)
-    return [str(each) for each in [*found.errors, *RULES.check(obj)]] + [str(each) for each in found.unknown]
+    def annotations(self) -> Any:
+        return self.hardware["metadata"].get("annotations", {})
 
 
 # --- interfaces and names
@@ -185,14 +167,10 @@ def test_host_without_a_usable_mac_is_an_error(mac: str | None) -> None:
 
 def test_network_data_is_served_by_dhcp_and_beats_what_inspection_saw() -> None:
     made = Result(host(networkData={"name": "net"}), details(), secret("net", networkData=NETWORK.encode()))
-    assert made.interfaces[BOOT]["dhcp"] == {
-        "ip": "10.77.0.58", "netmask": "255.255.255.0", "gateway": "10.77.0.1", "hostname": "found-0",
-    }  # fmt: skip
-    for spec, key in (
-        ({"networkData": {"name": "net"}}, "value"),
-        ({"preprovisioningNetworkDataName": "net"}, "networkData"),
-    ):
-        made = Result(host(**spec), secret("net", **{key: NETWORK.encode()}))
+    served = {"ip": "10.77.0.58", "netmask": "255.255.255.0", "gateway": "10.77.0.1"}
+    assert made.interfaces[BOOT]["dhcp"] == served | {"hostname": "found-0"}
+    for field, key in (({"networkData": {"name": "net"}}, "value"), ({"preprovisioningNetworkDataName": "net"}, None)):
+        made = Result(host(**field), secret("net", **{key or "networkData": NETWORK.encode()}))
         assert made.interfaces[BOOT]["dhcp"]["ip"] == "10.77.0.58"
 
 
@@ -255,20 +233,17 @@ def test_user_data_is_named_and_never_copied_and_hegel_serves_its_bytes() -> Non
 
 
 def test_secrets_of_network_and_meta_data_are_all_that_is_read() -> None:
-    spec = {
-        "userData": {"name": "u"},
-        "networkData": {"name": "n"},
-        "metaData": {"name": "n"},
-        "bmc": {"credentialsName": "b"},
-    }
-    assert list(secrets_to_read(host(**spec), "m")) == [("m", "n")]
-    assert list(secrets_to_read(host(preprovisioningNetworkDataName="p"), "m")) == [("m", "p")]
-    assert list(secrets_to_read(host(networkData={"name": "n"}, preprovisioningNetworkDataName="p"), "m")) == [
-        ("m", "n")
-    ]
-    assert list(secrets_to_read(host(networkData={"name": "n", "namespace": "other"}), "m")) == []
-    assert list(secrets_to_read(host(networkData="n", metaData={"name": 1}), "m")) == []
-    assert list(secrets_to_read({}, "m")) == []
+    name, other = {"name": "n"}, {"name": "n", "namespace": "other"}
+    bmc = {"credentialsName": "b"}
+    for obj, read in (
+        (host(userData={"name": "u"}, networkData=name, metaData=name, bmc=bmc), ["n"]),
+        (host(preprovisioningNetworkDataName="p"), ["p"]),
+        (host(networkData=name, preprovisioningNetworkDataName="p"), ["n"]),
+        (host(networkData=other), []),
+        (host(networkData="n", metaData={"name": 1}), []),
+        ({}, []),
+    ):
+        assert list(secrets_to_read(obj, "m")) == [("m", each) for each in read]
 
 
 @pytest.mark.parametrize(
@@ -297,18 +272,16 @@ def test_profile_nobody_wrote_is_no_root_disk_without_an_inventory() -> None:
     assert "storageDevices" not in Result(host()).spec
     assert Result(host(hardwareProfile="unknown")).spec["storageDevices"] == ["/dev/sda"]
     assert "storageDevices" not in Result(host(hardwareProfile="empty")).spec
-    assert Result(host(hardwareProfile="dell"), details(storage=[{"name": "/dev/sdx", "hctl": "0:0:0:0"}])).spec[
-        "storageDevices"
-    ] == ["/dev/sdx"]
+    inventory = details(storage=[{"name": "/dev/sdx", "hctl": "0:0:0:0"}])
+    assert Result(host(hardwareProfile="dell"), inventory).spec["storageDevices"] == ["/dev/sdx"]
 
 
 def test_software_raid_root_is_no_disk() -> None:
     raid = {"softwareRAIDVolumes": [{"level": "1", "rootVolume": True}]}
-    made = Result(host(raid=raid), details())
-    assert "storageDevices" not in made.spec
-    assert ("dropped", "spec.raid") in made.findings
-    made = Result(host(raid=raid, rootDeviceHints={"hctl": "1:0:0:0"}), details())
-    assert "storageDevices" not in made.spec
+    for hints in ({}, {"rootDeviceHints": {"hctl": "1:0:0:0"}}):
+        made = Result(host(raid=raid, **hints), details())
+        assert "storageDevices" not in made.spec
+        assert ("dropped", "spec.raid") in made.findings
 
 
 def test_interfaces_beyond_what_the_api_takes_are_dropped_and_told() -> None:
@@ -391,10 +364,8 @@ def test_annotations_of_metal3_stay_behind_and_others_come_along() -> None:
     }  # fmt: skip
     made = Result(obj)
     assert made.annotations == {"site": "a", "tinkerbell.org/instance-id": "0f0f"}
-    assert [path for kind, path in made.findings if kind == "dropped"] == [
-        'metadata.annotations["reboot.metal3.io"]',
-        'metadata.annotations["inspect.metal3.io"]',
-    ]
+    dropped = [path for kind, path in made.findings if kind == "dropped"]
+    assert dropped == [f'metadata.annotations["{name}.metal3.io"]' for name in ("reboot", "inspect")]
 
 
 def test_long_names_fit_into_the_label() -> None:
@@ -450,12 +421,189 @@ def test_command_refuses_options_that_mean_nothing(tmp_path: Path) -> None:
 
 
 def test_definitions_of_the_hosts_are_those_that_the_controller_follows() -> None:
-    from tink.kube.resources import HARDWARE_DATA
-    from tink.metal3.following import HOSTS
-
-    served = {
-        (crd["spec"]["names"]["plural"], version["name"])
-        for crd in generate_metal3()
-        for version in crd["spec"]["versions"]
-    }
+    versions = {crd["spec"]["names"]["plural"]: crd["spec"]["versions"] for crd in generate()}
+    served = {(plural, version["name"]) for plural, each in versions.items() for version in each}
     assert served == {(each.plural, each.version) for each in (*HOSTS, HARDWARE_DATA)}
+
+
+# --- no machine that may run a workload netboots, whatever else its host says
+
+MAC = "52:54:00:00:00:01"
+SOURCE = Source("in.yaml", 1, "BareMetalHost", "metal3", "n0")
+NICS = [{"mac": MAC, "pxe": True}, {"mac": "52:54:00:00:00:02", "pxe": True}, {"mac": "52:54:00:00:00:03"}]
+ALL = HostOptions(bmc=True, consumed=True)
+DATA: Raw = {"spec": {"hardware": {"nics": NICS}}}
+
+
+def free(version: str = "v1alpha1") -> Raw:
+    made = host(version, bootMACAddress=MAC)
+    made["status"]["provisioning"] |= {"ID": "i", "image": {"url": ""}}
+    return made
+
+
+def converted(obj: Raw, options: HostOptions = ALL) -> Raw | None:
+    made = convert_to_hardware(
+        obj, Findings(SOURCE), lambda kind, *_: DATA if kind == "HardwareData" else None, options
+    )
+    return made[0] if made else None
+
+
+def netboots(obj: Raw, options: HostOptions = ALL) -> list[str]:
+    made = converted(obj, options)
+    interfaces = made["spec"]["networkInterfaces"] if made else {}
+    return [mac for mac, each in interfaces.items() if each.get("disableNetboot") is not True]
+
+
+def put(*path: str, value: Any) -> Callable[[Raw], None]:
+    def change(obj: Raw) -> None:
+        at = obj
+        for key in path[:-1]:
+            if not isinstance(at.get(key), dict):
+                at[key] = {}
+            at = at[key]
+        at[path[-1]] = value
+
+    return change
+
+
+PAUSED = "baremetalhost.metal3.io/paused"
+UNSAFE = {
+    what: put(*path, value=value)
+    for what, (*path, value) in yaml.safe_load((Path(__file__).parent / "unsafe_hosts.yaml").read_text()).items()
+}
+WITHOUT_A_STATE = {"state ''", "state 'unmanaged'", "no status", "no provisioning"}
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v1beta1"])
+@pytest.mark.parametrize("state", ["available", "ready"])
+def test_free_host_netboots_in_either_version(version: str, state: str) -> None:
+    obj = free(version)
+    obj["status"]["provisioning"]["state"] = state
+    assert netboots(obj) == [MAC, "52:54:00:00:00:02"]
+    assert refusals(obj) == []
+
+
+@pytest.mark.parametrize("what", UNSAFE)
+def test_host_that_may_run_something_never_netboots(what: str) -> None:
+    obj = free()
+    UNSAFE[what](obj)
+    assert netboots(obj) == []
+    said = refusals(obj)
+    assert said
+    assert all(each.path and each.reason for each in said)
+    made = converted(obj)
+    if made is not None:
+        assert len(made["spec"]["networkInterfaces"]) == 3
+        assert made["metadata"]["annotations"][REFUSED_ANNOTATION]
+
+
+def test_powered_off_in_v1beta1_is_powered_off() -> None:
+    obj = free("v1beta1")
+    obj["spec"]["poweredOn"] = False
+    assert netboots(obj) == []
+    obj["spec"] = {"online": True, "bootMACAddress": MAC}  # the other version's word says nothing here
+    assert netboots(obj) == []
+
+
+def test_host_nobody_manages_netboots_only_if_the_operator_says_so() -> None:
+    said = HostOptions(unmanaged=True)
+    for status in (None, {}, {"provisioning": {}}, {"provisioning": {"state": "unmanaged"}}):
+        obj = free()
+        obj["status"] = status
+        assert netboots(obj, HostOptions()) == []
+        assert netboots(obj, said)
+    for change in (
+        put("spec", "image", value={"url": "http://x/y"}),
+        put("spec", "customDeploy", value={"method": "x"}),
+        put("spec", "online", value=False),
+        put("metadata", "annotations", "baremetalhost.metal3.io/status", value="{}"),
+        put("metadata", "annotations", PAUSED, value=""),
+        put("status", "provisioning", "state", value="provisioned"),
+        put("status", "provisioning", "state", value="inspecting"),
+    ):
+        obj = free()
+        obj["status"] = {}
+        change(obj)
+        assert netboots(obj, said) == []
+
+
+def test_provisioned_host_netboots_again_when_it_is_free_again() -> None:
+    obj = free()
+    seen = []
+    for state in ("available", "provisioning", "provisioned", "deprovisioning", "available"):
+        obj["status"]["provisioning"]["state"] = state
+        seen.append(bool(netboots(obj)))
+    assert seen == [True, False, False, False, True]
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5000)
+    | st.sampled_from(["", "available", "true", "x", MAC, "detached"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["state", "url", "mac", "x"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+PATHS = [
+    ("metadata",), ("metadata", "annotations"), ("metadata", "labels"), ("metadata", "annotations", "x/y"),
+    ("spec",), ("spec", "online"), ("spec", "poweredOn"), ("spec", "bootMACAddress"), ("spec", "bmc"),
+    ("spec", "image"), ("spec", "raid"), ("spec", "rootDeviceHints"), ("spec", "userData"), ("spec", "networkData"),
+    ("spec", "metaData"),
+    ("spec", "consumerRef"), ("spec", "externallyProvisioned"), ("spec", "architecture"), ("spec", "bootMode"),
+    ("spec", "unknown"), ("status",), ("status", "hardware"), ("status", "provisioning"),
+    ("status", "provisioning", "state"), ("status", "provisioning", "image"), ("status", "operationalStatus"),
+    ("status", "errorType"), ("apiVersion",),
+]  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from(["v1alpha1", "v1beta1"]),
+    st.lists(st.sampled_from(sorted(UNSAFE)), min_size=1, max_size=3),
+    st.lists(
+        st.tuples(st.sampled_from([path for path in PATHS if path[0] == "spec" and len(path) == 2]), _JSON), max_size=4
+    ),
+    st.booleans(),
+)
+def test_whatever_else_an_unsafe_host_says_it_does_not_netboot(
+    version: str, unsafe: list[str], others: list[tuple[tuple[str, ...], Any]], unmanaged: bool
+) -> None:
+    obj = free(version)
+    for path, value in others:
+        put(*path, value=value)(obj)
+    for what in unsafe:
+        UNSAFE[what](obj)
+    if unsafe[-1] in WITHOUT_A_STATE:
+        unmanaged = False  # else it may netboot: see above
+    assert netboots(obj, HostOptions(bmc=True, consumed=True, unmanaged=unmanaged)) == []
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(["v1alpha1", "v1beta1"]), st.lists(st.tuples(st.sampled_from(PATHS), _JSON), max_size=5), _JSON)
+@example("v1alpha1", [(("status", "provisioning", "image"), {"url": [None]})], None)
+@example("v1beta1", [(("status", "provisioning", "customDeploy"), {"method": {"a": ""}})], None)
+@example("v1beta1", [(("spec", "consumerRef"), {"name": [None]})], None)
+def test_odd_host_is_converted_or_refused_and_netboots_only_if_all_it_says_is_known(
+    version: str, changes: list[tuple[tuple[str, ...], Any]], secret: Any
+) -> None:
+    obj = free(version)
+    for path, value in changes:
+        put(*path, value=copy.deepcopy(value))(obj)
+    before = copy.deepcopy(obj)
+    findings = Findings(SOURCE)
+    made = convert_to_hardware(obj, findings, lambda kind, *_: secret if kind == "Secret" else DATA, ALL)
+    assert obj == before, "a converter changes nothing in what it reads"
+    assert made or findings.failed
+    if made and any(each.get("disableNetboot") is not True for each in made[0]["spec"]["networkInterfaces"].values()):
+        status, spec = obj["status"], obj["spec"]
+        assert status["provisioning"]["state"] in ("available", "ready")
+        assert spec["online" if obj["apiVersion"] == "metal3.io/v1alpha1" else "poweredOn"] is True
+        assert spec.get("online", True) is True
+        assert spec.get("poweredOn", True) is True
+        assert not spec.get("externallyProvisioned")
+        assert status.get("operationalStatus") in (None, "", "OK", "discovered", "error", "delayed")
+        assert not (status["provisioning"].get("image") or {}).get("url")
+        assert not (status["provisioning"].get("customDeploy") or {}).get("method")
+        assert not any((spec.get("consumerRef") or {}).values())

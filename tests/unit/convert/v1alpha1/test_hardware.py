@@ -1,4 +1,4 @@
-"""Hardware of v1alpha1 as a whole: corpora, the instance, disks, the BMC, metadata; nothing is lost in silence."""
+"""Hardware of v1alpha1: corpora, interfaces, the instance, disks, the BMC, metadata; nothing is lost in silence."""
 
 from __future__ import annotations
 
@@ -9,19 +9,48 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hegel.metadata import compile_tree
-from tests.unit.convert.v1alpha1.old_hardware import MAC, OTHER_MAC, SOURCE, convert, interface, machine
 from tink.api.v1alpha2 import Hardware, Raw
 from tink.convert.documents import read
-from tink.convert.findings import Findings, Kind
+from tink.convert.findings import Findings, Kind, Source
 from tink.convert.run import Result, convert_documents
 from tink.convert.v1alpha1 import hardware
 
 CORPORA = Path(__file__).parent.parent / "corpora" / "hardware"
+CASES = yaml.safe_load((Path(__file__).parent / "hardware.yaml").read_text())
+MAC = "52:54:00:12:34:56"
+OTHER_MAC = "52:54:00:12:34:57"
+SOURCE = Source("in.yaml", 1, "Hardware", "", "node-1")
 Refused = Callable[[Raw], list[str]]
+
+
+def machine(spec: Any = None, **metadata: Any) -> Raw:
+    spec = {"interfaces": [interface()]} if spec is None else spec
+    metadata = {"name": "node-1", **metadata}
+    return {"apiVersion": "tinkerbell.org/v1alpha1", "kind": "Hardware", "metadata": metadata, "spec": spec}
+
+
+def interface(mac: Any = MAC, *, netboot: Any = None, dhcp: Raw | None = None, **more: Any) -> Raw:
+    netboot = {"allowPXE": True, "allowWorkflow": True} if netboot is None else netboot
+    return {"dhcp": {"mac": mac, **(dhcp or {})}, "netboot": netboot, **more}
+
+
+def convert(obj: Raw) -> tuple[list[Raw], list[tuple[str, str]], dict[str, str]]:
+    """The result, (kind, path) of the findings, and their reasons by path."""
+    before = copy.deepcopy(obj)
+    findings = Findings(SOURCE)
+    result = hardware.convert_hardware(obj, findings)
+    assert obj == before, "a converter changes nothing in what it reads"
+    return result, [(str(each.kind), each.path) for each in findings], {each.path: each.reason for each in findings}
+
+
+def nics(result: list[Raw]) -> Raw:
+    found: Raw = result[0]["spec"]["networkInterfaces"]
+    return found
 
 
 def run(file: str) -> Result:
@@ -128,36 +157,52 @@ def test_capt_dump_leaves_behind_what_the_old_api_server_wrote(refused: Refused)
     assert refused(osie) == refused(machine) == []
 
 
-# --- the instance
+# --- fields
+
+
+def report(found: list[tuple[str, str]], prefix: str) -> list[str]:
+    """The findings without the prefix of their paths, as the table has them."""
+    assert all(path.startswith(prefix) for _, path in found)
+    return [f"{kind} {path.removeprefix(prefix).lstrip('.')}".strip() for kind, path in found]
+
+
+@pytest.mark.parametrize("case", CASES["dhcp"], ids=lambda case: str(case["in"])[:60])
+def test_field_of_dhcp_comes_through_or_is_named(case: Raw, refused: Refused) -> None:
+    result, found, _ = convert(machine({"interfaces": [interface(dhcp=case["in"])]}))
+    assert result[0]["spec"] == {"networkInterfaces": {MAC: {"dhcp": case["out"]} if "out" in case else {}}}
+    assert report(found, "spec.interfaces[0].dhcp") == case.get("found", [])
+    assert refused(result[0]) == []
+
+
+@pytest.mark.parametrize("case", CASES["netboot"], ids=lambda case: str(case["in"])[:60])
+def test_field_of_netboot_comes_through_or_is_named(case: Raw, refused: Refused) -> None:
+    (made,), found, _ = convert(machine({"interfaces": [{"dhcp": {"mac": MAC}, "netboot": case["in"]}]}))
+    spec = made["spec"]
+    assert spec.pop("networkInterfaces")[MAC] | spec == case.get("out", {})
+    assert report(found, "spec.interfaces[0].netboot") == case.get("found", [])
+
+
+@pytest.mark.parametrize("case", CASES["spec"], ids=lambda case: str(case["in"])[:60])
+def test_field_of_the_spec_comes_through_or_is_named(case: Raw, refused: Refused) -> None:
+    result, found, _ = convert(machine({"interfaces": [interface()], **case["in"]}))
+    assert refused(result[0]) == []
+    spec = dict(result[0]["spec"])
+    made = {"interface": spec.pop("networkInterfaces")[MAC], "annotations": result[0]["metadata"].get("annotations")}
+    assert {name: value for name, value in made.items() if value} | spec == case.get("out", {})
+    assert report(found, "spec") == case.get("found", [])
+
+
+def test_text_of_more_than_a_mebibyte_is_named() -> None:
+    large = "v" * ((1 << 20) + 1)
+    one = interface(netboot={"allowPXE": True, "ipxe": {"contents": large}})
+    result, found, _ = convert(machine({"interfaces": [one], "userData": "#cloud-config\n", "vendorData": large}))
+    assert set(result[0]["spec"]) == {"networkInterfaces", "instance"}
+    assert result[0]["spec"]["instance"] == {"userdata": "#cloud-config\n"}
+    assert set(found) == {("dropped", "spec.interfaces[0].netboot.ipxe.contents"), ("dropped", "spec.vendorData")}
 
 
 def instance(**fields: Any) -> Raw:
     return machine({"interfaces": [interface()], "metadata": {"instance": fields}})
-
-
-@pytest.mark.parametrize(
-    "field",
-    [
-        "state", "allow_pxe", "rescue", "operating_system", "always_pxe", "ipxe_script_url", "userdata",
-        "crypted_root_password", "tags", "storage", "network_ready", "unheard_of",
-    ],
-)  # fmt: skip
-def test_instance_field_without_a_place_is_named(field: str) -> None:
-    result, found, _ = convert(instance(**{field: "x"}))
-    assert list(result[0]["spec"]) == ["networkInterfaces"]
-    assert found == [("dropped", f"spec.metadata.instance.{field}")]
-
-
-@pytest.mark.parametrize("field", ["state", "bonding_mode", "manufacturer", "custom", "facility", "unheard_of"])
-def test_metadata_field_without_a_place_is_named(field: str) -> None:
-    _, found, _ = convert(machine({"interfaces": [interface()], "metadata": {field: "x"}}))
-    assert found == [("dropped", f"spec.metadata.{field}")]
-
-
-@pytest.mark.parametrize("field", ["tinkVersion", "resources", "references", "unheardOf"])
-def test_spec_field_without_a_place_is_named(field: str) -> None:
-    _, found, _ = convert(machine({"interfaces": [interface()], field: 3}))
-    assert found == [("dropped", f"spec.{field}")]
 
 
 def test_annotation_that_is_there_is_kept() -> None:
@@ -168,21 +213,11 @@ def test_annotation_that_is_there_is_kept() -> None:
     assert found == [("dropped", "spec.metadata.instance.id")]
 
 
-def test_key_of_two_lines_does_not_become_two_keys() -> None:
-    result, found, _ = convert(instance(ssh_keys=["ssh-rsa A a\n", "ssh-rsa B b\nssh-rsa C c", "", "ssh-rsa D"]))
-    assert result[0]["metadata"]["annotations"]["tinkerbell.org/ssh-public-keys"] == "ssh-rsa A a\nssh-rsa D"
-    assert found == [("dropped", "spec.metadata.instance.ssh_keys[1]")]
-
-
-def test_hostname_of_the_instance_becomes_that_of_dhcp_if_there_is_none() -> None:
-    result, found, _ = convert(instance(hostname="db.example"))
-    assert result[0]["spec"]["networkInterfaces"][MAC]["dhcp"] == {"hostname": "db.example"}
-    assert found == [("changed", "spec.metadata.instance.hostname")]
-    assert convert(instance(hostname="not a name"))[1] == [("dropped", "spec.metadata.instance.hostname")]
+def test_hostname_of_dhcp_has_precedence_over_that_of_the_instance() -> None:
     obj = instance(hostname="db")
     obj["spec"]["interfaces"][0]["dhcp"]["hostname"] = "other"
     result, found, _ = convert(obj)
-    assert result[0]["spec"]["networkInterfaces"][MAC]["dhcp"] == {"hostname": "other"}
+    assert nics(result)[MAC]["dhcp"] == {"hostname": "other"}
     assert found == [("dropped", "spec.metadata.instance.hostname")]
 
 
@@ -230,60 +265,19 @@ def test_what_tootles_served_comes_through_and_is_served(refused: Refused) -> No
     assert refused(result[0]) == []
 
 
-def test_agent_id_comes_through_unless_it_is_a_mac_of_the_machine() -> None:
-    result, found, _ = convert(machine({"interfaces": [interface()], "agentID": "rack1-u7"}))
-    assert (result[0]["metadata"]["annotations"], found) == ({"tinkerbell.org/agent-id": "rack1-u7"}, [])
-    result, found, _ = convert(machine({"interfaces": [interface()], "agentID": MAC.upper()}))
-    assert ("annotations" in result[0]["metadata"], found) == (False, [])
-    assert convert(machine({"interfaces": [interface()], "agentID": "a b"}))[1] == [("dropped", "spec.agentID")]
-
-
-def test_user_data_and_vendor_data_come_through_and_too_much_is_named() -> None:
-    obj = machine({"interfaces": [interface()], "userData": "#cloud-config\n", "vendorData": "v" * ((1 << 20) + 1)})
-    result, found, _ = convert(obj)
-    assert result[0]["spec"]["instance"] == {"userdata": "#cloud-config\n"}
-    assert found == [("dropped", "spec.vendorData")]
-
-
-# --- disks, BMC, metadata
-
-
-@pytest.mark.parametrize("device", ["/dev/sda1", "sda", "/dev/nvme0n1p2", "/dev/s da", 5, "/dev/disk/by-id/x-part1"])
-def test_disk_that_is_no_whole_disk_is_named(device: Any) -> None:
-    result, found, _ = convert(
-        machine({"interfaces": [interface()], "disks": [{"device": device}, {"device": "/dev/sdb"}]})
-    )
-    assert result[0]["spec"]["storageDevices"] == ["/dev/sdb"]
-    assert found == [("dropped", "spec.disks[0].device")]
-
-
-@pytest.mark.parametrize(
-    ("reference", "path"),
-    [
-        ({"name": "x", "kind": "BaseboardManagement"}, ""),
-        ({"name": "x", "apiGroup": "example.org", "kind": "Machine"}, ""),
-        ({"name": "X y"}, ".name"),
-        ("x", ""),
-    ],
-)
-def test_reference_to_no_machine_of_rufio_is_named(reference: Any, path: str) -> None:
-    result, found, _ = convert(machine({"interfaces": [interface()], "bmcRef": reference}))
-    assert "bmcRef" not in result[0]["spec"]
-    assert found == [("dropped", f"spec.bmcRef{path}")]
-
-
 def test_owners_and_finalizers_are_named_and_left_behind() -> None:
     obj = machine(
         finalizers=["x/y"],
         ownerReferences=[{"uid": "u"}],
         uid="u",
         resourceVersion="1",
-        labels={"n": 1, "a": [], "b": "c"},
+        labels={"n": 1, "t": True, "a": [], "b": "c"},
     )
     result, found, _ = convert(obj)
-    assert result[0]["metadata"] == {"name": "node-1", "labels": {"n": "1", "b": "c"}}
+    assert result[0]["metadata"] == {"name": "node-1", "labels": {"n": "1", "t": "true", "b": "c"}}
     assert found == [
         ("changed", "metadata.labels.n"),
+        ("changed", "metadata.labels.t"),
         ("dropped", "metadata.labels.a"),
         ("dropped", "metadata.ownerReferences"),
         ("dropped", "metadata.finalizers"),
@@ -295,29 +289,176 @@ def test_status_is_not_carried_over_and_that_is_no_loss() -> None:
     assert convert(obj)[1] == [("changed", "status"), ("dropped", "extra")]
 
 
+# --- interfaces
+
+
+def test_mac_in_capitals_or_with_dashes_is_found_again() -> None:
+    result, found, _ = convert(machine({"interfaces": [interface("52-54-00-AB-CD-EF")]}))
+    assert list(nics(result)) == ["52:54:00:ab:cd:ef"]
+    assert found == [("changed", "spec.interfaces[0].dhcp.mac")]
+
+
+@pytest.mark.parametrize("mac", ["52:54:00:12:34", "x", "52:54:00:12:34:5g", "5254.0012.3456", MAC + "\n\n:"])
+def test_mac_that_is_none_is_an_error_and_no_machine_comes_of_it(mac: str) -> None:
+    result, found, _ = convert(machine({"interfaces": [interface(), interface(mac)]}))
+    assert result == []
+    assert found == [("error", "spec.interfaces[1].dhcp.mac")]
+
+
+def test_one_mac_on_two_interfaces_is_an_error_that_names_both() -> None:
+    result, found, reasons = convert(machine({"interfaces": [interface(), interface(MAC.upper())]}))
+    assert result == []
+    assert found == [("error", "spec.interfaces[1].dhcp.mac")]
+    assert "spec.interfaces[0].dhcp.mac" in reasons["spec.interfaces[1].dhcp.mac"]
+
+
+@pytest.mark.parametrize("broken", [{}, {"dhcp": {"hostname": "x"}}, {"dhcp": None}, {"dhcp": {"mac": ""}}])
+def test_interface_without_mac_is_dropped_and_the_others_stay(broken: Raw) -> None:
+    result, found, _ = convert(machine({"interfaces": [broken, interface()]}))
+    assert list(nics(result)) == [MAC]
+    assert found == [("dropped", "spec.interfaces[0]")]
+
+
+@pytest.mark.parametrize("spec", [{}, {"interfaces": []}, {"interfaces": [{"netboot": {}}]}, {"interfaces": "x"}])
+def test_machine_without_any_interface_is_an_error(spec: Raw) -> None:
+    result, found, _ = convert(machine(spec))
+    assert result == []
+    assert ("error", "spec.interfaces") in found
+
+
+def test_object_without_spec_is_an_error_and_not_a_traceback() -> None:
+    obj = machine()
+    del obj["spec"]
+    assert convert(obj)[1] == [("error", "spec.interfaces")]
+
+
+def test_disabled_dhcp_stays_disabled() -> None:
+    result, found, _ = convert(machine({"interfaces": [interface(disableDhcp=True)]}))
+    assert nics(result)[MAC] == {"disableDhcp": True}
+    assert found == [("changed", "spec.interfaces[0].disableDhcp")]
+    result, found, _ = convert(machine({"interfaces": [{"dhcp": {"mac": MAC}, "disableDhcp": True}]}))
+    assert nics(result)[MAC] == {"disableDhcp": True, "disableNetboot": True}
+    assert found == []
+
+
+def test_address_of_ipv6_stays_with_the_first_of_two_interfaces(refused: Refused) -> None:
+    interfaces = [interface(dhcp={"ip": {"address": "2001:db8::2"}})]
+    interfaces.append(interface(OTHER_MAC, dhcp={"ip": {"address": "2001:DB8:0::2"}}))
+    result, found, _ = convert(machine({"interfaces": interfaces}))
+    assert "ipv6" not in nics(result)[OTHER_MAC].get("dhcp", {})
+    assert ("dropped", "spec.interfaces[1].dhcp.ip") in found
+    assert refused(result[0]) == []
+
+
+def test_address_of_two_interfaces_stays_with_the_first(refused: Refused) -> None:
+    ip = {"ip": {"address": "10.0.0.2", "netmask": "255.255.255.0"}}
+    result, found, reasons = convert(machine({"interfaces": [interface(dhcp=ip), interface(OTHER_MAC, dhcp=ip)]}))
+    assert nics(result)[OTHER_MAC]["dhcp"] == {"netmask": "255.255.255.0"}
+    assert found == [("dropped", "spec.interfaces[1].dhcp.ip.address")]
+    assert "spec.interfaces[0].dhcp.ip.address" in reasons["spec.interfaces[1].dhcp.ip.address"]
+    assert refused(result[0]) == []
+
+
+def test_servers_beyond_the_thirty_second_are_named(refused: Refused) -> None:
+    result, found, _ = convert(machine({"interfaces": [interface(dhcp={"name_servers": ["1.1.1.1"] * 33})]}))
+    assert found == [("dropped", "spec.interfaces[0].dhcp.name_servers[32]")]
+    assert refused(result[0]) == []
+
+
+# --- what the machine boots
+
+
+OSIE = {"baseURL": "http://10.0.0.1/osie", "kernel": "k", "initrd": "i"}
+
+
+def booting(*netboots: Raw) -> Raw:
+    macs = (MAC, OTHER_MAC)
+    return machine({"interfaces": [interface(mac, netboot=each) for mac, each in zip(macs, netboots, strict=False)]})
+
+
+def test_hardware_with_the_same_urls_shares_one_osie(converting: Callable[..., Result]) -> None:
+    one, two, three = (machine(name=name) for name in ("a", "b", "c"))
+    for obj in (one, two, three):
+        obj["spec"] = booting({"allowPXE": True, "osie": OSIE})["spec"]
+    three["spec"]["interfaces"][0]["netboot"]["osie"]["baseURL"] += "/"
+    one["spec"]["interfaces"][0]["dhcp"]["mac"] = "52:54:00:00:00:01"
+    elsewhere = {**three, "metadata": {"name": "c", "namespace": "elsewhere"}}
+    result = converting(one, two, three, elsewhere)
+    assert [obj["kind"] for obj in result.objects] == ["OSIE", "OSIE", "Hardware", "Hardware", "Hardware", "Hardware"]
+    here, there = result.objects[:2]
+    assert (here["metadata"].get("namespace"), there["metadata"]["namespace"]) == (None, "elsewhere")
+    names = {obj["spec"]["osie"]["name"] for obj in result.objects[2:]}
+    assert names == {here["metadata"]["name"]}
+
+
+def test_machines_that_differ_in_the_initrd_alone_do_not_share_an_osie() -> None:
+    names = set()
+    for initrd in ("i", "j"):
+        result, _, _ = convert(booting({"allowPXE": True, "osie": {**OSIE, "initrd": initrd}}))
+        assert result[0]["spec"]["osie"] == {"name": result[1]["metadata"]["name"]}
+        names.add(result[1]["metadata"]["name"])
+    assert len(names) == 2
+
+
+def test_osie_without_file_names_has_those_of_the_architecture() -> None:
+    base = {"baseURL": "http://10.0.0.1"}
+    for arch, name in (("x86_64", "x86_64"), ("arm64", "aarch64"), (None, "x86_64"), (7, "x86_64")):
+        obj = booting({"allowPXE": True, "osie": base})
+        obj["spec"]["interfaces"][0]["dhcp"]["arch"] = arch
+        result, found, _ = convert(obj)
+        assert result[1]["spec"]["kernelUrl"] == f"http://10.0.0.1/vmlinuz-{name}"
+        assert result[1]["spec"]["initrdUrl"] == f"http://10.0.0.1/initramfs-{name}"
+        assert ("changed", "spec.interfaces[0].netboot.osie") in found
+
+
+def test_interface_that_netboots_decides_what_the_machine_boots() -> None:
+    other = {**OSIE, "baseURL": "http://10.0.0.9", "kernelParams": ["b"]}
+    first = {"allowPXE": False, "osie": {**OSIE, "kernelParams": ["a"]}, "ipxe": {"url": "http://10.0.0.1/a"}}
+    second = {"allowPXE": True, "osie": other, "ipxe": {"url": "http://10.0.0.1/b"}}
+    result, found, _ = convert(booting(first, second))
+    spec = result[0]["spec"]
+    assert result[1]["spec"]["kernelUrl"] == "http://10.0.0.9/k"
+    assert (spec["kernelParams"], spec["ipxe"]) == (["b"], {"url": "http://10.0.0.1/b"})
+    lost = [f"spec.interfaces[0].netboot.{key}" for key in ("ipxe", "osie", "osie.kernelParams")]
+    assert found == [("dropped", path) for path in lost]
+
+
+def test_interfaces_that_agree_lose_nothing() -> None:
+    netboot = {"allowPXE": True, "osie": {**OSIE, "kernelParams": ["a"]}, "ipxe": {"contents": "#!ipxe\nshell"}}
+    result, found, _ = convert(booting(netboot, copy.deepcopy(netboot)))
+    assert result[0]["spec"]["ipxe"] == {"inline": "#!ipxe\nshell"}
+    assert found == []
+
+
 # --- anything
 
-_SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-5, 2**33),
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.text(max_size=8),
-)
+sample = st.sampled_from
+
+_SCALARS = st.none() | st.booleans() | st.integers(-5, 2**33) | st.floats(allow_nan=False, allow_infinity=False)
 _ANY = st.recursive(
-    _SCALARS,
+    _SCALARS | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
 
 
-def either(good: Any, *others: Any) -> Any:
+def either(good: Any) -> Any:
     """Mostly what belongs there."""
-    return st.one_of(good, good, *others, _ANY)
+    return st.one_of(good, good, _ANY)
 
 
-_NAMES = st.sampled_from(["node-1", "db.example.org", "", "BAD_", "x" * 64])
-_ADDRESSES = st.sampled_from(
+def several(good: Any, most: int = 3) -> Any:
+    return st.lists(either(good), max_size=most)
+
+
+def fields(always: Raw | None = None, /, **optional: Any) -> Any:
+    """An object with some of these fields, and those that are always there."""
+    wanted = {name: either(good) for name, good in (always or {}).items()}
+    return st.fixed_dictionaries(wanted, optional={name: either(good) for name, good in optional.items()})
+
+
+_NAMES = sample(["node-1", "db.example.org", "", "BAD_", "x" * 64])
+_ADDRESSES = sample(
     [
         "10.0.0.1",
         "10.0.0.2",
@@ -326,88 +467,49 @@ _ADDRESSES = st.sampled_from(
         "fe80::1",
         "2001:DB8::1",
         "2001:db8::2/64",
-        "",
-        "1.2.3.4\n",
-        "01.2.3.4",
+        *("", "1.2.3.4\n", "01.2.3.4"),
     ]
 )
-_IP = st.fixed_dictionaries(
-    {},
-    optional={
-        "address": either(_ADDRESSES),
-        "gateway": either(_ADDRESSES),
-        "netmask": either(st.sampled_from(["255.255.255.0", "255.255.255.255", "0.0.0.0", "255.0.255.0", "24"])),
-        "family": either(st.sampled_from([4, 6, 0])),
-    },
+_IP = fields(
+    address=_ADDRESSES,
+    gateway=_ADDRESSES,
+    netmask=sample(["255.255.255.0", "255.255.255.255", "0.0.0.0", "255.0.255.0", "24"]),
+    family=sample([4, 6, 0]),
 )
-_DHCP = st.fixed_dictionaries(
-    {"mac": either(st.sampled_from([MAC, OTHER_MAC, MAC.upper(), "52:54:00:12:34:58", "52:54:00:12:34:59"]))},
-    optional={
-        "hostname": either(_NAMES),
-        "ip": either(_IP),
-        "lease_time": either(st.integers(-1, 2**33)),
-        "name_servers": either(st.lists(either(_ADDRESSES | _NAMES), max_size=3)),
-        "time_servers": either(st.lists(either(_ADDRESSES | _NAMES), max_size=3)),
-        "vlan_id": either(st.sampled_from(["1", "4094", "4095", "007", 12])),
-        "arch": either(st.sampled_from(["x86_64", "arm64"])),
-    },
+_DHCP = fields(
+    {"mac": sample([MAC, OTHER_MAC, MAC.upper(), "52:54:00:12:34:58", "52:54:00:12:34:59"])},
+    hostname=_NAMES,
+    ip=_IP,
+    lease_time=st.integers(-1, 2**33),
+    name_servers=several(_ADDRESSES | _NAMES),
+    time_servers=several(_ADDRESSES | _NAMES),
+    vlan_id=sample(["1", "4094", "4095", "007", 12]),
+    arch=sample(["x86_64", "arm64"]),
 )
-_URLS = st.sampled_from(["http://10.0.0.1", "https://x/y?z#q", "file:///a", "http://", "http://a\u00a0b/", "x"])
-_NETBOOT = st.fixed_dictionaries(
-    {},
-    optional={
-        "allowPXE": either(st.booleans()),
-        "allowWorkflow": either(st.booleans()),
-        "ipxe": either(
-            st.fixed_dictionaries({}, optional={"url": either(_URLS), "contents": either(st.text(max_size=9))})
-        ),
-        "osie": either(
-            st.fixed_dictionaries(
-                {},
-                optional={
-                    "baseURL": either(_URLS),
-                    "kernel": either(st.sampled_from(["k", "/k", "k k"])),
-                    "initrd": either(st.sampled_from(["i"])),
-                    "kernelParams": either(
-                        st.lists(either(st.sampled_from(["a=b", "#x", "a ; b", "\x85", "\u2028#"])))
-                    ),
-                },
-            )
-        ),
-    },
+_URLS = sample(["http://10.0.0.1", "https://x/y?z#q", "file:///a", "http://", "http://a\u00a0b/", "x"])
+_PARAMETERS = several(sample(["a=b", "#x", "a ; b", "\x85", "\u2028#"]))
+_NETBOOT = fields(
+    allowPXE=st.booleans(),
+    allowWorkflow=st.booleans(),
+    ipxe=fields(url=_URLS, contents=st.text(max_size=9)),
+    osie=fields(
+        baseURL=_URLS, kernel=sample(["k", "/k", "k k"]), initrd=st.just("i"), kernelParams=several(_PARAMETERS)
+    ),
 )
-_INTERFACE = st.fixed_dictionaries(
-    {"dhcp": either(_DHCP)}, optional={"netboot": either(_NETBOOT), "disableDhcp": either(st.booleans())}
-)
-_DEVICES = st.sampled_from(
+_INTERFACE = fields({"dhcp": _DHCP}, netboot=_NETBOOT, disableDhcp=st.booleans())
+_DEVICES = sample(
     ["/dev/sda", "/dev/sda1", "/dev/disk/by-id/x\n-part1", "/dev/x/", "/", "/dev/\u00a0", "/dev/mapper/a-part2"]
 )
-_SPEC = st.fixed_dictionaries(
-    {"interfaces": either(st.lists(either(_INTERFACE), max_size=3))},
-    optional={
-        "disks": either(st.lists(either(st.fixed_dictionaries({"device": either(_DEVICES)})), max_size=3)),
-        "metadata": either(
-            st.fixed_dictionaries(
-                {},
-                optional={
-                    "instance": either(
-                        st.fixed_dictionaries(
-                            {},
-                            optional={
-                                "id": either(st.text(max_size=9)),
-                                "hostname": either(_NAMES),
-                                "ssh_keys": either(st.lists(either(st.text(max_size=9)), max_size=2)),
-                                "ips": either(st.lists(either(_IP), max_size=2)),
-                            },
-                        )
-                    )
-                },
-            )
-        ),
-        "bmcRef": either(st.fixed_dictionaries({"name": either(st.sampled_from(["bmc-1", "B", "a..", "-"]))})),
-        "userData": either(st.text()),
-        "status": _ANY,
-    },
+_INSTANCE = fields(
+    id=st.text(max_size=9), hostname=_NAMES, ssh_keys=several(st.text(max_size=9), 2), ips=several(_IP, 2)
+)
+_SPEC = fields(
+    {"interfaces": several(_INTERFACE)},
+    disks=several(fields({"device": _DEVICES})),
+    metadata=fields(instance=_INSTANCE),
+    bmcRef=fields({"name": sample(["bmc-1", "B", "a..", "-"])}),
+    userData=st.text(),
+    status=_ANY,
 )
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import objects
 from tests.unit.convert.v1alpha1 import old_renderer
 from tink.api.v1alpha2 import Raw, Template, Workflow
 from tink.convert.documents import Document, read, to_yaml
@@ -25,25 +28,21 @@ CORPORA = Path(__file__).parent.parent / "corpora"
 ALL = sorted(path.relative_to(CORPORA) for path in CORPORA.glob("[et]*/*.in.yaml"))
 RENDERED = [path for path in ALL if path.parts[0] == "templates" and not path.name.startswith("refused")]
 SOURCE = Source("in.yaml", 1, "Template", "", "t")
-HARDWARE = {
+TASK = "spec.data.tasks[0]"
+NIC = {
+    "dhcp": {
+        "mac": "52:54:00:00:00:01",
+        "hostname": "n1",
+        "ip": {"address": "10.0.0.5", "netmask": "255.255.254.0", "gateway": "10.0.0.1"},
+        "name_servers": ["1.1.1.1", "9.9.9.9"],
+    },
+    "netboot": {"allowPXE": True, "allowWorkflow": True},
+}
+HARDWARE: Raw = {
     "apiVersion": "tinkerbell.org/v1alpha1",
     "kind": "Hardware",
     "metadata": {"name": "n1"},
-    "spec": {
-        "disks": [{"device": "/dev/nvme0n1"}, {"device": "/dev/sdb"}],
-        "userData": "ud",
-        "interfaces": [
-            {
-                "dhcp": {
-                    "mac": "52:54:00:00:00:01",
-                    "hostname": "n1",
-                    "ip": {"address": "10.0.0.5", "netmask": "255.255.254.0", "gateway": "10.0.0.1"},
-                    "name_servers": ["1.1.1.1", "9.9.9.9"],
-                },
-                "netboot": {"allowPXE": True, "allowWorkflow": True},
-            }
-        ],
-    },
+    "spec": {"disks": [{"device": "/dev/nvme0n1"}, {"device": "/dev/sdb"}], "userData": "ud", "interfaces": [NIC]},
 }
 
 Refused = Callable[[Raw], list[str]]
@@ -54,16 +53,12 @@ def run(path: Path) -> Result:
 
 
 def with_data(data: Any, name: str = "t") -> Raw:
-    return {
-        "apiVersion": "tinkerbell.org/v1alpha1",
-        "kind": "Template",
-        "metadata": {"name": name},
-        "spec": {"data": data},
-    }
+    kind = {"apiVersion": "tinkerbell.org/v1alpha1", "kind": "Template"}
+    return {**kind, "metadata": {"name": name}, "spec": {"data": data}}
 
 
-def convert(data: Any) -> tuple[Raw | None, list[tuple[str, str]], dict[str, str]]:
-    """The spec of the result, (kind, path) of the findings, and their reasons by path.
+def convert(data: Any) -> tuple[Any, list[tuple[str, str]], dict[str, str]]:
+    """The spec of the result (None: there is none), (kind, path) of the findings, and their reasons by path.
 
     Images are short here: that they name no registry is left out.
     """
@@ -71,7 +66,7 @@ def convert(data: Any) -> tuple[Raw | None, list[tuple[str, str]], dict[str, str
     result = template.convert_template(with_data(data), findings)
     assert bool(result) is not findings.failed
     told = [each for each in findings if "names no registry" not in each.reason]
-    found = [(str(each.kind), each.path.removeprefix("spec.data.tasks[0].")) for each in told]
+    found = [(str(each.kind), each.path.removeprefix(f"{TASK}.")) for each in told]
     reasons: dict[str, str] = {}
     for each in findings:
         reasons[each.path] = f"{reasons.get(each.path, '')}{each.reason}\n"
@@ -119,17 +114,10 @@ def test_api_takes_what_a_corpus_gives_and_converting_it_again_changes_nothing(p
 
 
 def normalized(actions: list[Raw]) -> list[Raw]:
-    return [
-        {
-            "name": each["name"],
-            "image": each["image"],
-            "args": each.get("args", []),
-            "env": each.get("env", {}),
-            "volumes": sorted(each.get("volumes", [])),
-            "timeout": each.get("timeout", 0),
-        }
-        for each in actions
-    ]
+    empty: Raw = {"args": [], "env": {}, "volumes": [], "timeout": 0}
+    names = ("name", "image", *empty)
+    found = [{name: each.get(name, empty.get(name)) for name in names} for each in actions]
+    return [{**each, "volumes": sorted(each["volumes"])} for each in found]
 
 
 def without_blank_lines(actions: list[Raw]) -> list[Raw]:
@@ -292,46 +280,35 @@ def test_no_text_crashes_the_conversion(text: str) -> None:
 def test_nothing_is_said_of_a_template_that_comes_through_whole() -> None:
     spec, found, _ = convert(action("timeout: 90\ncommand: [a, b]\nvolumes: ['/a:/b:ro', data:/c]"))
     assert found == []
-    assert spec == {
-        "actions": [
-            {"name": "a", "image": "i:1", "args": ["a", "b"], "volumes": ["/a:/b:ro", "data:/c"], "timeout": 90}
-        ]
-    }
+    # `cmd` would replace the entrypoint: waitdaemon would reboot the machine instead of starting what does.
+    volumes = ["/a:/b:ro", "data:/c"]
+    assert spec == {"actions": [{"name": "a", "image": "i:1", "args": ["a", "b"], "volumes": volumes, "timeout": 90}]}
 
 
 @pytest.mark.parametrize(
     ("written", "text"),
     [
-        ("0600", "0600"),
-        ("true", "true"),
-        ("1e3", "1e3"),
-        ("~", ""),
-        ("", ""),
-        ("!!str 0x1F", "0x1F"),
-        ("y", "y"),
-        ("2020-01-01", "2020-01-01"),
-        ("'~'", "~"),
-        (".5", ".5"),
+        *((each, each) for each in ("0600", "true", "1e3", "y", "2020-01-01", ".5")),
+        *(("~", ""), ("", ""), ("'~'", "~"), ("!!str 0x1F", "0x1F")),
         ('"\\x7b{ no }}"', '{{ "{{" }} no }}'),
+        ('"{{ .x }} \\x7b{ no }}"', '{{ .Params.x }} {{ "{{" }} no }}'),
+        ("{{ .x -}} b", "{{ .Params.x }}b"),
     ],
 )
 def test_values_of_variables_stay_as_they_were_written(written: str, text: str) -> None:
     spec, found, _ = convert(action(f"environment:\n  A: {written}"))
     assert found == []
-    assert spec
     assert spec["actions"][0]["env"] == {"A": text}
+
+
+@pytest.mark.parametrize(("written", "text"), [("a{{/* nothing */}}b", "ab"), ("a {{- /* nothing */ -}} b", "ab")])
+def test_comment_of_a_template_prints_nothing(written: str, text: str) -> None:
+    assert convert(action(f"environment:\n  A: {written}"))[0]["actions"][0]["env"] == {"A": text}
 
 
 def test_environment_and_volumes_of_the_task_are_the_templates_own() -> None:
     spec, _, _ = convert(task("- {name: a, image: i}", "environment: {A: 1}\nvolumes: ['/dev:/dev']"))
     assert spec == {"actions": [{"name": "a", "image": "i"}], "volumes": ["/dev:/dev"], "env": {"A": "1"}}
-
-
-def test_command_follows_the_entrypoint_of_the_image_as_it_did() -> None:
-    """`cmd` would replace the entrypoint: waitdaemon would reboot the machine instead of starting what does."""
-    spec, _, _ = convert(action("command: [reboot]"))
-    assert spec
-    assert spec["actions"][0] == {"name": "a", "image": "i:1", "args": ["reboot"]}
 
 
 @pytest.mark.parametrize(
@@ -383,17 +360,13 @@ def test_what_has_no_place_is_said_with_its_path(more: str, kind: str, path: str
         ("{{ $d := .x }}\n{{ $d = .y }}\na: b", "spec.data", "line 2: $d is set anew"),
         ("a: b # {{ if .x }}\nc: d # {{ end }}", "spec.data", "line 1: control flow begins or ends in a comment"),
         ("tasks: [{name: a}, {name: b}]", "spec.data.tasks", "2 tasks (a, b)"),
-        ("tasks: [{name: a, actions: []}]", "spec.data.tasks[0].actions", "at least one action"),
-        (action(head="- {name: a}"), "spec.data.tasks[0].actions[0].image", "must have an image"),
-        (action(head="- {name: a, image: a b}"), "spec.data.tasks[0].actions[0].image", "without spaces"),
-        (action(head="- {image: a}"), "spec.data.tasks[0].actions[0].name", "must have a name"),
-        (action(head="- {name: '{{ .x }}', image: a}"), "spec.data.tasks[0].actions[0].name", "write it out"),
-        (action(head="- {name: a, image: a}\n- {name: a, image: b}"), "spec.data.tasks[0].actions[1].name", "too: a"),
-        (
-            action(head="".join(f"- {{name: a{i}, image: a}}\n" for i in range(129))),
-            "spec.data.tasks[0].actions",
-            "128",
-        ),
+        ("tasks: [{name: a, actions: []}]", f"{TASK}.actions", "at least one action"),
+        (action(head="- {name: a}"), f"{TASK}.actions[0].image", "must have an image"),
+        (action(head="- {name: a, image: a b}"), f"{TASK}.actions[0].image", "without spaces"),
+        (action(head="- {image: a}"), f"{TASK}.actions[0].name", "must have a name"),
+        (action(head="- {name: '{{ .x }}', image: a}"), f"{TASK}.actions[0].name", "write it out"),
+        (action(head="- {name: a, image: a}\n- {name: a, image: b}"), f"{TASK}.actions[1].name", "too: a"),
+        (action(head="".join(f"- {{name: a{i}, image: a}}\n" for i in range(129))), f"{TASK}.actions", "128"),
         ("x" * ((1 << 20) + 1), "spec.data", "longer than"),
         ("{{.a}}" * 70_000, "spec.data", "tokens"),
     ],
@@ -411,7 +384,6 @@ def test_line_of_an_error_is_that_of_the_text_although_an_expression_has_several
 
 def test_name_of_an_action_that_depends_on_nothing_is_rendered() -> None:
     spec, found, _ = convert(action(head="- {name: '{{ \"os\" | upper }} x', image: i}"))
-    assert spec
     assert (spec["actions"][0]["name"], found) == ("OS x", [])
 
 
@@ -428,35 +400,25 @@ def test_name_of_an_action_that_depends_on_nothing_is_rendered() -> None:
     ],
 )
 def test_last_action_that_restarts_the_machine_is_marked_so_and_said(name: str, image: str, reboots: bool) -> None:
-    spec, found, _ = convert(action(head=f"- {{name: '{name}', image: '{image}'}}"))
-    assert spec
+    head = f"- {{name: '{name}', image: '{image}'}}"
+    spec, found, _ = convert(action(head=head))
     assert spec["actions"][0].get("reboots", False) is reboots
     assert found == ([("changed", "actions[0]")] if reboots else [])
+    spec, found, _ = convert(action(head=f"{head}\n- {{name: b, image: c}}"))
+    assert (spec["actions"][0], found) == ({"name": name, "image": image}, []), "it is not the last"
 
 
 @pytest.mark.parametrize("more", ["pid: host", "namespaces: {pid: host}"])
 def test_action_stays_in_the_machines_process_namespace(more: str) -> None:
     spec, found, _ = convert(action(more))
-    assert spec
     assert (spec["actions"][0].get("pidNamespace"), found) == ("host", [])
-
-
-def test_restart_that_is_not_the_last_action_is_not_marked() -> None:
-    spec, found, _ = convert(action(head="- {name: a, image: reboot}\n- {name: b, image: c}"))
-    assert spec
-    assert (spec["actions"][0], found) == ({"name": "a", "image": "reboot"}, [])
 
 
 def test_what_stands_above_the_task_is_told_and_nothing_lost_in_silence() -> None:
     text = "version: '0.2'\nid: x\nextra: 1\nglobal_timeout: 60\n" + action().replace("name: t\n", "name: other\n", 1)
     _, found, reasons = convert(text)
-    assert found == [
-        ("changed", "spec.data.name"),
-        ("changed", "spec.data.global_timeout"),
-        ("dropped", "spec.data.version"),
-        ("dropped", "spec.data.id"),
-        ("dropped", "spec.data.extra"),
-    ]
+    dropped = [("dropped", f"spec.data.{name}") for name in ("version", "id", "extra")]
+    assert found == [("changed", "spec.data.name"), ("changed", "spec.data.global_timeout"), *dropped]
     assert "spec.timeout: 60" in reasons["spec.data.global_timeout"]
 
 
@@ -464,7 +426,6 @@ def test_variable_is_what_it_was_last_set_to_above_the_field() -> None:
     data = "{{ $a := .x }}\n{{ $a := .y }}\n" + action("environment:\n  A: {{ $a }}") + "\n{{ $a := .z }}\n"
     spec, found, _ = convert(data)
     assert found == []
-    assert spec
     assert spec["actions"][0]["env"] == {"A": "{{ $a := .Params.y }}{{ $a }}"}
 
 
@@ -472,24 +433,8 @@ def test_quotes_that_were_for_yaml_are_no_part_of_the_value() -> None:
     more = "command: ['{{ .x | quote }}', {{ .x | quote }}, {{ squote .x }}, a {{ .x | quote }}, {{ .x | quote -}} ]"
     spec, found, _ = convert(action(more))
     assert found == []
-    assert spec
     quoted, plain = "{{ .Params.x | quote }}", "{{ .Params.x }}"
     assert spec["actions"][0]["args"] == [quoted, plain, plain, f"a {quoted}", plain]
-
-
-@pytest.mark.parametrize(
-    ("written", "text"),
-    [
-        ('"{{ .x }} \\x7b{ no }}"', '{{ .Params.x }} {{ "{{" }} no }}'),
-        ("a{{/* nothing */}}b", "ab"),
-        ("a {{- /* nothing */ -}} b", "ab"),
-        ("{{ .x -}} b", "{{ .Params.x }}b"),
-    ],
-)
-def test_what_stands_beside_an_expression_stays(written: str, text: str) -> None:
-    spec, _, _ = convert(action(f"environment:\n  A: {written}"))
-    assert spec
-    assert spec["actions"][0]["env"] == {"A": text}
 
 
 @pytest.mark.parametrize("silent", ["{{/* nothing */}}", "{{ $y := .x }}"])
@@ -528,6 +473,13 @@ def test_large_text_takes_no_more_than_seconds() -> None:
     assert ("error", "actions[0].environment") in found
 
 
+def test_comments_of_a_text_that_comes_as_json_are_kept_too() -> None:
+    """From a cluster, or from `kubectl get -o json`, where the text is the only place that has any."""
+    data = "# one\ntasks:\n- name: t\n  actions:\n  - name: a\n    image: i\n    timeout: 5 # five\n"
+    (made,) = to_yaml(convert_documents(read("in.json", orjson.dumps(with_data(data)))).converted)
+    assert ("# one\nspec:" in made, "timeout: 5 # five" in made) == (True, True)
+
+
 def test_old_renderer_fails_where_ours_would() -> None:
     with pytest.raises(TemplateError):
         old_renderer.render(with_data("a: {{ .missing }}"), HARDWARE, {})
@@ -546,10 +498,8 @@ _WAITS = """
 
 def test_waitdaemon_becomes_what_it_waits_with_and_the_restart_is_told() -> None:
     spec, found, _ = convert(task(_WAITS))
-    assert spec
-    assert spec["actions"] == [
-        {"name": "a", "image": "kexec:v1", "env": {"BLOCK_DEVICE": "/dev/sda3"}, "reboots": True}
-    ]
+    env = {"BLOCK_DEVICE": "/dev/sda3"}
+    assert spec["actions"] == [{"name": "a", "image": "kexec:v1", "env": env, "reboots": True}]
     assert found == [("changed", "actions[0].image"), ("changed", "actions[0]")]
 
 
@@ -572,7 +522,6 @@ def test_rootio_is_told_where_its_partitions_are_now(image: str, told: bool) -> 
 
 def test_waitdaemon_that_is_not_the_last_action_stays_as_it_is() -> None:
     spec, found, _ = convert(task(_WAITS + "- {name: b, image: c}"))
-    assert spec
     assert spec["actions"][0]["image"] == "ghcr.io/x/waitdaemon:0.2"
     assert (spec["actions"][0]["pidNamespace"], found) == ("host", [])
 
@@ -599,3 +548,65 @@ def test_image_without_a_registry_is_told_of_or_gets_the_one_that_is_given(
     converted = convert_documents([document], image_registry=registry)
     assert converted.objects[0]["spec"]["actions"][0]["image"] == result
     assert any("names no registry" in each.reason for each in converted.findings) is told
+
+
+# --- spaces beside expressions that print nothing: YAML cut them off after rendering, and a field is rendered by itself
+
+# Every short sequence of pieces in a plain scalar is rendered as v1alpha1 did and as v1alpha2 does. The values are
+# equal, or the report says that spaces may stay; without control flow they are equal.
+WORDS = {"word": "w", "empty": ""}
+DISKS = ["/dev/sda", "/dev/sdb"]
+TWO_DISKS: Raw = {"spec": {"disks": [{"device": disk} for disk in DISKS]}}
+STRAIGHT = ("a", " ", "{{/* nothing */}}", "{{ $y := .word }}", "{{ .word }}")
+TIGHT = "{{ if .word }}b{{ else }}c{{ end }}"
+FLOW = (
+    "{{ if .word }} b {{ end }}",
+    "{{ if .empty }}b{{ else }} c{{ end }}",
+    "{{ if .word }}{{ .word }} {{ else }}c{{ end }}",
+    "{{ with .word }}{{/* nothing */}} b{{ end }}",
+    "{{ if .word }}{{ if .empty }}x{{ end }} b{{ end }}",
+    "{{ if .word }}b {{ if .empty }}x{{ end }}{{ end }}",
+    "{{ range .Hardware.Disks }} b{{ end }}",
+)
+AT_ONCE = 200
+
+
+def sequences(pieces: tuple[str, ...], longest: int) -> list[str]:
+    joined = {"".join(each) for length in range(1, longest + 1) for each in product(pieces, repeat=length)}
+    return sorted(text for text in joined if text.strip())
+
+
+def compared(texts: list[str]) -> list[tuple[str, str, str, bool]]:
+    """Each text with what it was, what it is, and whether the report warns of spaces."""
+    env = "".join(f"      V{index}: {text}\n" for index, text in enumerate(texts))
+    data = f"name: t\ntasks:\n- name: t\n  actions:\n  - name: a\n    image: i\n    environment:\n{env}"
+    old = with_data(data)
+    findings = Findings(SOURCE)
+    (new,) = template.convert_template(old, findings)
+    warned = {each.path.rpartition(".")[2] for each in findings if each.reason.startswith("spaces ")}
+    (was,) = old_renderer.render(old, TWO_DISKS, WORDS)
+    (now,) = render_actions(new, objects.hardware(storageDevices=DISKS), WORDS)
+    names = [f"V{index}" for index in range(len(texts))]
+    return [(text, was["env"][name], now["env"][name], name in warned) for text, name in zip(texts, names, strict=True)]
+
+
+def all_compared(texts: list[str]) -> list[tuple[str, str, str, bool]]:
+    return [one for start in range(0, len(texts), AT_ONCE) for one in compared(texts[start : start + AT_ONCE])]
+
+
+def test_spaces_beside_silent_expressions_are_those_that_there_were() -> None:
+    for text, was, now, warned in all_compared(sequences(STRAIGHT, 4)):
+        assert (text, now, warned) == (text, was, False)
+
+
+@pytest.mark.parametrize("flow", FLOW)
+def test_spaces_in_arms_are_those_that_there_were_or_are_told_of(flow: str) -> None:
+    for text, was, now, warned in all_compared(sequences((*STRAIGHT, flow), 3)):
+        assert warned or (text, now) == (text, was)
+
+
+def test_arms_without_spaces_at_their_ends_and_spaces_in_the_middle_are_not_worth_a_word() -> None:
+    texts = sequences(("a b", *STRAIGHT[2:], TIGHT), 3)
+    texts += [f"a{one}{flow}{two}z" for flow in FLOW for one in ("", *STRAIGHT[1:]) for two in ("", *STRAIGHT[1:])]
+    for text, was, now, warned in all_compared(texts):
+        assert (text, now, warned) == (text, was, False)

@@ -1,28 +1,37 @@
-"""The pure parts of the migration: what differs, what is planned, what a definition becomes, what is reported."""
+"""The controller of hosts and its migration: plan, definition and report, addresses, and what is not ready."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
+import logging
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.api import serving
+from tests.support.objects import hardware
 from tests.unit.metal3.hosts import V1ALPHA1, hosts
+from tests.waiting import until
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.convert.metal3 import ConversionSettings
 from tink.kube.objects import NamespacedName
-from tink.metal3 import definition
+from tink.metal3 import definition, following
+from tink.metal3.addresses import Addresses, without
 from tink.metal3.definition import Definition
+from tink.metal3.following import Follower
 from tink.metal3.migration import plan, report
 from tink.metal3.migration.carry_out import Done, details
 from tink.metal3.migration.compare import Trip, differences
 from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
 from tink.metal3.migration.report import Outcome
 from tink.metal3.migration.survey import MOST_KEPT, Survey
-from tink.webhooks import Address
+from tink.metal3.settings import Metal3Settings
+from tink.webhooks import Address, ClaimKind
 
 WEBHOOK = definition.conversion(Address("/convert", url="https://h"), b"pem")
 
@@ -207,3 +216,79 @@ def test_failures_are_shown_the_first_ten_and_all_in_json() -> None:
     assert made["hardwareDataMissing"] == ["m/h"]
     assert [step["phase"] for step in made["plan"]] == ["hardware-data", "storage", "rewrite", "stored-versions"]
     assert json.loads(report.as_json(None, None, [], Outcome.FAILED, "why", applied=False))["done"] == []
+
+
+KEY = NamespacedName("e", "host")
+LEAVING = {"deletionTimestamp": "2027-01-15T08:00:00Z", "finalizers": ["example.org/held"]}
+AGENT_ID = "tinkerbell.org/agent-id"
+
+
+@pytest.fixture
+def addresses() -> Addresses:
+    return Addresses(lambda: 0.0)
+
+
+def wanted(mac: str = "m2", **dhcp: Any) -> Raw:
+    return hardware(KEY.name, mac, "10.0.0.9", namespace=KEY.namespace, dhcp=dhcp)
+
+
+def test_hardware_that_is_being_deleted_yields_its_addresses_and_waiting_hosts_are_notified(
+    addresses: Addresses,
+) -> None:
+    addresses.apply(hardware("a", "m2", None))
+    assert [each.claim for each in addresses.claim(KEY, wanted(), None)] == [(ClaimKind.MAC, "m2")]
+    assert addresses.apply(hardware("a", "m2", None, metadata=LEAVING)) == {KEY}
+    assert addresses.claim(KEY, wanted(), None) == []
+
+
+def test_hardware_of_a_host_that_is_being_deleted_gains_no_address_of_another(addresses: Addresses) -> None:
+    addresses.apply(hardware("a", "m1", "10.0.0.9", metadata=LEAVING))
+    own = hardware(KEY.name, "m2", None, namespace=KEY.namespace, metadata=LEAVING)
+    addresses.apply(own)
+    assert [each.claim for each in addresses.claim(KEY, wanted(), own)] == [(ClaimKind.IP, "10.0.0.9")]
+
+
+def test_address_that_machines_of_another_namespace_use_is_not_given_to_a_host(addresses: Addresses) -> None:
+    there = hardware("a", "m1", "10.0.0.2", dhcp={"netmask": "255.255.255.0", "gateway": "10.0.0.9"})
+    addresses.apply(there)
+    (used,) = addresses.claim(KEY, wanted(), None)
+    assert used.claim == (ClaimKind.IP, "10.0.0.9")
+    assert addresses.remove(there) == {KEY}
+
+
+def test_addresses_of_others_are_left_out_and_nothing_else() -> None:
+    made = wanted(hostname="h", netmask="255.255.255.0", ipv6={"address": "fd00::0:9"})
+    made["metadata"]["annotations"] = {AGENT_ID: "Rack1", "a": "b"}
+    without(made, {(ClaimKind.IP, "fd00::9")})
+    served = {"ip": "10.0.0.9", "hostname": "h", "netmask": "255.255.255.0"}
+    assert made["spec"]["networkInterfaces"]["m2"]["dhcp"] == served
+    without(made, {(ClaimKind.IP, "10.0.0.9"), (ClaimKind.AGENT_ID, "rack1")})
+    assert made["spec"]["networkInterfaces"]["m2"]["dhcp"] == {"hostname": "h"}
+    assert made["metadata"]["annotations"] == {"a": "b"}
+
+
+def test_ipv6_address_stays_where_the_ipv4_address_is_anothers() -> None:
+    made = wanted(ipv6={"address": "fd00::9"})
+    without(made, {(ClaimKind.IP, "10.0.0.9")})
+    assert made["spec"]["networkInterfaces"]["m2"]["dhcp"] == {"ipv6": {"address": "fd00::9"}}
+
+
+async def test_wrong_token_is_said_again_and_again_with_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_SAY_AGAIN_FIRST", 0.1)
+    monkeypatch.setattr(following, "_SAY_AGAIN_LONGEST", 0.1)
+    async with serving(tmp_path / "state") as (api, _):
+        content = api.kubeconfig.read_text()
+        wrong = tmp_path / "wrong.kubeconfig"
+        wrong.write_text(content.replace((tmp_path / "state" / "token").read_text().strip(), "tinkedge.wrong"))
+        follower = Follower(wrong, None, (), Metal3Settings(), None)
+        running = asyncio.create_task(follower.run())
+        try:
+            with caplog.at_level(logging.WARNING):
+                await until(lambda: caplog.text.count("is what --kubeconfig has") >= 3)
+            assert "Unauthorized" in follower.not_ready
+            assert " s now" in caplog.text
+        finally:
+            running.cancel()
+            await asyncio.wait([running])

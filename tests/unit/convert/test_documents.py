@@ -1,21 +1,41 @@
-"""Reading: every document that can be read is read, and one that can't is named with its line."""
+"""Documents: each one that can be read is read, and what was written is read as it was meant, with its comments."""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.api import reference_yaml
 from tink.api import yaml as kubernetes_yaml
+from tink.api.v1alpha2 import Raw
 from tink.api.yaml import MAX_BYTES, YamlError
-from tink.convert.documents import Document, compose, read, value
-from tink.convert.findings import Finding, Kind
+from tink.convert.documents import (
+    Converted,
+    Document,
+    collect,
+    compose,
+    file_name,
+    json_text,
+    read,
+    to_json,
+    value,
+    write_whole,
+    yaml_document,
+)
+from tink.convert.findings import Finding, Kind, Source
+from tink.convert.run import convert_documents
 
+JSON = '{"apiVersion": "v1", "kind": "K", "metadata": {"name": "a"}, "x": '
 GOOD = "apiVersion: v1\nkind: Good\nmetadata: {name: %s}\n"
 
 
@@ -64,11 +84,8 @@ def test_every_way_to_part_documents_gives_them_all(stream: str) -> None:
 
 def test_documents_are_counted_as_a_person_would() -> None:
     text = "# head\n---\n" + GOOD % "a" + "---\n\n---\n" + GOOD % "b" + "...\n---\n" + GOOD % "c" + "---\n" + GOOD % "d"
-    assert [(each.obj["metadata"]["name"], each.source.document) for each in found(text)] == [  # type: ignore[union-attr]
-        ("a", 1),
-        ("b", 3),
-        ("c", 4),
-        ("d", 5),
+    assert [*zip(names(text), [each.source.document for each in found(text)], strict=True)] == [
+        *zip("abcd", (1, 3, 4, 5), strict=True)
     ]
 
 
@@ -89,11 +106,7 @@ def test_documents_are_counted_as_a_person_would() -> None:
         ("a: \x01\n", 0, ""),
         ("a: '\n", 0, ""),
         ("a: " + "[" * 101 + "]" * 101 + "\n", 0, "deeper"),
-        (
-            '{"apiVersion": "v1", "kind": "K", "metadata": {"name": "a"}, "x": ' + "[" * 200 + "]" * 200 + "}\n",
-            0,
-            "deeper",
-        ),
+        (JSON + "[" * 200 + "]" * 200 + "}\n", 0, "deeper"),
         ("[" * 200_000 + "\n", 0, "deeper"),
         ("".join("- " * i + "a:\n" for i in range(1, 99)), 0, ""),
     ],
@@ -119,11 +132,8 @@ def test_file_that_powershell_wrote_is_read(code: str) -> None:
     assert names((GOOD % "a" + "---\n" + GOOD % "b").encode(code)) == ["a", "b"]
 
 
-def test_half_a_file_of_utf16_is_an_error_and_not_a_crash() -> None:
+def test_half_a_file_of_utf16_is_an_error_and_a_control_character_is_named_with_its_line() -> None:
     assert "UTF-16" in error((GOOD % "a").encode("utf-16")[:-1]).reason
-
-
-def test_control_character_is_named_with_its_line() -> None:
     assert "line 3: " in error("a: \xa0\nb: c\nd: e\0f\n").reason
 
 
@@ -134,11 +144,8 @@ def test_name_that_no_api_server_takes_is_an_error(name: str) -> None:
     assert len(finding.reason) < 250
 
 
-def test_namespace_that_no_api_server_takes_is_an_error() -> None:
+def test_namespace_that_no_api_server_takes_is_an_error_and_a_number_is_to_be_put_in_quotes() -> None:
     assert error("{apiVersion: v1, kind: K, metadata: {name: a, namespace: a.b}}").path == "metadata.namespace"
-
-
-def test_name_that_yaml_takes_for_a_number_is_to_be_put_in_quotes() -> None:
     assert "put it in quotes" in error(GOOD % "012").reason
 
 
@@ -209,12 +216,7 @@ def test_key_given_twice_in_json_is_an_error_as_it_is_in_yaml() -> None:
 
 def test_list_is_taken_apart_and_its_items_say_where_they_stood() -> None:
     inner = {"apiVersion": "v1", "kind": "List", "items": [obj("b"), 5]}
-    outer = {
-        "apiVersion": "v1",
-        "kind": "List",
-        "metadata": {"resourceVersion": ""},
-        "items": [obj("a"), inner, {}, obj("c")],
-    }
+    outer = {**inner, "metadata": {"resourceVersion": ""}, "items": [obj("a"), inner, {}, obj("c")]}
     found = list(read("in.json", orjson.dumps(outer)))
     places = [(each.prefix if isinstance(each, Document) else each.path) for each in found]
     assert places == ["items[0]", "items[1].items[0]", "items[1].items[1]", "items[2].apiVersion", "items[3]"]
@@ -264,24 +266,10 @@ def test_list_may_be_larger_than_an_object() -> None:
 # --- the same as kubectl
 
 
-def of_text(text: str) -> Any:
+def attempted(read: Callable[[str], Any], text: str) -> Any:
     try:
-        return list(kubernetes_yaml.read(text))
-    except YamlError:
-        return YamlError
-
-
-def of_nodes(text: str) -> Any:
-    try:
-        return [value(node, len(text)) for node in compose(text)]
-    except YamlError:
-        return YamlError
-
-
-def theirs(text: str) -> Any:
-    try:
-        return reference_yaml.documents(text)
-    except reference_yaml.RefusedError:
+        return list(read(text))
+    except (YamlError, reference_yaml.RefusedError):
         return YamlError
 
 
@@ -295,15 +283,14 @@ _PIECES = st.sampled_from(
 @pytest.mark.parametrize("text", ["{<<: *x, b: own}", "{b: own, <<: *x}", "{<<: [*x, {b: late, c: 3}], b: own}"])
 def test_merged_key_does_not_replace_the_own_one(text: str) -> None:
     text = f"d: &x {{b: merged, c: 2}}\ne: {text}\n"
-    assert of_text(text)[0]["e"] == {"b": "own", "c": 2}
+    assert next(iter(kubernetes_yaml.read(text)))["e"] == {"b": "own", "c": 2}
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(_PIECES, max_size=14).map("".join))
 def test_values_are_those_that_kubectl_reads(text: str) -> None:
-    expected = theirs(text)
-    found = of_text(text)
-    nodes = of_nodes(text)
+    expected, found = (attempted(reader, text) for reader in (reference_yaml.documents, kubernetes_yaml.read))
+    nodes = attempted(lambda text: (value(node, len(text)) for node in compose(text)), text)
     if nodes is not YamlError and found is not YamlError:
         assert repr(nodes) == repr(found), "with a look at the places of fields in between"
     if found is YamlError or expected is YamlError or "!!" in text:
@@ -318,3 +305,132 @@ def test_no_bytes_bring_the_reader_down(content: bytes) -> None:
         assert isinstance(each, Document | Finding)
     for each in read("in.json", b"{" + content):
         assert isinstance(each, Document | Finding)
+
+
+def written(obj: Raw) -> str:
+    return yaml_document(Converted(obj))
+
+
+_TEXTS = st.one_of(
+    st.text(max_size=12),
+    st.text(st.sampled_from("ab01:-#'\"\\ \n\t\r{}[],&*!|>%@`?=~yn.+_\x85\u2028\ufeff\U0001f600\x7f\x00"), max_size=10),
+    st.sampled_from(["yes", "No", "null", "~", "", "1e3", "0x1F", "0o17", "1_000", "12:30:45", "2001-01-01", ".inf",
+                     "=", "<<", "a: b", "a #b", "- a", "---", "...", "a\n", "a\n\n", "\na", " a\nb", "a\n b\n", "  \na",
+                     "a \nb", "y", "52:54:00:12:34:56"]),
+)  # fmt: skip
+_VALUES = st.recursive(
+    st.one_of(
+        _TEXTS, st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False, allow_infinity=False)
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.dictionaries(_TEXTS, _VALUES, max_size=3))
+def test_what_was_written_is_what_is_read_by_kubernetes_rules_and_by_yaml_1_1(obj: Raw) -> None:
+    text = written(obj)
+    assert list(kubernetes_yaml.documents(text)) == [obj]
+    assert list(yaml.load_all(text, Loader=yaml.CSafeLoader)) == [obj]
+    assert json.loads(json_text(obj)) == obj
+
+
+def test_user_data_stays_readable_and_macs_are_quoted() -> None:
+    obj = {"userdata": "#cloud-config\na: b\n", "mac": "52:54:00:12:34:56", "ip": "10.0.0.1"}
+    obj |= {"url": "http://a/b?c", "n": "1"}
+    assert written(obj) == (
+        "---\nuserdata: |\n  #cloud-config\n  a: b\n"
+        'mac: "52:54:00:12:34:56"\nip: 10.0.0.1\nurl: "http://a/b?c"\n"n": "1"\n'
+    )
+
+
+def test_json_is_one_list_whatever_there_is() -> None:
+    assert json.loads(to_json([]))["items"] == []
+    assert json.loads(to_json([{"a": 1}])) == {"apiVersion": "v1", "kind": "List", "items": [{"a": 1}]}
+
+
+# --- comments
+
+
+def test_comments_of_one_document_stay_out_of_the_others() -> None:
+    secret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s}\n"
+    text = "# a\n" + secret % "a" + secret % "b" + "# b\n"
+    first, second = (yaml_document(each) for each in convert_documents(read("in.yaml", text.encode())).converted)
+    assert first.startswith("---\n# a\napiVersion")
+    assert "# b" not in first
+    assert second.endswith("name: b\n# b\n")
+
+
+_LINES = st.lists(
+    st.sampled_from(
+        ["# c1", "a: b", "a: b # c2", "l:", "- x", "- x: y # c3", "  k: v", "  # c4", "  t: |", "    text # no",
+         "    # no", "q: 'x # no", "  # no'", "f: {a: b} # c5", "g: [1, # c6", "  2] # c7", "", "? k # c8", ": v",
+         "e: *x", "n: &x {y: 1}"]
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+@settings(max_examples=250, deadline=None)
+@given(_LINES)
+def test_comments_change_no_value_and_stay_when_written_again(lines: list[str]) -> None:
+    text = "\n".join(lines) + "\n"
+    try:
+        (obj,) = kubernetes_yaml.documents(text)
+    except ValueError:
+        return
+    if not isinstance(obj, dict):
+        return
+    source = Source("in.yaml", 1, "", "", "")
+    once = yaml_document(Converted(obj, Document(source, obj, text=text)))
+    assert list(kubernetes_yaml.documents(once)) == [obj]
+    kept = sorted(comment.text for comment in collect(text))
+    assert sorted(comment.text for comment in collect(once)) == kept
+    twice = yaml_document(Converted(obj, Document(source, obj, text=once)))
+    assert twice == once
+
+
+# --- files
+
+
+def test_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "out.yaml"
+    path.write_text("before")
+    path.chmod(0o640)
+
+    def texts() -> Any:
+        yield "half"
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_whole(path, texts())
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+    write_whole(path, ["after", "wards"])
+    assert path.read_text() == "afterwards"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    before = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "new", ["x"])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "..", "x" * 1000, "\0", "é"])
+def test_object_of_any_name_is_written_into_the_directory_and_nowhere_else(name: str) -> None:
+    file = file_name({"kind": "Hardware", "metadata": {"name": name, "namespace": "../x"}}, ".yaml")
+    assert "/" not in file
+    assert "\0" not in file
+    assert file.startswith("hardware-")
+    assert len(file.encode()) < 255
+
+
+def test_no_two_objects_share_a_file() -> None:
+    objects: list[Any] = [("K", "a-b", "c"), ("K", "a", "b-c"), ("K-a", "b", "c")]
+    objects += [("K", None, name) for name in ("a_b", "a/b", "A_b")]
+    metadata = [(kind, {"namespace": namespace, "name": name}) for kind, namespace, name in objects]
+    files = {file_name({"kind": kind, "metadata": each}, ".yaml") for kind, each in metadata}
+    assert len(files) == len(objects)
+    assert file_name({"kind": "OSIE", "metadata": {"name": "x"}}, ".json") == "osie-default-x.json"
