@@ -128,7 +128,9 @@ def _made(endpoint: str) -> tuple[TracerProvider, Tracer]:
             "--otlp-endpoint needs OpenTelemetry, which is not installed: pip install 'tinkedge[otlp]'"
         ) from error
     url = endpoint if parts.path.endswith(_PATH) else endpoint.rstrip("/") + _PATH
-    logging.getLogger("opentelemetry").addFilter(_without_traces)
+    # Not on the logger "opentelemetry": a logger's filters do not see what its children log.
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_without_stack_trace)
     resource = Resource.create(
         {
             "service.name": "tinkedge",
@@ -146,7 +148,8 @@ def _made(endpoint: str) -> tuple[TracerProvider, Tracer]:
     return provider, provider.get_tracer("tinkedge", version("tinkedge"))
 
 
-def _without_traces(record: logging.LogRecord) -> bool:
-    """A collector that is away is worth a line, and not a stack trace."""
-    record.exc_info = record.exc_text = None
+def _without_stack_trace(record: logging.LogRecord) -> bool:
+    """Drop the stack trace of what OpenTelemetry logs: a collector that is away is worth one line."""
+    if record.name.startswith("opentelemetry."):
+        record.exc_info = record.exc_text = None
     return True

@@ -39,6 +39,8 @@ from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
 from tink.server import ServerSettings
 from tink.server import server as grpc_server
 
+pytestmark = pytest.mark.long
+
 Make = Callable[..., Stack]
 
 

@@ -34,6 +34,8 @@ from tests.unit.dhcp6.harness import (
 )
 from tink.api.annotations import BOOT_PATH_ANNOTATION
 
+pytestmark = pytest.mark.long
+
 MACS = [bytes.fromhex(each) for each in ("525400fa002a", "525400fa002b", "b827eb000001")]
 STRANGER = bytes.fromhex("020000000009")
 IPS = ["fd00:77::50", "fd00:77::51", "fd00:88::52"]

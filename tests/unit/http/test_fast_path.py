@@ -31,7 +31,7 @@ from tests.unit.http.conftest import IP, OTHER_IP, STRANGER
 from tests.waiting import PATIENCE_SECONDS, until
 
 # Of long headers hypothesis has to make a long text, should something be wrong with them.
-pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:Generating overly large repr")]
 ID = b"/2009-04-04/meta-data/instance-id"
 
 

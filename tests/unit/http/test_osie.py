@@ -33,6 +33,8 @@ from tests.unit.http.conftest import HEALTH, IP, OTHER_IP, Rack
 from tests.unit.http.conftest import KERNEL as GET
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 KERNEL = "/osie/lab/kernel"
 SIZE = 4 << 20
 """Of what the upstream has."""

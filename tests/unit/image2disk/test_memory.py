@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from image2disk.errors import ActionError
 
+pytestmark = pytest.mark.long
+
 MOST_BYTES = 64 << 20
 """Memory limit of the code above the interpreter's own memory."""
 LIMIT_BYTES = 768 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -225,6 +226,19 @@ async def test_collector_that_does_not_answer_or_refuses_costs_nothing_but_trace
         await asyncio.to_thread(sending.join)
     assert collector.spans
     assert "Traceback" not in caplog.text
+
+
+def test_failed_export_is_logged_without_a_stack_trace(caplog):
+    traces = Traces("http://127.0.0.1:4318")
+    try:
+        raise OSError("no route to the collector")
+    except OSError:
+        for name in ("opentelemetry.sdk._shared_internal", "edge.journey"):
+            logging.getLogger(name).exception("from %s", name)
+    traces.close()
+    said = {record.name: record.exc_info for record in caplog.records}
+    assert said["opentelemetry.sdk._shared_internal"] is None
+    assert said["edge.journey"]
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://collector", "http://", "nonsense"])

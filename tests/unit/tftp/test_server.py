@@ -23,6 +23,8 @@ from tests.support.virtual_time import turns
 from tests.unit.tftp.loopback import CONTENT, MAC, ack, rrq, udp
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 EITHER_PORT = pytest.mark.parametrize("single_port", [False, True])
 UNHURRIED = ("timeout", "20")
 """Nothing is sent again because this machine is busy."""

@@ -53,6 +53,8 @@ from tink.agent.settings import from_kernel_command_line
 from tink.limits.backoff import Backoff
 from tink.server.events import MAX_WAITING
 
+pytestmark = pytest.mark.long
+
 NEVER_ESTABLISHED = replace(FAST, established_after=3600.0)
 UNAVAILABLE, NOT_FOUND = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND
 

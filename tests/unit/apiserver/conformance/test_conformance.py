@@ -44,6 +44,8 @@ from tests.implementation_details import in_common, without_details
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.apiserver import ApiServer
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 CASES = sorted((HERE / "cases").glob("*.yaml"))
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
