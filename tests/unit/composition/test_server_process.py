@@ -19,7 +19,7 @@ from edge.composition.settings import EdgeSettings, Service, StackSettings
 from edge.composition.tasks import StackError
 from edge.composition.workers import Activity, Channel, Failed, KeptAway, Message, Reread, ServerState, Up
 from edge.journey.events import Notice
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.server import ActivityKind, AgentActivity, ServerSettings
 
 SETTINGS = StackSettings(
@@ -80,7 +80,7 @@ class Parent:
         return child
 
     async def child(self) -> Child:
-        return await self.children.get()
+        return await asyncio.wait_for(self.children.get(), PATIENCE_SECONDS)
 
     async def serving_child(self) -> Child:
         child = await self.child()
