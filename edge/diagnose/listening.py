@@ -114,7 +114,8 @@ async def in_order(leading: AsyncIterator[Timed[E]], *others: AsyncIterator[Time
             came.clear()
             wait = heap[0][2] - now if heap else HOLD_SECONDS
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(came.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await came.wait()
         for task in tasks:
             if task.done():
                 task.result()

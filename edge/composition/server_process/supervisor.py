@@ -183,7 +183,8 @@ class ServerProcess:
         try:
             await process.wait()
             with suppress(TimeoutError):
-                await asyncio.wait_for(lost.wait(), _LAST_WORDS_SECONDS)
+                async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                    await lost.wait()
         except asyncio.CancelledError:
             await self._stop(process, channel, lost)
             raise

@@ -19,6 +19,7 @@ from edge.composition.settings import EdgeSettings, Service, StackSettings
 from edge.composition.tasks import StackError
 from edge.composition.workers import Activity, Channel, Failed, KeptAway, Message, Reread, ServerState, Up
 from edge.journey.events import Notice
+from tests.support.virtual_time import turns
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.server import ActivityKind, AgentActivity, ServerSettings
 
@@ -190,6 +191,16 @@ async def test_stop_ends_the_child_in_order(parent: Parent) -> None:
     assert child.lost.is_set()
     assert child.returncode == 0
     assert parent.notices == [], "that is no failure"
+
+
+@pytest.mark.parametrize("count", range(12))
+async def test_stop_ends_in_whatever_turn_of_the_loop_the_child_dies(parent: Parent, count: int) -> None:
+    child = await parent.serving_child()
+    child.end(-9)
+    await turns(count)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await parent.process.stop()
+    assert parent.children.empty()
 
 
 async def test_child_with_too_much_memory_is_ended(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
