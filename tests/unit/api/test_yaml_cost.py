@@ -21,8 +21,9 @@ from tink.apiserver.requests import APPLY_PATCH, decode, decode_patch
 from tink.convert.documents import read
 from tink.convert.metal3 import network_data
 
-STEPS, STEPS_PER_BYTE = 50_000, 40
-"""Calls of functions, whether of Python or of C. The dearest text of a search takes some 17 a byte."""
+STEPS, STEPS_PER_BYTE = 2_000_000, 40
+"""Calls of functions, whether of Python or of C. Aliases may repeat a short text up to a limit that does not depend on
+its length: some 500,000 calls. Without that limit the bombs below take many millions."""
 MEMORY, MEMORY_PER_BYTE = 128 << 20, 400
 
 
