@@ -52,7 +52,8 @@ declare -A sets=(
   # And with arm64.
   [arm64]="qemu-system-arm qemu-efi-aarch64"
   # Real clients that `make test` lets speak to the servers: one of each kind.
-  [test]="isc-dhcp-client busybox-static curl wget tftp-hpa atftp runc iproute2 procps util-linux chromium-headless-shell"
+  [test]="isc-dhcp-client busybox-static curl wget tftp-hpa atftp netbase runc iproute2 procps util-linux
+          chromium-headless-shell"
   # Those that `make test-all` needs beside them.
   [test-all]="dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light sbsigntool gpg gpg-agent gpgv sqv crun
           docker.io containerd podman netavark iptables nftables iputils-ping bzip2 xz-utils sqlite3 keepalived qemu-utils"

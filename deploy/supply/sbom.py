@@ -21,13 +21,13 @@ from deploy.supply.licences import licence
 from deploy.supply.packages import Installed, Project, closure
 
 _NAMESPACE = uuid.UUID("5a1d7d1c-9ad5-4a0a-8f0e-6f0c9be9a4a7")
-_FOR_DEVELOPERS = "dev"
+_FOR_DEVELOPERS = ("dev", "go")
 
 
 def sbom(project: Project, here: Installed, epoch: int) -> str:
     """The list as JSON; `epoch` is its time, in seconds since 1970."""
     required = closure(project.needs, here)
-    extras = (wanted for name, wanted in project.extras.items() if name != _FOR_DEVELOPERS)
+    extras = (wanted for name, wanted in project.extras.items() if name not in _FOR_DEVELOPERS)
     wanted = (*project.needs, *(one for extra in extras for one in extra))
     everything = closure(wanted, here)
     root = Component(

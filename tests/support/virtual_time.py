@@ -26,6 +26,11 @@ async def elapse(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+async def pause(seconds: float) -> None:
+    """Let time pass in a background task, which may go on for a moment after the virtual time of its test."""
+    await asyncio.sleep(seconds)
+
+
 async def turns(count: int = 1) -> None:
     """Give the event loop `count` turns, so that tasks that are ready go on."""
     for _ in range(count):

@@ -424,7 +424,8 @@ def test_global_headers_do_not_add_up(place):
     """Each global header is short enough for its entry, and applies to all later entries."""
     raw = b""
     for number in range(30):
-        records = b"".join(b"%d k%d=v\n" % (len(f"10 k{key}=v\n"), key) for key in range(number * 10, number * 10 + 10))
+        keys = range(10 * number + 100, 10 * number + 110)
+        records = b"".join(b"10 k%d=v\n" % key for key in keys)
         header = tarfile.TarInfo("x")
         header.type, header.size = tarfile.XGLTYPE, len(records)
         raw += header.tobuf(tarfile.GNU_FORMAT) + records.ljust(-(-len(records) // 512) * 512, b"\0")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.api import InProcessApi
-from tests.support.virtual_time import elapse
+from tests.support.virtual_time import elapse, pause
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, UnreachableError
 from tink.kube.resources import LEASE
@@ -137,11 +137,11 @@ class Site:
         self.acts.append((moment(), name, "begins"))
         try:
             while True:
-                await elapse(0.1)
+                await pause(0.1)
                 assert self.acting == {name}
         finally:
             if self.reluctance:
-                await elapse(self.reluctance)
+                await pause(self.reluctance)
             self.acting.discard(name)
             self.acts.append((moment(), name, "ends"))
 
