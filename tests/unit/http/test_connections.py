@@ -113,7 +113,8 @@ async def test_head_that_never_ends_is_not_waited_for(other_rack, start):
         ending = asyncio.create_task(connection.rest())
 
         def ended() -> bool:
-            connection.write(b"a" if start else b"")
+            if not connection.writer.is_closing():  # uvloop refuses to write then
+                connection.write(b"a" if start else b"")
             return ending.done()
 
         await until(ended, every=0.05)
