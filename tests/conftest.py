@@ -40,7 +40,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 logging.getLogger("asyncio").addFilter(_is_ours)
 
-# Without this, looptime's look for the event loop of a test that has none makes one, and leaves it unclosed.
+# looptime asks for the event loop of synchronous tests, too. Without this, asyncio creates one that is never closed.
 asyncio.set_event_loop(None)
 
 # What is collected stays: to look for garbage in it meanwhile, again and again, is for nothing.
@@ -48,7 +48,7 @@ gc.disable()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Clear away what a killed run has left, once, before the first test; only root starts such things."""
+    """Remove the leftovers of a killed run before the first test. Only tests that run as root leave any."""
     if os.geteuid() == 0 and not hasattr(session.config, "workerinput"):
         for line in leftovers.clear():
             print(f"left by a killed test run, removed: {line}")

@@ -1,4 +1,4 @@
-"""Clear away what a killed test run has left on this machine: processes, namespaces, cgroups and mounts.
+"""Remove the processes, namespaces, cgroups and mounts of a killed test run from this machine.
 
 A test ends what it started; one that is killed cannot. Everything that outlives a test has the process id of its test
 run in its name, so that the next run recognises what belongs to a dead one: `tests/conftest.py` calls `clear` as root
@@ -21,7 +21,7 @@ NAMED_AFTER_A_RUN = re.compile(r"-(?P<pid>\d+)-[0-9a-f]{6}(-|$)")
 
 
 def clear() -> list[str]:
-    """Remove what dead test runs have left. Return a line for each thing removed."""
+    """Remove everything that belongs to dead test runs. Return a line for each thing removed."""
     return [*_network_namespaces(), *_cgroups(), *_mounts()]
 
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NEVER_STOPPED = ("qemu-system-", "pytest", "make")
-"""Words in the command line of processes that go on: virtual machines, and the processes that run the tests."""
+"""Words in the command lines of processes that are never stopped: virtual machines, and those that run the tests."""
 
 
 def children(process: int) -> Iterator[int]:
@@ -39,7 +39,7 @@ def children(process: int) -> Iterator[int]:
 
 
 def may_be_stopped(process: int) -> bool:
-    """Return False for processes that have ended, that somebody else has stopped, and that go on."""
+    """Return False for a process that has ended, that is stopped already, or that must not be stopped."""
     try:
         command = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]

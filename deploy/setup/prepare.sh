@@ -83,8 +83,8 @@ bring_python() { # its packages and kubectl, while Debian's packages are install
   undo[bringing]="kill -- ${brought[*]/#/-} 2>/dev/null || true; rm -rf $bringing"
 }
 
-bring() { # NAME COMMAND...: in the background, as a process group of its own; how it has ended is in a file
-  # Renamed, for who finds the file reads it at once.
+bring() { # NAME COMMAND...: run in the background, as a process group of its own; its exit status goes to a file
+  # The file is renamed, because await_python reads it as soon as it exists.
   # shellcheck disable=SC2016  # the variables are the other shell's
   setsid bash -c '"$@"; echo $? >"$0.ended"; mv "$0.ended" "$0.status"' "$bringing/$1" "${@:2}" >"$bringing/$1" 2>&1 &
   brought[$1]=$!

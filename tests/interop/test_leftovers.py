@@ -1,4 +1,4 @@
-"""What a killed test run has left is gone before the first test of the next run."""
+"""The next test run removes the processes, namespaces and mounts of a killed one."""
 
 from __future__ import annotations
 

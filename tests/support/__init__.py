@@ -1,1 +1,1 @@
-"""What tests of all packages share: builders of objects, an API in the process, informers, virtual time."""
+"""Shared by the tests of all packages: builders of objects, an in-process API, informers, virtual time."""

@@ -1,7 +1,8 @@
 """Builders of the objects that tests put into an API, an informer or an inventory.
 
-They give complete, valid objects: a test names only what it is about. Every builder takes `namespace`, and further
-fields of the metadata as `metadata={...}`; what else it takes goes into the spec (into the status, of a Workflow).
+Each builder returns a complete, valid object, so that a test names only the fields it is about. Every builder accepts
+`namespace`, and further fields of the metadata as `metadata={...}`. Other keywords become fields of the spec (of a
+Workflow: of the status).
 """
 
 from __future__ import annotations
