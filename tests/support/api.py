@@ -1,22 +1,22 @@
 """One Kubernetes API for tests: the embedded API's verbs, schemas and lists over its store in memory, without HTTP.
 
-    api = InProcessApi(hardware(), workflow("w", "Running"))  # about a millisecond; needs no event loop
-    controller = Controller(api, ...)  # it has the calls and the exceptions of `tink.kube.client.KubeClient`
-    api.put(workflow("w", "Failed"))  # as somebody else writes it: any status, uid, times; reviewed by nobody
+    api = InProcessApi(hardware(), workflow("w", "Running"))  # takes about a millisecond and needs no event loop
+    controller = Controller(api, ...)  # the API has the calls and exceptions of `tink.kube.client.KubeClient`
+    api.put(workflow("w", "Failed"))  # another client's write: stored unchanged and without admission
     api.read(WORKFLOW, "w")["status"]; api.objects(EVENT); api.remove(WORKFLOW, "w")
-    informer = api.informer(WORKFLOW)  # follows the API at once; informer.hold() makes its watch slow
+    informer = api.informer(WORKFLOW)  # sees every change at once; informer.hold() delays its watch
 
 Faults and counts:
 
-    api.fail("patch", UnreachableError("away"))  # the next patch raises it, and does nothing
-    api.fail("patch", *[error] * 3, of=WORKFLOW, done=True)  # the next three of Workflows raise it, and are carried out
-    gate = api.hold("patch")  # patches are carried out, and return after gate.open(); await gate.reached.wait()
-    api.around("patch", after=do)  # the next patch awaits do() when it is carried out, before it returns
-    api.recover()  # no more faults
+    api.fail("patch", UnreachableError("away"))  # the next patch raises the error and changes nothing
+    api.fail("patch", *[error] * 3, of=WORKFLOW, done=True)  # the next three change a Workflow, then raise the error
+    gate = api.hold("patch")  # patches change the store and return after gate.open(); await gate.reached.wait()
+    api.around("patch", after=do)  # the next patch awaits do() after it has changed the store
+    api.recover()  # drop all faults that no call has met
     api.calls, api.count("patch", of=WORKFLOW), api.bodies("create", of=EVENT)
 
-It works in virtual time. `api.start_controllers()` begins what removes the contents of deleted namespaces and
-objects without owners; without it, these stay.
+The API works in virtual time. Deleted namespaces keep their contents, and objects without owners stay, until a test
+calls `api.start_controllers()`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tink.metrics import Histograms
 
 @dataclass(frozen=True)
 class Call:
-    """One call: its verb (get, list, create, patch, apply, delete, watch), what it is about, and its body."""
+    """One call: its verb (get, list, create, patch, apply, delete, watch), its target and its body."""
 
     verb: str
     resource: ResourceType
@@ -57,7 +57,7 @@ class Call:
 
 @dataclass
 class Gate:
-    """Holds calls back after they were carried out. `reached` is set when the first one waits."""
+    """Delays the return of calls that have changed the store. `reached` is set when the first call waits."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     opened: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,7 +72,7 @@ Do = Callable[[], Coroutine[Any, Any, object]]
 
 @dataclass
 class _Fault:
-    """What the next call of a verb meets."""
+    """A fault or a hook for the next call of a verb."""
 
     verb: str
     of: ResourceType | None = None
@@ -83,7 +83,7 @@ class _Fault:
 
 
 class InProcessApi:
-    """The API, and the calls of `KubeClient` to it. Made with objects that it has from the beginning."""
+    """The embedded API in this process, with the calls of `KubeClient`. The arguments are its first objects."""
 
     def __init__(
         self,
@@ -108,10 +108,10 @@ class InProcessApi:
         for obj in objects:
             self.put(obj)
 
-    # --- what the test does and sees ---
+    # --- what a test does and sees ---
 
     def put(self, obj: Raw) -> Raw:
-        """Store an object as it is, and return it with its resourceVersion. Its namespace is made if need be."""
+        """Store an object unchanged and return it with its resourceVersion. Creates its namespace if there is none."""
         namespace = obj["metadata"].get("namespace")
         if namespace and self.read(NAMESPACE, namespace, "") is None:
             spec = {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
@@ -119,13 +119,13 @@ class InProcessApi:
         return self._api.restore(obj)
 
     def change(self, resource: ResourceType, name: str, namespace: str = "default", **fields: Any) -> Raw:
-        """Store an object with other fields, merged by their second level: `status={"state": "Failed"}`."""
+        """Store an object with changed fields. Merges two levels deep: `status={"state": "Failed"}`."""
         obj = self.read(resource, name, namespace)
         assert obj is not None, f"there is no {resource.kind} {namespace}/{name}"
         return self.put(obj | {key: {**obj.get(key, {}), **value} for key, value in fields.items()})
 
     def read(self, resource: ResourceType, name: str, namespace: str = "default") -> Raw | None:
-        """Return an object as it is stored; None if there is none."""
+        """Return the stored object, or None if there is none."""
         return self._api.find(resource.api_version, resource.kind, namespace if resource.namespaced else "", name)
 
     def objects(self, resource: ResourceType) -> list[Raw]:
@@ -133,7 +133,7 @@ class InProcessApi:
         return self._api.objects(resource.api_version, resource.kind)
 
     def remove(self, resource: ResourceType, name: str, namespace: str = "default") -> None:
-        """Drop an object, whatever its finalizers are."""
+        """Delete an object without regard to its finalizers."""
         obj = self.read(resource, name, namespace)
         assert obj is not None, f"there is no {resource.kind} {namespace}/{name}"
         self._api.remove(obj)
@@ -147,34 +147,34 @@ class InProcessApi:
         return informer
 
     def fail(self, verb: str, *errors: Exception, of: ResourceType | None = None, done: bool = False) -> None:
-        """Have the next calls of a verb raise these, one each; `done`: after they were carried out."""
+        """Let the next calls of a verb raise these errors, one each; with `done` after the call has changed the store."""
         self._faults += [_Fault(verb, of, error, done) for error in errors]
 
     def around(
         self, verb: str, *, before: Do | None = None, after: Do | None = None, of: ResourceType | None = None
     ) -> None:
-        """Have the next call of a verb await `before` and `after`, with what it does in between."""
+        """Let the next call of a verb await `before`, change the store, and await `after`."""
         self._faults.append(_Fault(verb, of, before=before, after=after))
 
     def recover(self) -> None:
-        """Forget all faults that no call has met yet."""
+        """Drop all faults that no call has met."""
         self._faults.clear()
 
     def hold(self, verb: str, *, of: ResourceType | None = None) -> Gate:
-        """Have calls of a verb, from now on, be carried out but not return before the gate is open."""
+        """Delay the return of all further calls of a verb until the gate is open. They change the store at once."""
         gate = self._gates[verb, of] = Gate()
         return gate
 
     def count(self, verb: str, *, of: ResourceType | None = None) -> int:
-        """Return how many calls of a verb there were, those that failed among them."""
+        """Return the number of calls of a verb, with those that failed."""
         return len(self.bodies(verb, of=of))
 
     def bodies(self, verb: str, *, of: ResourceType | None = None) -> list[Any]:
-        """Return what was sent with the calls of a verb."""
+        """Return the bodies of the calls of a verb."""
         return [call.body for call in self.calls if call.verb == verb and of in (None, call.resource)]
 
     def start_controllers(self) -> None:
-        """Begin to clear namespaces and garbage; end it with `close`."""
+        """Start the namespace controller and the garbage collector. `close` stops them."""
         self._api.start_controllers()
 
     def _committed(self, kind: str, obj: Raw) -> None:
@@ -264,7 +264,7 @@ class InProcessApi:
         call = Call("watch", resource, name, namespace or "")
         loop = asyncio.get_running_loop()
         connection = BaseProtocol(loop)
-        connection.connection_made(asyncio.Transport())  # one that leads nowhere: the reader looks whether it is open
+        connection.connection_made(asyncio.Transport())  # The reader checks that its transport is open.
         reader = aiohttp.StreamReader(connection, 1 << 20, loop=loop)
         lines = await self._carry_out(call, lambda: self._api.watch(resource.path(namespace), query))
 
@@ -291,7 +291,7 @@ class InProcessApi:
 
     async def _carry_out(self, call: Call, do: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         self.calls.append(call)
-        await asyncio.sleep(0)  # as every call does, it gives others a turn before anything is done
+        await asyncio.sleep(0)  # A real call yields to other tasks before it changes the store.
         fault = next((one for one in self._faults if one.verb == call.verb and one.of in (None, call.resource)), None)
         if fault is not None:
             self._faults.remove(fault)
@@ -320,7 +320,7 @@ def _installed() -> LocalSnapshot:
 
 
 def _install(definitions: Iterable[Raw]) -> LocalSnapshot:
-    """Create definitions once, in a loop of their own: large requests are worked on beside the event loop."""
+    """Return a store with these definitions. Uses an event loop of its own, since the API offloads large requests."""
 
     async def make() -> LocalSnapshot:
         api = LocalApi()
@@ -336,7 +336,7 @@ def _install(definitions: Iterable[Raw]) -> LocalSnapshot:
 
 
 def _at_once(work: Coroutine[Any, Any, None]) -> None:
-    """Run what never waits, without an event loop."""
+    """Run a coroutine that never waits, without an event loop."""
     with contextlib.suppress(StopIteration):
         work.send(None)
-        raise AssertionError("it waits")
+        raise AssertionError("the coroutine waits")
