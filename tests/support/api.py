@@ -147,7 +147,7 @@ class InProcessApi:
         return informer
 
     def fail(self, verb: str, *errors: Exception, of: ResourceType | None = None, done: bool = False) -> None:
-        """Let the next calls of a verb raise these errors, one each; with `done` after the call has changed the store."""
+        """Let the next calls of a verb raise these errors, one each. `done`: after they have changed the store."""
         self._faults += [_Fault(verb, of, error, done) for error in errors]
 
     def around(

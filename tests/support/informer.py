@@ -1,11 +1,11 @@
 """Informers for tests.
 
-The real one, over the API in this process, sees a change a few turns of the event loop after it was made:
+`following` runs the real informer over the in-process API. It sees a change a few turns of the event loop later:
 
     async with following(InProcessApi(), WORKFLOW) as informer: ...
 
-`InMemoryInformer` is the real one without a client: handlers see a change before the call that made it returns. Its
-objects come from the test, or (`InProcessApi.informer`) from the API:
+`InMemoryInformer` is the real informer without a client. Its handlers see a change before the call that makes it
+returns. Its objects come from the test or, with `InProcessApi.informer`, from the API:
 
     informer = InMemoryInformer(HARDWARE, [hardware()])
     informer.put(hardware(ip="192.0.2.7"))  # returns the object with its new resourceVersion
@@ -31,7 +31,7 @@ from tink.kube.resources import WORKFLOW, ResourceType
 
 
 class InMemoryInformer(Informer):
-    """An informer of `resource` that the test feeds; `options` are those of the real one."""
+    """An informer of `resource` that the test feeds. `options` are those of the real informer."""
 
     failing_for = 0.0
     denied = ""
@@ -40,7 +40,7 @@ class InMemoryInformer(Informer):
     def __init__(
         self, resource: ResourceType = WORKFLOW, objects: Iterable[Raw] = (), *, synced: bool = True, **options: Any
     ) -> None:
-        super().__init__(None, resource, **options)  # type: ignore[arg-type] # nothing is asked of a client
+        super().__init__(None, resource, **options)  # type: ignore[arg-type] # it never calls a client
         self._newest = 100
         self._held: list[Callable[[], None]] | None = None
         if synced:
@@ -49,11 +49,11 @@ class InMemoryInformer(Informer):
             self.put(obj)
 
     async def run(self) -> None:
-        """Run until cancelled, as the real one does."""
+        """Run until cancelled, like the real informer."""
         await asyncio.Event().wait()
 
     def listed(self, *, done: bool = True) -> None:
-        """Have the collection be listed; `done=False`: it is not any more."""
+        """Mark the collection as listed, or with `done=False` as not listed."""
         for reflector in self._reflectors:
             (reflector.synced.set if done else reflector.synced.clear)()
 
@@ -70,7 +70,7 @@ class InMemoryInformer(Informer):
         self._deliver(partial(self._gone, NamespacedName(namespace, name), None))
 
     def feed(self, kind: str, obj: Raw) -> None:
-        """Take in an event of a watch: ADDED, MODIFIED or DELETED, and the object as the API has it."""
+        """Process a watch event: ADDED, MODIFIED or DELETED, with the object as the API has it."""
         if self._namespaces and obj["metadata"].get("namespace") not in self._namespaces:
             return
         obj = copy.deepcopy(obj)
@@ -80,11 +80,11 @@ class InMemoryInformer(Informer):
             self._deliver(partial(self._changed, obj))
 
     def hold(self) -> None:
-        """Hold all further changes back until `release`."""
+        """Delay all further changes until `release`."""
         self._held = self._held or []
 
     def release(self) -> None:
-        """Deliver the changes that were held back."""
+        """Deliver the delayed changes."""
         held, self._held = self._held or [], None
         for deliver in held:
             deliver()

@@ -17,7 +17,7 @@ import asyncio
 
 
 async def elapse(seconds: float) -> None:
-    """Let virtual time pass, and everything that is due in it happen.
+    """Let virtual time pass, and run every timer that is due in it.
 
     Raises AssertionError if the test runs in real time.
     """
@@ -27,7 +27,7 @@ async def elapse(seconds: float) -> None:
 
 
 async def pause(seconds: float) -> None:
-    """Let time pass in a background task, which may go on for a moment after the virtual time of its test."""
+    """Sleep in a background task that may outlive the virtual time of its test by a moment."""
     await asyncio.sleep(seconds)
 
 
