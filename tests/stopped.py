@@ -64,12 +64,14 @@ def main() -> int:
             count = 0
             while command.poll() is None:
                 time.sleep(options.pause)
-                for process in [each for each, until in stopped.items() if until <= time.monotonic()]:
+                continued = [each for each, until in stopped.items() if until <= time.monotonic()]
+                for process in continued:
                     _send(process, signal.SIGCONT)
                     del stopped[process]
-                there = [each for each in children(command.pid) if each not in stopped and may_be_stopped(each)]
-                if there:
-                    chosen = choose.choice(there)
+                running = [each for each in children(command.pid) if each not in stopped and may_be_stopped(each)]
+                candidates = [each for each in running if each not in continued]
+                if candidates and len(running) > len(stopped):  # otherwise two processes would never run
+                    chosen = choose.choice(candidates)
                     _send(chosen, signal.SIGSTOP)
                     stopped[chosen] = time.monotonic() + options.seconds
                     count += 1
