@@ -27,7 +27,7 @@ import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
 from tests.interop.conftest import in_namespace
-from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, Process
+from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, Process, manifest
 from tests.waiting import wait_until
 
 FAR_ADDRESS = "172.31.78.1"
@@ -55,12 +55,6 @@ class Edge(Namespaces):
         super().__init__(directory)
         self.data_dir = directory / "data"
         self.kubectl = Kubectl(self, self.data_dir / "kubeconfig")
-        self._script = directory / "udhcpc"
-        self._script.write_text(
-            '#!/bin/sh\nenv > "$LEARNED.$1"\n'
-            'if [ "$1" = bound ]; then ip -4 addr replace "$ip/$mask" dev "$interface"; fi\n'
-        )
-        self._script.chmod(0o755)
 
     def up(self, *options: str | Path, far: bool = False) -> None:
         """Start it, with the OSIE "lab" among its manifests."""
@@ -119,15 +113,6 @@ class Edge(Namespaces):
         return float(found[1])
 
     # --- the machine's side ---
-
-    def udhcpc(self, where: str, *options: str) -> dict[str, str]:
-        """What udhcpc was told, as its script's variables; nothing if it got no lease."""
-        learned = self.directory / secrets.token_hex(4)
-        process = self.start(where, *UDHCPC, "-s", self._script, *options, LEARNED=str(learned))
-        if process.status() != 0:
-            return {}
-        lines = Path(f"{learned}.bound").read_text().splitlines()
-        return dict(line.split("=", 1) for line in lines if "=" in line)
 
     def rom(self, where: str, firmware: tuple[str, str] = BIOS) -> dict[str, str]:
         """What a PXE ROM on the machine is told."""
@@ -198,11 +183,6 @@ def dashed(mac: str) -> str:
 def said(offer: Any) -> dict[str, Any]:
     """The options of a message."""
     return {option[0]: option[1] for option in offer[DHCP].options if isinstance(option, tuple)}
-
-
-def manifest(kind: str, name: str, spec: dict[str, Any], **annotations: str) -> str:
-    metadata = {"name": name, "annotations": {f"tinkerbell.org/{key}": value for key, value in annotations.items()}}
-    return json.dumps({"apiVersion": "tinkerbell.org/v1alpha2", "kind": kind, "metadata": metadata, "spec": spec})
 
 
 def content(name: str, size: int = 70_001) -> bytes:
