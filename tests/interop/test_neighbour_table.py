@@ -184,7 +184,7 @@ def test_changes_of_the_table_are_told_and_those_that_were_missed_as_all(network
         entry(network, "srv0", "52:54:00:99:99:98", state="stale")
         neigh(network, "del", IP, "dev", "srv0")
 
-    assert set(told(network, change, lambda heard: len(heard) == 3)) == {IP}
+    assert set(told(network, change, lambda heard: len(heard) >= 3)) == {IP}
     lines = "".join(
         f"neigh replace 10.77.6.{n} lladdr 52:54:00:00:{turn:02x}:{n:02x} dev srv0 nud stale\n"
         for turn in range(40)
