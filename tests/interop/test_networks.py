@@ -199,7 +199,7 @@ def test_transfer_goes_on_when_the_address_comes_back(host: Host) -> None:
         wait_until(lambda: host.readiness()[0] == 503, host.readiness)
         assert all(client.popen.poll() is None for client in clients), "it was over before the address went"
         host.in_edge("address", "add", "10.77.1.1/24", "dev", "eth1")
-        assert [client.status(40) for client in clients] == [0, 0]
+        assert [client.status() for client in clients] == [0, 0]
         assert [file.read_bytes() for file in got.values()] == [PROGRAM] * 2
     finally:
         host.run(IN_EDGE, "tc", "qdisc", "del", "dev", "eth1", "root")
