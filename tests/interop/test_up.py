@@ -193,26 +193,16 @@ def events(rack: Rack, path: str, data_dir: str = "data") -> Any:
 
 def test_second_up_on_this_host_says_which_port_is_taken_and_what_to_do(serving: Serving) -> None:
     rack = serving.rack
-    own = {"api": "--api-port=164{}", "grpc": "--grpc-port=422{}", "http": "--http-port=71{}"}
-    cases = {  # what has to be its own for `up` to come as far as the port; the words that it says; the remedy
-        10: (["grpc", "http"], "127.0.0.1:6443: the port is taken", "choose another port"),
-        11: (["api", "http", "tftp", "dhcp", "admin"], f"{ADDRESS}:42113", "choose another port with --grpc-port"),
-        12: (["api", "grpc"], f"{ADDRESS}:7080", "choose another port with --http-port"),
-        13: ([*own], "UDP port 69 on rack0", "--disable tftp"),
-        14: ([*own, "tftp"], "UDP port 67 on rack0", "--disable dhcp"),
-        15: ([*own, "tftp", "dhcp"], "127.0.0.1:7081", "choose another port with --admin-port"),
-    }
-    seconds = []
-    for number, (names, *_) in cases.items():
-        words = [own[name].format(number) if name in own else f"--disable={name}" for name in names]
-        seconds.append(rack.up(rack.directory / f"second-{number}", *words))
-    same = rack.up(serving.data_dir, "--api-port", "16500")
-    for second, (_, port, remedy) in zip(seconds, cases.values(), strict=True):
+    words = ["--api-port=16410", "--grpc-port=42210", "--http-port=7110"]  # taken ones of TCP: tests/unit/composition
+    for port, remedy in (("UDP port 69 on rack0", "--disable tftp"), ("UDP port 67 on rack0", "--disable dhcp")):
+        second = rack.up(rack.directory / f"second-{len(words)}", *words)
         assert second.status() == 1, second.err
         last = second.err.splitlines()[-1]
         assert port in last
         assert remedy in last
         assert "Traceback" not in second.err
+        words += remedy.split()
+    same = rack.up(serving.data_dir, "--api-port", "16500")
     assert same.status() == 1
     assert "state.db: another API server is using it; stop that one first" in same.err
     rack.ready(serving.process)  # and the first one has not noticed

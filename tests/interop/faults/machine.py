@@ -169,7 +169,7 @@ class Scripted:
 
     def _curl(self, *words: str) -> int:
         process = self._rack.start(self._where, "curl", "-sSf", "-o", "/dev/null", *words)
-        return process.status(60)
+        return process.status()
 
     # --- the ways ---
 
@@ -184,7 +184,7 @@ class Scripted:
         """Get it."""
         url = f"http://{self.server}:7080/ipxe/script/{self.mac}/auto.ipxe"
         got = self._rack.start(self._where, "curl", "-sSf", "--max-time", "20", url)
-        assert got.status(60) == 0, got.err
+        assert got.status() == 0, got.err
         self.script_text = got.out
 
     def kernel(self, osie: str, within: int = 40) -> int:
