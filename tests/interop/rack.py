@@ -6,6 +6,7 @@ edge's namespace: a bridge for each network of the edge, with its address --- a 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -147,6 +148,27 @@ class Namespaces:
         self._processes.append(process)
         return process
 
+    def started(self, service: Process) -> Process:
+        """Wait until a service has said that it has started, although it may not be ready."""
+        wait_until(lambda: re.search(r"(ready|started): ", service.err), lambda: service.err)
+        return service
+
+    def udhcpc(self, where: str, *options: str, tries: int = 3, seconds: int = 1) -> dict[str, str]:
+        """What DHCP tells a machine, which takes the address, as the variables of udhcpc: empty without a lease."""
+        learned, script = self.directory / secrets.token_hex(4), self.directory / "udhcpc"
+        take = '[ "$1" != bound ] || ip -4 addr replace "$ip/$mask" dev "$interface"'
+        script.write_text(f'#!/bin/sh\nenv > "$LEARNED.$1"\n{take}\n')
+        script.chmod(0o755)
+        client = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", str(tries), "-T", str(seconds)]
+        if self.start(where, *client, "-s", script, *options, LEARNED=str(learned)).status() != 0:
+            return {}
+        lines = Path(f"{learned}.bound").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("LEARNED="))
+
+    def curl(self, where: str, url: str, *options: str) -> str:
+        """The body that a URL has; nothing within 15 seconds is an empty one."""
+        return self.run(where, "curl", "-sg", "--max-time", "15", *options, url).out
+
     def run(self, where: str, *command: str | Path, timeout: float = PATIENCE_SECONDS) -> Process:
         """A command to its end; what begins with `TINKEDGE` has everything loaded when it begins."""
         loaded = list(command[: len(TINKEDGE)]) == TINKEDGE
@@ -239,6 +261,12 @@ class Kubectl:
 
     def state(self, workflow: str) -> str:
         return self("get", "workflow", workflow, "-o", "jsonpath={.status.state}")
+
+
+def manifest(kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> str:
+    """An object of tinkerbell.org as JSON, with annotations of tinkerbell.org."""
+    about = {"name": name, "annotations": {f"tinkerbell.org/{key}": value for key, value in annotations.items()}}
+    return json.dumps({"apiVersion": "tinkerbell.org/v1alpha2", "kind": kind, "metadata": about, "spec": spec})
 
 
 def ip(*words: str) -> None:

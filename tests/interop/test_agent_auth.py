@@ -15,8 +15,8 @@ import pytest
 from cryptography import x509
 
 from tests.interop.authority import EARLIER, Authority
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Process
-from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge, dashed, manifest, running
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Process, manifest
+from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge, dashed, running
 from tests.waiting import wait_until
 
 MACS["thief"] = "52:54:00:00:01:66"
@@ -73,14 +73,7 @@ def agent(edge: Edge, where: str, line: str, *more: str | Path) -> Process:
     name = f"{where}-{len(list(edge.directory.glob('cmdline-*')))}"
     file = edge.directory / f"cmdline-{name}"
     file.write_text(line)
-    options: list[str | Path] = [
-        "--kernel-command-line",
-        file,
-        "--runtime",
-        "process",
-        "--state-dir",
-        edge.directory / f"state-{name}",
-    ]
+    options = ["--kernel-command-line", file, "--runtime", "process", "--state-dir", edge.directory / f"state-{name}"]
     return edge.tinkedge(where, "agent", *options, *more)
 
 
@@ -92,18 +85,14 @@ def test_machine_boots_with_a_token_and_runs_its_workflow_over_tls(guarded: Edge
     running_agent = agent(guarded, "near", line)
     run_workflow(guarded, running_agent)
     assert not TOKEN.search(running_agent.err)
-    assert running_agent.terminate() == 0
 
 
-def run_workflow(edge: Edge, running_agent: Process) -> None:
+def run_workflow(edge: Edge, running_agent: Process, name: str = "first") -> None:
     """Have the agent of the machine "near" run a Workflow, to its good end."""
     edge.kubectl.apply(manifest("Template", "one", {"actions": [{"name": "a", "image": "i", "cmd": "/bin/true"}]}))
-    workflow = {"hardwareRef": {"name": "near"}, "templateRef": {"name": "one"}}
-    edge.kubectl.apply(manifest("Workflow", "first", workflow))
-    wait_until(
-        lambda: edge.kubectl.state("first") == "Succeeded",
-        lambda: running_agent.err + edge.process.err[-3000:],
-    )
+    edge.kubectl.apply(manifest("Workflow", name, {"hardwareRef": {"name": "near"}, "templateRef": {"name": "one"}}))
+    wait_until(lambda: edge.kubectl.state(name) == "Succeeded", lambda: running_agent.err + edge.process.err[-3000:])
+    assert running_agent.terminate() == 0
 
 
 def test_script_with_a_token_is_not_for_who_merely_names_the_machine(guarded: Edge) -> None:
@@ -162,16 +151,9 @@ def test_machine_with_a_certificate_in_its_name_runs_its_workflow(certified: tup
     line = command_line(edge.script("near"))
     assert " tinkerbell_tls=true " in line
     assert not TOKEN.search(line)
-    first = agent(edge, "near", line, *shown(authority, "mac", NAMES["its MAC"]))
-    run_workflow(edge, first)
-    assert first.terminate() == 0
+    run_workflow(edge, agent(edge, "near", line, *shown(authority, "mac", NAMES["its MAC"])))
     # By its other name it is the same machine: there is nothing that it would be refused for.
-    second = agent(edge, "near", line, *shown(authority, "name", NAMES["its Hardware"]))
-    edge.kubectl.apply(
-        manifest("Workflow", "second", {"hardwareRef": {"name": "near"}, "templateRef": {"name": "one"}})
-    )
-    wait_until(lambda: edge.kubectl.state("second") == "Succeeded", lambda: second.err)
-    assert second.terminate() == 0
+    run_workflow(edge, agent(edge, "near", line, *shown(authority, "name", NAMES["its Hardware"])), "second")
     assert edge.journey(MACS["near"], "refused") == []
 
 

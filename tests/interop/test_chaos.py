@@ -23,7 +23,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -231,11 +230,6 @@ class Plan:
     """Seconds after its creation; None: it stays."""
 
 
-def _in(words: list[str], here: Path) -> list[str]:
-    """With the state in this directory, which is another one after a loss of power."""
-    return [*words, "--state-dir", str(here / "state")]
-
-
 @dataclass
 class World:
     """Everything of one run. `rng` makes the choices."""
@@ -253,16 +247,18 @@ class World:
         """Start the processes; the objects follow with `fill`."""
         api_port, *server_ports = free_ports(3)
         kubeconfig = self.directory / "api" / "kubeconfig"
-        self._add("api", "apiserver", "--data-dir", str(self.directory / "api"), "--api-port", str(api_port))
+        api = ["apiserver", "--data-dir", str(self.directory / "api"), "--api-port", str(api_port)]
+        self._add("api", lambda _: api)
         await until(kubeconfig.exists, within=OUTAGE)
         self.client = await KubeClient.connect(kubeconfig)
         self._exit.push_async_callback(self.client.close)
         theirs, ours = self._guards()
         for port in server_ports:
-            network = ("--interface", "lo=127.0.0.1", "--grpc-port", str(port))
-            self._add("server", "server", "--kubeconfig", str(kubeconfig), *network, *theirs)
+            network = ["--interface", "lo=127.0.0.1", "--grpc-port", str(port)]
+            words = ["server", "--kubeconfig", str(kubeconfig), *network, *theirs]
+            self._add("server", lambda _, words=words: words)
         for _ in range(2):
-            self._add("controller", "controller", "--kubeconfig", str(kubeconfig), "--disable", "webhooks")
+            self._add("controller", lambda _: ["controller", "--kubeconfig", str(kubeconfig), "--disable", "webhooks"])
         proxy = Proxy(server_ports, self.rng)
         await proxy.start()
         self._exit.push_async_callback(proxy.stop)
@@ -271,8 +267,8 @@ class World:
             self.machines.append(machine)
             words = ["agent", "--agent-id", mac(number), "--server", f"127.0.0.1:{proxy.port}", "--runtime", "process"]
             words += ours(mac(number))
-            agent = Victim(f"agent-{number}", partial(_in, words), self._log(f"agent-{number}"), machine.here)
-            self._run("agent", agent)
+            # The state is in another directory after a loss of power.
+            self._add("agent", lambda here, words=words: [*words, "--state-dir", str(here / "state")], machine.here)
 
     def _guards(self) -> tuple[list[str], Callable[[str], list[str]]]:
         """The options by which servers know agents, and those of the agent of a MAC."""
@@ -285,16 +281,11 @@ class World:
         roots = str(self.directory / "authority.crt")
         return server, lambda mac: ["--tls", "--tls-roots", roots, "--token", keys.mint(mac, time.time())]
 
-    def _log(self, name: str) -> Path:
-        return self.directory / f"{name}.log"
-
-    def _add(self, kind: str, *words: str) -> None:
-        name = f"{kind}-{len(self.victims.get(kind, []))}"
-        self._run(kind, Victim(name, lambda _: [*words], self._log(name)))
-
-    def _run(self, kind: str, victim: Victim) -> None:
-        self.victims.setdefault(kind, []).append(victim)
-        self._tasks.append(asyncio.create_task(victim.run()))
+    def _add(self, kind: str, words: Callable[[Path], list[str]], begin: Callable[[], Path] = Path.cwd) -> None:
+        victims = self.victims.setdefault(kind, [])
+        name = f"{kind}-{len(victims)}"
+        victims.append(Victim(name, words, self.directory / f"{name}.log", begin))
+        self._tasks.append(asyncio.create_task(victims[-1].run()))
 
     async def stop(self) -> None:
         """End everything."""
@@ -314,19 +305,17 @@ class World:
         with contextlib.suppress(ConflictError):  # it was created, and the answer was lost
             await surely(lambda: self.client.create(resource, obj))
 
-    async def _served(self, resource: ResourceType) -> bool:
-        try:
-            await surely(lambda: self.client.list(resource, NAMESPACE))
-        except NotFoundError:
-            return False
-        return True
-
     async def fill(self) -> None:
         """The machines and the Templates, when the API knows what these are."""
-        async with asyncio.timeout(OUTAGE):
-            for resource in (HARDWARE, TEMPLATE, WORKFLOW):
-                while not await self._served(resource):
-                    await asyncio.sleep(0.05)
+
+        async def served(resource: ResourceType) -> bool:
+            with contextlib.suppress(NotFoundError):
+                await surely(lambda: self.client.list(resource, NAMESPACE))
+                return True
+            return False
+
+        for resource in (HARDWARE, TEMPLATE, WORKFLOW):
+            await until(lambda resource=resource: served(resource), every=0.05)
         for number in range(AGENTS):
             interface = {"dhcp": {"ip": f"127.0.1.{number + 1}", "netmask": "255.0.0.0"}}
             await self.create(HARDWARE, f"machine-{number}", {"networkInterfaces": {mac(number): interface}})
@@ -491,23 +480,13 @@ def check_runs(lives: list[list[tuple[str, int]]]) -> None:
 @pytest.mark.timeout(600 + 2 * WORKFLOWS)
 async def test_every_workflow_ends_as_it_should_and_no_action_runs_twice_whatever_is_killed(world: World) -> None:
     print(f"CHAOS_SEED={SEED}")
-    begin = time.monotonic()
-    disturbances = [
-        asyncio.create_task(world.kill(kind, *pause))
-        for kind, pause in {
-            "agent": (0.5, 2.0),
-            "server": (2, 6),
-            "controller": (3, 7),
-            "api": (4, 8),
-        }.items()
-    ]
-    ordering = asyncio.create_task(world.order())
-    await ordering  # what has ended may still be deleted
+    pauses = {"agent": (0.5, 2.0), "server": (2, 6), "controller": (3, 7), "api": (4, 8)}
+    disturbances = [asyncio.create_task(world.kill(kind, *pause)) for kind, pause in pauses.items()]
+    await world.order()  # what has ended may still be deleted
     found = await world.ended()
     for disturbance in disturbances:
         disturbance.cancel()
     await asyncio.gather(*disturbances, return_exceptions=True)
-    took = time.monotonic() - begin
     ran: dict[str, Counter[int]] = {plan.name: Counter() for plan in world.plans}
     for machine in world.machines:
         lives = machine.runs()
@@ -520,7 +499,7 @@ async def test_every_workflow_ends_as_it_should_and_no_action_runs_twice_whateve
     ends = Counter(told)
     assert {plan.name for plan in world.plans} - set(found) == world.deleted
     kills = {kind: sum(victim.kills for victim in victims) for kind, victims in world.victims.items()}
-    print(f"{took:.0f} s, killed {kills}, ended {dict(ends)}")
+    print(f"killed {kills}, ended {dict(ends)}")
     for number, machine in enumerate(world.machines):
         lost = sum(end == "AgentLost" for plan, end in zip(world.plans, told, strict=True) if plan.machine == number)
         assert lost < len(machine.runs()), f"machine {number} lost its disk {len(machine.runs()) - 1} times"

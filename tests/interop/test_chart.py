@@ -32,11 +32,20 @@ SCHEMAS = Path(__file__).parent / "chart" / "schemas.json"
 SETS = ["default", "edges", "service", "everything"]
 ELSEWHERE = {"Certificate", "PrometheusRule", "ServiceMonitor"}
 """Kinds that others define."""
+TENANT, SITE = {"namespaces": "berlin,tinkedge"}, "site in (berlin,ulm)"
 
 
 @pytest.fixture(scope="session")
 def helm() -> Helm:
     return Helm(built("helm")["helm"])
+
+
+def documents(text: str) -> list[Raw]:
+    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
+
+
+def with_values(*settings: str) -> list[str]:
+    return [word for each in settings for word in ("--set", each)]
 
 
 def values(name: str) -> tuple[str, ...]:
@@ -63,28 +72,25 @@ class Objects:
                 role = workload["metadata"]["labels"]["app.kubernetes.io/component"]
                 yield role, workload["spec"]["template"]["spec"]
 
+    def names(self, kind: str) -> set[str]:
+        return {each["metadata"]["name"] for each in self.of(kind)}
+
+    def volumes(self, role: str) -> Raw:
+        """The volumes of a role's pods, by name."""
+        return {each["name"]: each for each in dict(self.pods())[role]["volumes"]}
+
     def settings(self, role: str) -> Raw:
         """What its ConfigMap has."""
-        found: Raw = yaml.load(
-            self.one("ConfigMap", f"tinkedge-{role}")["data"]["tinkedge.yaml"], Loader=yaml.CSafeLoader
-        )
+        (found,) = documents(self.one("ConfigMap", f"tinkedge-{role}")["data"]["tinkedge.yaml"])
         return found
 
 
 @pytest.fixture(scope="session")
 def objects(helm: Helm) -> dict[str, Objects]:
-    return {
-        name: Objects([each for each in yaml.load_all(helm.template(*values(name)), Loader=yaml.CSafeLoader) if each])
-        for name in SETS
-    }
+    return {name: Objects(documents(helm.template(*values(name)))) for name in SETS}
 
 
 # --- what a real API takes --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_lint_finds_nothing(helm: Helm, name: str) -> None:
-    assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART), *values(name))
 
 
 @pytest.fixture(scope="session")
@@ -98,37 +104,84 @@ def schemas() -> Raw:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_object_is_one_that_the_api_takes(objects: dict[str, Objects], schemas: Raw, name: str) -> None:
+def test_helm_the_api_and_the_program_take_what_is_made(
+    helm: Helm, objects: dict[str, Objects], schemas: Raw, name: str, tmp_path: Path
+) -> None:
+    assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART), *values(name))
     by_kind = {
         ("/".join(filter(None, (of["group"], of["version"]))), of["kind"]): schema
         for schema, body in schemas["components"]["schemas"].items()
         for of in body.get("x-kubernetes-group-version-kind", [])
     }
     for obj in objects[name].all:
-        if obj["kind"] in ELSEWHERE:
-            continue
-        schema = {"$ref": f"#/components/schemas/{by_kind[obj['apiVersion'], obj['kind']]}"} | schemas
-        try:
+        if obj["kind"] not in ELSEWHERE:
+            schema = {"$ref": f"#/components/schemas/{by_kind[obj['apiVersion'], obj['kind']]}"} | schemas
             jsonschema.Draft202012Validator(schema).validate(obj)
-        except jsonschema.ValidationError as error:
-            pytest.fail(f"{obj['kind']} {obj['metadata']['name']}: {error.json_path}: {error.message}")
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_settings_of_each_role_are_good_for_the_program(objects: dict[str, Objects], name: str, tmp_path: Path) -> None:
-    made = [each for each in objects[name].of("ConfigMap") if "tinkedge.yaml" in each["data"]]
-    assert made
-    for each in made:
-        file = tmp_path / "tinkedge.yaml"
-        file.write_text(each["data"]["tinkedge.yaml"])
+    keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects[name].all]
+    assert len(keys) == len(set(keys)), "no two have one name"
+    settings = [each["data"] for each in objects[name].of("ConfigMap") if "tinkedge.yaml" in each["data"]]
+    assert settings
+    file = tmp_path / "tinkedge.yaml"
+    for each in settings:
+        file.write_text(each["tinkedge.yaml"])
         check(file, main.command_named)
 
 
-def test_edge_has_the_workers_that_its_settings_say_and_no_other_role_has(objects: dict[str, Objects]) -> None:
-    found = {role: objects["everything"].settings(role).get("workers") for role in ("edge", "server", "controller")}
-    assert found == {"edge": 2, "server": None, "controller": None}
-    assert objects["everything"].settings("edge")["cache-size"] == "20GB", "the chart's own settings stay"
-    assert "workers" not in objects["default"].settings("edge"), "it goes by the node's processors"
+@pytest.mark.parametrize(
+    ("values", "role", "expected"),
+    [
+        # Without a number of workers, it goes by the node's processors.
+        ("default", "edge", {"workers": None}),
+        ("everything", "edge", {"workers": 2, "cache-size": "20GB", "grpc-authority": "agents.example.com:443"}),
+        ("everything", "server", {"workers": None, "peer-group": None, "reports-key": None}),
+        ("everything", "controller", {"workers": None}),
+        ("edges", "edge", {"interface": ["eth1", "eth2=10.2.0.1"], "grpc-authority": None}),
+        ("edges", "server", {"interface": ["eth1", "eth2=10.2.0.1"]}),
+        ("service", "edge", TENANT | {"hardware-selector": SITE, "grpc-authority": "10.1.0.250:42113"}),
+        ("service", "server", TENANT | {"hardware-selector": SITE}),
+        (
+            "service",
+            "controller",
+            TENANT | {"hardware-selector": None, "webhook-configuration": "tinkedge-webhooks.tinkedge"},
+        ),
+    ],
+)
+def test_settings_of_a_role_follow_the_values(
+    objects: dict[str, Objects], values: str, role: str, expected: Raw
+) -> None:
+    found = objects[values].settings(role)
+    assert {key: found.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "name", "expected"),
+    [
+        ("default", "DaemonSet", "edge", {"spec.updateStrategy.rollingUpdate": {"maxUnavailable": 1}}),
+        ("service", "Deployment", "edge", {"spec.strategy.rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}),
+        (
+            "service",
+            "Service",
+            "server",  # which keeps the addresses of agents
+            {
+                "spec.type": "LoadBalancer",
+                "spec.externalTrafficPolicy": "Local",
+                "spec.loadBalancerClass": "example.com/class",
+            },
+        ),
+        ("service", "Certificate", "server", {"spec.ipAddresses": ["10.1.0.250"]}),
+        ("service", "Secret", "keys", {"metadata.annotations": {"helm.sh/resource-policy": "keep"}}),
+        # Whoever leads has the objects of the cluster; others have theirs.
+        ("service", "ClusterRole", "webhook-registration", {"rules.0.resourceNames": ["tinkedge-webhooks.tinkedge"]}),
+    ],
+)
+def test_object_says_what_its_values_say(
+    objects: dict[str, Objects], values: str, kind: str, name: str, expected: Raw
+) -> None:
+    for path, value in expected.items():
+        found: Any = objects[values].one(kind, f"tinkedge-{name}")
+        for step in path.split("."):
+            found = found[int(step) if isinstance(found, list) else step]
+        assert found == value, path
 
 
 # --- one source -------------------------------------------------------------------------------------------------------
@@ -142,10 +195,7 @@ def test_what_is_made_of_the_chart_is_made_of_it_as_it_is(helm: Helm) -> None:
 def test_kubectl_makes_of_the_kustomization_what_helm_makes_of_the_chart(objects: dict[str, Objects]) -> None:
     command = ["kubectl", "kustomize", str(DEPLOY / "kustomize")]
     built_by_kubectl = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    ours = {
-        (each["kind"], each["metadata"]["name"]): each
-        for each in yaml.load_all(built_by_kubectl, Loader=yaml.CSafeLoader)
-    }
+    ours = {(each["kind"], each["metadata"]["name"]): each for each in documents(built_by_kubectl)}
     theirs = {(each["kind"], each["metadata"]["name"]): each for each in objects["default"].all}
     hooks = {key for key, each in theirs.items() if "helm.sh/hook" in each["metadata"].get("annotations", {})}
     assert ours.keys() == theirs.keys() - hooks | {("Namespace", "tinkedge")}
@@ -175,7 +225,7 @@ def test_webhooks_are_those_that_the_controller_expects(objects: dict[str, Objec
 
 
 def test_each_right_that_rbac_can_not_narrow_comes_with_its_policy(helm: Helm, objects: dict[str, Objects]) -> None:
-    made = {name: {each["metadata"]["name"] for each in objects[name].of("ValidatingAdmissionPolicy")} for name in SETS}
+    made = {name: objects[name].names("ValidatingAdmissionPolicy") for name in SETS}
     registration = "tinkedge-webhook-registration.tinkedge"
     assert made["default"] == made["service"] == {registration}
     assert made["edges"] == {registration, "tinkedge-edge-peers.tinkedge"}
@@ -193,21 +243,12 @@ def test_each_right_that_rbac_can_not_narrow_comes_with_its_policy(helm: Helm, o
 
 
 def test_server_may_not_write_hardware_unless_agents_attributes_are_wanted(objects: dict[str, Objects]) -> None:
-    def verbs(name: str) -> set[str]:
-        roles = [
-            each
-            for each in (*objects[name].of("ClusterRole"), *objects[name].of("Role"))
-            if each["metadata"]["labels"]["app.kubernetes.io/component"] == "server"
-        ]
-        rules = [rule for role in roles for rule in role["rules"] if "hardware" in rule["resources"]]
-        return {verb for rule in rules for verb in rule["verbs"]}
-
-    assert {name: verbs(name) for name in SETS} == {
-        "default": {"list", "watch"},
-        "edges": {"list", "watch"},
-        "service": {"list", "watch"},
-        "everything": {"list", "watch", "patch"},
-    }
+    for name in SETS:
+        roles = [*objects[name].of("ClusterRole"), *objects[name].of("Role")]
+        of_server = [each for each in roles if each["metadata"]["labels"]["app.kubernetes.io/component"] == "server"]
+        rules = [rule for each in of_server for rule in each["rules"] if "hardware" in rule["resources"]]
+        expected = {"list", "watch"} | ({"patch"} if name == "everything" else set())
+        assert {verb for rule in rules for verb in rule["verbs"]} == expected, name
 
 
 # --- what the objects say ---------------------------------------------------------------------------------------------
@@ -252,41 +293,16 @@ def test_prometheus_and_the_test_of_the_release_may_ask_for_health_and_nobody_el
         assert test["podSelector"]["matchLabels"].items() <= labels.items()
 
 
-def test_edges_are_replaced_one_by_one(objects: dict[str, Objects]) -> None:
-    assert objects["default"].one("DaemonSet", "tinkedge-edge")["spec"]["updateStrategy"]["rollingUpdate"] == {
-        "maxUnavailable": 1
-    }
-    assert objects["service"].one("Deployment", "tinkedge-edge")["spec"]["strategy"]["rollingUpdate"] == {
-        "maxUnavailable": 1,
-        "maxSurge": 0,
-    }
-
-
 def test_servers_stand_beside_edges_where_there_is_no_load_balancer(objects: dict[str, Objects]) -> None:
-    edge, server = (objects["edges"].one("DaemonSet", f"tinkedge-{role}") for role in ("edge", "server"))
+    pods = dict(objects["edges"].pods())
     for same in ("hostNetwork", "nodeSelector", "tolerations"):
-        assert edge["spec"]["template"]["spec"][same] == server["spec"]["template"]["spec"][same]
-    settings = [objects["edges"].settings(role) for role in ("edge", "server")]
-    assert settings[0]["interface"] == settings[1]["interface"] == ["eth1", "eth2=10.2.0.1"]
-    assert "grpc-authority" not in settings[0]
-
-
-def test_service_of_the_servers_keeps_agents_addresses_and_edges_tell_its_address(objects: dict[str, Objects]) -> None:
-    spec = objects["service"].one("Service", "tinkedge-server")["spec"]
-    assert spec["type"] == "LoadBalancer"
-    assert spec["externalTrafficPolicy"] == "Local"
-    assert spec["loadBalancerClass"] == "example.com/class"
-    settings = objects["service"].settings("edge")
-    assert settings["grpc-authority"] == "10.1.0.250:42113"
-    named = objects["everything"].settings("edge")
-    assert named["grpc-authority"] == "agents.example.com:443"
+        assert pods["edge"][same] == pods["server"][same]
 
 
 def test_services_that_are_off_have_no_port(objects: dict[str, Objects]) -> None:
-    pods = dict(objects["service"].pods())
-    assert [port["containerPort"] for port in pods["edge"]["containers"][0]["ports"]] == [8080, 7082]
-    default = dict(objects["default"].pods())["edge"]["containers"][0]["ports"]
-    assert [port["containerPort"] for port in default] == [67, 4011, 69, 7080, 7082]
+    for name, ports in (("service", [8080, 7082]), ("default", [67, 4011, 69, 7080, 7082])):
+        edge = dict(objects[name].pods())["edge"]
+        assert [port["containerPort"] for port in edge["containers"][0]["ports"]] == ports
 
 
 @pytest.mark.parametrize("legacy", ["50061, 8081", ["50061", "8081"]])
@@ -302,14 +318,11 @@ def test_further_ports_are_named_where_they_are_wanted(helm: Helm, legacy: str |
         assert line in notes
 
 
-def test_image_is_taken_by_its_digest(objects: dict[str, Objects]) -> None:
+def test_everything_that_users_add_is_there(objects: dict[str, Objects]) -> None:
     for _, pod in objects["service"].pods():
         assert pod["containers"][0]["image"] == f"registry.example/tinkedge@sha256:{'0' * 64}"
         assert pod["imagePullSecrets"] == [{"name": "registry"}]
         assert pod["priorityClassName"] == "tinkedge"
-
-
-def test_everything_that_users_add_is_there(objects: dict[str, Objects]) -> None:
     pod = dict(objects["everything"].pods())["controller"]
     (container,) = pod["containers"]
     assert container["args"] == ["controller", "--log-level=debug"]
@@ -321,45 +334,35 @@ def test_everything_that_users_add_is_there(objects: dict[str, Objects]) -> None
     assert pod["tolerations"][0]["key"] == "node-role.kubernetes.io/control-plane"
 
 
-def test_tls_files_are_where_the_settings_say(objects: dict[str, Objects]) -> None:
-    for name, secret in (("service", "tinkedge-server-tls"), ("everything", "server-tls")):
-        for role, pod in objects[name].pods():
-            if role not in ("edge", "server"):
-                continue
-            settings = objects[name].settings(role)
-            mounts = {each["mountPath"]: each["name"] for each in pod["containers"][0]["volumeMounts"]}
-            volumes = {each["name"]: each for each in pod["volumes"]}
-            files = [value for value in settings.values() if str(value).startswith("/run/secrets/tinkedge/")]
-            assert {str(Path(file).parent) for file in files} == {
-                path for path in mounts if path.startswith("/run/secrets/tinkedge/")
-            }
-            assert volumes["ca"]["secret"]["secretName"] == secret
-            # The authority alone: an edge has no business with the server's key.
-            assert volumes["ca"]["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
-            assert ("tls" in volumes) == (role == "server")
-    certificate = objects["service"].one("Certificate", "tinkedge-server")
-    assert certificate["spec"]["ipAddresses"] == ["10.1.0.250"]
+@pytest.mark.parametrize(("name", "secret"), [("service", "tinkedge-server-tls"), ("everything", "server-tls")])
+@pytest.mark.parametrize("role", ["edge", "server"])
+def test_tls_files_are_where_the_settings_say(objects: dict[str, Objects], name: str, secret: str, role: str) -> None:
+    place = "/run/secrets/tinkedge/"
+    (container,) = dict(objects[name].pods())[role]["containers"]
+    mounts = {each["mountPath"] for each in container["volumeMounts"] if each["mountPath"].startswith(place)}
+    files = [value for value in objects[name].settings(role).values() if str(value).startswith(place)]
+    assert {str(Path(file).parent) for file in files} == mounts
+    volumes = objects[name].volumes(role)
+    assert volumes["ca"]["secret"]["secretName"] == secret
+    # The authority alone: an edge has no business with the server's key.
+    assert volumes["ca"]["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+    assert ("tls" in volumes) == (role == "server")
 
 
 def test_alerts_are_those_of_prometheus_alone(objects: dict[str, Objects]) -> None:
     made = objects["service"].one("PrometheusRule", "tinkedge")["spec"]
-    assert made == yaml.load((DEPLOY / "prometheus" / "alerts.yaml").read_text(), Loader=yaml.CSafeLoader)
+    assert [made] == documents((DEPLOY / "prometheus" / "alerts.yaml").read_text())
 
 
-def test_keys_are_made_once_and_kept(objects: dict[str, Objects]) -> None:
-    secret = objects["service"].one("Secret", "tinkedge-keys")
-    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    assert secret["data"].keys() == {"agent-token.key", "metadata-token.key", "reports.key", "admin-token"}
-    assert len(set(secret["data"].values())) == 4
-    made = {name: {each["metadata"]["name"] for each in objects[name].of("Secret")} for name in SETS}
-    assert made["default"] == {"tinkedge-webhooks-ca"}
-    assert made["everything"] == {"tinkedge-webhooks-ca", "tinkedge-metal3-webhook-ca"}, "an existing one is named"
-
-
-def test_servers_have_no_key_but_that_of_agents(objects: dict[str, Objects]) -> None:
-    volumes = {role: {each["name"]: each for each in pod["volumes"]} for role, pod in objects["everything"].pods()}
+def test_keys_are_made_once_and_each_role_has_those_that_it_needs(objects: dict[str, Objects]) -> None:
+    made = objects["service"].one("Secret", "tinkedge-keys")["data"]
+    assert made.keys() == {"agent-token.key", "metadata-token.key", "reports.key", "admin-token"}
+    assert len(set(made.values())) == 4
+    assert objects["default"].names("Secret") == {"tinkedge-webhooks-ca"}
+    webhooks = {"tinkedge-webhooks-ca", "tinkedge-metal3-webhook-ca"}
+    assert objects["everything"].names("Secret") == webhooks, "an existing one is named"
+    volumes = {role: objects["everything"].volumes(role) for role in ("edge", "server", "controller")}
     assert volumes["server"]["keys"]["secret"]["items"] == [{"key": "agent-token.key", "path": "agent-token.key"}]
-    assert objects["everything"].settings("server").keys().isdisjoint({"peer-group", "reports-key"})
     assert "items" not in volumes["edge"]["keys"]["secret"]
     assert "keys" not in volumes["controller"]
 
@@ -368,40 +371,35 @@ def test_server_apart_tells_edges_that_know_each_other_what_agents_do(objects: d
     edge, server = (objects["edges"].settings(role) for role in ("edge", "server"))
     names = ("peer-group", "lease-namespace", "reports-key")
     assert {name: server[name] for name in names} == {name: edge[name] for name in names}
-    volumes = {role: {each["name"]: each for each in pod["volumes"]} for role, pod in objects["edges"].pods()}
-    files = {each["path"] for each in volumes["server"]["keys"]["secret"]["items"]}
+    files = {each["path"] for each in objects["edges"].volumes("server")["keys"]["secret"]["items"]}
     assert files == {"agent-token.key", "reports.key"}
     may = [role["rules"] for role in objects["edges"].of("Role") if role["metadata"]["name"] == "tinkedge-server-peers"]
     assert may == [[{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]}]]
 
 
-def test_definitions_stay_when_the_release_goes_unless_told_otherwise(objects: dict[str, Objects]) -> None:
-    for name, keep in (("default", "keep"), ("everything", None)):
+def test_definitions_are_those_of_the_program_and_stay_unless_told_otherwise(objects: dict[str, Objects]) -> None:
+    for name, keep, count in (("default", "keep", 4), ("everything", None, 6)):
         definitions = objects[name].of("CustomResourceDefinition")
-        assert len(definitions) == (4 if name == "default" else 6)
+        assert len(definitions) == count
         for each in definitions:
             assert each["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == keep
-
-
-def test_definitions_are_those_of_the_program(objects: dict[str, Objects]) -> None:
-    for each in objects["everything"].of("CustomResourceDefinition"):
-        folder = "crds-metal3" if each["spec"]["group"] == "metal3.io" else "crds"
-        file = DEPLOY / folder / f"{each['spec']['names']['plural']}.yaml"
-        assert each["spec"] == yaml.load(file.read_text(), Loader=yaml.CSafeLoader)["spec"]
+            folder = "crds-metal3" if each["spec"]["group"] == "metal3.io" else "crds"
+            (own,) = documents((DEPLOY / folder / f"{each['spec']['names']['plural']}.yaml").read_text())
+            assert each["spec"] == own["spec"]
 
 
 def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
-    notes = {
-        name: helm.run("install", "tinkedge", str(CHART), "-n", "tinkedge", "--dry-run=client", *values(name))
-        for name in ("edges", "service")
-    }
-    notes = {name: text.partition("NOTES:")[2] for name, text in notes.items()}
+    def notes(name: str) -> str:
+        words = ["install", "tinkedge", str(CHART), "-n", "tinkedge", "--dry-run=client"]
+        return helm.run(*words, *values(name)).partition("NOTES:")[2]
+
+    edges, service = notes("edges"), notes("service")
     for line in ("67/udp, 4011/udp", "69/udp", "7080/tcp", "42113/tcp", "on eth1, eth2=10.2.0.1", "9443/tcp"):
-        assert line in notes["edges"]
+        assert line in edges
     for line in ("8080/tcp", "10.1.0.250:42113", "agents (TLS)", "deployment/tinkedge-edge"):
-        assert line in notes["service"]
-    for absent in ("67/udp", "69/udp"):
-        assert absent not in notes["service"]
+        assert line in service
+    assert "67/udp" not in service
+    assert "69/udp" not in service
 
 
 @pytest.mark.parametrize(
@@ -429,7 +427,7 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
 )
 def test_values_that_can_not_be_are_refused_in_words(helm: Helm, options: list[str], words: str) -> None:
     with pytest.raises(PackageError, match=words):
-        helm.template(*(word for each in options for word in ("--set", each)))
+        helm.template(*with_values(*options))
 
 
 @pytest.mark.parametrize("selector", ["site in (berlin,ulm),!spare", "example.com/site != a, rack", "x notin ( a , )"])
@@ -437,16 +435,15 @@ def test_selectors_that_edges_take_the_chart_takes(helm: Helm, selector: str, tm
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps({"scope": {"hardwareSelector": selector}}))
     text = helm.template("--values", str(file), "--show-only", "templates/settings.yaml")
-    (edge,) = [each for each in yaml.safe_load_all(text) if each and each["metadata"]["name"] == "tinkedge-edge"]
+    edge = Objects(documents(text)).one("ConfigMap", "tinkedge-edge")
     file.write_text(edge["data"]["tinkedge.yaml"])
     check(file, main.command_named)
     assert yaml.safe_load(file.read_text())["hardware-selector"] == selector
 
 
 def test_second_site_brings_nothing_that_is_the_clusters(helm: Helm) -> None:
-    options = ["crds.install=false", "controller.enabled=false"]
-    text = helm.run("template", "berlin", str(CHART), *(word for each in options for word in ("--set", each)))
-    site = [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
+    options = with_values("crds.install=false", "controller.enabled=false")
+    site = documents(helm.run("template", "berlin", str(CHART), *options))
     names = {each["metadata"]["name"] for each in site}
     assert all(name.startswith("berlin-tinkedge-") for name in names), names
     kinds = {each["kind"] for each in site}
@@ -456,71 +453,35 @@ def test_second_site_brings_nothing_that_is_the_clusters(helm: Helm) -> None:
 # --- whose objects it is about ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_no_two_objects_have_one_name(objects: dict[str, Objects], name: str) -> None:
-    keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects[name].all]
-    assert len(keys) == len(set(keys))
-
-
 def test_tenant_has_rights_in_his_namespaces_alone(objects: dict[str, Objects]) -> None:
     everywhere, tenant = objects["default"], objects["service"]
-    (registration,) = tenant.of("ClusterRole")
-    assert registration["metadata"]["name"] == "tinkedge-webhook-registration"
-    (rule,) = registration["rules"]
-    assert rule["resourceNames"] == ["tinkedge-webhooks.tinkedge"], "other releases have theirs"
+    assert tenant.names("ClusterRole") == {"tinkedge-webhook-registration"}
+    assert tenant.names("ValidatingWebhookConfiguration") == {"tinkedge-webhooks.tinkedge"}
     for role in ("controller", "webhooks", "server", "edge"):
-        roles = [each for each in tenant.of("Role") if each["metadata"]["name"] == f"tinkedge-{role}-objects"]
-        bindings = [each for each in tenant.of("RoleBinding") if each["metadata"]["name"] == f"tinkedge-{role}-objects"]
-        assert [each["metadata"]["namespace"] for each in roles] == ["berlin", "tinkedge"]
-        assert [each["metadata"]["namespace"] for each in bindings] == ["berlin", "tinkedge"]
-        for each in roles:
-            assert each["rules"] == everywhere.one("ClusterRole", f"tinkedge-{role}")["rules"]
-        for each in bindings:
-            assert each["roleRef"] == {**each["roleRef"], "kind": "Role", "name": f"tinkedge-{role}-objects"}
-            assert each["subjects"][0]["namespace"] == "tinkedge"
-
-
-def test_tenant_s_roles_follow_his_namespaces_and_his_site(objects: dict[str, Objects]) -> None:
-    said = {role: objects["service"].settings(role) for role in ("edge", "server", "controller")}
-    assert {role: each.get("namespaces") for role, each in said.items()} == dict.fromkeys(said, "berlin,tinkedge")
-    selectors = {role: each.get("hardware-selector") for role, each in said.items()}
-    assert selectors == {"edge": "site in (berlin,ulm)", "server": "site in (berlin,ulm)", "controller": None}
-    assert said["controller"]["webhook-configuration"] == "tinkedge-webhooks.tinkedge"
-    assert objects["service"].one("ValidatingWebhookConfiguration", "tinkedge-webhooks.tinkedge")
+        name = f"tinkedge-{role}-objects"
+        kinds = ("Role", "RoleBinding")
+        found = {kind: [each for each in tenant.of(kind) if each["metadata"]["name"] == name] for kind in kinds}
+        for each in found.values():
+            assert [obj["metadata"]["namespace"] for obj in each] == ["berlin", "tinkedge"]
+        for obj in found["Role"]:
+            assert obj["rules"] == everywhere.one("ClusterRole", f"tinkedge-{role}")["rules"]
+        for obj in found["RoleBinding"]:
+            assert obj["roleRef"] == {**obj["roleRef"], "kind": "Role", "name": name}
+            assert obj["subjects"][0]["namespace"] == "tinkedge"
 
 
 def test_tenant_with_hosts_of_metal3_needs_no_cluster_role_for_them(helm: Helm) -> None:
-    options = [
-        "scope.namespaces={a,b}",
-        "metal3.enabled=true",
-        "metal3.settings.bmc=true",
-        "metal3.secretsNamespaces={a}",
-    ]
-    text = helm.template(
-        *(word for each in options for word in ("--set", each)), "--show-only", "templates/rbac-metal3.yaml"
-    )
-    made = [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
+    options = with_values("scope.namespaces={a,b}", "metal3.enabled=true", "metal3.settings.bmc=true")
+    options += with_values("metal3.secretsNamespaces={a}")
+    made = documents(helm.template(*options, "--show-only", "templates/rbac-metal3.yaml"))
     assert {each["kind"] for each in made} == {"Role", "RoleBinding"}
-    places = sorted(
-        (each["metadata"]["name"], each["metadata"]["namespace"]) for each in made if each["kind"] == "Role"
-    )
-    assert places == [
-        ("tinkedge-metal3", "tinkedge"),
-        ("tinkedge-metal3-bmc-objects", "a"),
-        ("tinkedge-metal3-bmc-objects", "b"),
-        ("tinkedge-metal3-objects", "a"),
-        ("tinkedge-metal3-objects", "b"),
-        ("tinkedge-metal3-secrets", "a"),
-    ]
+    places = sorted(f"{each['metadata']['name']} {each['metadata']['namespace']}" for each in made if "rules" in each)
+    expected = [" tinkedge", "-bmc-objects a", "-bmc-objects b", "-objects a", "-objects b", "-secrets a"]
+    assert places == [f"tinkedge-metal3{each}" for each in expected]
 
 
 def test_servers_behind_a_service_go_on_until_nobody_is_sent_to_them_any_more(objects: dict[str, Objects]) -> None:
-    def hooks(name: str) -> dict[str, Raw]:
-        return {role: pod["containers"][0].get("lifecycle", {}) for role, pod in objects[name].pods()}
-
-    assert hooks("service") == {
-        "edge": {},
-        "controller": {},
-        "server": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
-    }
-    assert hooks("default")["server"] == {}, "beside an edge it is the node's address that agents know"
+    # Beside an edge, it is the node's address that agents know.
+    for name, stopping in (("default", {}), ("service", {"preStop": {"exec": {"command": ["sleep", "5"]}}})):
+        hooks = {role: pod["containers"][0].get("lifecycle", {}) for role, pod in objects[name].pods()}
+        assert hooks == {"edge": {}, "controller": {}, "server": stopping}

@@ -6,13 +6,11 @@ edge's namespace: rack0 fd77:2::1 --- eth0 fd77:2::2 of the second edge's
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.rack import IN_EDGE, Namespaces, Process, ip
+from tests.interop.rack import IN_EDGE, Namespaces, Process, ip, manifest
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -47,8 +45,7 @@ class TwoEdges(Namespaces):
             "OSIE": {"kernelUrl": "http://mirror/k", "initrdUrl": "http://mirror/i"},
         }
         for kind, spec in specs.items():
-            about = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": kind, "metadata": {"name": "stub"}}
-            (objects / f"{kind}.json").write_text(json.dumps(about | {"spec": spec}))
+            (objects / f"{kind}.json").write_text(manifest(kind, "stub", spec))
         self.edges: dict[str, Process] = {}
         for (where, (card, _)), (_, other) in zip(EDGES.items(), reversed(EDGES.values()), strict=True):
             self.edges[where] = self.tinkedge(
@@ -57,10 +54,10 @@ class TwoEdges(Namespaces):
                 *("--peer", f"[{other}]:7080"),
             )
         for edge in self.edges.values():
-            wait_until(lambda edge=edge: re.search("(ready|started): ", edge.err), lambda edge=edge: edge.err)
+            self.started(edge)
 
     def get(self, address: str, path: str) -> str:
-        return self.run(MACHINE, "curl", "-sg", "--max-time", "5", f"http://[{address}]:7080{path}").out
+        return self.curl(MACHINE, f"http://[{address}]:7080{path}")
 
     def said(self) -> str:
         return "\n".join(edge.err[-1500:] for edge in self.edges.values())

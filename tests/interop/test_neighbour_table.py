@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
+from collections.abc import Callable
+from contextlib import closing
 from ipaddress import ip_address
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from edge.neighbour.route import RouteKind, route_to
 from edge.neighbour.table import NeighbourTable, neighbour_changes
 from tests.interop.conftest import Network
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import until, wait_until
 
 IP = "10.77.6.50"
 OTHER_MAC = "52:54:00:99:99:99"
@@ -23,67 +25,60 @@ def neigh(network: Network, *words: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
+def entry(network: Network, interface: str, mac: str = OTHER_MAC, ip: str = IP, state: str = "reachable") -> None:
+    neigh(network, "replace", ip, "lladdr", mac, "dev", interface, "nud", state)
+
+
 def ask(network: Network, *interfaces: str, ip: str = IP, bound: str = "") -> str | None:
     def inside() -> str | None:
-        table = NeighbourTable(interfaces)
-        try:
+        with closing(NeighbourTable(interfaces)) as table:
             return table.mac(ip, bound)
-        finally:
-            table.close()
 
-    found: str | None = network.inside(network.server, inside)
-    return found
+    return network.inside(network.server, inside)
+
+
+def send(network: Network, namespace: str, address: str) -> None:
+    with network.inside(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender:
+        sender.sendto(b"x", (address, 69))
 
 
 def test_machine_that_talks_to_us_is_known(network: Network) -> None:
     network.give_client_its_address()
     assert ask(network, "srv0") is None
-    sender = network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    sender.sendto(b"x", (network.server_ip, 69))
-    sender.close()
+    send(network, network.client, network.server_ip)
     assert wait_until(lambda: ask(network, "srv0")) == network.client_mac
     assert ask(network, "srv0", ip="10.77.6.51") is None
     assert ask(network, "lo") is None, "what another link says of it does not count"
     assert ask(network, "gone0", "lo", "srv0") == network.client_mac
 
 
-@pytest.mark.parametrize(
-    ("state", "known"),
-    [("reachable", True), ("stale", True), ("delay", True), ("probe", True), ("permanent", True), ("noarp", False)],
-)
-def test_only_what_the_kernel_would_use_counts(network: Network, state: str, known: bool) -> None:
-    neigh(network, "replace", IP, "lladdr", OTHER_MAC, "dev", "srv0", "nud", state)
-    assert ask(network, "srv0") == (OTHER_MAC if known else None)
-
-
-def test_address_that_nobody_answers_for_is_not_known(network: Network) -> None:
-    """The kernel has an entry, but an incomplete or failed one."""
-    sender = network.inside(network.server, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    sender.sendto(b"x", (IP, 9))
-    sender.close()
+def test_only_what_the_kernel_would_use_counts(network: Network) -> None:
+    send(network, network.server, IP)
     listed = subprocess.run(["ip", "-n", network.server, "neigh"], check=True, capture_output=True, text=True).stdout
-    assert IP in listed
+    assert IP in listed, "an entry, but an incomplete or failed one"
     assert ask(network, "srv0") is None
-
-
-def test_address_that_this_host_answers_for_on_behalf_of_others_is_not_known(network: Network) -> None:
+    states = ("reachable", "stale", "delay", "probe", "permanent", "noarp")
+    found = {}
+    for state in states:
+        entry(network, "srv0", state=state)
+        found[state] = ask(network, "srv0")
+    assert found == {**dict.fromkeys(states, OTHER_MAC), "noarp": None}
+    neigh(network, "del", IP, "dev", "srv0")
     neigh(network, "add", "proxy", IP, "dev", "srv0")
-    assert ask(network, "srv0") is None
+    assert ask(network, "srv0") is None, "this host answers for it on behalf of others"
 
 
 def test_link_that_went_and_came_back_is_asked_by_its_new_number(network: Network) -> None:
     def inside() -> list[str | None]:
-        table = NeighbourTable(["srv0"])
-        found = [table.mac(IP)]
-        network.remove_cable("srv0")
-        found.append(table.mac(IP))
-        network.cable("eth0", "srv0", f"{network.server_ip}/24")
-        neigh(network, "replace", IP, "lladdr", "52:54:00:99:99:98", "dev", "srv0", "nud", "stale")
-        found.append(table.mac(IP))
-        table.close()
-        return found
+        with closing(NeighbourTable(["srv0"])) as table:
+            found = [table.mac(IP)]
+            network.remove_cable("srv0")
+            found.append(table.mac(IP))
+            network.cable("eth0", "srv0", f"{network.server_ip}/24")
+            entry(network, "srv0", "52:54:00:99:99:98")
+            return [*found, table.mac(IP)]
 
-    neigh(network, "replace", IP, "lladdr", OTHER_MAC, "dev", "srv0", "nud", "stale")
+    entry(network, "srv0")
     assert network.inside(network.server, inside) == [OTHER_MAC, None, "52:54:00:99:99:98"]
 
 
@@ -105,38 +100,46 @@ def test_on_link_is_what_goes_to_one_of_the_interfaces_by_no_router(network: Net
     }
 
     def inside() -> dict[str, bool]:
-        table = NeighbourTable(["srv0", "tun0"])
-        found = {address: table.on_link(address) for address in asked}
-        assert table.mac("2001:db8::1") is None
-        table.close()
-        return found
+        with closing(NeighbourTable(["srv0", "tun0"])) as table:
+            assert table.mac("2001:db8::1") is None
+            return {address: table.on_link(address) for address in asked}
 
     assert network.inside(network.server, inside) == asked
 
 
 @pytest.fixture
 def two(network: Network) -> Network:
-    """Two links, both with an entry for an address of the second link."""
+    """Two links, the second with 10.77.7.1/24."""
     network.cable("eth1", "srv1", "10.77.7.1/24")
-    for interface, mac in (("srv0", OTHER_MAC), ("srv1", network.client_mac)):
-        neigh(network, "replace", "10.77.7.5", "lladdr", mac, "dev", interface, "nud", "reachable")
     return network
+
+
+def on_both(two: Network, ip: str) -> None:
+    """An entry for an address on each of the links."""
+    entry(two, "srv0", OTHER_MAC, ip)
+    entry(two, "srv1", two.client_mac, ip)
 
 
 def test_entry_counts_only_on_the_link_that_the_answer_leaves_by(two: Network) -> None:
     links, ip = ("srv0", "srv1"), "10.77.7.5"
+    on_both(two, ip)
     assert ask(two, *links, ip=ip) == two.client_mac
     assert ask(two, *reversed(links), ip=ip) == two.client_mac
     assert ask(two, "srv0", ip=ip) is None, "its link is none of ours"
     assert ask(two, *links, ip=ip, bound="srv1") == two.client_mac
     assert ask(two, *links, ip=ip, bound="srv0") == OTHER_MAC, "a socket that is bound there answers that host"
     assert ask(two, *links, ip=ip, bound="gone0") is None
+    two.add_address(two.server, "srv0", "10.77.7.2/24")  # of two links with one network, each answers by its own
+    assert ask(two, *links, ip=ip, bound="srv0") == OTHER_MAC
+    assert ask(two, *links, ip=ip, bound="srv1") == two.client_mac
+    two.remove_address(two.server, "srv1", "10.77.7.1/24")
+    entry(two, "srv0", OTHER_MAC, ip)
+    assert ask(two, *links, ip=ip) == OTHER_MAC, "it is routed to the other link now"
 
 
 def test_entry_of_an_address_behind_a_router_does_not_count(two: Network) -> None:
     two.route(two.server, "10.88.0.0/16", "10.77.7.9")
-    for interface in ("srv0", "srv1"):
-        neigh(two, "replace", "10.88.0.5", "lladdr", OTHER_MAC, "dev", interface, "nud", "reachable")
+    on_both(two, "10.88.0.5")
     assert ask(two, "srv0", "srv1", ip="10.88.0.5") is None
     assert ask(two, "srv0", "srv1", ip="10.88.0.5", bound="srv1") is None
     assert ask(two, "srv0", "srv1", ip="10.88.0.5", bound="srv0") == OTHER_MAC, "where the kernel would ask by ARP"
@@ -144,86 +147,61 @@ def test_entry_of_an_address_behind_a_router_does_not_count(two: Network) -> Non
 
 def test_ipv6_address_is_on_a_link_only_with_a_route_to_it(two: Network) -> None:
     two.add_address(two.server, "srv1", "fd77:7::1/64")
-    for interface, mac in (("srv0", OTHER_MAC), ("srv1", two.client_mac)):
-        for ip in ("fd77:7::5", "fd77:8::5"):
-            neigh(two, "replace", ip, "lladdr", mac, "dev", interface, "nud", "reachable")
+    for ip in ("fd77:7::5", "fd77:8::5"):
+        on_both(two, ip)
     assert ask(two, "srv0", "srv1", ip="fd77:7::5") == two.client_mac
     assert ask(two, "srv0", "srv1", ip="fd77:7::5", bound="srv0") is None
     assert ask(two, "srv0", "srv1", ip="fd77:8::5") is None, "of no network that this host knows"
-
-
-def test_address_that_is_routed_to_another_link_is_known_there(two: Network) -> None:
-    two.remove_address(two.server, "srv1", "10.77.7.1/24")
-    two.add_address(two.server, "srv0", "10.77.7.1/24")
-    neigh(two, "replace", "10.77.7.5", "lladdr", OTHER_MAC, "dev", "srv0", "nud", "reachable")
-    assert ask(two, "srv0", "srv1", ip="10.77.7.5") == OTHER_MAC
-
-
-def test_of_two_links_with_one_network_a_bound_socket_answers_by_its_own(two: Network) -> None:
-    two.add_address(two.server, "srv0", "10.77.7.2/24")
-    assert ask(two, "srv0", "srv1", ip="10.77.7.5", bound="srv0") == OTHER_MAC
-    assert ask(two, "srv0", "srv1", ip="10.77.7.5", bound="srv1") == two.client_mac
 
 
 def test_multipath_route_is_asked_for_the_hop_that_the_kernel_takes(two: Network) -> None:
     hops = ["nexthop", "dev", "srv0", "nexthop", "dev", "srv1"]
     command = ["ip", "-n", two.server, "route", "add", "10.99.0.0/16", *hops]
     subprocess.run(command, check=True, capture_output=True)
-    for interface, mac in (("srv0", OTHER_MAC), ("srv1", two.client_mac)):
-        neigh(two, "replace", "10.99.0.5", "lladdr", mac, "dev", interface, "nud", "reachable")
+    on_both(two, "10.99.0.5")
     way = two.inside(two.server, lambda: socket.if_indextoname(route_to(ip_address("10.99.0.5")).interface))
     expected = {"srv0": OTHER_MAC, "srv1": two.client_mac}[way]
     assert ask(two, "srv0", "srv1", ip="10.99.0.5") == expected
 
 
-def test_changes_of_the_table_are_told(network: Network) -> None:
+def told(network: Network, change: Callable[[], None], wanted: Callable[[list[str | None]], bool]) -> list[str | None]:
+    """What is told of changes, once it is all that is wanted."""
     heard: list[str | None] = []
 
     async def hear() -> None:
         changes = neighbour_changes(heard.append)
-        neigh(network, "replace", IP, "lladdr", OTHER_MAC, "dev", "srv0", "nud", "stale")
-        neigh(network, "replace", IP, "lladdr", "52:54:00:99:99:98", "dev", "srv0", "nud", "stale")
-        neigh(network, "del", IP, "dev", "srv0")
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(heard) < 3:
-                await asyncio.sleep(0.01)
+        change()
+        await until(lambda: wanted(heard), lambda: heard)
         changes.close()
 
     network.inside(network.server, lambda: asyncio.run(hear()))
-    assert set(heard) == {IP}
+    return heard
 
 
-def test_changes_that_were_missed_are_told_as_all(network: Network) -> None:
-    heard: list[str | None] = []
+def test_changes_of_the_table_are_told_and_those_that_were_missed_as_all(network: Network) -> None:
+    def change() -> None:
+        entry(network, "srv0", state="stale")
+        entry(network, "srv0", "52:54:00:99:99:98", state="stale")
+        neigh(network, "del", IP, "dev", "srv0")
+
+    assert set(told(network, change, lambda heard: len(heard) >= 3)) == {IP}
     lines = "".join(
         f"neigh replace 10.77.6.{n} lladdr 52:54:00:00:{turn:02x}:{n:02x} dev srv0 nud stale\n"
         for turn in range(40)
         for n in range(60, 250)
     )
 
-    async def hear() -> None:
-        changes = neighbour_changes(heard.append)
-        subprocess.run(["ip", "-n", network.server, "-batch", "-"], input=lines, text=True, check=True)  # we don't read
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while None not in heard:
-                await asyncio.sleep(0.01)
-        changes.close()
+    def flood() -> None:  # we don't read meanwhile
+        subprocess.run(["ip", "-n", network.server, "-batch", "-"], input=lines, text=True, check=True)
 
-    network.inside(network.server, lambda: asyncio.run(hear()))
+    told(network, flood, lambda heard: None in heard)
 
+    def inside() -> dict[str, str | None]:
+        with closing(NeighbourTable(["srv0"])) as table:
+            return {f"10.77.6.{60 + n % 190}": table.mac(f"10.77.6.{60 + n % 190}") for n in range(1000)}
 
-def test_each_of_a_thousand_lookups_finds_its_neighbour(network: Network) -> None:
-    batch = "".join(f"neigh add 10.77.6.{n} lladdr 52:54:00:00:00:{n:02x} dev srv0 nud stale\n" for n in range(60, 250))
-    subprocess.run(["ip", "-n", network.server, "-batch", "-"], input=batch, text=True, check=True)
-
-    def inside() -> None:
-        table = NeighbourTable(["srv0"])
-        for n in range(1000):
-            address = 60 + n % 190
-            assert table.mac(f"10.77.6.{address}") == f"52:54:00:00:00:{address:02x}"
-        table.close()
-
-    network.inside(network.server, inside)
+    expected = {f"10.77.6.{n}": f"52:54:00:00:27:{n:02x}" for n in range(60, 250)}
+    assert network.inside(network.server, inside) == expected, "each of a thousand lookups finds its neighbour"
 
 
 def test_way_to_an_address_is_told(network: Network) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.interop.rack import IN_EDGE, Kubectl, Namespaces, Process, ip
+from tests.interop.rack import IN_EDGE, Kubectl, Namespaces, Process, ip, manifest
 from tests.waiting import wait_until
 
 MACS = {"one": "52:54:00:77:01:01", "two": "52:54:00:77:02:01"}
@@ -37,9 +38,6 @@ class Host(Namespaces):
         boot.mkdir()
         for name in ("undionly.kpxe", "snponly.efi"):
             (boot / name).write_bytes(PROGRAM)
-        self._script = self.directory / "udhcpc"
-        self._script.write_text('#!/bin/sh\nenv > "$LEARNED.$1"\n')
-        self._script.chmod(0o755)
 
     def cable(self, machine: str) -> None:
         edge, card = self.namespaces[IN_EDGE], CARDS[machine]
@@ -52,30 +50,17 @@ class Host(Namespaces):
     def in_edge(self, *words: str) -> None:
         ip("-n", self.namespaces[IN_EDGE], *words)
 
-    def up(self, *interfaces: str) -> Process:
+    def up(self, *interfaces: str, options: Sequence[str | Path] = ()) -> Process:
         networks = [word for interface in interfaces for word in ("--interface", interface)]
         files = ["--data-dir", self.data_dir, "--ipxe-dir", self.directory / "ipxe"]
-        self.process = self.tinkedge(IN_EDGE, "up", *networks, *files)
-        wait_until(lambda: re.search("(ready|started): ", self.process.err), lambda: self.process.err)
+        self.process = self.started(self.tinkedge(IN_EDGE, "up", *networks, *files, *options))
         self.kubectl = Kubectl(self, self.data_dir / "kubeconfig")
         return self.process
 
     def register(self, machine: str, net: str) -> None:
         dhcp = {"ip": f"{net}.50", "netmask": "255.255.255.0", "gateway": f"{net}.1"}
-        spec = {"networkInterfaces": {MACS[machine]: {"dhcp": dhcp}}}
-        kind = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": machine}}
-        self.kubectl.apply(json.dumps(kind | {"spec": spec}))
-        address = f"{net}.50"
-        wait_until(lambda: address in self.operators(self.data_dir, "/api/v1/machines"))
-
-    def udhcpc(self, machine: str, times: int = 1) -> dict[str, str]:
-        """What the machine was told by DHCP; nothing if nobody answered."""
-        learned = self.directory / secrets.token_hex(4)
-        client = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", str(times), "-T", "1"]
-        if self.start(machine, *client, "-s", self._script, LEARNED=str(learned)).status() != 0:
-            return {}
-        lines = Path(f"{learned}.bound").read_text().splitlines()
-        return dict(line.split("=", 1) for line in lines if "=" in line)
+        self.kubectl.apply(manifest("Hardware", machine, {"networkInterfaces": {MACS[machine]: {"dhcp": dhcp}}}))
+        wait_until(lambda: dhcp["ip"] in self.operators(self.data_dir, "/api/v1/machines"))
 
     def readiness(self) -> tuple[int, str]:
         url = "http://127.0.0.1:7081/readyz"
@@ -97,9 +82,6 @@ class Host(Namespaces):
         assert found, metrics
         return found[1]
 
-    def client_address(self, machine: str, address: str) -> None:
-        self.address(machine, address)
-
     def watch(self, *options: str) -> Process:
         return self.tinkedge(IN_EDGE, "watch", "--events", "--data-dir", self.data_dir, *options)
 
@@ -116,14 +98,13 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 def served(host: Host, machine: str, address: str) -> None:
     """The machine gets everything from `address`, by now or soon."""
-    told = wait_until(lambda: (told := host.udhcpc(machine)).get("serverid") == address and told)
-    host.client_address(machine, f"{told['ip']}/24")
+    wait_until(lambda: host.udhcpc(machine, tries=1).get("serverid") == address)
     wait_until(lambda: host.http(machine, address) == "ok")
     wait_until(lambda: host.tftp(machine, address) == PROGRAM)
 
 
 def test_machine_is_served_with_the_new_address(host: Host) -> None:
-    other = host.udhcpc("two", 10)
+    other = host.udhcpc("two", tries=10)
     watch = host.watch()
     wait_until(lambda: watch.out, "the journey of the other machine is there")
     host.in_edge("address", "del", "10.77.1.1/24", "dev", "eth1")
@@ -134,7 +115,7 @@ def test_machine_is_served_with_the_new_address(host: Host) -> None:
     assert host.http("one", "10.77.1.1", 2) == ""
     wait_until(lambda: host.readiness() == (200, "ok"), host.readiness)
     wait_until(lambda: "gRPC server: listening on 10.77.1.9:42113" in host.process.err, lambda: host.process.err)
-    assert {**host.udhcpc("two", 10), "LEARNED": ""} == {**other, "LEARNED": ""}
+    assert host.udhcpc("two", tries=10) == other
     assert host.process.err.count("DHCP on eth2 as") == 1, "the other network was not touched"
     host.in_edge("address", "del", "10.77.1.9/24", "dev", "eth1")
     host.in_edge("address", "add", "10.77.1.1/24", "dev", "eth1")
@@ -149,10 +130,10 @@ def test_network_without_address_is_said_everywhere_while_it_lasts_and_not_answe
     before = host.process.err.count(said)
     host.in_edge("address", "del", "10.77.1.1/24", "dev", "eth1")
     wait_until(lambda: host.readiness() == (503, f"not ready: {said}"), host.readiness)
-    assert host.udhcpc("one") == {}, "an address that is not there is offered to nobody"
-    host.client_address("two", "10.77.2.50/24")
+    assert host.udhcpc("one", tries=1) == {}, "an address that is not there is offered to nobody"
+    host.address("two", "10.77.2.50/24")
     assert host.http("two", "10.77.2.1") == "ok", "this process lives"
-    assert host.udhcpc("two", 10)["serverid"] == "10.77.2.1"
+    assert host.udhcpc("two", tries=10)["serverid"] == "10.77.2.1"
     assert (host.metric("tinkedge_network_ready", "eth1"), host.metric("tinkedge_network_ready", "eth2")) == (
         "0.0",
         "1.0",
@@ -171,22 +152,19 @@ def test_network_without_address_is_said_everywhere_while_it_lasts_and_not_answe
     assert host.metric("tinkedge_network_ready", "eth1") == "1.0"
 
 
-def test_link_that_is_made_again_is_served_again(host: Host) -> None:
+def test_link_that_is_made_again_or_has_its_name_again_is_served_again(host: Host) -> None:
     host.in_edge("link", "del", "eth1")
     wait_until(lambda: "there is no interface eth1 (there are: eth2, lo)" in host.readiness()[1], host.readiness)
     host.cable("one")
     wait_until(lambda: "eth1 has no IPv4 address" in host.readiness()[1], host.readiness)
     host.in_edge("address", "add", "10.77.1.1/24", "dev", "eth1")
     served(host, "one", "10.77.1.1")
-
-
-def test_link_that_is_renamed_is_another_one_until_it_has_its_name_again(host: Host) -> None:
     host.in_edge("link", "set", "eth1", "down")
     wait_until(lambda: host.readiness() == (503, "not ready: eth1 is down ('ip link set eth1 up')"), host.readiness)
     host.in_edge("link", "set", "eth1", "name", "old1")
     host.in_edge("link", "set", "old1", "up")
     wait_until(lambda: "there is no interface eth1" in host.readiness()[1], host.readiness)
-    assert host.udhcpc("one") == {}
+    assert host.udhcpc("one", tries=1) == {}
     host.in_edge("link", "set", "old1", "down")
     host.in_edge("link", "set", "old1", "name", "eth1")
     host.in_edge("link", "set", "eth1", "up")
@@ -205,7 +183,7 @@ def test_cable_that_is_pulled_is_no_reason_not_to_be_ready(host: Host) -> None:
 
 def test_transfer_goes_on_when_the_address_comes_back(host: Host) -> None:
     """As when a DHCP client of the host is restarted: the address is away for a moment."""
-    host.client_address("one", "10.77.1.50/24")
+    host.address("one", "10.77.1.50/24")
     slow = ["tc", "qdisc", "add", "dev", "eth1", "root", "tbf", "rate", "4mbit", "burst", "16k", "latency", "400ms"]
     assert host.run(IN_EDGE, *slow).popen.returncode == 0
     try:
@@ -221,7 +199,7 @@ def test_transfer_goes_on_when_the_address_comes_back(host: Host) -> None:
         wait_until(lambda: host.readiness()[0] == 503, host.readiness)
         assert all(client.popen.poll() is None for client in clients), "it was over before the address went"
         host.in_edge("address", "add", "10.77.1.1/24", "dev", "eth1")
-        assert [client.status(40) for client in clients] == [0, 0]
+        assert [client.status() for client in clients] == [0, 0]
         assert [file.read_bytes() for file in got.values()] == [PROGRAM] * 2
     finally:
         host.run(IN_EDGE, "tc", "qdisc", "del", "dev", "eth1", "root")
@@ -238,7 +216,7 @@ def test_interface_and_fixed_address_may_come_after_the_start(tmp_path: Path) ->
         assert "not ready: 10.77.1.9 is no address of this host" in host.readiness()[1]
         host.register("one", "10.77.1")
         host.register("two", "10.77.2")
-        assert host.udhcpc("one") == {}
+        assert host.udhcpc("one", tries=1) == {}
         host.in_edge("address", "add", "10.77.1.9/24", "dev", "eth1")
         served(host, "one", "10.77.1.9")
         host.cable("two")
@@ -248,7 +226,7 @@ def test_interface_and_fixed_address_may_come_after_the_start(tmp_path: Path) ->
         # What the operator fixed is not given up for another address of the interface.
         host.in_edge("address", "del", "10.77.1.9/24", "dev", "eth1")
         wait_until(lambda: host.readiness()[0] == 503, host.readiness)
-        assert host.udhcpc("one") == {}
+        assert host.udhcpc("one", tries=1) == {}
         assert process.terminate() == 0, process.err
 
 
@@ -261,8 +239,7 @@ def test_mistakes_that_can_be_stored_are_said_by_kubectl_on_the_journey_and_on_t
         dhcp = {"ip": ip, "netmask": "255.255.255.0"}
         spec = {"networkInterfaces": {mac: {"dhcp": dhcp}}, "osie": {"name": "none"}}
         file = host.directory / f"{name}.json"
-        kind = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": name}}
-        file.write_text(json.dumps(kind | {"spec": spec}))
+        file.write_text(manifest("Hardware", name, spec))
         applied = host.kubectl.run("apply", "-f", file)
         assert applied.popen.returncode == 0, applied.err
         return applied.err
@@ -281,7 +258,77 @@ def test_mistakes_that_can_be_stored_are_said_by_kubectl_on_the_journey_and_on_t
 
     ip("-n", host.namespaces["one"], "link", "set", "eth0", "address", far)
     try:
-        assert host.udhcpc("one", 3)["ip"] == "10.77.9.50", "a relay may need it"
+        assert host.udhcpc("one")["ip"] == "10.77.9.50", "a relay may need it"
         assert "asked on a link of this edge (10.77.1.0/24), and its address 10.77.9.50 is of another network" in told()
     finally:
         ip("-n", host.namespaces["one"], "link", "set", "eth0", "address", MACS["one"])
+
+
+# --- IPv4 and IPv6 ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def dual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """An edge with two workers on a network with both, and a machine that has both its addresses."""
+    with Host(tmp_path_factory.mktemp("dual-stack")) as host:
+        host.in_edge("address", "add", "fd77:1::1/64", "dev", "eth1", "nodad")
+        host.address("one", "10.77.1.50/24")
+        ip("-n", host.namespaces["one"], "address", "add", "fd77:1::50/64", "dev", "eth0", "nodad")
+        objects = host.directory / "manifests"
+        objects.mkdir()
+        dhcp = {"ip": "10.77.1.50", "netmask": "255.255.255.0", "gateway": "10.77.1.1"}
+        dhcp |= {"ipv6": {"address": "fd77:1::50", "nameservers": ["fd77:1::1"]}}
+        hardware = {"networkInterfaces": {MACS["one"]: {"dhcp": dhcp}}, "osie": {"name": "stub"}}
+        (objects / "m1.json").write_text(manifest("Hardware", "m1", hardware))
+        urls = {"kernelUrl": "http://mirror/k", "initrdUrl": "http://mirror/i"}
+        (objects / "stub.json").write_text(manifest("OSIE", "stub", urls))
+        host.up("eth1", options=("--ipv6", "--workers", "2", "--manifests", objects))
+        yield host
+
+
+def test_machine_of_both_is_served_by_the_way_it_has_come(dual: Host) -> None:
+    def get(address: str, path: str, *options: str) -> str:
+        return dual.curl("one", f"http://{address}:7080{path}", *options)
+
+    for address, other in (("10.77.1.1", "[fd77"), ("[fd77:1::1]", "10.77")):
+        script = get(address, f"/ipxe/script/{MACS['one']}/auto.ipxe")
+        assert f"grpc_authority={address}:42113 " in script
+        assert f"kernel http://{address}:7080/osie/stub/kernel" in script
+        assert other not in script
+    assert get("[fd77:1::1]", "/2009-04-04/meta-data/ipv6") == "fd77:1::50"
+    assert "dhcp6: true" in get("[fd77:1::1]", "/nocloud/m1/network-config")
+    ip("-n", dual.namespaces["one"], "address", "add", "fd77:1::66/64", "dev", "eth0", "nodad")
+    own = get("[fd77:1::1]", "/2009-04-04/meta-data/instance-id", "--interface", "fd77:1::66")
+    assert own == "m1", "at another address the kernel knows its MAC"
+    listening = Counter(line.split()[4] for line in dual.run(IN_EDGE, "ss", "-Hlntu").out.splitlines())
+    assert [listening[f"{host}:7080"] for host in ("10.77.1.1", "[fd77:1::1]")] == [2, 2], "a socket for each worker"
+    assert {"[::ffff:10.77.1.1]:42113", "[fd77:1::1]:42113"} <= listening.keys(), "gRPC has IPv6 sockets for both"
+    assert {"[::]%eth1:547", "[fd77:1::1]%eth1:69"} <= listening.keys(), listening
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("fd77:1:0::50", "IP address fd77:1::50 is that of Hardware default/m1 already"),
+        ("fe80::1", "must be an address that routers know"),
+        ("FD77::1", "must be an IPv6 address in lower case"),
+    ],
+)
+def test_ipv6_address_that_can_not_be_is_refused(dual: Host, address: str, said: str) -> None:
+    file = dual.directory / "refused.json"
+    interfaces = {"52:54:00:77:01:02": {"dhcp": {"ipv6": {"address": address}}}}
+    file.write_text(manifest("Hardware", "m2", {"networkInterfaces": interfaces}))
+    refused = dual.kubectl.run("apply", "-f", file)
+    assert refused.popen.returncode != 0
+    assert said in refused.err
+
+
+def test_ipv6_address_that_is_replaced_is_followed(dual: Host) -> None:
+    dual.in_edge("address", "add", "fd77:1::2/64", "dev", "eth1", "nodad")
+    dual.in_edge("address", "del", "fd77:1::1/64", "dev", "eth1")
+    wait_until(lambda: dual.curl("one", "http://[fd77:1::2]:7080/healthz"), lambda: dual.process.err)
+    script = dual.curl("one", f"http://[fd77:1::2]:7080/ipxe/script/{MACS['one']}/auto.ipxe")
+    assert "grpc_authority=[fd77:1::2]:42113 " in script
+    said = "eth1 has fd77:1::2 now: machines there are served by it over IPv6"
+    wait_until(lambda: said in dual.process.err, lambda: dual.process.err)
+    assert '"ipv6":"fd77:1::2"' in dual.operators(dual.data_dir, "/api/v1/networks").replace(" ", "")

@@ -1,5 +1,8 @@
 """What goes on when something central is away: the API for an hour, or the host that has the address of the servers.
 
+"edge": rack0 172.31.77.1, API and controller --- node1 172.31.77.2, node2 172.31.77.3: an edge and a server each
+                                              --- m1 172.31.77.50, m2 172.31.77.51: machines
+
 `make soak` has the API away for an hour, or OUTAGE_SECONDS; `make test` for as long as it takes to look.
 """
 
@@ -11,10 +14,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.interop.outage_site import ADDRESSES, MACS, NODES, VIP, Site
+from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, Process, ip, manifest
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -23,6 +27,145 @@ OUTAGE_SECONDS = float(os.environ.get("OUTAGE_SECONDS", "3600"))
 EVERY_SECONDS = 20.0
 """Each machine boots so often meanwhile."""
 KERNEL = "a kernel"
+
+
+NODES = {"node1": "172.31.77.2", "node2": "172.31.77.3"}
+MACS = {"m1": "52:54:00:77:00:01", "m2": "52:54:00:77:00:02"}
+ADDRESSES = {"m1": "172.31.77.50", "m2": "172.31.77.51"}
+VIP = "172.31.77.250"
+GUIDE = Path(__file__).parents[2] / "docs" / "cluster.md"
+WITH_US = ["setpriv", "--pdeathsig", "KILL"]
+
+
+def killed(*processes: Process) -> None:
+    for process in processes:
+        process.popen.kill()
+        process.status()
+
+
+class Site(Namespaces):
+    """A cluster of one API, one controller and two nodes."""
+
+    def build(self) -> None:
+        self.network("rack0", {**{node: f"52:54:00:77:01:0{at}" for at, node in enumerate(NODES)}, **MACS})
+        for node, address in NODES.items():
+            self.address(node, f"{address}/24")
+        for machine, address in ADDRESSES.items():
+            self.address(machine, f"{address}/24")
+        self.ipxe = self.directory / "ipxe"
+        self.ipxe.mkdir()
+        (self.ipxe / "snponly.efi").write_bytes(b"MZ")
+        self.kubeconfig = self.directory / "nodes.kubeconfig"
+
+    # --- the operator's side ---
+
+    def come(self) -> None:
+        """The API and the controller."""
+        data = self.directory / "api"
+        options = ["--data-dir", data, "--api-address", ADDRESS]
+        self.api = self.started(self.tinkedge(IN_EDGE, "apiserver", *options))
+        self.kubectl = Kubectl(self, data / "kubeconfig")
+        if not self.kubeconfig.exists():
+            url = ["--server", f"https://{ADDRESS}:6443", "--role", "cluster-admin", "--out", self.kubeconfig]
+            made = self.tinkedge(IN_EDGE, "kubeconfig", "--user", "nodes", "--data-dir", data, *url)
+            assert made.status() == 0, made.err
+        alone = ["--kubeconfig", data / "kubeconfig", "--no-leader-elect"]
+        self.controller = self.started(self.tinkedge(IN_EDGE, "controller", *alone))
+
+    def go(self) -> None:
+        killed(self.controller, self.api)
+
+    def upstream(self, kernel: str) -> None:
+        """Where OSIEs' files are."""
+        files = self.directory / "upstream"
+        files.mkdir()
+        for name in ("kernel", "initrd"):
+            (files / name).write_text(kernel)
+        command = ["-m", "http.server", "--bind", ADDRESS, "--directory", files, "80"]
+        upstream = self.start(IN_EDGE, *WITH_US, sys.executable, *command)
+        wait_until(lambda: self.run(IN_EDGE, "curl", "-sf", f"http://{ADDRESS}/").popen.returncode == 0, upstream.err)
+
+    def secrets(self, node: str) -> Iterator[Path]:
+        """Those that an edge keeps; none of them can be read."""
+        for file in (self.directory / f"data-{node}" / "checkpoint" / "secrets").glob("*"):
+            assert b"I am" not in file.read_bytes()
+            yield file
+
+    def edge(self, node: str, *options: str) -> Process:
+        files = ["--data-dir", self.directory / f"data-{node}", "--ipxe-dir", self.ipxe]
+        words = ["--interface", "eth0", "--kubeconfig", self.kubeconfig, *files, *options]
+        return self.started(self.tinkedge(node, "edge", *words))
+
+    def server(self, node: str, *options: str) -> Process:
+        words = ["--interface", "eth0", "--kubeconfig", self.kubeconfig, *options]
+        return self.started(self.tinkedge(node, "server", *words))
+
+    def readiness(self, node: str, port: int) -> str:
+        return self.curl(node, f"http://127.0.0.1:{port}/readyz").strip()
+
+    def apply(self, kind: str, name: str, spec: dict[str, Any]) -> None:
+        self.kubectl.apply(manifest(kind, name, spec))
+
+    def prepare(self) -> None:
+        """Two machines, and a Workflow for the first: its actions note that they run, the first waits for a word."""
+        self.apply("OSIE", "lab", {"kernelUrl": f"http://{ADDRESS}/kernel", "initrdUrl": f"http://{ADDRESS}/initrd"})
+        for machine, mac in MACS.items():
+            dhcp = {"ip": ADDRESSES[machine], "netmask": "255.255.255.0", "gateway": ADDRESS}
+            spec: dict[str, Any] = {"networkInterfaces": {mac: {"dhcp": dhcp}}, "osie": {"name": "lab"}}
+            self.apply("Hardware", machine, spec | {"instance": {"userdata": f"I am {machine}"}})
+        steps = [f"while [ ! -e {self.word} ]; do sleep 0.1; done", "true", "true"]
+        actions = [
+            {"name": f"a{at}", "image": "none", "cmd": "/bin/sh", "args": ["-c", f"echo {at} >> {self.runs}; {step}"]}
+            for at, step in enumerate(steps)
+        ]
+        self.apply("Template", "t", {"actions": actions})
+        self.apply("Workflow", "w", {"hardwareRef": {"name": "m1"}, "templateRef": {"name": "t"}})
+
+    @property
+    def runs(self) -> Path:
+        return self.directory / "runs"
+
+    @property
+    def word(self) -> Path:
+        return self.directory / "go"
+
+    def ran(self) -> list[str]:
+        return self.runs.read_text().split() if self.runs.exists() else []
+
+    def state(self) -> str:
+        return self.kubectl.state("w")
+
+    # --- the machines' side ---
+
+    def agent(self, server: str) -> Process:
+        options = ["--agent-id", MACS["m1"], "--server", server, "--runtime", "process"]
+        return self.tinkedge("m1", "agent", *options, "--state-dir", self.directory / "agent")
+
+    def lease(self, machine: str) -> dict[str, str]:
+        """What DHCP told the machine at its first try, or its first retry; nothing if nobody answered."""
+        return self.udhcpc(machine, tries=2, seconds=3)
+
+    def fetch(self, machine: str, edge: str, path: str) -> str:
+        return self.curl(machine, f"http://{edge}:7080{path}", "-f")
+
+    def keepalived(self, node: str, role: str, priority: int) -> Process:
+        """The real one, with what docs/cluster.md has: it brings the floating address to one of the nodes."""
+        (text,) = re.findall(r"^    (vrrp_instance .*?\n    \})$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+        changes = {"eth1": "eth0", "10.1.0.250": VIP, "state MASTER": f"state {role}"}
+        for word, other in {**changes, "priority 100": f"priority {priority}"}.items():
+            assert word in text, f"docs/cluster.md: {word}"
+            text = text.replace(word, other)
+        file = self.directory / f"keepalived-{node}.conf"
+        file.write_text(text)
+        pids = [f"--{which}={self.directory}/{node}-{which}" for which in ("pid", "vrrp_pid")]
+        return self.start(node, *WITH_US, "keepalived", "-n", "-l", "-P", "-f", file, *pids)
+
+    def has_the_address(self, node: str) -> bool:
+        return VIP in self.run(node, "ip", "-4", "-o", "address", "show", "dev", "eth0").out
+
+    def die(self, node: str) -> None:
+        """The host is gone: nobody hears of its connections' end."""
+        ip("-n", self.namespaces[node], "link", "set", "eth0", "down")
 
 
 @pytest.fixture
@@ -47,20 +190,15 @@ def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_
     wait_until(lambda: site.state() == "Running")
     wait_until(lambda: kept(site, "node1"), lambda: edge.err)
     site.go()
-    for process in (edge, server):
-        process.popen.kill()
-        process.popen.wait()
+    killed(edge, server)
     edge = site.edge("node1", "--netboot-when", "workflow")
     server = site.server("node1")
     said = "serving from what was known at 20"
     assert site.readiness("node1", 7081).startswith(f"ok: {said}"), edge.err
     wait_until(lambda: said in edge.err, lambda: edge.err)
     assert "has not" in site.readiness("node1", 7092), "agents are not served, and the server waits"
-    known = re.search(
-        r"^tinkedge_api_known_timestamp_seconds (\S+)$",
-        site.run("node1", "curl", "-s", "http://127.0.0.1:7081/metrics").out,
-        re.MULTILINE,
-    )
+    metrics = site.curl("node1", "http://127.0.0.1:7081/metrics")
+    known = re.search(r"^tinkedge_api_known_timestamp_seconds (\S+)$", metrics, re.MULTILINE)
     assert known
     assert time.time() - 3600 < float(known[1]) < time.time()
     # A machine that is known boots; one that is in the middle of its work, too.
@@ -72,16 +210,14 @@ def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_
     # Of one that is not known, it is said that what is known may be old.
     site.add("stranger")
     site.card("stranger", "eth0", "02:54:00:77:00:09", "rack0")
-    client = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "1", "-s", site.learns]
-    site.start("stranger", *client, LEARNED=str(site.directory / "stranger"))
+    assert site.udhcpc("stranger", tries=1) == {}
     old = "not among the Hardware that are known here, which may be old: the Kubernetes API has not answered since 20"
     wait_until(lambda: old in edge.err, lambda: edge.err[-2000:])
     # The agent does all that it was given, and has it on its disk when it is killed before it could tell of it.
     site.word.touch()
     wait_until(lambda: site.ran() == ["0", "1", "2"], lambda: agent.err)
     wait_until(lambda: re.search(r"workflow \S+: Succeeded\n", agent.err), lambda: agent.err)
-    agent.popen.kill()
-    agent.popen.wait()
+    killed(agent)
     agent = site.agent(f"{NODES['node1']}:42113")
     site.come()
     wait_until(lambda: site.state() in ("Succeeded", "Failed"), lambda: agent.err + server.err)
@@ -163,15 +299,13 @@ def test_an_hour_without_the_api_and_a_restart_of_the_edge_in_it(site: Site) -> 
     outage = Outage(site)
     outage.lasts(OUTAGE_SECONDS / 2)
     assert outage.failed == [], first.err
-    first.popen.kill()
-    first.popen.wait()
+    killed(first)
     edge = site.edge("node1", "--checkpoint-secrets")
     assert site.readiness("node1", 7081).startswith("ok: serving from what was known at 20"), edge.err
     outage.lasts(OUTAGE_SECONDS * 3 / 4)
     site.word.touch()
     wait_until(lambda: re.search(r"workflow \S+: Succeeded\n", before.err), lambda: before.err)
-    before.popen.kill()
-    before.popen.wait()
+    killed(before)
     agent = site.agent(f"{NODES['node1']}:42113")
     outage.lasts(OUTAGE_SECONDS)
     away = outage.seconds

@@ -10,13 +10,17 @@ import pytest
 from edge.neighbour.router_advertisement import RouterAdvertiser, RouterAdvertiserError
 from tests.interop.conftest import Network
 
-# Solicits like iPXE does, from its link-local address, and prints what comes back.
-SOLICIT = """
+# A socket that receives router advertisements (RFC 4861, section 4.2) alone; the hop limit is an argument.
+OPEN = """
 import socket, struct, sys, time
 scope = socket.if_nametoindex("eth0")
 s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
 s.setsockopt(socket.IPPROTO_ICMPV6, 1, struct.pack("=8I", *[0xffffffff] * 4, 0xffffffff & ~(1 << 6), *[0xffffffff] * 3))
 s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, int(sys.argv[1]))
+"""
+
+# Solicits like iPXE does, from its link-local address, and prints what comes back.
+SOLICIT = f"""{OPEN}
 s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
 s.settimeout(float(sys.argv[2]))
 for _ in range(40):  # until duplicate address detection has let the kernel use the link-local address
@@ -31,12 +35,7 @@ print(packet.hex(), struct.unpack("=i", ancillary[0][2])[0], source[0])
 
 
 # Solicits 3,000 times at once, then waits for an advertisement to all nodes; prints the number of earlier ones.
-FLOOD = """
-import socket, struct
-scope = socket.if_nametoindex("eth0")
-s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
-s.setsockopt(socket.IPPROTO_ICMPV6, 1, struct.pack("=8I", *[0xffffffff] * 4, 0xffffffff & ~(1 << 6), *[0xffffffff] * 3))
-s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+FLOOD = f"""{OPEN}
 s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
 s.settimeout(30)
@@ -67,37 +66,27 @@ def ipv6(network: Network) -> Network:
     return network
 
 
-def test_solicitation_is_answered_with_router_lifetime_zero(ipv6: Network) -> None:
-    with ipv6.serving(start):
-        done = ipv6.run("python3", "-c", SOLICIT, "255", "10")
-    packet, hop_limit, source = done.stdout.split()
-    assert bytes.fromhex(packet)[0] == 134
-    assert bytes.fromhex(packet)[5:] == bytes(11)
-    assert hop_limit == "255"
-    assert source.startswith("fe80:")
-
-
-def test_flood_of_solicitations_is_answered_together_and_not_one_by_one(ipv6: Network) -> None:
-    with ipv6.serving(start):
-        ipv6.run("python3", "-c", SOLICIT, "255", "10")  # the link-local address is usable now
-        done = ipv6.run("python3", "-c", FLOOD)
-    assert int(done.stdout) < 1000, done.stderr
-
-
-def test_solicitation_that_came_through_a_router_is_not_answered(ipv6: Network) -> None:
-    with ipv6.serving(start):
-        done = ipv6.run("python3", "-c", SOLICIT, "64", "1")
-    assert "timed out" in done.stderr
-
-
-def test_linux_host_that_hears_the_advertisement_gets_no_route_and_no_address(ipv6: Network) -> None:
+def test_solicitation_is_answered_with_router_lifetime_zero_and_the_host_gets_no_route_and_no_address(
+    ipv6: Network,
+) -> None:
     ipv6.sysctl(ipv6.client, "net.ipv6.conf.eth0.accept_ra", "2")
     with ipv6.serving(start):
-        ipv6.run("python3", "-c", SOLICIT, "255", "10")
+        packet, hop_limit, source = ipv6.run("python3", "-c", SOLICIT, "255", "10").stdout.split()
+        assert bytes.fromhex(packet)[0] == 134
+        assert bytes.fromhex(packet)[5:] == bytes(11)
+        assert hop_limit == "255"
+        assert source.startswith("fe80:")
         routes = json.loads(ipv6.run("ip", "-6", "-j", "route", "show", "default").stdout or "[]")
+        assert routes == []
         addresses = json.loads(ipv6.run("ip", "-6", "-j", "address", "show", "dev", "eth0", "scope", "global").stdout)
-    assert routes == []
-    assert not any(entry.get("addr_info") for entry in addresses)
+        assert not any(entry.get("addr_info") for entry in addresses)
+
+
+def test_solicitation_through_a_router_is_not_answered_and_a_flood_is_answered_together(ipv6: Network) -> None:
+    with ipv6.serving(start):
+        assert "timed out" in ipv6.run("python3", "-c", SOLICIT, "64", "1").stderr
+        done = ipv6.run("python3", "-c", FLOOD, "255")
+    assert int(done.stdout) < 1000, done.stderr
 
 
 async def test_missing_interface_is_named() -> None:

@@ -1,28 +1,229 @@
-"""A scripted machine with what comes after its firmware: the agent."""
+"""A machine's firmware, iPXE, OSIE and agent as a script, which sends real packets; and what a fault of it is."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+import socket
+import struct
 import sys
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
-from tests.interop.faults.firmware import Firmware
-from tests.interop.rack import Process
+from edge.dhcp.wire import Message, MessageType, codec, options
+from tests.interop.conftest import in_namespace
+from tests.interop.rack import ADDRESS, Namespaces, Process
 from tests.interop.test_agent_auth import command_line
 from tests.waiting import wait_until
 
 UPSTREAM = Path(__file__).with_name("upstream.py")
 REGISTRY = "127.0.0.1:5000"
 
+AT_ONCE = threading.Semaphore(10)
+"""So many switch on in the same second: what is tried is not how much this host can do."""
+ROM, IPXE, SYSTEM = "rom", "ipxe", "system"
+_ANSWER_SECONDS = 3.0
 
-class Scripted(Firmware):
-    """With what comes after the firmware. `told` is what its journey says by now."""
+
+class Scripted:
+    """Boots by hand, step by step, in the namespace `where`, whose card `eth0` has `mac`. `told` is what its journey
+    says by now."""
 
     told: Callable[[], str] = staticmethod(str)
     authority = Path()
+
+    def __init__(self, rack: Namespaces, where: str, mac: str, ip: str, server: str = ADDRESS) -> None:
+        """`server` is the edge's address, on the machine's network."""
+        self.server = server
+        self._rack = rack
+        self._where = where
+        self.mac = mac
+        self.ip = ip
+        self._sent = 0
+        self.script_text = ""
+
+    # --- DHCP ---
+
+    def discover(self, stage: str = ROM, *, uuid: str = "", giaddr: str = "", architecture: int = 7) -> bool:
+        """Whether an offer came. `architecture` is a number of RFC 4578, section 2.1, or has been added to these."""
+        more = {options.CLIENT_ARCHITECTURE: struct.pack("!H", architecture)} if architecture != 7 else {}
+        return self._exchange(MessageType.DISCOVER, stage, more, uuid=uuid, giaddr=giaddr) is not None
+
+    def lease(self, stage: str = ROM) -> None:
+        """Ask for an address, take it, and have it."""
+        assert self.discover(stage), f"no offer for {self.mac}"
+        assert self._exchange(MessageType.REQUEST, stage, self._asked()) is not None, f"no lease for {self.mac}"
+        self._rack.address(self._where, f"{self.ip}/24")
+
+    def take_another(self, server: str) -> None:
+        """Take the offer of another DHCP server."""
+        asked = self._asked() | {options.SERVER_IDENTIFIER: socket.inet_aton(server)}
+        self._exchange(MessageType.REQUEST, ROM, asked, waits=False)
+
+    def decline(self) -> None:
+        """Say that somebody has the address already, and don't have it (RFC 2131, section 4.4.4)."""
+        self._rack.address(self._where)
+        self._exchange(MessageType.DECLINE, ROM, self._asked(), waits=False)
+
+    def _asked(self) -> dict[int, bytes]:
+        return {
+            options.REQUESTED_ADDRESS: socket.inet_aton(self.ip),
+            options.SERVER_IDENTIFIER: socket.inet_aton(self.server),
+        }
+
+    def _exchange(
+        self,
+        kind: MessageType,
+        stage: str,
+        more: dict[int, bytes],
+        uuid: str = "",
+        giaddr: str = "",
+        waits: bool = True,
+    ) -> bytes | None:
+        self._sent += 1
+        xid = struct.pack("!I", self._sent << 16 | int(self.ip.rpartition(".")[2]))
+        packet = codec.build(self._message(kind, xid, stage, more, uuid, giaddr))
+        with self._socket() as sock:
+            sock.sendto(packet, (self.server if giaddr else "255.255.255.255", 67))
+            end = time.monotonic() + (0.2 if giaddr or not waits else _ANSWER_SECONDS)
+            while time.monotonic() < end:
+                try:
+                    answer = sock.recv(4096)
+                except TimeoutError:
+                    continue
+                if answer[4:8] == xid and answer[0] == codec.BOOTREPLY:
+                    return answer
+        return None
+
+    def _socket(self) -> socket.socket:
+        def opened() -> socket.socket:
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # some machines are in one namespace
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0\0")
+            sock.bind(("0.0.0.0", 68))
+            sock.settimeout(0.2)
+            return sock
+
+        return in_namespace(self._rack.namespaces[self._where], opened)
+
+    def _message(
+        self, kind: MessageType, xid: bytes, stage: str, more: dict[int, bytes], uuid: str, giaddr: str
+    ) -> Message:
+        found: dict[int, bytes] = {options.MESSAGE_TYPE: bytes((kind,))}
+        if stage in (ROM, IPXE):
+            found[options.VENDOR_CLASS] = b"PXEClient:Arch:00007:UNDI:003016"
+            found[options.CLIENT_ARCHITECTURE] = struct.pack("!H", 7)
+            found[options.MAX_MESSAGE_SIZE] = struct.pack("!H", 1472)
+        if stage == IPXE:
+            found[options.USER_CLASS] = b"iPXE"
+        if uuid:
+            found[options.CLIENT_UUID] = b"\0" + UUID(uuid).bytes_le
+        found |= more
+        return Message(
+            op=codec.BOOTREQUEST, htype=codec.ETHERNET, hops=1 if giaddr else 0, xid=xid, secs=0,
+            flags=codec.BROADCAST_FLAG, ciaddr=codec.NO_ADDRESS, yiaddr=codec.NO_ADDRESS, siaddr=codec.NO_ADDRESS,
+            giaddr=socket.inet_aton(giaddr or "0.0.0.0"), chaddr=bytes.fromhex(self.mac.replace(":", "")),
+            sname=b"", file=b"", options=found,
+        )  # fmt: skip
+
+    # --- TFTP, HTTP ---
+
+    def _udp(self) -> socket.socket:
+        return in_namespace(self._rack.namespaces[self._where], lambda: socket.socket(type=socket.SOCK_DGRAM))
+
+    def knock_at_tftp(self, times: int, pause: float = 2.0) -> None:
+        """Ask for a file again and again, and hear nothing."""
+        with self._udp() as sock:
+            for _ in range(times):
+                with contextlib.suppress(PermissionError):  # its own firewall: as if it were lost on the way
+                    sock.sendto(b"\0\1snponly.efi\0octet\0blksize\x001468\0", (self.server, 69))
+                time.sleep(pause)
+
+    def tftp_and_stop(self, name: str, blocks: int = 5, seconds: float = 20.0) -> float:
+        """Take so many blocks of a file, and then nothing more; when that began."""
+        with self._udp() as sock:
+            sock.settimeout(_ANSWER_SECONDS)
+            sock.sendto(b"\0\1%s\0octet\0" % name.encode(), (self.server, 69))
+            for _ in range(blocks):
+                block, peer = sock.recvfrom(2048)
+                sock.sendto(b"\0\4" + block[2:4], peer)
+            began = time.time()
+            time.sleep(seconds)
+        return began
+
+    def tftp(self, name: str, within: int = 20) -> bool:
+        """Whether it came whole."""
+        url = f"tftp://{self.server}/{name}"
+        return self._curl("--max-time", str(within), "--tftp-blksize", "1468", url) == 0
+
+    def get(self, path: str, within: int = 20, program: str = "curl") -> int:
+        """The status of curl for a path on the edge; 0 is well."""
+        return self._curl("--max-time", str(within), "-A", program, f"http://{self.server}:7080{path}")
+
+    def _curl(self, *words: str) -> int:
+        process = self._rack.start(self._where, "curl", "-sSf", "-o", "/dev/null", *words)
+        return process.status()
+
+    # --- the ways ---
+
+    def to_ipxe(self) -> None:
+        """Firmware and iPXE, as far as iPXE's lease."""
+        with AT_ONCE:
+            self.lease(ROM)
+            assert self.tftp("snponly.efi", within=40), "no boot program came"
+            self.lease(IPXE)
+
+    def script(self) -> None:
+        """Get it."""
+        url = f"http://{self.server}:7080/ipxe/script/{self.mac}/auto.ipxe"
+        got = self._rack.start(self._where, "curl", "-sSf", "--max-time", "20", url)
+        assert got.status() == 0, got.err
+        self.script_text = got.out
+
+    def kernel(self, osie: str, within: int = 40) -> int:
+        """As `get`."""
+        return self.get(f"/osie/{osie}/kernel", within)
+
+    def crawl(self) -> None:
+        """As cloud-init reads its metadata."""
+        for name in ("meta-data/instance-id", "user-data", "vendor-data"):
+            self.get(f"/2009-04-04/{name}", program="Cloud-Init/22.4.2")
+
+    def to_osie(self, osie: str = "good", uuid: str = "", model: str = "Scripted", pause: float = 0.0) -> None:
+        """All the way to an OSIE that is up; the kernel takes `pause` seconds for its part."""
+        self.to_ipxe()
+        self.ipxe_to_osie(osie, uuid, model, pause)
+
+    def ipxe_to_osie(self, osie: str = "good", uuid: str = "", model: str = "Scripted", pause: float = 0.0) -> None:
+        """From iPXE's lease on."""
+        self.ipxe_to_kernel(osie, uuid, model=model)
+        time.sleep(pause)
+        self.lease(SYSTEM)
+        assert self.get("/sign/up") == 0
+
+    def ipxe_to_kernel(
+        self,
+        osie: str = "good",
+        uuid: str = "",
+        memory: str = "00000000ffff0700",
+        clock: float | None = None,
+        model: str = "Scripted",
+    ) -> None:
+        """From iPXE's lease on; `memory` as iPXE spells what SMBIOS has of it, `clock` what time it is there."""
+        self.script()
+        assert self.kernel(osie) == 0
+        assert self.get(f"/osie/{osie}/initrd") == 0
+        told = f"uuid={uuid}&memory={memory}&above=&clock={time.time() if clock is None else clock:.0f}"
+        assert self.get(f"/sign/starting?model={model}&{told}") == 0
+
+    # --- what comes after the firmware ---
 
     def agent(self, *, runtime: str = "process", change: Callable[[str], str] = str) -> Process:
         """Start it, with the command line that the machine's script has for its kernel, but for what `change` does."""
@@ -35,18 +236,14 @@ class Scripted(Firmware):
             words += [str(self.authority)]
         return self._rack.tinkedge(self._where, "agent", *words)
 
-    def has_its_address(self) -> None:
-        """By hand, for nobody gives it one."""
-        self._rack.address(self._where, f"{self.ip}/24")
+    def has_its_address(self, off: int = 0) -> None:
+        """By hand, for nobody gives it one; or one that is so much below it."""
+        host, _, last = self.ip.rpartition(".")
+        self._rack.address(self._where, f"{host}.{int(last) - off}/24")
 
     def registry(self) -> None:
         """Start one, on the machine itself."""
         self._rack.start(self._where, sys.executable, UPSTREAM, *REGISTRY.split(":"))
-
-    def has_a_wrong_address(self) -> None:
-        """One that nobody gave it."""
-        host, _, last = self.ip.rpartition(".")
-        self._rack.address(self._where, f"{host}.{int(last) - 90}/24")
 
     def somebody_has_its_address(self) -> None:
         """Another machine, which answers ARP."""
@@ -63,3 +260,42 @@ class Scripted(Firmware):
         for process in self._rack.inside(self._where):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`play` gives back when the fault could be known, in seconds since the epoch; None: when it ended. `since` is the
+    line of the journey from which on it can be known, where that is not for the machine to say, and `plus` how many
+    seconds later; `moment` says that in words.
+
+    `interface` is what its network interface says more, `dhcp` what that says otherwise than the network is; `osie`
+    what it boots, empty for none. `actions` are those of a Template of its own, for its Workflow, as YAML; `workflow`
+    are more fields of the latter. `drop` is what a firewall drops, and where; `routed`: the edge has a way to its
+    network; `second`: the machine is on the second network, with another card of the edge. `after` is a fault that has
+    to have got to the OSIE before. `rules` are those that may name it, which depends on what comes first.
+    """
+
+    name: str
+    play: Callable[[Scripted], float | None]
+    rules: str
+    sentence: str
+    osie: str = "good"
+    dhcp: str = ""
+    interface: str = ""
+    ip: str = ""
+    since: str = ""
+    plus: float = 0.0
+    moment: str = ""
+    registered: bool = True
+    drop: str = ""
+    userdata: str = ""
+    routed: bool = False
+    second: bool = False
+    actions: str = ""
+    workflow: str = ""
+    after: str = ""
+
+    @property
+    def slug(self) -> str:
+        """Its name, as that of an object."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.interop.faults.fault import Fault
+from tests.interop.faults.machine import Fault
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
 RECORDING = bool(os.environ.get("TINKEDGE_RECORD"))

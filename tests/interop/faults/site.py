@@ -18,8 +18,7 @@ from cryptography import x509
 
 from tests.interop.authority import Authority
 from tests.interop.faults.boots import HEALTHY
-from tests.interop.faults.fault import Fault
-from tests.interop.faults.machine import UPSTREAM, Scripted
+from tests.interop.faults.machine import UPSTREAM, Fault, Scripted
 from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, ip
 from tests.waiting import wait_until
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.interop.faults import boots, page, work
 from tests.interop.faults.boots import HEALTHY
-from tests.interop.faults.fault import Fault
+from tests.interop.faults.machine import Fault
 from tests.interop.faults.site import NEAR, Site
 from tests.waiting import wait_until
 
@@ -104,10 +104,6 @@ def test_each_fault_is_named_truly_on_the_journey_and_on_the_hardware(site: Site
     if page.RECORDING:
         page.write(_row(site, fault, playing[fault.name].result()) for fault in FAULTS if fault.name not in problems)
     assert not problems, "\n\n".join(f"{name}:\n{why}" for name, why in problems.items())
-    clocked = {fault.name for fault in FAULTS if fault.by_the_clock}
-    late = {name: one.result().seconds for name, one in playing.items() if one.result().seconds > 30}
-    late = {name: seconds for name, seconds in late.items() if name not in clocked}
-    assert not late, "a busy machine is late, but not that late"
     _nothing_false(site, [one.result() for one in playing.values()])
 
 

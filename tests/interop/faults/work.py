@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 
 from edge.journey.expectations.rules.work import SILENT_SECONDS
-from tests.interop.faults.fault import Fault
-from tests.interop.faults.machine import REGISTRY, Scripted
+from tests.interop.faults.machine import REGISTRY, Fault, Scripted
 
 
 def shell(script: str, more: str = "", name: str = "write") -> str:
@@ -64,13 +63,7 @@ def installed_and_back(firmware: Scripted) -> None:
 _CONNECTED = r"connected"
 _BEGUN = r"action write started"
 FAULTS = [
-    Fault(
-        "agent without a Workflow",
-        agent,
-        "NoWorkflow",
-        r"no Workflow for default/.*: create one",
-        since=_CONNECTED,
-    ),
+    Fault("agent without a Workflow", agent, "NoWorkflow", r"no Workflow for default/.*: create one", since=_CONNECTED),
     Fault(
         "Workflow for another Hardware",
         agent,
