@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
-from typing import Any, Final
+from statistics import fmean
+from typing import Final
 
 MEGABYTE: Final = 1_000_000
 
@@ -37,15 +37,8 @@ class Sample:
     """Processor seconds so far."""
     lives: int
     """Machines that have come and gone so far."""
-    lags: Sequence[float]
-    """Seconds that the event loop let others wait, since the last sample."""
     kinds: dict[str, int] = field(default_factory=dict)
     """Objects by kind; in some samples only."""
-
-    @classmethod
-    def of(cls, text: dict[str, Any]) -> Sample:
-        """From JSON."""
-        return cls(**text)
 
 
 @dataclass(frozen=True)
@@ -63,9 +56,6 @@ class Bounds:
     """Objects of one kind, if it is a tenth more than there were, too."""
     cpu_ratio: float = 1.3
     """Processor time for a life, in the last quarter to that of the second."""
-    lag_ratio: float = 2.0
-    lag: float = 0.005
-    """Seconds that the median of the lag may be longer in any case: others use the machine, too."""
 
 
 def growth(samples: Sequence[Sample], figure: Callable[[Sample], float]) -> float:
@@ -96,11 +86,6 @@ def quarter(samples: Sequence[Sample], number: int) -> Sequence[Sample]:
 def cpu_of_a_life(samples: Sequence[Sample]) -> float:
     """Processor seconds for each machine that came and went meanwhile."""
     return (samples[-1].cpu - samples[0].cpu) / max(1, samples[-1].lives - samples[0].lives)
-
-
-def lag(samples: Sequence[Sample]) -> float:
-    """The median, in seconds."""
-    return median([each for sample in samples for each in sample.lags] or [0.0])
 
 
 def grown_kinds(samples: Sequence[Sample], bounds: Bounds) -> dict[str, tuple[int, int]]:
@@ -141,9 +126,6 @@ def complaints(samples: Sequence[Sample], bounds: Bounds) -> list[str]:
     costs = cpu_of_a_life(before), cpu_of_a_life(after)
     if costs[1] > bounds.cpu_ratio * costs[0]:
         said.append(f"processor time for a life: {1000 * costs[0]:.1f} ms, then {1000 * costs[1]:.1f} ms")
-    lags = lag(before), lag(after)
-    if lags[1] > bounds.lag_ratio * lags[0] + bounds.lag:
-        said.append(f"the event loop's lag: {1000 * lags[0]:.1f} ms, then {1000 * lags[1]:.1f} ms")
     return said
 
 
@@ -165,14 +147,8 @@ def table(samples: Sequence[Sample]) -> str:
     for name, figure, form in rows:
         values = fmean(map(figure, half[:some])), fmean(map(figure, half[-some:])), growth(half, figure)
         lines.append(f"{name:30}" + "".join(f"{format(value, form):>12}" for value in values))
-    for name, of in (("CPU for a life, ms", cpu_of_a_life), ("loop's lag, median, ms", lag)):
-        values = [1000 * of(quarter(samples, number)) for number in (1, 3)]
-        lines.append(f"{name:30}" + "".join(f"{value:>12.2f}" for value in values))
-    worst = sorted(each for sample in half for each in sample.lags)
-    if worst:
-        lines.append(
-            f"{'loop lag p99, most, ms':30}{1000 * worst[int(len(worst) * 0.99)]:>12.2f}{1000 * worst[-1]:>12.2f}"
-        )
+    costs = [1000 * cpu_of_a_life(quarter(samples, number)) for number in (1, 3)]
+    lines.append(f"{'CPU for a life, ms':30}" + "".join(f"{cost:>12.2f}" for cost in costs))
     last = samples[-1]
     lines.append(f"{last.lives:,} machines in {last.seconds:,.0f} s; {last.cpu:,.0f} s of processor time")
     return "\n".join(lines)
