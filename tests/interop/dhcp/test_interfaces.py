@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
-from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.layers.dhcp import BOOTP
 from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 
@@ -16,7 +17,7 @@ from edge.composition.networks.follow import HostNetworks
 from edge.composition.networks.services import NetworkServices
 from edge.dhcp import DhcpServer
 from tests.interop.conftest import Network, Wire
-from tests.interop.dhcp.conftest import DhcpLab
+from tests.interop.dhcp.conftest import DhcpLab, message, speaking
 from tests.waiting import wait_until
 
 OpenWire = Callable[..., Wire]
@@ -91,12 +92,9 @@ def test_second_address_of_the_interface_does_not_answer_instead(
         assert dhcp.udhcpc("-B").returncode == 0
         assert dhcp.udhcpc().returncode == 0
         network.give_client_its_address()
-        relayed = BOOTP(op=1, giaddr=network.client_ip, chaddr=bytes.fromhex("525400cc0001"))
-        with network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as relay:
-            relay.bind((network.client_ip, 67))
-            relay.settimeout(5)
+        with speaking(network, network.client_ip, 67) as relay:
             # To an address of the interface that is not the server's, as some relays are configured.
-            relay.sendto(bytes(relayed / DHCP(options=[("message-type", "discover"), "end"])), ("10.77.6.1", 67))
+            relay.sendto(message("discover", giaddr=network.client_ip), (network.server_ip, 67))
             assert relay.recvfrom(2000)[1] == ("10.77.6.2", 67)
     packets = [Ether(frame) for frame in ears.heard()]
     assert {packet[IP].src for packet in packets if BOOTP in packet and packet[BOOTP].op == 2} == {"10.77.6.2"}
@@ -142,7 +140,7 @@ def test_interface_that_comes_back_with_its_port_taken_is_tried_again(
             other.bind(("0.0.0.0", 67))
             network.cable("eth0", "srv0", f"{network.server_ip}/24", mac=network.client_mac)
             wait_until(lambda: "another program has it" in caplog.text, "nobody was told of the port")
-            dhcp.pause(1.5)
+            time.sleep(1.5)
         assert caplog.text.count("another program has it") == 1
         assert dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0
 
