@@ -45,7 +45,6 @@ class Grant:
 
 
 def wish(method: str, path: str, query: dict[str, str]) -> Wish:
-    """Of a request to the API."""
     parts = path.strip("/").split("/")
     group, parts = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
     namespace = ""
@@ -135,7 +134,6 @@ class Gate:
         await self._session.close()
 
     def allow(self, more: set[Grant]) -> None:
-        """From now on, these too."""
         self._grants |= more
 
     def unused(self) -> list[Grant]:

@@ -53,8 +53,6 @@ def zipped(config: dict[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A machine after its boots."""
-
     rack: MetadataRack
     machine: Registered
     computer: Computer
@@ -84,7 +82,6 @@ EVERYDAY = "bookworm"
     params=[pytest.param(each, marks=[pytest.mark.smoke] if each == EVERYDAY else []) for each in releases()],
 )
 def system(request: pytest.FixtureRequest) -> Path:
-    """The files of a release of cloud-init."""
     return release(request.param)
 
 

@@ -85,7 +85,6 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
 
 @pytest.fixture(params=releases())
 def computer(request: pytest.FixtureRequest, rack: MetadataRack, tmp_path: Path) -> Computer:
-    """A fresh one, with each release."""
     return Computer(rack, CRAWLER, release(request.param), tmp_path)
 
 

@@ -61,7 +61,6 @@ class Doctor(Namespaces):
         return found[NAME]["severity"], found[NAME]["seen"]
 
     def other_has_it(self) -> str:
-        """Its MAC."""
         self.other("address", "add", f"{METADATA_ADDRESS}/64", "dev", "eth0", "nodad")
         link = in_namespace(self.namespaces["other"], lambda: look("eth0"))
         assert link is not None

@@ -55,7 +55,6 @@ class Wire:
         self._file = self._socket.makefile("rb")
 
     def ask(self, request: str) -> tuple[int, bytes]:
-        """Status and body."""
         self._socket.sendall(request.replace("\n", "\r\n").encode())
         status = int(self._file.readline().split()[1])
         length = 0
@@ -74,7 +73,6 @@ Connect = Callable[[Registered], Wire]
 
 @pytest.fixture
 def connect(rack: MetadataRack) -> Iterator[Connect]:
-    """Make a connection that is closed in the end."""
     with ExitStack() as exits:
 
         def new(machine: Registered) -> Wire:

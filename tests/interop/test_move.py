@@ -68,7 +68,6 @@ class Site:
         return process
 
     def api(self, side: str) -> Process:
-        """The API alone."""
         return self.start("apiserver", "--data-dir", self.data(side), "--api-port", str(self._api_ports[side]))
 
     def up(self, side: str) -> Process:

@@ -57,7 +57,6 @@ class Api:
         self.connection = HTTPSConnection("127.0.0.1", self.port, context=self.trust, timeout=60)
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Send a request and return status and answer."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         self.connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = self.connection.getresponse()

@@ -294,7 +294,6 @@ class Rack:
 
 
 def ask(namespace: str, source: str, name: str) -> bytes:
-    """The first packet that the TFTP server answers with."""
     answer = first_packet(namespace, source, SERVER, name)
     assert answer, "no answer"
     return answer

@@ -89,7 +89,6 @@ class Cost:
 
 
 def fetch(edge: Edge, kind: str) -> Process:
-    """A machine that boots this."""
     body = edge.directory / f"body-{named(kind)}"
     url = f"http://{ADDRESS}:7080/osie/{named(kind)}/kernel"
     return edge.start("near", "curl", "-s", "--max-time", "60", "-o", body, url)

@@ -155,7 +155,6 @@ def test_agent_at_anothers_address_does_not_speak_for_it(rack: MetadataRack) -> 
 
 
 def test_machine_behind_a_router_is_known_by_its_address(rack: MetadataRack) -> None:
-    """Nothing else can be known of it."""
     assert ask(rack, "far", USERDATA) == (200, "I am far away")
 
 

@@ -60,7 +60,6 @@ class Soak(Namespaces):
         return process
 
     def machines(self, rate: float) -> Process:
-        """The load."""
         given = {
             "server_ip": ADDRESS,
             "namespaces": [self.namespaces[f"m{number}"] for number in range(PLACES)],
@@ -77,7 +76,6 @@ class Soak(Namespaces):
         return [Path(f"/proc/{pid}") for pid in children.split()]
 
     def sample(self, seconds: float, lives: int, *, kinds: bool) -> Sample:
-        """How it is now."""
         processes = [Path(f"/proc/{self._pid}"), *self._children()]
         texts = [(process / "status").read_text() for process in processes]
         statuses = [dict(line.split(":", 1) for line in text.splitlines()) for text in texts]

@@ -108,7 +108,6 @@ class TwoNetworks(Namespaces):
             wait_until(claimed, lambda: self.run(IN_EDGE, "ip", "neigh").out)
 
     def journey(self, name: str) -> list[str]:
-        """Return the messages on a machine's journey."""
         answer = self.operators(self.directory / "data", f"/api/v1/machines/{MACS[name]}/events")
         events: list[dict[str, Any]] = json.loads(answer)
         return [event["message"] for event in events]

@@ -57,7 +57,6 @@ class Learning:
         return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
 
     def forget(self) -> None:
-        """What was learned so far."""
         for path in self.directory.glob("learned.*"):
             path.unlink()
 
@@ -128,7 +127,6 @@ class DhcpLab(Learning):
 
 @pytest.fixture
 def dhcp(network: Network, tmp_path: Path) -> DhcpLab:
-    """A DHCP server that knows the client's machine."""
     lab = DhcpLab(network, tmp_path)
     lab.register()
     return lab

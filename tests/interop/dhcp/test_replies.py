@@ -34,7 +34,6 @@ PORTS_67_TO_68 = bytes([0, 67, 0, 68])
 
 
 def replies(frames: list[bytes]) -> list[Packet]:
-    """The server's DHCP messages."""
     packets = [Ether(frame) for frame in frames]
     return [packet for packet in packets if BOOTP in packet and packet[BOOTP].op == 2]
 

@@ -39,7 +39,6 @@ ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
 
 
 def file_bytes(name: str) -> bytes:
-    """What the upstream has."""
     return random.Random(name).randbytes(KERNEL_BYTES if name == "kernel" else INITRD_BYTES)
 
 
@@ -133,7 +132,6 @@ class Site(Namespaces):
         self.kubectl("apply", "-f", str(file))
 
     def kubectl(self, *words: str) -> str:
-        """What kubectl says."""
         flags = [f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl'}"]
         process = self.run("outside", "kubectl", *flags, *words)
         assert process.popen.returncode == 0, process.err
@@ -155,16 +153,13 @@ class Site(Namespaces):
 
     @property
     def emulates(self) -> bool:
-        """Whether there is something to boot."""
         return self.files["kernel"] != file_bytes("kernel")
 
     @property
     def program(self) -> bytes:
-        """What a BIOS ROM boots."""
         return (self.directory / "ipxe" / "undionly.kpxe").read_bytes()
 
     def up(self, edge: int, *options: str) -> Process:
-        """Start one; it may have run before."""
         process = self.processes[edge] = self.tinkedge(
             f"edge{edge}",
             *("edge", "--config=/dev/null", "--kubeconfig", self.kubeconfig, "--interface", "eth0"),
@@ -175,7 +170,6 @@ class Site(Namespaces):
         return process
 
     def find_each_other(self) -> tuple[str, ...]:
-        """By Leases."""
         return ("--peer-group", "rack", "--lease-namespace", "default")
 
     def all_up(self, *options: str) -> None:
@@ -213,7 +207,6 @@ class Site(Namespaces):
         return [int(status) for path, status in map(str.split, self.upstream.out.splitlines()) if path == f"/{part}"]
 
     def said(self) -> str:
-        """All logs of edges, for a test that fails."""
         return "\n".join(f"--- edge{edge}\n{process.err[-4000:]}" for edge, process in self.processes.items())
 
 

@@ -37,8 +37,6 @@ class Lease:
 
 @dataclass
 class Card:
-    """A machine's network card."""
-
     namespace: str
     server_ip: str
     mac: str = ""
@@ -57,7 +55,6 @@ class Card:
         self._ip(f"address flush dev {self.name}\nlink set {self.name} address {mac}\n")
 
     def take(self, ip: str) -> None:
-        """Have this address."""
         self._ip(f"address add {ip}/16 dev {self.name}\n")
 
     def _ip(self, commands: str) -> None:

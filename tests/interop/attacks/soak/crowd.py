@@ -34,18 +34,14 @@ _LARGE = "x" * 60_000
 
 
 def address(number: int) -> str:
-    """Of a machine of the crowd."""
     return f"172.31.{100 + (number >> 8)}.{number & 255}"
 
 
 def mac(number: int) -> str:
-    """Of a machine of the crowd."""
     return f"52:54:02:{number.to_bytes(3, 'big').hex(':')}"
 
 
 class Crowd:
-    """All of them."""
-
     def __init__(self, given: dict[str, Any]) -> None:
         self.server_ip: str = given["server_ip"]
         self.count: int = given["machines"]
@@ -88,7 +84,6 @@ class Crowd:
         await self.operator.create("hardware", "Hardware", name, spec)
 
     async def connect(self) -> None:
-        """An agent on each machine."""
         loop = asyncio.get_running_loop()
         for number in range(self.count):
             sock = self.socket(number)
@@ -153,7 +148,6 @@ class Crowd:
         await self.operator.delete("templates", name)
 
     async def workflows(self, number: int) -> None:
-        """On one of the agents."""
         machine = number + RUNNERS * (self.done["workflows"] % (self.count // RUNNERS))
         name = f"run-{number}-{self.done['workflows']}"
         references = {"hardwareRef": {"name": f"crowd-{machine}"}, "templateRef": {"name": "crowd"}}
@@ -172,7 +166,6 @@ class Crowd:
 
 
 async def main(given: dict[str, Any]) -> None:
-    """Until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     crowd = Crowd(given)

@@ -368,7 +368,6 @@ async def _operators(rack: Rack, directory: Path) -> None:
 
 
 async def main(given: dict[str, Any]) -> None:
-    """Live until SIGTERM."""
     rack = Rack(given)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -89,7 +89,6 @@ def _kinds() -> dict[str, int]:
 
 
 def main(path: Path, words: list[str]) -> None:
-    """Run tinkedge with these words."""
     inside = Inside()
     make = Journey.__init__
 

@@ -71,7 +71,6 @@ def growth(samples: Sequence[Sample], figure: Callable[[Sample], float]) -> floa
 
 
 def second_half(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """By time."""
     middle = (samples[0].seconds + samples[-1].seconds) / 2
     return [sample for sample in samples if sample.seconds >= middle]
 
