@@ -220,7 +220,7 @@ class Wire:
     def __init__(self, namespace: str, interface: str) -> None:
         self._socket = in_namespace(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
         in_namespace(namespace, lambda: self._socket.bind((interface, _ETH_P_ALL)))
-        self._socket.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)  # SO_RCVBUFFORCE: frames wait until a test looks
+        self._socket.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE: frames wait until a test looks
         self._socket.settimeout(0.1)
         self.frames: list[bytes] = []
 

@@ -234,7 +234,7 @@ def test_interface_without_ipv6_or_that_is_down_is_named(linked: Doctor) -> None
     assert "eth1.disable_ipv6=0" in linked.found("--link-metadata")[NAME]["remedy"]
 
 
-def test_other_host_with_the_address_is_named_with_its_mac(linked: Doctor) -> None:
+def test_other_host_with_the_address_is_named_with_its_mac_and_so_is_a_duplicate(linked: Doctor) -> None:
     mac = linked.other_has_it()
     assert linked.link_metadata()[0] == "ok", "nobody has heard of it, and nobody was asked"
     asked = linked.found("--link-metadata", "--probe")["who has fe80::a9fe:a9fe on eth1"]
@@ -242,10 +242,6 @@ def test_other_host_with_the_address_is_named_with_its_mac(linked: Doctor) -> No
     assert asked["seen"] == f"{mac}, as far as the kernel knows, which serves no metadata there"
     seen = f"another host on eth1, {mac}, has the address: this edge waits for it"
     assert linked.link_metadata() == ("warning", seen), "now the kernel knows"
-
-
-def test_address_that_was_found_to_be_a_duplicate_is_told(linked: Doctor) -> None:
-    linked.other_has_it()
     linked.edge("address", "add", f"{METADATA_ADDRESS}/64", "dev", "eth1")
     wait_until(lambda: "dadfailed" in linked.run(IN_EDGE, "ip", "-6", "address", "show", "dev", "eth1").out)
     severity, seen = linked.link_metadata()

@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from http.client import HTTPResponse
 
 import pytest
 
@@ -52,20 +53,13 @@ class Wire:
     def __init__(self, rack: MetadataRack, machine: Registered) -> None:
         namespace = rack.namespaces[machine.name]
         self._socket = in_namespace(namespace, lambda: socket.create_connection((ADDRESS, 7080), 5))
-        self._file = self._socket.makefile("rb")
+        self.close = self._socket.close
 
     def ask(self, request: str) -> tuple[int, bytes]:
         self._socket.sendall(request.replace("\n", "\r\n").encode())
-        status = int(self._file.readline().split()[1])
-        length = 0
-        while (line := self._file.readline().strip().lower()) != b"":
-            if line.startswith(b"content-length:"):
-                length = int(line.split(b":")[1])
-        return status, self._file.read(length)
-
-    def close(self) -> None:
-        self._file.close()
-        self._socket.close()
+        answer = HTTPResponse(self._socket)
+        answer.begin()
+        return answer.status, answer.read()
 
 
 Connect = Callable[[Registered], Wire]
@@ -74,13 +68,7 @@ Connect = Callable[[Registered], Wire]
 @pytest.fixture
 def connect(rack: MetadataRack) -> Iterator[Connect]:
     with ExitStack() as exits:
-
-        def new(machine: Registered) -> Wire:
-            wire = Wire(rack, machine)
-            exits.callback(wire.close)
-            return wire
-
-        yield new
+        yield lambda machine: exits.enter_context(closing(Wire(rack, machine)))
 
 
 # --- Ignition: net/http of Go -----------------------------------------------------------------------------------------

@@ -176,23 +176,18 @@ def test_boot_program_asked_for_in_anothers_name_tells_nothing_of_it(rack: Metad
 
 
 @contextlib.contextmanager
-def idle(rack: MetadataRack, where: str, address: tuple[str, int], count: int) -> Iterator[list[socket.socket]]:
+def idle(rack: MetadataRack, where: str, address: tuple[str, int], count: int) -> Iterator[None]:
     """So many connections; every second one has sent the half of a request."""
+    with contextlib.ExitStack() as exits:
 
-    def open_all() -> list[socket.socket]:
-        opened = []
-        for number in range(count):
-            opened.append(socket.create_connection(address, 5))
-            if number % 2:
-                opened[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
-        return opened
+        def open_all() -> None:
+            for number in range(count):
+                one = exits.enter_context(socket.create_connection(address, 5))
+                if number % 2:
+                    one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
 
-    opened = in_namespace(rack.namespaces[where], open_all)
-    try:
-        yield opened
-    finally:
-        for one in opened:
-            one.close()
+        in_namespace(rack.namespaces[where], open_all)
+        yield
 
 
 def open_files(rack: MetadataRack) -> int:
@@ -213,6 +208,27 @@ def test_connections_that_wait_keep_nobody_out(
         assert ask(rack, "attacker", USERDATA) == (200, "nothing"), "nor themselves"
         assert rack.journey(VICTIM)
     assert "idle ones are closed" in rack.process.err
+
+
+FLOOD = """
+import resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+kept, made, end = [], 0, time.monotonic() + 10
+while time.monotonic() < end:
+    for address in sys.argv[2:]:
+        one = socket.socket()
+        one.setblocking(False)
+        try:
+            one.bind((address, 0))
+            one.connect_ex((sys.argv[1], 7080))
+        except OSError:
+            continue
+        kept.append(one)
+        made += 1
+        if len(kept) > 10000:
+            kept.pop(0).close()
+print(made)
+"""
 
 
 @pytest.mark.soak
@@ -237,27 +253,6 @@ def test_flood_of_connections_from_many_addresses_keeps_nobody_out(rack: Metadat
     print(f"{flood.out.strip()} connections; {len(answers)} answers; {most} files more")
     assert most <= 4096 + 64
     wait_until(lambda: open_files(rack) - before < 100)
-
-
-FLOOD = """
-import resource, socket, sys, time
-resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-kept, made, end = [], 0, time.monotonic() + 10
-while time.monotonic() < end:
-    for address in sys.argv[2:]:
-        one = socket.socket()
-        one.setblocking(False)
-        try:
-            one.bind((address, 0))
-            one.connect_ex((sys.argv[1], 7080))
-        except OSError:
-            continue
-        kept.append(one)
-        made += 1
-        if len(kept) > 10000:
-            kept.pop(0).close()
-print(made)
-"""
 
 
 # --- operators' HTTP, for others on the same host ---------------------------------------------------------------------

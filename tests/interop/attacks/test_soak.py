@@ -59,24 +59,9 @@ class Soak(Namespaces):
         self._pid = process.popen.pid  # `ip netns exec` has become it
         return process
 
-    def machines(self, rate: float) -> Process:
-        given = {
-            "server_ip": ADDRESS,
-            "namespaces": [self.namespaces[f"m{number}"] for number in range(PLACES)],
-            "kubeconfig": str(self.data_dir / "kubeconfig"),
-            "rate": rate,
-            "kernel": str(self.data_dir / "osie" / "kernel"),
-            "initrd": str(self.data_dir / "osie" / "initrd"),
-        }
-        return self.start(IN_EDGE, sys.executable, "-m", "tests.interop.attacks.soak.machines", json.dumps(given))
-
-    def _children(self) -> list[Path]:
-        """Return the process of the gRPC server."""
-        children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text()
-        return [Path(f"/proc/{pid}") for pid in children.split()]
-
     def sample(self, seconds: float, lives: int, *, kinds: bool) -> Sample:
-        processes = [Path(f"/proc/{self._pid}"), *self._children()]
+        children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split()  # the gRPC server
+        processes = [Path(f"/proc/{pid}") for pid in (self._pid, *children)]
         texts = [(process / "status").read_text() for process in processes]
         statuses = [dict(line.split(":", 1) for line in text.splitlines()) for text in texts]
         sizes = [int(status[name].split()[0]) for status in statuses for name in ("RssAnon", "RssShmem")]
@@ -108,7 +93,13 @@ class Soak(Namespaces):
         self, seconds: float, rate: float, *services: Process, enough: Enough = lambda _: False
     ) -> dict[str, Any]:
         """Let machines come and go, and look at it all the time; until it is `enough`. Gives what they have counted."""
-        load = self.machines(rate)
+        given = {
+            "server_ip": ADDRESS, "rate": rate, "kubeconfig": str(self.data_dir / "kubeconfig"),
+            "namespaces": [self.namespaces[f"m{number}"] for number in range(PLACES)],
+            **{name: str(self.data_dir / "osie" / name) for name in ("kernel", "initrd")},
+        }  # fmt: skip
+        words = ["-m", "tests.interop.attacks.soak.machines", json.dumps(given)]
+        load = self.start(IN_EDGE, sys.executable, *words)
         begin = time.monotonic()
         every, next_kinds = max(0.5, seconds / 720), 0.0
         counted: dict[str, Any] = {}

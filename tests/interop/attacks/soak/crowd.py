@@ -51,7 +51,6 @@ class Crowd:
         self.files = {"kernelUrl": "file://" + given["kernel"], "initrdUrl": "file://" + given["initrd"]}
         self.rng = random.Random(1)
         self.done: Counter[str] = Counter()
-        self.longest: dict[str, float] = {}
         self.agents: list[Scripted] = []
         self.stopping = threading.Event()
 
@@ -158,11 +157,8 @@ class Crowd:
     async def repeat(self, what: Callable[[int], Awaitable[None]], number: int) -> None:
         """Again and again; one failure ends it all."""
         while True:
-            begin = time.monotonic()
             await what(number)
-            name = what.__name__
-            self.done[name] += 1
-            self.longest[name] = max(self.longest.get(name, 0.0), time.monotonic() - begin)
+            self.done[what.__name__] += 1
 
 
 async def main(given: dict[str, Any]) -> None:
@@ -190,7 +186,7 @@ async def main(given: dict[str, Any]) -> None:
         for task in done - {stopped}:
             task.result()
         lost = [agent.failure for agent in crowd.agents if agent.failure]
-        said = {"done": crowd.done, "longest": crowd.longest, "agents": len(crowd.agents) - len(lost), "lost": lost[:3]}
+        said = {"done": crowd.done, "agents": len(crowd.agents) - len(lost), "lost": lost[:3]}
         print(json.dumps(said), flush=True)
     crowd.stopping.set()
     for task in tasks:

@@ -284,17 +284,8 @@ class Life:
     async def _real_agent(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
             words = ["--agent-id", self._mac, "--server", f"{self._card.server_ip}:42113", "--runtime", "process"]
-            command = [
-                "ip",
-                "netns",
-                "exec",
-                self._card.namespace,
-                *TINKEDGE,
-                "agent",
-                *words,
-                "--state-dir",
-                directory,
-            ]
+            inside = ["ip", "netns", "exec", self._card.namespace, *TINKEDGE, "agent"]
+            command = [*inside, *words, "--state-dir", directory]
             async with _running(*command):
                 await self._rack.operator.ended(self._name)
         self._rack.counts["agents"] += 1

@@ -7,6 +7,7 @@ A line through hundreds of samples is not fooled by a peak at the end, and not b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -104,27 +105,32 @@ def grown_kinds(samples: Sequence[Sample], bounds: Bounds) -> dict[str, tuple[in
     return found
 
 
+FIGURES: dict[str, tuple[Callable[[Sample], float], Callable[[Bounds], float]]] = {
+    "bytes of memory beside the journeys": (lambda one: one.memory - one.journey_bytes, lambda most: most.memory),
+    "descriptors": (lambda one: one.descriptors, lambda most: most.descriptors),
+    "threads": (lambda one: one.threads, lambda most: most.threads),
+    "files": (lambda one: one.files, lambda most: most.files),
+    "tasks": (lambda one: one.tasks, lambda most: most.tasks),
+    # Not bounded:
+    "bytes of journeys": (lambda one: one.journey_bytes, lambda _: math.inf),
+    "bytes in the data directory": (lambda one: one.disk_bytes, lambda _: math.inf),
+    "allocated blocks": (lambda one: one.blocks, lambda _: math.inf),
+}
+
+
 def complaints(samples: Sequence[Sample], bounds: Bounds) -> list[str]:
     """What has grown, in words; empty if all is flat."""
     half = second_half(samples)
-    figures: dict[str, tuple[Callable[[Sample], float], float]] = {
-        "bytes of memory beside the journeys": (lambda sample: sample.memory - sample.journey_bytes, bounds.memory),
-        "descriptors": (lambda sample: sample.descriptors, bounds.descriptors),
-        "threads": (lambda sample: sample.threads, bounds.threads),
-        "files": (lambda sample: sample.files, bounds.files),
-        "tasks": (lambda sample: sample.tasks, bounds.tasks),
-    }
     said = []
-    for name, (figure, bound) in figures.items():
+    for name, (figure, bound) in FIGURES.items():
         more = growth(half, figure)
-        if more > bound:
-            said.append(f"{name}: {more:,.0f} more in the second half, at most {bound:,.0f} may be")
+        if more > bound(bounds):
+            said.append(f"{name}: {more:,.0f} more in the second half, at most {bound(bounds):,.0f} may be")
     for kind, (least, at_last) in grown_kinds(half, bounds).items():
         said.append(f"objects of {kind}: {least:,} at least, then {at_last:,}")
-    before, after = (quarter(samples, number) for number in (1, 3))
-    costs = cpu_of_a_life(before), cpu_of_a_life(after)
-    if costs[1] > bounds.cpu_ratio * costs[0]:
-        said.append(f"processor time for a life: {1000 * costs[0]:.1f} ms, then {1000 * costs[1]:.1f} ms")
+    before, after = (cpu_of_a_life(quarter(samples, number)) for number in (1, 3))
+    if after > bounds.cpu_ratio * before:
+        said.append(f"processor time for a life: {1000 * before:.1f} ms, then {1000 * after:.1f} ms")
     return said
 
 
@@ -132,22 +138,12 @@ def table(samples: Sequence[Sample]) -> str:
     """The figures for people: at the middle and at the end (means of a twentieth), and what the fitted line says."""
     half = second_half(samples)
     some = max(1, len(half) // 10)
-    rows: list[tuple[str, Callable[[Sample], float], str]] = [
-        ("memory, MB", lambda sample: sample.memory / MEGABYTE, ".1f"),
-        ("of these journeys, MB", lambda sample: sample.journey_bytes / MEGABYTE, ".1f"),
-        ("descriptors", lambda sample: sample.descriptors, ".1f"),
-        ("threads", lambda sample: sample.threads, ".1f"),
-        ("files in the data directory", lambda sample: sample.files, ".1f"),
-        ("bytes there, MB", lambda sample: sample.disk_bytes / MEGABYTE, ".1f"),
-        ("tasks", lambda sample: sample.tasks, ".1f"),
-        ("allocated blocks", lambda sample: sample.blocks, ",.0f"),
-    ]
-    lines = [f"{'':30}{'middle':>12}{'end':>12}{'fitted':>12}"]
-    for name, figure, form in rows:
+    lines = [f"{'':36}{'middle':>14}{'end':>14}{'fitted':>14}"]
+    for name, (figure, _) in FIGURES.items():
         values = fmean(map(figure, half[:some])), fmean(map(figure, half[-some:])), growth(half, figure)
-        lines.append(f"{name:30}" + "".join(f"{format(value, form):>12}" for value in values))
+        lines.append(f"{name:36}" + "".join(f"{value:>14,.1f}" for value in values))
     costs = [1000 * cpu_of_a_life(quarter(samples, number)) for number in (1, 3)]
-    lines.append(f"{'CPU for a life, ms':30}" + "".join(f"{cost:>12.2f}" for cost in costs))
+    lines.append(f"{'CPU for a life, ms':36}" + "".join(f"{cost:>14.2f}" for cost in costs))
     last = samples[-1]
     lines.append(f"{last.lives:,} machines in {last.seconds:,.0f} s; {last.cpu:,.0f} s of processor time")
     return "\n".join(lines)
