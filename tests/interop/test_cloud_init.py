@@ -46,11 +46,6 @@ def multipart(name: str) -> str:
     return message.as_string()
 
 
-def zipped(config: dict[str, object]) -> str:
-    """User-data as those send it who are short of space: base64 of gzip, in lines."""
-    return base64.encodebytes(gzip.compress(("#cloud-config\n" + json.dumps(config)).encode())).decode()
-
-
 @dataclass(frozen=True, slots=True)
 class Installed:
     rack: MetadataRack
@@ -170,7 +165,8 @@ def ec2(rack: MetadataRack, system: Path, tmp_path_factory: pytest.TempPathFacto
         mac=f"52:54:00:00:0e:{number:02x}",
         address=f"172.31.77.{80 + number}",
         annotations={"ssh-public-keys": "\n".join(KEYS)},
-        userdata=zipped(userdata),
+        # As those send it who are short of space: base64 of gzip, in lines.
+        userdata=base64.encodebytes(gzip.compress(f"#cloud-config\n{json.dumps(userdata)}".encode())).decode(),
         vendordata="#!/bin/sh\nexit 1\n",
     )
     rack.register(machine)

@@ -180,7 +180,11 @@ async def test_two_controllers_elect_take_over_and_review_with_their_role_and_ne
     await site.ready(other)
     assert await site.holder() == before, "there are two"
     assert await asyncio.to_thread(reviewing.terminate) == 0
-    await site.until(lambda: _holds(site, before), other)
+
+    async def taken_over() -> bool:
+        return await site.holder() not in (before, "None")
+
+    await site.until(taken_over, other)
     await site.workflow("second")
     await site.until(lambda: _is(site, "second", "Pending"), other)
     assert FINALIZER in (await site.client.get(WORKFLOW, "second", WORK))["metadata"]["finalizers"]
@@ -218,10 +222,6 @@ async def _review(port: int, spec: dict[str, Any]) -> list[str]:
 
 async def _is(site: Site, workflow: str, state: str) -> bool:
     return await site.state(workflow) == state
-
-
-async def _holds(site: Site, before: str) -> bool:
-    return await site.holder() not in (before, "None")
 
 
 async def test_server_runs_a_workflow_with_its_role_and_needs_all_of_it(site: Site) -> None:

@@ -32,7 +32,7 @@ from edge.tftp import BootFiles, TftpServer
 from ipxe.scripts import BootSettings, Scripts
 from tests.interop.attacks.soak.boot import first_packet
 from tests.interop.conftest import Network, in_namespace
-from tests.interop.dhcp.conftest import DhcpLab
+from tests.interop.dhcp.conftest import Closing, DhcpLab
 from tests.waiting import wait_until
 
 OpenWire = Callable[..., Any]
@@ -250,16 +250,6 @@ def heard_of(
 
 
 # --- who is where, as ARP, DHCP and TFTP have it ----------------------------------------------------------------------
-
-
-class Closing:
-    """Ends with the servers."""
-
-    def __init__(self, table: NeighbourTable) -> None:
-        self._table = table
-
-    async def stop(self) -> None:
-        self._table.close()
 
 
 class Rack:

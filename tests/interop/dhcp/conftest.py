@@ -15,6 +15,7 @@ from scapy.layers.dhcp import BOOTP, DHCP
 
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.machines import Inventory, NetbootPolicy
+from edge.neighbour.table import NeighbourTable
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network
 from tests.support import objects
@@ -38,6 +39,16 @@ def speaking(network: Network, address: str = "", port: int = 0) -> Iterator[soc
         sock.bind((address, port))
         sock.settimeout(20)
         yield sock
+
+
+class Closing:
+    """A server that ends what is closed with it."""
+
+    def __init__(self, table: NeighbourTable) -> None:
+        self._table = table
+
+    async def stop(self) -> None:
+        self._table.close()
 
 
 class Learning:

@@ -26,7 +26,7 @@ from edge.neighbour.table import NeighbourTable
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network, in_namespace
-from tests.interop.dhcp.conftest import CLIENT_MAC, Learning
+from tests.interop.dhcp.conftest import CLIENT_MAC, Closing, Learning
 from tests.support import objects
 from tests.unit.dhcp6.harness import ask, hardware, ia, relayed
 from tests.waiting import PATIENCE_SECONDS, until, wait_until
@@ -34,16 +34,6 @@ from tests.waiting import PATIENCE_SECONDS, until, wait_until
 SERVER, CLIENT, NETWORK = "fd77:6::1", "fd77:6::50", IPv6Network("fd77:6::/64")
 CONTENT = bytes(range(256)) * 1000
 DECLINE = ask(MessageType6.DECLINE, option(Option.SERVERID, server_duid(b"\2tinke")), ia(CLIENT))
-
-
-class _Closed:
-    """What is closed when the servers are stopped."""
-
-    def __init__(self, table: NeighbourTable) -> None:
-        self._table = table
-
-    async def stop(self) -> None:
-        self._table.close()
 
 
 def has_link_local_address(namespace: str, interface: str) -> None:
@@ -89,7 +79,7 @@ class Lab6(Learning):
         ]
         for each in servers:
             await each.start()
-        return [*servers, _Closed(table)]
+        return [*servers, Closing(table)]
 
     @contextmanager
     def client(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -7,8 +7,10 @@ bridge --- outside 10.88.0.250: the embedded API, and the upstream of the OSIE, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import random
 import re
 import signal
@@ -68,7 +70,10 @@ class Site(Namespaces):
 
     def build(self) -> None:
         self.add("outside")
-        self._bridge_in_outside()
+        outside = self.namespaces["outside"]
+        ip("-n", outside, "link", "add", "rack0", "type", "bridge", "forward_delay", "0")
+        ip("-n", outside, "address", "add", f"{OUTSIDE}/24", "dev", "rack0")
+        ip("-n", outside, "link", "set", "rack0", "up")
         for edge in self.edges:
             self._plug(f"edge{edge}", f"52:54:00:88:01:{edge:02x}")
             self.address(f"edge{edge}", f"{address_of(edge)}/24")
@@ -84,12 +89,6 @@ class Site(Namespaces):
             key.write_text(hashlib.sha256(name.encode()).hexdigest() + "\n")
             key.chmod(0o600)
         self._start_outside()
-
-    def _bridge_in_outside(self) -> None:
-        outside = self.namespaces["outside"]
-        ip("-n", outside, "link", "add", "rack0", "type", "bridge", "forward_delay", "0")
-        ip("-n", outside, "address", "add", f"{OUTSIDE}/24", "dev", "rack0")
-        ip("-n", outside, "link", "set", "rack0", "up")
 
     def _plug(self, where: str, mac: str) -> None:
         self.add(where)
@@ -193,7 +192,8 @@ class Site(Namespaces):
         """As it can happen at any moment: kill -9."""
         self.kills += 1
         for pid in self.inside(f"edge{edge}"):
-            with_pid(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.processes[edge].status()
 
     def metric(self, edge: int, name: str) -> float:
@@ -208,14 +208,6 @@ class Site(Namespaces):
 
     def said(self) -> str:
         return "\n".join(f"--- edge{edge}\n{process.err[-4000:]}" for edge, process in self.processes.items())
-
-
-def with_pid(pid: int) -> None:
-    import contextlib
-    import os
-
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _object(kind: str, name: str, spec: dict[str, object]) -> dict[str, object]:
