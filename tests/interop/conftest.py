@@ -75,7 +75,6 @@ class Network:
         ip("-n", self.client, "link", "set", client_end, "up")
 
     def another(self, name: str) -> str:
-        """One more namespace."""
         namespace = f"{self.server}-{name}"
         ip("netns", "add", namespace)
         self._others.append(namespace)
@@ -168,7 +167,6 @@ class Network:
     def run(
         self, *command: str, cwd: Path | None = None, timeout: float = PATIENCE_SECONDS
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as the client."""
         return subprocess.run(
             self.as_client(*command), capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd
         )
@@ -222,6 +220,7 @@ class Wire:
     def __init__(self, namespace: str, interface: str) -> None:
         self._socket = in_namespace(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
         in_namespace(namespace, lambda: self._socket.bind((interface, _ETH_P_ALL)))
+        self._socket.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE: frames wait until a test looks
         self._socket.settimeout(0.1)
         self.frames: list[bytes] = []
 
@@ -229,7 +228,6 @@ class Wire:
         self._socket.send(frame)
 
     def heard(self) -> list[bytes]:
-        """All frames so far."""
         with suppress(TimeoutError):
             while True:
                 self.frames.append(self._socket.recv(65536))
@@ -307,8 +305,6 @@ def docker_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Ran:
-    """What kubectl said."""
-
     code: int
     out: str
     err: str

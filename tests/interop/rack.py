@@ -60,7 +60,6 @@ class Process:
         return self._err.read_text()
 
     def status(self, timeout: float = PATIENCE_SECONDS) -> int:
-        """Wait for its end."""
         return self.popen.wait(timeout)
 
     def terminate(self) -> int:
@@ -110,7 +109,6 @@ class Namespaces:
             self.card(where, "eth0", mac, bridge)
 
     def add(self, where: str) -> None:
-        """One more namespace."""
         namespace = self.namespaces[where] = f"{where}-{self._unique}"
         ip("netns", "add", namespace)
         ip("-n", namespace, "link", "set", "lo", "up")
@@ -218,7 +216,6 @@ class Namespaces:
         return {f"{line.split()[0]}:{line.split()[4].rpartition(':')[2]}" for line in lines}
 
     def inside(self, where: str) -> set[int]:
-        """The processes in a namespace."""
         inode = Path(f"/run/netns/{self.namespaces[where]}").stat().st_ino
         found = set()
         for entry in Path("/proc").glob("[0-9]*/ns/net"):

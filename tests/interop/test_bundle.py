@@ -1,7 +1,11 @@
-"""`tinkedge bundle` as operators call it: keys and signatures with the real gpg, gpgv and sqv, images with skopeo."""
+"""`tinkedge bundle` as operators call it: keys and signatures with the real gpg, gpgv and sqv, images with skopeo.
+
+Which Debian packages it brings, the real apt is asked, of a mirror that the test makes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from edge.artifacts import ImageLayout
 from edge.bundle import BundleError, verify
+from edge.bundle.sources import debian
 from edge.cli import main
 from tests.unit.bundle import layouts
 
@@ -101,9 +106,8 @@ def test_bundle_that_was_changed_or_signed_by_another_is_refused(operator: Opera
     assert not (operator.directory / "data").exists()
     at = whole.index(b"SHA256SUMS.sig") + 512
     file.write_bytes(whole[:at] + bytes(20) + whole[at + 20 :])
-    assert "its signature can't be checked with site.pgp" in operator.refused(
-        "verify", "site.bundle", "--key", "site.pgp"
-    )
+    said = operator.refused("verify", "site.bundle", "--key", "site.pgp")
+    assert "its signature can't be checked with site.pgp" in said
 
 
 def test_key_with_armor_does_as_well_and_what_is_no_key_is_said(operator: Operator, tool: str, keyring: Path) -> None:
@@ -149,31 +153,23 @@ def test_bundle_signed_by_a_key_of_the_operators_own(operator: Operator, keyring
     )
 
 
-def test_whoever_has_no_key_is_told_how_and_none_is_overwritten(operator: Operator) -> None:
-    ran = operator.run("create", "--file", "disk.raw", "-o", "x.bundle")
-    assert ran.exit_code == 2
-    assert "`tinkedge bundle key site` makes site.key and site.pgp" in ran.output
-    assert "`tinkedge bundle key` makes one" in operator.refused(
-        "create", "--key", "no.key", "--file", "disk.raw", "-o", "x.bundle"
-    )
-    assert "there is no secret key in it" in operator.refused(
-        "create", "--key", "site.pgp", "--file", "disk.raw", "-o", "x.bundle"
-    )
-    assert "site.key is there already" in operator.refused("key", "site")
-    assert (operator.directory / "site.key").stat().st_mode & 0o777 == 0o600
-
-
-def test_host_without_the_tools_is_told_which_package_has_them(
+def test_operator_without_a_key_or_a_tool_is_told_what_to_do_and_no_key_is_overwritten(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    create = ("create", "--file", "disk.raw", "-o", "x.bundle")
+    ran = operator.run(*create)
+    assert ran.exit_code == 2
+    assert "`tinkedge bundle key site` makes site.key and site.pgp" in ran.output
+    assert "`tinkedge bundle key` makes one" in operator.refused(*create, "--key", "no.key")
+    assert "there is no secret key in it" in operator.refused(*create, "--key", "site.pgp")
+    assert "site.key is there already" in operator.refused("key", "site")
+    assert (operator.directory / "site.key").stat().st_mode & 0o777 == 0o600
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "neither gpgv nor sqv, which check signatures: apt-get install gpgv" in operator.refused(
-        "verify", "site.bundle", "--key", "site.pgp"
-    )
+    said = operator.refused("verify", "site.bundle", "--key", "site.pgp")
+    assert "neither gpgv nor sqv, which check signatures: apt-get install gpgv" in said
     assert "there is no gpg, which signs: apt-get install gnupg" in operator.refused("key", "another")
-    assert "there is no skopeo: apt-get install skopeo" in operator.refused(
-        "create", "--key", "site.key", "--image", "a:1=oci:x:1", "-o", "x.bundle"
-    )
+    image = ("create", "--key", "site.key", "--image", "a:1=oci:x:1", "-o", "x.bundle")
+    assert "there is no skopeo: apt-get install skopeo" in operator.refused(*image)
 
 
 def test_images_come_from_a_registry_for_the_processors_that_were_asked_for(
@@ -207,3 +203,118 @@ def both(layout: Path, registry: str) -> None:
     (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     words = ["--insecure-policy", "copy", "--quiet", "--multi-arch", "all", "--dest-tls-verify=false"]
     subprocess.run(["skopeo", *words, f"oci:{layout}:both:1", f"docker://{registry}/tools/both:1"], check=True)
+
+
+# --- Debian packages --------------------------------------------------------------------------------------------------
+
+PACKAGES = {
+    "base": "Essential: yes",
+    "apt": "Depends: base",
+    "python3": "Depends: libpython (>= 3.11), base\nVersion: 3.11.2-1",
+    "libpython": "Version: 1:3.11.2-6+deb12u9",
+    "ipxe": "",
+    "ca-certificates": "Depends: openssl",
+    "openssl": "",
+    "unrelated": "",
+}
+
+
+def make(directory: Path, name: str, more: str) -> Path:
+    """A package without files."""
+    root = directory / f"root-{name}"
+    (root / "DEBIAN").mkdir(parents=True)
+    version = "" if "Version:" in more else "Version: 1.0\n"
+    control = f"Package: {name}\n{version}Architecture: all\nMaintainer: t <t@localhost>\nDescription: t\n{more}"
+    (root / "DEBIAN/control").write_text(control.strip() + "\n")
+    command = ["dpkg-deb", "--root-owner-group", "-Zgzip", "--build", root, directory / f"{name}.deb"]
+    subprocess.run(command, check=True, capture_output=True)
+    return directory / f"{name}.deb"
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This host's apt knows nothing but a mirror of bookworm on its disk, signed with a key of the test's."""
+    home, root = tmp_path / "gnupg", tmp_path / "mirror"
+    home.mkdir(mode=0o700)
+    (root / "pool").mkdir(parents=True)
+    stanzas = []
+    for name, more in PACKAGES.items():
+        deb = make(root / "pool", name, more)
+        control = subprocess.run(["dpkg-deb", "--field", deb], check=True, capture_output=True, text=True).stdout
+        content = deb.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        stanzas.append(f"{control}Filename: pool/{name}.deb\nSize: {len(content)}\nSHA256: {digest}\n")
+    folder = root / "dists/bookworm/main/binary-amd64"
+    folder.mkdir(parents=True)
+    listed = "\n".join(stanzas).encode()
+    (folder / "Packages").write_bytes(listed)
+    release = (
+        "Origin: Debian\nSuite: stable\nCodename: bookworm\nDate: Mon, 01 Jan 2024 00:00:00 UTC\n"
+        "Components: main\nArchitectures: amd64\n"
+        f"SHA256:\n {hashlib.sha256(listed).hexdigest()} {len(listed)} main/binary-amd64/Packages\n"
+    )
+    gpg = ["gpg", "--homedir", home, "--batch", "--quiet"]
+    made = ["--passphrase", "", "--quick-gen-key", "mirror", "ed25519", "sign", "never"]
+    subprocess.run([*gpg, *made], check=True, capture_output=True)
+    signed = subprocess.run([*gpg, "--clear-sign"], input=release.encode(), check=True, capture_output=True).stdout
+    (root / "dists/bookworm/InRelease").write_bytes(signed)
+    keyring = tmp_path / "keyring.gpg"
+    keyring.write_bytes(subprocess.run([*gpg, "--export"], check=True, capture_output=True).stdout)
+    subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True)
+    host(tmp_path / "host", f"deb [arch=amd64 signed-by={keyring}] file:{root} bookworm main", monkeypatch)
+    monkeypatch.setattr(debian, "_KEYRING", keyring)
+    return root
+
+
+def host(directory: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lists/partial", "cache/archives/partial", "empty"):
+        (directory / name).mkdir(parents=True)
+    (directory / "status").write_text("")
+    (directory / "sources.list").write_text(f"{source}\n")
+    (directory / "apt.conf").write_text(
+        f'Dir::Etc::sourcelist "{directory}/sources.list";\nDir::Etc::sourceparts "{directory}/empty";\n'
+        f'Dir::State "{directory}";\nDir::State::status "{directory}/status";\nDir::Cache "{directory}/cache";\n'
+        'APT::Architecture "amd64";\nAPT::Sandbox::User "root";\n'
+    )
+    monkeypatch.setenv("APT_CONFIG", str(directory / "apt.conf"))
+    subprocess.run(["apt-get", "-qq", "update"], check=True, capture_output=True, env=dict(os.environ))
+
+
+def tinkedge(directory: Path, version: str = "0.1.0+deb12", depends: str = "python3 (>= 3.11)") -> Path:
+    return make(directory, "tinkedge", f"Version: {version}\nDepends: {depends}")
+
+
+BOOKWORM = debian.Program("0.1.0+deb12", "bookworm", "amd64")
+
+
+def test_what_an_empty_debian_lacks_is_fetched_and_what_it_has_is_not(mirror: Path, tmp_path: Path) -> None:
+    deb, said = tinkedge(tmp_path), list[str]()
+    program = debian.program_of(deb)
+    assert (program.version, program.suite) == (BOOKWORM.version, BOOKWORM.suite)
+    found = debian.needed(deb, BOOKWORM, tmp_path / "cache", said.append)
+    names = ["ca-certificates_1.0_all.deb", "ipxe_1.0_all.deb", "libpython_1%3a3.11.2-6+deb12u9_all.deb"]
+    assert [path.name for path in found] == [*names, "openssl_1.0_all.deb", "python3_3.11.2-1_all.deb"]
+    assert said[-1] == "fetching 5 of 5 Debian packages"
+    # Once more brings nothing again.
+    assert debian.needed(deb, BOOKWORM, tmp_path / "cache", said.append) == found
+    assert said[2:] == ["asking apt what an empty Debian bookworm lacks"]
+
+
+def test_package_that_the_mirror_did_not_sign_or_has_not_is_refused(mirror: Path, tmp_path: Path) -> None:
+    (tmp_path / "newer").mkdir()
+    deb = tinkedge(tmp_path / "newer", depends="python3 (>= 3.13)")
+    with pytest.raises(BundleError, match=r"python3 \(>= 3.13\)"):
+        debian.needed(deb, BOOKWORM, tmp_path / "cache", print)
+    (mirror / "pool/ipxe.deb").write_bytes((mirror / "pool/unrelated.deb").read_bytes())
+    with pytest.raises(BundleError, match="fetching Debian packages: sh ended with 100"):
+        debian.needed(tinkedge(tmp_path), BOOKWORM, tmp_path / "cache", print)
+
+
+def test_package_for_an_unknown_debian_or_of_another_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="does not say which Debian it is for"):
+        debian.program_of(tinkedge(tmp_path, version="0.1.0"))
+    with pytest.raises(BundleError, match="it is the package other, not tinkedge"):
+        debian.program_of(make(tmp_path, "other", ""))
+    (tmp_path / "broken.deb").write_bytes(b"no package")
+    with pytest.raises(BundleError, match=r"broken.deb: dpkg-deb ended with 2"):
+        debian.program_of(tmp_path / "broken.deb")

@@ -46,15 +46,8 @@ def multipart(name: str) -> str:
     return message.as_string()
 
 
-def zipped(config: dict[str, object]) -> str:
-    """User-data as those send it who are short of space: base64 of gzip, in lines."""
-    return base64.encodebytes(gzip.compress(("#cloud-config\n" + json.dumps(config)).encode())).decode()
-
-
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A machine after its boots."""
-
     rack: MetadataRack
     machine: Registered
     computer: Computer
@@ -84,7 +77,6 @@ EVERYDAY = "bookworm"
     params=[pytest.param(each, marks=[pytest.mark.smoke] if each == EVERYDAY else []) for each in releases()],
 )
 def system(request: pytest.FixtureRequest) -> Path:
-    """The files of a release of cloud-init."""
     return release(request.param)
 
 
@@ -115,26 +107,21 @@ def nocloud(rack: MetadataRack, system: Path, tmp_path_factory: pytest.TempPathF
     return Installed(rack, machine, computer, boots)
 
 
-def test_nocloud_over_http_is_found_and_every_stage_ends_well(nocloud: Installed) -> None:
+def test_nocloud_over_http_is_found_and_all_of_it_is_applied(nocloud: Installed) -> None:
+    name, computer = nocloud.machine.name, nocloud.computer
     for boot in nocloud.boots:
-        assert boot.result["errors"] == [], nocloud.computer.log()
+        assert boot.result["errors"] == [], computer.log()
         assert boot.result["datasource"].startswith("DataSourceNoCloudNet")
         assert boot.status == 0, boot.said
-
-
-def test_hostname_is_that_of_the_hardware(nocloud: Installed) -> None:
-    assert [boot.hostname for boot in nocloud.boots] == [nocloud.machine.name] * 3
-    assert nocloud.computer.read("etc/hostname").strip() == nocloud.machine.name
-
-
-def test_every_part_of_multipart_user_data_is_run(nocloud: Installed) -> None:
-    assert nocloud.computer.read(f"{MARKS}/written") == "Grüße, written once\n"
-    for part in ("bootcmd", "runcmd", "boothook", "script"):
-        assert part in nocloud.mark(part), (part, nocloud.computer.log())
-
-
-def test_vendor_data_is_applied(nocloud: Installed) -> None:
-    assert "vendor" in nocloud.mark("vendor")
+        assert boot.hostname == name
+    assert computer.read("etc/hostname").strip() == name
+    assert computer.read(f"{MARKS}/written") == "Grüße, written once\n"
+    for part in ("bootcmd", "runcmd", "boothook", "script", "vendor"):
+        assert part in nocloud.mark(part), (part, computer.log())
+    assert sorted(computer.read("home/debian/.ssh/authorized_keys").splitlines()) == sorted(KEYS)
+    # Each instance reports once.
+    reported = [(one["instance_id"], one["hostname"]) for one in nocloud.reports()]
+    assert reported == [("i-0001", name), ("i-0002", name)]
 
 
 def test_second_boot_of_an_instance_runs_no_per_instance_module_and_a_new_instance_id_runs_them_again(
@@ -143,10 +130,6 @@ def test_second_boot_of_an_instance_runs_no_per_instance_module_and_a_new_instan
     for per_instance in ("runcmd", "script", "vendor"):
         assert len(nocloud.mark(per_instance)) == 2, per_instance
     assert len(nocloud.mark("bootcmd")) >= 3  # each boot
-
-
-def test_ssh_keys_of_the_annotation_are_installed(nocloud: Installed) -> None:
-    assert sorted(nocloud.computer.read("home/debian/.ssh/authorized_keys").splitlines()) == sorted(KEYS)
 
 
 def test_network_config_is_rendered_for_the_card_with_this_mac(nocloud: Installed) -> None:
@@ -163,13 +146,6 @@ def test_network_config_is_rendered_for_the_card_with_this_mac(nocloud: Installe
     assert status == 0, said
     for line in (f"Address={machine.address}/24", "DNS=172.31.77.2", "DNS=172.31.77.3", "Gateway=172.31.77.1"):
         assert line in said, said
-
-
-def test_phone_home_tells_the_journey_of_each_instance_once(nocloud: Installed) -> None:
-    assert [(one["instance_id"], one["hostname"]) for one in nocloud.reports()] == [
-        ("i-0001", nocloud.machine.name),
-        ("i-0002", nocloud.machine.name),
-    ]
 
 
 # --- Ec2 --------------------------------------------------------------------------------------------------------------
@@ -189,7 +165,8 @@ def ec2(rack: MetadataRack, system: Path, tmp_path_factory: pytest.TempPathFacto
         mac=f"52:54:00:00:0e:{number:02x}",
         address=f"172.31.77.{80 + number}",
         annotations={"ssh-public-keys": "\n".join(KEYS)},
-        userdata=zipped(userdata),
+        # As those send it who are short of space: base64 of gzip, in lines.
+        userdata=base64.encodebytes(gzip.compress(f"#cloud-config\n{json.dumps(userdata)}".encode())).decode(),
         vendordata="#!/bin/sh\nexit 1\n",
     )
     rack.register(machine)
@@ -198,23 +175,16 @@ def ec2(rack: MetadataRack, system: Path, tmp_path_factory: pytest.TempPathFacto
     return Installed(rack, machine, computer, [computer.boot()])
 
 
-def test_ec2_tree_is_found_and_every_stage_ends_well(ec2: Installed) -> None:
-    (boot,) = ec2.boots
-    assert boot.result["errors"] == [], ec2.computer.log()
+def test_ec2_tree_is_found_and_all_of_it_is_applied(ec2: Installed) -> None:
+    (boot,), computer = ec2.boots, ec2.computer
+    assert boot.result["errors"] == [], computer.log()
     assert boot.result["datasource"].startswith("DataSourceEc2")
     assert boot.status == 0, boot.said
-
-
-def test_ec2_hostname_user_data_keys_and_report(ec2: Installed) -> None:
-    (boot,) = ec2.boots
     assert boot.hostname == ec2.machine.name
     assert ec2.mark("written") == ["unzipped"]
     assert ec2.mark("runcmd") == ["runcmd"]
-    assert sorted(ec2.computer.read("home/debian/.ssh/authorized_keys").splitlines()) == sorted(KEYS)
+    assert sorted(computer.read("home/debian/.ssh/authorized_keys").splitlines()) == sorted(KEYS)
     (report,) = ec2.reports()
     assert report["instance_id"] == ec2.machine.name
-
-
-def test_ec2_network_is_dhcp_on_the_card_with_this_mac(ec2: Installed) -> None:
-    interfaces = ec2.computer.read("etc/network/interfaces.d/50-cloud-init")
+    interfaces = computer.read("etc/network/interfaces.d/50-cloud-init")
     assert "iface eth0 inet dhcp" in interfaces, interfaces

@@ -3,6 +3,11 @@ code of DataSourceEc2 makes of our tree in every shape that a Hardware gives it,
 
 The crawls are those that were once measured against servers made to fail: a listing that names what is not there, no
 listing at all, values with a newline, keys that are no directory, an answer to every version, an empty instance id.
+
+On a machine whose SMBIOS says that it is Amazon's, cloud-init shows a session token with each request, and gives up
+where it gets none: one edge here demands those tokens, so that a crawl that ends well has shown one with each request.
+On all other machines cloud-init asks for none: they need a signed URL at such an edge. And where an image insists on
+Amazon's hardware (`strict_id`), cloud-init on a machine of another make does not ask at all.
 """
 
 from __future__ import annotations
@@ -80,8 +85,18 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
 
 @pytest.fixture(params=releases())
 def computer(request: pytest.FixtureRequest, rack: MetadataRack, tmp_path: Path) -> Computer:
-    """A fresh one, with each release."""
     return Computer(rack, CRAWLER, release(request.param), tmp_path)
+
+
+def crawl(computer: Computer, *cases: dict[str, Any], first: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """What came of each case, and in what `first` says is run before."""
+    computer.write("srv/crawl.py", (HERE / "crawl.py").read_text())
+    computer.write("srv/cases.json", json.dumps(cases))
+    status, said = computer.run(*first, "python3 /srv/crawl.py /srv/cases.json")
+    assert status == 0, said
+    answers: list[dict[str, Any]] = json.loads(next(line for line in said.splitlines() if line.startswith("[{")))
+    assert len(answers) == len(cases)
+    return answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +111,17 @@ class Crawls:
 @pytest.fixture(scope="module", params=releases())
 def crawls(request: pytest.FixtureRequest, rack: MetadataRack, tmp_path_factory: pytest.TempPathFactory) -> Crawls:
     machine = SHAPES[0].hardware
-    signed = signed_urls(rack, machine)["ec2"]
+    signed = json.loads(metadata_url(rack, machine, "json"))[0]["ec2"]
     by_mac = f"{BASE}/machine/{machine.mac}"
     urls = [signed, signed.rstrip("/"), by_mac, f"{by_mac}/", f"{BASE}/machine/{machine.mac.replace(':', '-')}"]
     token = signed.rstrip("/")
     forged = token[:-2] + ("A" if token[-2] != "A" else "B") + token[-1]
     strangers = [BASE, forged, f"{BASE}/machine/52:54:00:99:99:99"]
 
-    cases = [(shape.hardware.address, BASE) for shape in SHAPES] + [(NAT, url) for url in (*urls, *strangers)]
+    cases = [{"address": shape.hardware.address, "url": BASE} for shape in SHAPES]
+    cases += [{"address": NAT, "url": url} for url in (*urls, *strangers)]
     computer = Computer(rack, CRAWLER, release(request.param), tmp_path_factory.mktemp(f"crawls-{request.param}"))
-    computer.write("srv/crawl.py", (HERE / "crawl.py").read_text())
-    computer.write("srv/cases.json", json.dumps([{"address": address, "url": url} for address, url in cases]))
-    status, said = computer.run("python3 /srv/crawl.py /srv/cases.json")
-    assert status == 0, said
-    answers: list[dict[str, Any]] = json.loads(next(line for line in said.splitlines() if line.startswith("[{")))
-    assert len(answers) == len(cases)
-    found = iter(answers)
+    found = iter(crawl(computer, *cases))
     return Crawls(
         shapes={shape.name: next(found) for shape in SHAPES},
         urls={url: next(found) for url in urls},
@@ -119,13 +129,8 @@ def crawls(request: pytest.FixtureRequest, rack: MetadataRack, tmp_path_factory:
     )
 
 
-def signed_urls(rack: MetadataRack, machine: Registered) -> dict[str, str]:
-    """What an operator gets of `tinkedge metadata-url`."""
-    urls: dict[str, str] = json.loads(metadata_url(rack, machine, "json"))[0]
-    return urls
-
-
 def metadata_url(rack: MetadataRack, machine: Registered, output: str) -> str:
+    """What an operator gets of `tinkedge metadata-url`."""
     data = ["--data-dir", rack.directory / "data", "--public-ip", "172.31.77.1"]
     process = rack.run(IN_EDGE, *TINKEDGE, "metadata-url", machine.mac, *data, "-o", output)
     assert process.popen.returncode == 0, process.err
@@ -222,3 +227,64 @@ def identify(computer: Computer, cmdline: str) -> tuple[int, str]:
 
 def report(computer: Computer) -> str:
     return (computer.disk / "report/cloud.cfg").read_text()
+
+
+# --- Amazon's hardware, and tokens ------------------------------------------------------------------------------------
+
+MACHINE = Registered(
+    "amazon", "52:54:00:00:0f:01", "172.31.77.151", {"ssh-public-keys": KEY}, userdata="#!/bin/sh\n# of amazon\n"
+)
+STRANGER = "172.31.77.152"
+UUID = "ec2e1916-9099-7caf-fd21-012345abcdef"
+TOKEN = f"PUT {BASE}/latest/api/token"
+CASE: dict[str, Any] = {"address": MACHINE.address, "url": BASE}
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
+    with MetadataRack(tmp_path_factory.mktemp("rack")) as running:
+        running.up("--disable", "dhcp", "--disable", "tftp", "--imds-tokens", "required")
+        running.register(MACHINE)
+        running.address(MACHINE.name, f"{MACHINE.address}/24", f"{STRANGER}/24")
+        yield running
+
+
+@pytest.mark.parametrize("name", releases())
+def test_amazons_machine_shows_a_token_with_each_request_and_is_told_all(
+    strict: MetadataRack, name: str, tmp_path: Path
+) -> None:
+    computer = Computer(strict, MACHINE.name, release(name), tmp_path)
+    computer.mainboard(product_uuid=UUID, product_serial=UUID, sys_vendor="Amazon EC2", product_name="m5.metal")
+    own, stranger = crawl(
+        computer,
+        CASE | {"strict_id": True},
+        CASE | {"strict_id": True, "address": STRANGER},
+        first=("/usr/lib/cloud-init/ds-identify --force",),
+    )
+    # Here cloud-init is switched on without a word in the image.
+    assert (tmp_path / "report/cloud.cfg").read_text().startswith("datasource_list: [ Ec2")
+    assert own["found"], own
+    assert own["instance-id"] == MACHINE.name
+    assert own["hostname"].partition(".")[0] == MACHINE.name
+    assert own["user-data"] == MACHINE.userdata
+    assert own["keys"] == [KEY]
+    assert own["asked"][0] == f"{TOKEN} 200"
+    assert not [line for line in own["asked"] if line.endswith(" 401")]
+
+    assert not stranger["found"]
+    assert f"{TOKEN} 404" in stranger["asked"]
+    assert MACHINE.name not in json.dumps(stranger)
+
+
+def test_machine_of_another_make_needs_a_signed_url_where_tokens_are_required(
+    strict: MetadataRack, tmp_path: Path
+) -> None:
+    url = json.loads(metadata_url(strict, MACHINE, "json"))[0]["ec2"]
+    computer = Computer(strict, MACHINE.name, release("bookworm"), tmp_path)
+    cases = (CASE, CASE | {"url": url, "address": STRANGER}, CASE | {"strict_id": True})
+    plain, signed, other = crawl(computer, *cases)
+    assert not plain["found"]
+    assert plain["asked"]
+    assert all(line.endswith(" 401") for line in plain["asked"]), plain
+    assert (signed["found"], signed.get("user-data")) == (True, MACHINE.userdata)
+    assert (other["found"], other["asked"]) == (False, [])

@@ -1,4 +1,7 @@
-"""`tinkedge doctor` names what is broken: each test breaks one thing, in a namespace or a directory of its own."""
+"""`tinkedge doctor` names what is broken: each test breaks one thing, in a namespace or a directory of its own.
+
+With `--link-metadata`, each takes one thing away that metadata at fe80::a9fe:a9fe needs.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from edge.neighbour.links import look
+from edge.neighbour.well_known import METADATA_ADDRESS, Held, hold, look_at
+from tests.interop.conftest import in_namespace
 from tests.interop.rack import IN_EDGE, TINKEDGE, Namespaces, ip
 from tests.interop.test_networks import Host
 from tests.waiting import wait_until
@@ -29,11 +35,14 @@ class Doctor(Namespaces):
         end = ["eth1", "type", "veth", "peer", "name", "eth0", "netns", self.namespaces["other"]]
         self.edge("link", "add", *end)
         self.edge("link", "set", "eth1", "up")
-        ip("-n", self.namespaces["other"], "link", "set", "eth0", "up")
+        self.other("link", "set", "eth0", "up")
         self.edge("address", "add", "10.77.1.1/24", "dev", "eth1")
 
     def edge(self, *words: str) -> None:
         ip("-n", self.namespaces[IN_EDGE], *words)
+
+    def other(self, *words: str) -> None:
+        ip("-n", self.namespaces["other"], *words)
 
     def found(self, *options: str | Path, severity: str = "") -> dict[str, dict[str, Any]]:
         """The findings of that severity, or all that are not ok, by name; but for the clock, which is the machine's."""
@@ -45,6 +54,30 @@ class Doctor(Namespaces):
             one["name"]: one for one in document["findings"] if one["severity"] in wanted and one["name"] != "clock"
         }
 
+    def link_metadata(self, *options: str) -> tuple[str, str]:
+        """Severity, and what was seen."""
+        given = ["--link-metadata", "--ipxe-dir", NEW_IPXE, *options]
+        found = self.found(*given) | self.found(*given, severity="ok") | self.found(*given, severity="note")
+        return found[NAME]["severity"], found[NAME]["seen"]
+
+    def other_has_it(self) -> str:
+        self.other("address", "add", f"{METADATA_ADDRESS}/64", "dev", "eth0", "nodad")
+        link = in_namespace(self.namespaces["other"], lambda: look("eth0"))
+        assert link is not None
+        return link.mac.hex(":")
+
+    def holds(self) -> Held:
+        """Have this host have the address, as the edge has it; whether it has."""
+        link = in_namespace(self.namespaces[IN_EDGE], lambda: look("eth1"))
+        assert link is not None
+
+        def try_it() -> Held:
+            hold(link.index, METADATA_ADDRESS, 3600)
+            wait_until(lambda: look_at(link.index, METADATA_ADDRESS) is not Held.TRIED)
+            return look_at(link.index, METADATA_ADDRESS)
+
+        return in_namespace(self.namespaces[IN_EDGE], try_it)
+
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Doctor]:
@@ -53,17 +86,15 @@ def host(tmp_path: Path) -> Iterator[Doctor]:
 
 
 def test_second_interface_on_the_same_ethernet_is_named_until_the_host_minds_where_it_is_asked(host: Doctor) -> None:
-    other = host.namespaces["other"]
-    ip("-n", other, "link", "add", "switch", "type", "bridge")
-    host.edge("link", "add", "eth2", "type", "veth", "peer", "name", "port2", "netns", other)
-    host.edge("link", "add", "eth3", "type", "veth", "peer", "name", "port3", "netns", other)
-    for port in ("eth0", "port2"):
-        ip("-n", other, "link", "set", port, "master", "switch", "up")
-    ip("-n", other, "link", "set", "switch", "up")
-    ip("-n", other, "address", "add", "10.77.1.50/24", "dev", "switch")
-    for card, address in (("eth2", "10.77.2.1/24"), ("eth3", "10.77.3.1/24")):
+    host.other("link", "add", "switch", "type", "bridge")
+    for card, port, address in (("eth2", "port2", "10.77.2.1/24"), ("eth3", "port3", "10.77.3.1/24")):
+        host.edge("link", "add", card, "type", "veth", "peer", "name", port, "netns", host.namespaces["other"])
         host.edge("link", "set", card, "up")
         host.edge("address", "add", address, "dev", card)
+    for port in ("eth0", "port2"):
+        host.other("link", "set", port, "master", "switch", "up")
+    host.other("link", "set", "switch", "up")
+    host.other("address", "add", "10.77.1.50/24", "dev", "switch")
     assert "ARP on eth1" not in host.found(), "nobody has said anything yet"
     host.run("other", "curl", "-s", "--max-time", "5", "http://10.77.1.1:9/")  # it asks who has that address
     found = host.found()["ARP on eth1"]
@@ -84,7 +115,7 @@ def test_link_that_is_down_has_no_address_no_carrier_or_a_small_mtu_is_named(hos
     host.edge("link", "set", "eth1", "mtu", "1400")
     assert host.found()["MTU"]["seen"].startswith("eth1 takes packets of 1400 bytes")
     host.edge("link", "set", "eth1", "mtu", "1500")
-    ip("-n", host.namespaces["other"], "link", "set", "eth0", "down")
+    host.other("link", "set", "eth0", "down")
     assert host.found()["link"]["seen"].startswith("eth1 has no carrier")
     host.edge("address", "flush", "dev", "eth1")
     assert host.found()["interface"]["seen"] == "eth1 has no IPv4 address"
@@ -170,3 +201,66 @@ def test_running_edge_that_is_not_ready_is_named(tmp_path: Path) -> None:
         ran = host.run(IN_EDGE, *doctor)
         assert ran.popen.returncode == 1
         assert "PROBLEM running edge: not ready: eth1 has no IPv4 address" in ran.out
+
+
+# --- metadata at fe80::a9fe:a9fe --------------------------------------------------------------------------------------
+
+NAME = "metadata at [fe80::a9fe:a9fe%eth1]:80"
+
+
+@pytest.fixture
+def linked(host: Doctor) -> Doctor:
+    """A host whose link-local address is its own, and another one at the other end of its cable."""
+    wait_until(lambda: "tentative" not in host.run(IN_EDGE, "ip", "-6", "address", "show", "dev", "eth1").out)
+    return host
+
+
+def test_nothing_is_said_of_it_where_it_is_not_wanted_and_that_it_could_be_served_where_it_is(linked: Doctor) -> None:
+    assert NAME not in linked.found("--ipxe-dir", NEW_IPXE, severity="ok")
+    assert linked.link_metadata() == ("ok", "nobody is known to have it, and its port is free")
+    assert linked.found("--link-metadata") == {}
+    asked = linked.found("--link-metadata", "--probe", severity="ok")
+    assert asked["who has fe80::a9fe:a9fe on eth1"]["seen"] == "nobody"
+
+
+def test_interface_without_ipv6_or_that_is_down_is_named(linked: Doctor) -> None:
+    linked.edge("link", "set", "eth1", "down")
+    assert linked.link_metadata() == ("note", "not served while eth1 is down")
+    linked.edge("link", "set", "eth1", "up")
+    linked.other("link", "set", "eth0", "down")
+    assert linked.link_metadata() == ("note", "not served while eth1 has no carrier")
+    linked.run(IN_EDGE, "sysctl", "-qw", "net.ipv6.conf.eth1.disable_ipv6=1")
+    assert linked.link_metadata() == ("error", "IPv6 is switched off on eth1")
+    assert "eth1.disable_ipv6=0" in linked.found("--link-metadata")[NAME]["remedy"]
+
+
+def test_other_host_with_the_address_is_named_with_its_mac_and_so_is_a_duplicate(linked: Doctor) -> None:
+    mac = linked.other_has_it()
+    assert linked.link_metadata()[0] == "ok", "nobody has heard of it, and nobody was asked"
+    asked = linked.found("--link-metadata", "--probe")["who has fe80::a9fe:a9fe on eth1"]
+    assert asked["severity"] == "error"
+    assert asked["seen"] == f"{mac}, as far as the kernel knows, which serves no metadata there"
+    seen = f"another host on eth1, {mac}, has the address: this edge waits for it"
+    assert linked.link_metadata() == ("warning", seen), "now the kernel knows"
+    linked.edge("address", "add", f"{METADATA_ADDRESS}/64", "dev", "eth1")
+    wait_until(lambda: "dadfailed" in linked.run(IN_EDGE, "ip", "-6", "address", "show", "dev", "eth1").out)
+    severity, seen = linked.link_metadata()
+    assert severity == "warning"
+    assert seen.startswith("another host on eth1, "), seen
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["no-address", "address"])
+def test_port_that_another_program_has_is_named(linked: Doctor, is_there: bool) -> None:
+    if is_there:
+        assert linked.holds() is Held.OURS
+        assert linked.link_metadata() == ("warning", "the address is held, and nobody answers at its port")
+    linked.start(IN_EDGE, "python3", "-m", "http.server", "--bind", "::", "80")
+    wait_until(lambda: "tcp:80" in linked.listening())
+    assert linked.link_metadata() == ("error", "another program has port 80")
+
+
+def test_firewall_rule_for_ipv6_alone_is_named(linked: Doctor) -> None:
+    rules = "table ip6 guard { chain input { type filter hook input priority 0; tcp dport 80 drop; }; }"
+    assert linked.run(IN_EDGE, "nft", rules).popen.returncode == 0
+    assert linked.found() == {}
+    assert linked.found("--link-metadata")["firewall"]["seen"].startswith("80/tcp of IPv6 on eth1 is dropped by ")

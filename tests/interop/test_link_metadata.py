@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from ipaddress import IPv6Address
 from pathlib import Path
 
@@ -34,17 +35,8 @@ def rack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with MetadataRack(tmp_path_factory.mktemp("rack")) as running:
         running.add(IN_EDGE)
         running.bridge("rack1", "172.31.78.1/24")
-        running.up(
-            "--interface",
-            "rack1",
-            "--disable",
-            "dhcp",
-            "--disable",
-            "tftp",
-            "--link-metadata",
-            "--workers",
-            request.param,
-        )
+        alone = ("--disable", "dhcp", "--disable", "tftp", "--link-metadata", "--workers", request.param)
+        running.up("--interface", "rack1", *alone)
         running.register(OWNER, THIEF, namespaces=False)
         for name, mac, bridge in (
             (OWNER.name, OWNER.mac, "rack0"),
@@ -84,28 +76,24 @@ def test_owner_s_address_on_another_link_is_not_the_owner(rack: MetadataRack) ->
 
 def test_gateway_of_the_edge_with_the_owners_global_address_is_not_the_owner(rack: MetadataRack) -> None:
     """Answers to fe80::a9fe:a9fe leave by the link of the request, whatever the route to the client is."""
-    edge, thief, owner, address = *(rack.namespaces[name] for name in (IN_EDGE, THIEF.name, OWNER.name)), "fd77:1::51"
-    ip("-n", edge, "address", "add", "fd77:1::1/64", "dev", "rack0", "nodad")
-    ip("-n", thief, "address", "add", "fe80::99/64", "dev", "eth0", "nodad")
-    ip("-n", edge, "route", "add", "default", "via", "fe80::99", "dev", "rack1")
-    for namespace, prefix in ((owner, 64), (thief, 128)):
-        ip("-n", namespace, "address", "add", f"{address}/{prefix}", "dev", "eth0", "nodad")
-    try:
+    address, default = "fd77:1::51", ("default", "via", "fe80::99", "dev", "rack1")
+    given = [(IN_EDGE, "rack0", "fd77:1::1/64"), (THIEF.name, "eth0", "fe80::99/64")]
+    given += [(OWNER.name, "eth0", f"{address}/64"), (THIEF.name, "eth0", f"{address}/128")]
+    with ExitStack() as exits:
+        for where, card, one in given:
+            ip("-n", rack.namespaces[where], "address", "add", one, "dev", card, "nodad")
+            exits.callback(ip, "-n", rack.namespaces[where], "address", "del", one, "dev", card)
+        ip("-n", rack.namespaces[IN_EDGE], "route", "add", *default)
+        exits.callback(ip, "-n", rack.namespaces[IN_EDGE], "route", "del", *default)
         rack.run(OWNER.name, "curl", "-sg", "--max-time", "5", "--interface", address, "http://[fd77:1::1]/")
         assert OWNER.mac in rack.run(IN_EDGE, "ip", "neigh", "show", address, "dev", "rack0").out
         assert get(rack, THIEF.name, "/latest/user-data", "--interface", address) == ""
         assert get(rack, THIEF.name, "/latest/meta-data/instance-id") == "thief"
-    finally:
-        ip("-n", edge, "route", "del", "default", "via", "fe80::99", "dev", "rack1")
-        for namespace, prefix in ((owner, 64), (thief, 128)):
-            ip("-n", namespace, "address", "del", f"{address}/{prefix}", "dev", "eth0")
-        ip("-n", thief, "address", "del", "fe80::99/64", "dev", "eth0")
-        ip("-n", edge, "address", "del", "fd77:1::1/64", "dev", "rack0")
 
 
-@pytest.mark.parametrize("path", ["/auto.ipxe", "/v2/", "/osie/lab/kernel", "/healthz", "/peers/hello"])
-def test_nothing_but_metadata_is_there(rack: MetadataRack, path: str) -> None:
-    assert get(rack, OWNER.name, path) == "here is metadata alone (--link-metadata)\n"
+def test_nothing_but_metadata_is_there(rack: MetadataRack) -> None:
+    for path in ("/auto.ipxe", "/v2/", "/osie/lab/kernel", "/healthz", "/peers/hello"):
+        assert get(rack, OWNER.name, path) == "here is metadata alone (--link-metadata)\n", path
 
 
 @pytest.mark.parametrize("source", ["Ec2", "NoCloud"])

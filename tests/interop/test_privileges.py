@@ -1,11 +1,10 @@
 """Controller, server and edge as service accounts with the roles of deploy/rbac.yaml: none is refused, none is unused.
 
-    component --- gate (of this test) --- embedded API, or a real cluster
+    component --- gate (of this test) --- embedded API
 
 Each component is a process of `tinkedge` with a gate of its own between it and the API. The gate notes every request by
-verb, resource and name, and refuses with 403 what the component's roles do not allow, as RBAC decides it. With
-TINKEDGE_CLUSTER=KUBECONFIG (of an administrator; better of a cluster for nothing else) the roles are applied there, the
-gates pass everything on with a token of the service account, and the cluster decides.
+verb, resource and name, and refuses with 403 what the component's roles do not allow, as RBAC decides it. On a real
+cluster the roles are tried by tests/cluster.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,70 +25,131 @@ import yaml
 from edge.peers import EdgeLeases
 from edge.peers.leases import addresses
 from proto import older_pb2
-from tests.interop.privileges import (
-    AUTHORITY,
-    CLUSTER,
-    HOME,
-    KINDS,
-    MAC,
-    POD,
-    REGISTERED,
-    ROLES,
-    ROLES_FOR_ATTRIBUTES,
-    ROLES_FOR_PEERS,
-    ROLES_FOR_SECRETS,
-    TAKEOVER,
-    USERDATA,
-    WEBHOOKS,
-    WORK,
-    Site,
-    Wish,
-    check,
-    grants,
-    served,
-)
+from tests.api import serving
+from tests.interop.privileges import ROLES, Gate, Upstream, Wish, grants
+from tests.interop.rack import Process, tinkedge
 from tests.ports import free_port
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.api.crds import generate
-from tink.api.v1alpha2 import FINALIZER
-from tink.apiserver import ApiServer
-from tink.kube.client import KubeClient
+from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
+from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, EVENT, HARDWARE, LEASE, SECRET, WORKFLOW
+from tink.kube.resources import EVENT, HARDWARE, LEASE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Pod
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
 from tink.webhooks.registration import CONFIGURATION
 
+ROLES_FOR_SECRETS = ROLES.with_name("rbac-secrets.yaml")
+"""Applied to a namespace, for an edge."""
+ROLES_FOR_PEERS = ROLES.with_name("rbac-peers.yaml")
+ROLES_FOR_ATTRIBUTES = ROLES.with_name("rbac-attributes.yaml")
+WEBHOOKS = ROLES.with_name("webhooks.yaml")
+"""The Service of the webhooks, the Secret of their authority, and their configuration."""
+HOME = "tinkedge"
+"""The namespace of the service accounts, and of the Lease."""
+WORK = "privileges"
+"""The namespace of the Workflows: the roles are for all namespaces."""
+MAC = "52:54:00:00:00:01"
+POD = "tinkedge-edge-abcde"
+"""The name of an edge's pod."""
+AUTHORITY = "tinkedge-webhooks-ca"
+REGISTERED = "tinkedge-webhooks.tinkedge"
+USERDATA = "machine-userdata"
+"""A Secret."""
+LOOPBACK = ("--interface", "lo=127.0.0.1")
+
+
+class Site:
+    """An API with our definitions, its administrator, and gates for service accounts."""
+
+    def __init__(self, kubeconfig: Path, client: KubeClient, directory: Path, exits: contextlib.AsyncExitStack) -> None:
+        self._upstream = Upstream.read(kubeconfig)
+        self.client = client
+        self.directory = directory
+        self._exits = exits
+
+    async def gate(self, account: str) -> Gate:
+        """Return the gate of a service account."""
+        made = Gate(account, self._upstream, self.directory)
+        self._exits.push_async_callback(made.stop)
+        await made.start()
+        return made
+
+    def start(self, *words: str | Path) -> Process:
+        process = tinkedge(self.directory, *words)
+        self._exits.callback(process.end)
+        return process
+
+    async def ready(self, *processes: Process) -> None:
+        for process in processes:
+            await self.until(lambda process=process: "ready: " in process.err, process)
+
+    async def until(self, holds: Callable[[], Any], *processes: Process, within: float = PATIENCE_SECONDS) -> None:
+        await until(holds, lambda: "\n".join(process.err for process in processes), within=within, every=0.05)
+
+    async def create(self, resource: ResourceType, name: str, spec: Raw) -> None:
+        metadata = {"name": name, "namespace": WORK}
+        body = {"apiVersion": API_VERSION, "kind": resource.kind, "metadata": metadata, "spec": spec}
+        await self.client.create(resource, body)
+
+    async def references(self) -> None:
+        interface = {"dhcp": {"ip": "127.0.0.2", "netmask": "255.0.0.0"}}
+        await self.create(HARDWARE, "machine", {"networkInterfaces": {MAC: interface}})
+        await self.create(TEMPLATE, "one", {"actions": [{"name": "a", "image": "i", "cmd": "/bin/true"}]})
+
+    async def workflow(self, name: str, **spec: Any) -> None:
+        references = {"hardwareRef": {"name": "machine"}, "templateRef": {"name": "one"}}
+        await self.create(WORKFLOW, name, {**references, **spec})
+
+    async def state(self, name: str) -> str:
+        status = (await self.client.get(WORKFLOW, name, WORK)).get("status", {})
+        return str(status.get("state")) if "actions" in status else ""  # "": it was created, and no more
+
+    async def gone(self, workflow: str) -> bool:
+        try:
+            await self.client.get(WORKFLOW, workflow, WORK)
+        except NotFoundError:
+            return True
+        return False
+
+    async def is_told(self, name: str, reason: str = "") -> bool:
+        """Events come a moment after what they tell of, and outlive it."""
+        events = (await self.client.list(EVENT, WORK))["items"]
+        return any(one["involvedObject"]["name"] == name and reason in ("", one["reason"]) for one in events)
+
+    async def holder(self) -> str:
+        try:
+            lease = await self.client.get(LEASE, "tinkedge-controller", HOME)
+        except NotFoundError:
+            return ""
+        return str(lease["spec"].get("holderIdentity"))
+
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    async with contextlib.AsyncExitStack() as exits:
-        if CLUSTER:
-            kubeconfig = Path(CLUSTER)
-        else:
-            api = ApiServer(tmp_path / "api", port=0)
-            await api.start()
-            exits.push_async_callback(api.stop)
-            kubeconfig = api.kubeconfig
-        client = await KubeClient.connect(kubeconfig)
-        exits.push_async_callback(client.close)
-        for definition in generate():
-            await apply_object(client, CRD, definition, "test")
-        for obj in yaml.load_all(ROLES.read_text(), Loader=yaml.CSafeLoader) if CLUSTER else ():
-            await apply_object(client, KINDS[obj["kind"]], obj, "test")
-        for namespace in (HOME, WORK):
-            obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-            await apply_object(client, KINDS["Namespace"], obj, "test")
-        made = Site(kubeconfig, client, tmp_path, exits)
-        await served(client)
-        await made.clean()
-        exits.push_async_callback(made.clean)
-        yield made
+    async with serving(tmp_path / "api", generate()) as (api, client), contextlib.AsyncExitStack() as exits:
+        namespaces = ResourceType("", "v1", "namespaces", "Namespace", namespaced=False)
+        for name in (HOME, WORK):
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            await apply_object(client, namespaces, body, "test")
+        yield Site(api.kubeconfig, client, tmp_path, exits)
+
+
+def check(gate: Gate, *processes: Process) -> None:
+    """Nothing was refused, and every rule was of use."""
+    for process in processes:
+        assert "orbidden" not in process.err, process.err
+        assert "Traceback" not in process.err, process.err
+    assert gate.refused == []
+    assert gate.unused() == []
 
 
 async def test_two_controllers_elect_take_over_and_review_with_their_role_and_need_all_of_it(site: Site) -> None:
-    made = await site.apply(WEBHOOKS)
-    (registered,) = [each for each in made if each["kind"] == "ValidatingWebhookConfiguration"]
+    made = {each["kind"]: each for each in yaml.safe_load_all(WEBHOOKS.read_text()) if each}
+    registered = made["ValidatingWebhookConfiguration"]
+    await apply_object(site.client, SECRET, made["Secret"], "test")
+    await apply_object(site.client, CONFIGURATION, registered, "test")
     # No server answers behind that Service here: `review` sends the requests of the API server.
     ignoring = [{**webhook, "failurePolicy": "Ignore"} for webhook in registered["webhooks"]]
     await site.client.patch(CONFIGURATION, REGISTERED, None, {"webhooks": ignoring})
@@ -108,26 +167,24 @@ async def test_two_controllers_elect_take_over_and_review_with_their_role_and_ne
     await site.workflow("first")
     await site.until(lambda: _is(site, "first", "Pending"), reviewing)
     await site.client.delete(WORKFLOW, "first", WORK)
-    await site.until(lambda: site.gone(WORKFLOW, "first"), reviewing)
-    await site.until(lambda: _told(site, "first", "Prepared"), reviewing)
+    await site.until(lambda: site.gone("first"), reviewing)
+    await site.until(lambda: site.is_told("first", "Prepared"), reviewing)
 
-    references = {"hardwareRef": {"name": "machine"}, "templateRef": {"name": "one"}}
-    await site.create(WORKFLOW, "brief", references | {"ttlSecondsAfterFinished": 0})
+    await site.workflow("brief", ttlSecondsAfterFinished=0)
     await site.until(lambda: _is(site, "brief", "Pending"), reviewing)
     await site.client.patch(WORKFLOW, "brief", WORK, {"status": {"state": "Cancelling"}}, subresource="status")
-    await site.until(lambda: site.gone(WORKFLOW, "brief"), reviewing)
+    await site.until(lambda: site.gone("brief"), reviewing)
 
     before = await site.holder()
     other = site.start(*options, "--webhook-port", str(free_port()))
     await site.ready(other)
     assert await site.holder() == before, "there are two"
-    stopped = time.monotonic()
-    if CLUSTER:
-        reviewing.popen.kill()  # test_controllers does this with a shorter Lease
-    else:
-        assert await asyncio.to_thread(reviewing.terminate) == 0
-    await site.until(lambda: _holds(site, before), other, within=TAKEOVER)
-    print(f"takeover after {time.monotonic() - stopped:.1f} s")
+    assert await asyncio.to_thread(reviewing.terminate) == 0
+
+    async def taken_over() -> bool:
+        return await site.holder() not in (before, "None")
+
+    await site.until(taken_over, other)
     await site.workflow("second")
     await site.until(lambda: _is(site, "second", "Pending"), other)
     assert FINALIZER in (await site.client.get(WORKFLOW, "second", WORK))["metadata"]["finalizers"]
@@ -167,27 +224,14 @@ async def _is(site: Site, workflow: str, state: str) -> bool:
     return await site.state(workflow) == state
 
 
-async def _told(site: Site, workflow: str, reason: str) -> bool:
-    """Events come a moment after what they tell of, and outlive it."""
-    events = (await site.client.list(EVENT, WORK))["items"]
-    return any(one["involvedObject"]["name"] == workflow and one["reason"] == reason for one in events)
-
-
-async def _holds(site: Site, before: str) -> bool:
-    return await site.holder() not in (before, "None")
-
-
 async def test_server_runs_a_workflow_with_its_role_and_needs_all_of_it(site: Site) -> None:
     controller, gate = await site.gate("tinkedge-controller"), await site.gate("tinkedge-server")
     alone = ["--disable", "webhooks", "--no-leader-elect"]
     preparing = site.start("controller", "--kubeconfig", controller.kubeconfig, *alone)
     port = str(free_port())
-    server = site.start(
-        "server", "--kubeconfig", gate.kubeconfig, "--interface", "lo=127.0.0.1", "--grpc-port", port,
-        "--agent-auth", "none",
-    )  # fmt: skip
-    await site.ready(server)
-    await site.ready(preparing)
+    alone = ["--agent-auth", "none", "--grpc-port", port]
+    server = site.start("server", "--kubeconfig", gate.kubeconfig, *LOOPBACK, *alone)
+    await site.ready(server, preparing)
     faster: list[Wish] = []
 
     async def interfere(wanted: Wish) -> None:
@@ -198,10 +242,8 @@ async def test_server_runs_a_workflow_with_its_role_and_needs_all_of_it(site: Si
 
     gate.before = interfere
     await site.references()
-    agent = site.start(
-        "agent", "--agent-id", MAC, "--server", f"127.0.0.1:{port}", "--runtime", "process",
-        "--state-dir", site.directory / "agent",
-    )  # fmt: skip
+    words = ["--agent-id", MAC, "--server", f"127.0.0.1:{port}", "--runtime", "process"]
+    agent = site.start("agent", *words, "--state-dir", site.directory / "agent")
     await site.workflow("run")
     await site.until(lambda: _is(site, "run", "Succeeded"), server, agent)
     assert faster
@@ -212,8 +254,6 @@ async def test_server_runs_a_workflow_with_its_role_and_needs_all_of_it(site: Si
         return AGENT_ATTRIBUTES_ANNOTATION in annotations
 
     # tink-agent reports its machine's attributes with each poll. To store them, the server needs one more role.
-    if CLUSTER:
-        await site.apply(ROLES_FOR_ATTRIBUTES)
     gate.allow(grants("tinkedge-server", ROLES_FOR_ATTRIBUTES))
     cpu = older_pb2.AgentAttributes.CPU(total_cores=8)
     poll = older_pb2.ActionRequest(agent_id=MAC, agent_attributes=older_pb2.AgentAttributes(cpu=cpu))
@@ -224,58 +264,52 @@ async def test_server_runs_a_workflow_with_its_role_and_needs_all_of_it(site: Si
     check(gate, server)
 
 
+async def start_edge(site: Site, gate: Gate) -> tuple[Process, Callable[[str], Any]]:
+    """An edge, and what gives the machine's status and body for a path."""
+    port = free_port()
+    words = ["--disable", "dhcp", "--disable", "tftp", "--http-port", str(port), "--admin-port", str(free_port())]
+    data = site.directory / "edge"
+    edge = site.start("edge", "--kubeconfig", gate.kubeconfig, *LOOPBACK, *words, "--data-dir", data)
+    await site.ready(edge)
+
+    async def get(path: str) -> tuple[int, str]:
+        machine = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        url = f"http://127.0.0.1:{port}{path}"
+        async with aiohttp.ClientSession(connector=machine) as session, session.get(url) as answer:
+            return answer.status, await answer.text()
+
+    return edge, get
+
+
 async def test_edge_serves_with_its_role_and_needs_all_of_it(site: Site) -> None:
     await site.references()
     message = f"127.0.0.2 is used by another host: {MAC} declined it; it is not offered until 2024-01-01T00:00:00Z"
     condition = {"type": "AddressConflict", "status": "True", "reason": "DeclinedByClient", "message": message}
     stamped = {**condition, "lastTransitionTime": "2024-01-01T00:00:00Z"}
     await site.client.patch(HARDWARE, "machine", WORK, {"status": {"conditions": [stamped]}}, subresource="status")
-    gate, port = await site.gate("tinkedge-edge"), free_port()
-    edge = site.start(
-        "edge", "--kubeconfig", gate.kubeconfig, "--disable", "dhcp", "--disable", "tftp",
-        "--interface", "lo=127.0.0.1", "--http-port", str(port), "--admin-port", str(free_port()),
-        "--data-dir", site.directory / "edge",
-    )  # fmt: skip
-    await site.ready(edge)
+    gate = await site.gate("tinkedge-edge")
+    edge, get = await start_edge(site, gate)
 
     async def ended() -> bool:
         conditions = (await site.client.get(HARDWARE, "machine", WORK))["status"]["conditions"]
         return bool(conditions[0]["status"] == "False")
 
-    async def told() -> bool:
-        events = await site.client.list(EVENT, WORK)
-        return any(event["involvedObject"]["name"] == "machine" for event in events["items"])
-
     await site.until(ended, edge)
     # There is no OSIE: why the machine does not boot is an Event.
-    connector = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
-    async with aiohttp.ClientSession(connector=connector) as session:
-        await (await session.get(f"http://127.0.0.1:{port}/ipxe/script/{MAC}/auto.ipxe")).read()
-    await site.until(told, edge)
+    await get(f"/ipxe/script/{MAC}/auto.ipxe")
+    await site.until(lambda: site.is_told("machine"), edge)
     check(gate, edge)
 
 
 async def test_edge_is_found_by_others_with_the_role_for_that(site: Site) -> None:
     granted = grants("tinkedge-edge", ROLES_FOR_PEERS)
-    uid = "00000000-0000-0000-0000-000000000000"
-    if CLUSTER:
-        await site.apply(ROLES_FOR_PEERS)
-        container = {"name": "edge", "image": "tinkedge"}
-        spec = {"serviceAccountName": "tinkedge-edge", "containers": [container]}
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD, "namespace": HOME}, "spec": spec}
-        uid = (await site.client.create(KINDS["Pod"], body))["metadata"]["uid"]
-    gate = await site.gate("tinkedge-edge", pod=POD)
+    gate = await site.gate("tinkedge-edge")
     gate.allow(granted)
     async with await KubeClient.connect(gate.kubeconfig) as client:
         leases = EdgeLeases(
-            client,
-            namespace=HOME,
-            group="rack",
-            identity="one",
-            own=lambda: ["127.0.0.1:7080"],
-            found=lambda _: None,
-            pod=Pod(POD, uid),
-        )
+            client, namespace=HOME, group="rack", identity="one", own=lambda: ["127.0.0.1:7080"],
+            found=lambda _: None, pod=Pod(POD, "00000000-0000-0000-0000-000000000000"),
+        )  # fmt: skip
         running = asyncio.create_task(leases.run())
         await site.until(lambda: any((wish.verb, wish.resource) == ("list", "leases") for wish in gate.wishes))
         assert addresses(await site.client.get(LEASE, POD, HOME)) == {"127.0.0.1:7080"}
@@ -285,25 +319,18 @@ async def test_edge_is_found_by_others_with_the_role_for_that(site: Site) -> Non
     assert gate.refused == []
     # To apply what is not there takes `create`, too, which only a real API server asks for.
     assert {grant.verb for grant in gate.unused() if grant in granted} <= {"create"}
-    await site.client.delete(LEASE, POD, HOME)
-    if CLUSTER:
-        await site.client.delete(KINDS["Pod"], POD, HOME)
 
 
 async def test_server_that_runs_apart_finds_edges_with_the_role_for_that(site: Site) -> None:
     granted = grants("tinkedge-server", ROLES_FOR_PEERS)
     assert [grant.verb for grant in granted] == ["list"]
-    if CLUSTER:
-        await site.apply(ROLES_FOR_PEERS)
     gate = await site.gate("tinkedge-server")
     gate.allow(granted)
     key = site.directory / "edges.key"
     key.write_text("k" * 64 + "\n")
     key.chmod(0o600)
-    server = site.start(
-        "server", "--kubeconfig", gate.kubeconfig, "--interface", "lo=127.0.0.1", "--grpc-port", str(free_port()),
-        "--agent-auth", "none", "--reports-key", key, "--peer-group", "rack", "--lease-namespace", HOME,
-    )  # fmt: skip
+    words = ["--grpc-port", str(free_port()), "--agent-auth", "none", "--peer-group", "rack", "--lease-namespace", HOME]
+    server = site.start("server", "--kubeconfig", gate.kubeconfig, *LOOPBACK, *words, "--reports-key", key)
     await site.ready(server)
 
     async def looked() -> bool:
@@ -320,34 +347,20 @@ async def test_edge_reads_a_secret_for_a_machine_where_the_role_for_that_is_and_
     refer = {"metadata": {"annotations": {"tinkerbell.org/userdata-secret": USERDATA}}}
     await site.client.patch(HARDWARE, "machine", WORK, refer)
     gate = await site.gate("tinkedge-edge")
-    port = free_port()
-    edge = site.start(
-        "edge", "--kubeconfig", gate.kubeconfig, "--disable", "dhcp", "--disable", "tftp",
-        "--interface", "lo=127.0.0.1", "--http-port", str(port), "--admin-port", str(free_port()),
-        "--data-dir", site.directory / "edge",
-    )  # fmt: skip
-    await site.ready(edge)
-
-    async def user_data() -> tuple[int, str]:
-        machine = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
-        url = f"http://127.0.0.1:{port}/latest/user-data"
-        async with aiohttp.ClientSession(connector=machine) as session, session.get(url) as answer:
-            return answer.status, await answer.text()
+    edge, get = await start_edge(site, gate)
 
     async def served_it() -> bool:
-        return await user_data() == (200, "#cloud-config\n")
+        return bool(await get("/latest/user-data") == (200, "#cloud-config\n"))
 
-    status, said = await user_data()
+    status, said = await get("/latest/user-data")
     assert status == 503
     assert f"Secret {WORK}/{USERDATA}" in said
     assert "deploy/rbac-secrets.yaml" in said
     await site.until(lambda: "deploy/rbac-secrets.yaml" in edge.err, edge)
     needed = {(wish.verb, wish.resource, wish.namespace, wish.name) for wish in gate.refused}
-    assert CLUSTER or needed == {("get", "secrets", WORK, USERDATA)}
+    assert needed == {("get", "secrets", WORK, USERDATA)}
 
     granted = grants("tinkedge-edge", ROLES_FOR_SECRETS, WORK)
-    if CLUSTER:
-        await site.apply(ROLES_FOR_SECRETS, WORK)
     gate.allow(granted)
     await site.until(served_it, edge)
     assert [grant for grant in gate.unused() if grant in granted] == []

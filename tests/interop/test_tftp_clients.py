@@ -9,7 +9,6 @@ import asyncio
 import random
 import signal
 import subprocess
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from edge.tftp import BootFiles, TftpServer
 from edge.tftp.source import OpenFile, TftpFile
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network
+from tests.support import objects
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 Servers = Callable[[], Awaitable[Sequence[TftpServer]]]
@@ -44,9 +44,7 @@ def start(network: Network, tmp_path: Path, content: bytes) -> Start:
     (directory / "snponly.efi").write_bytes(content)
     (directory / "exact.efi").write_bytes(content[:1024])
     inventory = Inventory()
-    interface = {"dhcp": {"ip": network.client_ip}}
-    metadata = {"name": "lab-1", "namespace": "default"}
-    inventory.apply({"metadata": metadata, "spec": {"networkInterfaces": {network.client_mac: interface}}})
+    inventory.apply(objects.hardware("lab-1", network.client_mac, network.client_ip))
     network.give_client_its_address()
     files = BootFiles(BootBinaries(directory), inventory, Callers(inventory), NetbootPolicy())
 
@@ -75,8 +73,10 @@ CLIENTS = {
 }
 
 
-def firewall(namespace: str, *rule: str) -> None:
-    subprocess.run(["ip", "netns", "exec", namespace, "iptables", *rule], check=True, capture_output=True)
+def get(network: Network, client: str, directory: Path) -> tuple[bytes, str]:
+    """What the client got, and what it said."""
+    done = network.run("sh", "-c", CLIENTS[client], cwd=directory)
+    return (directory / "got").read_bytes(), done.stderr + done.stdout
 
 
 @pytest.mark.smoke
@@ -95,8 +95,8 @@ def test_client_gets_the_whole_file(
     for name in ("FIRST_TIMEOUT_SECONDS", "MIN_TIMEOUT_SECONDS"):
         monkeypatch.setattr(f"edge.tftp.transfer.{name}", 5.0)
     with network.serving(start(single_port=single_port), loop="uvloop"):
-        done = network.run("sh", "-c", CLIENTS[client], cwd=tmp_path)
-    assert (tmp_path / "got").read_bytes() == content, done.stderr + done.stdout
+        got, said = get(network, client, tmp_path)
+    assert got == content, said
     event = network.events[-1]
     assert (event.mac, event.step, event.outcome) == (network.client_mac, Step.TFTP, Outcome.OK)
     assert event.message.startswith(f"TFTP sent snponly.efi, {SIZE} bytes in ")
@@ -107,22 +107,21 @@ def test_client_gets_the_whole_file(
         assert event.detail["block_bytes"] == 1468
 
 
-def test_file_of_whole_blocks_arrives_whole(network: Network, start: Start, content: bytes, tmp_path: Path) -> None:
-    with network.serving(start()):
-        network.run("curl", "-sS", "-o", "got", "tftp://10.77.6.1/exact.efi", cwd=tmp_path)
-    assert (tmp_path / "got").read_bytes() == content[:1024]
-
-
-def test_missing_file_and_writing_are_refused_at_once(network: Network, start: Start, tmp_path: Path) -> None:
+def test_whole_blocks_arrive_and_missing_files_and_writing_are_refused_at_once(
+    network: Network, start: Start, content: bytes, tmp_path: Path
+) -> None:
     (tmp_path / "mine").write_bytes(b"mine")
+
+    def curl(*words: str) -> int:
+        return network.run("curl", "-sS", *words, cwd=tmp_path).returncode
+
     with network.serving(start()):
-        missing = network.run("curl", "-sS", "-o", "got", "tftp://10.77.6.1/nope.efi", cwd=tmp_path)
-        outside = network.run(
-            "curl", "-sS", "-o", "got", "--path-as-is", "tftp://10.77.6.1/../../etc/passwd", cwd=tmp_path
-        )
-        writing = network.run("curl", "-sS", "-T", "mine", "tftp://10.77.6.1/snponly.efi", cwd=tmp_path)
-    assert (missing.returncode, outside.returncode) == (68, 69)  # not found, permission problem
-    assert writing.returncode != 0
+        assert curl("-o", "got", "tftp://10.77.6.1/exact.efi") == 0
+        assert (tmp_path / "got").read_bytes() == content[:1024]
+        network.events.clear()
+        assert curl("-o", "got", "tftp://10.77.6.1/nope.efi") == 68  # not found
+        assert curl("-o", "got", "--path-as-is", "tftp://10.77.6.1/../../etc/passwd") == 69  # permission problem
+        assert curl("-T", "mine", "tftp://10.77.6.1/snponly.efi") != 0
     assert [(event.outcome, event.message) for event in network.events] == [
         (Outcome.FAILED, "TFTP nope.efi: no such file"),
         (Outcome.REFUSED, "TFTP ../../etc/passwd: '..' is not allowed in names"),
@@ -130,10 +129,10 @@ def test_missing_file_and_writing_are_refused_at_once(network: Network, start: S
 
 
 def test_blocks_fit_the_way_to_the_client(network: Network, start: Start, content: bytes, tmp_path: Path) -> None:
-    subprocess.run(["ip", "-n", network.server, "link", "set", "srv0", "mtu", "1280"], check=True)
+    network.mtu(network.server, "srv0", 1280)
     with network.serving(start(), loop="uvloop"):
-        network.run("sh", "-c", CLIENTS["atftp, window of 8"], cwd=tmp_path)
-    assert (tmp_path / "got").read_bytes() == content
+        got, said = get(network, "atftp, window of 8", tmp_path)
+    assert got == content, said
     assert network.events[-1].detail["block_bytes"] == 1280 - 32
 
 
@@ -145,9 +144,8 @@ def test_way_that_became_narrow_in_the_middle_takes_the_blocks_one_by_one(
     with network.serving(files, loop="uvloop"):
         command = network.as_client("sh", "-c", CLIENTS["atftp, window of 8"])
         with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
-            while not (tmp_path / "got").exists() or not (tmp_path / "got").stat().st_size:
-                time.sleep(0.001)
-            subprocess.run(["ip", "-n", network.server, "link", "set", "srv0", "mtu", "1280"], check=True)
+            wait_until(lambda: (tmp_path / "got").exists() and (tmp_path / "got").stat().st_size, every=0.001)
+            network.mtu(network.server, "srv0", 1280)
             process.wait(PATIENCE_SECONDS)
     assert (tmp_path / "got").read_bytes() == large
 
@@ -160,12 +158,12 @@ def test_client_on_a_cable_that_loses_packets_gets_the_file(
     """Every fortieth packet, both ways; a window that the kernel has not cut yet counts as one."""
     for namespace in (network.server, network.client):
         count = ["-m", "statistic", "--mode", "nth", "--every", "40", "--packet", "7"]
-        firewall(namespace, "-A", "INPUT", "-p", "udp", *count, "-j", "DROP")
+        network.firewall(namespace, "INPUT", "-p", "udp", *count, "-j", "DROP")
     if not gso:
         subprocess.run(["ip", "-n", network.server, "link", "set", "srv0", "gso_max_segs", "1"], check=True)
     with network.serving(start(), loop="uvloop"):
-        done = network.run("sh", "-c", CLIENTS[client], cwd=tmp_path)
-    assert (tmp_path / "got").read_bytes() == content, done.stderr + done.stdout
+        got, said = get(network, client, tmp_path)
+    assert got == content, said
     assert network.events[-1].detail["resent_blocks"] > 0
 
 
@@ -173,8 +171,8 @@ def test_client_on_a_cable_that_loses_packets_gets_the_file(
 def test_firewall_that_knows_nothing_of_tftp_lets_a_single_port_through(
     network: Network, start: Start, content: bytes, tmp_path: Path, single_port: bool
 ) -> None:
-    firewall(network.client, "-A", "INPUT", "-p", "udp", "--sport", "69", "-j", "ACCEPT")
-    firewall(network.client, "-A", "INPUT", "-p", "udp", "-j", "DROP")
+    network.firewall(network.client, "INPUT", "-p", "udp", "--sport", "69", "-j", "ACCEPT")
+    network.firewall(network.client, "INPUT", "-p", "udp", "-j", "DROP")
     with network.serving(start(single_port=single_port), loop="uvloop"):
         command = f"timeout {20 if single_port else 2} {CLIENTS['atftp, window of 8']}"
         network.run("sh", "-c", command, cwd=tmp_path)
@@ -228,8 +226,8 @@ def test_client_waits_for_a_file_that_is_still_arriving(
 ) -> None:
     arriving = Arriving(content, 60_000, 0.3)
     with network.serving(start(arriving), loop="uvloop"):
-        done = network.run("sh", "-c", CLIENTS[client], cwd=tmp_path)
-    assert (tmp_path / "got").read_bytes() == content, done.stderr + done.stdout
+        got, said = get(network, client, tmp_path)
+    assert got == content, said
     assert network.events[-1].step is Step.INITRD
     assert arriving.closed == 1
 

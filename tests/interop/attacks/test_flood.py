@@ -11,7 +11,6 @@ answers (`datagram_flood`).
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import signal
 import socket
@@ -25,7 +24,7 @@ import pytest
 from tests.interop.attacks.datagram_flood import POOLS, solicit
 from tests.interop.attacks.soak.boot import ACK, DISCOVER, Card, NotServedError, http, lease, packet
 from tests.interop.cloud_init.rack import MetadataRack, Registered
-from tests.interop.conftest import in_namespace
+from tests.interop.conftest import Wire, in_namespace
 from tests.interop.rack import ADDRESS, IN_EDGE, ip
 from tests.waiting import wait_until
 
@@ -45,7 +44,6 @@ PER_SECOND = 2000
 """Maximum number of datagrams of each sender while the machine sends its requests."""
 _REQUEST = f"GET /2009-04-04/user-data HTTP/1.1\r\nHost: {ADDRESS}:7080\r\nCookie: none\r\n\r\n".encode()
 """A request with a header that the fast path does not know: it takes several turns of the loop."""
-_SO_RCVBUFFORCE, _ETH_P_IP = 33, 0x0800
 _COOKIE = b"\x63\x82\x53\x63"  # RFC 2131 section 3
 
 
@@ -78,32 +76,19 @@ def flood() -> None:
             four.sendto(b"\0\1%d\0octet\0tsize\x000\0" % number, (ADDRESS, 69))
 
 
-def ears() -> socket.socket:
-    """Return a socket that receives the frames at the machine's interface, in the order in which the edge sent them."""
-    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-    sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
-    sock.bind(("eth0", _ETH_P_IP))
-    sock.setblocking(False)
-    return sock
-
-
 class Heard:
-    """Counts the frames that the socket of `ears` received."""
+    """Counts the frames at the machine's interface, in the order in which the edge sent them."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, namespace: str) -> None:
+        self.wire = Wire(namespace, "eth0")
         self._segments: set[bytes] = set()
         self.responses = 0
         self.offers = 0
         self.offers_before_last_response = 0
 
     def listen(self) -> None:
-        while True:
-            try:
-                frame, where = self._sock.recvfrom(1 << 17)
-            except BlockingIOError:
-                return
-            if where[2] == socket.PACKET_OUTGOING or frame[26:30] != socket.inet_aton(ADDRESS):
+        for frame in self.wire.heard():
+            if frame[12:14] != b"\x08\0" or frame[26:30] != socket.inet_aton(ADDRESS):
                 continue
             if frame[23] == socket.IPPROTO_UDP:
                 self.offers += frame.count(_COOKIE)
@@ -111,13 +96,15 @@ class Heard:
                 self._segments.add(sequence)  # TCP repeats a segment if the machine acknowledges it late.
                 self.responses += responses
                 self.offers_before_last_response = self.offers
+        self.wire.frames.clear()
 
 
 def test_metadata_is_answered_between_the_datagrams_of_a_flood_and_dhcp_answers_all(rack: MetadataRack) -> None:
     honest, edge = rack.namespaces["honest"], rack.process.popen
     assert rack.get(HONEST, "/2009-04-04/user-data") == HONEST.userdata
     with ExitStack() as stack:
-        heard = Heard(stack.enter_context(in_namespace(honest, ears)))
+        heard = Heard(honest)
+        stack.callback(heard.wire.close)
         edge.send_signal(signal.SIGSTOP)
         stack.callback(edge.send_signal, signal.SIGCONT)
         in_namespace(rack.namespaces["attacker"], flood)
@@ -132,12 +119,6 @@ def test_metadata_is_answered_between_the_datagrams_of_a_flood_and_dhcp_answers_
         wait_until(all_answered, lambda: vars(heard))
     assert heard.responses == REQUESTS
     assert heard.offers_before_last_response <= REQUESTS * ANSWERS_PER_REQUEST
-
-
-def edge_mac(rack: MetadataRack) -> str:
-    links = rack.run(IN_EDGE, "ip", "-json", "link", "show", "rack0").out
-    mac: str = json.loads(links)[0]["address"]
-    return mac
 
 
 async def patient(card: Card, path: str) -> bytes:
@@ -160,7 +141,7 @@ async def boot(card: Card) -> list[bytes]:
 
 
 def test_machine_is_served_while_invented_senders_flood_four_ports(rack: MetadataRack) -> None:
-    mac = edge_mac(rack)
+    mac = rack.run(IN_EDGE, "cat", "/sys/class/net/rack0/address").out.strip()
     words = str(PER_SECOND), mac, ADDRESS, HONEST.mac
     senders = [rack.start("attacker", sys.executable, "-m", FLOOD, service, *words) for service in POOLS]
     wait_until(lambda: all(sender.out for sender in senders), lambda: [sender.err for sender in senders])

@@ -59,6 +59,15 @@ class Tenant:
         except NotFoundError:
             return None
 
+    async def netboots(self, name: str) -> Raw:
+        """Wait until the host has a Hardware that netboots, and return it."""
+
+        async def holds() -> Raw | None:
+            found = await self.hardware(name)
+            return found if found is not None and netboots(found) else None
+
+        return await until(holds, f"{name} does not netboot", every=0.05)
+
     async def is_told(self, name: str, reason: str) -> str:
         found: list[str] = []
 
@@ -113,7 +122,7 @@ async def test_other_machines_stop_netbooting_however_many_hosts_of_a_tenant_cha
     await site.follow()
     await site.becomes("victim", True)
     for name in names:
-        await _netboots(tenant, name)
+        await tenant.netboots(name)
     order: list[str] = []
     apply = type(site.client).apply
 
@@ -129,14 +138,6 @@ async def test_other_machines_stop_netbooting_however_many_hosts_of_a_tenant_cha
     seen = len(order)
     await site.becomes("victim", False)
     assert order.index("victim") - seen <= 8, "it waited for the hosts of another"
-
-
-async def _netboots(tenant: Tenant, name: str) -> None:
-    async def holds() -> bool:
-        found = await tenant.hardware(name)
-        return found is not None and netboots(found)
-
-    await tenant.site.until(holds)
 
 
 # --- what is another's -----------------------------------------------------------------------------------------------
@@ -177,9 +178,7 @@ async def test_addresses_of_anothers_machine_and_of_no_machine_are_not_taken_ove
         await tenant.host(f"thief{number}", 10 + number, networkData={"name": f"net{number}"})
     await site.follow()
     for number in range(5):
-        await _netboots(tenant, f"thief{number}")
-        made = await tenant.hardware(f"thief{number}")
-        assert made is not None
+        made = await tenant.netboots(f"thief{number}")
         assert "ip" not in made["spec"]["networkInterfaces"][mac(10 + number)]["dhcp"]
     assert "10.0.0.5" in await tenant.is_told("thief0", "AddressTaken")
 
@@ -187,38 +186,32 @@ async def test_addresses_of_anothers_machine_and_of_no_machine_are_not_taken_ove
 # --- what goes on into a Hardware ------------------------------------------------------------------------------------
 
 
-async def test_annotations_of_the_controller_on_a_host_do_not_reach_its_hardware(site: Site, tenant: Tenant) -> None:
-    """What says that netboot was turned off for safety's sake is the controller's word alone."""
-    await tenant.host("n0", 1, annotations={SECURED_ANNOTATION: "true", "example.org/mine": "yes"})
-    await site.follow()
-    await _netboots(tenant, "n0")
-    made = await tenant.hardware("n0")
-    assert made is not None
-    assert SECURED_ANNOTATION not in made["metadata"]["annotations"]
-    assert made["metadata"]["annotations"]["example.org/mine"] == "yes"
+UNSAFE = ("/dev/sda;reboot", "/dev/$(reboot)", "/dev/`id`", '/dev/"', "/dev/{{.Hardware}}")
+"""Names of disks that a shell would run: Templates put storageDevices into scripts."""
 
 
-@pytest.mark.parametrize("name", ["/dev/sda;reboot", "/dev/$(reboot)", "/dev/`id`", '/dev/"', "/dev/{{.Hardware}}"])
-async def test_disk_name_that_a_shell_would_run_is_no_disk(site: Site, tenant: Tenant, name: str) -> None:
-    """Templates put storageDevices into scripts."""
-    await tenant.inspected("n0", {"storage": [{"name": name}, {"name": "/dev/sdb", "model": "x"}]})
-    await tenant.host("n0", 1, rootDeviceHints={"deviceName": name})
-    await tenant.inspected("n1", {"storage": [{"name": name}, {"name": "/dev/sdb", "model": "x"}]})
-    await tenant.host("n1", 2, rootDeviceHints={"model": "x"})
-    await site.follow()
-    found = {}
-    for each in ("n0", "n1"):
-        await _netboots(tenant, each)
-        found[each] = ((await tenant.hardware(each)) or {})["spec"].get("storageDevices")
-    assert found == {"n0": None, "n1": ["/dev/sdb"]}
-
-
-async def test_no_host_writes_lines_into_the_log(site: Site, tenant: Tenant, caplog: pytest.LogCaptureFixture) -> None:
+async def test_hardware_and_log_have_nothing_of_a_host_that_harms_who_reads_them(
+    site: Site, tenant: Tenant, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, name in enumerate(UNSAFE):
+        storage = {"storage": [{"name": name}, {"name": "/dev/sdb", "model": "x"}]}
+        for kind, first, hints in (("named", 10, {"deviceName": name}), ("found", 20, {"model": "x"})):
+            await tenant.inspected(f"{kind}{number}", storage)
+            await tenant.host(f"{kind}{number}", first + number, rootDeviceHints=hints)
+    # What says that netboot was turned off for safety's sake is the controller's word alone.
+    await tenant.host("secured", 1, annotations={SECURED_ANNOTATION: "true", "example.org/mine": "yes"})
     forged = "x\n2027-01-15 08:00:00,000 ERROR edge.journey: all is lost\x1b[2J"
     await tenant.secret("meta", "metaData", json.dumps({forged: "v"}))
-    await tenant.host("n0", 1, metaData={"name": "meta"})
+    await tenant.host("logs", 2, metaData={"name": "meta"})
     await site.follow()
-    told = await tenant.is_told("n0", "NotCarriedOver")
+    for number in range(len(UNSAFE)):
+        for kind, disks in (("named", None), ("found", ["/dev/sdb"])):
+            made = await tenant.netboots(f"{kind}{number}")
+            assert made["spec"].get("storageDevices") == disks, UNSAFE[number]
+    annotations = (await tenant.netboots("secured"))["metadata"]["annotations"]
+    assert SECURED_ANNOTATION not in annotations
+    assert annotations["example.org/mine"] == "yes"
+    told = await tenant.is_told("logs", "NotCarriedOver")
     assert "all is lost" in told
     said = [record.getMessage() for record in caplog.records if record.name.startswith("tink.metal3")]
     assert not any("\n" in line or "\x1b" in line for line in (*said, told))

@@ -89,21 +89,13 @@ class Full(Namespaces):
         self.ready(process, within=60)
         return process
 
-    def crowd(self) -> Process:
-        given = {
-            "server_ip": ADDRESS,
-            "machines": MACHINES,
-            "crowd": self.namespaces["crowd"],
-            "one": self.namespaces["one"],
-            "kubeconfig": str(self.data_dir / "kubeconfig"),
-            "kernel": str(self.data_dir / "osie" / "kernel"),
-            "initrd": str(self.data_dir / "osie" / "initrd"),
-        }
-        return self.start(IN_EDGE, sys.executable, "-m", "tests.interop.attacks.soak.crowd", json.dumps(given))
-
     def load(self, process: Process, seconds: float) -> dict[str, Any]:
-        """What was done, and how long the longest of each took; for so long, or until there is some of everything."""
-        crowd = self.crowd()
+        """What was done; for so long, and until there is some of everything."""
+        files = {name: str(self.data_dir / "osie" / name) for name in ("kernel", "initrd")}
+        where = {name: self.namespaces[name] for name in ("crowd", "one")}
+        given = {"server_ip": ADDRESS, "machines": MACHINES, "kubeconfig": str(self.data_dir / "kubeconfig")}
+        words = ["-m", "tests.interop.attacks.soak.crowd", json.dumps(given | where | files)]
+        crowd = self.start(IN_EDGE, sys.executable, *words)
         wait_until(lambda: bool(crowd.out) or crowd.popen.poll() is not None, lambda: crowd.err, within=90)
         begun = time.monotonic()
         while (lasts := time.monotonic() - begun) < seconds or (lasts < 90 and not _some_of_all(crowd.out)):
@@ -150,11 +142,8 @@ def serves(full: Full, seconds: float) -> None:
     before = private(process)
     found = full.load(process, seconds)
     assert full.limit is not None
-    memory = before, private(process), full.limit.most
-    print(
-        "MB of memory: {:.0f} at first, {:.0f} at last; with caches {:.0f} at most".format(*(n / 1e6 for n in memory))
-    )
-    print(json.dumps(found))
+    memory = [round(number / 1e6) for number in (before, private(process), full.limit.most)]
+    print("MB of memory at first, at last, and with caches at most:", *memory, json.dumps(found))
     assert full.limit.kills == 0
     assert full.limit.most <= LIMIT
     assert found["lost"] == []

@@ -102,28 +102,23 @@ def test_claim_of_a_hardware_that_is_being_deleted_keeps_no_machine_from_its_ope
     assert userdata(rack, LATE) == "of the late one"
 
 
-@pytest.fixture(scope="module")
-def silencers(rack: Tenants) -> None:
-    """Hardware of the attacker with the names of the victim and of its agent: tenants may choose any name."""
-    for name in (AGENT_ID, "victim"):
-        assert write(rack, name, {own_mac(): {}}) == ""
-
-
 def test_agent_id_of_another_tenants_machine_is_refused(rack: Tenants) -> None:
     for agent_id in (AGENT_ID.upper(), VICTIM.mac):
         refusal = write(rack, "thief", {own_mac(): {}}, annotations={"tinkerbell.org/agent-id": agent_id})
         assert f"metadata.annotations[tinkerbell.org/agent-id]: agent id {agent_id.lower()} is " in refusal
 
 
-@pytest.mark.usefixtures("silencers")
-@pytest.mark.parametrize("agent_id", [AGENT_ID, "victim", VICTIM.mac, "default/victim"])
-def test_names_of_another_tenants_hardware_block_no_agent(rack: Tenants, agent_id: str) -> None:
-    state = rack.directory / f"agent-{agent_id.replace('/', '-').replace(':', '')}"
-    options = ["--server", f"{ADDRESS}:42113", "--runtime", "process", "--state-dir", state]
-    before = len(connected(rack))
-    agent = rack.tinkedge("victim", "agent", "--agent-id", agent_id, *options)
-    wait_until(lambda: len(connected(rack)) > before, lambda: agent.err + rack.process.err[-2000:])
-    assert agent.terminate() == 0
+def test_names_of_another_tenants_hardware_block_no_agent(rack: Tenants) -> None:
+    """The attacker has Hardware with the names of the victim and of its agent: tenants may choose any name."""
+    for name in (AGENT_ID, "victim"):
+        assert write(rack, name, {own_mac(): {}}) == ""
+    for number, agent_id in enumerate([AGENT_ID, "victim", VICTIM.mac, "default/victim"]):
+        options = ["--server", f"{ADDRESS}:42113", "--runtime", "process"]
+        before = len(connected(rack))
+        state = rack.directory / f"agent-{number}"
+        agent = rack.tinkedge("victim", "agent", "--agent-id", agent_id, *options, "--state-dir", state)
+        wait_until(lambda: len(connected(rack)) > before, lambda: agent.err + rack.process.err[-2000:])  # noqa: B023
+        assert agent.terminate() == 0
 
 
 def connected(rack: Tenants) -> list[dict[str, Any]]:
@@ -142,16 +137,9 @@ def test_machine_is_identified_at_an_address_that_another_tenant_reserves(rack: 
     assert userdata(rack, VICTIM, f"http://[{EDGE6}]:7080", "fd77::abcd") == "of the victim"
 
 
-@pytest.mark.parametrize(
-    ("address", "use"),
-    [
-        ("172.31.77.1", "gateway"),
-        ("172.31.77.2", "name server"),
-        ("172.31.77.0", "network address"),
-        ("172.31.77.255", "broadcast address"),
-    ],
-)
-def test_address_that_machines_of_another_tenant_use_can_not_be_reserved(rack: Tenants, address: str, use: str) -> None:
-    refusal = write(rack, "user", reserved(address))
-    assert f".dhcp.ip: IP address {address} is the {use} of machines of another namespace" in refusal
-    assert "victim" not in refusal
+def test_address_that_machines_of_another_tenant_use_can_not_be_reserved(rack: Tenants) -> None:
+    uses = {".1": "gateway", ".2": "name server", ".0": "network address", ".255": "broadcast address"}
+    for host, use in uses.items():
+        refusal = write(rack, "user", reserved(f"172.31.77{host}"))
+        assert f".dhcp.ip: IP address 172.31.77{host} is the {use} of machines of another namespace" in refusal
+        assert "victim" not in refusal

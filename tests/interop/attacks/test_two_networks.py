@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 import json
-import socket
+import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +21,10 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import ICMPv6ND_NS, ICMPv6NDOptSrcLLAddr, IPv6
 from scapy.layers.l2 import ARP, Ether
 
-from tests.interop.conftest import Wire, in_namespace
+from tests.interop.attacks.soak.boot import first_packet
+from tests.interop.conftest import Wire
 from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, ip
+from tests.support import objects
 from tests.waiting import wait_until
 
 VICTIM, ATTACKER = "victim", "attacker"
@@ -36,18 +38,10 @@ USERDATA = "/2009-04-04/user-data"
 SCRIPT = f"/ipxe/script/{MACS[VICTIM]}/auto.ipxe"
 
 
-def hardware(name: str) -> dict[str, object]:
-    dhcp = {"ip": IPS[name], "netmask": "255.255.255.0", "gateway": EDGE_OF[name]}
-    return {
-        "apiVersion": "tinkerbell.org/v1alpha2",
-        "kind": "Hardware",
-        "metadata": {"name": name},
-        "spec": {
-            "networkInterfaces": {MACS[name]: {"dhcp": dhcp}},
-            "instance": {"userdata": f"user-data of {name}"},
-            "osie": {"name": "stub"},
-        },
-    }
+def hardware(name: str) -> dict[str, Any]:
+    dhcp = {"netmask": "255.255.255.0", "gateway": EDGE_OF[name]}
+    instance = {"userdata": f"user-data of {name}"}
+    return objects.hardware(name, MACS[name], IPS[name], dhcp=dhcp, instance=instance, osie={"name": "stub"})
 
 
 class TwoNetworks(Namespaces):
@@ -69,27 +63,27 @@ class TwoNetworks(Namespaces):
         self.add_address(VICTIM, f"{SLAAC}/64")
         self.add_address(VICTIM, f"{OTHER}/24")
         self.add_address(ATTACKER, "fd77:1::51/64")
-        osie = {"kernelUrl": "http://mirror/k", "initrdUrl": "http://mirror/i"}
-        about = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "OSIE", "metadata": {"name": "stub"}, "spec": osie}
-        objects = {"kind": "List", "apiVersion": "v1", "items": [about, hardware(VICTIM), hardware(ATTACKER)]}
+        items = [objects.osie("stub"), hardware(VICTIM), hardware(ATTACKER)]
         data = self.directory / "data"
         networks = ["--interface", "rack0", "--interface", "rack1", "--ipv6", "--dhcp-mode", self.mode]
         self.process = self.tinkedge(IN_EDGE, "up", *networks, "--data-dir", data)
         self.ready(self.process)
-        Kubectl(self, data / "kubeconfig").apply(json.dumps(objects))
+        Kubectl(self, data / "kubeconfig").apply(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
         wait_until(lambda: "user-data of victim" in self.get(VICTIM, IPS[VICTIM], USERDATA))
 
     def add_address(self, name: str, address: str) -> None:
-        ip(
-            "-n",
-            self.namespaces[name],
-            "address",
-            "add",
-            address,
-            "dev",
-            "eth0",
-            *(["nodad"] if ":" in address else []),
-        )
+        words = ["nodad"] if ":" in address else []
+        ip("-n", self.namespaces[name], "address", "add", address, "dev", "eth0", *words)
+
+    @contextmanager
+    def taken(self, address: str) -> Iterator[None]:
+        """The attacker has that address, too."""
+        whole = f"{address}/{128 if ':' in address else 32}"
+        self.add_address(ATTACKER, whole)
+        try:
+            yield
+        finally:
+            ip("-n", self.namespaces[ATTACKER], "address", "del", whole, "dev", "eth0")
 
     def get(self, name: str, source: str, path: str) -> str:
         """Return the status and the body that a machine receives from its own edge's address, sending from `source`."""
@@ -97,23 +91,10 @@ class TwoNetworks(Namespaces):
         words = ("-sg", "--max-time", "5", "--interface", source, "-w", " %{http_code}")
         return self.run(name, "curl", *words, f"http://{host}:7080{path}").out
 
-    def tftp(self, name: str, source: str, file: str, attempts: int = 3) -> bytes:
-        """Return the first packet of the answer to a TFTP request from `source`; empty if there is none."""
-
-        def talk() -> bytes:
-            with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET, socket.SOCK_DGRAM) as sock:
-                sock.bind((source, 0))
-                sock.settimeout(2)
-                for _ in range(attempts):
-                    server = EDGE6_OF[name] if ":" in source else EDGE_OF[name]
-                    sock.sendto(b"\0\1" + file.encode() + b"\0octet\0", (server, 69))
-                    try:
-                        return sock.recv(2048)
-                    except TimeoutError:
-                        continue
-            return b""
-
-        return in_namespace(self.namespaces[name], talk)
+    def tftp(self, name: str, source: str, attempts: int = 3) -> bytes:
+        """Return the first packet of the victim's script by TFTP; empty if there is none."""
+        server = EDGE6_OF[name] if ":" in source else EDGE_OF[name]
+        return first_packet(self.namespaces[name], source, server, f"{MACS[VICTIM]}/auto.ipxe", attempts)
 
     def claim(self, address: str) -> None:
         """Announce the address on the attacker's network until the edge's kernel has an entry for it."""
@@ -127,7 +108,6 @@ class TwoNetworks(Namespaces):
             wait_until(claimed, lambda: self.run(IN_EDGE, "ip", "neigh").out)
 
     def journey(self, name: str) -> list[str]:
-        """Return the messages on a machine's journey."""
         answer = self.operators(self.directory / "data", f"/api/v1/machines/{MACS[name]}/events")
         events: list[dict[str, Any]] = json.loads(answer)
         return [event["message"] for event in events]
@@ -162,7 +142,7 @@ def test_claim_on_another_network_does_not_affect_the_machine(site: TwoNetworks)
         site.claim(address)
         assert site.get(VICTIM, address, USERDATA) == "user-data of victim 200", address
         assert MACS[VICTIM] in site.get(VICTIM, address, SCRIPT), address
-        assert site.tftp(VICTIM, address, f"{MACS[VICTIM]}/auto.ipxe")[:4] == b"\0\3\0\1", address
+        assert site.tftp(VICTIM, address)[:4] == b"\0\3\0\1", address
 
 
 def test_agent_of_the_machine_is_served_as_before(site: TwoNetworks) -> None:
@@ -170,9 +150,7 @@ def test_agent_of_the_machine_is_served_as_before(site: TwoNetworks) -> None:
     state = site.directory / "agent"
     words = ("agent", "--agent-id", MACS[VICTIM], "--server", f"{EDGE_OF[VICTIM]}:42113", "--runtime", "process")
     agent = site.tinkedge(VICTIM, *words, "--state-dir", state)
-    wait_until(
-        lambda: "connected" in agent.err or "waiting" in agent.err or "PERMISSION" in agent.err, lambda: agent.err
-    )
+    wait_until(lambda: re.search("connected|waiting|PERMISSION", agent.err), lambda: agent.err)
     agent.end()
     assert "PERMISSION" not in agent.err
     assert "its address is that of another machine" not in agent.err
@@ -180,33 +158,27 @@ def test_agent_of_the_machine_is_served_as_before(site: TwoNetworks) -> None:
 
 def test_packets_from_a_machines_address_on_another_network_receive_none_of_its_data(site: TwoNetworks) -> None:
     for address in own_addresses(site):
-        site.add_address(ATTACKER, f"{address}/{128 if ':' in address else 32}")
-        try:
+        with site.taken(address):
             site.claim(address)
-            answer = site.tftp(ATTACKER, address, f"{MACS[VICTIM]}/auto.ipxe", attempts=1)
+            answer = site.tftp(ATTACKER, address, attempts=1)
             assert b"victim" not in answer
             assert answer[:2] != b"\0\3", answer
             assert "user-data of victim" not in site.get(ATTACKER, address, USERDATA)
-        finally:
-            prefix = 128 if ":" in address else 32
-            ip("-n", site.namespaces[ATTACKER], "address", "del", f"{address}/{prefix}", "dev", "eth0")
     assert site.get(ATTACKER, IPS[ATTACKER], USERDATA) == "user-data of attacker 200"
 
 
 def test_gateway_of_the_edge_receives_no_data_of_machines_on_another_network(site: TwoNetworks) -> None:
     """The edge's default route leads to the attacker's network, and so do answers of a socket that is bound there."""
-    gateways = {IPS[VICTIM]: (IPS[ATTACKER], 32), SLAAC: ("fd77:1::51", 128)}
-    for address, (gateway, prefix) in gateways.items():
+    for address, gateway in ((IPS[VICTIM], IPS[ATTACKER]), (SLAAC, "fd77:1::51")):
         route = ["default", "via", gateway, "dev", "rack0"]
         ip("-n", site.namespaces[IN_EDGE], "route", "add", *route)
-        site.add_address(ATTACKER, f"{address}/{prefix}")
         try:
-            answer = site.tftp(ATTACKER, address, f"{MACS[VICTIM]}/auto.ipxe")
-            assert answer[:2] == b"\0\5", answer
-            assert b"victim" not in answer
-            assert site.tftp(VICTIM, address, f"{MACS[VICTIM]}/auto.ipxe")[:4] == b"\0\3\0\1", address
+            with site.taken(address):
+                answer = site.tftp(ATTACKER, address)
+                assert answer[:2] == b"\0\5", answer
+                assert b"victim" not in answer
+                assert site.tftp(VICTIM, address)[:4] == b"\0\3\0\1", address
         finally:
-            ip("-n", site.namespaces[ATTACKER], "address", "del", f"{address}/{prefix}", "dev", "eth0")
             ip("-n", site.namespaces[IN_EDGE], "route", "del", *route)
 
 

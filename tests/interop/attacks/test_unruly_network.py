@@ -24,9 +24,10 @@ from edge.journey.events import Outcome
 from edge.tftp import TftpServer
 from edge.tftp.source import TftpFile
 from tests.interop.conftest import Network, in_namespace
-from tests.interop.dhcp.conftest import DhcpLab
+from tests.interop.dhcp.conftest import DhcpLab, dhcp
 from tests.waiting import PATIENCE_SECONDS
 
+__all__ = ["dhcp"]
 MAC = "52:54:00:cc:00:01"
 CONTENT = random.Random(7).randbytes(120_007)
 _OUTGOING = 4  # linux/if_packet.h: a copy of what we sent ourselves
@@ -37,7 +38,11 @@ class Forwarder:
     """Passes frames between two interfaces of a namespace, a share of them dropped, doubled or late."""
 
     def __init__(self, namespace: str, ends: Sequence[str], *, drop: float, double: float, late: float) -> None:
-        self._sockets = [in_namespace(namespace, lambda end=end: _port(end)) for end in ends]  # type: ignore[misc]
+        self._sockets = [
+            in_namespace(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)) for _ in ends
+        ]
+        for sock, end in zip(self._sockets, ends, strict=True):
+            sock.bind((end, 3))  # ETH_P_ALL
         self._chance = random.Random(1)
         self._shares = (drop, double, late)
         self._late: list[tuple[float, socket.socket, bytes]] = []
@@ -85,12 +90,6 @@ class Forwarder:
             to.send(frame)
 
 
-def _port(interface: str) -> socket.socket:
-    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-    sock.bind((interface, 3))  # ETH_P_ALL
-    return sock
-
-
 def _without_checksum(frame: bytes) -> bytes:
     """A veth leaves UDP's checksum to hardware that is not there; 0 says that there is none (RFC 768)."""
     if frame[12:14] == b"\x08\0" and frame[23] == 17:
@@ -115,10 +114,8 @@ def unruly(network: Network) -> Callable[..., Forwarder]:
 
 
 def test_machines_get_their_leases_on_an_unruly_network(
-    network: Network, unruly: Callable[..., Forwarder], tmp_path: Path
+    network: Network, dhcp: DhcpLab, unruly: Callable[..., Forwarder]
 ) -> None:
-    dhcp = DhcpLab(network, tmp_path)
-    dhcp.register()
     forwarder = unruly(drop=0.05, double=0.4, late=0.4)
     with network.serving(dhcp.start, "uvloop"), forwarder.running():
         for number in range(6):
@@ -138,10 +135,8 @@ def test_machines_get_their_leases_on_an_unruly_network(
 
 
 def test_no_machine_asks_twice_on_a_network_that_is_unruly_but_loses_nothing(
-    network: Network, unruly: Callable[..., Forwarder], tmp_path: Path
+    network: Network, dhcp: DhcpLab, unruly: Callable[..., Forwarder]
 ) -> None:
-    dhcp = DhcpLab(network, tmp_path)
-    dhcp.register()
     with network.serving(dhcp.start, "uvloop"), unruly(drop=0, double=0.5, late=0.4).running():
         for _ in range(60):
             done = dhcp.udhcpc("-T", "3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,65 +11,95 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
 
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.machines import Inventory, NetbootPolicy
+from edge.neighbour.table import NeighbourTable
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network
+from tests.support import objects
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 SERVER_IP = "10.77.6.1"
 CLIENT_IP, CLIENT_MAC = "10.77.6.50", "52:54:00:cc:00:01"
 
 
-class DhcpLab:
+def message(kind: str, *options: Any, mac: str = CLIENT_MAC, **fields: Any) -> bytes:
+    """A DHCP message of the client's machine, or of another one."""
+    head = BOOTP(op=1, chaddr=bytes.fromhex(mac.replace(":", "")), **fields)
+    return bytes(head / DHCP(options=[("message-type", kind), *options, "end"]))
+
+
+@contextmanager
+def speaking(network: Network, address: str = "", port: int = 0) -> Iterator[socket.socket]:
+    """A UDP socket of the client's, bound there."""
+    with network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        sock.bind((address, port))
+        sock.settimeout(20)
+        yield sock
+
+
+class Closing:
+    """A server that ends what is closed with it."""
+
+    def __init__(self, table: NeighbourTable) -> None:
+        self._table = table
+
+    async def stop(self) -> None:
+        self._table.close()
+
+
+class Learning:
+    """The script of dhclient, udhcpc and dhcpcd, which writes what they learned into `learned.<event>`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.script = directory / "script"
+        new, learned = (f'"{directory}/{name}.$event"' for name in ("new", "learned"))
+        self.script.write_text(f"#!/bin/sh\nevent=$1$reason\nenv > {new} && mv {new} {learned}\n")
+        self.script.chmod(0o755)
+
+    def learned(self, event: str, timeout: float = PATIENCE_SECONDS) -> dict[str, str]:
+        """What a client told its script at this event, as variables."""
+        path = self.directory / f"learned.{event}"
+        wait_until(path.exists, f"the client never came to {event}", within=timeout)
+        return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+
+    def forget(self) -> None:
+        for path in self.directory.glob("learned.*"):
+            path.unlink()
+
+
+class DhcpLab(Learning):
     """A DHCP server in the server's namespace, for the machine in the client's; and what clients learn from it."""
 
     def __init__(self, network: Network, directory: Path) -> None:
+        super().__init__(directory)
         self.network = network
-        self.directory = directory
         self.inventory = Inventory()
         boot = directory / "ipxe"
         boot.mkdir()
         (boot / "snponly.efi").write_bytes(b"snponly")
         self.binaries = BootBinaries(boot)
-        # For dhclient and udhcpc: writes what they learned into `learned.<event>`.
-        self.script = directory / "script"
-        new, learned = (f'"{directory}/{name}.$1$reason"' for name in ("new", "learned"))
-        self.script.write_text(f"#!/bin/sh\nenv > {new} && mv {new} {learned}\n")
-        self.script.chmod(0o755)
 
-    def register(self, ip: str = CLIENT_IP, mac: str = CLIENT_MAC, name: str = "lab-1") -> None:
-        """Give a machine a Hardware, or another address."""
-        self.inventory.apply(self.hardware(ip, mac, name))
+    def register(self, ip: str = CLIENT_IP, mac: str = CLIENT_MAC, name: str = "lab-1", seconds: int = 4321) -> None:
+        """Give a machine a Hardware, or another address, or a lease that it has to renew soon."""
+        self.inventory.apply(self.hardware(ip, mac, name, seconds))
 
-    def hardware(self, ip: str = CLIENT_IP, mac: str = CLIENT_MAC, name: str = "lab-1") -> dict[str, Any]:
-        dhcp = {
-            "ip": ip,
-            "netmask": "255.255.255.0",
-            "gateway": self.network.server_ip,
-            "hostname": name,
-            "nameservers": ["10.77.6.1", "10.77.6.2"],
-            "timeservers": ["10.77.6.3"],
-            "leaseTimeSeconds": 4321,
-        }
-        return {
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {"networkInterfaces": {mac: {"dhcp": dhcp}}},
-        }
-
-    def register_lease(self, seconds: int) -> None:
-        """Give the machine a lease that it has to renew soon."""
-        short = self.hardware()
-        short["spec"]["networkInterfaces"][CLIENT_MAC]["dhcp"]["leaseTimeSeconds"] = seconds
-        self.inventory.apply(short)
+    def hardware(
+        self, ip: str = CLIENT_IP, mac: str = CLIENT_MAC, name: str = "lab-1", seconds: int = 4321
+    ) -> dict[str, Any]:
+        where = {"ip": ip, "netmask": "255.255.255.0", "gateway": self.network.server_ip, "hostname": name}
+        servers = {"nameservers": ["10.77.6.1", "10.77.6.2"], "timeservers": ["10.77.6.3"]}
+        return objects.hardware(name, mac, ip, dhcp={**where, **servers, "leaseTimeSeconds": seconds})
 
     def responder(self, address: str = SERVER_IP, **options: Any) -> Responder:
         settings = DhcpSettings(address, address, f"http://{address}:7080")
         record = self.network.record
-        responder = Responder(
-            self.inventory, settings, record, time.monotonic, self.binaries, NetbootPolicy(), **options
-        )  # fmt: skip
+        policy = NetbootPolicy()
+        responder = Responder(self.inventory, settings, record, time.monotonic, self.binaries, policy, **options)
         self.inventory.on_change(responder.machine_changed)
         return responder
 
@@ -104,25 +135,9 @@ class DhcpLab:
             process.terminate()
             process.wait(PATIENCE_SECONDS)
 
-    def learned(self, event: str, timeout: float = PATIENCE_SECONDS) -> dict[str, str]:
-        """What a client told its script at this event, as variables."""
-        path = self.directory / f"learned.{event}"
-        wait_until(path.exists, f"the client never came to {event}", within=timeout)
-        return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
-
-    def forget(self) -> None:
-        """What was learned so far."""
-        for path in self.directory.glob("learned.*"):
-            path.unlink()
-
-    @staticmethod
-    def pause(seconds: float) -> None:
-        time.sleep(seconds)
-
 
 @pytest.fixture
 def dhcp(network: Network, tmp_path: Path) -> DhcpLab:
-    """A DHCP server that knows the client's machine."""
     lab = DhcpLab(network, tmp_path)
     lab.register()
     return lab

@@ -10,26 +10,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
-from scapy.packet import Packet
 
 from edge.dhcp import Received, Reply, Responder
 from tests.interop.conftest import Network
-from tests.interop.dhcp.conftest import DhcpLab
+from tests.interop.dhcp.conftest import DhcpLab, message, speaking
 from tests.waiting import wait_until
 
 RELAY_IP = "10.77.6.2"
 CHADDR = bytes.fromhex("525400cc0001")
 
 
-def discover(**fields: Any) -> Packet:
-    return BOOTP(op=1, chaddr=CHADDR, **fields) / DHCP(options=[("message-type", "discover"), "end"])
-
-
-def flood(network: Network, directory: Path, packets: list[bytes], pause: float = 0.003) -> Any:
+@contextmanager
+def flood(network: Network, directory: Path, packets: list[bytes], pause: float = 0.003) -> Iterator[None]:
     """The packets, over and over, to both ports of the server: 20, and a `pause` in seconds, so some thousand a second;
     it should be no more than it can answer."""
     directory.mkdir(exist_ok=True)
@@ -47,11 +42,7 @@ def flood(network: Network, directory: Path, packets: list[bytes], pause: float 
         f"    if at % 20 == 0: time.sleep({pause})\n"
         "    if at == 400: print(flush=True)\n"
     )
-    return flooding(network.as_client(sys.executable, "-c", send, str(directory)))
-
-
-@contextmanager
-def flooding(command: list[str]) -> Iterator[None]:
+    command = network.as_client(sys.executable, "-c", send, str(directory))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             assert process.stdout is not None
@@ -71,10 +62,9 @@ def ready(network: Network, dhcp: DhcpLab) -> DhcpLab:
 class Relay:
     """A relay that passes on a DISCOVER and waits for the offer, one after the other."""
 
-    def __init__(self, network: Network) -> None:
-        self._socket = network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        self._socket.bind((RELAY_IP, 67))
-        self._socket.settimeout(1.0)
+    def __init__(self, network: Network, sock: socket.socket) -> None:
+        sock.settimeout(1.0)
+        self._socket = sock
         self._to = (network.server_ip, 67)
 
     def ask(self, count: int) -> None:
@@ -83,7 +73,7 @@ class Relay:
             wait_until(lambda xid=xid: self._is_answered(xid), f"question {xid} has no answer")
 
     def _is_answered(self, xid: int) -> bool:
-        self._socket.sendto(bytes(discover(giaddr=RELAY_IP, hops=1, xid=xid)), self._to)
+        self._socket.sendto(message("discover", giaddr=RELAY_IP, hops=1, xid=xid), self._to)
         with suppress(TimeoutError):
             while BOOTP(self._socket.recv(2000)).xid != xid:
                 pass
@@ -92,25 +82,21 @@ class Relay:
 
     def pause(self, count: int = 100) -> float:
         """Seconds for every 20 packets of a flood, so that it is half of what this server answers here."""
-        packet, began = bytes(discover(giaddr=RELAY_IP, hops=1)), time.monotonic()
+        packet, began = message("discover", giaddr=RELAY_IP, hops=1), time.monotonic()
         for _ in range(count):
             self._socket.sendto(packet, self._to)
         for _ in range(count):
             self._socket.recv(2000)
         return max(0.003, 40 * (time.monotonic() - began) / count)
 
-    def close(self) -> None:
-        self._socket.close()
-
 
 @pytest.fixture
 def relay(network: Network, ready: DhcpLab) -> Iterator[Relay]:
-    relay = Relay(network)
-    yield relay
-    relay.close()
+    with speaking(network, RELAY_IP, 67) as sock:
+        yield Relay(network, sock)
 
 
-WHOLE = bytes(discover())
+WHOLE = message("discover")
 GARBAGE = [
     b"",
     b"\1",
@@ -125,9 +111,7 @@ GARBAGE = [
     WHOLE[:240] + b"\x35\1\1\x34\1\x03" + bytes(50),  # options in sname and file, where there are none
     WHOLE[:240] + b"\x35\1\1" + b"\x52\xff" * 700,
     WHOLE[:2] + b"\xff" + WHOLE[3:],  # a hardware address of 255 bytes
-    bytes(discover(giaddr="255.255.255.255")),
-    bytes(discover(giaddr="127.0.0.1")),
-    bytes(discover(giaddr="224.0.0.1")),
+    *(message("discover", giaddr=relay) for relay in ("255.255.255.255", "127.0.0.1", "224.0.0.1")),
     bytes(BOOTP(op=2, chaddr=CHADDR) / DHCP(options=[("message-type", "offer"), "end"])),
 ]
 
@@ -146,11 +130,7 @@ def test_machine_that_asks_without_an_end_keeps_nobody_waiting(
 ) -> None:
     # It never takes an offer. Its packets are as good as any other's, so each is answered.
     ready.register("10.77.6.70", "52:54:00:cc:00:70", "lab-70")
-    chaddr = bytes.fromhex("525400cc0070")
-    asks = [
-        bytes(BOOTP(op=1, xid=xid, chaddr=chaddr) / DHCP(options=[("message-type", "discover"), "end"]))
-        for xid in range(64)
-    ]
+    asks = [message("discover", mac="52:54:00:cc:00:70", xid=xid) for xid in range(64)]
     with network.serving(ready.start, "uvloop"), flood(network, tmp_path / "packets", asks, relay.pause()):
         relay.ask(40)
 
@@ -159,7 +139,7 @@ def test_forged_relays_that_nobody_answers_for_do_not_hold_up_the_true_ones(
     network: Network, ready: DhcpLab, relay: Relay, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The kernel keeps replies to them in the socket's send buffer while it asks for their hardware address.
-    forged = [bytes(discover(giaddr=f"10.77.6.{host}", hops=1)) for host in range(100, 250)]
+    forged = [message("discover", giaddr=f"10.77.6.{host}", hops=1) for host in range(100, 250)]
     with network.serving(ready.start, "uvloop"), flood(network, tmp_path / "packets", forged, relay.pause()):
         time.sleep(1.5)  # until the buffer is full
         relay.ask(40)
@@ -171,7 +151,7 @@ def test_relays_that_the_firewall_is_closed_to_are_told_at_a_bounded_rate(
     network: Network, ready: DhcpLab, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     network.firewall(network.server, "OUTPUT", "-d", "192.0.2.0/24", "-j", "DROP")
-    forged = [bytes(discover(giaddr=f"192.0.2.{host}", hops=1)) for host in range(1, 255)]
+    forged = [message("discover", giaddr=f"192.0.2.{host}", hops=1) for host in range(1, 255)]
     with network.serving(ready.start), flood(network, tmp_path / "packets", forged):
         assert ready.udhcpc("-T", "1", "-t", "8").returncode == 0
     assert "was not sent: Operation not permitted" in caplog.text
@@ -190,7 +170,7 @@ def test_fault_of_ours_on_every_packet_of_one_machine_is_told_at_a_bounded_rate(
         return respond_in_full(responder, packet, received)
 
     monkeypatch.setattr(Responder, "respond_in_full", fail)
-    other = bytes(BOOTP(op=1, chaddr=b"\2" * 6) / DHCP(options=[("message-type", "discover"), "end"]))
+    other = message("discover", mac="02:02:02:02:02:02")
     with network.serving(ready.start), flood(network, tmp_path / "packets", [other]):
         assert ready.udhcpc("-T", "1", "-t", "8").returncode == 0
     assert next(faults) > 100

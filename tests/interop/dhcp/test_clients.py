@@ -1,22 +1,33 @@
-"""Real DHCP clients against the server, each side in a network namespace of its own."""
+"""Real DHCP clients against the server, each side in a network namespace of its own.
+
+They get a lease, keep it, come back with an old one, give it up and refuse it.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
 
-from edge.dhcp import DhcpServer, DhcpServerError, DhcpSettings, Received, Reply, Responder
-from edge.journey.events import Step
-from edge.machines import Inventory, NetbootPolicy
-from ipxe.binaries import BootBinaries
+from edge.conflict import Quarantine
+from edge.dhcp import DhcpServer, DhcpServerError
+from edge.journey.events import Outcome, Step
+from edge.machines import Machine
 from tests.interop.conftest import Network
-from tests.interop.dhcp.conftest import DhcpLab
+from tests.interop.dhcp.conftest import DhcpLab, message, speaking
 from tests.waiting import wait_until
+
+
+def said(network: Network, word: str) -> Callable[[], bool]:
+    return lambda: any(word in message for message in network.messages())
 
 
 @pytest.mark.smoke
@@ -80,38 +91,20 @@ def test_unregistered_client_gets_no_answer_and_the_operator_a_manifest(network:
     assert network.client_mac in str(network.events[0].detail["manifest"])
 
 
-def test_fault_of_ours_on_one_packet_does_not_end_the_service(
-    network: Network, dhcp: DhcpLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    respond_in_full = Responder.respond_in_full
-    faults = iter([ZeroDivisionError("first packet")])
-
-    def fail_once(responder: Responder, packet: bytes, received: Received) -> Reply | None:
-        for fault in faults:
-            raise fault
-        return respond_in_full(responder, packet, received)
-
-    monkeypatch.setattr(Responder, "respond_in_full", fail_once)
-    with network.serving(dhcp.start):
-        done = dhcp.udhcpc("-T", "1", "-t", "8")
-    assert done.returncode == 0, done.stderr
-    assert "DHCP on srv0 port 67: internal error on" in caplog.text
-
-
-def test_second_dhcp_server_on_the_host_is_told_which_port_is_taken(network: Network, dhcp: DhcpLab) -> None:
-    with (
-        network.serving(dhcp.start),
-        pytest.raises(DhcpServerError, match=r"UDP port 67 on srv0: another program has it"),
-        network.serving(dhcp.start),
-    ):
+def test_server_that_can_not_start_says_why(network: Network, dhcp: DhcpLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = r"on nic9: there is no such interface .* name another with --interface"
+    with pytest.raises(DhcpServerError, match=missing), network.serving(lambda: dhcp.start("nic9")):
+        pytest.fail("started")
+    taken = r"UDP port 67 on srv0: another program has it"
+    with network.serving(dhcp.start), pytest.raises(DhcpServerError, match=taken), network.serving(dhcp.start):
         pytest.fail("started")
 
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
 
-def test_missing_interface_is_named(network: Network, dhcp: DhcpLab) -> None:
-    with (
-        pytest.raises(DhcpServerError, match=r"on nic9: there is no such interface .* name another with --interface"),
-        network.serving(lambda: dhcp.start("nic9")),
-    ):
+    monkeypatch.setattr(socket.socket, "setsockopt", refuse)
+    needs = "not permitted; run as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
+    with pytest.raises(DhcpServerError, match=needs), network.serving(dhcp.start):
         pytest.fail("started")
 
 
@@ -125,17 +118,179 @@ def test_server_starts_again_right_after_it_stopped(network: Network, dhcp: Dhcp
         pass
 
 
-async def test_unprivileged_server_is_told_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "snponly.efi").write_bytes(b"snponly")
-    settings = DhcpSettings("10.77.6.1", "10.77.6.1", "http://10.77.6.1:7080")
-    binaries = BootBinaries(tmp_path)
-    responder = Responder(Inventory(), settings, lambda *_args, **_: None, time.monotonic, binaries, NetbootPolicy())
+# --- dhclient ---------------------------------------------------------------------------------------------------------
 
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(socket.socket, "setsockopt", refuse)
-    with pytest.raises(
-        DhcpServerError, match="not permitted; run as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
+def test_dhclient_renews_by_unicast(network: Network, dhcp: DhcpLab) -> None:
+    dhcp.register(seconds=6)
+    network.give_client_its_address()
+    with network.serving(dhcp.start), dhcp.dhclient():
+        assert dhcp.learned("RENEW")["new_ip_address"] == network.client_ip
+    assert said(network, "renewal")()
+
+
+def test_dhclient_with_the_address_of_another_network_is_told_and_recovers(network: Network, dhcp: DhcpLab) -> None:
+    with network.serving(dhcp.start), dhcp.dhclient(had="10.77.6.99"):
+        assert dhcp.learned("BOUND")["new_ip_address"] == network.client_ip
+    words = [message.split()[0].rstrip(":") for message in network.messages()]
+    assert [*dict.fromkeys(words)] == ["DHCPNAK", "DHCPOFFER", "DHCPACK"]
+
+
+def test_dhclient_that_comes_back_with_its_address_needs_two_packets(network: Network, dhcp: DhcpLab) -> None:
+    with network.serving(dhcp.start), dhcp.dhclient(had=network.client_ip):
+        dhcp.learned("REBOOT")
+    assert {message.split()[0] for message in network.messages()} == {"DHCPACK"}
+
+
+# --- udhcpc -----------------------------------------------------------------------------------------------------------
+
+
+def test_udhcpc_releases_when_it_is_told_to(network: Network, dhcp: DhcpLab) -> None:
+    network.give_client_its_address()
+    command = network.as_client("busybox", "udhcpc", "-i", "eth0", "-f", "-R", "-s", str(dhcp.script))
+    with network.serving(dhcp.start):
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as client:
+            dhcp.learned("bound")
+            client.terminate()
+        wait_until(said(network, f"DHCPRELEASE of {network.client_ip}"), "the release was not heard")
+
+
+def test_address_that_another_host_has_is_declined_and_not_offered_again(network: Network, dhcp: DhcpLab) -> None:
+    # Another host on the segment has the machine's address; udhcpc -a asks by ARP before it takes one.
+    changes: list[tuple[str, float | None]] = []
+
+    def changed(machine: Machine, address: str, until: float | None) -> None:
+        changes.append((f"{machine.name} {address}", until))
+
+    network.add_address(network.server, "srv0", f"{network.client_ip}/24")
+    quarantine = Quarantine(time.monotonic, 600.0, changed)
+    with network.serving(lambda: dhcp.start(quarantine=quarantine)):
+        assert dhcp.udhcpc("-a", "-T", "1", "-t", "3", "-A", "1").returncode != 0
+    (failed,) = [event for event in network.events if event.outcome is Outcome.FAILED]
+    assert "DHCPDECLINE" in failed.message
+    assert network.client_ip in failed.message
+    assert [what for what, _ in changes] == [f"lab-1 {network.client_ip}"]
+    assert any("quarantine" in event.message for event in network.events if event.outcome is Outcome.REFUSED)
+    declined = next(number for number, message in enumerate(network.messages()) if "DHCPDECLINE" in message)
+    assert not any("DHCPOFFER" in message for message in network.messages()[declined:])
+
+
+def test_address_is_offered_again_after_the_quarantine(network: Network, dhcp: DhcpLab) -> None:
+    network.add_address(network.server, "srv0", f"{network.client_ip}/24")
+    quarantine = Quarantine(time.monotonic, 2.0)
+    with network.serving(lambda: dhcp.start(quarantine=quarantine)):
+        assert dhcp.udhcpc("-a", "-T", "1", "-t", "1", "-A", "1").returncode != 0
+        network.remove_address(network.server, "srv0", f"{network.client_ip}/24")
+        assert dhcp.udhcpc("-a", "-T", "1", "-t", "5", "-A", "1").returncode == 0
+
+
+# --- dhcpcd -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def dhcpcd(network: Network, directory: Path) -> Iterator[Path]:
+    """dhcpcd, running, with a home of its own; gives its log."""
+    directory.mkdir(exist_ok=True)
+    log = directory / "log"
+    # What it would do to the resolver and to files of this host, it does nowhere. -B: in the foreground; no -p, so it
+    # takes the address away again when it ends.
+    options = "-4 -d -B -A -L --nohook resolv.conf --nohook hostname --nohook ntp.conf -f /dev/null -c /bin/true"
+    inner = (
+        f"mount --bind {directory} /var/lib/dhcpcd && mkdir -p /run/dhcpcd && mount -t tmpfs tmpfs /run/dhcpcd && "
+        f"exec dhcpcd {options} eth0"
+    )
+    command = network.as_client("unshare", "-m", "sh", "-c", inner)
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True) as process,
     ):
-        await DhcpServer(responder, "lo").start()
+        try:
+            yield log
+        finally:
+            process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:  # its processes wait for each other, now and then (dhcpcd 9.4)
+                os.killpg(process.pid, signal.SIGKILL)
+            network.run("ip", "address", "flush", "dev", "eth0")
+
+
+def test_dhcpcd_comes_back_with_its_reservation_and_is_told_of_another_at_once(
+    network: Network, dhcp: DhcpLab, tmp_path: Path
+) -> None:
+    home = tmp_path / "dhcpcd"
+
+    def leased(address: str) -> str:
+        with dhcpcd(network, home) as log:
+            wait_until(lambda: f"leased {address}" in log.read_text(), log.read_text)
+            return log.read_text()
+
+    with network.serving(dhcp.start):
+        leased(network.client_ip)
+        network.events.clear()
+        assert "rebinding lease" in leased(network.client_ip)
+        assert [message.split()[0] for message in network.messages()][:1] == ["DHCPACK"]
+        # A server that were silent, and said no DHCPNAK, would cost it five seconds.
+        dhcp.register("10.77.6.60")
+        leased("10.77.6.60")
+    assert said(network, "DHCPNAK")()
+
+
+# --- systemd-networkd -------------------------------------------------------------------------------------------------
+
+_NETWORK = """\
+[Match]
+Name=eth0
+[Network]
+DHCP=ipv4
+LinkLocalAddressing=no
+IPv6AcceptRA=no
+"""
+
+
+@contextmanager
+def networkd(network: Network, directory: Path) -> Iterator[Path]:
+    """systemd-networkd, running, with a /run of its own, in which udev has seen every interface; gives its log."""
+    log = directory / "networkd.log"
+    (directory / "10.network").write_text(_NETWORK)
+    inner = (
+        "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/network /run/systemd/netif/links "
+        "/run/systemd/netif/leases /run/udev/data && "
+        f"cp {directory}/10.network /run/systemd/network/ && "
+        "for index in /sys/class/net/*/ifindex; do echo I:1 > /run/udev/data/n$(cat $index); done && "
+        "chown -R systemd-network /run/systemd && SYSTEMD_LOG_LEVEL=debug exec /lib/systemd/systemd-networkd"
+    )
+    command = network.as_client("unshare", "-m", "--propagation", "private", "sh", "-c", inner)
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            yield log
+        finally:
+            process.terminate()
+
+
+def test_networkd_gets_its_reservation_and_releases_it(network: Network, dhcp: DhcpLab, tmp_path: Path) -> None:
+    # Its client identifier is no MAC (RFC 4361); the machine is known by chaddr all the same.
+    with network.serving(dhcp.start):
+        with networkd(network, tmp_path) as log:
+            wait_until(
+                lambda: "DHCPv4 address and routes set" in log.read_text(errors="replace"), "networkd got no lease"
+            )
+            assert f"DHCPv4 address {network.client_ip}/24" in log.read_text(errors="replace")
+            # It takes the address away right behind the release, which is lost if it has to wait for ARP.
+            network.meet()
+        wait_until(said(network, "DHCPRELEASE"), "networkd's release was not heard")
+    assert [*dict.fromkeys(message.split()[0] for message in network.messages())][:2] == ["DHCPOFFER", "DHCPACK"]
+
+
+# --- what no client here sends ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_inform_is_answered_where_it_came_from(network: Network, dhcp: DhcpLab, loop: str) -> None:
+    network.add_address(network.client, "eth0", "10.77.6.77/24")
+    with network.serving(dhcp.start, loop), speaking(network, "10.77.6.77", 68) as client:
+        client.sendto(message("inform", xid=9, ciaddr="10.77.6.77"), (network.server_ip, 67))
+        answer = BOOTP(client.recv(2000))
+    told = {option[0]: option[1] for option in answer[DHCP].options if isinstance(option, tuple)}
+    assert (answer.xid, answer.yiaddr, told["message-type"]) == (9, "0.0.0.0", 5)
+    assert "lease_time" not in told

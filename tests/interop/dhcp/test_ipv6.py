@@ -6,8 +6,8 @@ import asyncio
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from ipaddress import IPv6Address, IPv6Network
 from pathlib import Path
 from typing import Any
@@ -26,22 +26,14 @@ from edge.neighbour.table import NeighbourTable
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network, in_namespace
-from tests.interop.dhcp.conftest import CLIENT_MAC
+from tests.interop.dhcp.conftest import CLIENT_MAC, Closing, Learning
+from tests.support import objects
 from tests.unit.dhcp6.harness import ask, hardware, ia, relayed
 from tests.waiting import PATIENCE_SECONDS, until, wait_until
 
 SERVER, CLIENT, NETWORK = "fd77:6::1", "fd77:6::50", IPv6Network("fd77:6::/64")
 CONTENT = bytes(range(256)) * 1000
-
-
-class _Closed:
-    """What is closed when the servers are stopped."""
-
-    def __init__(self, table: NeighbourTable) -> None:
-        self._table = table
-
-    async def stop(self) -> None:
-        self._table.close()
+DECLINE = ask(MessageType6.DECLINE, option(Option.SERVERID, server_duid(b"\2tinke")), ia(CLIENT))
 
 
 def has_link_local_address(namespace: str, interface: str) -> None:
@@ -50,20 +42,19 @@ def has_link_local_address(namespace: str, interface: str) -> None:
     wait_until(lambda: "fe80::" in subprocess.check_output(listed, text=True), "no link-local address")
 
 
-class Lab6:
+class Lab6(Learning):
     """What serves IPv6 in the server's namespace, for the machine in the client's."""
 
     def __init__(self, network: Network, directory: Path) -> None:
+        super().__init__(directory)
         self.network = network
-        self.directory = directory
         self.single_port = False
         self.inventory = Inventory()
         (directory / "ipxe").mkdir()
         (directory / "ipxe" / "snponly.efi").write_bytes(CONTENT)
         self.binaries = BootBinaries(directory / "ipxe")
         dhcp = {"ipv6": {"address": CLIENT, "nameservers": [SERVER]}, "leaseTimeSeconds": 4321}
-        metadata = {"name": "lab-1", "namespace": "default"}
-        self.hardware = {"metadata": metadata, "spec": {"networkInterfaces": {CLIENT_MAC: {"dhcp": dhcp}}}}
+        self.hardware = objects.hardware("lab-1", CLIENT_MAC, ip=None, dhcp=dhcp)
         self.inventory.apply(self.hardware)
         for namespace, interface in ((network.server, "srv0"), (network.client, "eth0")):
             network.sysctl(namespace, f"net.ipv6.conf.{interface}.accept_dad", "0")
@@ -71,10 +62,6 @@ class Lab6:
         network.add_address(network.server, "srv0", f"{SERVER}/64")
         for namespace, interface in ((network.server, "srv0"), (network.client, "eth0")):
             has_link_local_address(namespace, interface)
-        self.script = directory / "script"
-        new, learned = (f'"{directory}/{name}.$reason"' for name in ("new", "learned"))
-        self.script.write_text(f"#!/bin/sh\nenv > {new} && mv {new} {learned}\n")
-        self.script.chmod(0o755)
 
     async def start(self) -> list[Any]:
         table = NeighbourTable(["srv0"])
@@ -92,12 +79,7 @@ class Lab6:
         ]
         for each in servers:
             await each.start()
-        return [*servers, _Closed(table)]
-
-    def learned(self, event: str) -> dict[str, str]:
-        path = self.directory / f"learned.{event}"
-        wait_until(path.exists, f"the client never came to {event}")
-        return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+        return [*servers, Closing(table)]
 
     @contextmanager
     def client(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -109,6 +91,29 @@ class Lab6:
             process.terminate()
             process.wait(PATIENCE_SECONDS)
 
+    def dhclient(self, *options: str) -> list[str]:
+        files = ["-lf", f"{self.directory}/leases", "-pf", f"{self.directory}/pid", "-sf", str(self.script)]
+        return ["dhclient", "-6", *options, *files, "eth0"]
+
+    @contextmanager
+    def speaking(self, port: int = 0) -> Iterator[Callable[[bytes], socket.socket]]:
+        """Sends a message of the client's to all servers of its link; gives the socket, for the answer."""
+        network = self.network
+        to = ("ff02::1:2", 547, 0, network.inside(network.client, lambda: socket.if_nametoindex("eth0")))
+        with network.inside(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as sock:
+            sock.bind(("::", port))
+            sock.settimeout(20)
+
+            def send(message: bytes) -> socket.socket:
+                sock.sendto(message, to)
+                return sock
+
+            yield send
+
+    def says(self, words: str) -> None:
+        """Wait for that in a journey."""
+        wait_until(lambda: any(words in each for each in self.network.messages()), self.network.messages)
+
 
 @pytest.fixture
 def lab(network: Network, tmp_path: Path) -> Lab6:
@@ -117,13 +122,12 @@ def lab(network: Network, tmp_path: Path) -> Lab6:
 
 @pytest.mark.smoke
 def test_dhclient_gets_its_reservation_and_releases_it(network: Network, lab: Lab6) -> None:
-    files = ["-lf", f"{lab.directory}/leases", "-pf", f"{lab.directory}/pid", "-sf", str(lab.script)]
     with network.serving(lab.start):
-        with lab.client("dhclient", "-6", "-d", *files, "eth0"):
+        with lab.client(*lab.dhclient("-d")):
             got = lab.learned("BOUND6")
         assert (got["new_ip6_address"], got["new_dhcp6_name_servers"]) == (CLIENT, SERVER)
         assert (got["new_max_life"], got["new_preferred_life"]) == ("4321", "4321")
-        network.run("dhclient", "-6", "-r", *files, "eth0")
+        network.run(*lab.dhclient("-r"))
     told = dict.fromkeys(message.split(" to ")[0] for message in network.messages())
     assert [*told][:2] == ["DHCPv6 ADVERTISE", "DHCPv6 REPLY"]
 
@@ -135,33 +139,17 @@ def test_address_that_another_host_has_is_declined_and_not_offered_again(network
     network.sysctl(other, "net.ipv6.conf.other0.accept_dad", "0")
     subprocess.run(["ip", "-n", other, "link", "set", "other0", "up"], check=True)
     network.add_address(other, "other0", f"{CLIENT}/64")
-    decline = ask(MessageType6.DECLINE, option(Option.SERVERID, server_duid(b"\2tinke")), ia(CLIENT))
-
-    def client() -> socket.socket:
-        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-        sock.settimeout(5)
-        sock.bind(("::", 546))
-        return sock
-
-    with network.serving(lab.start), in_namespace(network.client, client) as sock:
-        to = ("ff02::1:2", 547, 0, in_namespace(network.client, lambda: socket.if_nametoindex("eth0")))
-        sock.sendto(decline, to)
-        assert sock.recv(2000)[0] == MessageType6.REPLY
-        found = f"DHCPv6 DECLINE: another host, {squatter}, already uses {CLIENT}"
-        wait_until(lambda: any(found in each for each in network.messages()), network.messages)
-        sock.sendto(ask(MessageType6.SOLICIT, ia()), to)
-        wait_until(lambda: any("is in quarantine" in each for each in network.messages()), network.messages)
+    with network.serving(lab.start), lab.speaking(546) as send:
+        assert send(DECLINE).recv(2000)[0] == MessageType6.REPLY
+        lab.says(f"DHCPv6 DECLINE: another host, {squatter}, already uses {CLIENT}")
+        send(ask(MessageType6.SOLICIT, ia()))
+        lab.says("is in quarantine")
 
 
 def test_declined_address_that_nobody_has_is_offered_as_before(network: Network, lab: Lab6) -> None:
-    decline = ask(MessageType6.DECLINE, option(Option.SERVERID, server_duid(b"\2tinke")), ia(CLIENT))
-    with (
-        network.serving(lab.start),
-        in_namespace(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as sock,
-    ):
-        sock.sendto(decline, ("ff02::1:2", 547, 0, in_namespace(network.client, lambda: socket.if_nametoindex("eth0"))))
-        line = f"DHCPv6 DECLINE of {CLIENT}, but nobody answers neighbour discovery there"
-        wait_until(lambda: any(line in each for each in network.messages()), network.messages)
+    with network.serving(lab.start), lab.speaking() as send:
+        send(DECLINE)
+        lab.says(f"DHCPv6 DECLINE of {CLIENT}, but nobody answers neighbour discovery there")
 
 
 def test_dhcpcd_obeys_the_advertisement_and_knows_the_link_by_it(network: Network, lab: Lab6) -> None:
@@ -190,14 +178,12 @@ def test_dhclient_behind_a_relay_gets_its_reservation(network: Network, lab: Lab
         network.bounce(namespace, interface)
         has_link_local_address(namespace, interface)
     behind = {"ipv6": {"address": "fd77:7::50"}}
-    metadata = {"name": "lab-1", "namespace": "default"}
-    lab.inventory.apply({"metadata": metadata, "spec": {"networkInterfaces": {CLIENT_MAC: {"dhcp": behind}}}})
-    files = ["-lf", f"{lab.directory}/leases", "-pf", f"{lab.directory}/pid", "-sf", str(lab.script)]
+    lab.inventory.apply(objects.hardware("lab-1", CLIENT_MAC, ip=None, dhcp=behind))
     forward = ["dhcrelay", "-6", "-d", "--no-pid", "-I", "-l", "down0", "-u", f"{SERVER}%up0"]
     with network.serving(lab.start), (lab.directory / "relay.log").open("wb") as log:
         process = subprocess.Popen(["ip", "netns", "exec", relay, *forward], stdout=log, stderr=log)
         try:
-            with lab.client("dhclient", "-6", "-d", *files, "eth0"):
+            with lab.client(*lab.dhclient("-d")):
                 got = lab.learned("BOUND6")
         finally:
             process.terminate()
@@ -245,8 +231,7 @@ def test_machines_behind_a_relay_each_get_their_own_answer_of_those_sent_togethe
 
 def test_stranger_gets_no_answer_and_the_operator_a_manifest(network: Network, lab: Lab6) -> None:
     lab.inventory.remove(lab.hardware)
-    files = ["-lf", f"{lab.directory}/leases", "-pf", f"{lab.directory}/pid", "-sf", str(lab.script)]
-    with network.serving(lab.start), lab.client("dhclient", "-6", "-d", *files, "eth0"):
+    with network.serving(lab.start), lab.client(*lab.dhclient("-d")):
         wait_until(lambda: bool(network.events), "nobody was seen")
     assert network.client_mac in str(network.events[0].detail["manifest"])
 
@@ -259,20 +244,13 @@ def test_system_whose_link_local_address_tells_no_mac_is_known_when_it_asks_agai
 
     assert "ff:fe" not in network.run("ip", "-6", "address", "show", "dev", "eth0").stdout
 
-    def client() -> socket.socket:
-        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    with network.serving(lab.start), lab.speaking(546) as send:
+        sock = send(solicit)
         sock.settimeout(1.2)
-        sock.bind(("::", 546))
-        return sock
-
-    with network.serving(lab.start), in_namespace(network.client, client) as sock:
-        to = ("ff02::1:2", 547, 0, in_namespace(network.client, lambda: socket.if_nametoindex("eth0")))
-        sock.sendto(solicit, to)
         with pytest.raises(TimeoutError):
             sock.recv(2000)
         sock.settimeout(20)
-        sock.sendto(solicit, to)
-        assert IPv6Address(CLIENT).packed in sock.recv(2000)
+        assert IPv6Address(CLIENT).packed in send(solicit).recv(2000)
 
 
 @pytest.mark.parametrize("single_port", [False, True])
@@ -286,7 +264,7 @@ def test_boot_program_comes_by_tftp_to_the_machine_at_its_address(
         url = f"tftp://[{SERVER}]/snponly.efi"
         done = network.run("curl", "-sS", "--max-time", "20", "-o", str(target), url)
         assert done.returncode == 0, done.stderr
-        wait_until(lambda: any("sent snponly.efi" in each for each in network.messages()), network.messages)
+        lab.says("sent snponly.efi")
     assert target.read_bytes() == CONTENT
 
 
@@ -295,27 +273,15 @@ def test_kernel_tells_who_is_at_an_ipv6_address_of_our_link(network: Network, la
     with in_namespace(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as sock:
         sock.sendto(b"", (SERVER, 9))
 
-    def is_known() -> bool:
+    def told() -> list[object]:
         table = NeighbourTable(["srv0"])
-        try:
-            return table.mac(CLIENT) == CLIENT_MAC
-        finally:
-            table.close()
+        with closing(table):
+            return [
+                *map(table.mac, (CLIENT, "fd77:6::51")),
+                *map(table.on_link, (CLIENT, "fe80::1", "2001:db8::1")),
+            ]
 
-    wait_until(lambda: in_namespace(network.server, is_known))
-
-    def told() -> None:
-        table = NeighbourTable(["srv0"])
-        try:
-            assert table.mac(CLIENT) == CLIENT_MAC
-            assert table.mac("fd77:6::51") is None
-            assert table.on_link(CLIENT)
-            assert table.on_link("fe80::1")
-            assert not table.on_link("2001:db8::1")
-        finally:
-            table.close()
-
-    in_namespace(network.server, told)
+    wait_until(lambda: in_namespace(network.server, told) == [CLIENT_MAC, None, True, True, False])
 
 
 def test_what_knocks_over_ipv6_is_seen_before_a_firewall_sees_it(network: Network, lab: Lab6) -> None:

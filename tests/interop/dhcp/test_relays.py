@@ -106,7 +106,7 @@ def test_option_82_comes_back_as_the_relay_sent_it_and_last(relayed: Relayed, wi
 
 
 def test_machine_behind_a_relay_renews_without_it(relayed: Relayed, tmp_path: Path) -> None:
-    relayed.dhcp.register_lease(6)
+    relayed.dhcp.register(seconds=6)
     relayed.network.give_client_its_address()
     relayed.network.route(relayed.network.client, f"{UPSTREAM_IP}/32", "10.77.6.1")
     with (

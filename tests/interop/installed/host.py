@@ -45,7 +45,6 @@ _ENVIRONMENT = {
 
 
 def debian(suite: str) -> Path:
-    """Its files."""
     directory = KEPT / suite
     if not directory.exists():
         pytest.fail(f"no {directory}: deploy/setup.sh installed")
@@ -139,7 +138,6 @@ class Host:
         self.boot()
 
     def off(self) -> None:
-        """Pull the plug."""
         if self._started is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._started.pid, signal.SIGKILL)
@@ -190,17 +188,14 @@ class Host:
         return self.run("kubectl", *words)
 
     def apply(self, text: str) -> str:
-        """Give manifests to its API."""
         file = f"/root/{secrets.token_hex(4)}.yaml"
         self.path(file).write_text(text)
         return self.kubectl("apply", "-f", file)
 
     def show(self, unit: str, name: str) -> str:
-        """A property of a unit."""
         return self.run("systemctl", "show", unit, f"--property={name}", "--value").strip()
 
     def journal(self, *options: str) -> str:
-        """Its lines."""
         return self.run("journalctl", "--no-pager", "-q", *options, check=False)
 
     def answers(self, path: str, address: str = ADDRESS, port: int = 7080) -> bool:

@@ -79,7 +79,6 @@ class Machine:
         subprocess.run(["ip", "netns", "delete", self._namespace], check=False, capture_output=True)
 
     def said(self) -> str:
-        """What its agent has shown on the screen."""
         return "" if self._agent is None else self._agent.err
 
     def _boot(self, command_line: str) -> None:
@@ -99,7 +98,6 @@ class Machine:
         return dict(line.split("=", 1) for line in learned.read_text().splitlines() if "=" in line)
 
     def fetch(self, url: str) -> bytes:
-        """What it gets from there."""
         file = self.directory / "fetched"
         self._run("curl", "-sSf", "--max-time", "20", "-o", file, url)
         return file.read_bytes()

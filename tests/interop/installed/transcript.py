@@ -37,7 +37,6 @@ class Transcript:
         self._parts += [f"## {title}", *([text] if text else [])]
 
     def happens(self, text: str) -> None:
-        """Something that nobody types."""
         self._parts.append(text)
 
     def type(self, host: Host, line: str, *, check: bool = True, timeout: float = 120) -> str:

@@ -37,7 +37,6 @@ async def booted(machine: Machine, within: float) -> float | None:
 
 
 def main() -> None:
-    """As the module says."""
     firmware, mac, tap, directory, within = sys.argv[1:]
     settings = MachineSettings(mac, tap, Firmware(firmware), memory_mib=512, processors=1, disk_mib=1)
     machine = _Retrying(settings, Path(directory))

@@ -85,7 +85,6 @@ class Machine:
         self._namespace = site.namespaces[f"m{number}"]
 
     def enter(self) -> None:
-        """Once, in the thread."""
         enter_namespace(self._namespace)
 
     def boot(self) -> Boot:

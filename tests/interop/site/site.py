@@ -7,8 +7,10 @@ bridge --- outside 10.88.0.250: the embedded API, and the upstream of the OSIE, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import random
 import re
 import signal
@@ -39,7 +41,6 @@ ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
 
 
 def file_bytes(name: str) -> bytes:
-    """What the upstream has."""
     return random.Random(name).randbytes(KERNEL_BYTES if name == "kernel" else INITRD_BYTES)
 
 
@@ -69,7 +70,10 @@ class Site(Namespaces):
 
     def build(self) -> None:
         self.add("outside")
-        self._bridge_in_outside()
+        outside = self.namespaces["outside"]
+        ip("-n", outside, "link", "add", "rack0", "type", "bridge", "forward_delay", "0")
+        ip("-n", outside, "address", "add", f"{OUTSIDE}/24", "dev", "rack0")
+        ip("-n", outside, "link", "set", "rack0", "up")
         for edge in self.edges:
             self._plug(f"edge{edge}", f"52:54:00:88:01:{edge:02x}")
             self.address(f"edge{edge}", f"{address_of(edge)}/24")
@@ -85,12 +89,6 @@ class Site(Namespaces):
             key.write_text(hashlib.sha256(name.encode()).hexdigest() + "\n")
             key.chmod(0o600)
         self._start_outside()
-
-    def _bridge_in_outside(self) -> None:
-        outside = self.namespaces["outside"]
-        ip("-n", outside, "link", "add", "rack0", "type", "bridge", "forward_delay", "0")
-        ip("-n", outside, "address", "add", f"{OUTSIDE}/24", "dev", "rack0")
-        ip("-n", outside, "link", "set", "rack0", "up")
 
     def _plug(self, where: str, mac: str) -> None:
         self.add(where)
@@ -133,7 +131,6 @@ class Site(Namespaces):
         self.kubectl("apply", "-f", str(file))
 
     def kubectl(self, *words: str) -> str:
-        """What kubectl says."""
         flags = [f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl'}"]
         process = self.run("outside", "kubectl", *flags, *words)
         assert process.popen.returncode == 0, process.err
@@ -155,16 +152,13 @@ class Site(Namespaces):
 
     @property
     def emulates(self) -> bool:
-        """Whether there is something to boot."""
         return self.files["kernel"] != file_bytes("kernel")
 
     @property
     def program(self) -> bytes:
-        """What a BIOS ROM boots."""
         return (self.directory / "ipxe" / "undionly.kpxe").read_bytes()
 
     def up(self, edge: int, *options: str) -> Process:
-        """Start one; it may have run before."""
         process = self.processes[edge] = self.tinkedge(
             f"edge{edge}",
             *("edge", "--config=/dev/null", "--kubeconfig", self.kubeconfig, "--interface", "eth0"),
@@ -175,7 +169,6 @@ class Site(Namespaces):
         return process
 
     def find_each_other(self) -> tuple[str, ...]:
-        """By Leases."""
         return ("--peer-group", "rack", "--lease-namespace", "default")
 
     def all_up(self, *options: str) -> None:
@@ -199,7 +192,8 @@ class Site(Namespaces):
         """As it can happen at any moment: kill -9."""
         self.kills += 1
         for pid in self.inside(f"edge{edge}"):
-            with_pid(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.processes[edge].status()
 
     def metric(self, edge: int, name: str) -> float:
@@ -213,16 +207,7 @@ class Site(Namespaces):
         return [int(status) for path, status in map(str.split, self.upstream.out.splitlines()) if path == f"/{part}"]
 
     def said(self) -> str:
-        """All logs of edges, for a test that fails."""
         return "\n".join(f"--- edge{edge}\n{process.err[-4000:]}" for edge, process in self.processes.items())
-
-
-def with_pid(pid: int) -> None:
-    import contextlib
-    import os
-
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _object(kind: str, name: str, spec: dict[str, object]) -> dict[str, object]:

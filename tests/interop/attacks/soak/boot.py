@@ -10,6 +10,7 @@ import random
 import socket
 import struct
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tests.interop.conftest import in_namespace
@@ -36,8 +37,6 @@ class Lease:
 
 @dataclass
 class Card:
-    """A machine's network card."""
-
     namespace: str
     server_ip: str
     mac: str = ""
@@ -56,7 +55,6 @@ class Card:
         self._ip(f"address flush dev {self.name}\nlink set {self.name} address {mac}\n")
 
     def take(self, ip: str) -> None:
-        """Have this address."""
         self._ip(f"address add {ip}/16 dev {self.name}\n")
 
     def _ip(self, commands: str) -> None:
@@ -128,6 +126,22 @@ async def strangers(card: Card, rng: random.Random, count: int) -> None:
 
 
 # --- TFTP (RFC 1350, 2348) -------------------------------------------------------------------------------------------
+
+
+def first_packet(namespace: str, source: str, server: str, name: str, attempts: int = 5) -> bytes:
+    """What TFTP answers first to a request from this address; empty if nothing."""
+
+    def talk() -> bytes:
+        with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind((source, 0))
+            sock.settimeout(2)
+            for _ in range(attempts):
+                sock.sendto(b"\0\1" + name.encode() + b"\0octet\0", (server, 69))
+                with suppress(TimeoutError):
+                    return sock.recv(2048)
+        return b""
+
+    return in_namespace(namespace, talk)
 
 
 async def tftp(card: Card, name: str, *, blocks: int = 1 << 16) -> int:

@@ -34,18 +34,14 @@ _LARGE = "x" * 60_000
 
 
 def address(number: int) -> str:
-    """Of a machine of the crowd."""
     return f"172.31.{100 + (number >> 8)}.{number & 255}"
 
 
 def mac(number: int) -> str:
-    """Of a machine of the crowd."""
     return f"52:54:02:{number.to_bytes(3, 'big').hex(':')}"
 
 
 class Crowd:
-    """All of them."""
-
     def __init__(self, given: dict[str, Any]) -> None:
         self.server_ip: str = given["server_ip"]
         self.count: int = given["machines"]
@@ -55,7 +51,6 @@ class Crowd:
         self.files = {"kernelUrl": "file://" + given["kernel"], "initrdUrl": "file://" + given["initrd"]}
         self.rng = random.Random(1)
         self.done: Counter[str] = Counter()
-        self.longest: dict[str, float] = {}
         self.agents: list[Scripted] = []
         self.stopping = threading.Event()
 
@@ -88,7 +83,6 @@ class Crowd:
         await self.operator.create("hardware", "Hardware", name, spec)
 
     async def connect(self) -> None:
-        """An agent on each machine."""
         loop = asyncio.get_running_loop()
         for number in range(self.count):
             sock = self.socket(number)
@@ -153,7 +147,6 @@ class Crowd:
         await self.operator.delete("templates", name)
 
     async def workflows(self, number: int) -> None:
-        """On one of the agents."""
         machine = number + RUNNERS * (self.done["workflows"] % (self.count // RUNNERS))
         name = f"run-{number}-{self.done['workflows']}"
         references = {"hardwareRef": {"name": f"crowd-{machine}"}, "templateRef": {"name": "crowd"}}
@@ -164,15 +157,11 @@ class Crowd:
     async def repeat(self, what: Callable[[int], Awaitable[None]], number: int) -> None:
         """Again and again; one failure ends it all."""
         while True:
-            begin = time.monotonic()
             await what(number)
-            name = what.__name__
-            self.done[name] += 1
-            self.longest[name] = max(self.longest.get(name, 0.0), time.monotonic() - begin)
+            self.done[what.__name__] += 1
 
 
 async def main(given: dict[str, Any]) -> None:
-    """Until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     crowd = Crowd(given)
@@ -197,7 +186,7 @@ async def main(given: dict[str, Any]) -> None:
         for task in done - {stopped}:
             task.result()
         lost = [agent.failure for agent in crowd.agents if agent.failure]
-        said = {"done": crowd.done, "longest": crowd.longest, "agents": len(crowd.agents) - len(lost), "lost": lost[:3]}
+        said = {"done": crowd.done, "agents": len(crowd.agents) - len(lost), "lost": lost[:3]}
         print(json.dumps(said), flush=True)
     crowd.stopping.set()
     for task in tasks:

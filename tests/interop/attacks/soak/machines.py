@@ -284,17 +284,8 @@ class Life:
     async def _real_agent(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
             words = ["--agent-id", self._mac, "--server", f"{self._card.server_ip}:42113", "--runtime", "process"]
-            command = [
-                "ip",
-                "netns",
-                "exec",
-                self._card.namespace,
-                *TINKEDGE,
-                "agent",
-                *words,
-                "--state-dir",
-                directory,
-            ]
+            inside = ["ip", "netns", "exec", self._card.namespace, *TINKEDGE, "agent"]
+            command = [*inside, *words, "--state-dir", directory]
             async with _running(*command):
                 await self._rack.operator.ended(self._name)
         self._rack.counts["agents"] += 1
@@ -368,7 +359,6 @@ async def _operators(rack: Rack, directory: Path) -> None:
 
 
 async def main(given: dict[str, Any]) -> None:
-    """Live until SIGTERM."""
     rack = Rack(given)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

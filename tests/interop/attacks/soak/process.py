@@ -1,4 +1,4 @@
-"""`tinkedge` as it is, with somebody inside who counts: objects by kind, allocated blocks, tasks, the event loop's lag.
+"""`tinkedge` as it is, with somebody inside who counts: objects by kind, allocated blocks, tasks.
 
     python -m tests.interop.attacks.soak.process SOCKET up --interface ...
 
@@ -30,7 +30,6 @@ from edge.journey.recorder import Journey
 from tink.apiserver.controllers import lifecycle
 
 EVENT_LIFE = timedelta(minutes=10)
-_LAG_EVERY = 0.2
 _KINDS = 400
 _LEAK_EVERY = 0.01
 
@@ -60,16 +59,13 @@ class Inside:
     def __init__(self) -> None:
         self.journey: Journey | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._lags: list[float] = []
-        self._counting = threading.Lock()
 
     def begin(self, path: Path) -> None:
-        """Answer on a UNIX socket, and measure, until the process ends."""
+        """Answer on a UNIX socket until the process ends."""
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(path))
         listener.listen()
         threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
-        threading.Thread(target=self._measure, daemon=True).start()
 
     def _answer(self, listener: socket.socket) -> None:
         while True:
@@ -79,29 +75,12 @@ class Inside:
                 connection.sendall(json.dumps(self._look(kinds=wanted == b"kinds\n")).encode() + b"\n")
 
     def _look(self, *, kinds: bool) -> dict[str, Any]:
-        with self._counting:  # its own pause is not the loop's
-            counted = _kinds() if kinds else {}
-            lags, self._lags = self._lags, []
         return {
-            "kinds": counted,
+            "kinds": _kinds() if kinds else {},
             "blocks": sys.getallocatedblocks(),
-            "lags": lags,
             "tasks": len(asyncio.all_tasks(self.loop)) if self.loop is not None else 0,
             "journey_bytes": self.journey.kept_bytes if self.journey is not None else 0,
         }
-
-    def _measure(self) -> None:
-        """Seconds from asking the loop for a turn until it has had one."""
-        while True:
-            time.sleep(_LAG_EVERY)
-            if self.loop is None or not self.loop.is_running():
-                continue
-            with self._counting:
-                had = threading.Event()
-                asked = time.perf_counter()
-                self.loop.call_soon_threadsafe(had.set)
-                had.wait(60)
-                self._lags.append(time.perf_counter() - asked)
 
 
 def _kinds() -> dict[str, int]:
@@ -110,7 +89,6 @@ def _kinds() -> dict[str, int]:
 
 
 def main(path: Path, words: list[str]) -> None:
-    """Run tinkedge with these words."""
     inside = Inside()
     make = Journey.__init__
 

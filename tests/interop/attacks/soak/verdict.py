@@ -7,10 +7,11 @@ A line through hundreds of samples is not fooled by a peak at the end, and not b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
-from typing import Any, Final
+from statistics import fmean
+from typing import Final
 
 MEGABYTE: Final = 1_000_000
 
@@ -37,15 +38,8 @@ class Sample:
     """Processor seconds so far."""
     lives: int
     """Machines that have come and gone so far."""
-    lags: Sequence[float]
-    """Seconds that the event loop let others wait, since the last sample."""
     kinds: dict[str, int] = field(default_factory=dict)
     """Objects by kind; in some samples only."""
-
-    @classmethod
-    def of(cls, text: dict[str, Any]) -> Sample:
-        """From JSON."""
-        return cls(**text)
 
 
 @dataclass(frozen=True)
@@ -63,9 +57,6 @@ class Bounds:
     """Objects of one kind, if it is a tenth more than there were, too."""
     cpu_ratio: float = 1.3
     """Processor time for a life, in the last quarter to that of the second."""
-    lag_ratio: float = 2.0
-    lag: float = 0.005
-    """Seconds that the median of the lag may be longer in any case: others use the machine, too."""
 
 
 def growth(samples: Sequence[Sample], figure: Callable[[Sample], float]) -> float:
@@ -81,7 +72,6 @@ def growth(samples: Sequence[Sample], figure: Callable[[Sample], float]) -> floa
 
 
 def second_half(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """By time."""
     middle = (samples[0].seconds + samples[-1].seconds) / 2
     return [sample for sample in samples if sample.seconds >= middle]
 
@@ -96,11 +86,6 @@ def quarter(samples: Sequence[Sample], number: int) -> Sequence[Sample]:
 def cpu_of_a_life(samples: Sequence[Sample]) -> float:
     """Processor seconds for each machine that came and went meanwhile."""
     return (samples[-1].cpu - samples[0].cpu) / max(1, samples[-1].lives - samples[0].lives)
-
-
-def lag(samples: Sequence[Sample]) -> float:
-    """The median, in seconds."""
-    return median([each for sample in samples for each in sample.lags] or [0.0])
 
 
 def grown_kinds(samples: Sequence[Sample], bounds: Bounds) -> dict[str, tuple[int, int]]:
@@ -120,30 +105,32 @@ def grown_kinds(samples: Sequence[Sample], bounds: Bounds) -> dict[str, tuple[in
     return found
 
 
+FIGURES: dict[str, tuple[Callable[[Sample], float], Callable[[Bounds], float]]] = {
+    "bytes of memory beside the journeys": (lambda one: one.memory - one.journey_bytes, lambda most: most.memory),
+    "descriptors": (lambda one: one.descriptors, lambda most: most.descriptors),
+    "threads": (lambda one: one.threads, lambda most: most.threads),
+    "files": (lambda one: one.files, lambda most: most.files),
+    "tasks": (lambda one: one.tasks, lambda most: most.tasks),
+    # Not bounded:
+    "bytes of journeys": (lambda one: one.journey_bytes, lambda _: math.inf),
+    "bytes in the data directory": (lambda one: one.disk_bytes, lambda _: math.inf),
+    "allocated blocks": (lambda one: one.blocks, lambda _: math.inf),
+}
+
+
 def complaints(samples: Sequence[Sample], bounds: Bounds) -> list[str]:
     """What has grown, in words; empty if all is flat."""
     half = second_half(samples)
-    figures: dict[str, tuple[Callable[[Sample], float], float]] = {
-        "bytes of memory beside the journeys": (lambda sample: sample.memory - sample.journey_bytes, bounds.memory),
-        "descriptors": (lambda sample: sample.descriptors, bounds.descriptors),
-        "threads": (lambda sample: sample.threads, bounds.threads),
-        "files": (lambda sample: sample.files, bounds.files),
-        "tasks": (lambda sample: sample.tasks, bounds.tasks),
-    }
     said = []
-    for name, (figure, bound) in figures.items():
+    for name, (figure, bound) in FIGURES.items():
         more = growth(half, figure)
-        if more > bound:
-            said.append(f"{name}: {more:,.0f} more in the second half, at most {bound:,.0f} may be")
+        if more > bound(bounds):
+            said.append(f"{name}: {more:,.0f} more in the second half, at most {bound(bounds):,.0f} may be")
     for kind, (least, at_last) in grown_kinds(half, bounds).items():
         said.append(f"objects of {kind}: {least:,} at least, then {at_last:,}")
-    before, after = (quarter(samples, number) for number in (1, 3))
-    costs = cpu_of_a_life(before), cpu_of_a_life(after)
-    if costs[1] > bounds.cpu_ratio * costs[0]:
-        said.append(f"processor time for a life: {1000 * costs[0]:.1f} ms, then {1000 * costs[1]:.1f} ms")
-    lags = lag(before), lag(after)
-    if lags[1] > bounds.lag_ratio * lags[0] + bounds.lag:
-        said.append(f"the event loop's lag: {1000 * lags[0]:.1f} ms, then {1000 * lags[1]:.1f} ms")
+    before, after = (cpu_of_a_life(quarter(samples, number)) for number in (1, 3))
+    if after > bounds.cpu_ratio * before:
+        said.append(f"processor time for a life: {1000 * before:.1f} ms, then {1000 * after:.1f} ms")
     return said
 
 
@@ -151,28 +138,12 @@ def table(samples: Sequence[Sample]) -> str:
     """The figures for people: at the middle and at the end (means of a twentieth), and what the fitted line says."""
     half = second_half(samples)
     some = max(1, len(half) // 10)
-    rows: list[tuple[str, Callable[[Sample], float], str]] = [
-        ("memory, MB", lambda sample: sample.memory / MEGABYTE, ".1f"),
-        ("of these journeys, MB", lambda sample: sample.journey_bytes / MEGABYTE, ".1f"),
-        ("descriptors", lambda sample: sample.descriptors, ".1f"),
-        ("threads", lambda sample: sample.threads, ".1f"),
-        ("files in the data directory", lambda sample: sample.files, ".1f"),
-        ("bytes there, MB", lambda sample: sample.disk_bytes / MEGABYTE, ".1f"),
-        ("tasks", lambda sample: sample.tasks, ".1f"),
-        ("allocated blocks", lambda sample: sample.blocks, ",.0f"),
-    ]
-    lines = [f"{'':30}{'middle':>12}{'end':>12}{'fitted':>12}"]
-    for name, figure, form in rows:
+    lines = [f"{'':36}{'middle':>14}{'end':>14}{'fitted':>14}"]
+    for name, (figure, _) in FIGURES.items():
         values = fmean(map(figure, half[:some])), fmean(map(figure, half[-some:])), growth(half, figure)
-        lines.append(f"{name:30}" + "".join(f"{format(value, form):>12}" for value in values))
-    for name, of in (("CPU for a life, ms", cpu_of_a_life), ("loop's lag, median, ms", lag)):
-        values = [1000 * of(quarter(samples, number)) for number in (1, 3)]
-        lines.append(f"{name:30}" + "".join(f"{value:>12.2f}" for value in values))
-    worst = sorted(each for sample in half for each in sample.lags)
-    if worst:
-        lines.append(
-            f"{'loop lag p99, most, ms':30}{1000 * worst[int(len(worst) * 0.99)]:>12.2f}{1000 * worst[-1]:>12.2f}"
-        )
+        lines.append(f"{name:36}" + "".join(f"{value:>14,.1f}" for value in values))
+    costs = [1000 * cpu_of_a_life(quarter(samples, number)) for number in (1, 3)]
+    lines.append(f"{'CPU for a life, ms':36}" + "".join(f"{cost:>14.2f}" for cost in costs))
     last = samples[-1]
     lines.append(f"{last.lives:,} machines in {last.seconds:,.0f} s; {last.cpu:,.0f} s of processor time")
     return "\n".join(lines)

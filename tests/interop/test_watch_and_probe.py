@@ -1,4 +1,8 @@
-"""`tinkedge watch --capture`, as an operator runs it, on a real cable."""
+"""What an operator sees of a real cable.
+
+`tinkedge watch --capture` shows what passes; `tinkedge doctor --probe` finds other DHCP servers, and fetches from our
+TFTP as a machine does.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +23,8 @@ from aiohttp import web
 from scapy.layers.dhcp import BOOTP
 from scapy.utils import rdpcap
 
+from edge.diagnose import fetch
+from edge.diagnose.extra import DiagnoseError
 from edge.journey.events import Outcome, Step
 from edge.tftp import TftpServer
 from edge.tftp.packets import ErrorCode
@@ -26,11 +32,13 @@ from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from tests.interop.conftest import Network
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
+OpenWire = Callable[..., Any]
+
 PROGRAM = bytes(range(256)) * 300
 
 
-def tinkedge(network: Network, namespace: str, *arguments: str) -> list[str]:
-    return ["ip", "netns", "exec", namespace, sys.executable, "-m", "edge.cli", *arguments]
+def inside(namespace: str, *arguments: str) -> list[str]:
+    return ["ip", "netns", "exec", namespace, sys.executable, *arguments]
 
 
 POOL = ("--dhcp-range=10.77.6.100,10.77.6.110,1h", "--dhcp-boot=evil.efi,,10.77.6.1")
@@ -51,7 +59,7 @@ async def start_tftp(network: Network) -> Sequence[TftpServer]:
 @contextmanager
 def watching(network: Network, directory: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """`tinkedge watch --capture` in the server's namespace, listening; ended by Ctrl-C."""
-    command = tinkedge(network, network.server, "watch", network.client_mac, "--capture", "--interface", "srv0")
+    command = inside(network.server, "-m", "edge.cli", "watch", network.client_mac, "--capture", "--interface", "srv0")
     token = directory / "admin-token"
     token.write_text("0" * 64)
     command += ["--admin-token-file", str(token)]
@@ -153,7 +161,7 @@ def test_packets_are_told_where_no_edge_runs(network: Network, tmp_path: Path) -
     ],
 )
 def test_capture_that_can_not_begin_says_why(network: Network, options: list[str], words: str) -> None:
-    command = tinkedge(network, network.server, "watch", network.client_mac, "--capture", *options)
+    command = inside(network.server, "-m", "edge.cli", "watch", network.client_mac, "--capture", *options)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert words in done.stderr
@@ -166,3 +174,103 @@ def test_capture_without_the_privilege_says_what_it_needs(network: Network) -> N
     done = subprocess.run([*command, "--interface", "srv0"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "run it as root, or with CAP_NET_RAW" in done.stderr
+
+
+# --- doctor --probe ---------------------------------------------------------------------------------------------------
+
+
+PROXY = ("--dhcp-range=10.77.6.0,proxy", "--pxe-service=x86-64_EFI,boot,ipxe.efi")
+
+
+def probe(namespace: str, interface: str, ipxe_dir: Path = Path("/nowhere")) -> str:
+    """What the probe finds, in a process of its own, for scapy knows one set of interfaces; with less patience."""
+    script = (
+        "import sys; from pathlib import Path; from edge.composition import doctor; from edge.diagnose import servers\n"
+        "servers.LISTEN_SECONDS = 0.7\n"
+        "for found in doctor.probe([sys.argv[1]], Path(sys.argv[2])):\n"
+        "    print('ok' if found.ok else 'PROBLEM', f'{found.name}: {found.seen} -> {found.remedy}')\n"
+    )
+    return run(namespace, "-c", script, interface, str(ipxe_dir))
+
+
+def run(namespace: str, *arguments: str) -> str:
+    done = subprocess.run(inside(namespace, *arguments), capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_foreign_dhcp_server_is_named_with_what_it_would_do_to_machines(network: Network, tmp_path: Path) -> None:
+    network.give_client_its_address()
+    with network.dnsmasq(tmp_path, *POOL):
+        told = run(network.client, "-m", "edge.cli", "doctor", "--no-lab", "--probe", "--interface", "eth0")
+        ours = probe(network.client, f"eth0={network.server_ip}")
+    assert "ok other DHCP servers on eth0: none answered" in ours, "the server of this address is not foreign"
+    found = re.search(r"other DHCP servers on eth0: 10\.77\.6\.1 \(([0-9a-f:]{17})\) offers an address (.*)\n", told)
+    assert found, told
+    assert re.fullmatch(r"\(10\.77\.6\.1\d\d\) and evil\.efi from 10\.77\.6\.1 to boot", found[2])
+    assert told.count("other DHCP servers") == 1  # asked three times, told once
+    assert "--dhcp-mode proxy" in told
+
+
+def test_proxy_dhcp_server_is_told_apart_from_one_that_gives_addresses(network: Network, tmp_path: Path) -> None:
+    network.give_client_its_address()
+    with network.dnsmasq(tmp_path, *PROXY):
+        told = probe(network.client, "eth0")
+    assert "PROBLEM other DHCP servers on eth0: 10.77.6.1 (" in told
+    assert "offers no address" in told
+
+
+def test_probe_asks_as_a_machine_that_nobody_has(network: Network, wire: OpenWire) -> None:
+    network.give_client_its_address()
+    ears = wire(network.server, "srv0")
+    told = probe(network.client, "eth0") + probe(network.client, "eth0")
+    assert told.count("ok other DHCP servers on eth0: none answered within 0.7 s") == 2
+    assert told.count("TFTP from 10.77.6.50: not tried: it does not run here now") == 2
+    macs = set()
+    for frame in ears.heard():
+        if frame[12:14] == b"\x08\0":
+            assert frame[:6] == b"\xff" * 6
+            assert frame[6] & 3 == 2  # locally administered, of one machine
+            assert frame[6:12] == frame[70:76]  # chaddr
+            macs.add(frame[6:12])
+    assert len(macs) == 2
+
+
+def test_tftp_is_fetched_and_compared_with_the_file_and_the_firewall_is_looked_at(
+    network: Network, tmp_path: Path
+) -> None:
+    with network.serving(lambda: start_tftp(network)):
+        for content, words in (
+            (PROGRAM + b"x", rf"PROBLEM TFTP .* is not the file in .*: {len(PROGRAM)} bytes instead of 76801 "),
+            (PROGRAM, rf"ok TFTP from 10\.77\.6\.1: snponly\.efi, {len(PROGRAM)} bytes in [\d.]+ s, as it should be"),
+        ):
+            (tmp_path / "snponly.efi").write_bytes(content)
+            assert re.search(words, probe(network.server, "srv0", tmp_path))
+        # What this host asks itself does not come in on the machines' interface.
+        network.firewall(network.server, "INPUT", "-i", "srv0", "-p", "udp", "--dport", "69", "-j", "DROP")
+        told = probe(network.server, "srv0", tmp_path)
+    why = r"PROBLEM TFTP from 10\.77\.6\.1: .* machines on srv0 ask in vain: 69/udp on srv0 is dropped by"
+    assert re.search(why, told), told
+
+
+def test_ports_are_asked_as_if_from_outside_whatever_the_rules_of_this_host_are(network: Network) -> None:
+    """A rule about addresses may or may not be about machines, so that reading it tells nothing."""
+    from_outside = r"69/udp \(TFTP\) from outside on srv0"
+    with network.serving(lambda: start_tftp(network)):
+        told = probe(network.server, "srv0")
+        assert re.search(rf"ok {from_outside}: answers what arrives there", told), told
+        network.firewall(network.server, "INPUT", "-s", "10.77.6.0/24", "-p", "udp", "--dport", "69", "-j", "DROP")
+        told = probe(network.server, "srv0")
+    assert re.search(rf"PROBLEM {from_outside}: TFTP runs here, and does not answer what arrives on srv0", told), told
+
+
+def test_tftp_server_that_has_not_the_file_is_quoted_and_a_silent_one_given_up(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "_TIMEOUT_SECONDS", 0.2)
+    with network.serving(lambda: start_tftp(network)):
+        with pytest.raises(DiagnoseError, match=r"10\.77\.6\.1 port 69: File not found"):
+            network.inside(network.server, lambda: fetch.fetch(network.server_ip, "missing"))
+        network.firewall(network.server, "INPUT", "-p", "udp", "--dport", "69", "-j", "DROP")
+        with pytest.raises(DiagnoseError, match="does not answer"):
+            network.inside(network.server, lambda: fetch.fetch(network.server_ip, "snponly.efi"))

@@ -1,0 +1,390 @@
+"""DHCP and ARP in others' names, on the machines' link, from a routed network and in the name of relays; and too much
+of it, while DHCP and TFTP are served. What a proxy believes of who is where.
+
+eth0 (the machine, or the attacker, and a router) -- srv0 (the server)      10.77.6.0/24
+far0 (a host of a routed network) -- the router                             10.77.9.0/24
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import ARP, Ether
+
+from edge.callers import Callers
+from edge.conflict import Quarantine
+from edge.dhcp import DhcpServer, DhcpSettings, Responder
+from edge.dhcp.replies.destinations import CLIENT_ANSWERS, RELAY_ANSWERS
+from edge.journey.events import Outcome
+from edge.machines import DhcpMode, MachineScripts, NetbootPolicy
+from edge.neighbour.resolution import AddressResolution
+from edge.neighbour.table import NeighbourTable
+from edge.tftp import BootFiles, TftpServer
+from ipxe.scripts import BootSettings, Scripts
+from tests.interop.attacks.soak.boot import first_packet
+from tests.interop.conftest import Network, in_namespace
+from tests.interop.dhcp.conftest import Closing, DhcpLab
+from tests.waiting import wait_until
+
+OpenWire = Callable[..., Any]
+
+MAC, CHADDR = "52:54:00:cc:00:01", bytes.fromhex("525400cc0001")
+FORGER = "02:00:00:00:00:99"
+SERVER, MACHINE = "10.77.6.1", "10.77.6.50"
+FAR = "10.77.9.2"
+VICTIM, VICTIMS_IP = "52:54:00:cc:00:60", "10.77.6.60"
+EVERYBODY = "ff:ff:ff:ff:ff:ff"
+COOKIE = b"\x63\x82\x53\x63"
+
+
+@pytest.fixture
+def dhcp(network: Network, tmp_path: Path) -> DhcpLab:
+    lab = DhcpLab(network, tmp_path)
+    lab.register()
+    return lab
+
+
+@pytest.fixture
+def far(network: Network) -> str:
+    """A namespace behind the machine's, which routes for it."""
+    namespace: str = network.another("far")
+    network.give_client_its_address()
+    network.join(network.client, "far1", "10.77.9.1/24", namespace, "far0", f"{FAR}/24")
+    network.sysctl(network.client, "net.ipv4.ip_forward", "1")
+    network.route(network.server, "10.77.9.0/24", MACHINE)
+    network.route(namespace, "10.77.6.0/24", "10.77.9.1")
+    return namespace
+
+
+def message(kind: str, *options: Any, chaddr: bytes = CHADDR, **fields: Any) -> bytes:
+    found = [("message-type", kind), *options, "end"]
+    return bytes(BOOTP(op=1, xid=7, chaddr=chaddr, **fields) / DHCP(options=found))
+
+
+def decline(**fields: Any) -> bytes:
+    return message("decline", ("server_id", SERVER), ("requested_addr", MACHINE), **fields)
+
+
+def broadcast(payload: bytes, source: str = FORGER) -> bytes:
+    """The frame of a host without an address on the link."""
+    packet = Ether(src=source, dst=EVERYBODY) / IP(src="0.0.0.0", dst="255.255.255.255")
+    return bytes(packet / UDP(sport=68, dport=67) / payload)
+
+
+def udp() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+
+class Everything:
+    """A DHCP server with a quarantine of ten minutes, and what went into it."""
+
+    def __init__(self, dhcp: DhcpLab) -> None:
+        self.begun: list[str] = []
+        self.dhcp = dhcp
+        changed = lambda _machine, address, until: self.begun.append(address) if until is not None else None  # noqa: E731
+        self.quarantine = Quarantine(time.monotonic, 600.0, changed)
+
+    def serving(self) -> Any:
+        return self.dhcp.network.serving(lambda: self.dhcp.start(quarantine=self.quarantine))
+
+    def told(self, words: str) -> Callable[[], bool]:
+        return lambda: any(words in message for message in self.dhcp.network.messages())
+
+    def leases(self, tries: int = 8) -> bool:
+        """Whether the machine gets its address when it boots."""
+        return self.dhcp.udhcpc("-T", "1", "-t", str(tries)).returncode == 0
+
+
+@pytest.fixture
+def server(dhcp: DhcpLab) -> Everything:
+    return Everything(dhcp)
+
+
+# --- DHCPDECLINE ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("machine_is", ["up", "off"])
+def test_one_forged_decline_takes_no_machine_its_address(server: Everything, wire: OpenWire, machine_is: str) -> None:
+    if machine_is == "up":
+        server.dhcp.network.give_client_its_address()
+    ears = wire()
+    with server.serving():
+        ears.send(broadcast(decline()))
+        who = "only the machine itself answers ARP" if machine_is == "up" else "nobody answers ARP"
+        wait_until(server.told(who), "nobody looked")
+        assert server.leases()
+    assert server.begun == []
+    probes = [packet[ARP] for packet in map(Ether, ears.heard()) if ARP in packet and packet[ARP].psrc == "0.0.0.0"]
+    assert [(probe.op, probe.pdst) for probe in probes] == [(1, MACHINE)] * 3
+
+
+def test_decline_is_believed_when_another_host_answers_and_its_mac_is_told(server: Everything, wire: OpenWire) -> None:
+    ears = wire()
+    with server.serving():
+        ears.send(broadcast(decline()))
+        claim = ARP(op=2, hwsrc=FORGER, psrc=MACHINE, hwdst="00:00:00:00:00:00", pdst="0.0.0.0")
+        wait_until(lambda: any(ARP in Ether(frame) for frame in ears.heard()), "nobody looked")
+        ears.send(bytes(Ether(src=FORGER, dst=EVERYBODY) / claim))
+        wait_until(server.told(f"another host, {FORGER}, already uses {MACHINE}"), "it was not heard")
+        assert not server.leases(2)
+    assert server.begun == [MACHINE]
+
+
+@pytest.mark.parametrize("relay", ["0.0.0.0", "10.77.6.9", "10.77.9.1"], ids=["none", "a likely one", "another's"])
+def test_decline_from_a_routed_network_takes_no_machine_its_address_and_is_told(
+    server: Everything, far: str, relay: str
+) -> None:
+    # The address of a relay of the machine's network gets it a look, and the machine itself is found there.
+    words = "only the machine itself answers ARP" if relay == "10.77.6.9" else f"from {FAR} is not believed"
+    with server.serving(), closing(in_namespace(far, udp)) as forger:
+        assert server.leases(), "it was given its address a moment ago"
+        for _ in range(50):
+            forger.sendto(decline(giaddr=relay), (SERVER, 67))
+        wait_until(server.told(words), "it was not told")
+        assert server.leases()
+    assert server.begun == []
+    assert sum(words in message for message in server.dhcp.network.messages()) == 1
+
+
+def test_host_that_invents_the_relay_of_a_machine_does_not_silence_it(server: Everything, far: str) -> None:
+    """The attacker sends a whole exchange and a DHCPDECLINE in the machine's name, from its own address."""
+    relay, behind, network = "10.77.9.1", "10.77.9.50", server.dhcp.network
+    server.dhcp.register(behind)
+    own = ("server_id", SERVER), ("requested_addr", behind)
+    with (
+        server.serving(),
+        closing(in_namespace(network.client, udp)) as forger,
+        closing(in_namespace(network.client, udp)) as router,
+    ):
+        router.bind((relay, 67))
+        router.settimeout(10)
+        for _ in range(3):
+            forger.sendto(message("request", *own, giaddr=relay), (SERVER, 67))
+            assert BOOTP(router.recv(2000)).yiaddr == behind, "leases go to any relay"
+            forger.sendto(message("decline", *own, giaddr=relay), (SERVER, 67))
+        wait_until(server.told(f"it comes from {MACHINE} and not from its relay {relay}"), server.dhcp.network.messages)
+        router.sendto(message("discover", giaddr=relay), (SERVER, 67))
+        assert BOOTP(router.recv(2000)).yiaddr == behind
+    assert server.begun == []
+
+
+def test_machine_that_has_its_address_renews_while_it_is_in_quarantine(server: Everything, far: str) -> None:
+    machine = server.dhcp.inventory.by_mac(MAC)
+    assert machine is not None
+    with server.serving(), closing(in_namespace(server.dhcp.network.client, udp)) as client:
+        server.quarantine.begin(machine)
+        client.bind((MACHINE, 68))
+        client.settimeout(5)
+        client.sendto(message("request", ciaddr=MACHINE), (SERVER, 67))
+        assert BOOTP(client.recv(2000)).yiaddr == MACHINE
+
+
+# --- whom answers are sent to -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def victim(far: str) -> Iterator[socket.socket]:
+    with closing(in_namespace(far, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))) as ears:
+        ears.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+        in_namespace(far, lambda: ears.bind(("far0", 0x0800)))
+        ears.settimeout(0.5)
+        with closing(in_namespace(far, udp)) as ping:
+            ping.sendto(b"", (SERVER, 9))  # the way there and back is known from now on
+            assert ears.recv(2048)
+        yield ears
+
+
+def test_answers_can_not_be_turned_on_a_host_that_is_no_relay(
+    server: Everything, victim: socket.socket, network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    with server.serving(), closing(in_namespace(network.client, udp)) as forger:
+        heard, seconds = heard_of(forger, victim, message("discover", giaddr=FAR), 12_000)
+    assert 0 < heard <= RELAY_ANSWERS * (seconds + 1)
+    assert caplog.text.count(f"the relay {FAR}, which is not of its machine's network (1000 a second)") == 1
+
+
+def test_inform_for_a_host_elsewhere_is_not_answered_to_it(
+    server: Everything, victim: socket.socket, network: Network
+) -> None:
+    with server.serving(), closing(in_namespace(network.client, udp)) as forger:
+        heard, _ = heard_of(forger, victim, message("inform", ciaddr=FAR), 500)
+        assert heard == 0
+        wait_until(server.told(f"DHCPINFORM for {FAR}, which is not of this machine's network"), "not told")
+    informed = [event for event in network.events if "DHCPINFORM" in event.message]
+    assert [event.outcome for event in informed] == [Outcome.INFO]
+
+
+def test_port_4011_answers_one_address_so_often_only(server: Everything, victim: socket.socket, far: str) -> None:
+    rom = [("vendor_class_id", b"PXEClient:Arch:00007:UNDI:003016"), ("pxe_client_architecture", b"\0\7")]
+    with server.serving(), closing(in_namespace(far, udp)) as forger:
+        heard, seconds = heard_of(forger, victim, message("request", *rom, ciaddr=FAR), 500, 4011)
+    assert 0 < heard <= CLIENT_ANSWERS * (seconds + 1)
+
+
+def heard_of(
+    forger: socket.socket, victim: socket.socket, packet: bytes, count: int, port: int = 67
+) -> tuple[int, float]:
+    """How many packets of the server's the victim heard, and in how many seconds."""
+    begun = time.monotonic()
+    heard = 0
+    for number in range(count):
+        forger.sendto(packet, (SERVER, port))
+        if number % 64 == 0:
+            time.sleep(0.001)  # the server's socket is not to lose what it could answer
+    while True:
+        try:
+            frame = victim.recv(1 << 17)
+        except TimeoutError:
+            return heard, time.monotonic() - begun
+        if frame[26:30] == socket.inet_aton(SERVER):
+            heard += frame.count(COOKIE)  # replies that are alike leave as one, which veth does not take apart
+
+
+# --- who is where, as ARP, DHCP and TFTP have it ----------------------------------------------------------------------
+
+
+class Rack:
+    """DHCP and TFTP in a mode, for one registered machine: the victim."""
+
+    def __init__(self, network: Network, directory: Path, mode: DhcpMode) -> None:
+        self.network = network
+        self.dhcp = DhcpLab(network, directory)
+        self.dhcp.register(VICTIMS_IP, VICTIM, "victim")
+        self.mode = mode
+
+    async def start(self) -> list[Any]:
+        network, inventory, binaries = self.network, self.dhcp.inventory, self.dhcp.binaries
+        policy, table = NetbootPolicy(self.mode), NeighbourTable(["srv0"])
+        self.callers = callers = Callers(inventory, self.mode, table)
+        bound = callers.answering_on("srv0")
+        settings = DhcpSettings(SERVER, SERVER, f"http://{SERVER}:7080")
+
+        def learn(mac: str, ip: str, *, relayed: bool) -> None:
+            callers.learn(mac, ip, "" if relayed else "srv0")
+
+        responder = Responder(inventory, settings, network.record, time.monotonic, binaries, policy, learn=learn)
+        inventory.on_change(responder.machine_changed)
+        osie = {"metadata": {"name": "lab"}, "spec": {"kernelUrl": "http://u/k", "initrdUrl": "http://u/i"}}
+        scripts = MachineScripts(inventory, policy, lambda *_: osie, Scripts(BootSettings()), network.record)
+        resolution = AddressResolution(bound.is_hidden, "srv0")
+        files = BootFiles(binaries, inventory, bound, policy, address=SERVER, scripts=scripts, resolution=resolution)
+        started = [DhcpServer(responder, "srv0"), TftpServer(files, network.record, host=SERVER, interface="srv0")]
+        for server in started:
+            await server.start()
+        return [*started, Closing(table)]
+
+
+def ask(namespace: str, source: str, name: str) -> bytes:
+    answer = first_packet(namespace, source, SERVER, name)
+    assert answer, "no answer"
+    return answer
+
+
+def lie(ip: str) -> bytes:
+    """What the victim says to another DHCP server when it takes this address."""
+    options = ("server_id", "10.77.6.9"), ("requested_addr", ip)
+    return message("request", *options, chaddr=bytes.fromhex(VICTIM.replace(":", "")))
+
+
+def test_who_takes_the_address_of_a_machine_gets_nothing_that_is_made_for_it(network: Network, tmp_path: Path) -> None:
+    """It knows us from before, so that no ARP of it has told us who has that address now."""
+    network.give_client_its_address()
+    rack = Rack(network, tmp_path, DhcpMode.PROXY)
+    with network.serving(rack.start):
+        ask(network.client, MACHINE, "nothing.efi")
+        network.add_address(network.client, "eth0", f"{VICTIMS_IP}/24")
+        for name in (f"{VICTIM}/auto.ipxe", "auto.ipxe", "why.ipxe", "autoexec.ipxe"):
+            answer = ask(network.client, VICTIMS_IP, name)
+            assert answer[:2] == b"\0\5", answer
+            assert b"nobody" not in answer, "it was met, and is another"
+        assert ask(network.client, VICTIMS_IP, "snponly.efi") == b"\0\3\0\1snponly"
+
+
+def test_machine_that_the_kernel_has_forgotten_is_met_and_gets_what_is_made_for_it(
+    network: Network, tmp_path: Path
+) -> None:
+    network.set_mac(network.client, "eth0", VICTIM)
+    network.add_address(network.client, "eth0", f"{VICTIMS_IP}/24")
+    rack = Rack(network, tmp_path, DhcpMode.PROXY)
+    with network.serving(rack.start):
+        ask(network.client, VICTIMS_IP, "nothing.efi")
+        for _ in range(2):
+            command = ["ip", "-n", network.server, "neigh", "flush", "dev", "srv0"]
+            subprocess.run(command, check=True, capture_output=True)
+            assert ask(network.client, VICTIMS_IP, "auto.ipxe")[:4] == b"\0\3\0\1"
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.PROXY, DhcpMode.AUTO_PROXY])
+def test_who_lies_in_arp_and_dhcp_on_the_link_is_still_known_by_its_own_mac(
+    network: Network, wire: OpenWire, tmp_path: Path, mode: DhcpMode
+) -> None:
+    network.give_client_its_address()
+    network.add_address(network.client, "eth0", f"{VICTIMS_IP}/24")  # the attacker takes the victim's address, too
+    network.sysctl(network.client, "net.ipv4.conf.eth0.arp_announce", "0")
+    rack, ears = Rack(network, tmp_path, mode), wire()
+    with network.serving(rack.start):
+        for _ in range(20):
+            ears.send(broadcast(lie(MACHINE), MAC))
+            for ip in (MACHINE, VICTIMS_IP):
+                claim = ARP(op=2, hwsrc=MAC, psrc=ip, hwdst=MAC, pdst=ip)
+                ears.send(bytes(Ether(src=MAC, dst=EVERYBODY) / claim))
+        time.sleep(0.2)
+        for source in (MACHINE, VICTIMS_IP):
+            for name in (f"{VICTIM}/auto.ipxe", "auto.ipxe"):
+                answer = ask(network.client, source, name)
+                assert answer[:2] == b"\0\5" or VICTIM.encode() not in answer, answer
+                assert b"victim" not in answer
+
+
+def test_host_of_a_routed_network_is_not_taken_for_a_machine_by_what_it_says(
+    network: Network, far: str, tmp_path: Path
+) -> None:
+    rack = Rack(network, tmp_path, DhcpMode.PROXY)
+    with network.serving(rack.start), closing(in_namespace(far, udp)) as forger:
+        for port in (67, 4011) * 5:
+            forger.sendto(lie(FAR), (SERVER, port))
+        time.sleep(0.3)
+        assert rack.callers.mac(FAR) is None
+        answer = ask(far, FAR, f"{VICTIM}/auto.ipxe")
+    assert answer[:2] == b"\0\5", "the victim's script"
+    told = [event for event in network.events if event.mac == VICTIM and FAR in event.message]
+    assert [event.outcome for event in told] == [Outcome.INFO]
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    # The table's limit is the machine's (gc_thresh3, 1024), not the namespace's: what goes beyond it hurts all others.
+    [300, pytest.param(4000, marks=pytest.mark.soak)],
+)
+def test_machine_boots_while_the_neighbour_table_is_flooded(
+    network: Network, wire: OpenWire, tmp_path: Path, hosts: int
+) -> None:
+    network.add_address(network.server, "srv0", "10.77.99.1/16")  # all of them are on the link
+    network.sysctl(network.client, "net.ipv4.conf.all.arp_ignore", "8")  # what is asked of them nobody answers
+    rack, ears = Rack(network, tmp_path, DhcpMode.RESERVATION), wire()
+    rack.dhcp.register()
+    with network.serving(rack.start):
+        # So many hosts that nobody has ask who we are: each becomes an entry of the kernel's table.
+        for number in range(hosts):
+            mac, ip = f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}", f"10.77.{8 + (number >> 8)}.{number & 255}"
+            asks = ARP(op=1, hwsrc=mac, psrc=ip, pdst=SERVER)
+            ears.send(bytes(Ether(src=mac, dst=EVERYBODY) / asks))
+        assert rack.dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0, "frames by hand need no entry"
+        network.sysctl(network.client, "net.ipv4.conf.all.arp_ignore", "0")
+        network.give_client_its_address()
+
+        def is_served() -> bool:
+            with suppress(AssertionError):
+                return ask(network.client, MACHINE, "snponly.efi") == b"\0\3\0\1snponly"
+            return False
+
+        wait_until(is_served, "it does not recover")
