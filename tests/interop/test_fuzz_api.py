@@ -34,9 +34,7 @@ WIDGETS = "/apis/conf.test/v1/namespaces/default/widgets"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 CRDS = Path(__file__).parents[1] / "unit" / "apiserver" / "conformance" / "crds.yaml"
 _EXAMPLES = settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 
 
@@ -437,12 +435,7 @@ def test_pattern_that_would_backtrack_costs_nothing(server: Running) -> None:
         "spec": {"group": "fuzz.test", "scope": "Namespaced", "names": names, "versions": versions},
     }
     assert server.ask("POST", DEFINITIONS, definition)[0] == 201
-    body = {
-        "apiVersion": "fuzz.test/v1",
-        "kind": "Back",
-        "metadata": {"name": "x"},
-        "spec": {"a": "a" * 100_000 + "!"},
-    }
+    body = {"apiVersion": "fuzz.test/v1", "kind": "Back", "metadata": {"name": "x"}, "spec": {"a": "a" * 100_000 + "!"}}
     assert server.ask("POST", "/apis/fuzz.test/v1/namespaces/default/backs", body)[0] == 422
 
 

@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.metal3_site import (
-    HOST,
-    NAMESPACE,
-    Site,
-    host,
-    mac,
-    site,
-    status,
-)
+from tests.interop.metal3_site import HOST, NAMESPACE, Site, host, mac, site, status
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer

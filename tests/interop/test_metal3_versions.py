@@ -280,10 +280,7 @@ async def posted(site: Site, body: Any, **more: Any) -> tuple[int, str]:
 
 async def test_what_is_no_review_is_a_bad_request_in_clear_words(site: Site) -> None:
     status, text = await posted(site, b"{}")
-    assert (status, text) == (
-        400,
-        "no ConversionReview: apiVersion must be apiextensions.k8s.io/v1, not null\n",
-    )
+    assert (status, text) == (400, "no ConversionReview: apiVersion must be apiextensions.k8s.io/v1, not null\n")
 
 
 async def test_too_large_and_too_slow_a_review_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,10 +167,7 @@ TABLE = [
     Row("a signal", "sh -c 'kill -9 $$'; exit $?", ends=137, message="exit code 137 (SIGKILL) | Killed"),
     Row("failure files that are something else", NO_FILES, ends=2, reason="NonZeroExit", message="exit code 2"),
     Row(
-        "no failure files",
-        "umount /tinkerbell/* 2>/dev/null; rm -r /tinkerbell; exit 2",
-        ends=2,
-        message="exit code 2",
+        "no failure files", "umount /tinkerbell/* 2>/dev/null; rm -r /tinkerbell; exit 2", ends=2, message="exit code 2"
     ),
     Row(
         "too long a reason",
@@ -204,12 +201,7 @@ TABLE = [
     Row("nothing to read", "cat; echo $?", says=("0",)),
     Row("output of every kind", r"printf 'a\rb\r\n\n\377\n'; printf last", says=("a", "b", "�", "last")),
     Row("a child left behind", DAEMON, says=("bye",)),
-    Row(
-        "a child left behind among the machine's",
-        f"setsid {DAEMON}",
-        fields={"pid_namespace": "host"},
-        says=("bye",),
-    ),
+    Row("a child left behind among the machine's", f"setsid {DAEMON}", fields={"pid_namespace": "host"}, says=("bye",)),
     Row(
         "a stop that it and its children ignore",
         "trap '' TERM; while :; do touch /m/up; sleep 0.05; done & wait; sleep 60",
