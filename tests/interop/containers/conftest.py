@@ -3,11 +3,12 @@
 import fcntl
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.interop.containers.engines import run, start_docker
+from tests.interop.containers.engines import run, start_docker, start_podman
 from tests.interop.containers.machine import Machine
 
 ACTIONS = Path(__file__).parents[3] / "deploy" / "actions"
@@ -32,6 +33,15 @@ def docker(tmp_path_factory):
     engine = start_docker(tmp_path_factory.mktemp("docker"))
     yield engine
     engine.end()
+
+
+@pytest.fixture(scope="session")
+def podman():
+    """Debian's podman, which takes no directory for what runs whose name is longer than 50 characters."""
+    with tempfile.TemporaryDirectory(prefix="podman-") as directory:
+        engine = start_podman(Path(directory))
+        yield engine
+        engine.end()
 
 
 @pytest.fixture(scope="module")

@@ -85,11 +85,12 @@ def crun(tmp_path_factory):
     return str(wrapper)
 
 
-@pytest.fixture(params=["runc", "crun", "docker"])
-async def runtime(request, docker, crun, prepared, tmp_path_factory):
+@pytest.fixture(params=["runc", "crun", "docker", "podman"])
+async def runtime(request, docker, podman, crun, prepared, tmp_path_factory):
     if request.param not in prepared:
-        if request.param == "docker":
-            made = DockerRuntime(str(docker.socket), "52:54:00:00:00:01", Registries(), grace_seconds=0.3)
+        if request.param in ("docker", "podman"):
+            engine = docker if request.param == "docker" else podman
+            made = DockerRuntime(str(engine.socket), "52:54:00:00:00:01", Registries(), grace_seconds=0.3)
         else:
             state = tmp_path_factory.mktemp("state")
             store = ImageStore(state, Registries())
