@@ -158,10 +158,11 @@ async def test_image2disk_can_be_stopped_while_the_server_is_silent(machine, dis
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.img"
         silent.setblocking(False)
         stop = asyncio.Event()
-        machine.runtime._grace_seconds = 60  # on a busy machine, too, it ends by itself and is not killed
+        patient = machine.another(grace_seconds=60.0)  # on a busy machine, too, it ends by itself and is not killed
         action = example(machine, "image2disk", IMG_URL=url, DEST_DISK=disk[0])
         async with asyncio.timeout(PATIENCE_SECONDS):
-            running = asyncio.create_task(machine.action(action, stop))
+            await patient.pull(action.image, stop)
+            running = asyncio.create_task(patient.run(action, stop))
             connection, _ = await asyncio.get_running_loop().sock_accept(silent)
             with connection:
                 stop.set()

@@ -10,7 +10,7 @@ import pytest
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 class Server(WorkflowServiceServicer):
@@ -36,10 +36,7 @@ class Server(WorkflowServiceServicer):
 
     async def told(self, count):
         """Kind, action and reason of the first `count` events."""
-        for _ in range(3000):
-            if len(self.events) >= count:
-                break
-            await asyncio.sleep(0.02)
+        await until(lambda: len(self.events) >= count, lambda: self.events)
         found = [getattr(event, event.WhichOneof("event")) for event in self.events]
         return [(type(event).__name__, event.action_id, getattr(event, "failure_reason", "")) for event in found]
 
@@ -55,7 +52,7 @@ async def server():
 
 
 @pytest.fixture
-async def agent(server, state_dir, tmp_path):
+async def agent(server, machine, tmp_path):
     """The agent in a process of its own, configured by a kernel command line."""
     script = (
         "import logging, sys\n"
@@ -68,7 +65,7 @@ async def agent(server, state_dir, tmp_path):
     cmdline = f"quiet worker_id=52:54:00:00:00:01 grpc_authority={server.address}"
     with (tmp_path / "agent.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", script, cmdline, str(state_dir), str(tmp_path / "after")],
+            [sys.executable, "-c", script, cmdline, str(machine.place), str(tmp_path / "after")],
             cwd=Path(__file__).parents[3],
             stderr=log,
         )
@@ -78,16 +75,8 @@ async def agent(server, state_dir, tmp_path):
         process.wait()
 
 
-async def ended(process):
-    for _ in range(3000):
-        if process.poll() is not None:
-            return process.returncode
-        await asyncio.sleep(0.02)
-    pytest.fail("the agent did not end")
-
-
 async def test_agent_runs_workflows_and_tells_the_server(machine, server, agent, registry, tmp_path):
-    image = f"{registry}/actions/inspect:1"
+    image = f"{registry}/alike/plain:1"
     sh = {"image": image, "cmd": "/bin/sh"}
     shared = {**sh, "volumes": ["e2e:/v"]}
     server.start(
@@ -116,7 +105,7 @@ async def test_agent_runs_workflows_and_tells_the_server(machine, server, agent,
     assert (await server.told(6))[4:] == [("ActionStarted", "1", ""), ("ActionFailed", "1", "NonZeroExit")]
     await until(lambda: (tmp_path / "after").read_text() == "Succeeded\nFailed\n")
     agent.terminate()
-    assert await ended(agent) == 0
+    assert await asyncio.to_thread(agent.wait, PATIENCE_SECONDS) == 0
     log = (tmp_path / "agent.log").read_text()
     assert "two: data" in log
     assert "Traceback" not in log
@@ -124,12 +113,12 @@ async def test_agent_runs_workflows_and_tells_the_server(machine, server, agent,
 
 async def test_agent_that_is_terminated_takes_its_container_with_it(machine, server, agent, registry, tmp_path):
     action = pb.Workflow.Action(
-        id="1", name="long", image=f"{registry}/actions/inspect:1", cmd="/bin/sh",
+        id="1", name="long", image=f"{registry}/alike/plain:1", cmd="/bin/sh",
         args=["-c", "trap 'exit 0' TERM; touch /host/up; while :; do sleep 0.05; done"], volumes=[f"{tmp_path}:/host"],
     )  # fmt: skip
     server.start("w3", action)  # an id of its own: the agents of this file share a state directory, which remembers
     await until((tmp_path / "up").exists)
     agent.terminate()
-    assert await ended(agent) == 0
+    assert await asyncio.to_thread(agent.wait, PATIENCE_SECONDS) == 0
     assert await server.told(1) == [("ActionStarted", "1", "")]
-    assert machine.leftovers() == ([], [], [])
+    assert await machine.leftovers() == []
