@@ -23,7 +23,7 @@ from tests.interop.webhooks import record as recorder
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
-from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW
 from tink.webhooks import Admission, ReviewPlugin, Webhooks
 from tink.webhooks.registration import CONFIGURATION, NAME, configuration
@@ -112,17 +112,6 @@ async def test_users_of_the_embedded_api_read_what_users_of_a_cluster_read(tmp_p
         assert ours == theirs, theirs["shows"]
 
 
-async def test_of_twenty_creates_at_once_with_one_address_one_goes_through(
-    client: KubeClient, webhooks: Webhooks
-) -> None:
-    machines = [recorder.hardware(f"m{number}", (number, "10.9.9.9")) for number in range(20)]
-    results = await asyncio.gather(
-        *(client.create(HARDWARE, machine, "default") for machine in machines), return_exceptions=True
-    )
-    assert sum(isinstance(result, dict) for result in results) == 1
-    assert sum(isinstance(result, ApiError) and result.status == 422 for result in results) == 19
-
-
 async def test_registration_goes_at_a_clean_stop_and_is_mended_while_we_serve(
     client: KubeClient, webhooks: Webhooks
 ) -> None:
@@ -157,8 +146,7 @@ async def test_review_is_answered_with_its_uid_over_tls_that_the_bundle_vouches_
     status, answer = await ask(review("Template", "CREATE", {"spec": {"actions": [{"image": "{{ if }}"}]}}, name="t"))
     assert status == 200
     assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
-    assert answer["response"]["uid"] == "u-1"
-    assert answer["response"]["allowed"] is False
+    assert (answer["response"]["uid"], answer["response"]["allowed"]) == ("u-1", False)
     assert answer["response"]["status"]["details"]["causes"] == [
         {
             "field": "spec.actions[0].image",
@@ -166,13 +154,6 @@ async def test_review_is_answered_with_its_uid_over_tls_that_the_bundle_vouches_
             "reason": "FieldValueInvalid",
         }
     ]
-
-
-async def test_odd_objects_are_let_in_for_the_schema_to_judge(ask: Asked) -> None:
-    for odd in (None, [], "x", {"spec": None}, {"spec": {"networkInterfaces": ["x"]}}, {"spec": {"actions": [None]}}):
-        for kind in ("Hardware", "Template", "Workflow"):
-            status, answer = await ask(review(kind, "CREATE", odd))
-            assert (status, answer["response"]) == (200, {"uid": "u-1", "allowed": True})
 
 
 @pytest.mark.parametrize(("policy", "let_in"), [("Fail", 0), ("Ignore", 1)])
