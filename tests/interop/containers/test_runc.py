@@ -1,5 +1,5 @@
-"""What is true of runc alone: how it is started, stopped and cleared up after; and the whole agent with it, as a process
-that has its Workflows from a server in this one."""
+"""What is true of runc alone: how it is started, stopped and cleared up after; and the whole agent with it, as a
+process that has its Workflows from a server in this one."""
 
 import asyncio
 import json
