@@ -7,7 +7,6 @@ import asyncio
 import base64
 import io
 import json
-import os
 import signal
 import ssl
 from collections.abc import Awaitable, Callable
@@ -36,9 +35,9 @@ from tests.interop.host_site import (
     site,
 )
 from tests.interop.privileges import Grant, grants
-from tests.interop.rack import TINKEDGE, clean_environment, tinkedge
+from tests.interop.rack import tinkedge
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.convert.metal3 import ConversionSettings
@@ -325,12 +324,6 @@ async def migrate(site: Site, *options: str) -> Ran:
     return Ran(ran.exit_code, ran.stdout, ran.stderr)
 
 
-async def start(site: Site, *options: str) -> asyncio.subprocess.Process:
-    pipe = asyncio.subprocess.PIPE
-    words = [*TINKEDGE, *command(site, *options)]
-    return await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe, env=clean_environment())
-
-
 async def everything(site: Site) -> dict[str, Raw]:
     """All hosts as v1alpha1, without what the API server writes."""
     return {
@@ -396,22 +389,18 @@ async def test_hosts_are_moved_with_all_they_have_and_the_plan_alone_changes_not
         assert "blockOwnerDeletion" not in owner, "OpenShift refuses it without rights on the host's finalizers"
 
 
-async def test_killed_migration_is_continued_and_one_that_is_done_does_nothing(site: Site) -> None:
+async def test_killed_migration_is_continued_and_one_that_is_done_does_nothing(site: Site, tmp_path: Path) -> None:
     await fill(site, 60)
     before = await everything(site)
-    killed = []
     versions = await resource_versions(site)
+    killed = []
     for phase in (Phase.HARDWARE_DATA, Phase.STORAGE, Phase.REWRITE):
-        process = await start(site, "--apply")
-        try:
-            async with asyncio.timeout(120):
-                while process.returncode is None and not await _reached(site, phase, versions):
-                    await asyncio.sleep(0.005)
-        finally:
-            if process.returncode is None:
-                os.kill(process.pid, signal.SIGKILL)
-        killed.append(await process.wait())
-        await process.communicate()
+        process = tinkedge(tmp_path, *command(site, "--apply"))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while process.popen.poll() is None and not await _reached(site, phase, versions):
+                await asyncio.sleep(0.005)
+        process.popen.kill()
+        killed.append(process.status())
     assert -signal.SIGKILL in killed, "nothing was interrupted"
     ran = await migrate(site, "--apply", "-o", "json")
     assert ran.code == 0, ran.err

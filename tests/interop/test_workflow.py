@@ -168,24 +168,19 @@ def condition(workflow: Raw, kind: str) -> Raw:
 
 
 @pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[KubeClient]:
-    async with serving(tmp_path, generate()) as (_, connected):
-        yield connected
-
-
-@pytest.fixture
-async def make_stack(client: KubeClient) -> AsyncIterator[Callable[..., Any]]:
+async def make_stack(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    """`make_stack(**settings)` starts one more on the same API."""
     stacks: list[Stack] = []
+    async with serving(tmp_path, generate()) as (_, client):
 
-    async def make(**settings: Any) -> Stack:
-        stack = Stack(client, ControllerSettings(**settings))
-        stacks.append(stack)
-        await stack.start()
-        return stack
+        async def make(**settings: Any) -> Stack:
+            stacks.append(Stack(client, ControllerSettings(**settings)))
+            await stacks[-1].start()
+            return stacks[-1]
 
-    yield make
-    for stack in stacks:
-        await stack.stop()
+        yield make
+        for stack in stacks:
+            await stack.stop()
 
 
 @pytest.fixture
@@ -225,19 +220,6 @@ async def test_a_workflow_goes_from_creation_to_success(stack: Stack) -> None:
     assert seen == ["Pending", "Scheduled", "Running", "Succeeded"]
     await stack.client.delete(WORKFLOW, "w", NAMESPACE)
     await stack.gone()
-
-
-async def test_deleting_a_pending_workflow_lets_it_go_at_once(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
-    heard = asyncio.Event()
-    stack.workflows.add_event_handler(on_delete=lambda _: heard.set())
-    await stack.workflow()
-    await stack.until("Pending")
-    await stack.client.delete(WORKFLOW, "w", NAMESPACE)
-    await stack.gone()
-    await asyncio.wait_for(heard.wait(), PATIENCE_SECONDS)
-    assert not [r for r in caplog.records if r.name == "tink.kube.cache.reflector"], (
-        "the deletion was no event, but a relist"
-    )
 
 
 async def test_workflows_run_one_after_the_other_in_the_order_of_their_creation(stack: Stack) -> None:
