@@ -48,19 +48,15 @@ async def webhooks(client: KubeClient) -> AsyncIterator[Webhooks]:
 
 
 async def registered(client: KubeClient) -> Raw | None:
-    try:
+    with contextlib.suppress(NotFoundError):
         return await client.get(CONFIGURATION, NAME, None)
-    except NotFoundError:
-        return None
+    return None
 
 
 def review(kind: str, operation: str, new: Any = None, old: Any = None, **more: Any) -> Raw:
     request = {"uid": "u-1", "kind": {"kind": kind}, "operation": operation, "namespace": "default", **more}
-    return {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": request | {"object": new, "oldObject": old},
-    }
+    request |= {"object": new, "oldObject": old}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
 
 
 class Asked:
@@ -73,12 +69,11 @@ class Asked:
 
     async def __call__(self, body: Any, path: str | None = None) -> tuple[int, Any]:
         url = self.url if path is None else self.url.rpartition("/admission")[0] + path
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        as_json = {"Content-Type": "application/json"}
         async with (
-            aiohttp.ClientSession() as session,
-            session.post(
-                url, data=io.BytesIO(data), ssl=self._context, headers={"Content-Type": "application/json"}
-            ) as got,
+            aiohttp.ClientSession(headers=as_json) as session,
+            session.post(url, data=data, ssl=self._context) as got,
         ):
             return got.status, await got.json() if got.status == 200 else await got.text()
 
