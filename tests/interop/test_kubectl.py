@@ -336,6 +336,8 @@ async def test_watch_shows_a_status_which_is_written_through_its_subresource_alo
         changed = json.dumps(first | {"status": running, "spec": first["spec"] | {"timeout": 70}})
         await kubectl("replace", "--raw", f"{WORKFLOWS}/install/status", "-f", "-", stdin=changed)
         assert (await watch.line())[:5] == ["install", "Running", "stream", "machine-1", "debian"]
+    pending = '{"status": {"state": "Pending"}}'
+    await kubectl("patch", "wf", "install", "--type=merge", "-p", pending)
     second = await kubectl.object("wf", "install")
     assert (second["status"], second["spec"]["timeout"], second["metadata"]["generation"]) == (running, 60, 2)
     if kubectl.minor >= 24:  # --subresource
