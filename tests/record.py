@@ -5,7 +5,7 @@
 Each subject has an empty kube-apiserver to itself (tests/peer.py), which is built at the first time; that and the Go
 programs take some minutes. Everything is written where the tests read it: `git diff` says what is new.
 
-Recorded otherwise: Sprig's calls (tests/interop/test_template_sprig.py compares with the real one each time), and what
+Recorded otherwise: Sprig's calls (tests/interop/test_template_go.py compares with the real one each time), and what
 firmware sends (tests/unit/dhcp/firmware/record_firmware.py, of captures).
 """
 

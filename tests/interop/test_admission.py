@@ -133,80 +133,69 @@ def _patch(*operations: dict[str, Any]) -> dict[str, Any]:
     return {"allowed": True, "patchType": "JSONPatch", "patch": text}
 
 
-async def test_mutating_webhook_changes_what_kubectl_applies(widgets: Kubectl, hooks: Hooks) -> None:
-    await _configure(widgets, hooks, "Mutating")
-    hooks.response = _patch({"op": "add", "path": "/spec/note", "value": "added"})
-    await widgets("apply", "-f", "-", stdin=WIDGET)
-    assert (await widgets.object("widgets.v1.example.org", "one"))["spec"] == {"size": 3, "note": "added"}
-    hooks.response = {"allowed": True}
-    await widgets("delete", "widgets.v1.example.org", "one")
-    assert [asked["operation"] for asked in hooks.asked] == ["CREATE", "DELETE"]
+ONE = "widgets.v1.example.org", "one"
 
 
-async def test_refusal_is_shown_with_its_message_and_warnings(widgets: Kubectl, hooks: Hooks) -> None:
-    await _configure(widgets, hooks, "Validating")
-    status = {"code": 403, "reason": "Forbidden", "message": "too small"}
-    hooks.response = {"allowed": False, "status": status, "warnings": ["look at the size"]}
-    ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
-    assert ran.code == 1
-    assert "Warning: look at the size" in ran.err
-    assert (
-        'Error from server (Forbidden): error when creating "STDIN": '
-        'admission webhook "check.example.org" denied the request: too small'
-    ) in ran.err
-    assert "not found" in (await widgets.run("get", "widgets.v1.example.org", "one")).err
-
-
-async def test_warnings_of_an_allowed_write_are_shown(widgets: Kubectl, hooks: Hooks) -> None:
-    await _configure(widgets, hooks, "Validating")
-    hooks.response = {"allowed": True, "warnings": ["deprecated"]}
-    ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
-    assert (ran.code, ran.out.split()[-1]) == (0, "created")
-    assert "Warning: deprecated" in ran.err
-
-
-async def test_webhook_that_is_down_refuses_with_fail_and_is_passed_over_with_ignore(
+async def test_mutating_webhook_is_asked_about_each_write_and_changes_what_kubectl_applies(
     widgets: Kubectl, hooks: Hooks
 ) -> None:
-    await _configure(widgets, hooks, "Validating", URL="https://127.0.0.1:1")
-    ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
-    assert (
-        'failed calling webhook "check.example.org": failed to call webhook: '
-        'Post "https://127.0.0.1:1/check?timeout=1s": Connection refused'
-    ) in ran.err
-    await _configure(widgets, hooks, "Validating", "Ignore", URL="https://127.0.0.1:1")
-    assert "created" in await widgets("create", "-f", "-", stdin=WIDGET)
-
-
-async def test_slow_webhook_is_given_up_after_its_timeout(widgets: Kubectl, hooks: Hooks) -> None:
-    await _configure(widgets, hooks, "Mutating")
-    hooks.delay_s = 5
-    ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
-    assert "no answer within" in ran.err
-    await _configure(widgets, hooks, "Mutating", "Ignore")
-    assert "created" in await widgets("create", "-f", "-", stdin=WIDGET)
-
-
-async def test_webhook_is_told_of_a_dry_run_and_nothing_is_stored(widgets: Kubectl, hooks: Hooks) -> None:
-    await _configure(widgets, hooks, "Validating", side="NoneOnDryRun")
+    await _configure(widgets, hooks, "Mutating", side="NoneOnDryRun")
+    lines = (await widgets("get", "mutatingwebhookconfigurations")).splitlines()
+    assert lines[0].split() == ["NAME", "WEBHOOKS", "AGE"]
+    assert lines[1].split()[:2] == ["ours", "1"]
+    operation = [{"op": "add", "path": "/spec/note", "value": "added"}]
+    patch = base64.b64encode(json.dumps(operation).encode()).decode()
+    hooks.response = {"allowed": True, "patchType": "JSONPatch", "patch": patch}
     await widgets("create", "-f", "-", "--dry-run=server", stdin=WIDGET)
-    assert [asked["dryRun"] for asked in hooks.asked] == [True]
-    assert "not found" in (await widgets.run("get", "widgets.v1.example.org", "one")).err
+    assert "not found" in (await widgets.run("get", *ONE)).err
+    await widgets("apply", "-f", "-", stdin=WIDGET)
+    assert (await widgets.object(*ONE))["spec"] == {"size": 3, "note": "added"}
+    hooks.response = {"allowed": True}
+    await widgets("delete", *ONE)
+    asked = [(each["operation"], each["dryRun"]) for each in hooks.asked]
+    assert asked == [("CREATE", True), ("CREATE", False), ("DELETE", False)]
 
 
-async def test_wrong_configuration_is_refused_with_every_reason(bare: Kubectl, hooks: Hooks) -> None:
+async def test_refusals_warnings_and_wrong_configurations_are_shown(widgets: Kubectl, hooks: Hooks) -> None:
     text = hooks.filled(CONFIGURATION, KIND="Validating", POLICY="Perhaps", SIDE="Some")
-    ran = await bare.run("create", "-f", "-", stdin=text.replace("https:", "http:"))
+    ran = await widgets.run("create", "-f", "-", stdin=text.replace("https:", "http:"))
     assert 'webhooks[0].failurePolicy: Unsupported value: "Perhaps": supported values: "Fail", "Ignore"' in ran.err
     assert "webhooks[0].sideEffects: Unsupported value" in ran.err
     assert "'https' is the only allowed URL scheme" in ran.err
 
+    await _configure(widgets, hooks, "Validating")
+    status = {"code": 403, "reason": "Forbidden", "message": "too small"}
+    hooks.response = {"allowed": False, "status": status, "warnings": ["look at the size"]}
+    ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
+    assert (ran.code, "Warning: look at the size" in ran.err) == (1, True)
+    assert (
+        'Error from server (Forbidden): error when creating "STDIN": '
+        'admission webhook "check.example.org" denied the request: too small'
+    ) in ran.err
+    assert "not found" in (await widgets.run("get", *ONE)).err
+    hooks.response = {"allowed": True, "warnings": ["deprecated"]}
+    ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
+    assert (ran.code, ran.out.split()[-1], "Warning: deprecated" in ran.err) == (0, "created", True)
 
-async def test_configurations_are_listed_with_the_number_of_their_webhooks(bare: Kubectl, hooks: Hooks) -> None:
-    await _configure(bare, hooks, "Mutating", "Ignore")
-    lines = (await bare("get", "mutatingwebhookconfigurations")).splitlines()
-    assert lines[0].split() == ["NAME", "WEBHOOKS", "AGE"]
-    assert lines[1].split()[:2] == ["ours", "1"]
+
+@pytest.mark.parametrize("trouble", ["down", "slow"])
+async def test_webhook_that_does_not_answer_refuses_with_fail_and_is_passed_over_with_ignore(
+    widgets: Kubectl, hooks: Hooks, trouble: str
+) -> None:
+    hooks.delay_s = 5
+    kind, more, said = {
+        "down": (
+            "Validating",
+            {"URL": "https://127.0.0.1:1"},
+            'failed calling webhook "check.example.org": failed to call webhook: '
+            'Post "https://127.0.0.1:1/check?timeout=1s": Connection refused',
+        ),
+        "slow": ("Mutating", {}, "no answer within"),
+    }[trouble]
+    await _configure(widgets, hooks, kind, **more)
+    assert said in (await widgets.run("create", "-f", "-", stdin=WIDGET)).err
+    await _configure(widgets, hooks, kind, "Ignore", **more)
+    assert "created" in await widgets("create", "-f", "-", stdin=WIDGET)
 
 
 async def test_object_is_read_listed_watched_and_applied_in_another_version(widgets: Kubectl) -> None:
@@ -224,4 +213,4 @@ async def test_object_is_read_listed_watched_and_applied_in_another_version(widg
     finally:
         watch.kill()
         await watch.wait()
-    assert (await widgets.object("widgets.v1.example.org", "one"))["spec"] == {"size": 7}
+    assert (await widgets.object(*ONE))["spec"] == {"size": 7}

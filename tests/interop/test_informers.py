@@ -18,6 +18,7 @@ from kubernetes_asyncio.leaderelection import electionconfig, leaderelection
 from kubernetes_asyncio.leaderelection.resourcelock.leaselock import LeaseLock
 
 from tests.ports import free_port
+from tests.support import objects
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
@@ -35,23 +36,15 @@ class Cluster:
     """An API server that can go away and come back on the same port, with what it had."""
 
     def __init__(self, state: Path) -> None:
-        self._state = state
-        self._server: ApiServer | None = None
+        self.kubeconfig = state / "kubeconfig"
         self._port = free_port()
 
     async def start(self) -> None:
-        self._server = ApiServer(self._state, port=self._port, history=HISTORY)
+        self._server = ApiServer(self.kubeconfig.parent, port=self._port, history=HISTORY)
         await self._server.start()
-        self._port = int(self._server.url.rpartition(":")[2])
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop()
-            self._server = None
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self._state / "kubeconfig"
+        await self._server.stop()
 
 
 @pytest.fixture
@@ -64,9 +57,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def kube(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    made = await KubeClient.connect(cluster.kubeconfig)
-    yield made
-    await made.close()
+    async with await KubeClient.connect(cluster.kubeconfig) as made:
+        yield made
 
 
 @pytest.fixture
@@ -83,15 +75,13 @@ def config_map(name: str, **data: str) -> Any:
 
 
 async def put(kube: KubeClient, name: str, **data: str) -> None:
-    with contextlib.suppress(Exception):
-        await kube.delete(MAPS, name, "default")
     await kube.create(MAPS, config_map(name, **data), "default")
 
 
-async def churn(kube: KubeClient, changes: int = HISTORY * 2) -> None:
+async def churn(kube: KubeClient) -> None:
     """Let so much happen that the server forgets what was before."""
-    await kube.create(MAPS, config_map("churn"), "default")
-    for number in range(changes):
+    await put(kube, "churn")
+    for number in range(HISTORY * 2):
         await kube.patch(MAPS, "churn", "default", {"data": {"n": str(number)}})
 
 
@@ -115,35 +105,29 @@ async def following(kube: KubeClient, resource: ResourceType = MAPS) -> AsyncIte
 # --- our informer ---
 
 
-async def test_our_informer_goes_on_after_a_restart_and_misses_nothing(cluster: Cluster, kube: KubeClient) -> None:
-    await put(kube, "before")
+async def test_our_informer_goes_on_after_a_restart_and_lists_again_when_the_history_is_gone(
+    cluster: Cluster, kube: KubeClient
+) -> None:
+    await put(kube, "kept")
+    await put(kube, "lost")
     async with following(kube) as (informer, heard):
         await cluster.stop()
         await asyncio.sleep(0.3)
         await cluster.start()
         await put(kube, "after")
-        await kube.delete(MAPS, "before", "default")
-        await until(lambda: heard[-1:] == ["-before"])
-        assert heard == ["before", "after", "-before"]
-        assert informer.get("default", "after") is not None
+        await kube.delete(MAPS, "after", "default")
+        await until(lambda: heard[-1:] == ["-after"])
+        assert heard == ["kept", "lost", "after", "-after"], "nothing is missed, nor heard twice"
 
-
-async def test_our_informer_lists_again_when_the_history_is_gone(cluster: Cluster, kube: KubeClient) -> None:
-    await put(kube, "kept")
-    await put(kube, "lost")
-    async with following(kube) as (informer, heard):
         await cluster.stop()
         # While the informer knocks in vain, more happens elsewhere than the server remembers.
         elsewhere = Cluster(cluster.kubeconfig.parent)
         await elsewhere.start()
-        busy = await KubeClient.connect(elsewhere.kubeconfig)
-        try:
+        async with await KubeClient.connect(elsewhere.kubeconfig) as busy:
             await busy.delete(MAPS, "lost", "default")
             await churn(busy)
-        finally:
-            await busy.close()
-            await elsewhere.stop()
-        assert heard == ["kept", "lost"]
+        await elsewhere.stop()
+        assert heard[4:] == []
         await cluster.start()
         await until(lambda: "-lost" in heard and informer.get("default", "churn") is not None)
         await put(kube, "last")
@@ -151,80 +135,40 @@ async def test_our_informer_lists_again_when_the_history_is_gone(cluster: Cluste
         assert {obj["metadata"]["name"] for obj in informer.list()} == {"kept", "churn", "last"}
 
 
-async def test_our_informer_follows_custom_resources_from_their_definition_on(kube: KubeClient, api: ApiClient) -> None:
-    extensions = client.ApiextensionsV1Api(api)
-    for definition in generate():
-        await extensions.create_custom_resource_definition(definition)
-    async with following(kube, HARDWARE) as (_, heard):
-        machine = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": "m"}, "spec": {}}
-        await kube.create(HARDWARE, machine, "default")
-        await until(lambda: heard == ["m"])
-        await extensions.delete_custom_resource_definition("hardware.tinkerbell.org")
-        await until(lambda: heard == ["m", "-m"])
-
-
 # --- kubernetes-asyncio ---
 
 
-async def test_watch_of_kubernetes_asyncio_sees_every_change_in_order(kube: KubeClient, api: ApiClient) -> None:
-    core = client.CoreV1Api(api)
-    version = (await core.list_namespaced_config_map("default")).metadata.resource_version
+def maps(core: client.CoreV1Api, version: str = "", seconds: int = 20, **more: Any) -> Any:
+    listing = core.list_namespaced_config_map
+    return watch.Watch().stream(listing, "default", resource_version=version, timeout_seconds=seconds, **more)
+
+
+async def follow(api: ApiClient, version: str, last: str, seen: list[tuple[str, str]]) -> None:
+    """Until the last one is there."""
+    async with maps(client.CoreV1Api(api), version) as stream:
+        async for event in stream:
+            seen.append((event["type"], event["object"].metadata.name))
+            if seen[-1] == ("ADDED", last):
+                return
+
+
+async def newest(api: ApiClient) -> str:
+    return str((await client.CoreV1Api(api).list_namespaced_config_map("default")).metadata.resource_version)
+
+
+async def test_watch_sees_every_change_in_order_ends_with_the_server_and_goes_on_from_where_it_was(
+    cluster: Cluster, kube: KubeClient, api: ApiClient
+) -> None:
+    version = await newest(api)
     seen: list[tuple[str, str]] = []
-
-    async def follow() -> None:
-        async with watch.Watch().stream(
-            core.list_namespaced_config_map, "default", resource_version=version, timeout_seconds=20
-        ) as stream:
-            async for event in stream:
-                seen.append((event["type"], event["object"].metadata.name))
-                if len(seen) == 4:
-                    return
-
-    task = asyncio.create_task(follow())
+    task = asyncio.create_task(follow(api, version, "c", seen))
     await put(kube, "a")
     await kube.patch(MAPS, "a", "default", {"data": {"k": "v"}})
     await put(kube, "b")
     await kube.delete(MAPS, "a", "default")
-    await asyncio.wait_for(task, PATIENCE_SECONDS)
-    assert seen == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")]
-
-
-async def test_watch_from_a_version_that_is_gone_says_so(kube: KubeClient, api: ApiClient) -> None:
-    core = client.CoreV1Api(api)
-    version = (await core.list_namespaced_config_map("default")).metadata.resource_version
-    await churn(kube)
-
-    async def follow() -> None:
-        listing = core.list_namespaced_config_map
-        async with watch.Watch().stream(listing, "default", resource_version=version, timeout_seconds=5) as stream:
-            async for _ in stream:
-                pass
-
-    with pytest.raises(ApiException) as refused:
-        await follow()
-    assert refused.value.status == 410
-
-
-async def test_watch_of_kubernetes_asyncio_ends_with_the_server_and_goes_on_from_where_it_was(
-    cluster: Cluster, kube: KubeClient, api: ApiClient
-) -> None:
-    core = client.CoreV1Api(api)
-    await put(kube, "a")
-    version = (await core.list_namespaced_config_map("default")).metadata.resource_version
-
-    async def follow(names: list[str]) -> None:
-        async with watch.Watch().stream(
-            core.list_namespaced_config_map, "default", resource_version=version, _request_timeout=20
-        ) as stream:
-            async for event in stream:
-                names.append(event["object"].metadata.name)
-                if names[-1] == "c":
-                    return
-
-    first: list[str] = []
-    task = asyncio.create_task(follow(first))
-    await put(kube, "b")
-    await until(lambda: first == ["b"])
+    expected = [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+    await until(lambda: len(seen) == 4)
+    assert seen == expected
     await cluster.stop()
     await asyncio.wait([task], timeout=PATIENCE_SECONDS)
     assert task.done()
@@ -232,24 +176,25 @@ async def test_watch_of_kubernetes_asyncio_ends_with_the_server_and_goes_on_from
         await task
     await cluster.start()
     await put(kube, "c")
-    again: list[str] = []
-    await asyncio.wait_for(follow(again), PATIENCE_SECONDS)
-    assert again == ["b", "c"]
+    again: list[tuple[str, str]] = []
+    await asyncio.wait_for(follow(api, version, "c", again), PATIENCE_SECONDS)
+    assert again == [*expected, ("ADDED", "c")]
+
+
+async def test_watch_from_a_version_that_is_gone_says_so(kube: KubeClient, api: ApiClient) -> None:
+    version = await newest(api)
+    await churn(kube)
+    with pytest.raises(ApiException) as refused:
+        await follow(api, version, "never", [])
+    assert refused.value.status == 410
 
 
 async def test_bookmarks_and_initial_events_bring_a_version_to_go_on_from(kube: KubeClient, api: ApiClient) -> None:
     """What client-go's reflector asks for since 1.35: a list that comes as the beginning of a watch."""
     await put(kube, "a")
-    core = client.CoreV1Api(api)
+    asked = {"send_initial_events": True, "allow_watch_bookmarks": True, "resource_version_match": "NotOlderThan"}
     kinds: list[tuple[str, str]] = []
-    async with watch.Watch().stream(
-        core.list_namespaced_config_map,
-        "default",
-        send_initial_events=True,
-        allow_watch_bookmarks=True,
-        resource_version_match="NotOlderThan",
-        timeout_seconds=10,
-    ) as stream:
+    async with maps(client.CoreV1Api(api), **asked) as stream:
         async for event in stream:
             metadata = event["raw_object"]["metadata"]
             kinds.append((event["type"], metadata.get("name", "")))
@@ -263,7 +208,7 @@ async def test_bookmarks_and_initial_events_bring_a_version_to_go_on_from(kube: 
 async def test_reader_that_does_not_read_holds_nobody_up(kube: KubeClient, api: ApiClient) -> None:
     # Nobody reads the first watch, while the second must see each change at once.
     async with kube.watch(MAPS, "default", "", 30), following(kube) as (informer, _):
-        await kube.create(MAPS, config_map("large", filler="x" * 200_000), "default")
+        await put(kube, "large", filler="x" * 200_000)
         for number in range(40):
             patch = {"data": {"filler": f"{number:04}" * 50_000}}
             await asyncio.wait_for(kube.patch(MAPS, "large", "default", patch), PATIENCE_SECONDS)
@@ -275,20 +220,25 @@ async def test_reader_that_does_not_read_holds_nobody_up(kube: KubeClient, api: 
         await until(last)
 
 
-async def test_dynamic_client_finds_and_uses_what_it_never_heard_of(api: ApiClient) -> None:
+async def test_dynamic_client_and_our_informer_follow_what_is_defined_while_they_run(
+    kube: KubeClient, api: ApiClient
+) -> None:
+    extensions = client.ApiextensionsV1Api(api)
     for definition in generate():
-        await client.ApiextensionsV1Api(api).create_custom_resource_definition(definition)
-    dynamic = await DynamicClient(api)
-    machines = await dynamic.resources.get(api_version="tinkerbell.org/v1alpha2", kind="Hardware")
-    assert machines.namespaced
-    body = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": "m"}, "spec": {}}
-    made = await machines.create(body=body, namespace="default")
-    assert made.metadata.uid
-    change = {"metadata": {"labels": {"rack": "a"}}}
-    await machines.patch(body=change, name="m", namespace="default", content_type="application/merge-patch+json")
-    listed = await machines.get(namespace="default", label_selector="rack=a")
-    assert [item.metadata.name for item in listed.items] == ["m"]
-    await machines.delete(name="m", namespace="default")
+        await extensions.create_custom_resource_definition(definition)
+    async with following(kube, HARDWARE) as (_, heard):
+        dynamic = await DynamicClient(api)
+        machines = await dynamic.resources.get(api_version="tinkerbell.org/v1alpha2", kind="Hardware")
+        assert machines.namespaced
+        made = await machines.create(body=objects.hardware("m"), namespace="default")
+        assert made.metadata.uid
+        change = {"metadata": {"labels": {"rack": "a"}}}
+        await machines.patch(body=change, name="m", namespace="default", content_type="application/merge-patch+json")
+        listed = await machines.get(namespace="default", label_selector="rack=a")
+        assert [item.metadata.name for item in listed.items] == ["m"]
+        await until(lambda: heard == ["m", "m"])
+        await extensions.delete_custom_resource_definition("hardware.tinkerbell.org")
+        await until(lambda: heard[2:] == ["-m"])
 
 
 async def test_one_of_two_candidates_leads_and_the_other_takes_over(api: ApiClient) -> None:
@@ -302,14 +252,8 @@ async def test_one_of_two_candidates_leads_and_the_other_takes_over(api: ApiClie
             leading.append(f"-{name}")
 
         lock = LeaseLock("leader", "default", name, api)
-        settings = electionconfig.Config(
-            lock,
-            lease_duration=3,
-            renew_deadline=2,
-            retry_period=1.1,
-            onstarted_leading=started,
-            onstopped_leading=stopped,
-        )
+        callbacks = {"onstarted_leading": started, "onstopped_leading": stopped}
+        settings = electionconfig.Config(lock, lease_duration=3, renew_deadline=2, retry_period=1.1, **callbacks)
         return leaderelection.LeaderElection(settings).run()
 
     first = asyncio.create_task(candidate("one"))

@@ -1,5 +1,8 @@
-"""Metal3's hosts and their Hardware on the embedded API: the controller as a process that is killed, with its role,
-with kubectl; and as a part of the test where the order of its writes matters."""
+"""Metal3's hosts and their Hardware on the embedded API: the controller as a process that is killed, with its role, and
+with kubectl; and as a part of the test where the order of its writes matters.
+
+No machine netboots which must not: at no moment, however slow the API is, however much waits.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import asyncio
 import contextlib
 import signal
 import subprocess
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -27,14 +31,17 @@ from tests.interop.metal3_site import (
     site,
     status,
 )
+from tests.support import objects
+from tests.waiting import until
 from tink.api.metal3.crds import generate as generate_metal3
-from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.api.v1alpha2 import Raw
 from tink.convert.metal3 import HOST_LABEL, REFUSED_ANNOTATION, SECURED_ANNOTATION, HostOptions
-from tink.kube.client import KubeClient, NotFoundError
+from tink.kube.cache import Informer
+from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE, HARDWARE_DATA, MACHINE, SECRET, WORKFLOW
+from tink.kube.resources import CRD, HARDWARE, HARDWARE_DATA, MACHINE, SECRET, WORKFLOW, ResourceType
 from tink.metal3.following import HOSTS, Follower
-from tink.metal3.ownership import MANAGER, SAFETY_MANAGER
+from tink.metal3.ownership import MANAGER, SAFETY_MANAGER, netboots
 from tink.metal3.settings import Metal3Settings
 
 __all__ = ["site"]
@@ -54,23 +61,19 @@ async def test_hosts_applied_by_kubectl_are_in_step_before_and_after_a_kill(site
         await site.becomes(f"n{number}", False, process)  # nobody has said that it is free
     for number in range(3):
         await site.state(f"n{number}", "available")
-        await site.becomes(f"n{number}", True, process)
-    made = await site.hardware("n0")
-    assert made is not None
+        made = await site.becomes(f"n{number}", True, process)
     assert made["spec"]["osie"] == {"name": "hook"}
-    assert made["metadata"]["labels"][HOST_LABEL] == f"{NAMESPACE}.n0"
+    assert made["metadata"]["labels"][HOST_LABEL] == f"{NAMESPACE}.n2"
 
     process.popen.send_signal(signal.SIGKILL)
     process.status()
     await site.state("n0", "provisioned")
     await site.client.delete(HOST, "n1", NAMESPACE)
     await site.state("n3", "available")
-    await site.client.patch(
-        HOST, "n2", NAMESPACE, {"metadata": {"annotations": {"baremetalhost.metal3.io/paused": ""}}}
-    )
+    await site.pause("n2")
     again = site.start("--no-leader-elect", "--osie", "x86_64=hook")
-    for name, netboots in (("n0", False), ("n1", None), ("n2", False), ("n3", True)):
-        await site.becomes(name, netboots, again)
+    for name, does in (("n0", False), ("n1", None), ("n2", False), ("n3", True)):
+        await site.becomes(name, does, again)
     assert again.terminate() == 0
     assert "Traceback" not in process.err + again.err
 
@@ -82,30 +85,27 @@ async def test_controller_works_with_its_role_and_needs_all_of_it(site: Site) ->
     await site.secret("net", networkData=NETWORK % mac(1).encode())
     bmc = {"address": "redfish://192.0.2.7", "credentialsName": "bmc"}
     await site.host("n0", 1, networkData={"name": "net"}, userData={"name": "user"}, bmc=bmc)
-    await site.becomes("n0", True, process)
-    made = await site.hardware("n0")
-    assert made is not None
+    made = await site.becomes("n0", True, process)
     assert made["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"] == "10.0.0.5"
     assert made["metadata"]["annotations"]["tinkerbell.org/userdata-secret"] == "user"
 
-    async def machine_gone() -> bool:
+    async def machine() -> Raw | None:
         with contextlib.suppress(NotFoundError):
-            await site.client.get(MACHINE, "n0", NAMESPACE)
-            return False
-        return True
+            return await site.client.get(MACHINE, "n0", NAMESPACE)
+        return None
 
-    async def machine_there() -> bool:
-        return not await machine_gone()
-
-    await site.until(machine_there, process)
-    machine = await site.client.get(MACHINE, "n0", NAMESPACE)
-    assert machine["spec"]["connection"]["authSecretRef"] == {"name": "bmc", "namespace": NAMESPACE}
+    found: Raw = await until(machine, lambda: process.err)
+    assert found["spec"]["connection"]["authSecretRef"] == {"name": "bmc", "namespace": NAMESPACE}
     await site.state("n0", "provisioned")
     await site.becomes("n0", False, process)
     await site.is_told("n0", "NetbootRefused", "provisioned")
     await site.client.delete(HOST, "n0", NAMESPACE)
     await site.becomes("n0", None, process)
-    await site.until(machine_gone, process)
+
+    async def is_gone() -> bool:
+        return await machine() is None
+
+    await site.until(is_gone, process)
     assert await asyncio.to_thread(process.terminate) == 0
     assert gate.refused == []
     assert {wish.name for wish in gate.wishes if wish.resource == "secrets"} == {"net"}
@@ -133,10 +133,7 @@ async def test_once_brings_all_in_step_and_says_if_it_could_not(site: Site) -> N
 
 
 async def test_hardware_that_somebody_else_made_is_left_alone(site: Site) -> None:
-    theirs = {
-        "apiVersion": API_VERSION, "kind": "Hardware", "metadata": {"name": "n0", "namespace": NAMESPACE},
-        "spec": {"networkInterfaces": {mac(1): {}}},
-    }  # fmt: skip
+    theirs = objects.hardware("n0", mac(1), None, namespace=NAMESPACE)
     before = await site.client.create(HARDWARE, theirs)
     await site.host("n0", 1, "provisioned")
     await site.follow()
@@ -144,9 +141,7 @@ async def test_hardware_that_somebody_else_made_is_left_alone(site: Site) -> Non
     await site.client.delete(HOST, "n0", NAMESPACE)
     await site.host("n1", 2)
     await site.becomes("n1", True)
-    after = await site.hardware("n0")
-    assert after is not None
-    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    assert await site.hardware("n0") == before
 
 
 async def test_field_that_a_user_sets_stays_and_is_told_but_no_user_lets_a_provisioned_host_netboot(site: Site) -> None:
@@ -160,34 +155,24 @@ async def test_field_that_a_user_sets_stays_and_is_told_but_no_user_lets_a_provi
     await site.becomes("n0", False)
     interfaces = {each: {"disableNetboot": False} for each in (mac(1), mac(9))}
     await site.client.patch(HARDWARE, "n0", NAMESPACE, {"spec": {"networkInterfaces": interfaces}})
-    await site.becomes("n0", False)
-    made = await site.hardware("n0")
-    assert made is not None
+    made = await site.becomes("n0", False)
     assert made["spec"]["osie"] == {"name": "theirs"}
     await site.client.patch(HARDWARE, "n0", NAMESPACE, {"spec": {"osie": {"name": "hook"}}})
     await site.state("n0", "available")
 
-    async def free() -> bool:
-        found = await site.hardware("n0")
-        assert found is not None
-        interface = found["spec"]["networkInterfaces"][mac(1)]
-        return not interface.get("disableNetboot") and REFUSED_ANNOTATION not in found["metadata"]["annotations"]
+    def is_free(found: Raw) -> bool:
+        metadata, interface = found["metadata"], found["spec"]["networkInterfaces"][mac(1)]
+        notes = {REFUSED_ANNOTATION, SECURED_ANNOTATION}
+        return not interface.get("disableNetboot") and not notes & {*metadata["annotations"]}
 
-    await site.until(free)
-    made = await site.hardware("n0")
-    assert made is not None
-    assert SECURED_ANNOTATION not in made["metadata"]["annotations"]
+    await site.shows("n0", is_free)
 
 
 async def test_hardware_of_a_deleted_host_stays_until_no_workflow_runs_on_it(site: Site) -> None:
     await site.host("n0", 1)
     await site.follow()
     await site.becomes("n0", True)
-    work = {
-        "apiVersion": API_VERSION, "kind": "Workflow", "metadata": {"name": "w", "namespace": NAMESPACE},
-        "spec": {"hardwareRef": {"name": "n0"}, "templateRef": {"name": "t"}},
-    }  # fmt: skip
-    await site.client.create(WORKFLOW, work)
+    await site.client.create(WORKFLOW, objects.workflow(hardware="n0", namespace=NAMESPACE))
     await site.client.patch(WORKFLOW, "w", NAMESPACE, {"status": {"state": "Running"}}, subresource="status")
     await site.client.delete(HOST, "n0", NAMESPACE)
     await site.is_told("n0", "DeletionWaits", ": w")
@@ -204,15 +189,11 @@ async def test_host_that_cluster_api_takes_keeps_its_hardware_and_gets_none_if_i
     await site.host("n1", 2, **consumer)
     await site.follow()
     await site.becomes("n0", True)
-    await site.client.patch(HOST, "n0", NAMESPACE, {"spec": consumer})
+    await site.change("n0", spec=consumer)
     await site.becomes("n0", False)
 
-    async def says_who() -> bool:
-        found = await site.hardware("n0")
-        assert found is not None
-        return "Metal3Machine m" in found["metadata"]["annotations"].get(REFUSED_ANNOTATION, "")
-
-    await site.until(says_who)
+    taken = "Metal3Machine m"
+    await site.shows("n0", lambda found: taken in found["metadata"]["annotations"].get(REFUSED_ANNOTATION, ""))
     await site.is_told("n1", "NotCarriedOver", "--consumed")
     assert await site.hardware("n1") is None
 
@@ -225,17 +206,14 @@ async def test_host_whose_secret_goes_keeps_its_address_and_still_stops_netbooti
     await site.client.delete(SECRET, "net", NAMESPACE)
     await site.is_told("n0", "NotInStep", "net")
     await site.state("n0", "provisioned")
-    await site.becomes("n0", False)
-    made = await site.hardware("n0")
-    assert made is not None
+    made = await site.becomes("n0", False)
     assert made["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"] == "10.0.0.5"
     await site.secret("net", networkData=NETWORK.replace(b"10.0.0.5", b"10.0.0.6") % mac(1).encode())
 
-    async def moved() -> bool:
-        found = await site.hardware("n0")
-        return found is not None and found["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"] == "10.0.0.6"
+    def address(found: Raw) -> Any:
+        return found["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"]
 
-    await site.until(moved)
+    await site.shows("n0", lambda found: address(found) == "10.0.0.6")
 
 
 # --- order, versions -------------------------------------------------------------------------------------------------
@@ -253,7 +231,7 @@ async def test_machines_that_must_not_netboot_come_first_at_the_start(
         if name in unsafe:
             await site.state(name, "provisioned")
         else:
-            await site.client.patch(HOST, name, NAMESPACE, {"metadata": {"labels": {"changed": "yes"}}})
+            await site.change(name, metadata={"labels": {"changed": "yes"}})
     written: list[tuple[str, str]] = []
     apply = KubeClient.apply
 
@@ -264,14 +242,10 @@ async def test_machines_that_must_not_netboot_come_first_at_the_start(
     monkeypatch.setattr(KubeClient, "apply", recorded)
     await site.follow()
     await site.becomes("n39", True)
-    await site.until(lambda: _all_applied(written, 40))
+    await until(lambda: len({name for name, manager in written if manager == MANAGER}) == 40)
     assert sorted(written[:5]) == [(name, SAFETY_MANAGER) for name in unsafe]
     assert {name for name, manager in written if manager == SAFETY_MANAGER} == set(unsafe)
     assert {name for name, manager in written if manager == MANAGER} == {f"n{number:02}" for number in range(40)}
-
-
-async def _all_applied(written: list[tuple[str, str]], count: int) -> bool:
-    return len({name for name, manager in written if manager == MANAGER}) == count
 
 
 async def test_hosts_are_followed_in_the_version_that_is_served_and_in_the_other_one_after_that(site: Site) -> None:
@@ -286,14 +260,8 @@ async def test_hosts_are_followed_in_the_version_that_is_served_and_in_the_other
         for each in hosts["spec"]["versions"]
     ]
     await site.client.patch(CRD, hosts["metadata"]["name"], None, {"spec": {"versions": versions}})
-    new = HOSTS[1]
-    body = {**host("n1", 2), "apiVersion": new.api_version}
-    body["spec"] = {"poweredOn": True, "bootMACAddress": mac(2), "rootDeviceHints": {"devicePath": "/dev/sdb"}}
-    await site.client.create(new, body)
-    await site.client.patch(new, "n1", NAMESPACE, {"status": status("available")}, subresource="status")
-    await site.becomes("n1", True)
-    made = await site.hardware("n1")
-    assert made is not None
+    await create_new(site, "n1", 2, rootDeviceHints={"devicePath": "/dev/sdb"})
+    made = await site.becomes("n1", True)
     assert made["spec"]["storageDevices"] == ["/dev/sdb"]
     details = {
         "apiVersion": HARDWARE_DATA.api_version, "kind": "HardwareData",
@@ -302,11 +270,164 @@ async def test_hosts_are_followed_in_the_version_that_is_served_and_in_the_other
     }  # fmt: skip
     await site.client.create(HARDWARE_DATA, details)
 
-    async def inspected() -> bool:
-        found = await site.hardware("n1")
-        return found is not None and found["spec"].get("storageDevices") == ["/dev/sdb", "/dev/sdc"]
+    await site.shows("n1", lambda found: found["spec"].get("storageDevices") == ["/dev/sdb", "/dev/sdc"])
 
-    await site.until(inspected)
+
+async def create_new(site: Site, name: str, number: int, **spec: Any) -> None:
+    """An available host of the new version."""
+    new = HOSTS[1]
+    spec = {"poweredOn": True, "bootMACAddress": mac(number), **spec}
+    await site.client.create(new, {**host(name, number), "apiVersion": new.api_version, "spec": spec})
+    await site.client.patch(new, name, NAMESPACE, {"status": status("available")}, subresource="status")
+
+
+# --- at no moment ----------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """The API's Secrets, which take as long as the test wants."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked = 0
+        self._answering = asyncio.Event()
+        self._answering.set()
+        get = KubeClient.get
+
+        async def delayed(client: KubeClient, resource: ResourceType, name: str, namespace: str | None) -> Raw:
+            if resource is SECRET:
+                self.asked += 1
+                await self._answering.wait()
+            return await get(client, resource, name, namespace)
+
+        monkeypatch.setattr(KubeClient, "get", delayed)
+
+    def stop(self) -> None:
+        self.asked = 0
+        self._answering.clear()
+
+    def go_on(self) -> None:
+        self._answering.set()
+
+    async def has_been_asked(self, times: int) -> None:
+        await until(lambda: self.asked >= times)
+
+
+async def record_netboots(site: Site, name: str) -> list[bool]:
+    """Whether a Hardware netboots, from now on after each change of it."""
+    seen: list[bool] = []
+    informer = Informer(site.client, HARDWARE, [NAMESPACE])
+    informer.add_event_handler(lambda new, _: seen.append(netboots(new)) if new["metadata"]["name"] == name else None)
+    site.keep(informer.run())
+    await informer.wait_for_cache_sync()
+    return seen
+
+
+async def test_hosts_stop_netbooting_though_all_that_is_looked_at_hangs_and_they_are_looked_at(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.secret("net", networkData=b"{}")
+    for number in range(12):
+        await site.host(f"n{number}", number, networkData={"name": "net"})
+    slow = Slow(monkeypatch)
+    await site.follow()
+    for number in range(12):
+        await site.becomes(f"n{number}", True)
+    slow.stop()
+    for number in range(12):
+        await site.change(f"n{number}", metadata={"labels": {"changed": "yes"}})
+    await slow.has_been_asked(6)
+    for number in range(12):
+        await site.state(f"n{number}", "provisioned")
+    for number in range(12):
+        await site.becomes(f"n{number}", False)
+    slow.go_on()
+
+
+async def test_host_of_which_the_informer_does_not_know_that_it_is_provisioned_gets_a_hardware_that_does_not_netboot(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = KubeClient.watch
+
+    @contextlib.asynccontextmanager
+    async def silent(client: KubeClient, resource: ResourceType, *words: Any, **more: Any) -> AsyncIterator[Any]:
+        if resource.plural == "baremetalhosts" and not more["send_initial_events"]:
+            await asyncio.Event().wait()
+        if resource.plural == "baremetalhosts":
+            raise ApiError(422, "Invalid", "this one lists, and then watches")
+        async with watch(client, resource, *words, **more) as stream:
+            yield stream
+
+    monkeypatch.setattr(KubeClient, "watch", silent)
+    await site.host("n0", 1, networkData={"name": "net"})
+    await site.follow(Metal3Settings(retry_longest=0.3))
+    await site.is_told("n0", "NotInStep", "net")
+    await site.state("n0", "provisioned")
+    seen = await record_netboots(site, "n0")
+    await site.secret("net", networkData=b"{}")
+    await site.becomes("n0", False)
+    assert set(seen) <= {False}
+
+
+async def test_host_that_is_taken_while_its_secret_is_read_does_not_netboot_for_a_moment(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.secret("net", networkData=b"{}")
+    await site.host("n0", 1, networkData={"name": "net"})
+    await site.host("n1", 2)
+    slow = Slow(monkeypatch)
+    await site.follow()
+    for name in ("n0", "n1"):
+        await site.becomes(name, True)
+    await site.state("n0", "provisioned")
+    await site.becomes("n0", False)
+    await site.is_told("n0", "NetbootRefused", "provisioned")
+    seen = await record_netboots(site, "n0")
+    slow.stop()
+    await site.state("n0", "available")
+    await slow.has_been_asked(1)
+    await site.pause("n0")
+    await site.state("n1", "provisioned")
+    await site.becomes("n1", False)  # so the informer knows what came before that
+    slow.go_on()
+    await site.is_told("n0", "NetbootRefused", "paused")
+    assert set(seen) == {False}
+
+
+async def test_netboot_is_turned_off_soon_after_an_api_that_refused_it_for_long(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tink.metal3.controller._SAFETY_RETRY_SECONDS", 0.5)
+    await site.host("n0", 1)
+    await site.follow(Metal3Settings(retry_first=30.0, retry_longest=60.0))
+    await site.becomes("n0", True)
+    apply = KubeClient.apply
+
+    async def refused(*_: Any, **__: Any) -> Raw:
+        raise ApiError(503, "ServiceUnavailable", "the API is not well")
+
+    monkeypatch.setattr(KubeClient, "apply", refused)
+    await site.state("n0", "provisioned")
+    await site.is_told("n0", "NotInStep", "not well")
+    monkeypatch.setattr(KubeClient, "apply", apply)
+    await site.becomes("n0", False)
+
+
+async def test_hosts_are_followed_as_they_are_stored_when_the_webhook_that_converts_them_dies(site: Site) -> None:
+    old, new = HOSTS
+    hosts = generate_metal3(storage="v1beta1")[0]
+    await site.client.patch(CRD, hosts["metadata"]["name"], None, {"spec": {"versions": hosts["spec"]["versions"]}})
+    await create_new(site, "n0", 1)
+    await site.follow()
+    await site.becomes("n0", False)  # read as v1alpha1 without a webhook: nobody says that it is online
+    dead = {"strategy": "Webhook", "webhook": {
+        "conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/convert"},
+    }}  # fmt: skip
+    await site.client.patch(CRD, hosts["metadata"]["name"], None, {"spec": {"conversion": dead}})
+    with pytest.raises(ApiError, match="webhook"):
+        await site.client.list(old)
+    await site.becomes("n0", True)
+    await site.client.patch(new, "n0", NAMESPACE, {"status": status("provisioned")}, subresource="status")
+    await site.becomes("n0", False)
 
 
 def test_account_of_the_role_is_bound_where_it_is() -> None:

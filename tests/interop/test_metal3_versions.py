@@ -1,4 +1,5 @@
-"""BareMetalHosts in both of their versions, as kubectl's users see them, with the webhook and without."""
+"""BareMetalHosts in both of their versions, as kubectl's users see them, with the webhook and without; and the
+migration of those that are stored: planned, refused, carried out, killed and continued."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ import asyncio
 import base64
 import io
 import json
+import signal
 import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +18,13 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from edge.cli import main
 from tests.interop.conftest import Kubectl
 from tests.interop.host_site import (
     HARDWARE,
     NEW,
-    OLD,
     ROLES,
     Site,
     empty_site,
@@ -29,24 +34,35 @@ from tests.interop.host_site import (
     kubectl_there,
     site,
 )
-from tests.interop.privileges import grants
+from tests.interop.privileges import Grant, grants
 from tests.interop.rack import tinkedge
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.metal3.crds import generate
+from tink.api.v1alpha2 import Raw
 from tink.convert.metal3 import ConversionSettings
 from tink.convert.metal3.conversion_data import ANNOTATION
-from tink.kube.client import KubeClient, NotFoundError
-from tink.kube.resources import CRD, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, ResourceType
+from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, ResourceType
 from tink.metal3 import webhook
 from tink.metal3.definition import NAME
+from tink.metal3.migration import carry_out, plan
+from tink.metal3.migration.plan import MigrationSettings, Phase
+from tink.metal3.migration.survey import survey
 from tink.metal3.webhook import HostConversion
 from tink.webhooks import Webhooks, WebhookSettings
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
 
 __all__ = ["empty_site", "kubectl_there", "site"]
 
+ROLE = "tinkedge-metal3-migrate"
 OLD_NAME, NEW_NAME = "baremetalhosts.v1alpha1.metal3.io", "baremetalhosts.v1beta1.metal3.io"
+
+
+def new_host(name: str, annotations: Raw | None = None, **spec: Any) -> Raw:
+    """A v1beta1 host."""
+    metadata = {"name": name, "namespace": "default", "annotations": annotations or {}}
+    return {"apiVersion": NEW, "kind": "BareMetalHost", "metadata": metadata, "spec": spec}
 
 
 # --- kubectl ------------------------------------------------------------------------------------------------------
@@ -81,41 +97,21 @@ async def test_host_of_the_old_version_is_read_and_edited_in_the_new_one_and_los
 async def test_apply_of_the_new_version_is_created_unchanged_configured_and_readable_as_the_old(
     site: Site, kubectl_there: Kubectl
 ) -> None:
-    manifest = {
-        "apiVersion": NEW,
-        "kind": "BareMetalHost",
-        "metadata": {"name": "b"},
-        "spec": {"poweredOn": True, "rootDeviceHints": {"modelContains": "M"}, "image": {"url": "http://x/i"}},
-    }
+    spec = {"poweredOn": True, "rootDeviceHints": {"modelContains": "M"}, "image": {"url": "http://x/i"}}
+    manifest = json.dumps(new_host("b", **spec))
     for said in ("created", "unchanged"):
-        assert said in await kubectl_there("apply", "-f", "-", stdin=json.dumps(manifest))
+        assert said in await kubectl_there("apply", "-f", "-", stdin=manifest)
     old = await site.old("b")
     assert old["spec"]["hardwareProfile"] == "empty", "the controller would choose /dev/sda"
     assert old["spec"]["rootDeviceHints"] == {"model": "M"}
-    manifest["spec"]["poweredOn"] = False  # type: ignore[index]
-    assert "configured" in await kubectl_there("apply", "-f", "-", stdin=json.dumps(manifest))
+    manifest = json.dumps(new_host("b", **spec | {"poweredOn": False}))
+    assert "configured" in await kubectl_there("apply", "-f", "-", stdin=manifest)
     assert (await site.old("b"))["spec"]["online"] is False
+    by_server = ("apply", "--server-side", "--field-manager=x", "--force-conflicts", "-f", "-")
     for _ in range(2):
-        await kubectl_there("apply", "--server-side", "--field-manager=x", "--force-conflicts", "-f", "-",
-                            stdin=json.dumps(manifest))  # fmt: skip
+        await kubectl_there(*by_server, stdin=manifest)
     await kubectl_there("delete", NEW_NAME, "b")
     assert "NotFound" in (await kubectl_there.run("get", OLD_NAME, "b")).err
-
-
-async def test_list_of_500_and_a_broken_annotation_among_them_is_shown_whole(
-    site: Site, kubectl_there: Kubectl
-) -> None:
-    for start in range(0, 500, 50):
-        await asyncio.gather(*(site.create(host(f"n{start + more}")) for more in range(50)))
-    broken = {"apiVersion": NEW, "kind": "BareMetalHost", "spec": {"poweredOn": True}}
-    broken["metadata"] = {"name": "odd", "namespace": "default", "annotations": {ANNOTATION: '{"spec":'}}
-    await site.create(broken)
-    for name, api_version in ((NEW_NAME, NEW), (OLD_NAME, OLD)):
-        ran = await kubectl_there.run("get", name, "-o", "json")
-        assert ran.code == 0, ran.err
-        items = json.loads(ran.out)["items"]
-        assert len(items) == 501
-        assert {item["apiVersion"] for item in items} == {api_version}
 
 
 async def test_user_reads_why_while_no_webhook_answers_and_the_stored_version_still_works(
@@ -150,14 +146,11 @@ async def test_registration_is_mended_follows_the_authority_and_stays_when_we_st
     assert (await site.definition())["metadata"]["resourceVersion"] == version, "nothing has changed"
     assert "registered at" not in caplog.text, "and nothing is written or told each minute"
 
-    await site.client.patch(CRD, NAME, None, {"spec": {"conversion": {"strategy": "None", "webhook": None}}})
-    await site.webhooks.look_after()
-    assert (await site.definition())["spec"]["conversion"] == first
-
     elsewhere = {"service": {"namespace": "x", "name": "y", "port": 443}, "url": None}
-    await site.client.patch(CRD, NAME, None, {"spec": {"conversion": {"webhook": {"clientConfig": elsewhere}}}})
-    await site.webhooks.look_after()
-    assert (await site.definition())["spec"]["conversion"] == first
+    for change in ({"strategy": "None", "webhook": None}, {"webhook": {"clientConfig": elsewhere}}):
+        await site.client.patch(CRD, NAME, None, {"spec": {"conversion": change}})
+        await site.webhooks.look_after()
+        assert (await site.definition())["spec"]["conversion"] == first
 
     await site.stop_webhook()
     assert (await site.definition())["spec"]["conversion"] == first
@@ -278,15 +271,11 @@ async def posted(site: Site, body: Any, **more: Any) -> tuple[int, str]:
         return got.status, await got.text()
 
 
-async def test_what_is_no_review_is_a_bad_request_in_clear_words(site: Site) -> None:
-    status, text = await posted(site, b"{}")
-    assert (status, text) == (
-        400,
-        "no ConversionReview: apiVersion must be apiextensions.k8s.io/v1, not null\n",
-    )
-
-
-async def test_too_large_and_too_slow_a_review_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_no_review_or_too_large_or_too_slow_is_given_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_review = "no ConversionReview: apiVersion must be apiextensions.k8s.io/v1, not null\n"
+    assert await posted(site, b"{}") == (400, no_review)
     monkeypatch.setattr(webhook, "LARGEST", 1 << 21)
     assert (await posted(site, b" " * ((1 << 21) + 1)))[0] == 413
     reading = webhook._READ_SECONDS
@@ -303,7 +292,8 @@ async def test_too_large_and_too_slow_a_review_is_given_up(site: Site, monkeypat
 
 
 async def test_large_review_is_answered_while_the_webhook_answers_others(site: Site) -> None:
-    objects = [{**host(f"n{number}"), "status": inspected()["status"]} for number in range(1500)]
+    objects = [{**host(f"n{number}"), "status": inspected()["status"]} for number in range(1499)]
+    objects.append({**host("odd"), "metadata": {"name": "odd", "annotations": {ANNOTATION: '{"spec":'}}})
     request = {"uid": "u", "desiredAPIVersion": NEW, "objects": objects}
     body = json.dumps({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request})
     large = asyncio.create_task(posted(site, body.encode()))
@@ -313,11 +303,346 @@ async def test_large_review_is_answered_while_the_webhook_answers_others(site: S
     assert len(json.loads(text)["response"]["convertedObjects"]) == 1500
 
 
-async def test_host_with_a_hardware_too_large_for_annotations_can_be_read_in_both_versions(site: Site) -> None:
-    disks = [{"name": f"/dev/disk/by-path/pci-0000:3b:00.0-sas-exp0x500{n:06}-phy{n}", "sizeBytes": n,
-              "serialNumber": "S" * 200, "wwn": "0x" + "5" * 100} for n in range(800)]  # fmt: skip
+# --- the migration --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+def command(site: Site, *options: str) -> list[str]:
+    return ["metal3-migrate", "--kubeconfig", str(site.api.kubeconfig), "--settle", "0", *options]
+
+
+async def migrate(site: Site, *options: str) -> Ran:
+    """The command, in a thread of this process: that is ten times as fast as a process of its own."""
+    ran = await asyncio.to_thread(CliRunner().invoke, main, command(site, *options))
+    assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
+    return Ran(ran.exit_code, ran.stdout, ran.stderr)
+
+
+async def everything(site: Site) -> dict[str, Raw]:
+    """All hosts as v1alpha1, without what the API server writes."""
+    return {
+        each["metadata"]["name"]: {key: each.get(key) for key in ("spec", "status")}
+        | {key: each["metadata"].get(key) for key in ("labels", "annotations")}
+        for each in (await site.client.list(HOST_V1ALPHA1))["items"]
+    }
+
+
+async def fill(site: Site, count: int) -> None:
+    profiles = ("unknown", "dell", "libvirt", "empty", "", "nobody")
+    for number in range(count):
+        await site.create(host(f"n{number}", hardwareProfile=profiles[number % 6], online=number % 2 == 0))
+        if number % 3 == 0:
+            await site.set_status(f"n{number}", inspected(hardwareProfile="unknown"))
+    await site.create(new_host("native", poweredOn=True, image={"url": "http://x/i", "checksumType": "auto"}))
+
+
+async def write_details(site: Site, name: str, **spec: Any) -> None:
+    """HardwareData of somebody else."""
+    obj = {"apiVersion": HARDWARE_DATA.api_version, "kind": HARDWARE_DATA.kind, "spec": spec}
+    await site.client.create(HARDWARE_DATA, obj | {"metadata": {"name": name, "namespace": "default"}})
+
+
+async def details(site: Site, name: str) -> Raw:
+    found: Raw = (await site.client.get(HARDWARE_DATA, name, "default"))["spec"]
+    return found
+
+
+async def stored(site: Site) -> list[str]:
+    versions: list[str] = (await site.definition())["status"]["storedVersions"]
+    return versions
+
+
+async def test_hosts_are_moved_with_all_they_have_and_the_plan_alone_changes_nothing(site: Site) -> None:
+    await fill(site, 12)
+    before, definition = await everything(site), await site.definition()
+    ran = await migrate(site)
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines() == [
+        "13 BareMetalHosts; written as v1alpha1, stored as v1alpha1",
+        "1. hardware-data    create 4 HardwareData: default/n0, default/n3, default/n6 and 1 more",
+        "2. storage          v1alpha1 -> v1beta1",
+        "3. rewrite          write 13 BareMetalHosts, unchanged",
+        "4. stored-versions  v1alpha1 -> v1beta1",
+        "nothing was changed; add --apply to do this",
+    ]
+    assert await site.definition() == definition
+    assert (await site.client.list(HARDWARE_DATA))["items"] == []
+
+    ran = await migrate(site, "--apply")
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, "finished: nothing is left to do")
+    done = ("hardware-data: 4 done", "storage: 1 done", "rewrite: 13 done", "stored-versions: 1 done")
+    assert ran.err.splitlines() == [*done]
+    assert await stored(site) == ["v1beta1"]
+    assert await everything(site) == before
+    await site.stop_webhook()
+    assert len((await site.client.list(HOST_V1BETA1))["items"]) == 13, "all can be read without the webhook"
+    for made in (await site.client.list(HARDWARE_DATA))["items"]:
+        assert made["spec"]["hardware"] == HARDWARE
+        [owner] = made["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["apiVersion"]) == ("BareMetalHost", made["metadata"]["name"], NEW)
+        assert "blockOwnerDeletion" not in owner, "OpenShift refuses it without rights on the host's finalizers"
+
+
+async def test_killed_migration_is_continued_and_one_that_is_done_does_nothing(site: Site, tmp_path: Path) -> None:
+    await fill(site, 60)
+    before = await everything(site)
+    versions = await resource_versions(site)
+    killed = []
+    for phase in (Phase.HARDWARE_DATA, Phase.STORAGE, Phase.REWRITE):
+        process = tinkedge(tmp_path, *command(site, "--apply"))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while process.popen.poll() is None and not await _reached(site, phase, versions):
+                await asyncio.sleep(0.005)
+        process.popen.kill()
+        killed.append(process.status())
+    assert -signal.SIGKILL in killed, "nothing was interrupted"
+    ran = await migrate(site, "--apply", "-o", "json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["outcome"] == "finished"
+    assert await stored(site) == ["v1beta1"]
+    assert await everything(site) == before
+    assert len((await site.client.list(HARDWARE_DATA))["items"]) == 20
+
+    version = (await site.definition())["metadata"]["resourceVersion"]
+    ran = await migrate(site, "--apply", "-o", "json")
+    report = json.loads(ran.out)
+    assert (ran.code, report["outcome"], report["done"]) == (0, "finished", [])
+    assert (await site.definition())["metadata"]["resourceVersion"] == version
+
+
+async def _reached(site: Site, phase: Phase, versions: dict[str, str]) -> bool:
+    match phase:
+        case Phase.HARDWARE_DATA:
+            return len((await site.client.list(HARDWARE_DATA))["items"]) > 3
+        case Phase.STORAGE:
+            return len(await stored(site)) == 2
+        case _:
+            now = await resource_versions(site)
+            return sum(now[name] != version for name, version in versions.items()) > 3
+
+
+async def resource_versions(site: Site) -> dict[str, str]:
+    hosts = (await site.client.list(HOST_V1ALPHA1))["items"]
+    return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in hosts}
+
+
+async def test_phases_can_be_done_one_by_one_and_the_old_version_goes_only_when_told(site: Site) -> None:
+    await fill(site, 4)
+    for phase, storage, versions in (
+        ("hardware-data", "v1alpha1", ["v1alpha1"]),
+        ("storage", "v1beta1", ["v1alpha1", "v1beta1"]),
+        ("rewrite", "v1beta1", ["v1alpha1", "v1beta1"]),
+    ):
+        assert (await migrate(site, "--apply", "--through", phase)).code == 0
+        definition = await site.definition()
+        assert [each["name"] for each in definition["spec"]["versions"] if each["storage"]] == [storage]
+        assert definition["status"]["storedVersions"] == versions
+    assert len((await site.client.list(HARDWARE_DATA))["items"]) == 2
+    ran = await migrate(site, "--apply", "--stop-serving-v1alpha1")
+    assert ran.code == 0
+    assert "whoever asks for v1alpha1 then gets 404" in ran.out
+    definition = await site.definition()
+    assert definition["status"]["storedVersions"] == ["v1beta1"]
+    assert [each["name"] for each in definition["spec"]["versions"] if each["served"]] == ["v1beta1"]
+    ran = await migrate(site, "--apply", "--stop-serving-v1alpha1")
+    assert (ran.code, ran.err) == (0, "")
+    assert (await migrate(site, "--through", "storage", "--stop-serving-v1alpha1")).code == 2
+
+
+# --- what stands in the way -----------------------------------------------------------------------------------------
+
+
+async def refused(site: Site, *options: str) -> str:
+    definition = await site.definition()
+    ran = await migrate(site, "--apply", *options)
+    assert ran.code == 2, ran.out + ran.err
+    assert await site.definition() == definition
+    assert (await site.client.list(HARDWARE_DATA))["items"] == []
+    return ran.out
+
+
+async def test_what_stands_in_the_way_is_a_refusal_that_names_field_and_values_and_says_what_to_do(site: Site) -> None:
+    await site.create(host("a", image={"url": "http://x/i", "checksum": "0" * 32}))
+    said = await refused(site, "--empty-checksum-type", "auto")
+    assert 'differs: default/a spec.image.checksumType: "auto" -> "md5" (v1beta1 as it is served: another' in said
+    assert (await migrate(site)).code == 0
+
+    await site.create(host("b", description="the only one"))
+    versions = (await site.definition())["spec"]["versions"]
+    without = json.loads(json.dumps(versions))
+    del without[1]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["description"]
+    await site.client.patch(CRD, NAME, None, {"spec": {"versions": without}})
+    said = await refused(site)
+    assert 'default/b spec.description: "the only one" -> nothing (v1beta1 as it is served' in said
+    await site.client.patch(CRD, NAME, None, {"spec": {"versions": versions}})
+
+    await site.stop_webhook()
+    said = await refused(site)
+    assert "hosts can't be converted: conversion webhook for" in said
+    assert "Does the webhook run?" in said
+    await site.start_webhook()
+
+    await site.create(host("c", image={"url": "http://x/i", "checksum": "0" * 64}))
+    said = await refused(site)
+    assert 'default/c spec.image.checksumType: nothing -> "md5" (the checksum is not MD5: see --empty-checksum' in said
+    assert "mend them, or say --accept-differences" in said
+    assert (await migrate(site, "--apply", "--accept-differences")).code == 0
+    assert await stored(site) == ["v1beta1"]
+
+
+async def test_definitions_that_are_not_fit_are_refused_with_what_to_do(empty_site: Site) -> None:
+    ran = await migrate(empty_site)
+    assert ran.code == 2
+    assert "there is no CustomResourceDefinition baremetalhosts.metal3.io: install tinkedge crds --metal3" in ran.out
+    hosts, details = generate()
+    one = {**hosts, "spec": {**hosts["spec"], "versions": hosts["spec"]["versions"][:1]}}
+    await empty_site.client.create(CRD, one)
+    await empty_site.create(host("a"))
+    await empty_site.set_status("a", inspected())
+    assert "has no version v1beta1: install tinkedge crds --metal3" in (await migrate(empty_site)).out
+    await empty_site.client.patch(CRD, NAME, None, {"spec": hosts["spec"]})
+    out = (await migrate(empty_site)).out
+    assert "has no conversion webhook: start tinkedge metal3-webhook" in out
+    assert "there is no CustomResourceDefinition hardwaredata.metal3.io" in out
+    await empty_site.client.create(CRD, details)
+    await empty_site.start_webhook()
+    assert (await migrate(empty_site, "--apply")).code == 0
+
+
+async def test_odd_hosts_are_noted_and_moved_and_nobody_s_hardware_data_is_overwritten(site: Site) -> None:
+    await fill(site, 1)
+    mine = {"hardware": {"hostname": "other"}}
+    await write_details(site, "n0", **mine)
+    disks = [{"name": f"/dev/sd{number}", "sizeBytes": number, "serialNumber": "S" * 300} for number in range(800)]
     await site.create(host("a"))
-    await site.set_status("a", inspected(hardware={"storage": disks}))
-    new = await site.new("a")
-    assert sum(len(k) + len(v) for k, v in new["metadata"]["annotations"].items()) <= 262_144
-    assert len((await site.old("a"))["status"]["hardware"]["storage"]) == 800
+    await site.set_status("a", inspected(hardware={"storage": disks}))  # too large for the annotation
+    for number, text in enumerate(("{", "7", '{"spec": {"hardwareProfile": 7}}')):
+        await site.create(new_host(f"odd{number}", {ANNOTATION: text}, poweredOn=True))
+    ran = await migrate(site, "--apply")
+    assert ran.code == 0, ran.out
+    assert "note: 1 HardwareData say something else than status.hardware of their host" in ran.out
+    assert "note: default/a status.hardware: " in ran.out
+    assert await details(site, "n0") == mine
+    assert len((await details(site, "a"))["hardware"]["storage"]) == 800
+    assert await stored(site) == ["v1beta1"]
+
+
+async def test_api_that_is_not_there_is_a_failure_in_both_forms_of_the_report(site: Site) -> None:
+    await site.api.stop()
+    ran = await migrate(site)
+    assert (ran.code, ran.out) == (1, "")
+    assert "not finished: GET https://127.0.0.1" in ran.err
+    ran = await migrate(site, "-o", "json")
+    assert ran.code == 1
+    assert json.loads(ran.out)["outcome"] == "failed"
+
+
+# --- what happens meanwhile -----------------------------------------------------------------------------------------
+
+
+class Meddled(KubeClient):
+    """A client whose calls go wrong, or see others change things first, as a test wants."""
+
+    before_patch: Callable[[str], Awaitable[None]]
+
+    async def patch(self, resource: Any, name: str, namespace: str | None, patch: Raw, **more: Any) -> Raw:
+        await self.before_patch(name)
+        return await super().patch(resource, name, namespace, patch, **more)
+
+
+@pytest.fixture
+async def meddled(site: Site) -> Any:
+    async with await Meddled.connect(site.api.kubeconfig) as client:
+        yield client
+
+
+async def carried_out(client: KubeClient) -> list[carry_out.Done]:
+    settings = MigrationSettings(settle=0)
+    seen = await survey(client, settings.conversion, _quiet)
+    made = plan.make(seen, settings)
+    assert not made.problems
+    return [done async for done in carry_out.carry_out(client, made, seen, settings, _quiet)]
+
+
+def _quiet(what: str, count: int, total: int) -> None:
+    pass
+
+
+async def test_what_goes_or_is_changed_meanwhile_and_calls_that_fail_at_first_cost_nothing(
+    site: Site, meddled: Meddled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carry_out, "_RETRY_FIRST_SECONDS", 0.001)
+    await fill(site, 6)
+    failing = [ApiError(429, "TooManyRequests", "later"), UnreachableError("cut"), ApiError(409, "Conflict", "faster")]
+    changes = [{"metadata": {"labels": {"somebody": "else"}}}]
+
+    async def meddle(name: str) -> None:
+        if name == "n2":
+            await site.client.delete(HOST_V1BETA1, "n2", "default")
+        if name == "n4" and failing:
+            raise failing.pop()
+        if name == NAME and changes:
+            await site.client.patch(CRD, NAME, None, changes.pop())
+
+    meddled.before_patch = meddle
+    done = {each.phase: each for each in await carried_out(meddled)}
+    assert done[Phase.REWRITE].failures == []
+    assert (done[Phase.REWRITE].done, done[Phase.REWRITE].unneeded) == (6, 1)
+    assert await stored(site) == ["v1beta1"]
+    assert (await site.definition())["metadata"]["labels"] == {"somebody": "else"}
+
+
+async def test_hardware_data_that_the_operator_makes_meanwhile_is_left_to_it(site: Site) -> None:
+    await fill(site, 1)
+    settings = MigrationSettings(settle=0)
+    seen = await survey(site.client, settings.conversion, _quiet)
+    assert seen.missing == [("default", "n0")]
+    mine = {"hardware": {"hostname": "newer"}}
+    await write_details(site, "n0", **mine)
+    made = plan.make(seen, settings)
+    done = [each async for each in carry_out.carry_out(site.client, made, seen, settings, _quiet)]
+    assert (done[0].done, done[0].unneeded) == (0, 1)
+    assert await details(site, "n0") == mine
+
+
+async def test_host_that_can_not_be_written_is_named_and_keeps_the_old_version_listed(
+    site: Site, meddled: Meddled
+) -> None:
+    await fill(site, 6)
+
+    async def meddle(name: str) -> None:
+        if name == "n4":
+            raise ApiError(422, "Invalid", "a policy of yours")
+
+    meddled.before_patch = meddle
+    done = (await carried_out(meddled))[-1]
+    assert done.phase is Phase.REWRITE
+    assert done.failures == ["BareMetalHost default/n4: a policy of yours (Invalid, 422)"]
+    assert await stored(site) == ["v1alpha1", "v1beta1"]
+
+
+async def test_migration_is_done_with_its_role_and_needs_all_of_it(site: Site, tmp_path: Path) -> None:
+    await fill(site, 4)
+    await write_details(site, "n0")
+    [role] = [each for each in yaml.safe_load_all(ROLES.read_text()) if each["metadata"]["name"] == ROLE]
+    allowed = {
+        Grant(verb, group, resource, "", name)
+        for rule in role["rules"] for verb in rule["verbs"] for group in rule["apiGroups"]
+        for resource in rule["resources"] for name in rule.get("resourceNames", [""])
+    }  # fmt: skip
+    standing = await gate(site, allowed, tmp_path)
+    try:
+        options = ["--kubeconfig", str(standing.kubeconfig), "--settle", "0", "--apply", "--stop-serving-v1alpha1"]
+        ran = await asyncio.to_thread(CliRunner().invoke, main, ["metal3-migrate", *options])
+    finally:
+        await standing.stop()
+    assert ran.exit_code == 0, ran.output
+    assert (await details(site, "n0"))["hardware"] == HARDWARE
+    assert standing.refused == []
+    assert standing.unused() == []

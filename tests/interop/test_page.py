@@ -1,30 +1,157 @@
-"""The operators' web page in a real browser: Debian's chromium, without a screen."""
+"""The operators' web page in a real browser: Debian's chromium, without a screen, driven over the DevTools protocol."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 import json
+import os
 import re
+import shutil
+import signal
+import subprocess
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 import edge.page
 from edge.journey.events import Outcome, Step
-from tests.interop.browser import BrowserError, Page, browser
 from tests.page_site import PageSite, populate
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until, wait_until
 
+PROGRAM = "chromium-headless-shell"
+_MESSAGE_BYTES = 64 << 20
 STATIC = Path(edge.page.__file__).parent / "static"
 ON_PURPOSE = "the server responded with a status of 401"
 OF_COLOURS = ["color-contrast"]
 """The rule of axe-core that a dark page, which differs in its colours alone, may break where a light one does not."""
 SIZES = pytest.mark.parametrize("width", [1280, 360], ids=["desk", "phone"])
+
+
+class BrowserError(Exception):
+    """What the page's script threw, or the browser does not do."""
+
+
+class Page:
+    """One tab."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, base: str) -> None:
+        self._socket = socket
+        self._base = base
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._loaded = asyncio.Event()
+        self.troubles: list[str] = []
+        """What the browser complains of: errors of scripts, and what the policy has refused."""
+        self.received: dict[str, int] = {}
+        """Bytes of each response, as they came."""
+
+    async def read(self) -> None:
+        """What the browser says, until it ends."""
+        async for message in self._socket:
+            told = json.loads(message.data)
+            waiting = self._waiting.pop(told.get("id", 0), None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(told)
+            match told.get("method"):
+                case "Page.loadEventFired":
+                    self._loaded.set()
+                case "Runtime.exceptionThrown":
+                    self.troubles.append(str(told["params"]["exceptionDetails"].get("exception", {})))
+                case "Log.entryAdded":
+                    self.troubles.append(told["params"]["entry"]["text"])
+                case "Network.loadingFinished":
+                    self.received[told["params"]["requestId"]] = told["params"]["encodedDataLength"]
+
+    async def send(self, method: str, **params: Any) -> dict[str, Any]:
+        """One command, and its answer."""
+        self._number += 1
+        waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
+        await self._socket.send_str(json.dumps({"id": self._number, "method": method, "params": params}))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            told = await waiting
+        if "error" in told:
+            raise BrowserError(f"{method}: {told['error']}")
+        result: dict[str, Any] = told["result"]
+        return result
+
+    async def go(self, path: str) -> None:
+        """Open a page, as one who types it."""
+        self._loaded.clear()
+        self.received.clear()
+        await self.send("Page.navigate", url=self._base + path)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._loaded.wait()
+
+    async def run(self, script: str) -> Any:
+        """The value of a script."""
+        told = await self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in told:
+            raise BrowserError(told["exceptionDetails"]["exception"].get("description", script))
+        return told["result"].get("value")
+
+    async def press(self, key: str) -> None:
+        """One key."""
+        code = {"Tab": 9, "Enter": 13}[key]
+        text = {"Enter": "\r"}.get(key, "")
+        for kind in ("keyDown", "keyUp"):
+            await self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,
+                            **({"text": text} if text and kind == "keyDown" else {}))  # fmt: skip
+
+    async def look(self, *, dark: bool = False, width: int = 1280, mobile: bool = False) -> None:
+        """How it is looked at."""
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        await self.send("Emulation.setEmulatedMedia", features=features)
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": mobile}
+        await self.send("Emulation.setDeviceMetricsOverride", **size)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where its DevTools are. One for all tests: to start it is most of what they cost."""
+    program = shutil.which(PROGRAM)
+    assert program is not None, f"there is no {PROGRAM}: deploy/setup.sh packages test"
+    directory = tmp_path_factory.mktemp("chromium")
+    process = subprocess.Popen(
+        [program, "--no-sandbox", "--remote-debugging-port=0", f"--user-data-dir={directory}",
+         "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars", "about:blank"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        port = directory / "DevToolsActivePort"
+        wait_until(lambda: port.exists() and port.read_text().count("\n") >= 1, "chromium does not start")
+        yield "http://127.0.0.1:" + port.read_text().partition("\n")[0]
+    finally:
+        # Debian's program is a shell script, and chromium another process with children of its own.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_SECONDS)
+
+
+@asynccontextmanager
+async def tab(chromium: str, base: str) -> AsyncIterator[Page]:
+    """A tab with nothing in it, nor in the browser. `base` is the site, as http://ADDRESS:PORT."""
+    async with aiohttp.ClientSession() as session:
+        async with session.put(f"{chromium}/json/new?about:blank") as response:
+            target = await response.json()
+        async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=_MESSAGE_BYTES) as socket:
+            page = Page(socket, base)
+            reading = asyncio.create_task(page.read())
+            for command in ("Page.enable", "Runtime.enable", "Log.enable", "Network.enable"):
+                await page.send(command)
+            await page.send("Network.clearBrowserCookies")
+            await page.send("Network.clearBrowserCache")
+            await page.look()
+            try:
+                yield page
+            finally:
+                reading.cancel()
+        async with session.put(f"{chromium}/json/close/{target['id']}"):
+            pass
 
 
 class Desk:
@@ -34,9 +161,6 @@ class Desk:
         self.site = site
         self.page = page
         self.macs = macs
-
-    async def text(self, of: str = "document.body") -> str:
-        return str(await self.page.run(f"{of}.innerText"))
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +173,22 @@ def rules() -> str:
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+async def desk(chromium: str) -> AsyncIterator[Desk]:
     site = PageSite()
     macs = populate(site, time.time())
     site.follows_time = True
     async with site.served() as operator:
         async with operator.get("/api/v1/page-code") as response:
             code = (await response.json())["code"]
-        async with browser(tmp_path, str(operator._base_url).rstrip("/")) as page:
+        async with tab(chromium, str(operator._base_url).rstrip("/")) as page:
             await page.go(f"/enter?code={code}")
             await becomes(page, "document.getElementById('rows') !== null && document.readyState === 'complete'")
             yield Desk(site, page, macs)
             assert [each for each in page.troubles if ON_PURPOSE not in each] == []
+
+
+async def text(page: Page) -> str:
+    return str(await page.run("document.body.innerText"))
 
 
 async def becomes(page: Page, what: str) -> None:
@@ -76,12 +204,12 @@ async def becomes(page: Page, what: str) -> None:
 
 @pytest.mark.smoke
 async def test_link_lets_the_browser_in_and_nobody_without(desk: Desk) -> None:
-    assert "49 machines" in " ".join((await desk.text()).split())
+    assert "49 machines" in " ".join((await text(desk.page)).split())
     assert await desk.page.run("location.pathname + location.search") == "/"  # the code is in no address bar
     assert await desk.page.run("document.cookie") == ""  # nor the session within reach of a script
     await desk.page.send("Network.clearBrowserCookies")
     await desk.page.go("/")
-    assert "tinkedge page" in await desk.text()
+    assert "tinkedge page" in await text(desk.page)
 
 
 @SIZES
@@ -161,10 +289,8 @@ async def test_filter_search_and_sort_work_without_javascript(desk: Desk) -> Non
         ("/?group=rack&in=a", "rack=a", "rack=b"),
     ):
         await page.go(path)
-        text = await html(page)
-        assert there in text
-        assert gone not in text
-        assert "reload" in text
+        shown = await html(page)
+        assert (there in shown, gone in shown, "reload" in shown) == (True, False, True)
     await page.go(f"/machine/{desk.macs['stranger']}")
     assert "kind: Hardware" in await html(page)
 

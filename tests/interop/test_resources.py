@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,22 +17,18 @@ import pytest
 
 from tests import recordings
 from tests.api import serving
+from tests.interop.resources.record import PLURALS, digest
 from tink.api.crds import generate
 
 RECORDED = recordings.read(Path(__file__).parent / "resources" / "answers")
 ACCEPTED = RECORDED.pop("server")["accepted"]
 CASES = [case for cases in RECORDED.values() for case in cases]
-PLURALS = {"Hardware": "hardware", "OSIE": "osies", "Template": "templates", "Workflow": "workflows"}
-RECORD_AGAIN = "record again: python -m tests.record resources"
 
 
 def test_kube_apiserver_accepts_the_definitions_as_they_are_now() -> None:
     """Above all, the estimated cost of their CEL rules, which nobody but a kube-apiserver knows for sure."""
-    now = {
-        crd["metadata"]["name"]: hashlib.sha256(json.dumps(crd, sort_keys=True).encode()).hexdigest()
-        for crd in generate()
-    }
-    assert now == ACCEPTED, RECORD_AGAIN
+    now = {crd["metadata"]["name"]: digest(crd) for crd in generate()}
+    assert now == ACCEPTED, "record again: python -m tests.record resources"
 
 
 def test_table_has_all_that_one_object_can_decide() -> None:
@@ -62,13 +57,13 @@ def find(node: Any, key: str) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the embedded API answers to every case, in one go."""
-    return asyncio.run(play_all(tmp_path_factory.mktemp("api")))
 
+    async def play_all() -> dict[str, Any]:
+        async with serving(tmp_path_factory.mktemp("api"), generate()) as (_, client):
+            headers = dict(await client._authorize())
+            return {case["name"]: await play(client._session, client.url, headers, case) for case in CASES}
 
-async def play_all(directory: Path) -> dict[str, Any]:
-    async with serving(directory, generate()) as (_, client):
-        headers = dict(await client._authorize())
-        return {case["name"]: await play(client._session, client.url, headers, case) for case in CASES}
+    return asyncio.run(play_all())
 
 
 async def play(session: aiohttp.ClientSession, url: str, headers: dict[str, str], case: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,13 @@ class Agent:
         uid: str = message.stop_workflow.workflow_id
         return uid
 
+    async def reaches(self, *names: str) -> pb.Workflow:
+        """Take the next Workflow, and publish `started` and `succeeded` for its actions in turn; the Workflow."""
+        workflow = await self.start_command()
+        for index, name in enumerate(names):
+            await getattr(self, name)(workflow, index)
+        return workflow
+
     async def started(self, workflow: pb.Workflow, index: int) -> None:
         await self._publish(workflow, action_started=pb.Event.ActionStarted(action_id=workflow.actions[index].id))
 
@@ -70,11 +78,11 @@ class Agent:
         rejected = pb.Event.WorkflowRejected(failure_reason=reason, failure_message="no")
         await self._publish(workflow, workflow_rejected=rejected)
 
-    async def failed(self, workflow: pb.Workflow, index: int, reason: str, message: str) -> None:
-        event = pb.Event.ActionFailed(
-            action_id=workflow.actions[index].id, failure_reason=reason, failure_message=message
-        )
-        await self._publish(workflow, action_failed=event)
+    async def failed(self, workflow: pb.Workflow, reason: str, message: str) -> None:
+        """The first action has."""
+        failure = {"failure_reason": reason, "failure_message": message}
+        failed = pb.Event.ActionFailed(action_id=workflow.actions[0].id, **failure)
+        await self._publish(workflow, action_failed=failed)
 
     async def _publish(self, workflow: pb.Workflow, **event: Any) -> None:
         message = pb.Event(workflow_id=workflow.workflow_id, **event)
@@ -88,19 +96,11 @@ class Stack:
         self.client = client
         informers = {resource: Informer(client, resource) for resource in (WORKFLOW, HARDWARE, TEMPLATE)}
         self.workflows = informers[WORKFLOW]
-        self.controller = WorkflowController(
-            client,
-            workflows=self.workflows,
-            hardware=informers[HARDWARE],
-            templates=informers[TEMPLATE],
-            settings=settings,
-        )
+        both: dict[str, Any] = {"workflows": self.workflows, "hardware": informers[HARDWARE]}
+        self.controller = WorkflowController(client, **both, templates=informers[TEMPLATE], settings=settings)
+        # What was rejected is not offered again by the clock.
         self.server = WorkflowServer(
-            client,
-            workflows=self.workflows,
-            hardware=informers[HARDWARE],
-            addresses=["127.0.0.1:0"],
-            settings=ServerSettings(rejection_first=120.0),  # what was rejected is not offered again by the clock
+            client, **both, addresses=["127.0.0.1:0"], settings=ServerSettings(rejection_first=120.0)
         )
         self._running = [informer.run() for informer in informers.values()]
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,28 +125,18 @@ class Stack:
         return agent
 
     async def create(self, resource: ResourceType, name: str, spec: Raw) -> Raw:
-        obj = {
-            "apiVersion": API_VERSION,
-            "kind": resource.kind,
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": spec,
-        }
+        metadata = {"name": name, "namespace": NAMESPACE}
+        obj = {"apiVersion": API_VERSION, "kind": resource.kind, "metadata": metadata, "spec": spec}
         return await self.client.create(resource, obj)
 
-    async def machine(self) -> None:
+    async def furnish(self) -> None:
+        """Create the machine and the template."""
         interface = {"dhcp": {"ip": "127.0.0.1", "netmask": "255.0.0.0"}}
         await self.create(HARDWARE, "machine", {"networkInterfaces": {MAC: interface}, "storageDevices": ["/dev/vda"]})
-
-    async def template(self) -> None:
-        actions = [
-            {
-                "name": "write",
-                "image": "registry.example/write:{{ .Params.tag }}",
-                "args": ["{{ index .Hardware.StorageDevices 0 }}"],
-            },
-            {"name": "check", "image": "registry.example/check", "env": {"A": "own"}},
-        ]
-        await self.create(TEMPLATE, "install", {"actions": actions, "env": {"A": "shared", "B": "both"}})
+        disk = "{{ index .Hardware.StorageDevices 0 }}"
+        write = {"name": "write", "image": "registry.example/write:{{ .Params.tag }}", "args": [disk]}
+        check = {"name": "check", "image": "registry.example/check", "env": {"A": "own"}}
+        await self.create(TEMPLATE, "install", {"actions": [write, check], "env": {"A": "shared", "B": "both"}})
 
     async def workflow(self, name: str = "w", **spec: Any) -> Raw:
         references = {"hardwareRef": {"name": "machine"}, "templateRef": {"name": "install"}}
@@ -166,13 +156,11 @@ class Stack:
 
     async def gone(self, name: str = "w") -> None:
         async def is_gone() -> bool:
-            try:
-                await self.get(name)
-            except NotFoundError:
-                return True
-            return False
+            with suppress(NotFoundError):
+                return not await self.get(name)
+            return True
 
-        await until(is_gone)
+        assert await until(is_gone)
 
 
 def condition(workflow: Raw, kind: str) -> Raw:
@@ -180,32 +168,26 @@ def condition(workflow: Raw, kind: str) -> Raw:
 
 
 @pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[KubeClient]:
-    async with serving(tmp_path, generate()) as (_, connected):
-        yield connected
-
-
-@pytest.fixture
-async def make_stack(client: KubeClient) -> AsyncIterator[Callable[..., Any]]:
+async def make_stack(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    """`make_stack(**settings)` starts one more on the same API."""
     stacks: list[Stack] = []
+    async with serving(tmp_path, generate()) as (_, client):
 
-    async def make(**settings: Any) -> Stack:
-        stack = Stack(client, ControllerSettings(**settings))
-        stacks.append(stack)
-        await stack.start()
-        return stack
+        async def make(**settings: Any) -> Stack:
+            stacks.append(Stack(client, ControllerSettings(**settings)))
+            await stacks[-1].start()
+            return stacks[-1]
 
-    yield make
-    for stack in stacks:
-        await stack.stop()
+        yield make
+        for stack in stacks:
+            await stack.stop()
 
 
 @pytest.fixture
 async def stack(make_stack: Callable[..., Any]) -> Stack:
     """With the machine and the template."""
     made: Stack = await make_stack()
-    await made.machine()
-    await made.template()
+    await made.furnish()
     return made
 
 
@@ -229,62 +211,15 @@ async def test_a_workflow_goes_from_creation_to_success(stack: Stack) -> None:
     done = await stack.until("Succeeded")
     assert [action["state"] for action in done["status"]["actions"]] == ["Succeeded", "Succeeded"]
     assert condition(done, "Started")["status"] == condition(done, "Succeeded")["status"] == "True"
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while (await stack.get())["metadata"].get("finalizers"):
-            await asyncio.sleep(0.005)
+
+    async def is_released() -> bool:
+        return not (await stack.get())["metadata"].get("finalizers")
+
+    assert await until(is_released)
     seen = [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
     assert seen == ["Pending", "Scheduled", "Running", "Succeeded"]
     await stack.client.delete(WORKFLOW, "w", NAMESPACE)
     await stack.gone()
-
-
-async def test_a_failure_carries_reason_and_message(stack: Stack) -> None:
-    agent = await stack.agent()
-    await stack.workflow()
-    command = await agent.start_command()
-    await agent.started(command, 0)
-    await agent.failed(command, 0, "DiskMissing", "no /dev/vda")
-    failed = await stack.until("Failed")
-    first, second = failed["status"]["actions"]
-    assert (first["failureReason"], first["failureMessage"], second["state"]) == (
-        "DiskMissing",
-        "no /dev/vda",
-        "Pending",
-    )
-    assert condition(failed, "Succeeded") == {
-        "type": "Succeeded",
-        "status": "False",
-        "reason": "DiskMissing",
-        "message": "no /dev/vda",
-    }
-
-
-async def test_deleting_a_running_workflow_stops_it_and_then_it_is_gone(stack: Stack) -> None:
-    states: list[str] = []
-    stack.workflows.add_event_handler(lambda new, _: states.append(new["status"]["state"]) if "status" in new else None)
-    agent = await stack.agent()
-    await stack.workflow()
-    command = await agent.start_command()
-    await agent.started(command, 0)
-    await stack.client.delete(WORKFLOW, "w", NAMESPACE)
-    assert await agent.stop_command() == command.workflow_id
-    assert (await stack.get())["status"]["state"] == "Cancelling"
-    await agent.failed(command, 0, "Canceled", "stopped on request")
-    await stack.gone()
-    assert states[-1] == "Canceled", states
-
-
-async def test_deleting_a_pending_workflow_lets_it_go_at_once(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
-    heard = asyncio.Event()
-    stack.workflows.add_event_handler(on_delete=lambda _: heard.set())
-    await stack.workflow()
-    await stack.until("Pending")
-    await stack.client.delete(WORKFLOW, "w", NAMESPACE)
-    await stack.gone()
-    await asyncio.wait_for(heard.wait(), PATIENCE_SECONDS)
-    assert not [r for r in caplog.records if r.name == "tink.kube.cache.reflector"], (
-        "the deletion was no event, but a relist"
-    )
 
 
 async def test_workflows_run_one_after_the_other_in_the_order_of_their_creation(stack: Stack) -> None:
@@ -303,25 +238,24 @@ async def test_workflows_run_one_after_the_other_in_the_order_of_their_creation(
     assert order == uids
 
 
-async def test_objects_may_be_applied_in_any_order(make_stack: Callable[..., Any]) -> None:
+async def test_objects_may_be_applied_in_any_order_and_a_template_error_is_seen_on_the_workflow(
+    make_stack: Callable[..., Any],
+) -> None:
     stack = await make_stack()
     await stack.workflow()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while (
-            "conditions" not in (await stack.get())["status"]
-        ):  # not at once: the rest of one `kubectl apply` may be on its way
-            await asyncio.sleep(0.05)
-    waiting = condition(await stack.get(), "Prepared")
-    assert waiting["reason"] == "HardwareNotFound"
-    assert "there is no Hardware default/machine" in waiting["message"]
-    await stack.template()
-    await stack.machine()
+
+    async def waiting() -> Raw | None:  # not at once: the rest of one `kubectl apply` may be on its way
+        found: Raw = await stack.get()
+        return condition(found, "Prepared") if "conditions" in found["status"] else None
+
+    said = await until(waiting, every=0.05)
+    assert said["reason"] == "HardwareNotFound"
+    assert "there is no Hardware default/machine" in said["message"]
+    await stack.furnish()
     await stack.until("Pending")
 
-
-async def test_a_template_error_is_seen_on_the_workflow(stack: Stack) -> None:
-    await stack.workflow(templateParams={})
-    failed = await stack.until("Failed")
+    await stack.workflow("wrong", templateParams={})
+    failed = await stack.until("Failed", "wrong")
     assert condition(failed, "Succeeded")["reason"] == "TemplateError"
     assert "spec.actions[0].image" in condition(failed, "Succeeded")["message"]
     assert not failed["metadata"].get("finalizers")
@@ -330,49 +264,38 @@ async def test_a_template_error_is_seen_on_the_workflow(stack: Stack) -> None:
 async def test_a_workflow_that_exceeds_its_timeout_fails_and_is_stopped(stack: Stack) -> None:
     agent = await stack.agent()
     await stack.workflow(timeout=1)
-    command = await agent.start_command()
-    await agent.started(command, 0)
+    command = await agent.reaches("started")
     assert await agent.stop_command() == command.workflow_id
     failed = await stack.until("Failed")
     assert condition(failed, "Succeeded")["reason"] == "WorkflowTimeout"
-    await agent.failed(command, 0, "Canceled", "stopped on request")
+    await agent.failed(command, "Canceled", "stopped on request")
     assert (await stack.get())["status"] == failed["status"], "terminal states never change"
 
 
-async def test_a_new_server_and_controller_take_over_where_the_old_ones_stopped(make_stack: Callable[..., Any]) -> None:
+async def test_a_new_server_and_controller_take_over_and_two_do_not_disturb_each_other(
+    make_stack: Callable[..., Any],
+) -> None:
     first = await make_stack()
-    await first.machine()
-    await first.template()
+    await first.furnish()
     await first.workflow()
     agent = await first.agent()
-    command = await agent.start_command()
-    await agent.started(command, 0)
+    command = await agent.reaches("started")
     await first.stop()
-    second = await make_stack()
+    second = await make_stack(retry_longest=0.1)
     again = await second.agent()
     await again.succeeded(command, 0)
     await again.succeeded(command, 1)
     await second.until("Succeeded")
-
-
-async def test_two_controllers_do_not_disturb_each_other(make_stack: Callable[..., Any]) -> None:
-    stack = await make_stack(retry_longest=0.1)
     await make_stack(retry_longest=0.1)
-    await stack.machine()
-    await stack.template()
-    agent = await stack.agent()
     for i in range(5):
-        await stack.workflow(f"w{i}")
+        await second.workflow(f"w{i}")
     for i in range(5):
-        command = await agent.start_command()
-        await agent.succeeded(command, 0)
-        await agent.succeeded(command, 1)
-        await stack.until("Succeeded", f"w{i}")
+        await again.reaches("succeeded", "succeeded")
+        await second.until("Succeeded", f"w{i}")
 
 
-@pytest.fixture
-async def real_agent(stack: Stack, tmp_path: Path) -> AsyncIterator[None]:
-    """The agent of this project, whose actions are processes of this host; under way until the test ends."""
+async def test_the_agent_of_this_project_runs_fails_and_stops_workflows(stack: Stack, tmp_path: Path) -> None:
+    """Its actions are processes of this host."""
     spool = Spool()
     channel = await connect(AgentSettings(MAC, f"127.0.0.1:{stack.server.port}"), asyncio.Event())
     assert channel is not None
@@ -381,15 +304,6 @@ async def real_agent(stack: Stack, tmp_path: Path) -> AsyncIterator[None]:
     running = RealAgent(runtime, spool)
     transport = Transport(channel, server="test", agent_id=MAC, spool=spool)
     calls = [asyncio.create_task(transport.commands(running.handle)), asyncio.create_task(transport.publish())]
-    yield
-    for call in calls:
-        call.cancel()
-    await running.close()
-    await channel.close()
-
-
-@pytest.mark.usefixtures("real_agent")
-async def test_the_agent_of_this_project_runs_fails_and_stops_workflows(stack: Stack) -> None:
     scripts = {
         "good": "echo fine",
         "bad": 'printf NoDisk > "$TINKERBELL_FAILURE_REASON"; printf gone > "$TINKERBELL_FAILURE_MESSAGE"; exit 3',
@@ -398,16 +312,17 @@ async def test_the_agent_of_this_project_runs_fails_and_stops_workflows(stack: S
     for name, script in scripts.items():
         action = {"name": name, "image": "none", "cmd": "/bin/sh", "args": ["-c", script]}
         await stack.create(TEMPLATE, name, {"actions": [action]})
-    await stack.workflow("good", templateRef={"name": "good"})
-    await stack.workflow("bad", templateRef={"name": "bad"})
-    await stack.workflow("long", templateRef={"name": "long"})
+        await stack.workflow(name, templateRef={"name": name})
     await stack.until("Succeeded", "good")
     failed = condition(await stack.until("Failed", "bad"), "Succeeded")
-    assert failed["reason"] == "NoDisk"
-    assert failed["message"].startswith("gone")
+    assert (failed["reason"], failed["message"].startswith("gone")) == ("NoDisk", True)
     await stack.until("Running", "long")
     await stack.client.delete(WORKFLOW, "long", NAMESPACE)
     await stack.gone("long")
+    for call in calls:
+        call.cancel()
+    await running.close()
+    await channel.close()
 
 
 # --- an operator with kubectl ----------------------------------------------------------------------------------------
@@ -420,8 +335,7 @@ async def operated(kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[Stack]:
     made = Stack(connected, ControllerSettings())
     try:
         await made.start()
-        await made.machine()
-        await made.template()
+        await made.furnish()
         yield made
     finally:
         await made.stop()
@@ -451,11 +365,16 @@ async def test_kubectl_shows_why_a_workflow_failed_and_wait_need_not_time_out(
 ) -> None:
     agent = await operated.agent()
     await operated.workflow()
-    command = await agent.start_command()
-    await agent.started(command, 0)
+    command = await agent.reaches("started")
     waiting = asyncio.create_task(kubectl("wait", "--timeout=20s", "workflow/w", "--for=condition=Succeeded=false"))
-    await agent.failed(command, 0, "DiskMissing", "no /dev/vda")
+    await agent.failed(command, "DiskMissing", "no /dev/vda")
     assert "condition met" in await waiting
+    failed = await operated.until("Failed")
+    why = {"reason": "DiskMissing", "message": "no /dev/vda"}
+    assert condition(failed, "Succeeded") == {"type": "Succeeded", "status": "False", **why}
+    first, second = failed["status"]["actions"]
+    assert (first["failureReason"], first["failureMessage"]) == ("DiskMissing", "no /dev/vda")
+    assert second["state"] == "Pending"
     described = await kubectl("describe", "workflow", "w")
     for line in ("DiskMissing", "no /dev/vda", "State:.*Failed", "State:.*Pending", "Name:.*check", "Type:.*Succeeded"):
         assert re.search(line, described), f"{line} is not in\n{described}"
@@ -468,15 +387,17 @@ async def test_kubectl_delete_cancels_a_running_workflow_and_returns_when_the_ag
 ) -> None:
     agent = await operated.agent()
     await operated.workflow()
-    command = await agent.start_command()
-    await agent.started(command, 0)
+    command = await agent.reaches("started")
     await operated.until("Running")
+    states: list[str] = []
+    operated.workflows.add_event_handler(lambda new, _: states.append(new["status"]["state"]))
     deleting = asyncio.create_task(kubectl("delete", "workflow", "w", "--timeout=20s"))
     assert await agent.stop_command() == command.workflow_id
     assert "Cancelling" in await kubectl("get", "workflow", "w")
     assert not deleting.done(), "deleted before the agent has stopped"
-    await agent.failed(command, 0, "Canceled", "stopped on request")
+    await agent.failed(command, "Canceled", "stopped on request")
     assert "deleted" in await deleting
+    assert states[-1] == "Canceled", states
     assert "NotFound" in (await kubectl.run("get", "workflow", "w")).err
 
 
@@ -485,8 +406,7 @@ async def test_kubectl_delete_of_a_workflow_whose_agent_is_away_returns_when_it_
 ) -> None:
     agent = await operated.agent()
     await operated.workflow()
-    command = await agent.start_command()
-    await agent.started(command, 0)
+    await agent.reaches("started")
     await operated.until("Running")
     agent.call.cancel()
     impatient = Stack(operated.client, ControllerSettings(cancelling_timeout=1))

@@ -2,7 +2,7 @@
 
 `strconv` writes and reads strings and numbers (`quote` is %q, `format_float(value, "g")` is %v of a float64), `fmt`
 whole values (`text_of` is %v, `sprintf` takes every verb), `values` says which values there are. Real Go is the oracle
-(tests/interop/test_template_tables.py). `durations` reads durations; `json_values` writes JSON into the messages of
+(tests/interop/test_template_go.py). `durations` reads durations; `json_values` writes JSON into the messages of
 Kubernetes.
 """
 

@@ -4,12 +4,12 @@ machine is touched. Needs root."""
 import asyncio
 import os
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-import pytest
+
+from tests.waiting import wait_until
 
 CONTAINERD = """
 version = 2
@@ -121,9 +121,6 @@ def start(socket, argv, **more):
     """The process of `argv`, once it listens at `socket`; what it says is in a file beside that."""
     with (socket.parent / "log").open("ab") as log:
         process = subprocess.Popen([str(item) for item in argv], stdout=log, stderr=log, **more)
-    for _ in range(2400):
-        if socket.is_socket():
-            return process
-        assert process.poll() is None, f"{argv[0]} has ended: {(socket.parent / 'log').read_text()[-2000:]}"
-        time.sleep(0.05)
-    pytest.fail(f"{argv[0]} does not listen")
+    wait_until(lambda: socket.is_socket() or process.poll() is not None, f"{argv[0]} does not listen")
+    assert process.poll() is None, f"{argv[0]} has ended: {(socket.parent / 'log').read_text()[-2000:]}"
+    return process

@@ -1,21 +1,19 @@
 """The example actions of deploy/actions, built and used as they are: what they do to a disk, and say when they fail."""
 
 import asyncio
+import functools
 import hashlib
 import http.server
 import os
 import socket
 import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 
 from tests.interop.containers.engines import run
 from tests.waiting import PATIENCE_SECONDS
 from tink.agent.model import Action, RunResult
-
-ACTIONS = Path(__file__).parents[3] / "deploy" / "actions"
 
 
 @pytest.fixture
@@ -34,41 +32,18 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
 
-    def do_GET(self):
-        if self.path == "/short.img":
-            self.send_response(200)
-            self.send_header("Content-Length", "1000000")
-            self.end_headers()
-            self.wfile.write(b"only the beginning")
-            return
-        if self.path == "/broken.img" and self.server.breaks:
-            self.server.breaks -= 1
-            content = self.translate_path(self.path)
-            self.send_response(200)
-            self.send_header("Content-Length", str(Path(content).stat().st_size))
-            self.send_header("Last-Modified", self.date_time_string(Path(content).stat().st_mtime))
-            self.end_headers()
-            self.wfile.write(Path(content).read_bytes()[:1_234_567])
-            return
-        super().do_GET()
-
 
 @pytest.fixture
 def website(tmp_path):
     """URL and directory of a web server."""
     directory = tmp_path / "www"
     directory.mkdir()
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), lambda *arguments: QuietHandler(*arguments, directory=str(directory))
-    )
-    server.breaks = 1
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    handler = functools.partial(QuietHandler, directory=str(directory))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
         yield f"http://127.0.0.1:{server.server_port}", directory
-    finally:
         server.shutdown()
-        server.server_close()
         thread.join()
 
 
@@ -111,31 +86,15 @@ async def test_image2disk_writes_what_qemu_reads_from_its_qcow2(machine, disk, w
     assert file.read_bytes()[: len(content)] == content
 
 
-async def test_image2disk_goes_on_where_a_connection_broke(machine, disk, website, caplog):
-    caplog.set_level("INFO")
-    device, file = disk
-    url, directory = website
-    content = os.urandom(3_000_000)
-    (directory / "broken.img").write_bytes(content)
-    env = {"IMG_URL": f"{url}/broken.img", "DEST_DISK": device}
-    assert await machine.action(example(machine, "image2disk", **env)) == RunResult(0)
-    assert file.read_bytes()[: len(content)] == content
-    assert "goes on from byte" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("env", "reason", "said"),
     [
         ({"IMG_URL": "URL/nothing.img"}, "DownloadFailed", "404"),
         ({"IMG_URL": "http://127.0.0.1:1/x.img"}, "DownloadFailed", "refused"),
-        ({"IMG_URL": "URL/short.img"}, "DownloadFailed", "short.img"),
-        ({"IMG_URL": "URL/good.img", "IMG_SHA256": "0" * 64}, "ChecksumMismatch", "not 0000"),
         ({"IMG_URL": "URL/good.img", "IMG_SHA256": "abc"}, "InvalidSetting", "IMG_SHA256"),
         ({"IMG_URL": "URL/good.img", "COMPRESSED": "true"}, "InvalidSetting", ".gz"),
-        ({"IMG_URL": "URL/bad.img.gz", "COMPRESSED": "true"}, "DecompressFailed", "bad.img.gz"),
         ({"IMG_URL": "URL/bad.img.zst", "COMPRESSED": "true"}, "DecompressFailed", "bad.img.zst"),
         ({"IMG_URL": "URL/big.img"}, "WriteFailed", "No space left"),
-        ({"IMG_URL": "URL/empty.img"}, "DownloadFailed", "empty"),
         ({"DEST_DISK": "", "IMG_URL": "URL/good.img"}, "InvalidSetting", "DEST_DISK"),
         ({}, "InvalidSetting", "IMG_URL"),
     ],
@@ -143,10 +102,8 @@ async def test_image2disk_goes_on_where_a_connection_broke(machine, disk, websit
 async def test_image2disk_says_what_went_wrong(machine, disk, website, env, reason, said):
     url, directory = website
     (directory / "good.img").write_bytes(b"good" * 1000)
-    (directory / "bad.img.gz").write_bytes(b"not compressed at all" * 1000)
     (directory / "bad.img.zst").write_bytes(b"not compressed at all" * 1000)
     (directory / "big.img").write_bytes(bytes(17 * 1024 * 1024))
-    (directory / "empty.img").write_bytes(b"")
     named = {name: value.replace("URL", url) for name, value in env.items()}
     env = {"DEST_DISK": disk[0], "IMG_RETRIES": "1", **named}
     result = await machine.action(example(machine, "image2disk", **env))
@@ -158,10 +115,11 @@ async def test_image2disk_can_be_stopped_while_the_server_is_silent(machine, dis
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.img"
         silent.setblocking(False)
         stop = asyncio.Event()
-        machine.runtime._grace_seconds = 60  # on a busy machine, too, it ends by itself and is not killed
+        patient = machine.another(grace_seconds=60.0)  # on a busy machine, too, it ends by itself and is not killed
         action = example(machine, "image2disk", IMG_URL=url, DEST_DISK=disk[0])
         async with asyncio.timeout(PATIENCE_SECONDS):
-            running = asyncio.create_task(machine.action(action, stop))
+            await patient.pull(action.image, stop)
+            running = asyncio.create_task(patient.run(action, stop))
             connection, _ = await asyncio.get_running_loop().sock_accept(silent)
             with connection:
                 stop.set()

@@ -84,7 +84,10 @@ class FakeRegistry:
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
         self.thread.start()
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
@@ -106,3 +109,21 @@ class FakeRegistry:
             paths.append(f"/v2/{name}/blobs/{digest_of(content)}")
             self.paths[paths[-1]] = (200, {}, content)
         return [*paths, digest_of(body)]
+
+    def breaks(self, path, content, lengths):
+        """Break the next answers to `path` off after so many bytes of the range asked for; the offsets of these."""
+        begun, lengths = [], list(lengths)
+
+        def answer(handler):
+            if not lengths:
+                return False
+            offset = int(handler.headers.get("Range", "bytes=0-")[6:-1])
+            begun.append(offset)
+            span = {"Content-Range": f"bytes {offset}-{len(content) - 1}/{len(content)}"} if offset else {}
+            headers = {"Content-Length": str(len(content) - offset), **span}
+            handler.reply(206 if offset else 200, headers, content[offset : offset + lengths.pop()])
+            handler.close_connection = True
+            return True
+
+        self.hooks[path] = answer
+        return begun

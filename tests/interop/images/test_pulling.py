@@ -1,13 +1,13 @@
-"""Pulling images from Debian's docker-registry, filled by skopeo; and from registries that misbehave.
-
-The first half uses a real registry, the second `fake_registry`.
-"""
+"""Pulling images from Debian's docker-registry, filled by skopeo; and from registries that misbehave, ask for logins
+and send the agent elsewhere (`fake_registry`)."""
 
 import asyncio
+import base64
 import contextlib
 import gzip
 import json
 import logging
+import os
 import shutil
 import socketserver
 import subprocess
@@ -17,16 +17,47 @@ import pytest
 
 import tink.agent.images.connection as connection_module
 import tink.agent.images.store as store_module
-from tests.interop.images.fake_registry import digest_of, pull, refusal, tar
+from tests.interop.images.fake_registry import FakeRegistry, digest_of, pull, refusal, tar
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.images.reference import parse
-from tink.agent.images.registry import Registries, Session
+from tink.agent.images.registry import Credentials, Registries, Session
+from tink.agent.images.store import ImageStore
+from tink.agent.images.unpack import Budget, UnpackError, apply_layer
 from tink.agent.output.lines import line_sink
+from tink.net import special_addresses
+from tink.net.special_addresses import special
 
 
 def run(*argv):
     done = subprocess.run([str(item) for item in argv], capture_output=True, text=True)
     assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
+
+
+@pytest.fixture
+def make_store(tmp_path):
+    def make(registries=None, sleep=lambda seconds: None):
+        store = ImageStore(tmp_path / "state", registries or Registries(), architecture="amd64", sleep=sleep)
+        tmp_path.joinpath("state").mkdir(exist_ok=True)
+        store.prepare()
+        return store
+
+    return make
+
+
+@pytest.fixture
+def store(make_store):
+    return make_store()
+
+
+@pytest.fixture
+def fake():
+    with FakeRegistry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def big_layer():
+    return tar(file=bytes(range(256)) * 8000)
 
 
 # --- a real registry --------------------------------------------------------------------------------------------
@@ -65,15 +96,10 @@ async def test_image_is_pulled_and_unpacked(store, registry, tag):
     assert list(store._work.iterdir()) == []
 
 
-async def test_image_is_pulled_by_digest(store, registry):
+async def test_image_is_pulled_by_its_digest_and_its_layers_only_once(store, registry, monkeypatch):
     first = await pull(store, f"{registry}/t/two:1")
-    digest = "sha256:" + first.rootfs.parent.name
-    second = await pull(store, f"{registry}/t/two@{digest}")
+    second = await pull(store, f"{registry}/t/two@sha256:{first.rootfs.parent.name}")
     assert second.rootfs == first.rootfs
-
-
-async def test_second_pull_fetches_no_layer(store, registry, monkeypatch):
-    await pull(store, f"{registry}/t/two:1")
 
     def no_blob(*arguments):
         raise AssertionError("a layer was fetched again")
@@ -82,11 +108,12 @@ async def test_second_pull_fetches_no_layer(store, registry, monkeypatch):
     await pull(store, f"{registry}/t/two:1")
 
 
-async def test_missing_tag_and_missing_repository_are_named(store, registry):
-    assert "manifest unknown" in await refusal(store, f"{registry}/t/two:nothing")
-    assert "manifest unknown" in await refusal(store, f"{registry}/no/such:1")
-    digest = "sha256:" + "0" * 64
-    assert "manifest unknown" in await refusal(store, f"{registry}/t/two@{digest}")
+async def test_what_is_missing_is_named(store, make_store, registry, monkeypatch):
+    for image in ("t/two:nothing", "no/such:1", f"t/two@sha256:{'0' * 64}"):
+        assert "manifest unknown" in await refusal(store, f"{registry}/{image}")
+    assert "127.0.0.1:1: Connection refused" in await refusal(store, "127.0.0.1:1/x:1")
+    monkeypatch.setattr(Registries, "is_insecure", lambda self, host: False)
+    assert "is it an insecure registry?" in await refusal(make_store(), f"{registry}/t/two:1")
 
 
 async def test_progress_is_told_in_bytes_of_all_layers(store, registry):
@@ -99,13 +126,14 @@ async def test_progress_is_told_in_bytes_of_all_layers(store, registry):
     assert (words[0], words[1], words[3]) == (words[2], "of", "MB")
 
 
-async def test_registry_that_is_not_there_is_named(store):
-    assert "127.0.0.1:1: Connection refused" in await refusal(store, "127.0.0.1:1/x:1")
-
-
-async def test_https_is_spoken_to_a_registry_that_is_not_insecure(make_store, registry, monkeypatch):
-    monkeypatch.setattr(Registries, "is_insecure", lambda self, host: False)
-    assert "is it an insecure registry?" in await refusal(make_store(), f"{registry}/t/two:1")
+def test_damaged_zstd_is_noticed(tmp_path):
+    packed = subprocess.run(["zstd", "-c"], input=tar(file=os.urandom(500_000)), capture_output=True, check=True).stdout
+    half = packed[: len(packed) // 2]
+    for number, damaged in enumerate((half, half + bytes(len(packed) - len(half)))):
+        (tmp_path / "layer").write_bytes(damaged)
+        (tmp_path / f"root{number}").mkdir()
+        with pytest.raises(UnpackError):
+            apply_layer(tmp_path / f"root{number}", tmp_path / "layer", Budget(10**7))
 
 
 # --- a registry of the test's own -------------------------------------------------------------------------------
@@ -132,76 +160,38 @@ async def test_index_gives_the_image_of_this_machine(fake, store):
 
 async def test_broken_transfer_is_continued_where_it_broke(fake, store, big_layer):
     _, _, path, _ = fake.image(big_layer)
-    begun = []
-
-    def breaking(handler):
-        offset = int(handler.headers.get("Range", "bytes=0-")[6:-1])
-        begun.append(offset)
-        part = big_layer[offset : offset + 700_000]
-        headers = {"Content-Length": str(len(big_layer) - offset)}
-        if offset:
-            headers["Content-Range"] = f"bytes {offset}-{len(big_layer) - 1}/{len(big_layer)}"
-        handler.reply(206 if offset else 200, headers, part)
-        handler.close_connection = True
-        return True
-
-    fake.hooks[path] = breaking
+    begun = fake.breaks(path, big_layer, [700_000] * 3)
     image = await pull(store, f"{fake.host}/x:1")
     assert (image.rootfs / "file").stat().st_size == 256 * 8000
     assert len(begun) == 3
-    assert begun[0] == 0
-    assert begun[1] > 0
-    assert begun[2] > begun[1]
+    assert begun[0] == 0 < begun[1] < begun[2]
 
 
 async def test_registry_that_cannot_resume_begins_anew(fake, store, big_layer):
     _, _, path, _ = fake.image(big_layer)
-    attempts = []
-
-    def break_once(handler):
-        attempts.append(handler.headers.get("Range"))
-        if len(attempts) > 1:
-            return False
-        handler.reply(200, {"Content-Length": str(len(big_layer))}, big_layer[:500_000])
-        handler.close_connection = True
-        return True
-
-    fake.hooks[path] = break_once
+    begun = fake.breaks(path, big_layer, [500_000])
     told = []
     line_sink.set(told.append)
     await store.pull(f"{fake.host}/x:1", asyncio.Event())
     await asyncio.sleep(0)
-    assert len(attempts) == 2
-    assert attempts[1].startswith("bytes=")
+    assert begun == [0]
+    assert [headers.get("Range", "")[:6] for asked, headers in fake.requests if asked == path] == ["", "bytes="]
     megabytes = f"{len(big_layer) / 1e6:.1f}"
     assert told[-1].endswith(f": {megabytes} of {megabytes} MB"), "what came twice is not counted twice"
     assert any("continuing at byte" in line for line in told)
 
 
-async def test_registry_that_is_overloaded_is_asked_again(fake, store):
-    path, *_ = fake.image()
-    answers = [503, 429, 500]
-
-    def busy(handler):
-        if not answers:
-            return False
-        handler.reply(answers.pop(), {}, b"busy")
-        return True
-
-    fake.hooks[path] = busy
-    await pull(store, f"{fake.host}/x:1")
-    assert answers == []
+async def test_layer_that_comes_byte_by_byte_is_given_up(fake, store, big_layer):
+    """Each attempt brings something; and so it would go on for weeks."""
+    _, _, path, _ = fake.image(big_layer)
+    begun = fake.breaks(path, big_layer, [1] * 100)
+    assert "the connection ended after" in await refusal(store, f"{fake.host}/x:1")
+    assert len(begun) == 5
 
 
-async def test_registry_that_stays_broken_is_given_up(fake, store):
-    path, *_ = fake.image()
-    fake.paths[path] = (503, {}, b"busy")
-    assert "503" in await refusal(store, f"{fake.host}/x:1")
-    assert len(fake.requests) == 5
-
-
-async def test_layer_that_never_comes_is_given_up(fake, store):
-    _, _, path, _ = fake.image()
+@pytest.mark.parametrize("what", [0, 2], ids=["manifest", "layer"])
+async def test_registry_that_stays_broken_is_given_up(fake, store, what):
+    path = fake.image()[what]
     fake.paths[path] = (503, {}, b"busy")
     assert "503" in await refusal(store, f"{fake.host}/x:1")
     assert [asked for asked, _ in fake.requests].count(path) == 5
@@ -214,23 +204,15 @@ async def test_configuration_that_is_too_large_is_not_fetched(fake, store, monke
     assert path not in [asked for asked, _ in fake.requests]
 
 
-async def test_layer_with_other_content_is_refused(fake, store):
-    _, _, path, _ = fake.image(tar(file=b"content"))
+async def test_other_content_than_the_digest_says_is_refused(fake, store):
+    layer = tar(file=b"content")
+    _, _, path, digest = fake.image(layer)
     fake.paths[path] = (200, {}, tar(file=b"evilent"))
     assert "what the registry sent has the digest" in await refusal(store, f"{fake.host}/x:1")
-
-
-async def test_manifest_with_other_content_than_its_digest_is_refused(fake, store):
-    *_, digest = fake.image()
-    fake.paths[f"/v2/x/manifests/{digest}"] = (200, {}, b"{}")
-    assert "digest" in await refusal(store, f"{fake.host}/x@{digest}")
-
-
-async def test_layer_that_is_longer_than_announced_is_cut_off(fake, store):
-    layer = tar(file=b"content")
-    _, _, path, _ = fake.image(layer)
     fake.paths[path] = (200, {}, layer + b"more" * 100)
     assert "longer than" in await refusal(store, f"{fake.host}/x:1")
+    fake.paths[f"/v2/x/manifests/{digest}"] = (200, {}, b"{}")
+    assert "digest" in await refusal(store, f"{fake.host}/x@{digest}")
 
 
 async def test_layer_that_is_larger_than_the_room_is_not_fetched(fake, store):
@@ -265,12 +247,8 @@ async def test_answers_of_the_wrong_shape_are_refused(fake, store):
     ]:
         fake.paths[path] = (200, {}, body)
         await refusal(store, f"{fake.host}/x:1")
-
-
-async def test_endless_manifest_does_not_fill_memory(fake, store):
-    path, *_ = fake.image()
     fake.paths[path] = (200, {}, b" " * 5_000_000)
-    assert "short answer" in await refusal(store, f"{fake.host}/x:1")
+    assert "short answer" in await refusal(store, f"{fake.host}/x:1"), "it does not fill memory"
 
 
 async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer):
@@ -296,11 +274,6 @@ async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer)
 
 
 # --- time ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(connection_module, "LOW_SPEED_SECONDS", 0.1)
 
 
 @contextlib.contextmanager
@@ -343,28 +316,10 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
     ids=["interim answers", "slow headers", "slow status", "slow body", "trailers", "slow chunks"],
 )
-async def test_registry_that_goes_on_for_ever_and_says_nothing_is_given_up(store, impatient, head, again, pause):
+async def test_registry_that_goes_on_for_ever_and_says_nothing_is_given_up(store, monkeypatch, head, again, pause):
+    monkeypatch.setattr(connection_module, "LOW_SPEED_SECONDS", 0.1)
     with flooding(head, again, pause) as host:
         assert f"{host}: too slow: " in await refusal(store, f"{host}/x:1")
-
-
-async def test_layer_that_comes_byte_by_byte_is_given_up(fake, store, big_layer):
-    """Each attempt brings something; and so it would go on for weeks."""
-    _, _, path, _ = fake.image(big_layer)
-    asked = []
-
-    def one_byte(handler):
-        asked.append(handler.headers.get("Range"))
-        offset = len(asked) - 1
-        span = {"Content-Range": f"bytes {offset}-{len(big_layer) - 1}/{len(big_layer)}"} if offset else {}
-        length = {"Content-Length": str(len(big_layer) - offset)}
-        handler.reply(206 if offset else 200, length | span, big_layer[offset : offset + 1])
-        handler.close_connection = True
-        return True
-
-    fake.hooks[path] = one_byte
-    assert "the connection ended after" in await refusal(store, f"{fake.host}/x:1")
-    assert len(asked) == 5
 
 
 # --- afterwards and around -----------------------------------------------------------------------------------------
@@ -388,26 +343,13 @@ async def test_image_of_the_last_pull_is_used_when_the_registry_is_away(fake, st
     await refusal(store, f"{fake.host}/x:other")
 
 
-@pytest.mark.parametrize(
-    ("host", "insecure"),
-    [
-        ("172.31.0.1:5000", True),
-        ("reg.example:5000", True),
-        ("reg.example:5001", False),
-        ("other.example", True),
-        ("other.example:8443", True),
-        ("10.1.2.3:5000", True),
-        ("11.1.2.3:5000", False),
-        ("127.0.0.1:5000", True),
-        ("localhost:5000", True),
-        ("[::1]:5000", True),
-        ("docker.io", False),
-        ("localhost.evil.example", False),
-    ],
-)
-def test_which_registries_are_spoken_to_in_plain_http(host, insecure):
+def test_which_registries_are_spoken_to_in_plain_http():
     registries = Registries(("172.31.0.1:5000", "reg.example:5000", "other.example", "10.0.0.0/8"))
-    assert registries.is_insecure(host) is insecure
+    hosts = ["172.31.0.1:5000", "reg.example:5000", "reg.example:5001", "other.example", "other.example:8443"]
+    hosts += ["10.1.2.3:5000", "11.1.2.3:5000", "127.0.0.1:5000", "localhost:5000", "[::1]:5000", "docker.io"]
+    hosts += ["localhost.evil.example"]
+    secure = [host for host in hosts if not registries.is_insecure(host)]
+    assert secure == ["reg.example:5001", "11.1.2.3:5000", "docker.io", "localhost.evil.example"]
 
 
 def test_docker_hub_is_asked_where_it_really_is():
@@ -426,3 +368,203 @@ async def test_interrupted_pull_is_cleared_away_at_the_next_start(store):
     store.prepare()
     assert list(store._work.iterdir()) == []
     shutil.rmtree(store._images)
+
+
+# --- where it may send us -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def far(fake, monkeypatch):
+    """The registry is somewhere else: its address is no special one. 127.0.0.2 is this machine's as before."""
+
+    def of_others(address):
+        return "" if str(address) == "127.0.0.1" else special(address)
+
+    monkeypatch.setattr(special_addresses, "special", of_others)
+    with socketserver.TCPServer(("127.0.0.2", 0), socketserver.BaseRequestHandler) as server:
+        server.socket.setblocking(False)
+        yield f"127.0.0.2:{server.server_address[1]}"
+        with pytest.raises(BlockingIOError):
+            server.get_request()  # nobody has even connected
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2:{port}", "[::ffff:127.0.0.2]:{port}", "169.254.169.254"])
+async def test_registry_elsewhere_sends_nobody_to_the_machine_itself_or_its_cloud(fake, store, far, host):
+    _, _, path, _ = fake.image()
+    where = host.format(port=far.rpartition(":")[2])
+    fake.paths[path] = (307, {"Location": f"http://{where}/latest/meta-data"}, b"")
+    said = await refusal(store, f"{fake.host}/x:1")
+    assert "it sends us to " in said
+    assert "address, which registries may not" in said
+
+
+async def test_token_service_is_not_the_machine_itself(fake, make_store, far):
+    """What it answered would be shown to the registry as a token, and it would be shown the password."""
+    fake.image()
+    demand(fake, f'Bearer realm="http://{far}/token"', "Bearer t")
+    assert "it sends us to 127.0.0.2" in await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
+
+
+# --- authentication ---------------------------------------------------------------------------------------------
+
+BASIC = "Basic " + base64.b64encode(b"user:hunter2").decode()
+
+
+def logged_in(fake, make_store):
+    return make_store(Registries((), Credentials(fake.host, "user", "hunter2")))
+
+
+def demand(fake, challenge, wanted):
+    """Make every path under /v2/ answer 401 with `challenge` unless the Authorization header is `wanted`."""
+
+    def check(handler):
+        if handler.headers.get("Authorization") == wanted:
+            return False
+        handler.reply(401, {"WWW-Authenticate": challenge}, b"{}")
+        return True
+
+    fake.hooks.update({path: check for path in fake.paths if path.startswith("/v2/")})
+
+
+@pytest.mark.parametrize(
+    ("given_for", "wanted", "said"),
+    [
+        ("HOST", BASIC, ""),
+        ("", BASIC, "registry_username="),
+        ("HOST", "Basic other", "401"),
+        ("other.example", BASIC, "the credentials given are for other.example"),
+        # Somebody wrote a scheme into docker_registry= and wonders why nothing is shown.
+        ("https://HOST", BASIC, "docker_registry=HOST, the credentials given are for https://HOST"),
+    ],
+    ids=["right", "none", "wrong", "another registry's", "with a scheme"],
+)
+async def test_password_is_for_its_registry_and_a_failure_explains_itself_without_it(
+    fake, make_store, given_for, wanted, said
+):
+    fake.image()
+    demand(fake, 'Basic realm="r"', wanted)
+    credentials = Credentials(given_for.replace("HOST", fake.host), "user", "hunter2") if given_for else None
+    store = make_store(Registries((), credentials))
+    if not said:
+        await pull(store, f"{fake.host}/x:1")
+        return
+    message = await refusal(store, f"{fake.host}/x:1")
+    for part in said.replace("HOST", fake.host).split(", "):
+        assert part in message
+    assert "hunter2" not in message
+    if given_for != "HOST":
+        assert all("Authorization" not in headers for _, headers in fake.requests)
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_token_is_fetched_from_the_realm_with_the_users_credentials_if_there_are_any(
+    fake, make_store, store, known
+):
+    fake.image()
+    demand(fake, f'Bearer realm="http://{fake.host}/token",service="reg",scope="ignored"', "Bearer t0ken")
+    fake.paths["/token"] = (200, {}, b'{"token": "t0ken"}')
+    await pull(logged_in(fake, make_store) if known else store, f"{fake.host}/x:1")
+    [(path, headers)] = [request for request in fake.requests if request[0].startswith("/token")]
+    assert path == "/token?scope=repository%3Ax%3Apull&service=reg"
+    assert headers.get("Authorization") == (BASIC if known else None)
+
+
+@pytest.mark.parametrize(
+    ("challenge", "token", "said"),
+    [
+        (
+            'Bearer realm="http://HOST/token"',
+            (403, {}, b'{"errors": [{"message": "denied by policy"}]}'),
+            "denied by policy",
+        ),
+        ('Bearer realm="http://HOST/token"', (200, {}, b"{}"), "no token"),
+        ('Bearer realm="http://HOST/token"', (200, {}, b'{"token": "a\\r\\nX: y"}'), "no token"),
+        ('Bearer realm="file:///etc/passwd"', (200, {}, b""), "no http"),
+        ("Negotiate", (200, {}, b""), "Negotiate"),
+        ("", (200, {}, b""), "unknown"),
+    ],
+)
+async def test_authentication_that_cannot_work_is_explained(fake, store, challenge, token, said):
+    fake.image()
+    demand(fake, challenge.replace("HOST", fake.host), "Bearer t0ken")
+    fake.paths["/token"] = token
+    assert said in await refusal(store, f"{fake.host}/x:1")
+
+
+@pytest.fixture
+def elsewhere():
+    with FakeRegistry() as registry:
+        yield registry
+
+
+async def test_credentials_do_not_follow_a_redirect_to_another_host(fake, elsewhere, make_store):
+    _, _, path, _ = fake.image()
+    demand(fake, 'Basic realm="r"', BASIC)
+    elsewhere.paths["/storage"] = fake.paths[path]
+    fake.paths[path] = (307, {"Location": f"http://{elsewhere.host}/storage?sig=1"}, b"")
+    await pull(logged_in(fake, make_store), f"{fake.host}/x:1")
+    [(requested, headers)] = elsewhere.requests
+    assert requested == "/storage?sig=1"
+    assert "Authorization" not in headers
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "Basic"])
+async def test_password_does_not_go_to_the_realm_that_the_target_of_a_redirect_names(
+    fake, elsewhere, make_store, scheme
+):
+    """Only the registry itself may say who checks the users of the registry."""
+    _, _, path, _ = fake.image()
+    demand(fake, 'Basic realm="r"', BASIC)
+    challenge = {"WWW-Authenticate": f'{scheme} realm="http://{elsewhere.host}/token"'}
+    elsewhere.paths["/storage"] = (401, challenge, b"{}")
+    elsewhere.paths["/token"] = (200, {}, b'{"token": "t"}')
+    fake.paths[path] = (307, {"Location": f"http://{elsewhere.host}/storage"}, b"")
+    said = await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
+    assert f"it redirects to {elsewhere.host}, which wants a login of its own" in said
+    assert elsewhere.requests
+    assert all("Authorization" not in headers for _, headers in elsewhere.requests)
+
+
+@pytest.mark.parametrize(
+    "where", ["http://[bad", "ftp://h/x", "http://h:99999/x", "http://h:0/", "http://", "//[:/", ""]
+)
+async def test_redirect_or_realm_that_is_no_url_is_the_registrys_fault(fake, store, where):
+    """And not a fault of this program, with a traceback in the log."""
+    path, *_ = fake.image()
+    fake.paths[path] = (307, {"Location": where}, b"")
+    await refusal(store, f"{fake.host}/x:1")
+    fake.paths[path] = (401, {"WWW-Authenticate": f'Bearer realm="{where}"'}, b"")
+    await refusal(store, f"{fake.host}/x:1")
+
+
+@pytest.mark.parametrize(
+    ("told", "longest"),
+    [("", 4.0), ("7", 7.0), ("86400", 60.0), ("0", 4.0), ("-5", 4.0), ("Sun, 06 Nov 1994 08:49:37 GMT", 4.0)],
+)
+async def test_registry_that_says_when_to_come_again_is_obeyed(fake, make_store, told, longest):
+    """A rack that boots at once meets a limit of requests a minute: five attempts in eight seconds are not enough."""
+    manifest, _, layer, _ = fake.image()
+    answers = [(manifest, 429), (manifest, 500), (manifest, 503), (layer, 429), (layer, 503), (layer, 429)]
+
+    def busy(handler):
+        path = handler.path.partition("?")[0]
+        for number, (busy_path, status) in enumerate(answers):
+            if busy_path == path:
+                del answers[number]
+                handler.reply(status, {"Retry-After": told} if told else {}, b"slowly")
+                return True
+        return False
+
+    fake.hooks |= {manifest: busy, layer: busy}
+    pauses = []
+    store = make_store(sleep=pauses.append)
+    await pull(store, f"{fake.host}/x:1")
+    assert answers == []
+    assert len(pauses) == 6
+    assert max(pauses) == longest
+
+
+async def test_redirect_in_a_circle_ends(fake, store):
+    path, *_ = fake.image()
+    fake.paths[path] = (302, {"Location": path}, b"")
+    assert "redirects" in await refusal(store, f"{fake.host}/x:1")

@@ -24,6 +24,18 @@ from tink.api.crds import generate
 
 GROUP = "tinkerbell.org"
 PLURALS = {"Hardware": "hardware", "OSIE": "osies", "Template": "templates", "Workflow": "workflows"}
+DISKS = """
+/dev/sda /dev/vdb /dev/sdaa /dev/nvme0n1 /dev/nvme12n3 /dev/mmcblk0 /dev/md127 /dev/xvda /dev/mmcblk0boot0
+/dev/disk/by-id/nvme-Samsung_SSD_980_S64ENF0R /dev/disk/by-id/wwn-0x5000c500a1b2c3d4
+/dev/disk/by-path/pci-0000:00:1f.2-ata-1 /dev/mapper/mpatha /dev/vg0/root /dev/cciss/c0d0 /dev/disk/by-id/ata-sda1
+/dev/sda/ /data/disk1.img
+"""
+PARTITIONS = """
+/dev/sda1 /dev/vdb12 /dev/xvda1 /dev/hda3 /dev/nvme0n1p1 /dev/mmcblk0p1 /dev/md0p2 /dev/nbd0p1 /dev/loop0p1
+/dev/cciss/c0d0p1 /dev/disk/by-id/wwn-0x5000c500a1b2c3d4-part1 /dev/disk/by-path/pci-0000:00:1f.2-ata-1-part12
+/dev/disk/by-partuuid/0fc63daf-8483-4772-8e79-3d69d8477de4 /dev/disk/by-partlabel/root /dev/mapper/mpatha-part1
+/dev/sda1/
+"""
 MAC, OTHER = "52:54:00:12:34:56", "52:54:00:12:34:57"
 
 Object = dict[str, Any]
@@ -87,56 +99,37 @@ def ipv6(at: str) -> Iterator[Case]:
 
 def hardware() -> Iterator[Case]:
     at = f"spec.networkInterfaces[{MAC}].dhcp"
-    addresses_good = ["192.168.0.10", "10.0.0.1", "255.255.255.255", "127.0.0.1"]
-    addresses_bad = [
-        "",
-        "10.0.0",
-        "10.0.0.256",
-        "10.0.0.1/24",
-        "010.0.0.1",
-        "fd00::1",
-        " 10.0.0.1",
-        "10.0.0.1\n",
-        "host",
-    ]
-    yield from values(f"{at}.ip", lambda v: nic(ip=v), "Hardware", addresses_good, addresses_bad)
-    yield from values(
-        f"{at}.gateway", lambda v: nic(gateway=v), "Hardware", ["10.0.0.1"], ["", "10.0.0.256", "gw", "1.2.3.4.5"]
-    )
-    masks_good = ["255.255.255.0", "255.255.255.255", "255.255.254.0", "255.128.0.0", "128.0.0.0", "0.0.0.0"]
-    masks_bad = [
-        "",
-        "255.0.255.0",
-        "255.255.255.1",
-        "255.255.0.128",
-        "0.255.0.0",
-        "/24",
-        "24",
-        "255.255.255",
-        "256.0.0.0",
-    ]
-    yield from values(f"{at}.netmask", lambda v: nic(netmask=v), "Hardware", masks_good, masks_bad)
-    names_good = ["m", "machine-1", "m1.rack.example.org", "M1", "1", "a" * 63, ".".join(["a" * 49] * 5)]
-    names_bad = ["", "-m", "m-", "m_1", "m..n", "m.", ".m", "a b", "a" * 64, "mäh", 'a"b']
-    yield from values(f"{at}.hostname", lambda v: nic(hostname=v), "Hardware", names_good, names_bad)
-    vlans_bad = ["", "0", "4095", "4096", "01", "-1", "1,2", "1-5", "a", "10000", "99999999999"]
-    yield from values(f"{at}.vlanId", lambda v: nic(vlanId=v), "Hardware", ["1", "100", "999", "4094"], vlans_bad)
+
+    def fields(name: str, build: Any, good: list[Any], bad: list[Any]) -> Iterator[Case]:
+        yield from values(f"{at}.{name}", build, "Hardware", good, bad)
+
+    addresses = ["192.168.0.10", "10.0.0.1", "255.255.255.255", "127.0.0.1"]
+    odd = ["10.0.0", "10.0.0.256", "10.0.0.1/24", "010.0.0.1", "fd00::1", " 10.0.0.1", "10.0.0.1\n", "host"]
+    yield from fields("ip", lambda v: nic(ip=v), addresses, ["", *odd])
+    yield from fields("gateway", lambda v: nic(gateway=v), ["10.0.0.1"], ["", "10.0.0.256", "gw", "1.2.3.4.5"])
+    masks = ["255.255.255.0", "255.255.255.255", "255.255.254.0", "255.128.0.0", "128.0.0.0", "0.0.0.0"]
+    no_masks = ["", "255.0.255.0", "255.255.255.1", "255.255.0.128", "0.255.0.0", "/24", "24", "255.255.255"]
+    yield from fields("netmask", lambda v: nic(netmask=v), masks, [*no_masks, "256.0.0.0"])
+    names = ["m", "machine-1", "m1.rack.example.org", "M1", "1", "a" * 63, ".".join(["a" * 49] * 5)]
+    no_names = ["", "-m", "m-", "m_1", "m..n", "m.", ".m", "a b", "a" * 64, "mäh", 'a"b']
+    yield from fields("hostname", lambda v: nic(hostname=v), names, no_names)
+    no_vlans = ["", "0", "4095", "4096", "01", "-1", "1,2", "1-5", "a", "10000", "99999999999"]
+    yield from fields("vlanId", lambda v: nic(vlanId=v), ["1", "100", "999", "4094"], no_vlans)
     yield from ipv6(at)
+    servers = ["10.0.0.1", "ntp.example.org", "ns1", "1.pool"]
+    no_servers = ["", "10.0.0.256", "1.2.3", "1234", "a_b", "fd00::1", "-"]
     for field in ("nameservers", "timeservers"):
-        good, bad = (
-            ["10.0.0.1", "ntp.example.org", "ns1", "1.pool"],
-            ["", "10.0.0.256", "1.2.3", "1234", "a_b", "fd00::1", "-"],
-        )
-        yield from values(f"{at}.{field}[1]", lambda v, f=field: nic(**{f: ["10.0.0.1", v]}), "Hardware", good, bad)
-    yield from values(
-        f"{at}.leaseTimeSeconds", lambda v: nic(leaseTimeSeconds=v), "Hardware", [0, 4294967295], [-1, 4294967296]
-    )
+        yield from fields(f"{field}[1]", lambda v, f=field: nic(**{f: ["10.0.0.1", v]}), servers, no_servers)
+    yield from fields("leaseTimeSeconds", lambda v: nic(leaseTimeSeconds=v), [0, 4294967295], [-1, 4294967296])
     yield case("Hardware: too many nameservers", "Hardware", nic(nameservers=["10.0.0.1"] * 33), f"{at}.nameservers")
     yield case("Hardware: a lease time is a number", "Hardware", nic(leaseTimeSeconds="1h"), f"{at}.leaseTimeSeconds")
+    yield from gateways(at)
+    yield from interfaces()
+    yield from rest_of_hardware()
 
-    def block(ip: str, netmask: str, gateway: str) -> Object:
-        return nic(ip=ip, netmask=netmask, gateway=gateway)
 
+def gateways(at: str) -> Iterator[Case]:
+    """Of the gateway in the network of address and netmask."""
     inside = [
         ("192.168.1.10", "255.255.255.0", "192.168.1.1"),
         ("192.168.1.10", "255.255.254.0", "192.168.0.254"),
@@ -154,247 +147,109 @@ def hardware() -> Iterator[Case]:
         ("192.168.1.10", "255.255.255.254", "192.168.1.12"),
         ("10.0.0.10", "128.0.0.0", "128.1.1.1"),
     ]
-    for addresses in inside:
-        yield case(f"Hardware: gateway inside of {addresses}", "Hardware", block(*addresses))
-    for addresses in outside:
-        yield case(f"Hardware: gateway outside of {addresses}", "Hardware", block(*addresses), f"{at}.gateway")
-    yield case(
-        "Hardware: a bad gateway is said once", "Hardware", block("10.0.0.1", "255.0.0.0", "10.0.0.x"), f"{at}.gateway"
-    )
-    yield case(
-        "Hardware: a bad netmask is said once",
-        "Hardware",
-        block("10.0.0.1", "255.0.255.0", "10.0.0.2"),
-        f"{at}.netmask",
-    )
-    yield case("Hardware: gateway without a netmask", "Hardware", nic(ip="10.0.0.1", gateway="10.9.0.1"))
-    yield case(
-        "Hardware: two mistakes are two causes", "Hardware", nic(ip="x", hostname="-"), f"{at}.ip", f"{at}.hostname"
-    )
-
-    for mac in (
-        "52:54:00:AA:34:56",
-        "52-54-00-12-34-56",
-        "525400123456",
-        "52:54:00:12:34",
-        "52:54:00:12:34:5g",
-        "eth0",
-        "",
+    for name, block, blamed in (
+        *((f"gateway inside of {block}", block, []) for block in inside),
+        *((f"gateway outside of {block}", block, ["gateway"]) for block in outside),
+        ("a bad gateway is said once", ("10.0.0.1", "255.0.0.0", "10.0.0.x"), ["gateway"]),
+        ("a bad netmask is said once", ("10.0.0.1", "255.0.255.0", "10.0.0.2"), ["netmask"]),
     ):
-        interfaces = {"networkInterfaces": {mac: {"dhcp": {"ip": "10.0.0.1"}}}}
-        yield case(f"Hardware: {mac!r} is no MAC address", "Hardware", interfaces, "spec.networkInterfaces")
-    yield case(
-        "Hardware: one key of two is no MAC address",
-        "Hardware",
-        {"networkInterfaces": {MAC: {}, "eth1": {}}},
-        "spec.networkInterfaces",
-    )
-    yield case(
-        "Hardware: a machine without interfaces", "Hardware", {"networkInterfaces": {}}, "spec.networkInterfaces"
-    )
-    many = {f"52:54:00:00:00:{number:02x}": {} for number in range(65)}
-    yield case("Hardware: 65 interfaces", "Hardware", {"networkInterfaces": many}, "spec.networkInterfaces")
-    enough = dict(list(many.items())[1:])
-    yield case("Hardware: 64 interfaces", "Hardware", {"networkInterfaces": enough})
+        spec = nic(**dict(zip(("ip", "netmask", "gateway"), block, strict=True)))
+        yield case(f"Hardware: {name}", "Hardware", spec, *(f"{at}.{field}" for field in blamed))
+    yield case("Hardware: gateway without a netmask", "Hardware", nic(ip="10.0.0.1", gateway="10.9.0.1"))
+    two = f"{at}.ip", f"{at}.hostname"
+    yield case("Hardware: two mistakes are two causes", "Hardware", nic(ip="x", hostname="-"), *two)
 
-    def two(first: Any, second: Any) -> Object:
-        return {"networkInterfaces": {MAC: first, OTHER: second}}
 
+def interfaces() -> Iterator[Case]:
+    at = "spec.networkInterfaces"
     ip = {"dhcp": {"ip": "10.0.0.1"}}
-    yield case("Hardware: two addresses", "Hardware", two(ip, {"dhcp": {"ip": "10.0.0.2"}}))
-    yield case("Hardware: the same address twice", "Hardware", two(ip, ip), "spec.networkInterfaces")
-    yield case("Hardware: an interface without an address", "Hardware", two(ip, {"dhcp": {"hostname": "m"}}))
-    yield case(
-        "Hardware: an interface without dhcp", "Hardware", two(ip, {"disableDhcp": True, "disableNetboot": True})
-    )
-    yield case(
-        "Hardware: disableDhcp is true or false",
-        "Hardware",
-        two(ip, {"disableDhcp": "yes"}),
-        f"spec.networkInterfaces.{OTHER}.disableDhcp",
-    )
-    yield from rest_of_hardware()
+    macs = ["52:54:00:AA:34:56", "52-54-00-12-34-56", "525400123456", "52:54:00:12:34", "52:54:00:12:34:5g", "eth0", ""]
+    many: Object = {f"52:54:00:00:00:{number:02x}": {} for number in range(65)}
+    off = {"disableDhcp": True, "disableNetboot": True}
+    for name, of, blamed in (
+        *((f"{mac!r} is no MAC address", {mac: ip}, at) for mac in macs),
+        ("one key of two is no MAC address", {MAC: {}, "eth1": {}}, at),
+        ("a machine without interfaces", {}, at),
+        ("65 interfaces", many, at),
+        ("64 interfaces", dict(list(many.items())[1:]), ""),
+        ("two addresses", {MAC: ip, OTHER: {"dhcp": {"ip": "10.0.0.2"}}}, ""),
+        ("the same address twice", {MAC: ip, OTHER: ip}, at),
+        ("an interface without an address", {MAC: ip, OTHER: {"dhcp": {"hostname": "m"}}}, ""),
+        ("an interface without dhcp", {MAC: ip, OTHER: off}, ""),
+        ("disableDhcp is true or false", {MAC: ip, OTHER: {"disableDhcp": "yes"}}, f"{at}.{OTHER}.disableDhcp"),
+    ):
+        yield case(f"Hardware: {name}", "Hardware", {"networkInterfaces": of}, *filter(None, [blamed]))
 
 
 def rest_of_hardware() -> Iterator[Case]:
     base = nic(ip="10.0.0.1")
-    yield case(
-        "Hardware: everything",
-        "Hardware",
-        {
-            "networkInterfaces": {
-                MAC: {
-                    "dhcp": {
-                        "ip": "10.0.0.2",
-                        "netmask": "255.255.255.0",
-                        "gateway": "10.0.0.1",
-                        "hostname": "m",
-                        "vlanId": "7",
-                        "nameservers": ["10.0.0.1"],
-                        "timeservers": ["ntp.example.org"],
-                    },
-                    "disableNetboot": True,
-                }
-            },
-            "ipxe": {"url": "https://boot.example.org/x.ipxe"},
-            "osie": {"name": "ubuntu"},
-            "kernelParams": ["console=ttyS0", "quiet splash"],
-            "instance": {"userdata": "#cloud-config\n", "vendordata": "x"},
-            "storageDevices": ["/dev/sda"],
-            "bmcRef": {"name": "bmc"},
-        },
-    )
+    address = {"ip": "10.0.0.2", "netmask": "255.255.255.0", "gateway": "10.0.0.1", "hostname": "m", "vlanId": "7"}
+    dhcp = {**address, "nameservers": ["10.0.0.1"], "timeservers": ["ntp.example.org"]}
+    full = {
+        "networkInterfaces": {MAC: {"dhcp": dhcp, "disableNetboot": True}},
+        "ipxe": {"url": "https://boot.example.org/x.ipxe"},
+        "osie": {"name": "ubuntu"},
+        "kernelParams": ["console=ttyS0", "quiet splash"],
+        "instance": {"userdata": "#cloud-config\n", "vendordata": "x"},
+        "storageDevices": ["/dev/sda"],
+        "bmcRef": {"name": "bmc"},
+    }
+    yield case("Hardware: everything", "Hardware", full)
     yield case("Hardware: an empty spec", "Hardware", {})
     yield case("Hardware: a spec that is a list", "Hardware", [], "spec")
     yield case("Hardware: empty references", "Hardware", {**base, "osie": {}, "bmcRef": {"name": ""}})
-    yield from values(
-        "spec.osie.name",
-        lambda v: {**base, "osie": {"name": v}},
-        "Hardware",
-        ["ubuntu-22.04"],
-        ["Ubuntu", "a/b", "-a", "a" * 254],
+
+    def fields(name: str, build: Any, good: list[Any], bad: list[Any]) -> Iterator[Case]:
+        yield from values(f"spec.{name}", lambda v: {**base, **build(v)}, "Hardware", good, bad)
+
+    yield from fields(
+        "osie.name", lambda v: {"osie": {"name": v}}, ["ubuntu-22.04"], ["Ubuntu", "a/b", "-a", "a" * 254]
     )
-    yield from values("spec.bmcRef.name", lambda v: {**base, "bmcRef": {"name": v}}, "Hardware", ["bmc"], ["BMC"])
-    scripts_bad: list[Any] = [{}, {"inline": ""}, {"url": ""}]
-    scripts_good: list[Any] = [
-        {"inline": "#!ipxe\nshell"},
-        {"url": "http://10.0.0.1/x"},
-        {"inline": "x", "url": "http://h"},
-    ]
-    yield from values("spec.ipxe", lambda v: {**base, "ipxe": v}, "Hardware", scripts_good, scripts_bad)
-    urls = [
-        "tftp://10.0.0.1/x",
-        "http://",
-        "http:///x",
-        "10.0.0.1/x",
-        "http://h/a b",
-        "javascript:alert(1)",
-        "http://h\n",
-    ]
-    yield from values(
-        "spec.ipxe.url", lambda v: {**base, "ipxe": {"url": v}}, "Hardware", ["https://h:8443/x?y#z"], urls
-    )
+    yield from fields("bmcRef.name", lambda v: {"bmcRef": {"name": v}}, ["bmc"], ["BMC"])
+    scripts = [{"inline": "#!ipxe\nshell"}, {"url": "http://10.0.0.1/x"}, {"inline": "x", "url": "http://h"}]
+    yield from fields("ipxe", lambda v: {"ipxe": v}, scripts, [{}, {"inline": ""}, {"url": ""}])
+    urls = ["tftp://10.0.0.1/x", "http://", "http:///x", "10.0.0.1/x", "http://h/a b", "javascript:alert(1)"]
+    yield from fields("ipxe.url", lambda v: {"ipxe": {"url": v}}, ["https://h:8443/x?y#z"], [*urls, "http://h\n"])
     params = ["a\nb", "quiet && reboot", "||", "a ; b", "# x", "a #b", "\t"]
-    yield from values(
-        "spec.kernelParams[0]",
-        lambda v: {**base, "kernelParams": [v]},
-        "Hardware",
-        ["a;b", "x#y", "k=${net0/mac}"],
-        params,
-    )
-    disks = [
-        "/dev/sda",
-        "/dev/vdb",
-        "/dev/sdaa",
-        "/dev/nvme0n1",
-        "/dev/nvme12n3",
-        "/dev/mmcblk0",
-        "/dev/md127",
-        "/dev/xvda",
-        "/dev/mmcblk0boot0",
-        "/dev/disk/by-id/nvme-Samsung_SSD_980_S64ENF0R",
-        "/dev/disk/by-id/wwn-0x5000c500a1b2c3d4",
-        "/dev/disk/by-path/pci-0000:00:1f.2-ata-1",
-        "/dev/mapper/mpatha",
-        "/dev/vg0/root",
-        "/dev/cciss/c0d0",
-        "/dev/disk/by-id/ata-sda1",
-        "/dev/sda/",
-        "/data/disk1.img",
-    ]
-    partitions = [
-        "/dev/sda1",
-        "/dev/vdb12",
-        "/dev/xvda1",
-        "/dev/hda3",
-        "/dev/nvme0n1p1",
-        "/dev/mmcblk0p1",
-        "/dev/md0p2",
-        "/dev/nbd0p1",
-        "/dev/loop0p1",
-        "/dev/cciss/c0d0p1",
-        "/dev/disk/by-id/wwn-0x5000c500a1b2c3d4-part1",
-        "/dev/disk/by-path/pci-0000:00:1f.2-ata-1-part12",
-        "/dev/disk/by-partuuid/0fc63daf-8483-4772-8e79-3d69d8477de4",
-        "/dev/disk/by-partlabel/root",
-        "/dev/mapper/mpatha-part1",
-        "/dev/sda1/",
-    ]
+    yield from fields("kernelParams[0]", lambda v: {"kernelParams": [v]}, ["a;b", "x#y", "k=${net0/mac}"], params)
     paths = ["", "sda", "dev/sda", "\\dev\\sda", "/dev//sda", "/dev/my disk", "/", "/dev/sda\n", "/" + "a" * 255]
-    yield from values(
-        "spec.storageDevices[0]", lambda v: {**base, "storageDevices": [v]}, "Hardware", disks, partitions + paths
-    )
+    yield from fields("storageDevices[0]", lambda v: {"storageDevices": [v]}, DISKS.split(), PARTITIONS.split() + paths)
     conflict = {"type": "AddressConflict", "status": "True", "reason": "DeclinedByClient", "message": "10.0.0.1"}
-    for name, conditions, fields in (
+    for name, conditions, blamed in (
         ("a condition is stored", [conflict, {"type": "Other", "status": "Unknown"}], []),
         ("a condition given twice", [conflict, conflict], ["status.conditions[1]"]),
         ("a condition that is neither true nor false", [conflict | {"status": "yes"}], ["status.conditions[0].status"]),
         ("a condition of no type", [{"status": "True"}], ["status.conditions[0].type"]),
     ):
-        yield update("Hardware", name, base, {}, ["status", {"conditions": conditions}], *fields)
+        yield update("Hardware", name, base, {}, ["status", {"conditions": conditions}], *blamed)
 
 
 def osies() -> Iterator[Case]:
     url = "http://10.0.0.1/kernel"
     good = [url, "https://h/k?x=1", "file:///srv/osie/kernel", "http://[fd00::1]:80/k", "http://h"]
-    bad = [
-        "",
-        "ftp://h/k",
-        "tftp://h/k",
-        "h/k",
-        "/srv/osie/kernel",
-        "http://",
-        "file://",
-        "file://h/k",
-        "http://h/a b",
-        "HTTP://h/k",
-    ]
+    bad = ["", "ftp://h/k", "tftp://h/k", "h/k", "/srv/osie/kernel", "http://", "file://", "file://h/k", "http://h/a b"]
     for field, other in (("kernelUrl", "initrdUrl"), ("initrdUrl", "kernelUrl")):
-        yield from values(f"spec.{field}", lambda v, f=field, o=other: {f: v, o: url}, "OSIE", good, bad)
+        build = lambda v, f=field, o=other: {f: v, o: url}  # noqa: E731
+        yield from values(f"spec.{field}", build, "OSIE", good, [*bad, "HTTP://h/k"])
         yield case(f"OSIE: without {field}", "OSIE", {other: url}, f"spec.{field}")
-    yield case(
-        "OSIE: a URL of 3 KB", "OSIE", {"kernelUrl": url, "initrdUrl": "http://h/" + "a" * 3000}, "spec.initrdUrl"
-    )
+    long = {"kernelUrl": url, "initrdUrl": "http://h/" + "a" * 3000}
+    yield case("OSIE: a URL of 3 KB", "OSIE", long, "spec.initrdUrl")
 
 
 def templates() -> Iterator[Case]:
+    at = "spec.actions[0]"
+
     def action(**fields: Any) -> Object:
         return {"actions": [{"name": "a", "image": "i"} | fields]}
 
-    def volume(text: str) -> Object:
-        return action(volumes=[text])
-
-    at = "spec.actions[0]"
-    good = [
-        "/etc/data:/data:ro",
-        "shared_volume:/data",
-        "/:/host",
-        "v.1-x:/d:ro,Z",
-        "{{ .Params.src }}:/data",
-        "{{ .Params.volume }}",
-    ]
-    bad = [
-        "",
-        "/data",
-        "a:b",
-        "/a:b",
-        ":/a",
-        "/a:",
-        "a b:/c",
-        "./a:/b",
-        "a:/b:ro:x",
-        "-a:/b",
-        "_a:/b",
-        "a:/",
-        "a:/b:" + "x" * 512,
-    ]
-    yield from values(f"{at}.volumes[0]", volume, "Template", good, [v for v in bad if v])
-    yield from values("spec.volumes[0]", lambda v: {**action(), "volumes": [v]}, "Template", good[:1], bad[1:3])
-    yield case("Template: an empty volume", "Template", volume(""), f"{at}.volumes[0]")
-    names = ["{{ .Params.name }}", "a{{"]
-    yield from values(
-        f"{at}.name", lambda v: action(name=v), "Template", ["a", "stream ubuntu image", "ä"], [*names, "", "a" * 254]
-    )
+    good = ["/etc/data:/data:ro", "shared_volume:/data", "/:/host", "v.1-x:/d:ro,Z"]
+    good += ["{{ .Params.src }}:/data", "{{ .Params.volume }}"]
+    bad = ["/data", "a:b", "/a:b", ":/a", "/a:", "a b:/c", "./a:/b", "a:/b:ro:x", "-a:/b", "_a:/b", "a:/"]
+    yield from values(f"{at}.volumes[0]", lambda v: action(volumes=[v]), "Template", good, [*bad, "a:/b:" + "x" * 512])
+    yield from values("spec.volumes[0]", lambda v: {**action(), "volumes": [v]}, "Template", good[:1], bad[:2])
+    yield case("Template: an empty volume", "Template", action(volumes=[""]), f"{at}.volumes[0]")
+    names = ["{{ .Params.name }}", "a{{", "", "a" * 254]
+    yield from values(f"{at}.name", lambda v: action(name=v), "Template", ["a", "stream ubuntu image", "ä"], names)
     images = ["quay.io/tinkerbell/actions:1", "r:5000/a@sha256:" + "0" * 64, '{{ index .Params "a b" }}']
     yield from values(f"{at}.image", lambda v: action(image=v), "Template", images, ["", "a b", "a\n"])
     for variables in ({"A": "1"}, {"{{ if eq 1 2 }}A=B{{ end }}": "1"}, {}):
@@ -402,38 +257,34 @@ def templates() -> Iterator[Case]:
     for variables in ({"": "1"}, {"A=B": "1"}):
         yield case(f"Template: env {variables}", "Template", action(env=variables), f"{at}.env")
         yield case(f"Template: env of all {variables}", "Template", {**action(), "env": variables}, "spec.env")
-    yield case("Template: env holds strings", "Template", action(env={"A": 1}), f"{at}.env.A")
-    yield case("Template: timeout", "Template", action(timeout=0))
-    yield case("Template: negative timeout", "Template", action(timeout=-1), f"{at}.timeout")
-    yield case("Template: no actions", "Template", {"actions": []}, "spec.actions")
-    yield case("Template: actions are missing", "Template", {}, "spec.actions")
-    yield case("Template: an action without an image", "Template", {"actions": [{"name": "a"}]}, f"{at}.image")
-    twice = {"actions": [{"name": name, "image": "i"} for name in ("a", "b", "a")]}
-    yield case("Template: two actions of one name", "Template", twice, "spec.actions[2]")
-    many = {"actions": [{"name": f"a{number}", "image": "i"} for number in range(129)]}
-    yield case("Template: 129 actions", "Template", many, "spec.actions")
     namespaces = {"networkNamespace": "host", "pidNamespace": "host"}
-    full = {"cmd": "/bin/sh", "args": ["-c", "{{ .Params.x }}"], **namespaces, "timeout": 60}
-    yield case(
-        "Template: everything", "Template", {**action(**full), "volumes": ["/a:/b"], "env": {"A": "{{ .Hardware }}"}}
-    )
+    full = action(cmd="/bin/sh", args=["-c", "{{ .Params.x }}"], **namespaces, timeout=60)
+    for name, spec, *blamed in (
+        ("env holds strings", action(env={"A": 1}), f"{at}.env.A"),
+        ("timeout", action(timeout=0)),
+        ("negative timeout", action(timeout=-1), f"{at}.timeout"),
+        ("no actions", {"actions": []}, "spec.actions"),
+        ("actions are missing", {}, "spec.actions"),
+        ("an action without an image", {"actions": [{"name": "a"}]}, f"{at}.image"),
+        ("two actions of one name", {"actions": [{"name": n, "image": "i"} for n in "aba"]}, "spec.actions[2]"),
+        ("129 actions", {"actions": [{"name": f"a{n}", "image": "i"} for n in range(129)]}, "spec.actions"),
+        ("everything", {**full, "volumes": ["/a:/b"], "env": {"A": "{{ .Hardware }}"}}),
+    ):
+        yield case(f"Template: {name}", "Template", spec, *blamed)
 
 
 def workflows() -> Iterator[Case]:
     spec = {"hardwareRef": {"name": "h"}, "templateRef": {"name": "t"}, "templateParams": {"a": "1"}}
-    yield case("Workflow: everything", "Workflow", {**spec, "timeout": 900})
-    yield case("Workflow: a timeout can't be negative", "Workflow", {**spec, "timeout": -1}, "spec.timeout")
-    yield case(
-        "Workflow: params are strings", "Workflow", {**spec, "templateParams": {"a": 1}}, "spec.templateParams.a"
-    )
-    many = {**spec, "templateParams": {f"k{number}": "v" for number in range(257)}}
-    yield case("Workflow: 257 params", "Workflow", many, "spec.templateParams")
+    for name, more, *blamed in (
+        ("everything", {"timeout": 900}),
+        ("a timeout can't be negative", {"timeout": -1}, "spec.timeout"),
+        ("params are strings", {"templateParams": {"a": 1}}, "spec.templateParams.a"),
+        ("257 params", {"templateParams": {f"k{number}": "v" for number in range(257)}}, "spec.templateParams"),
+    ):
+        yield case(f"Workflow: {name}", "Workflow", spec | more, *blamed)
     for field in ("hardwareRef", "templateRef"):
-        for value in ({}, {"name": ""}):
-            yield case(f"Workflow: {field} {value}", "Workflow", {**spec, field: value}, f"spec.{field}.name")
-        yield case(
-            f"Workflow: {field} of a bad name", "Workflow", {**spec, field: {"name": "A_b"}}, f"spec.{field}.name"
-        )
+        for name, value in ((" {}", {}), (" {'name': ''}", {"name": ""}), (" of a bad name", {"name": "A_b"})):
+            yield case(f"Workflow: {field}{name}", "Workflow", {**spec, field: value}, f"spec.{field}.name")
         missing = {key: value for key, value in spec.items() if key != field}
         yield case(f"Workflow: without {field}", "Workflow", missing, f"spec.{field}")
     changes = {
@@ -444,66 +295,33 @@ def workflows() -> Iterator[Case]:
         "templateParams removed": {"templateParams": None},
     }
     for state in (None, "Pending", "Scheduled", "Running", "Cancelling", "Succeeded", "Failed", "Canceled"):
+        before = {"state": state} if state else {}
         for what, change in changes.items():
             if what.count(" ") and state not in ("Pending", "Running"):
                 continue
-            fields = [f"spec.{what.split()[0]}"] if state not in (None, "Pending") else []
-            yield update(
-                "Workflow",
-                f"{what} while {state}",
-                spec,
-                {"state": state} if state else {},
-                ["update", {"spec": change}],
-                *fields,
-            )
-    for change in (
+            blamed = [f"spec.{what.split()[0]}"] if state not in (None, "Pending") else []
+            yield update("Workflow", f"{what} while {state}", spec, before, ["update", {"spec": change}], *blamed)
+    harmless = [
         {"metadata": {"labels": {"a": "b"}}},
         {"spec": {"timeout": 5}},
         {"spec": {"hardwareRef": {"name": "h"}}},
-    ):
+    ]
+    for change in harmless:
         yield update("Workflow", f"{change} while Running", spec, {"state": "Running"}, ["update", change])
-    for before, after in (
-        ("Pending", "Scheduled"),
-        ("Scheduled", "Pending"),
-        ("Running", "Succeeded"),
-        ("Succeeded", "Succeeded"),
-    ):
-        yield update(
-            "Workflow",
-            f"status {before} to {after}",
-            spec,
-            {"state": before},
-            ["status", {"state": after, "currentAction": "x"}],
-        )
-    for before, after in (
-        ("Succeeded", "Pending"),
-        ("Failed", "Running"),
-        ("Canceled", "Pending"),
-        ("Succeeded", None),
-    ):
-        yield update(
-            "Workflow",
-            f"status {before} to {after}",
-            spec,
-            {"state": before},
-            ["status", {"state": after}],
-            "status.state",
-        )
-    yield update(
-        "Workflow", "an unknown state", spec, {"state": "Pending"}, ["status", {"state": "Done"}], "status.state"
-    )
+    allowed = [("Pending", "Scheduled"), ("Scheduled", "Pending"), ("Running", "Succeeded"), ("Succeeded", "Succeeded")]
+    refused = [("Succeeded", "Pending"), ("Failed", "Running"), ("Canceled", "Pending"), ("Succeeded", None)]
     rendered = {"name": "a", "image": "a b", "volumes": ["odd", "y" * 600], "env": {"A=": "x"}, "cmd": "x" * 2000}
-    yield update(
-        "Workflow",
-        "a rendered action is stored as it is",
-        spec,
-        {"state": "Pending"},
-        ["status", {"actions": [{"id": "1", "rendered": rendered}]}],
-    )
+    stored = {"actions": [{"id": "1", "rendered": rendered}]}
     twice = {"conditions": [{"type": "Started", "status": "True"}] * 2}
-    yield update(
-        "Workflow", "a condition given twice", spec, {"state": "Pending"}, ["status", twice], "status.conditions[1]"
-    )
+    asked: list[tuple[str, str, Object, *tuple[str, ...]]] = [
+        *((f"status {before} to {after}", before, {"state": after, "currentAction": "x"}) for before, after in allowed),
+        *((f"status {before} to {after}", before, {"state": after}, "status.state") for before, after in refused),
+        ("an unknown state", "Pending", {"state": "Done"}, "status.state"),
+        ("a rendered action is stored as it is", "Pending", stored),
+        ("a condition given twice", "Pending", twice, "status.conditions[1]"),
+    ]
+    for name, state, status, *blamed in asked:
+        yield update("Workflow", name, spec, {"state": state}, ["status", status], *blamed)
 
 
 def update(kind: str, name: str, spec: Object, status: Object, question: list[Any], *fields: str) -> Case:

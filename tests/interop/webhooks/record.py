@@ -34,30 +34,25 @@ def mac(number: int) -> str:
     return f"52:54:00:00:00:{number:02x}"
 
 
+def obj(kind: str, name: str, **spec: Any) -> Raw:
+    return {"apiVersion": "tinkerbell.org/v1alpha2", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
 def hardware(name: str, *interfaces: tuple[int, str], **spec: Any) -> Raw:
     nics = {mac(number): {"dhcp": {"ip": ip}} if ip else {} for number, ip in interfaces}
-    return {
-        "apiVersion": "tinkerbell.org/v1alpha2",
-        "kind": "Hardware",
-        "metadata": {"name": name},
-        "spec": {"networkInterfaces": nics, **spec},
-    }
+    return obj("Hardware", name, networkInterfaces=nics, **spec)
 
 
 def template(name: str, image: str) -> Raw:
-    metadata = {"name": name}
-    spec = {"actions": [{"name": "a", "image": image, "env": {"A": "{{ .Params.a }}"}}]}
-    return {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Template", "metadata": metadata, "spec": spec}
+    return obj("Template", name, actions=[{"name": "a", "image": image, "env": {"A": "{{ .Params.a }}"}}])
 
 
 def workflow(name: str, machine: str, steps: str) -> Raw:
-    metadata, spec = {"name": name}, {"hardwareRef": {"name": machine}, "templateRef": {"name": steps}}
-    return {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Workflow", "metadata": metadata, "spec": spec}
+    return obj("Workflow", name, hardwareRef={"name": machine}, templateRef={"name": steps})
 
 
 def osie(name: str) -> Raw:
-    spec = {"kernelUrl": "http://h/k", "initrdUrl": "http://h/i"}
-    return {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "OSIE", "metadata": {"name": name}, "spec": spec}
+    return obj("OSIE", name, kernelUrl="http://h/k", initrdUrl="http://h/i")
 
 
 def addressed(number: int, ip: str) -> Raw:
@@ -120,13 +115,8 @@ async def play(session: aiohttp.ClientSession, server: str, headers: dict[str, s
 async def serve(client: KubeClient) -> tuple[Webhooks, list[asyncio.Task[None]]]:
     """The webhooks with informers of their own; the caller stops and cancels."""
     informers = {resource: Informer(client, resource) for resource in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
-    admission = Admission(
-        client,
-        hardware=informers[HARDWARE],
-        templates=informers[TEMPLATE],
-        workflows=informers[WORKFLOW],
-        osies=informers[OSIE],
-    )
+    names = {"hardware": HARDWARE, "templates": TEMPLATE, "workflows": WORKFLOW, "osies": OSIE}
+    admission = Admission(client, **{name: informers[resource] for name, resource in names.items()})  # type: ignore[arg-type]
     webhooks = Webhooks(client, [admission])
     tasks = [asyncio.create_task(informer.run()) for informer in informers.values()]
     await webhooks.start()
