@@ -91,26 +91,17 @@ def write(**more: Any) -> Attributes:
     return Attributes("CREATE", WIDGETS, "default", "one", "", obj, **made)
 
 
-async def test_configuration_that_is_gone_is_no_longer_asked(webhooks: Webhooks, server: Server) -> None:
+async def test_configurations_are_asked_until_they_are_gone_and_by_kind(webhooks: Webhooks, server: Server) -> None:
     webhooks.configured(VALIDATING, "ours", configuration("Validating", "a"))
     await webhooks.validate(write())
     webhooks.configured(VALIDATING, "ours", configuration("Validating", "b"))
+    webhooks.configured(MUTATING, "ours", configuration("Mutating", "m"))
+    await webhooks.mutate(write())
     await webhooks.validate(write())
     webhooks.configured(VALIDATING, "ours", None)
     webhooks.configured(VALIDATING, "never there", None)
     await webhooks.validate(write())
-    assert server.asked == ["a", "b"]
-
-
-async def test_mutating_and_validating_configurations_of_one_name_do_not_replace_each_other(
-    webhooks: Webhooks, server: Server
-) -> None:
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "v"))
-    webhooks.configured(MUTATING, "ours", configuration("Mutating", "m"))
-    attributes = write()
-    await webhooks.mutate(attributes)
-    await webhooks.validate(attributes)
-    assert server.asked == ["m", "v"]
+    assert server.asked == ["a", "m", "b"]
 
 
 @pytest.mark.looptime
@@ -155,9 +146,8 @@ async def test_code_that_http_does_not_have_breaks_nothing(
 async def test_dry_run_asks_only_webhooks_without_side_effects(
     webhooks: Webhooks, server: Server, effects: str, *, asked: bool
 ) -> None:
-    webhooks.configured(
-        VALIDATING, "ours", configuration("Validating", "a", sideEffects=effects, failurePolicy="Ignore")
-    )
+    chosen = configuration("Validating", "a", sideEffects=effects, failurePolicy="Ignore")
+    webhooks.configured(VALIDATING, "ours", chosen)
     if asked:
         await webhooks.validate(write(dry_run=True))
     else:
@@ -172,8 +162,7 @@ async def test_patch_that_makes_another_kind_of_object_is_refused(
     webhooks: Webhooks, server: Server, name: str
 ) -> None:
     webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", failurePolicy="Ignore"))
-    patch = orjson.dumps([{"op": "replace", "path": f"/{name}", "value": "Other"}])
-    server.answers = {"a": {"patchType": "JSONPatch", "patch": _base64(patch)}}
+    server.answers = {"a": _patch("replace", f"/{name}", "Other")}
     with pytest.raises(StatusError) as caught:
         await webhooks.mutate(write())
     assert caught.value.code == 500
@@ -181,8 +170,7 @@ async def test_patch_that_makes_another_kind_of_object_is_refused(
 
 async def test_refused_write_leaves_the_object_as_it_was(webhooks: Webhooks, server: Server) -> None:
     webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", "b"))
-    patch = orjson.dumps([{"op": "add", "path": "/spec/x", "value": 1}])
-    server.answers = {"a": {"patchType": "JSONPatch", "patch": _base64(patch)}, "b": {"allowed": False}}
+    server.answers = {"a": _patch("add", "/spec/x", 1), "b": {"allowed": False}}
     attributes = write()
     given = attributes.object
     with pytest.raises(StatusError):
@@ -197,22 +185,20 @@ async def test_true_and_one_are_a_change_that_asks_again(webhooks: Webhooks, ser
     attributes = write()
     assert attributes.object is not None
     attributes.object["spec"]["x"] = 1
-    patch = orjson.dumps([{"op": "replace", "path": "/spec/x", "value": True}])
-    server.answers = {"b": {"patchType": "JSONPatch", "patch": _base64(patch)}}
+    server.answers = {"b": _patch("replace", "/spec/x", True)}
     await webhooks.mutate(attributes)
     assert server.asked == ["a", "b", "a"]
     assert attributes.object["spec"]["x"] is True
 
 
-def _base64(text: bytes) -> str:
-    return base64.b64encode(text).decode()
+def _patch(*operation: Any) -> Raw:
+    """Return an answer with a JSON patch of one operation: op, path, value."""
+    text = orjson.dumps([dict(zip(("op", "path", "value"), operation, strict=True))])
+    return {"patchType": "JSONPatch", "patch": base64.b64encode(text).decode()}
 
 
-def test_warnings_are_told_once_and_never_break_a_header() -> None:
+def test_warnings_are_told_once_never_break_a_header_and_are_cut_when_together_they_are_too_long() -> None:
     assert limited(["a", "", "b", "a", "c\r\nX-Evil: 1", "\ud800"]) == ["a", "b"]
-
-
-def test_warnings_are_cut_only_when_together_they_are_too_long() -> None:
     assert limited(["a" * 4096]) == ["a" * 4096]
     assert limited(["a" * 4096, "b"]) == ["a" * 256, "b"]
     assert sum(map(len, limited(f"{i:05d}" + "x" * 300 for i in range(1000)))) <= 4096 + 256

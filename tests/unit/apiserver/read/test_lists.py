@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -14,8 +13,9 @@ import pytest
 from tests.api import serving
 from tests.unit.apiserver.conftest import Client
 from tink.apiserver.errors import StatusError
+from tink.apiserver.read import broadcaster
 from tink.apiserver.read.lists import Lists
-from tink.apiserver.store import Store
+from tink.apiserver.store import Event, Key, Store
 from tink.kube.client import ApiError, UnreachableError
 from tink.kube.resources import CRD
 
@@ -35,35 +35,6 @@ async def version(api: Client) -> str:
 
 def names(answer: Any) -> list[str]:
     return [item["metadata"]["name"] for item in answer.json["items"]]
-
-
-async def test_label_that_is_no_number_is_neither_more_nor_less(api: Client) -> None:
-    await make(api, "a", rack="1")
-    await make(api, "b", rack="2")
-    await make(api, "c", rack="x")
-    await make(api, "d")
-    assert names(await api("GET", HARDWARE, labelSelector="rack>1")) == ["b"]
-    assert names(await api("GET", HARDWARE, labelSelector="rack<2")) == ["a"]
-
-
-async def test_chunks_of_a_list_show_the_state_of_its_beginning(api: Client) -> None:
-    await make(api, *"abcde")
-    first = await api("GET", HARDWARE, limit="2")
-    token = first.json["metadata"]["continue"]
-    await make(api, "bb", "f")
-    await api("DELETE", f"{HARDWARE}/c")
-    await api.merge(f"{HARDWARE}/d", {"metadata": {"labels": {"new": "yes"}}})
-    await api.merge(f"{HARDWARE}/d", {"metadata": {"labels": {"new": "again"}}})
-    second = await api("GET", HARDWARE, **{"limit": "2", "continue": token})
-    third = await api("GET", HARDWARE, **{"limit": "2", "continue": second.json["metadata"]["continue"]})
-    assert (names(first), names(second), names(third)) == (["a", "b"], ["c", "d"], ["e"])
-    assert "labels" not in second.json["items"][1]["metadata"]
-    assert third.json["metadata"]["continue"] == ""
-    assert len({answer.json["metadata"]["resourceVersion"] for answer in (first, second, third)}) == 1
-    exact = await api(
-        "GET", HARDWARE, resourceVersion=first.json["metadata"]["resourceVersion"], resourceVersionMatch="Exact"
-    )
-    assert names(exact) == list("abcde")
 
 
 async def test_chunks_with_a_selector_hold_what_matches(api: Client) -> None:
@@ -92,50 +63,34 @@ async def test_old_continue_token_is_gone_and_a_false_one_is_bad(start: Any, crd
         assert await watch.next() is None
 
 
-async def test_watch_tells_every_change_after_its_version_in_order(api: Client) -> None:
-    await make(api, "a")
-    since = await version(api)
-    await make(api, "b")
-    async with api.watch(HARDWARE, resourceVersion=since) as watch:
-        await api.merge(f"{HARDWARE}/b", {"metadata": {"labels": {"x": "y"}}})
-        await api("DELETE", f"{HARDWARE}/a")
-        assert await watch.kinds(3) == [("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "a")]
-
-
-async def test_watch_without_a_version_begins_with_what_exists(api: Client) -> None:
-    await make(api, "a", "b")
-    async with api.watch(ALL) as watch:
-        assert await watch.kinds(2) == [("ADDED", "a"), ("ADDED", "b")]
-        await make(api, "c")
-        assert await watch.kinds(1) == [("ADDED", "c")]
-
-
-async def test_watch_of_a_namespace_or_name_sees_nothing_else(api: Client) -> None:
-    await make(api, "a")
-    other = HARDWARE.replace("default", "kube-system")
-    since = await version(api)
+async def test_open_watches_get_every_change_of_what_they_are_about(api: Client) -> None:
+    await make(api, "a", rack="1")
+    other, since = HARDWARE.replace("default", "kube-system"), await version(api)
     async with (
+        api.watch(ALL) as everything,
         api.watch(other, resourceVersion=since) as theirs,
         api.watch(HARDWARE, resourceVersion=since, fieldSelector="metadata.name=b") as named,
+        api.watch(HARDWARE, resourceVersion=since, labelSelector="rack=2") as selected,
     ):
         await make(api, "c", "b")
         await api("POST", other, {"metadata": {"name": "z"}, "spec": {}})
-        assert await theirs.kinds(1) == [("ADDED", "z")]
-        assert await named.kinds(1) == [("ADDED", "b")]
-
-
-async def test_object_that_leaves_a_selection_is_deleted_for_the_watch(api: Client) -> None:
-    await make(api, "a", rack="1")
-    async with api.watch(HARDWARE, resourceVersion=await version(api), labelSelector="rack=2") as watch:
         await api.merge(f"{HARDWARE}/a", {"metadata": {"labels": {"rack": "2"}}})
         await api.merge(f"{HARDWARE}/a", {"metadata": {"labels": {"more": "x"}}})
         changed = await api.merge(f"{HARDWARE}/a", {"metadata": {"labels": {"rack": "3"}}})
         await api("DELETE", f"{HARDWARE}/a")
-        assert await watch.kinds(2) == [("ADDED", "a"), ("MODIFIED", "a")]
-        gone = await watch.next()
-        assert gone["type"] == "DELETED"
-        assert gone["object"]["metadata"]["labels"]["rack"] == "2"
-        assert gone["object"]["metadata"]["resourceVersion"] == changed.json["metadata"]["resourceVersion"]
+        await api("DELETE", f"{HARDWARE}/b")
+        await api("DELETE", f"{other}/z")
+        assert await everything.kinds(8) == [
+            *(("ADDED", name) for name in "acbz"),
+            *[("MODIFIED", "a")] * 3,
+            ("DELETED", "a"),
+        ]
+        assert await theirs.kinds(2) == [("ADDED", "z"), ("DELETED", "z")]
+        assert await named.kinds(2) == [("ADDED", "b"), ("DELETED", "b")]
+        assert await selected.kinds(2) == [("ADDED", "a"), ("MODIFIED", "a")]
+        left = await selected.next()  # the object leaves the selection
+        assert (left["type"], left["object"]["metadata"]["labels"]["rack"]) == ("DELETED", "2")
+        assert left["object"]["metadata"]["resourceVersion"] == changed.json["metadata"]["resourceVersion"]
 
 
 async def test_watch_ends_after_its_time_with_a_bookmark(api: Client) -> None:
@@ -149,30 +104,14 @@ async def test_watch_ends_after_its_time_with_a_bookmark(api: Client) -> None:
         assert await watch.next() is None
 
 
-async def test_slow_watch_is_ended_instead_of_filling_memory(api: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tink.apiserver.read.broadcaster.BACKLOG", 3)
-    from tink.apiserver.read.broadcaster import Broadcaster
-    from tink.apiserver.store import Event, Key
-
-    broadcaster = Broadcaster()
-    subscription = broadcaster.subscribe("g/r", None)
+async def test_slow_watch_is_ended_instead_of_filling_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcaster, "BACKLOG", 3)
+    made = broadcaster.Broadcaster()
+    subscription = made.subscribe("g/r", None)
     for number in range(1, 6):
-        broadcaster.publish(Event(number, Key("g/r", "", "x"), "MODIFIED", b"{}", None))
+        made.publish(Event(number, Key("g/r", "", "x"), "MODIFIED", b"{}", None))
     assert subscription.ended
     assert await subscription.next(1) == []
-
-
-async def test_many_watches_all_get_every_change(api: Client) -> None:
-    since = await version(api)
-
-    async def follow() -> list[tuple[str, str]]:
-        async with api.watch(HARDWARE, resourceVersion=since) as watch:
-            return list(await watch.kinds(20))
-
-    watches = [asyncio.create_task(follow()) for _ in range(10)]
-    await make(api, *(f"m{number:02}" for number in range(20)))
-    expected = [("ADDED", f"m{number:02}") for number in range(20)]
-    assert await asyncio.gather(*watches) == [expected] * 10
 
 
 async def test_page_says_how_many_objects_follow_as_of_its_version(bare: Client) -> None:

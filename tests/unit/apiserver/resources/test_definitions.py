@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from tests.unit.apiserver.conftest import Client
+import pytest
+
+from tests.unit.apiserver.conftest import CRDS, Client
 from tests.waiting import until
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/example.org/v1/widgets"
 APPLY = "application/apply-patch+yaml"
 
@@ -66,79 +67,22 @@ async def test_definition_is_completed_and_served_at_once(bare: Client) -> None:
     assert "org.example.v1.Widget" in document["components"]["schemas"]
 
 
-async def test_changed_schema_holds_for_the_next_write(bare: Client) -> None:
+async def test_changed_schema_and_its_rules_hold_for_the_next_write(bare: Client) -> None:
     await bare("POST", CRDS, WIDGET)
     before = (await bare("GET", "/openapi/v3")).json["paths"]["apis/example.org/v1"]
-    patch = [
-        {
-            "op": "add",
-            "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/size/minimum",
-            "value": 5,
-        }
-    ]
-    assert (
-        await bare("PATCH", f"{CRDS}/widgets.example.org", patch, content="application/json-patch+json")
-    ).status == 200
-    answer = await bare("POST", WIDGETS, made(spec={"size": 1}))
-    assert answer.status == 422
-    assert (await bare("GET", "/openapi/v3")).json["paths"]["apis/example.org/v1"] != before
-
-
-async def test_object_is_served_in_every_version_and_stored_in_one(bare: Client) -> None:
-    version = WIDGET["spec"]["versions"][0]
-    older = {**version, "name": "v1beta1", "storage": False, "deprecated": True}
-    await bare("POST", CRDS, widget(versions=[version, older]))
-    answer = await bare("POST", WIDGETS.replace("v1", "v1beta1"), made(version="v1beta1", spec={"size": 1}))
-    assert answer.json["apiVersion"] == "example.org/v1beta1"
-    assert answer.headers["Warning"] == ['299 - "example.org/v1beta1 Widget is deprecated; use example.org/v1 Widget"']
-    assert (await bare("GET", f"{WIDGETS}/w")).json["apiVersion"] == "example.org/v1"
-    listed = (await bare("GET", WIDGETS.replace("v1", "v1beta1"))).json
-    assert (listed["apiVersion"], listed["items"][0]["apiVersion"]) == ("example.org/v1beta1",) * 2
-    group = (await bare("GET", "/apis/example.org")).json
-    assert [item["version"] for item in group["versions"]] == ["v1", "v1beta1"]
-    assert group["preferredVersion"]["version"] == "v1"
-
-
-async def test_names_that_another_resource_has_are_not_accepted(bare: Client) -> None:
-    await bare("POST", CRDS, WIDGET)
-    other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wo", "wd"]})
-    other["metadata"]["name"] = "wodgets.example.org"
-    answer = await bare("POST", CRDS, other)
-    conditions = {item["type"]: item for item in answer.json["status"]["conditions"]}
-    assert conditions["Established"]["status"] == "False"
-    assert conditions["Established"]["reason"] == "NotAccepted"
-    assert conditions["NamesAccepted"]["reason"] == "ShortNamesConflict"
-    assert conditions["NamesAccepted"]["message"] == '"wd" is already in use'
-    assert answer.json["status"]["acceptedNames"]["kind"] == "Wodget"
-    assert "shortNames" not in answer.json["status"]["acceptedNames"]
-    assert (await bare("GET", "/apis/example.org/v1/wodgets")).status == 404
-
-
-async def test_lost_name_leaves_a_served_definition_served_under_its_old_names(bare: Client) -> None:
-    await bare("POST", CRDS, WIDGET)
-    other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wo"]})
-    other["metadata"]["name"] = "wodgets.example.org"
-    await bare("POST", CRDS, other)
-    answer = await bare.merge(f"{CRDS}/wodgets.example.org", {"spec": {"names": {"shortNames": ["wd"]}}})
-    conditions = {item["type"]: item["status"] for item in answer.json["status"]["conditions"]}
-    assert (conditions["NamesAccepted"], conditions["Established"]) == ("False", "True")
-    listed = (await bare("GET", "/apis/example.org/v1")).json["resources"]
-    assert next(item for item in listed if item["name"] == "wodgets")["shortNames"] == ["wo"]
-
-
-def with_schema(**keywords: Any) -> dict[str, Any]:
-    """Give the definition with other keywords at the schema of its spec."""
-    changed = copy.deepcopy(WIDGET)
-    changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] |= keywords
-    return changed
-
-
-async def test_rules_of_a_definition_refuse_objects(bare: Client) -> None:
+    spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
     rules = [
         {"rule": "self.size > 1", "message": "too small", "fieldPath": ".size"},
         {"rule": "self.size >= oldSelf.size", "messageExpression": "'was %d'.format([oldSelf.size])"},
     ]
-    await bare("POST", CRDS, with_schema(**{"x-kubernetes-validations": rules}))
+    patch = [
+        {"op": "add", "path": f"{spec}/properties/size/maximum", "value": 9},
+        {"op": "add", "path": f"{spec}/x-kubernetes-validations", "value": rules},
+    ]
+    changed = await bare("PATCH", f"{CRDS}/widgets.example.org", patch, content="application/json-patch+json")
+    assert changed.status == 200
+    assert (await bare("GET", "/openapi/v3")).json["paths"]["apis/example.org/v1"] != before
+    assert (await bare("POST", WIDGETS, made(spec={"size": 10}))).status == 422
     answer = await bare("POST", WIDGETS, made(spec={"size": 1}))
     assert answer.json["message"] == 'Widget.example.org "w" is invalid: spec.size: Invalid value: too small'
     assert (await bare("POST", WIDGETS, made(spec={"size": 5}))).status == 201
@@ -146,14 +90,28 @@ async def test_rules_of_a_definition_refuse_objects(bare: Client) -> None:
     assert answer.json["message"] == 'Widget.example.org "w" is invalid: spec: Invalid value: was 5'
 
 
-async def test_fields_that_a_definition_names_can_be_selected(bare: Client) -> None:
-    definition = put_version(selectableFields=[{"jsonPath": ".spec.size"}])
-    await bare("POST", CRDS, definition)
-    for name, size in (("a", 1), ("b", 2)):
-        await bare("POST", WIDGETS, made(name, spec={"size": size}))
-    answer = await bare("GET", WIDGETS, fieldSelector="spec.size=2")
-    assert [item["metadata"]["name"] for item in answer.json["items"]] == ["b"]
-    assert (await bare("GET", WIDGETS, fieldSelector="spec.color=2")).status == 400
+@pytest.mark.parametrize("is_served", [False, True])
+async def test_names_that_another_resource_has_are_not_accepted(bare: Client, is_served: bool) -> None:
+    await bare("POST", CRDS, WIDGET)
+    other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wo", "wd"]})
+    other["metadata"]["name"] = "wodgets.example.org"
+    if is_served:
+        other["spec"]["names"]["shortNames"] = ["wo"]
+    answer = await bare("POST", CRDS, other)
+    if is_served:
+        answer = await bare.merge(f"{CRDS}/wodgets.example.org", {"spec": {"names": {"shortNames": ["wd"]}}})
+    conditions = {item["type"]: item for item in answer.json["status"]["conditions"]}
+    assert conditions["NamesAccepted"]["reason"] == "ShortNamesConflict"
+    assert conditions["NamesAccepted"]["message"] == '"wd" is already in use'
+    if is_served:  # it goes on under its old names
+        assert (conditions["NamesAccepted"]["status"], conditions["Established"]["status"]) == ("False", "True")
+        listed = (await bare("GET", "/apis/example.org/v1")).json["resources"]
+        assert next(item for item in listed if item["name"] == "wodgets")["shortNames"] == ["wo"]
+        return
+    assert (conditions["Established"]["status"], conditions["Established"]["reason"]) == ("False", "NotAccepted")
+    assert answer.json["status"]["acceptedNames"]["kind"] == "Wodget"
+    assert "shortNames" not in answer.json["status"]["acceptedNames"]
+    assert (await bare("GET", "/apis/example.org/v1/wodgets")).status == 404
 
 
 def put_version(**changes: Any) -> dict[str, Any]:
@@ -204,19 +162,18 @@ async def test_definition_whose_webhook_cannot_be_trusted_is_not_served(bare: Cl
     assert (await bare("GET", WIDGETS)).status == 404
 
 
-async def test_definition_is_held_only_once_it_is_deleted(bare: Client) -> None:
+async def test_deleted_definition_waits_for_objects_with_finalizers_and_gets_no_new_ones(bare: Client) -> None:
     answer = await bare("POST", CRDS, WIDGET)
     assert "finalizers" not in answer.json["metadata"]
     await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
     answer = await bare("DELETE", f"{CRDS}/widgets.example.org")
     assert answer.json["metadata"]["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
-    await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
 
+    async def is_terminating() -> bool:
+        answer = await bare("GET", f"{CRDS}/widgets.example.org")
+        return "Terminating" in [item["type"] for item in answer.json["status"]["conditions"]]
 
-async def test_definition_that_goes_gets_no_new_objects(bare: Client) -> None:
-    await bare("POST", CRDS, WIDGET)
-    await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
-    await bare("DELETE", f"{CRDS}/widgets.example.org")
+    await until(is_terminating)
     created = await bare("POST", WIDGETS, made("late"))
     applied = await bare("PATCH", f"{WIDGETS}/late?fieldManager=me", made("late"), content=APPLY)
     why = "create not allowed while custom resource definition is terminating"
@@ -224,7 +181,10 @@ async def test_definition_that_goes_gets_no_new_objects(bare: Client) -> None:
         assert answer.status == 403
         assert answer.json["message"] == f'widgets.example.org "late" is forbidden: {why}'
     assert (await bare.merge(f"{WIDGETS}/w", {"metadata": {"labels": {"a": "b"}}})).status == 200
-    await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
+    async with bare.watch(CRDS) as watch:
+        await watch.next()
+        await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
+        assert await watch.kinds(1) == [("DELETED", "widgets.example.org")]
 
 
 async def test_deleted_definition_takes_its_objects_and_ends_their_watches(bare: Client) -> None:
@@ -239,24 +199,6 @@ async def test_deleted_definition_takes_its_objects_and_ends_their_watches(bare:
         assert [(await definitions.next())["type"] for _ in range(2)] == ["MODIFIED", "DELETED"]
     assert (await bare("GET", WIDGETS)).status == 404
     assert "example.org" not in str((await bare("GET", "/apis")).json)
-
-
-async def test_definition_waits_for_objects_with_finalizers(bare: Client) -> None:
-    await bare("POST", CRDS, WIDGET)
-    await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
-    await bare("DELETE", f"{CRDS}/widgets.example.org")
-
-    async def is_terminating() -> bool:
-        answer = await bare("GET", f"{CRDS}/widgets.example.org")
-        return "Terminating" in [item["type"] for item in answer.json["status"]["conditions"]]
-
-    await until(is_terminating)
-    # What the clean-up waits for is said after it has looked, and it has left the object where it was.
-    assert (await bare("GET", f"{WIDGETS}/w")).status == 200
-    async with bare.watch(CRDS) as watch:
-        await watch.next()
-        await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
-        assert await watch.kinds(1) == [("DELETED", "widgets.example.org")]
 
 
 async def test_nothing_new_in_a_namespace_that_is_going(bare: Client) -> None:

@@ -20,28 +20,6 @@ _JSON = st.recursive(
 _OBJECT = st.dictionaries(st.text(max_size=2), _JSON, max_size=4)
 
 
-@pytest.mark.parametrize(
-    ("target", "patch", "result"),
-    [  # RFC 7386, appendix A
-        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
-        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
-        ({"a": "b"}, {"a": None}, {}),
-        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
-        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
-        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
-        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
-        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
-        (["a", "b"], ["c", "d"], ["c", "d"]),
-        ({"a": "b"}, ["c"], ["c"]),
-        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
-        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
-        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
-    ],
-)
-def test_merge_patch_does_what_the_rfc_shows(target: Any, patch: Any, result: Any) -> None:
-    assert merge(target, patch) == result
-
-
 @given(_OBJECT, _OBJECT)
 def test_merge_patch_twice_is_merge_patch_once_and_changes_no_argument(target: Any, patch: Any) -> None:
     kept = copy.deepcopy((target, patch))
@@ -52,37 +30,19 @@ def test_merge_patch_twice_is_merge_patch_once_and_changes_no_argument(target: A
 
 @pytest.mark.parametrize(
     ("target", "operations", "result"),
-    [  # RFC 6902, appendix A, and array bounds
-        ({"foo": "bar"}, [{"op": "add", "path": "/baz", "value": "qux"}], {"baz": "qux", "foo": "bar"}),
-        ({"foo": ["bar", "baz"]}, [{"op": "add", "path": "/foo/1", "value": "qux"}], {"foo": ["bar", "qux", "baz"]}),
-        ({"baz": "qux", "foo": "bar"}, [{"op": "remove", "path": "/baz"}], {"foo": "bar"}),
-        ({"foo": ["bar", "qux", "baz"]}, [{"op": "remove", "path": "/foo/1"}], {"foo": ["bar", "baz"]}),
-        ({"baz": "qux"}, [{"op": "replace", "path": "/baz", "value": "boo"}], {"baz": "boo"}),
-        (
-            {"foo": {"bar": "baz", "waldo": "fred"}, "qux": {"corge": "grault"}},
-            [{"op": "move", "from": "/foo/waldo", "path": "/qux/thud"}],
-            {"foo": {"bar": "baz"}, "qux": {"corge": "grault", "thud": "fred"}},
-        ),
-        (
-            {"foo": ["all", "grass", "cows", "eat"]},
-            [{"op": "move", "from": "/foo/1", "path": "/foo/3"}],
-            {"foo": ["all", "cows", "eat", "grass"]},
-        ),
-        ({"foo": ["bar"]}, [{"op": "add", "path": "/foo/-", "value": ["abc"]}], {"foo": ["bar", ["abc"]]}),
-        (
-            {"/": 9, "~1": 10},
-            [{"op": "test", "path": "/~01", "value": 10}, {"op": "remove", "path": "/~1"}],
-            {"~1": 10},
-        ),
+    [  # from RFC 6902, appendix A, what the recorded requests do not show
+        ({"a": {"b": 1}, "c": {}}, [{"op": "move", "from": "/a/b", "path": "/c/d"}], {"a": {}, "c": {"d": 1}}),
+        ({"a": ["x", "y", "z"]}, [{"op": "move", "from": "/a/1", "path": "/a/2"}], {"a": ["x", "z", "y"]}),
+        ({"/": 9, "~1": 1}, [{"op": "test", "path": "/~01", "value": 1}, {"op": "remove", "path": "/~1"}], {"~1": 1}),
+        ({"a": None}, [{"op": "replace", "path": "/a", "value": 1}], {"a": 1}),
         (
             {"a": {"b": 1}},
             [{"op": "copy", "from": "/a", "path": "/c"}, {"op": "replace", "path": "/c/b", "value": 2}],
             {"a": {"b": 1}, "c": {"b": 2}},
         ),
-        ({"foo": None}, [{"op": "replace", "path": "/foo", "value": 1}], {"foo": 1}),
     ],
 )
-def test_json_patch_does_what_the_rfc_shows(target: Any, operations: Any, result: Any) -> None:
+def test_json_patch_does_what_the_rfc_shows_and_changes_no_argument(target: Any, operations: Any, result: Any) -> None:
     kept = copy.deepcopy(target)
     assert apply_operations(target, operations) == result
     assert target == kept
@@ -112,39 +72,6 @@ def test_json_patch_gives_json_or_an_error(target: Any, operations: Any) -> None
         json.dumps(apply_operations(target, operations))
     except PatchError:
         return
-
-
-@pytest.mark.parametrize(
-    ("target", "patch", "result"),
-    [
-        ({"data": {"a": "1"}}, {"data": {"b": "2", "a": None}}, {"data": {"b": "2"}}),
-        ({"data": {"a": "1"}}, {"data": {"$patch": "replace", "b": "2"}}, {"data": {"b": "2"}}),
-        ({"data": {"a": "1"}}, {"data": {"$patch": "delete"}}, {}),
-        ({"data": {"a": "1", "b": "2"}}, {"data": {"$retainKeys": ["b"], "b": "3"}}, {"data": {"b": "3"}}),
-        (
-            {"metadata": {"finalizers": ["a"]}},
-            {"metadata": {"finalizers": ["b"]}},
-            {"metadata": {"finalizers": ["b", "a"]}},
-        ),
-        (
-            {"metadata": {"finalizers": ["a", "b"]}},
-            {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "$setElementOrder/finalizers": ["b"]}},
-            {"metadata": {"finalizers": ["b"]}},
-        ),
-        (
-            {"metadata": {"ownerReferences": [{"uid": "1", "name": "a"}, {"uid": "2"}]}},
-            {
-                "metadata": {
-                    "ownerReferences": [{"uid": "1", "name": "b"}, {"uid": "2", "$patch": "delete"}, {"uid": "3"}]
-                }
-            },
-            {"metadata": {"ownerReferences": [{"uid": "1", "name": "b"}, {"uid": "3"}]}},
-        ),
-        ({"list": [1]}, {"list": [2]}, {"list": [2]}),
-    ],
-)
-def test_strategic_merge_patch_merges_lists_by_key(target: Any, patch: Any, result: Any) -> None:
-    assert merge_strategic(target, patch) == result
 
 
 @pytest.mark.parametrize("there", [5, True, "x", {"x": 1}])
