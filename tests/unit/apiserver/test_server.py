@@ -75,14 +75,6 @@ async def test_token_of_the_administrator_is_changed_while_the_server_and_its_cl
         assert (await api("GET", CONFIGMAPS, token=new)).status == 200, "what was good stays"
 
 
-async def test_definitions_are_served_after_a_restart(start: Any, crds: Any) -> None:
-    server, api = await start()
-    await crds(api)
-    await server.stop()
-    _, api = await start()
-    assert (await api("GET", "/apis/tinkerbell.org/v1alpha2/hardware")).status == 200
-
-
 async def test_secrets_on_the_disk_are_for_their_owner_only(start: Any) -> None:
     server, _ = await start()
     directory = server.kubeconfig.parent
@@ -147,26 +139,6 @@ async def test_taken_port_is_named_with_what_to_do(tmp_path: Path) -> None:
     await server.start()
     assert server.url == f"https://127.0.0.1:{port}"
     await server.stop()
-
-
-async def test_second_server_over_the_same_state_is_refused(start: Any, tmp_path: Path) -> None:
-    await start()
-    with pytest.raises(ApiServerError, match="another API server is using it"):
-        await ApiServer(tmp_path / "state", port=0).start()
-
-
-async def test_state_that_is_no_database_is_named_and_kept(tmp_path: Path) -> None:
-    (tmp_path / "state.db").write_bytes(b"no database" * 1000)
-    with pytest.raises(ApiServerError, match=r"state\.db: cannot be used as state"):
-        await ApiServer(tmp_path, port=0).start()
-    assert (tmp_path / "state.db").read_bytes().startswith(b"no database")
-
-
-async def test_certificate_is_for_loopback_and_signed_by_our_authority(start: Any) -> None:
-    server, api = await start()  # the client checks the name 127.0.0.1 against the authority of the kubeconfig
-    assert (await api("GET", "/version")).json["major"] == "1"
-    by_name = server.url.replace("127.0.0.1", "localhost")
-    assert (await api("GET", f"{by_name}/version")).status == 200
 
 
 async def test_old_events_are_forgotten(start: Any) -> None:

@@ -42,6 +42,19 @@ def _entry(manager: str = "old", operation: str = "Update", version: str = API, 
     }
 
 
+def _owned_thing(*owners: Raw, **spec: Any) -> Raw:
+    """Return a Thing with entries in its managedFields, as it is stored."""
+    made = _thing(**spec)
+    made["metadata"]["managedFields"] = list(owners)
+    return made
+
+
+def _changed(live: Raw, **spec: Any) -> Raw:
+    made = copy.deepcopy(live)
+    made["spec"] |= spec
+    return made
+
+
 def _owners(obj: Raw) -> dict[str, Any]:
     return {entry["manager"]: entry["fieldsV1"] for entry in obj["metadata"].get("managedFields", [])}
 
@@ -87,13 +100,9 @@ def test_fields_of_what_has_become_atomic_are_owned_as_a_whole_from_the_next_wri
 
 def test_owners_in_a_version_behind_a_webhook_stay_as_they_are() -> None:
     manager = _manager(others={"managed.example/v2": None})
-    live = _thing(text="a")
-    live["metadata"]["managedFields"] = [
-        _entry(version="managed.example/v2"),
-        _entry("gone", version="managed.example/v0"),
-    ]
-    new = copy.deepcopy(live)
-    new["spec"]["text"] = "b"
+    behind, gone = _entry(version="managed.example/v2"), _entry("gone", version="managed.example/v0")
+    live = _owned_thing(behind, gone, text="a")
+    new = _changed(live, text="b")
     manager.update(live, new, "m", "", LATER)
     assert [(entry["manager"], entry["time"]) for entry in new["metadata"]["managedFields"]] == [
         ("old", NOW),
@@ -101,22 +110,14 @@ def test_owners_in_a_version_behind_a_webhook_stay_as_they_are() -> None:
     ]
     applied = manager.apply(live, _thing(text="c"), "b", "", LATER, force=False)
     assert sorted(_owners(applied)) == ["b", "old"]
-
-
-def test_owners_in_any_version_stay_when_nobody_says_which_versions_there_are() -> None:
-    live = _thing(text="a")
-    live["metadata"]["managedFields"] = [_entry(version="managed.example/v0")]
-    new = copy.deepcopy(live)
-    new["spec"]["text"] = "b"
-    _manager().update(live, new, "m", "", LATER)
-    assert sorted(_owners(new)) == ["m", "old"]
+    unknown = _changed(live, text="b")
+    _manager().update(live, unknown, "m", "", LATER)  # without a word about which versions there are
+    assert sorted(_owners(unknown)) == ["gone", "m", "old"]
 
 
 def test_what_was_last_applied_in_another_version_is_pruned_in_that_version() -> None:
-    older = copy.deepcopy(OPENAPI)
-    manager = _manager(others={"managed.example/v1beta1": root_schema(older)})
-    live = _thing(text="a", number=1)
-    live["metadata"]["managedFields"] = [_entry("b", "Apply", "managed.example/v1beta1")]
+    manager = _manager(others={"managed.example/v1beta1": root_schema(copy.deepcopy(OPENAPI))})
+    live = _owned_thing(_entry("b", "Apply", "managed.example/v1beta1"), text="a", number=1)
     applied = manager.apply(live, _thing(number=1), "b", "", LATER, force=False)
     assert applied["spec"] == {"number": 1}
     assert applied["metadata"]["managedFields"] == [
@@ -144,14 +145,9 @@ def test_creator_of_a_definition_owns_what_it_owns_on_a_real_server() -> None:
     assert _owners(new) == {"curl": {"f:spec": owned}}
 
 
-def test_no_custom_resource_is_taken_for_a_built_in_one() -> None:
-    assert blank_of("tinkerbell.org", "Lease") is None
-
-
 def test_metadata_of_built_in_objects_can_be_owned_through_their_status() -> None:
     manager = FieldManager(root_schema(OPENAPI), API, status=True, blank={})
-    live = _thing(text="a")
-    live["metadata"]["managedFields"] = [_entry()]
+    live = _owned_thing(_entry(), text="a")
     new = copy.deepcopy(live) | {"status": {"phase": "x"}}
     new["metadata"]["labels"] = {"a": "b"}
     manager.update(live, new, "s", "status", LATER)
@@ -159,6 +155,7 @@ def test_metadata_of_built_in_objects_can_be_owned_through_their_status() -> Non
         "f:metadata": {"f:labels": {".": {}, "f:a": {}}},
         "f:status": {".": {}, "f:phase": {}},
     }
+    assert blank_of("tinkerbell.org", "Lease") is None, "a custom resource is no built-in one"
 
 
 # --- the list ---
@@ -216,104 +213,86 @@ def test_entries_stand_in_kubernetes_order() -> None:
     ]
 
 
-def test_a_write_for_a_time_alone_is_no_write() -> None:
-    old = _thing(text="a")
-    old["metadata"]["managedFields"] = [_entry(), _entry("b")]
-    new = copy.deepcopy(old)
-    new["metadata"]["managedFields"][0]["time"] = LATER
-    keep_times(new, old)
-    assert new == old
-
-
-@pytest.mark.parametrize("change", ["spec", "metadata", "owner"])
-def test_times_move_on_when_something_else_changes_too(change: str) -> None:
-    old = _thing(text="a")
-    old["metadata"]["managedFields"] = [_entry()]
+@pytest.mark.parametrize("change", ["", "spec", "metadata", "owner"])
+def test_times_move_on_only_when_something_else_changes_too(change: str) -> None:
+    old = _owned_thing(_entry(), _entry("b"), text="a")
     new = copy.deepcopy(old)
     new["metadata"]["managedFields"][0]["time"] = LATER
     if change == "spec":
         new["spec"]["text"] = "b"
     elif change == "metadata":
         new["metadata"]["labels"] = {"a": "b"}
-    else:
+    elif change == "owner":
         new["metadata"]["managedFields"][0]["fieldsV1"] = {"f:spec": {"f:number": {}}}
     keep_times(new, old)
-    assert new["metadata"]["managedFields"][0]["time"] == LATER
+    assert new["metadata"]["managedFields"][0]["time"] == (LATER if change else NOW)
+    assert (new == old) is not bool(change)
 
 
-def test_a_webhook_cannot_break_the_list_and_the_writer_is_told() -> None:
-    new = _thing()
+def test_a_webhook_may_change_the_list_and_cannot_break_it() -> None:
     before = [_entry()]
-    new["metadata"]["managedFields"] = [_entry(operation="Bad")]
-    assert valid_or_before(new, before) == [
+    broken = _owned_thing(_entry(operation="Bad"))
+    assert valid_or_before(broken, before) == [
         ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating "
         "admission controller; please fix your requests: operation must be `Apply` or `Update`"
     ]
-    assert new["metadata"]["managedFields"] == before
-
-
-def test_a_webhook_may_take_the_list_away_or_change_it() -> None:
-    new = _thing()
-    assert valid_or_before(new, [_entry()]) == []
-    assert "managedFields" not in new["metadata"]
-    new["metadata"]["managedFields"] = [_entry("z"), _entry("a")]
-    assert valid_or_before(new, [_entry()]) == []
-    assert list(_owners(new)) == ["a", "z"]
+    assert broken["metadata"]["managedFields"] == before
+    without = _thing()
+    assert valid_or_before(without, before) == []
+    assert "managedFields" not in without["metadata"]
+    changed = _owned_thing(_entry("z"), _entry("a"))
+    assert valid_or_before(changed, before) == []
+    assert list(_owners(changed)) == ["a", "z"]
 
 
 # --- what clients may try ---
 
 
+LAST = "kubectl.kubernetes.io/last-applied-configuration"
+
+
 @pytest.mark.parametrize(
-    "last", ["{", "[]", "{}", '{"apiVersion":"managed.example/v1","spec":{"text":5}}', '{"apiVersion":"x"}']
+    ("owner", "annotations"),
+    [
+        *(
+            ("other", {LAST: last})
+            for last in ("{", "[]", "{}", '{"apiVersion":"managed.example/v1","spec":{"text":5}}', '{"apiVersion":"x"}')
+        ),
+        ("kubectl-client-side-apply", {"other": "x"}),
+    ],
 )
-def test_an_annotation_of_kubectl_that_makes_no_sense_allows_nothing(last: str) -> None:
-    live = _thing(text="a")
-    live["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": last}
-    live["metadata"]["managedFields"] = [_entry("other")]
+def test_kubectl_takes_nothing_over_that_it_has_not_applied_from_its_side(owner: str, annotations: Raw) -> None:
+    live = _owned_thing(_entry(owner), text="a")
+    live["metadata"]["annotations"] = annotations
     with pytest.raises(StatusError) as refused:
         _manager().apply(live, _thing(text="b"), "kubectl", "", NOW, force=False)
     assert refused.value.code == 409
-
-
-def test_kubectl_takes_nothing_over_that_it_has_not_applied_from_its_side() -> None:
-    live = _thing(text="a")
-    live["metadata"]["annotations"] = {"other": "x"}
-    live["metadata"]["managedFields"] = [_entry("kubectl-client-side-apply")]
-    with pytest.raises(StatusError) as refused:
-        _manager().apply(live, _thing(text="b"), "kubectl", "", NOW, force=False)
-    assert refused.value.code == 409
-
-
-def test_configuration_of_another_kind_or_version_is_refused() -> None:
-    for other in ({"kind": "Other"}, {"apiVersion": "managed.example/v2"}):
-        with pytest.raises(StatusError, match="invalid object type") as refused:
-            _manager(kind="Thing").apply(None, _thing(text="a") | other, "m", "", NOW, force=False)
-        assert refused.value.code == 400
 
 
 def test_an_annotation_of_kubectl_that_would_be_too_long_goes() -> None:
-    live = _thing(text="a")
-    live["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
-    live["metadata"]["managedFields"] = [_entry("kubectl", "Apply")]
+    live = _owned_thing(_entry("kubectl", "Apply"), text="a")
+    live["metadata"]["annotations"] = {LAST: "{}"}
     applied = _manager().apply(live, _thing(text="a" * (300 << 10)), "kubectl", "", NOW, force=False)
     assert applied["metadata"]["annotations"] == {}
 
 
-def test_a_configuration_that_is_nested_too_deeply_is_refused() -> None:
+def test_a_configuration_of_another_kind_or_version_or_nested_too_deeply_is_refused() -> None:
     deep: Raw = {}
     for _ in range(5000):
         deep = {"a": deep}
-    with pytest.raises(StatusError) as refused:
-        _manager().apply(None, _thing(free=deep), "m", "", NOW, force=False)
-    assert refused.value.code == 400
+    for config, why in (
+        (_thing(text="a") | {"kind": "Other"}, "invalid object type"),
+        (_thing(text="a") | {"apiVersion": "managed.example/v2"}, "invalid object type"),
+        (_thing(free=deep), None),
+    ):
+        with pytest.raises(StatusError, match=why) as refused:
+            _manager(kind="Thing").apply(None, config, "m", "", NOW, force=False)
+        assert refused.value.code == 400
 
 
 def test_an_object_that_cannot_be_tracked_loses_its_list_as_on_the_real_server() -> None:
-    live = _thing(tags=["a"])
-    live["metadata"]["managedFields"] = [_entry()]
-    new = copy.deepcopy(live)
-    new["spec"]["tags"] = ["a", {"no": "scalar"}]
+    live = _owned_thing(_entry(), tags=["a"])
+    new = _changed(live, tags=["a", {"no": "scalar"}])
     _manager().update(live, new, "m", "", NOW)
     assert "managedFields" not in new["metadata"]
 
@@ -328,11 +307,13 @@ def test_what_apply_gives_shares_nothing_with_what_it_was_given() -> None:
 
 
 def test_conflicts_are_listed_by_owner_and_in_kubernetes_order() -> None:
-    live = _thing(text="a", number=1, tags=["x"])
-    live["metadata"]["managedFields"] = [
+    live = _owned_thing(
         _entry("b", "Apply", fieldsV1={"f:spec": {"f:text": {}, "f:number": {}}}),
         _entry("a", fieldsV1={"f:spec": {"f:text": {}}}, subresource="scale"),
-    ]
+        text="a",
+        number=1,
+        tags=["x"],
+    )
     with pytest.raises(StatusError) as refused:
         _manager().apply(live, _thing(text="b", number=2), "c", "", NOW, force=False)
     assert refused.value.message == (
@@ -343,17 +324,13 @@ def test_conflicts_are_listed_by_owner_and_in_kubernetes_order() -> None:
     assert refused.value.reason == "Conflict"
 
 
-def test_an_object_without_uid_is_one_that_is_being_created() -> None:
-    new = _thing(text="a")
-    _manager().update({"metadata": {}, "spec": {}}, new, "m", "", NOW)
-    assert _owners(new) == {"m": {"f:spec": {"f:text": {}}}}
-
-
 def test_an_object_from_before_fields_were_tracked_is_not_tracked_until_it_is_applied_to() -> None:
+    created = _thing(text="a")
+    _manager().update({"metadata": {}, "spec": {}}, created, "m", "", NOW)  # without a uid: it is being created
+    assert _owners(created) == {"m": {"f:spec": {"f:text": {}}}}
     live = _thing(text="a")
     live["metadata"]["uid"] = "u"
-    new = copy.deepcopy(live)
-    new["spec"]["number"] = 1
+    new = _changed(live, number=1)
     _manager().update(live, new, "m", "", NOW)
     assert "managedFields" not in new["metadata"]
     applied = _manager().apply(new, _thing(flag=True), "a", "", NOW, force=False)
