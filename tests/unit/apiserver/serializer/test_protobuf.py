@@ -30,33 +30,23 @@ def told(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_body_of_client_go_is_read_as_the_object_that_it_was(case: Any) -> None:
+def test_body_of_client_go_is_read_as_the_object_that_it_was_and_written_back(case: Any) -> None:
     """data/client_go.json: recorded with data/client_go/main.go."""
     assert case["contentType"] == PROTOBUF
-    assert told(protobuf.load_protobuf(base64.b64decode(case["body"]))) == told(case["object"])
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_what_is_written_is_read_back(case: Any) -> None:
     made = protobuf.load_protobuf(base64.b64decode(case["body"]))
+    assert told(made) == told(case["object"])
     assert protobuf.load_protobuf(protobuf.dump_protobuf(made)) == made
+    if "managedFields" in case["object"].get("metadata", {}):  # with the empty sets that they consist of
+        assert made["metadata"]["managedFields"] == case["object"]["metadata"]["managedFields"]
 
 
 def test_pointers_keep_empty_values_apart_from_none() -> None:
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {}, "spec": {"holderIdentity": ""}}
     assert protobuf.load_protobuf(protobuf.dump_protobuf(lease))["spec"] == {"holderIdentity": ""}
-    options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0, "orphanDependents": False}
-    assert protobuf.load_protobuf(protobuf.dump_protobuf(options)) == options
-    assert (
-        protobuf.load_protobuf(protobuf.dump_protobuf(options | {"gracePeriodSeconds": -1}))["gracePeriodSeconds"] == -1
-    )
-
-
-def test_managed_fields_are_read_with_the_empty_sets_that_they_consist_of() -> None:
-    case = next(case for case in CASES if case["name"] == "ConfigMap, metadata")
-    entry = protobuf.load_protobuf(base64.b64decode(case["body"]))["metadata"]["managedFields"]
-    assert entry == case["object"]["metadata"]["managedFields"]
-    assert entry[0]["fieldsV1"] == {"f:data": {"f:a": {}}}
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "orphanDependents": False}
+    for seconds in (0, -1):
+        given_options = options | {"gracePeriodSeconds": seconds}
+        assert protobuf.load_protobuf(protobuf.dump_protobuf(given_options)) == given_options
 
 
 def test_lists_and_refusals_are_written_for_clients_that_read_nothing_else() -> None:
@@ -97,12 +87,12 @@ def test_broken_body_is_refused_with_a_reason(raw: bytes, why: str) -> None:
 
 
 def test_millions_of_tiny_fields_do_not_fill_the_memory() -> None:
+    def length(size: int) -> bytes:
+        return bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14 & 0x7F | 0x80, size >> 21])
+
     owners = b"\x6a\x00" * 1_400_000
-    size = len(owners)
-    length = bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14 & 0x7F | 0x80, size >> 21])
-    outer = size + 5
-    outer_length = bytes([outer & 0x7F | 0x80, outer >> 7 & 0x7F | 0x80, outer >> 14 & 0x7F | 0x80, outer >> 21])
-    raw = b"k8s\x00\x0a\x0f\x0a\x02v1\x12\x09Namespace\x12" + outer_length + b"\x0a" + length + owners
+    metadata = b"\x0a" + length(len(owners)) + owners
+    raw = b"k8s\x00\x0a\x0f\x0a\x02v1\x12\x09Namespace\x12" + length(len(metadata)) + metadata
     with pytest.raises(protobuf.ProtobufError, match="more than 500000 fields"):
         protobuf.load_protobuf(raw)
 
@@ -134,24 +124,20 @@ def test_every_message_that_is_named_is_described() -> None:
 
 
 async def test_protobuf_goes_in_and_comes_out_over_the_wire(bare: Client) -> None:
-    body = protobuf.dump_protobuf(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}}
-    )
+    def packed(kind: str, version: str = "v1", **fields: Any) -> bytes:
+        return protobuf.dump_protobuf({"apiVersion": version, "kind": kind, **fields})
+
     maps = "/api/v1/namespaces/default/configmaps"
+    body = packed("ConfigMap", metadata={"name": "a"}, data={"k": "v"})
     made = await bare("POST", maps, body, content=PROTOBUF, accept=PROTOBUF)
     assert (made.status, made.headers["Content-Type"]) == (201, [PROTOBUF])
     assert protobuf.load_protobuf(made.text)["data"] == {"k": "v"}
     listed = await bare("GET", maps, accept=PROTOBUF)
     assert (listed.status, listed.text.count(b"\x0a\x01k\x12\x01v")) == (200, 1)
-    options = protobuf.dump_protobuf({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "other"}})
+    options = packed("DeleteOptions", preconditions={"uid": "other"})
     assert (await bare("DELETE", f"{maps}/a", options, content=PROTOBUF)).status == 409
-    asked = protobuf.dump_protobuf(
-        {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}},
-        }
-    )
+    spec = {"resourceAttributes": {"verb": "get", "resource": "pods"}}
+    asked = packed("SelfSubjectAccessReview", "authorization.k8s.io/v1", spec=spec)
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     answer = await bare("POST", reviews, asked, content=PROTOBUF, accept=f"{PROTOBUF},application/json")
     assert (answer.status, answer.json["status"]) == (201, {"allowed": True})
