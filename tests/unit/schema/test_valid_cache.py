@@ -99,7 +99,7 @@ def test_an_item_that_was_right_is_not_walked_again() -> None:
     assert walks == 4, "what is wrong is found each time"
 
 
-def test_the_one_item_among_many_that_has_changed_is_looked_at() -> None:
+def test_items_that_have_changed_or_can_not_be_remembered_are_looked_at_each_time() -> None:
     """As in a patch of a status, with which all the others come again."""
     node = compile_schema(SCHEMA)
     many = [{"id": f"{number:x}", "size": 1} for number in range(200)]
@@ -107,22 +107,13 @@ def test_the_one_item_among_many_that_has_changed_is_looked_at() -> None:
     many[150] = {**many[150], "size": 0}
     (error,) = walked(node, {"items": many})[1]
     assert "items[150].size" in str(error)
-
-
-def test_an_item_that_can_not_be_remembered_is_looked_at_each_time() -> None:
-    node = compile_schema(SCHEMA)
     for _ in range(2):
         found = Outcome()
         node({"items": [{"id": "long", "size": 1 << 70}]}, None, found)
         assert any("items[0].id" in str(error) for error in found.errors)
-
-
-def test_an_item_that_lacks_a_default_is_given_it_each_time() -> None:
-    node = compile_schema(SCHEMA)
-    for _ in range(2):
         value = {"items": [{"id": "a"}]}
         node(value, None, Outcome())
-        assert value == {"items": [{"id": "a", "on": True}]}
+        assert value == {"items": [{"id": "a", "on": True}]}, "its default is filled in each time"
 
 
 def test_what_an_older_definition_found_right_the_newer_one_looks_at_again() -> None:

@@ -184,14 +184,6 @@ async def test_certificate_of_another_host_is_refused(
         await webhook_client.post(named, b"{}", LIMIT)
 
 
-async def test_service_is_not_found_as_on_a_cluster_without_it(webhook_client: WebhookClient) -> None:
-    where = ClientConfig.of({"service": {"name": "hooks", "namespace": "ns", "path": "/a/"}})
-    with pytest.raises(
-        WebhookCallError, match=r'Post "https://hooks\.ns\.svc:443/a\?timeout=60s": service "hooks" not found'
-    ):
-        await webhook_client.post(where, b"{}", LIMIT)
-
-
 def test_configured_urls_and_bundles_are_read_as_in_kubernetes() -> None:
     for url, called in (
         ("https://a.b", "https://a.b/"),
@@ -204,10 +196,3 @@ def test_configured_urls_and_bundles_are_read_as_in_kubernetes() -> None:
     for url in ("https://a.b/%zz", "https://a\x00b/", "https://[::1/", "https://a<b/"):  # Go cannot parse these
         (error,) = check_client({"url": url}, "clientConfig")
         assert str(error).startswith("clientConfig.url: Required value: url must be a valid URL;")
-
-
-async def test_bundle_that_is_no_certificate_fails_the_call_and_not_the_server(webhook_client: WebhookClient) -> None:
-    for bundle in ("a", base64.b64encode(b"nonsense").decode(), base64.b64encode(b"\xff\xfe").decode()):
-        where = ClientConfig.of({"url": "https://127.0.0.1:1/", "caBundle": bundle})
-        with pytest.raises(WebhookCallError, match="unable to load root certificates"):
-            await webhook_client.post(where, b"{}", LIMIT)

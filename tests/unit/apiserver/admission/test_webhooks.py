@@ -168,18 +168,6 @@ async def test_patch_that_makes_another_kind_of_object_is_refused(
     assert caught.value.code == 500
 
 
-async def test_refused_write_leaves_the_object_as_it_was(webhooks: Webhooks, server: Server) -> None:
-    webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", "b"))
-    server.answers = {"a": _patch("add", "/spec/x", 1), "b": {"allowed": False}}
-    attributes = write()
-    given = attributes.object
-    with pytest.raises(StatusError):
-        await webhooks.mutate(attributes)
-    assert attributes.object is given
-    assert given is not None
-    assert given["spec"] == {}
-
-
 async def test_true_and_one_are_a_change_that_asks_again(webhooks: Webhooks, server: Server) -> None:
     webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", "b", reinvocationPolicy="IfNeeded"))
     attributes = write()

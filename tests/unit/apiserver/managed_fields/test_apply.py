@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,22 +108,6 @@ async def test_manager_that_applies_other_fields_never_gets_a_conflict(spec: Raw
 
 def _completed(name: str, value: Any) -> Any:
     return [{"protocol": "TCP", **port} for port in value] if name == "ports" else value
-
-
-@given(st.sampled_from(["text", "labels", "whole", "free"]))
-@settings(max_examples=10, deadline=None)
-async def test_field_that_is_taken_by_force_is_a_conflict_for_its_last_owner(name: str) -> None:
-    def value(text: str) -> Any:
-        return text if name == "text" else {"a": text}
-
-    obj = Object()
-    await obj.do("apply", "a", {"spec": {name: value("1")}})
-    await obj.do("apply", "b", {"spec": {name: value("2")}}, force=True)
-    with pytest.raises(StatusError) as refused:
-        await obj.do("apply", "a", {"spec": {name: value("1")}})
-    assert refused.value.code == 409
-    assert refused.value.details is not None
-    assert [cause["message"] for cause in refused.value.details["causes"]] == ['conflict with "b"']
 
 
 @given(SPECS, SPECS, SPECS)
