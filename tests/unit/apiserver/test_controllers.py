@@ -78,9 +78,7 @@ FOREGROUND = {"propagationPolicy": "Foreground"}
         pytest.param({"b": ["a"]}, {"orphanDependents": True}, {"b": []}, id="orphanDependents"),
     ],
 )
-async def test_dependents_go_with_their_owner_or_stay_without_the_reference(
-    bare: Client, owners: dict[str, list[str]], options: dict[str, Any], left: dict[str, list[str]]
-) -> None:
+async def test_dependents_go_with_their_owner_or_stay_without_the_reference(bare, owners, options, left) -> None:
     made = {"a": await _make(bare, "a")}
     for name, whose in owners.items():
         references = [{**made[each[-1]], **({"blockOwnerDeletion": True} if each[0] == "!" else {})} for each in whose]
@@ -99,9 +97,7 @@ async def test_dependents_go_with_their_owner_or_stay_without_the_reference(
     await until(found)
 
 
-async def test_what_nobody_has_foreseen_about_one_object_does_not_stop_the_others(
-    start: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_nobody_has_foreseen_about_one_object_does_not_stop_the_others(start, monkeypatch, caplog) -> None:
     real = GarbageCollector._reconcile
     failures = 0
 
@@ -127,9 +123,7 @@ async def test_what_nobody_has_foreseen_about_one_object_does_not_stop_the_other
 
 
 @pytest.mark.parametrize("error", [StorageError("no disk"), RuntimeError("unforeseen")])
-async def test_what_a_start_could_not_look_at_is_looked_at_later(
-    start: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+async def test_what_a_start_could_not_look_at_is_looked_at_later(start, monkeypatch, error) -> None:
     real, asked = GarbageCollector._queue_everything, 0
 
     async def queue_everything(self: GarbageCollector) -> None:
@@ -299,9 +293,7 @@ async def test_definition_gets_its_names_when_the_one_that_had_them_goes(bare: C
 
 
 @pytest.mark.parametrize("error", [StatusError(500, "InternalError", "a webhook says no"), RuntimeError("unforeseen")])
-async def test_what_goes_wrong_about_one_namespace_does_not_stop_the_others(
-    bare: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
+async def test_what_goes_wrong_about_one_namespace_does_not_stop_the_others(bare, monkeypatch, caplog, error) -> None:
     real = Lifecycle._delete_contents
     failing = True
 

@@ -8,7 +8,6 @@ import ssl
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -83,9 +82,7 @@ def test_authority_is_made_whole_in_a_directory_that_was_made_and_in_none(tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "none"]
 
 
-async def test_kubeconfig_that_leads_here_is_left_and_a_broken_one_written_anew(
-    start: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_kubeconfig_that_leads_here_is_left_and_a_broken_one_written_anew(start, caplog) -> None:
     server, _ = await start()
     path, port = server.kubeconfig, int(server.url.rpartition(":")[2])
     good = path.read_bytes()
@@ -142,9 +139,7 @@ async def test_certificate_is_for_the_addresses_and_names_that_are_set_and_the_a
     assert len({*found}) == 1, "kubeconfigs that are out stay good"
 
 
-async def test_address_that_is_not_there_yet_keeps_nobody_from_starting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_address_that_is_not_there_yet_keeps_nobody_from_starting(tmp_path, caplog) -> None:
     credentials.load_authority(tmp_path / "other", NOW)
     server = ApiServer(tmp_path / "data", port=0, addresses=["192.0.2.7"])
     await server.start()

@@ -76,7 +76,6 @@ class ScriptedApi:
         await response.prepare(request)
         while event is not END:
             if event is CUT:
-                assert request.transport is not None
                 request.transport.abort()
                 return response
             await response.write(event if isinstance(event, bytes) else json.dumps(event).encode() + b"\n")

@@ -377,7 +377,6 @@ def test_any_of_many_objects_is_given_as_it_is_now(monkeypatch: pytest.MonkeyPat
     assert all(informer._store._objects.values()) is shared, "what is shared is packed at once"
     for i in (*range(1, 599), *range(598, 0, -1)):
         found = informer.get("d", f"o{i}")
-        assert found is not None
         assert found["spec"] == specs[f"o{i}"]
         assert found is informer.get("d", f"o{i}")
     assert len(informer._store._recent) <= (100 if shared else 150)
@@ -563,7 +562,6 @@ async def test_deferred_handler_gets_requested_objects_first_and_all_in_the_end(
     one = Deferred()
     for name, spec in (("a", 1), ("b", 2), ("c", 2), ("d", 3)):
         one.changed(obj(name, 4, spec=spec))
-    assert one.hasty is not None
     assert one.hasty.heard == ["a ->4", "b ->4", "c ->4", "d ->4"]
     assert (one.ear.heard, one.informer.untold) == ([], 4)
     one.informer.tell("2")
@@ -698,7 +696,6 @@ def test_store_returns_archived_objects_as_the_format_keeps_them() -> None:
     store.put(new, obj("new", 1, spec={"n": 1}))
     store.put(old, obj("old", 2, old=True, spec={"n": 2}))
     found = store.get(old)
-    assert found is not None
     assert (found["short"], found["metadata"]["resourceVersion"]) == (True, "2")
     assert (len(store), set(store.keys())) == (2, {new, old})
     assert sorted((each["metadata"]["name"], each.get("short", False)) for each in store.list()) == [
@@ -712,7 +709,6 @@ def test_object_that_enters_and_leaves_the_archive_is_stored_once() -> None:
     for version, old in enumerate([False, True, False, True], start=1):
         store.put(key, obj("w", version, old=old))
         found = store.get(key)
-        assert found is not None
         assert (found.get("short", False), found["metadata"]["resourceVersion"]) == (old, str(version))
         assert (len(store), list(store.keys())) == (1, [key])
     store.delete(key)

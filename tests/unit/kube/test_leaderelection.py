@@ -401,9 +401,7 @@ async def test_work_that_fails_ends_the_leader_with_its_error_and_frees_the_leas
     assert site.holder is None
 
 
-async def test_missing_permission_is_logged_once_with_the_needed_verbs(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_missing_permission_is_logged_once_with_the_needed_verbs(site, caplog) -> None:
     site.replica("a")
     site.ways["a"].error = ApiError(403, "Forbidden", "leases is forbidden")
     site.begin("a")

@@ -135,7 +135,6 @@ def asked(operation, obj, old):
     found = {}
     for webhook in wanted["webhooks"][:2]:
         conditions = Conditions.of(webhook["matchConditions"])
-        assert conditions is not None
         found[webhook["failurePolicy"]] = operation in webhook["rules"][0]["operations"] and conditions.hold(bindings)
     return found
 

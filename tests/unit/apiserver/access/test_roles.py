@@ -61,9 +61,7 @@ DANGEROUS = [  # would make more of a user (Kubernetes, user-facing roles)
         *((group, resource, "", NOTHING, NOTHING) for group, resource in DANGEROUS),
     ],
 )
-def test_roles_allow_these_verbs_and_no_others(
-    group: str, resource: str, subresource: str, view: set[str], edit: set[str]
-) -> None:
+def test_roles_allow_these_verbs_and_no_others(group, resource, subresource, view, edit) -> None:
     found = {role: verbs(role, resource, group, subresource) for role in ("view", "edit", "admin")}
     assert found == {"view": view, "edit": edit, "admin": edit}
     assert allowed(user("cluster-admin"), Action("create", group, resource, subresource))

@@ -46,9 +46,7 @@ def authenticator(tmp_path: Path, clock: Clock) -> Authenticator:
     return Authenticator(ADMINS.__eq__, tmp_path / FILE, lambda: clock.at, lambda: clock.seconds)
 
 
-def test_token_is_known_as_soon_as_it_is_handed_out_and_is_not_in_the_file(
-    tmp_path: Path, authenticator: Authenticator
-) -> None:
+def test_token_is_known_as_soon_as_it_is_handed_out_and_is_not_in_the_file(tmp_path, authenticator) -> None:
     if os.geteuid() == 0:  # root hands out tokens for a service that runs as another user
         os.chown(tmp_path, 65534, 65534)
     credential, token = issue(tmp_path, "alice", "edit", ("lab",), NOW, NOW + DAY)
@@ -75,9 +73,7 @@ def test_token_that_is_cut_changed_or_of_another_server_is_nobody(tmp_path: Path
             authenticator.caller(wrong)
 
 
-def test_expired_token_is_refused_with_its_date_and_only_to_who_has_it(
-    tmp_path: Path, authenticator: Authenticator, clock: Clock
-) -> None:
+def test_expired_token_is_refused_with_its_date_and_only_to_who_has_it(tmp_path, authenticator, clock) -> None:
     _, token = issue(tmp_path, "alice", "view", (), NOW, NOW + DAY)
     caller = authenticator.caller(token.encode())
     clock.at = NOW + DAY
@@ -183,9 +179,7 @@ def test_file_that_cannot_be_used_is_refused_at_the_start_and_changes_nothing_la
         ("alice", "view", ("kube system",), "is no name of a namespace"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    tmp_path: Path, name: str, role: str, namespaces: tuple[str, ...], said: str
-) -> None:
+def test_what_makes_no_sense_is_refused(tmp_path, name, role, namespaces, said) -> None:
     with pytest.raises(UserError) as caught:
         issue(tmp_path, name, role, namespaces, NOW, None)
     assert said in str(caught.value)
@@ -212,9 +206,7 @@ def test_tokens_that_have_expired_do_not_pile_up_and_living_ones_are_bounded(tmp
         issue(tmp_path, "alice", "", (), NOW, None)
 
 
-def test_token_that_ends_within_a_week_is_said_by_name(
-    tmp_path: Path, authenticator: Authenticator, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_token_that_ends_within_a_week_is_said_by_name(tmp_path, authenticator, clock, caplog) -> None:
     soon, _ = issue(tmp_path, "alice", "view", (), NOW, NOW + 7 * DAY)
     issue(tmp_path, "bob", "view", (), NOW, NOW + 8 * DAY)
     issue(tmp_path, "eve", "view", (), NOW, None)

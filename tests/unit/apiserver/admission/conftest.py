@@ -54,7 +54,6 @@ class Hooks:
         if answer.get("hang"):
             await asyncio.Event().wait()
         if answer.get("drop"):
-            assert request.transport is not None
             request.transport.abort()
         text = answer["raw"] if "raw" in answer else json.dumps(self._review(body, answer))
         headers = {"Content-Type": answer.get("type", "application/json"), **answer.get("headers", {})}

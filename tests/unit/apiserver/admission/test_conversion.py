@@ -140,9 +140,7 @@ async def test_object_stored_in_a_version_that_is_no_longer_defined_is_an_error_
         pytest.param([("size", "v1")] * 1100, [500, 500, 100], id="a long list"),
     ],
 )
-async def test_list_is_converted_in_its_order_and_in_batches(
-    server: Server, asking: Any, items: Any, batches: Any
-) -> None:
+async def test_list_is_converted_in_its_order_and_in_batches(server, asking, items, batches) -> None:
     found = [stored(str(n), version, **{field: n}) for n, (field, version) in enumerate(items)]
     bodies = await conversion.as_served(resource("v2", asking), found)
     assert [spec(body)["length"] for body in bodies] == list(range(len(items)))

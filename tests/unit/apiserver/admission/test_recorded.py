@@ -146,9 +146,7 @@ if ORACLE:
 
 
 @pytest.mark.parametrize("group", CASES)
-async def test_clients_and_webhooks_get_what_a_real_server_gives(
-    group: str, bare: Client, make_player: Callable[[Any], Any], differences: Any
-) -> None:
+async def test_clients_and_webhooks_get_what_a_real_server_gives(group, bare, make_player, differences) -> None:
     recorded = json.loads((RECORDED / f"{group}.json").read_text())
     played = await play(group, bare, make_player)
     assert played.keys() == recorded.keys()

@@ -61,7 +61,6 @@ async def test_connection_is_used_again_without_the_cookies_of_the_last_answer_a
     peers, cookies = [], []
 
     async def answer(request: web.Request) -> web.Response:
-        assert request.transport is not None
         peers.append(request.transport.get_extra_info("peername"))
         cookies.append(request.headers.get("Cookie"))
         response = web.json_response([1])
@@ -80,9 +79,7 @@ async def test_connection_is_used_again_without_the_cookies_of_the_last_answer_a
 
 
 @pytest.mark.parametrize("packed", [False, True])
-async def test_answer_without_end_is_cut_off_instead_of_filling_memory(
-    webhook_client: WebhookClient, serve: Serve, packed: bool
-) -> None:
+async def test_answer_without_end_is_cut_off_instead_of_filling_memory(webhook_client, serve, packed) -> None:
     small = gzip.compress(bytes(200_000_000)) if packed else b""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -167,9 +164,7 @@ async def test_answer_that_trickles_ends_with_the_timeout(webhook_client: Webhoo
         await webhook_client.post(await serve(answer), b"{}", 1)
 
 
-async def test_certificate_of_another_host_is_refused(
-    webhook_client: WebhookClient, serve: Serve, monkeypatch: Any
-) -> None:
+async def test_certificate_of_another_host_is_refused(webhook_client, serve, monkeypatch) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.json_response({})
 

@@ -132,9 +132,7 @@ async def test_client_that_goes_away_ends_the_calls(webhooks: Webhooks, server: 
 
 
 @pytest.mark.parametrize(("code", "told"), [(0, 400), (-5, 400), (399, 400), (418, 418), (599, 599), (99999, 500)])
-async def test_code_that_http_does_not_have_breaks_nothing(
-    webhooks: Webhooks, server: Server, code: int, told: int
-) -> None:
+async def test_code_that_http_does_not_have_breaks_nothing(webhooks, server, code, told) -> None:
     webhooks.configured(VALIDATING, "ours", configuration("Validating", "a"))
     server.answers = {"a": {"allowed": False, "status": {"code": code}}}
     with pytest.raises(StatusError) as caught:
@@ -143,9 +141,7 @@ async def test_code_that_http_does_not_have_breaks_nothing(
 
 
 @pytest.mark.parametrize(("effects", "asked"), [("None", True), ("NoneOnDryRun", True), ("Some", False), ("", False)])
-async def test_dry_run_asks_only_webhooks_without_side_effects(
-    webhooks: Webhooks, server: Server, effects: str, *, asked: bool
-) -> None:
+async def test_dry_run_asks_only_webhooks_without_side_effects(webhooks, server, effects, asked) -> None:
     chosen = configuration("Validating", "a", sideEffects=effects, failurePolicy="Ignore")
     webhooks.configured(VALIDATING, "ours", chosen)
     if asked:
@@ -158,9 +154,7 @@ async def test_dry_run_asks_only_webhooks_without_side_effects(
 
 
 @pytest.mark.parametrize("name", ["kind", "apiVersion", "metadata"])
-async def test_patch_that_makes_another_kind_of_object_is_refused(
-    webhooks: Webhooks, server: Server, name: str
-) -> None:
+async def test_patch_that_makes_another_kind_of_object_is_refused(webhooks, server, name) -> None:
     webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", failurePolicy="Ignore"))
     server.answers = {"a": _patch("replace", f"/{name}", "Other")}
     with pytest.raises(StatusError) as caught:
@@ -171,7 +165,6 @@ async def test_patch_that_makes_another_kind_of_object_is_refused(
 async def test_true_and_one_are_a_change_that_asks_again(webhooks: Webhooks, server: Server) -> None:
     webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", "b", reinvocationPolicy="IfNeeded"))
     attributes = write()
-    assert attributes.object is not None
     attributes.object["spec"]["x"] = 1
     server.answers = {"b": _patch("replace", "/spec/x", True)}
     await webhooks.mutate(attributes)
@@ -222,14 +215,11 @@ async def test_new_definition_of_a_resource_is_matched_anew(webhooks: Webhooks, 
     assert server.asked == ["a"]
 
 
-async def test_condition_that_costs_too_much_ends_and_is_treated_as_failed(
-    webhooks: Webhooks, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_condition_that_costs_too_much_ends_and_is_treated_as_failed(webhooks, server, monkeypatch) -> None:
     monkeypatch.setattr(conditions_of, "MAX_EACH", 10_000)
     every = "object.items.all(a, object.items.all(b, object.items.all(c, a + b + c < 100000)))"
     conditions = [{"name": "slow", "expression": every}]
     attributes = write()
-    assert attributes.object is not None
     attributes.object["items"] = list(range(200))
     webhooks.configured(VALIDATING, "ours", configuration("Validating", "a", matchConditions=conditions))
     with pytest.raises(StatusError, match="actual cost limit exceeded") as caught:

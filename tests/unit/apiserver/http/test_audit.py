@@ -35,9 +35,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Lines:
 # --- each write has a line with what was written
 
 
-async def test_log_names_the_user_of_each_write_and_refusal_and_contains_no_token(
-    some: Client, user: User, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_names_the_user_of_each_write_and_refusal_and_contains_no_token(some, user, caplog) -> None:
     token = user("alice", "edit")
     viewer = user("bob", "view")
     with caplog.at_level(logging.INFO):
@@ -71,9 +69,7 @@ async def test_log_names_the_user_of_each_write_and_refusal_and_contains_no_toke
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/yaml", TABLE])
-async def test_generated_name_is_logged_in_whatever_form_the_answer_is(
-    some: Client, user: User, lines: Lines, accept: str
-) -> None:
+async def test_generated_name_is_logged_in_whatever_form_the_answer_is(some, user, lines, accept) -> None:
     token = user("alice", "edit")
     new = {**WORKFLOW, "metadata": {"generateName": "many-"}}
     assert (await some("POST", WORKFLOWS, new, token=token, accept=accept)).status == 201
@@ -83,9 +79,7 @@ async def test_generated_name_is_logged_in_whatever_form_the_answer_is(
 
 
 @pytest.mark.parametrize("metadata", [{"name": "evil"}, {"generateName": "evil-"}, {}])
-async def test_post_to_an_objects_path_with_another_name_is_refused(
-    some: Client, user: User, lines: Lines, metadata: dict[str, str]
-) -> None:
+async def test_post_to_an_objects_path_with_another_name_is_refused(some, user, lines, metadata) -> None:
     token = user("alice", "edit")
     answer = await some("POST", f"{WORKFLOWS}/innocent", {**WORKFLOW, "metadata": metadata}, token=token)
     assert answer.status == 400
@@ -191,9 +185,7 @@ async def test_flood_of_dry_runs_and_refusals_hides_no_write(some: Client, user:
 # --- components
 
 
-async def test_change_of_a_spec_by_a_component_is_in_the_log_and_its_statuses_are_not(
-    some: Client, user: User, lines: Lines
-) -> None:
+async def test_change_of_a_spec_by_a_component_is_in_the_log_and_its_statuses_are_not(some, user, lines) -> None:
     server = user("rack-7", "tinkedge-server")
     assert (await some("POST", HARDWARE, MACHINE)).status == 201
     before = len(lines())
@@ -216,9 +208,7 @@ async def test_change_of_a_spec_by_a_component_is_in_the_log_and_its_statuses_ar
     ]
 
 
-async def test_user_who_impersonates_is_in_the_log_and_a_name_that_imitates_a_line_is_quoted(
-    some: Client, user: User, lines: Lines
-) -> None:
+async def test_user_who_impersonates_is_in_the_log_and_a_name_that_imitates_a_line_is_quoted(some, user, lines) -> None:
     assert (await some("GET", f"{WORKFLOWS}/x", token=user("rack-7", "tinkedge-server"))).status == 200
     status = {"status": {"state": "Running"}}
     assert await _ours(some, "PATCH", f"{WORKFLOWS}/x/status", status, {"Impersonate-User": "rack-7"}) == 200

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.unit.apiserver.conftest import GROUP, MERGE, Client, Start
+from tests.unit.apiserver.conftest import GROUP, MERGE, Client
 from tests.unit.apiserver.http.conftest import SECRETS, WORKFLOW, WORKFLOWS, User
 from tink.apiserver import USERS_FILE, change_role, revoke_token
 from tink.apiserver.access import Action, Request
@@ -87,9 +87,7 @@ async def test_whoever_shows_no_token_is_nobody(some: Client, user: User, header
         assert (answer.status, await answer.text()) == (200, "ok")
 
 
-async def test_tokens_are_good_after_a_restart_and_refused_with_their_date_when_expired(
-    start: Start, user: User
-) -> None:
+async def test_tokens_are_good_after_a_restart_and_refused_with_their_date_when_expired(start, user) -> None:
     server, _ = await start()
     token = user("alice", "view")
     await server.stop()
@@ -104,9 +102,7 @@ async def test_tokens_are_good_after_a_restart_and_refused_with_their_date_when_
 
 
 @pytest.mark.parametrize(("method", "path", "body", "how"), WRITES)
-async def test_view_may_write_by_no_verb(
-    some: Client, user: User, method: str, path: str, body: Any, how: dict[str, Any]
-) -> None:
+async def test_view_may_write_by_no_verb(some, user, method, path, body, how) -> None:
     before = (await some("GET", f"{WORKFLOWS}/x")).json
     answer = await some(method, path, body, token=user("alice", "view"), **how)
     assert (answer.status, answer.json["reason"]) == (403, "Forbidden")

@@ -51,12 +51,10 @@ JSON = st.recursive(
 
 
 def _spec(obj: Object) -> Raw:
-    assert obj.live is not None
     return obj.live.get("spec") or {}
 
 
 def _owned(obj: Object, manager: str) -> set[str]:
-    assert obj.live is not None
     for entry in obj.live["metadata"].get("managedFields", []):
         if entry.get("manager") == manager:
             return {fields.render(path) for path in fields.paths(entry["fieldsV1"])}
@@ -65,7 +63,6 @@ def _owned(obj: Object, manager: str) -> set[str]:
 
 def _there(obj: Object) -> set[str]:
     """Return all fields that the object has."""
-    assert obj.live is not None
     return {fields.render(path) for path in fields.paths(openapi.compile_root(_ROOT).applied(obj.live) or {})}
 
 
@@ -85,7 +82,6 @@ async def test_applying_the_same_again_changes_nothing_not_even_a_time(first: Ra
     await _is_refused(obj.do("apply", "b", {"spec": other}, force=True))
     await _is_refused(obj.do("apply", "a", {"spec": first}, force=True))
     before = obj.live
-    assert before is not None
     await obj.do("apply", "a", {"spec": first}, force=True, now=LATER)
     await obj.do("put", "a", {"spec": _spec(obj), "metadata": before["metadata"]}, now=LATER)
     await obj.do("merge", "c", {"spec": _spec(obj)}, now=LATER)
@@ -112,9 +108,7 @@ def _completed(name: str, value: Any) -> Any:
 
 @given(SPECS, SPECS, SPECS)
 @settings(max_examples=50, deadline=None)
-async def test_field_that_is_no_longer_applied_goes_unless_another_manager_owns_it(
-    one: Raw, two: Raw, rest: Raw
-) -> None:
+async def test_field_that_is_no_longer_applied_goes_unless_another_manager_owns_it(one, two, rest) -> None:
     obj = Object()
     await obj.do("apply", "a", {"spec": one})
     await _is_refused(obj.do("apply", "b", {"spec": two}))

@@ -21,9 +21,7 @@ def _set(paths: set[tuple[str, ...]]) -> Fields:
 
 
 @given(PATHS, PATHS)
-def test_operations_are_those_of_sets_of_paths_and_their_results_are_in_normal_form(
-    one: set[tuple[str, ...]], other: set[tuple[str, ...]]
-) -> None:
+def test_operations_are_those_of_sets_of_paths_and_their_results_are_in_normal_form(one, other) -> None:
     left, right = _set(one), _set(other)
     before = orjson.dumps([left, right])
     below = {path for path in one if any(path[:n] in other for n in range(1, len(path) + 1))}

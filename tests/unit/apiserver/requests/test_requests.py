@@ -14,20 +14,8 @@ from tests.unit.apiserver.conftest import Client
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import decode
 from tink.apiserver.requests.options import parse_bool
-from tink.apiserver.serializer import protobuf
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
-
-
-async def test_yaml_is_read_as_kubernetes_reads_it(api: Client) -> None:
-    text = (
-        b"apiVersion: tinkerbell.org/v1alpha2\nkind: Hardware\nmetadata: {name: m}\n"
-        b"spec:\n  networkInterfaces:\n    52:54:00:12:34:56: {disableDhcp: yes}\n"
-    )
-    answer = await api("POST", HARDWARE, text, content="application/yaml")
-    assert answer.json["spec"]["networkInterfaces"] == {
-        "52:54:00:12:34:56": {"disableDhcp": True, "disableNetboot": False}
-    }
 
 
 async def test_refused_values_do_not_reach_the_log(api: Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -57,13 +45,6 @@ def test_protobuf_of_kubectl_is_read() -> None:
     assert body.value["metadata"]["name"] == "rack-b"
     assert (body.value["apiVersion"], body.value["kind"]) == ("v1", "Namespace")
     assert decode("application/vnd.kubernetes.protobuf", SECRET, strict=False).value["data"] == {"a": "Yg=="}
-
-
-@given(st.binary(max_size=200))
-def test_no_bytes_break_the_reader_of_protobuf(raw: bytes) -> None:
-    for begin in (NAMESPACE[:21], NAMESPACE[:30], protobuf.MAGIC):
-        with suppress(protobuf.ProtobufError):
-            json.dumps(protobuf.load_protobuf(begin + raw))
 
 
 @given(st.text(max_size=60))

@@ -44,7 +44,6 @@ class Desk:
 
     async def drop(self, where: Key) -> int:
         found = await self.store.get(where)
-        assert found is not None
         version = self.store.next_version()
         last = orjson.loads(found.body)
         last["metadata"]["resourceVersion"] = str(version)

@@ -64,9 +64,7 @@ def garble(path: Path, at: int, dice: random.Random, count: int = 200) -> None:
 
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize("left", ["state.db-wal", "state.newest"])
-async def test_missing_file_beside_what_it_left_is_refused_and_nothing_is_discarded(
-    killed: Path, desk: Open, left: str, empty: bool
-) -> None:
+async def test_missing_file_beside_what_it_left_is_refused_and_nothing_is_discarded(killed, desk, left, empty) -> None:
     for path in killed.iterdir():
         if path.name != left:
             path.unlink()
@@ -115,9 +113,7 @@ async def test_first_start_that_was_killed_is_made_good_and_the_database_of_anot
     assert files(tmp_path / "other") == before
 
 
-async def test_copy_of_the_file_alone_has_everything_some_seconds_after_a_write(
-    desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_copy_of_the_file_alone_has_everything_some_seconds_after_a_write(desk, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(checkpointer, "CHECKPOINT_SECONDS", 0.05)
     d = await desk(tmp_path)
     for number in range(30):
@@ -194,9 +190,7 @@ async def test_garbled_log_is_refused_and_kept(killed: Path, desk: Open, tmp_pat
     assert refused >= 25
 
 
-async def test_garbled_newest_version_is_said_and_made_anew(
-    killed: Path, desk: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_garbled_newest_version_is_said_and_made_anew(killed, desk, caplog) -> None:
     (killed / "state.newest").write_bytes(b"\xff" * 40)
     d = await desk(killed)
     assert [record.levelname for record in caplog.records if "can't be told this time" in record.message] == ["ERROR"]
@@ -284,9 +278,7 @@ async def test_garbled_index_of_owners_is_refused_and_made_anew_as_documented(de
     assert len(await d.store.owned()) == 2
 
 
-async def test_file_of_the_second_layout_gets_checksums_unless_it_is_garbled(
-    killed: Path, desk: Open, tmp_path: Path
-) -> None:
+async def test_file_of_the_second_layout_gets_checksums_unless_it_is_garbled(killed, desk, tmp_path) -> None:
     whole = await (await desk(copied(killed, tmp_path / "whole"))).contents()
     (killed / "state.newest").unlink()
     with closing(sqlite3.connect(killed / "state.db", isolation_level=None)) as db:

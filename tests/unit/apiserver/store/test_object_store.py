@@ -49,7 +49,6 @@ async def test_writes_that_wait_together_are_judged_one_after_the_other(desk: Op
     outcomes = await asyncio.gather(*(d.put(key("a"), n, expected=0) for n in range(8)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [int] + [MismatchError] * 7
     found = await d.store.get(key("a"))
-    assert found is not None
     assert orjson.loads(found.body)["value"] == 0
 
 
@@ -80,7 +79,6 @@ async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
             assert all(event.version <= d.events[-1].version for event in await d.store.since(PODS, None, newest))
             for name, version in listed.items():
                 found = await d.store.get(key(name))
-                assert found is not None
                 assert found.version >= version
             await asyncio.to_thread(os.sched_yield)
 
@@ -91,9 +89,7 @@ async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
     await asyncio.gather(*readers)
 
 
-async def test_change_that_nobody_can_take_in_does_not_stop_the_answers(
-    desk: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_change_that_nobody_can_take_in_does_not_stop_the_answers(desk, caplog) -> None:
     def refuse(_: Event) -> None:
         raise RuntimeError("no")
 
@@ -103,9 +99,7 @@ async def test_change_that_nobody_can_take_in_does_not_stop_the_answers(
     assert "change 1 could not be handed on" in caplog.text
 
 
-async def test_failed_commit_changes_nothing_and_is_logged_once(
-    desk: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatch, caplog) -> None:
     caplog.set_level(logging.INFO)
     d = await desk(history=20)
     for number in range(21):
@@ -130,9 +124,7 @@ async def test_failed_commit_changes_nothing_and_is_logged_once(
     assert told == ["writes fail: database or disk is full", "writes are possible again"]
 
 
-async def test_failed_commit_that_had_dropped_history_has_dropped_nothing(
-    desk: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_failed_commit_that_had_dropped_history_has_dropped_nothing(desk, monkeypatch, tmp_path) -> None:
     d = await desk(history=20)
     drop = writer.Writer._trim
 
@@ -153,9 +145,7 @@ async def test_failed_commit_that_had_dropped_history_has_dropped_nothing(
         assert db.execute("SELECT count(*) FROM states").fetchone()[0] <= 24
 
 
-async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(
-    desk: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(desk, monkeypatch) -> None:
     """Otherwise a client could list a change, and then get what was there before it, out of memory."""
     d = await desk(cache_bytes=0)
     await d.put(key("a"), 1)
@@ -209,9 +199,7 @@ async def test_page_that_is_damaged_meanwhile_is_an_error_for_its_readers_only(d
         await desk()
 
 
-async def test_read_error_is_told_as_what_it_is_and_ends_with_its_cause(
-    desk: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_read_error_is_told_as_what_it_is_and_ends_with_its_cause(desk, tmp_path, caplog) -> None:
     d = await _many(desk)
     path = tmp_path / "state.db"
     taken = {entry: int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.resolve() == path}
