@@ -520,24 +520,19 @@ async def test_refused_selector_is_named(api: Any, client: KubeClient) -> None:
 
 
 @pytest.mark.looptime
-async def test_retry_after_of_the_api_is_respected() -> None:
+@pytest.mark.parametrize("jitter", [0.0, 2.0])
+async def test_start_jitter_and_retry_after_of_the_api_are_respected(monkeypatch, jitter: float) -> None:
+    monkeypatch.setattr(reflector.random, "uniform", lambda low, high: low + 0.9 * (high - low))
     api: Any = InProcessApi()
     api.fail("watch", ApiError(429, "TooManyRequests", "busy", retry_after=45.0))
-    async with started(Informer(api, WORKFLOW)) as informer:
+    async with started(Informer(api, WORKFLOW, start_jitter=jitter)) as informer:
+        if jitter:
+            await elapse(1.79)  # replicas that start together do not ask together
+            assert not api.calls
+            await elapse(0.02)
         await elapse(44.9)
         assert len(api.calls) == 1
         await elapse(0.2)
-        assert informer.has_synced
-
-
-@pytest.mark.looptime
-async def test_replicas_that_start_together_do_not_ask_together(monkeypatch) -> None:
-    monkeypatch.setattr(reflector.random, "uniform", lambda low, high: low + 0.9 * (high - low))
-    api: Any = InProcessApi()
-    async with started(Informer(api, WORKFLOW, start_jitter=2.0)) as informer:
-        await elapse(1.79)
-        assert not api.calls
-        await elapse(0.02)
         assert informer.has_synced
 
 
@@ -577,11 +572,10 @@ async def test_deferred_handler_gets_requested_objects_first_and_all_in_the_end(
     assert one.ear.heard[4:] == ["e ->5"], "nobody waits any more"
 
 
-def test_deferred_handler_sees_only_the_last_state() -> None:
-    one = Deferred()
-    one.changed(obj("a", 4, spec=1))
-    one.changed(obj("gone", 5, spec=1))
-    one.changed(obj("a", 6, spec=2))
+def test_deferred_handler_sees_only_the_last_state_and_requests_during_a_notification_are_queued() -> None:
+    """However long a chain of objects is that name each other."""
+    one = Deferred(hasty=False)
+    one.changed(obj("a", 4, spec=1), obj("gone", 5, spec=1), obj("a", 6, spec=2))
     one.informer.feed("DELETED", obj("gone", 5))
     one.informer.tell("2")
     one.informer.tell("1")
@@ -589,24 +583,17 @@ def test_deferred_handler_sees_only_the_last_state() -> None:
     one.changed(obj("a", 7, spec=3))
     one.informer.feed("DELETED", obj("a", 7))
     assert one.ear.heard == ["a ->6", "a 6>7", "a gone"]
-
-
-def test_request_during_a_notification_is_queued_behind_it() -> None:
-    """However long a chain of objects is that name each other."""
-    one = Deferred(hasty=False)
-    depth: list[int] = []
+    two, depth = Deferred(hasty=False), [0]
 
     def looks(new: Raw, _old: Raw | None) -> None:
-        depth.append(1)
-        one.informer.tell(str(new["spec"] + 1))
-        assert sum(depth) == 1
-        depth.pop()
+        depth.append(depth[-1] + 1)
+        two.informer.tell(str(new["spec"] + 1))
+        assert depth.pop() == 1
 
-    one.informer.add_event_handler(looks, can_wait=True)
-    for number in range(3000):
-        one.changed(obj(f"o{number}", 1, spec=number))
-    one.informer.tell("0")
-    assert (len(one.ear.heard), one.informer.untold) == (3000, 0)
+    two.informer.add_event_handler(looks, can_wait=True)
+    two.changed(*(obj(f"o{number}", 1, spec=number) for number in range(3000)))
+    two.informer.tell("0")
+    assert (len(two.ear.heard), two.informer.untold) == (3000, 0)
 
 
 async def test_restored_object_is_unpacked_on_request_and_notified_once(monkeypatch) -> None:
@@ -645,7 +632,7 @@ async def test_restored_objects_are_notified_while_the_api_is_away() -> None:
 # --- the archive, beside a plain dictionary; and the store over it ---
 
 
-def test_it_is_a_mapping_however_much_comes_and_goes() -> None:
+def test_archive_is_a_mapping_however_much_comes_and_goes() -> None:
     archive, plain, lot = Archive(), dict[bytes, bytes](), random.Random(7)
     for _ in range(20_000):
         key = str(lot.randrange(700)).encode()  # one key is the beginning of another
@@ -661,21 +648,18 @@ def test_it_is_a_mapping_however_much_comes_and_goes() -> None:
     assert archive.get(b"another") is None
 
 
-def test_it_takes_hardly_more_than_the_bytes() -> None:
+def test_archive_takes_values_of_any_length_and_hardly_more_than_their_bytes() -> None:
+    archive = Archive()
+    for key in (b"", bytes(MAX_LENGTH)):
+        archive.put(key, bytes(MAX_LENGTH))
+        assert archive.pop(key) == bytes(MAX_LENGTH)
+        with pytest.raises(OverflowError):
+            archive.put(key, bytes(MAX_LENGTH + 1))
+    assert len(archive) == 0
     archive = Archive()
     for number in range(10_000):
         archive.put(f"default/w{number:05}".encode(), bytes(46))
     assert sum(map(sys.getsizeof, archive._blocks)) + sys.getsizeof(archive._blocks) < 10_000 * (14 + 46 + 20)
-
-
-@pytest.mark.parametrize("key", [b"", bytes(MAX_LENGTH)])
-def test_the_shortest_and_the_longest_fit(key: bytes) -> None:
-    archive = Archive()
-    archive.put(key, bytes(MAX_LENGTH))
-    assert archive.pop(key) == bytes(MAX_LENGTH)
-    with pytest.raises(OverflowError):
-        archive.put(key, bytes(MAX_LENGTH + 1))
-    assert len(archive) == 0
 
 
 class Short:
@@ -690,29 +674,17 @@ class Short:
         return {"metadata": metadata, "short": True}
 
 
-def test_store_returns_archived_objects_as_the_format_keeps_them() -> None:
-    store = Store(archive_format=Short())
-    new, old = NamespacedName("d", "new"), NamespacedName("d", "old")
-    store.put(new, obj("new", 1, spec={"n": 1}))
-    store.put(old, obj("old", 2, old=True, spec={"n": 2}))
-    found = store.get(old)
-    assert (found["short"], found["metadata"]["resourceVersion"]) == (True, "2")
-    assert (len(store), set(store.keys())) == (2, {new, old})
-    assert sorted((each["metadata"]["name"], each.get("short", False)) for each in store.list()) == [
-        ("new", False),
-        ("old", True),
-    ]
-
-
-def test_object_that_enters_and_leaves_the_archive_is_stored_once() -> None:
+def test_object_that_enters_and_leaves_the_archive_is_stored_once_and_as_the_format_keeps_it() -> None:
     store, key = Store(archive_format=Short()), NamespacedName("d", "w")
+    store.put(NamespacedName("d", "new"), obj("new", 1, spec={"n": 1}))
     for version, old in enumerate([False, True, False, True], start=1):
         store.put(key, obj("w", version, old=old))
-        found = store.get(key)
-        assert (found.get("short", False), found["metadata"]["resourceVersion"]) == (old, str(version))
-        assert (len(store), list(store.keys())) == (1, [key])
+        for found in (store.get(key), next(each for each in store.list() if each["metadata"]["name"] == "w")):
+            assert (found.get("short", False), found["metadata"]["resourceVersion"]) == (old, str(version))
+        keys = store.keys()
+        assert (len(store), sorted(each.name for each in keys)) == (2, ["new", "w"])
     store.delete(key)
-    assert (len(store), store.get(key)) == (0, None)
+    assert (len(store), store.get(key)) == (1, None)
 
 
 # --- packed objects ---
@@ -732,29 +704,21 @@ def test_packed_objects_are_unpacked_unchanged(objects: list[dict[str, Any]]) ->
     assert [compressor.decompress(one) for one in packed] == objects
 
 
-def test_objects_that_resemble_the_first_take_few_bytes() -> None:
+def test_objects_that_resemble_the_first_take_few_bytes_and_large_ones_come_back() -> None:
     compressor = ObjectCompressor()
 
     def machine(number: int) -> dict[str, Any]:
         return {"name": f"machine-{number}", "spec": {f"field-{i}": f"what all machines say {i}" for i in range(50)}}
 
-    first = compressor.compress(machine(0))
+    one = machine(0)
+    first = compressor.compress(one)
+    assert compressor.compress(one) is first, "packed twice in a row, it has one copy"
     assert len(compressor.compress(machine(1))) < len(orjson.dumps(machine(1))) / 20
     assert len(first) < 100
     assert compressor.decompress(first) == machine(0)
-
-
-def test_objects_larger_than_the_window_come_back() -> None:
     compressor = ObjectCompressor()
     large = [{"text": "".join(str(i * k) for i in range(30_000))} for k in (7, 11, 13)]
     assert [compressor.decompress(packed) for packed in [compressor.compress(obj) for obj in large]] == large
-
-
-def test_an_object_packed_twice_in_a_row_has_one_copy() -> None:
-    compressor, obj = ObjectCompressor(), {"a": 1}
-    packed = compressor.compress(obj)
-    assert compressor.compress(obj) is packed
-    assert compressor.decompress(compressor.compress({"a": 2})) == {"a": 2}
 
 
 def test_strip_leaves_the_annotations_of_others() -> None:

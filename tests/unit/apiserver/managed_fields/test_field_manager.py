@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tink.apiserver.errors import StatusError
 from tink.apiserver.managed_fields import FieldManager, blank_of, entries, fields, keep_times, valid_or_before
@@ -338,3 +340,48 @@ def test_an_object_from_before_fields_were_tracked_is_not_tracked_until_it_is_ap
         "a": {"f:spec": {"f:flag": {}}},
         "before-first-apply": {"f:spec": {".": {}, "f:number": {}, "f:text": {}}},
     }
+
+
+# --- what must hold whatever is sent ---
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-2, 2) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["text", "tags", "ports", "port", "labels", "free", "a", "name", "spec"]), inner
+        )
+    ),
+    max_leaves=12,
+)
+
+
+def _code(manager: FieldManager, live: Raw | None, body: Raw) -> int:
+    try:
+        manager.apply(live, body, "n", "", LATER, force=True)
+    except StatusError as refused:
+        return refused.code
+    return 200
+
+
+@given(JSON, JSON)
+@settings(max_examples=50, deadline=None)
+def test_nothing_that_is_applied_is_worse_than_a_refusal(config: Any, metadata: Any) -> None:
+    manager = _manager(kind="Thing")
+    head = {"apiVersion": API, "kind": "Thing"}
+    live = manager.apply(None, {**head, "metadata": {"name": "x"}, "spec": {"text": "a"}}, "m", "", LATER, force=False)
+    for body in ({**head, "metadata": {"name": "x"}, "spec": config}, {**head, "metadata": metadata, "status": config}):
+        for old in (None, live):
+            assert _code(manager, old, body) in (200, 400, 409, 500)
+
+
+@given(JSON, JSON, JSON)
+@settings(max_examples=50, deadline=None)
+def test_an_update_is_never_refused_for_its_managed_fields(sent: Any, was: Any, spec: Any) -> None:
+    manager = _manager()
+    new = {"metadata": {"name": "x", "managedFields": [sent]}, "spec": spec, "status": spec}
+    live = {"metadata": {"name": "x", "managedFields": [was]}, "spec": was, "status": was}
+    manager.update(live, new, "m", "", LATER)
+    manager.update(None, new, "m", "", LATER)
+    listed = new["metadata"].get("managedFields") or []
+    assert entries.write(entries.parse(listed)) == listed
