@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.webhooks.world import hardware, said
+from tests.unit.webhooks.conftest import hardware, said
 from tink.kube.client import UnreachableError
 from tink.kube.objects import ObjectReference
 from tink.kube.resources import HARDWARE

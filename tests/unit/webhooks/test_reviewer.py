@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support import objects
-from tests.unit.webhooks.world import hardware, said, workflow
+from tests.unit.webhooks.conftest import hardware, said, workflow
 from tink.api.mistakes import Site
 from tink.kube.client import UnreachableError
 from tink.template_process import BusyError

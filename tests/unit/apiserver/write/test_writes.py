@@ -1,16 +1,22 @@
-"""Writes at the same time, writes that change nothing, what the server adds. conformance/cases has the rest."""
+"""Writes and the three kinds of patch beyond what the recorded requests of conformance/cases show."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.objects import workflow
 from tests.unit.apiserver.conftest import Client, Start
 from tink.api.v1alpha2 import FINALIZER
+from tink.apiserver.patch import PatchError, apply_operations, merge, merge_strategic
 from tink.workflow.protection import protect
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
@@ -61,3 +67,85 @@ async def test_finalizer_of_a_new_workflow_has_no_manager_so_that_no_apply_takes
     assert "f:finalizers" not in str(made["metadata"]["managedFields"])
     again = (await protecting("PATCH", f"{WORKFLOWS}/w", config, content=kind, **applied)).json
     assert again["metadata"]["finalizers"] == [FINALIZER]
+
+
+# --- patches
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=12,
+)
+_OBJECT = st.dictionaries(st.text(max_size=2), _JSON, max_size=4)
+
+
+@given(_OBJECT, _OBJECT)
+def test_merge_patch_twice_is_merge_patch_once_and_changes_no_argument(target: Any, patch: Any) -> None:
+    kept = copy.deepcopy((target, patch))
+    once = merge(target, patch)
+    assert merge(once, patch) == once
+    assert (target, patch) == kept
+
+
+@pytest.mark.parametrize(
+    ("target", "operations", "result"),
+    [  # from RFC 6902, appendix A, what the recorded requests do not show
+        ({"a": {"b": 1}, "c": {}}, [{"op": "move", "from": "/a/b", "path": "/c/d"}], {"a": {}, "c": {"d": 1}}),
+        ({"a": ["x", "y", "z"]}, [{"op": "move", "from": "/a/1", "path": "/a/2"}], {"a": ["x", "z", "y"]}),
+        ({"/": 9, "~1": 1}, [{"op": "test", "path": "/~01", "value": 1}, {"op": "remove", "path": "/~1"}], {"~1": 1}),
+        ({"a": None}, [{"op": "replace", "path": "/a", "value": 1}], {"a": 1}),
+        (
+            {"a": {"b": 1}},
+            [{"op": "copy", "from": "/a", "path": "/c"}, {"op": "replace", "path": "/c/b", "value": 2}],
+            {"a": {"b": 1}, "c": {"b": 2}},
+        ),
+    ],
+)
+def test_json_patch_does_what_the_rfc_shows_and_changes_no_argument(target: Any, operations: Any, result: Any) -> None:
+    kept = copy.deepcopy(target)
+    assert apply_operations(target, operations) == result
+    assert target == kept
+
+
+def test_json_patch_cannot_double_an_object_without_end() -> None:
+    double = [{"op": "copy", "from": "/a", "path": f"/a/{number}"} for number in range(64)]
+    with pytest.raises(PatchError, match="copy operations"):
+        apply_operations({"a": {"x": "y" * 100}}, double)
+    with pytest.raises(PatchError, match="maximum"):
+        apply_operations({}, [{"op": "add", "path": "/a", "value": 1}] * 10_001)
+
+
+@given(
+    _OBJECT,
+    st.lists(
+        st.fixed_dictionaries(
+            {"op": st.sampled_from(["add", "remove", "replace", "test"]), "path": st.text("/ab01-~", max_size=5)},
+            optional={"value": _JSON},
+        )
+        | _JSON,
+        max_size=4,
+    ),
+)
+def test_json_patch_gives_json_or_an_error(target: Any, operations: Any) -> None:
+    try:
+        json.dumps(apply_operations(target, operations))
+    except PatchError:
+        return
+
+
+@pytest.mark.parametrize("there", [5, True, "x", {"x": 1}])
+@pytest.mark.parametrize("name", ["$deleteFromPrimitiveList/finalizers", "finalizers", "ownerReferences"])
+def test_strategic_merge_patch_of_a_list_where_there_is_none_is_refused(there: Any, name: str) -> None:
+    target = {"finalizers": there, "ownerReferences": there}
+    with pytest.raises(PatchError, match=f"{name.rpartition('/')[2]} is no list"):
+        merge_strategic(target, {name: [{"uid": "x"}]})
+
+
+@given(_OBJECT, _OBJECT)
+def test_strategic_merge_patch_gives_json_or_an_error(target: Any, patch: Any) -> None:
+    names = ["$patch", "$retainKeys", "$deleteFromPrimitiveList/a", "$setElementOrder/a", "finalizers", "webhooks"]
+    renamed = dict(zip(names, patch.values(), strict=False))
+    try:
+        json.dumps(merge_strategic({"a": target, **target}, {**patch, **renamed, "a": renamed}))
+    except PatchError:
+        return
