@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.unit.apiserver.conftest import Start
 from tink.apiserver import ApiServer, ApiServerError, credentials
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,6 +52,19 @@ def test_token_that_is_garbled_is_refused_without_showing_it(tmp_path: Path, con
     with pytest.raises(ApiServerError, match="is no token: one line") as caught:
         credentials.load_token(tmp_path / "token")
     assert "aaaa" not in str(caught.value)
+
+
+async def test_server_with_a_garbled_token_or_none_that_can_be_read_says_so(start: Start, tmp_path: Path) -> None:
+    server, _ = await start()
+    await server.stop()
+    token = tmp_path / "state" / "token"
+    token.write_bytes(b"\xff\xfe\xfd" * 20)
+    with pytest.raises(ApiServerError, match=r"state/token: is no token"):
+        await start()
+    token.unlink()
+    token.mkdir()
+    with pytest.raises(ApiServerError, match=r"data directory .*: Is a directory"):
+        await start()
 
 
 @pytest.mark.parametrize("name", ["ca.key", "ca.crt"])

@@ -179,6 +179,9 @@ async def test_users_are_told_who_they_are_and_what_they_may(some: Client, user:
         }
         others = {"spec": {**asked["spec"], "user": "alice"}}
         assert (await some("POST", f"{SELF}/subjectaccessreviews", others)).json["status"] == {"allowed": may}
+    reviews = f"{SELF}/selfsubjectaccessreviews"
+    for method, path, status in (("GET", reviews, 405), ("DELETE", reviews, 405), ("GET", f"{reviews}/x", 404)):
+        assert (await some(method, path)).status == status
     rules = await some("POST", f"{SELF}/selfsubjectrulesreviews", {"spec": {"namespace": "default"}}, token=token)
     resources = {name for rule in rules.json["status"]["resourceRules"] for name in rule["resources"]}
     assert ("workflows" in resources, "secrets" in resources) == (True, False)

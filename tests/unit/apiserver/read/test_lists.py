@@ -103,7 +103,7 @@ async def test_slow_watch_is_ended_instead_of_filling_memory(monkeypatch: pytest
     assert await subscription.next(1) == []
 
 
-MAPS = "/api/v1/namespaces/default/configmaps"
+MAPS, SECRETS = (f"/api/v1/namespaces/default/{plural}" for plural in ("configmaps", "secrets"))
 
 
 async def test_pages_say_how_many_objects_follow_as_of_their_version_and_count_once(bare, monkeypatch) -> None:
@@ -116,6 +116,11 @@ async def test_pages_say_how_many_objects_follow_as_of_their_version_and_count_o
         return await count(self, *where)
 
     monkeypatch.setattr(Store, "count", counting)
+
+    for label in ("1", "2", "x"):
+        await bare("POST", SECRETS, {"metadata": {"name": f"s{label}", "labels": {"rack": label}}})
+    for selector, found in (("rack>1", ["s2"]), ("rack<2", ["s1"])):  # a label that is no number is neither
+        assert names(await bare("GET", SECRETS, labelSelector=selector)) == found
 
     async def page(limit: int, after: str = "", **query: str) -> dict[str, Any]:
         answer = await bare("GET", MAPS, limit=str(limit), **({"continue": after} if after else {}), **query)

@@ -141,6 +141,15 @@ def test_strategic_merge_patch_of_a_list_where_there_is_none_is_refused(there: A
         merge_strategic(target, {name: [{"uid": "x"}]})
 
 
+def test_strategic_merge_patch_merges_lists_by_key() -> None:
+    owners = [{"uid": "1", "name": "a"}, {"uid": "2"}]
+    change = [{"uid": "1", "name": "b"}, {"uid": "2", "$patch": "delete"}, {"uid": "3"}]
+    merged = merge_strategic({"ownerReferences": owners, "list": [1]}, {"ownerReferences": change, "list": [2]})
+    assert merged == {"ownerReferences": [{"uid": "1", "name": "b"}, {"uid": "3"}], "list": [2]}
+    change = {"$deleteFromPrimitiveList/finalizers": ["a"], "$setElementOrder/finalizers": ["b"]}
+    assert merge_strategic({"finalizers": ["a", "b"]}, change) == {"finalizers": ["b"]}
+
+
 @given(_OBJECT, _OBJECT)
 def test_strategic_merge_patch_gives_json_or_an_error(target: Any, patch: Any) -> None:
     names = ["$patch", "$retainKeys", "$deleteFromPrimitiveList/a", "$setElementOrder/a", "finalizers", "webhooks"]
