@@ -63,7 +63,7 @@ async def test_server_with_a_garbled_token_or_none_that_can_be_read_says_so(star
         await start()
     token.unlink()
     token.mkdir()
-    with pytest.raises(ApiServerError, match=r"data directory .*: Is a directory"):
+    with pytest.raises(ApiServerError, match=r"data directory .*\] Is a directory"):
         await start()
 
 

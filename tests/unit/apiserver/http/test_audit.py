@@ -13,6 +13,7 @@ import pytest
 from tests.support.virtual_time import turns
 from tests.unit.apiserver.conftest import GROUP, MERGE, Client
 from tests.unit.apiserver.http.conftest import SECRETS, WORKFLOW, WORKFLOWS, User
+from tests.waiting import until
 
 HARDWARE = f"{GROUP}/namespaces/default/hardware"
 MACHINE = {"metadata": {"name": "m"}, "spec": {}}
@@ -115,13 +116,12 @@ async def test_write_whose_client_has_hung_up_has_a_line(some: Client, user: Use
         asked.cancel()
         await asyncio.wait([asked])
     assert (await some("POST", SECRETS, {"metadata": {"name": "last"}}, token=token)).status == 201
-    stored, logged = [""], []
-    for _ in range(100):  # A write that has begun may still be under way.
+
+    async def all_logged() -> bool:  # a write that has begun may still be under way
         stored = [each["metadata"]["name"] for each in (await some("GET", SECRETS)).json["items"]]
-        logged = [line.split("/")[1].removesuffix(": created") for line in lines()]
-        if sorted(stored) == sorted([*logged, "s"]):
-            break
-    assert sorted(stored) == sorted([*logged, "s"])
+        return sorted(stored) == sorted(["s", *(line.split("/")[1].removesuffix(": created") for line in lines())])
+
+    await until(all_logged)
 
 
 async def test_wrong_form_of_the_answer_is_refused_before_the_write(some: Client, lines: Lines) -> None:
