@@ -40,9 +40,6 @@ def test_deploy_holds_what_the_models_say() -> None:
     """Out of date? tinkedge crds --out deploy/crds"""
     expected = {f"{crd['spec']['names']['plural']}.yaml": to_yaml([crd]) for crd in generate()}
     assert {path.name: path.read_text() for path in DEPLOY.iterdir()} == expected
-
-
-def test_yaml_says_the_same_and_has_no_anchors() -> None:
     text = to_yaml(generate())
     assert list(yaml.safe_load_all(text)) == generate()
     assert "&id" not in text
@@ -66,52 +63,45 @@ def test_schema_holds_nothing_that_kubernetes_refuses(kind: str) -> None:
         assert node.get("type") != "null"
 
 
-def test_names_are_those_that_must_not_drift() -> None:
-    names = {crd["spec"]["names"]["plural"]: crd["spec"]["names"].get("shortNames") for crd in generate()}
-    assert names == {"hardware": ["hw"], "osies": None, "templates": ["tpl"], "workflows": ["wf"]}
+def test_names_and_subresources_are_those_that_must_not_drift() -> None:
+    found = {}
     for crd in generate():
-        assert crd["spec"]["names"]["categories"] == ["tinkerbell"]
-        assert crd["spec"]["group"] == "tinkerbell.org"
-        assert [version["name"] for version in crd["spec"]["versions"]] == ["v1alpha2"]
+        names, (version,) = crd["spec"]["names"], crd["spec"]["versions"]
+        assert (crd["spec"]["group"], version["name"], names["categories"]) == (
+            "tinkerbell.org",
+            "v1alpha2",
+            ["tinkerbell"],
+        )
+        found[names["kind"], names["plural"]] = (names.get("shortNames"), "subresources" in version)
+    assert found == {
+        ("Hardware", "hardware"): (["hw"], True),
+        ("OSIE", "osies"): (None, False),
+        ("Template", "templates"): (["tpl"], False),
+        ("Workflow", "workflows"): (["wf"], True),
+    }
 
 
-def test_status_of_workflow_and_hardware_is_written_apart_from_the_spec() -> None:
-    has = {crd["spec"]["names"]["kind"]: "subresources" in crd["spec"]["versions"][0] for crd in generate()}
-    assert has == {"Hardware": True, "OSIE": False, "Template": False, "Workflow": True}
-
-
-def test_fields_have_their_names_types_defaults_and_descriptions() -> None:
-    interface = schema("Hardware")["properties"]["spec"]["properties"]["networkInterfaces"]
+def test_fields_have_their_names_types_defaults_keys_and_descriptions() -> None:
+    spec = schema("Hardware")["properties"]["spec"]
+    interface = spec["properties"]["networkInterfaces"]
     assert (interface["type"], interface["minProperties"]) == ("object", 1)
+    assert "default" not in {**spec, **interface}, "parents are not filled with empty children"
     dhcp = interface["additionalProperties"]["properties"]["dhcp"]["properties"]
     text = "Lease time to serve, in seconds. Default: 24 hours. Maximum: that of RFC 2132 section 9.2."
     bounds = {"minimum": 0, "maximum": 4294967295, "default": 86400}
     assert dhcp["leaseTimeSeconds"] == {"description": text, "type": "integer", "format": "int64", **bounds}
     assert {"ip", "netmask", "gateway", "hostname", "vlanId", "nameservers", "timeservers"} < set(dhcp)
     assert interface["additionalProperties"]["properties"]["disableNetboot"]["default"] is False
-
-
-def test_parents_are_not_filled_with_empty_children() -> None:
-    spec = schema("Hardware")["properties"]["spec"]
-    assert "default" not in {**spec, **spec["properties"]["networkInterfaces"]}
-
-
-def test_object_that_nobody_has_looked_at_has_a_status_that_can_be_waited_for() -> None:
-    (condition,) = schema("Hardware")["properties"]["status"]["default"]["conditions"]
-    assert (condition["type"], condition["status"]) == ("AddressConflict", "False")
-    state = {"state": "Pending", "message": "waits for the controller"}
-    assert schema("Workflow")["properties"]["status"]["default"] == state
-
-
-def test_lists_have_their_keys() -> None:
     actions = schema("Template")["properties"]["spec"]["properties"]["actions"]
     assert (actions["x-kubernetes-list-type"], actions["x-kubernetes-list-map-keys"]) == ("map", ["name"])
-    status = schema("Workflow")["properties"]["status"]["properties"]
-    assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
-    assert status["actions"]["x-kubernetes-list-map-keys"] == ["id"]
-    assert status["startedAt"]["format"] == "date-time"
-    status = schema("Hardware")["properties"]["status"]["properties"]
-    assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
+    hardware, workflow = (schema(kind)["properties"]["status"] for kind in ("Hardware", "Workflow"))
+    for status in (hardware, workflow):
+        assert status["properties"]["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
+    assert workflow["properties"]["actions"]["x-kubernetes-list-map-keys"] == ["id"]
+    assert workflow["properties"]["startedAt"]["format"] == "date-time"
+    (condition,) = hardware["default"]["conditions"]  # that can be waited for before anybody has looked at the object
+    assert (condition["type"], condition["status"]) == ("AddressConflict", "False")
+    assert workflow["default"] == {"state": "Pending", "message": "waits for the controller"}
 
 
 def test_workflow_shows_what_operators_look_for_and_is_selected_by_machine_or_state() -> None:
@@ -286,15 +276,12 @@ def test_text_is_judged_by_a_converter_as_by_an_api_server(name: str, text: str)
     assert (patterns.compiled(pattern).search(text) is None) == (re2.search(pattern, text) is None)
 
 
-@given(st.ip_addresses(v=6))
-def test_every_ipv6_address_is_taken_as_rfc_5952_spells_it(address: IPv6Address) -> None:
+@given(st.ip_addresses(v=6), st.text("0123456789abcdef:", max_size=42))
+def test_ipv6_addresses_are_taken_as_rfc_5952_spells_them_and_nothing_else(address: IPv6Address, text: str) -> None:
+    search = patterns.compiled(patterns.IPV6).search
     if address.ipv4_mapped is None and not address.is_unspecified:
-        assert patterns.compiled(patterns.IPV6).search(str(address)), str(address)
-
-
-@given(st.text("0123456789abcdef:", max_size=42))
-def test_what_is_taken_for_an_ipv6_address_is_one(text: str) -> None:
-    if patterns.compiled(patterns.IPV6).search(text):
+        assert search(str(address)), str(address)
+    if search(text):
         IPv6Address(text)
 
 

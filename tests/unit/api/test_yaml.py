@@ -61,12 +61,9 @@ def test_hostile_text_is_refused(name: str) -> None:
         list(documents(HOSTILE[name]))
 
 
-def test_objects_takes_lists_apart_and_passes_over_empty_documents() -> None:
+def test_objects_takes_lists_apart_and_names_a_document_without_kind_by_its_number() -> None:
     text = "---\n---\napiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: A}]\n---\napiVersion: v1\nkind: B\n"
     assert [o["kind"] for o in objects(text)] == ["A", "B"]
-
-
-def test_a_document_without_kind_is_named_by_its_number() -> None:
     with pytest.raises(YamlError, match="document 2"):
         objects("apiVersion: v1\nkind: A\n---\nfoo: bar\n")
 

@@ -8,31 +8,38 @@ import ssl
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tests.unit.apiserver.conftest import Start
 from tink.apiserver import ApiServer, ApiServerError, credentials
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_token_is_made_once_for_its_owner(tmp_path: Path) -> None:
-    token = credentials.load_token(tmp_path / "token")
-    assert len(token) == 43
-    assert credentials.load_token(tmp_path / "token") == token
-    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize("cut", range(43))
-def test_token_that_is_cut_off_anywhere_is_refused_and_kept(tmp_path: Path, cut: int) -> None:
+def test_token_is_made_once_for_its_owner_or_is_that_of_the_operator(tmp_path: Path) -> None:
     path = tmp_path / "token"
     token = credentials.load_token(path)
-    path.write_text(token[:cut])
-    with pytest.raises(ApiServerError, match=rf"{path}: .*(cut off|holds no token); put the right one back, or remove"):
-        credentials.load_token(path)
-    assert path.read_text() == token[:cut]
+    assert len(token) == 43
+    assert credentials.load_token(path) == token
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_text("x" * 32 + "\n")
+    assert credentials.load_token(path) == "x" * 32
+    path.write_text(f"# since monday\n{'n' * 40}\n{'o' * 40}\n")
+    assert credentials.load_token(path) == "n" * 40, "the first one is that of the kubeconfig"
+
+
+def test_token_that_is_cut_off_anywhere_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    token = credentials.load_token(path)
+    for cut in range(43):
+        path.write_text(token[:cut])
+        with pytest.raises(
+            ApiServerError, match=rf"{path}: .*(cut off|holds no token); put the right one back, or remove"
+        ):
+            credentials.load_token(path)
+        assert path.read_text() == token[:cut]
     path.write_text(token)  # without its line's end it is whole
     assert credentials.load_token(path) == token
 
@@ -47,50 +54,37 @@ def test_token_that_is_garbled_is_refused_without_showing_it(tmp_path: Path, con
     assert "aaaa" not in str(caught.value)
 
 
-def test_first_of_several_tokens_is_the_one_that_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(f"# since monday\n{'n' * 40}\n{'o' * 40}\n")
-    assert credentials.load_token(tmp_path / "token") == "n" * 40
-
-
-def test_token_of_the_operator_is_taken(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("x" * 32 + "\n")
-    assert credentials.load_token(tmp_path / "token") == "x" * 32
-
-
-async def test_server_with_a_garbled_token_says_so(start: Any, tmp_path: Path) -> None:
+async def test_server_with_a_garbled_token_or_none_that_can_be_read_says_so(start: Start, tmp_path: Path) -> None:
     server, _ = await start()
     await server.stop()
-    (tmp_path / "state" / "token").write_bytes(b"\xff\xfe\xfd" * 20)
+    token = tmp_path / "state" / "token"
+    token.write_bytes(b"\xff\xfe\xfd" * 20)
     with pytest.raises(ApiServerError, match=r"state/token: is no token"):
+        await start()
+    token.unlink()
+    token.mkdir()
+    with pytest.raises(ApiServerError, match=r"data directory .*\] Is a directory"):
         await start()
 
 
-@pytest.mark.parametrize("lost", ["ca.key", "ca.crt"])
-def test_half_an_authority_is_refused_and_not_replaced(tmp_path: Path, lost: str) -> None:
-    credentials.load_authority(tmp_path / "pki", NOW)
-    (tmp_path / "pki" / lost).unlink()
-    with pytest.raises(ApiServerError, match=rf"pki/{lost} is missing beside .*put it back, or move"):
-        credentials.load_authority(tmp_path / "pki", NOW)
-    assert len(list((tmp_path / "pki").iterdir())) == 1
-
-
 @pytest.mark.parametrize("name", ["ca.key", "ca.crt"])
-@pytest.mark.parametrize("how", ["halved", "empty", "garbled"])
-def test_authority_that_is_garbled_is_refused(tmp_path: Path, name: str, how: str) -> None:
-    credentials.load_authority(tmp_path / "pki", NOW)
-    path = tmp_path / "pki" / name
-    content = path.read_bytes()
-    path.write_bytes({"halved": content[: len(content) // 2], "empty": b"", "garbled": b"\xff" * 200}[how])
-    with pytest.raises(ApiServerError, match="the certificate authority cannot be read"):
-        credentials.load_authority(tmp_path / "pki", NOW)
-
-
-def test_key_of_another_authority_is_refused(tmp_path: Path) -> None:
-    credentials.load_authority(tmp_path / "pki", NOW)
+def test_authority_that_is_not_whole_is_refused_and_not_replaced(tmp_path: Path, name: str) -> None:
+    pki = tmp_path / "pki"
+    credentials.load_authority(pki, NOW)
     credentials.load_authority(tmp_path / "other", NOW)
-    (tmp_path / "other" / "ca.key").replace(tmp_path / "pki" / "ca.key")
+    path, others = pki / name, (tmp_path / "other" / name).read_bytes()
+    content = path.read_bytes()
+    for damaged in (content[: len(content) // 2], b"", b"\xff" * 200):
+        path.write_bytes(damaged)
+        with pytest.raises(ApiServerError, match="the certificate authority cannot be read"):
+            credentials.load_authority(pki, NOW)
+    path.write_bytes(others)
     with pytest.raises(ApiServerError, match=r"ca\.key: is not the key of ca\.crt"):
-        credentials.load_authority(tmp_path / "pki", NOW)
+        credentials.load_authority(pki, NOW)
+    path.unlink()
+    with pytest.raises(ApiServerError, match=rf"pki/{name} is missing beside .*put it back, or move"):
+        credentials.load_authority(pki, NOW)
+    assert len(list(pki.iterdir())) == 1
 
 
 def test_authority_is_made_whole_in_a_directory_that_was_made_and_in_none(tmp_path: Path) -> None:
@@ -102,35 +96,26 @@ def test_authority_is_made_whole_in_a_directory_that_was_made_and_in_none(tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "none"]
 
 
-async def test_kubeconfig_that_leads_here_is_left_with_what_its_owner_has_changed(start: Any) -> None:
+async def test_kubeconfig_that_leads_here_is_left_and_a_broken_one_written_anew(start, caplog) -> None:
     server, _ = await start()
-    url, path = server.url, server.kubeconfig
-    content = yaml.safe_load(path.read_text())
+    path, port = server.kubeconfig, int(server.url.rpartition(":")[2])
+    good = path.read_bytes()
+    content = yaml.safe_load(good)
     content["contexts"][0]["context"]["namespace"] = "rack-7"
     path.write_text(yaml.safe_dump(content))
     before = path.stat().st_mtime_ns
     await server.stop()
-    server, _ = await start(port=int(url.rpartition(":")[2]))
+    server, _ = await start(port=port)
     assert path.stat().st_mtime_ns == before
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"half: [", b"\xff\xfe\0", b"[1, 2]", b"clusters: 7", b"users: [{name: tinkedge}]"]
-)
-async def test_kubeconfig_that_is_broken_is_written_anew_and_said(
-    start: Any, content: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    server, _ = await start()
-    path, port = server.kubeconfig, int(server.url.rpartition(":")[2])
-    good = path.read_bytes()
-    await server.stop()
-    path.write_bytes(content)
-    await start(port=port)
-    assert path.read_bytes() == good
-    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert len(told) == 1
-    assert str(path) in told[0]
-    assert "written anew" in told[0]
+    for broken in (b"", b"half: [", b"\xff\xfe\0", b"[1, 2]", b"clusters: 7", b"users: [{name: tinkedge}]"):
+        await server.stop()
+        caplog.clear()
+        path.write_bytes(broken)
+        server, _ = await start(port=port)
+        assert path.read_bytes() == good
+        (told,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert str(path) in told
+        assert "written anew" in told
 
 
 # --- for other hosts
@@ -168,24 +153,16 @@ async def test_certificate_is_for_the_addresses_and_names_that_are_set_and_the_a
     assert len({*found}) == 1, "kubeconfigs that are out stay good"
 
 
-async def test_authority_of_another_installation_is_not_trusted(tmp_path: Path) -> None:
+async def test_address_that_is_not_there_yet_keeps_nobody_from_starting(tmp_path, caplog) -> None:
     credentials.load_authority(tmp_path / "other", NOW)
-    server = ApiServer(tmp_path / "data", port=0)
+    server = ApiServer(tmp_path / "data", port=0, addresses=["192.0.2.7"])
     await server.start()
     try:
         port = int(server.url.rpartition(":")[2])
         said = await asyncio.to_thread(_shown, "127.0.0.1", port, tmp_path / "other" / "ca.crt", "127.0.0.1")
-        assert said != "good"
+        assert said != "good", "the authority of another installation"
     finally:
         await server.stop()
-
-
-async def test_address_that_is_not_there_yet_keeps_nobody_from_starting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = ApiServer(tmp_path / "data", port=0, addresses=["192.0.2.7"])
-    await server.start()
-    await server.stop()
     assert "--api-address 192.0.2.7: this host does not have it; the API is there as soon as it has" in caplog.text
 
 

@@ -1,10 +1,10 @@
-"""A scripted Kubernetes API on loopback: answers what the test says, and records what was asked."""
+"""A Kubernetes API over HTTP that answers what a test says, where a real one never would, and records the requests."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient
 
-END = object()
-"""In a watch's script: the API ends the watch."""
-CUT = object()
-"""In a watch's script: the connection breaks."""
+END, CUT = object(), object()
+"""In a watch's script: the API ends the watch; the connection breaks."""
 
 
 @dataclass
@@ -34,19 +31,18 @@ class Asked:
 class ScriptedApi:
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
-    lists: list[tuple[int, Any]] = field(default_factory=list)
-    """Answers to lists, in turn; the last stays."""
+    answers: list[tuple[int, Any]] = field(default_factory=lambda: [(200, {})])
+    """Answers to everything but watches, in turn; the last stays."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Headers of these answers."""
     watches: list[asyncio.Queue[Any]] = field(default_factory=list)
     """One queue of events per watch, in turn; more watches get queues of their own, empty."""
-    answer: tuple[int, Any] = (200, {})
-    """To everything else."""
     opened: int = 0
     watch_list: bool = False
-    """Whether it can begin a watch with all that there is; if not, it says so, and that is not recorded."""
-    headers: dict[str, str] = field(default_factory=dict)
-    """Of all answers but watches."""
+    """Whether it supports `sendInitialEvents`. If not, it rejects such a watch, which is not recorded."""
 
     def script(self, *events: Any) -> None:
+        """Prepare a further watch: objects, bytes, END, CUT, or, as the first event, the status of an error."""
         queue: asyncio.Queue[Any] = asyncio.Queue()
         for event in events:
             queue.put_nowait(event)
@@ -59,39 +55,32 @@ class ScriptedApi:
         if "sendInitialEvents" in request.query and not self.watch_list:
             return web.json_response({"kind": "Status", "code": 422, "message": "forbidden for watch"}, status=422)
         raw = await request.read()
-        body = json.loads(raw) if raw else None
         headers = {key.lower(): value for key, value in request.headers.items()}
+        body = json.loads(raw) if raw else None
         self.asked.append(Asked(request.method, request.path, dict(request.query), headers, body))
         if request.query.get("watch") == "true":
             return await self._watch(request)
-        status, content = self.answer
-        if self.lists:
-            status, content = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
-        if isinstance(content, bytes):
-            return web.Response(status=status, body=content, headers=self.headers)
-        return web.json_response(content, status=status, headers=self.headers)
+        status, content = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        content = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return web.Response(status=status, body=content, headers=self.headers)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         if self.opened == len(self.watches):
             self.script()
         queue = self.watches[self.opened]
         self.opened += 1
+        event = await queue.get()
+        if isinstance(event, int):
+            return web.json_response({"kind": "Status", "code": event, "message": "no"}, status=event)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        first = True
-        while True:
-            event = await queue.get()
-            if first and isinstance(event, int):
-                return web.json_response({"kind": "Status", "code": event, "message": "no"}, status=event)
-            if first:
-                await response.prepare(request)
-                first = False
-            if event is END:
-                return response
+        await response.prepare(request)
+        while event is not END:
             if event is CUT:
-                assert request.transport is not None
                 request.transport.abort()
                 return response
             await response.write(event if isinstance(event, bytes) else json.dumps(event).encode() + b"\n")
+            event = await queue.get()
+        return response
 
 
 @pytest.fixture
@@ -101,8 +90,7 @@ async def api() -> AsyncIterator[ScriptedApi]:
     app.router.add_route("*", "/{path:.*}", scripted.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     scripted.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     yield scripted
     await runner.cleanup()
@@ -110,41 +98,20 @@ async def api() -> AsyncIterator[ScriptedApi]:
 
 @pytest.fixture
 def kubeconfig(api: ScriptedApi, tmp_path: Path) -> Path:
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": api.url}}],
+        "users": [{"name": "u", "user": {"token": "secret-token"}}],
+    }
     path = tmp_path / "kubeconfig"
-    path.write_text(
-        json.dumps(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-                "clusters": [{"name": "k", "cluster": {"server": api.url}}],
-                "users": [{"name": "u", "user": {"token": "secret-token"}}],
-            }
-        )
-    )
+    path.write_text(json.dumps(content))
     return path
 
 
 @pytest.fixture
 async def client(kubeconfig: Path) -> AsyncIterator[KubeClient]:
-    connected = await KubeClient.connect(kubeconfig)
-    yield connected
-    await connected.close()
-
-
-@pytest.fixture
-def markers() -> tuple[object, object]:
-    """END and CUT, for watch scripts."""
-    return END, CUT
-
-
-@pytest.fixture
-def obj() -> Callable[..., Raw]:
-    """`obj(name, version, uid)`: a small object."""
-
-    def make(name: str, version: int, uid: str = "", **fields: Any) -> Raw:
-        metadata = {"name": name, "namespace": "d", "uid": uid or name, "resourceVersion": str(version)}
-        return {"metadata": metadata, **fields}
-
-    return make
+    async with await KubeClient.connect(kubeconfig) as connected:
+        yield connected

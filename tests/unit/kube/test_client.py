@@ -16,7 +16,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.interop.authority import Authority
-from tests.ports import free_port
 from tests.waiting import until
 from tink.apiserver import credentials
 from tink.kube.client import ApiError, ConflictError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
@@ -36,71 +35,57 @@ def test_path_of_a_resource_stays_in_its_collection_and_needs_its_namespace() ->
         WORKFLOW.path(None, "w")
 
 
-async def test_patches_are_merge_patches_by_their_content_type(api: Any, client: KubeClient) -> None:
-    """With the default of kubernetes-asyncio a conforming API takes the patch for a JSON patch and refuses it."""
-    api.answer = (200, {"kind": "Workflow"})
+async def test_each_verb_has_its_method_path_headers_and_body(api: Any, client: KubeClient) -> None:
+    """With kubernetes-asyncio's own content type, a conforming API takes the patch for a JSON patch and refuses it."""
+    api.answers = [(200, {"kind": "Workflow"})]
+    preconditions = {"uid": "u", "resourceVersion": "7"}
+    obj = {"metadata": {"name": "w", "namespace": "x"}}
     assert await client.patch(WORKFLOW, "w", "d", {"status": {"a": None}}, subresource="status") == {"kind": "Workflow"}
-    asked = api.asked[0]
-    assert asked.method == "PATCH"
-    assert asked.path == "/apis/tinkerbell.org/v1alpha2/namespaces/d/workflows/w/status"
-    assert asked.headers["content-type"] == "application/merge-patch+json"
-    assert asked.body == {"status": {"a": None}}
-
-
-async def test_calls_carry_the_token_of_the_kubeconfig(api: Any, client: KubeClient) -> None:
-    await client.list(WORKFLOW)
-    assert api.asked[0].headers["authorization"] == "Bearer secret-token"
-
-
-async def test_create_takes_the_namespace_of_the_object(api: Any, client: KubeClient) -> None:
-    await client.create(WORKFLOW, {"metadata": {"name": "w", "namespace": "x"}})
-    assert (api.asked[0].method, api.asked[0].path) == ("POST", "/apis/tinkerbell.org/v1alpha2/namespaces/x/workflows")
+    await client.create(WORKFLOW, obj)
+    await client.delete(WORKFLOW, "w", "d", preconditions=preconditions)
+    await client.delete(WORKFLOW, "w", "d")
     with pytest.raises(ValueError, match=r"metadata.namespace is missing"):
         await client.create(WORKFLOW, {"metadata": {"name": "w"}})
+    base = "/apis/tinkerbell.org/v1alpha2/namespaces"
+    assert [(asked.method, asked.path.removeprefix(base), asked.body) for asked in api.asked] == [
+        ("PATCH", "/d/workflows/w/status", {"status": {"a": None}}),
+        ("POST", "/x/workflows", obj),
+        ("DELETE", "/d/workflows/w", {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}),
+        ("DELETE", "/d/workflows/w", None),
+    ]
+    assert api.asked[0].headers["content-type"] == "application/merge-patch+json"
+    assert {asked.headers["authorization"] for asked in api.asked} == {"Bearer secret-token"}
+
+
+KINDS = {404: NotFoundError, 409: ConflictError, 403: ApiError, 500: ApiError}
+ODD = {"kind": "Status", "reason": "Because", "message": 'workflows "w" is odd'}
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(404, NotFoundError), (409, ConflictError), (403, ApiError), (500, ApiError)]
+    ("status", "body", "kind", "said"),
+    [
+        *((status, ODD, kind, 'workflows "w" is odd') for status, kind in KINDS.items()),
+        *((502, body, ApiError, "502") for body in (b"", b"<html>bad gateway", b"[]", b"\xff")),
+        *((200, body, ApiError, "the answer is not") for body in (b"", b"no", b"[1]")),
+        (302, b"", ApiError, "302"),  # it is not followed, least of all with the token
+    ],
 )
-async def test_error_has_status_reason_and_message_of_the_api(
-    api: Any, client: KubeClient, status: int, kind: type[ApiError]
-) -> None:
-    api.answer = (status, {"kind": "Status", "code": status, "reason": "Because", "message": 'workflows "w" is odd'})
-    with pytest.raises(kind, match='workflows "w" is odd') as caught:
+async def test_error_is_raised_with_what_the_api_says_of_it(api, client, status, body, kind, said) -> None:
+    api.answers = [(status, body)]
+    with pytest.raises(kind, match=said) as caught:
         await client.get(WORKFLOW, "w", "d")
     assert type(caught.value) is kind
-    assert (caught.value.status, caught.value.reason) == (status, "Because")
+    assert caught.value.status == (status if status != 200 else caught.value.status)
+    assert body is not ODD or caught.value.reason == "Because"
+    assert len(api.asked) == 1
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>bad gateway", b"[]", b"\xff"])
-async def test_an_error_that_is_no_status_object_is_an_error_all_the_same(api, client, body) -> None:
-    api.answer = (502, body)
-    with pytest.raises(ApiError) as caught:
-        await client.get(WORKFLOW, "w", "d")
-    assert caught.value.status == 502
-
-
-@pytest.mark.parametrize("body", [b"", b"no", b"[1]"])
-async def test_an_answer_that_is_no_object_is_an_error(api: Any, client: KubeClient, body: bytes) -> None:
-    api.answer = (200, body)
-    with pytest.raises(ApiError, match="the answer is not"):
-        await client.get(WORKFLOW, "w", "d")
-
-
-async def test_a_redirect_is_not_followed_with_the_token(api: Any, client: KubeClient) -> None:
-    api.answer = (302, b"")
-    with pytest.raises(ApiError):
-        await client.get(WORKFLOW, "w", "d")
-
-
-async def test_an_api_that_is_away_is_unreachable(kubeconfig: Path, unused_tcp_port: int) -> None:
-    text = kubeconfig.read_text()
-    server = text[text.index("http://") :].split('"')[0]
-    kubeconfig.write_text(text.replace(server, f"http://127.0.0.1:{unused_tcp_port}"))
-    client = await KubeClient.connect(kubeconfig)
+async def test_an_api_that_is_away_is_unreachable_and_asked_once(client, monkeypatch, unused_tcp_port: int) -> None:
+    pauses = _paused(client, monkeypatch)
+    monkeypatch.setattr(client, "url", f"http://127.0.0.1:{unused_tcp_port}")
     with pytest.raises(UnreachableError, match=r"GET http://127.0.0.1"):
         await client.list(WORKFLOW)
-    await client.close()
+    assert pauses == []
 
 
 async def test_loopback_is_never_reached_through_a_proxy(api, kubeconfig, monkeypatch) -> None:
@@ -111,16 +96,12 @@ async def test_loopback_is_never_reached_through_a_proxy(api, kubeconfig, monkey
     assert len(api.asked) == 1
 
 
-async def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
-    with pytest.raises(KubeConfigError, match="nowhere: no such file"):
-        await KubeClient.connect(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("text", ["", "{", "apiVersion: v1\nkind: Config\n", "- 1\n", '{"clusters": 5}', "text"])
-async def test_an_unusable_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", [None, "", "{", "apiVersion: v1\nkind: Config\n", "- 1\n", '{"clusters": 5}', "text"])
+async def test_missing_or_broken_kubeconfig_is_named(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "broken"
-    path.write_text(text)
-    with pytest.raises(KubeConfigError, match="broken") as refused:
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(KubeConfigError, match="broken: no such file" if text is None else "broken") as refused:
         await KubeClient.connect(path)
     assert "object" not in str(refused.value) or "not a kubeconfig" in str(refused.value), "words of Python alone"
 
@@ -161,20 +142,13 @@ async def test_a_call_under_way_when_the_client_closes_ends(api: Any, client: Ku
         await task
 
 
-def test_importing_the_client_does_not_import_kubernetes_asyncio() -> None:
-    """It costs half a second, on every `tinkedge --help`."""
-    code = "import sys, tink.kube.client, tink.kube.cache.informer; sys.exit('kubernetes_asyncio' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 async def test_requests_are_counted_by_status_and_one_without_an_answer_as_client_go_does(api, client) -> None:
     registry = CollectorRegistry()
     registry.register(ClientMetrics(client))
     host = urlsplit(client.url).netloc
-    api.answer = (200, {"kind": "Workflow"})
+    api.answers = [*[(200, {"kind": "Workflow"})] * 2, (409, {"reason": "Conflict"})]
     for _ in range(2):
         await client.get(WORKFLOW, "w", "d")
-    api.answer = (409, {"reason": "Conflict"})
     with pytest.raises(ConflictError):
         await client.patch(WORKFLOW, "w", "d", {})
     await client.close()
@@ -192,40 +166,39 @@ async def test_requests_are_counted_by_status_and_one_without_an_answer_as_clien
 
 _CONNECT = """
 import asyncio, pathlib, sys
+import tink.kube.cache.informer
 from tink.kube import library
 from tink.kube.client import KubeClient
+assert "kubernetes_asyncio" not in sys.modules, "half a second, of every tinkedge --help"
 async def connect():
     client = await KubeClient.connect(pathlib.Path(sys.argv[1]))
     assert (await client._authorize())["authorization"] == "Bearer secret-token"
     await client.close()
 """
-
-
-def test_a_client_costs_a_few_modules_of_kubernetes_asyncio_and_leaves_it_whole_for_others(kubeconfig: Path) -> None:
-    """All nine hundred are a third of a second at every start, and 35 MB in every process."""
-    code = """
+FEW_MODULES = """
 before = len(sys.modules)
 asyncio.run(connect())
 assert len(sys.modules) - before < 100, len(sys.modules) - before
 import kubernetes_asyncio
 assert kubernetes_asyncio.client.CoreV1Api
 """
-    subprocess.run([sys.executable, "-c", _CONNECT + code, kubeconfig], check=True)
-
-
-def test_a_kubernetes_asyncio_that_is_laid_out_otherwise_is_imported_whole(kubeconfig: Path) -> None:
-    code = """
+OTHER_LAYOUT = """
 library.find_spec = lambda name: None
 asyncio.run(connect())
 assert sys.modules["kubernetes_asyncio.client"].CoreV1Api
 """
+
+
+@pytest.mark.parametrize("code", [FEW_MODULES, OTHER_LAYOUT], ids=["few modules", "laid out otherwise: the whole"])
+def test_of_kubernetes_asyncio_few_modules_are_imported_and_when_a_client_connects(kubeconfig: Path, code: str) -> None:
+    """All nine hundred are a third of a second at every start, and 35 MB in every process."""
     subprocess.run([sys.executable, "-c", _CONNECT + code, kubeconfig], check=True)
 
 
 # --- an API that is busy ---
 
 
-async def _paused(client: KubeClient, monkeypatch: pytest.MonkeyPatch, then: Any = lambda: None) -> list[float]:
+def _paused(client: KubeClient, monkeypatch: pytest.MonkeyPatch, then: Any = lambda: None) -> list[float]:
     """The seconds for which the client waits from now on; `then` is called after each."""
     pauses: list[float] = []
 
@@ -239,11 +212,8 @@ async def _paused(client: KubeClient, monkeypatch: pytest.MonkeyPatch, then: Any
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_busy_api_is_retried_after_its_retry_after(api, client, monkeypatch, status) -> None:
-    def then() -> None:
-        api.answer, api.headers = (200, {"kind": "Workflow"}), {}
-
-    pauses = await _paused(client, monkeypatch, then)
-    api.answer, api.headers = (status, {"message": "too many requests"}), {"Retry-After": "7"}
+    pauses = _paused(client, monkeypatch)
+    api.answers, api.headers = [(status, {"message": "too many"}), (200, {"kind": "Workflow"})], {"Retry-After": "7"}
     assert await client.patch(WORKFLOW, "w", "d", {"spec": {}}) == {"kind": "Workflow"}
     assert pauses == [7.0]
     assert [asked.body for asked in api.asked] == [{"spec": {}}] * 2
@@ -251,31 +221,27 @@ async def test_busy_api_is_retried_after_its_retry_after(api, client, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("status", "header"), [(503, None), (500, "1"), (409, "1"), (429, "soon"), (429, "-1"), (429, "Mon, 23 Nov 2026")]
+    ("status", "header", "pauses", "wants"),
+    [
+        (503, None, [], 0),
+        (500, "1", [], 1),
+        (409, "1", [], 1),
+        (429, "soon", [], 0),
+        (429, "-1", [], 0),
+        (429, "Mon, 23 Nov 2026", [], 0),
+        (429, "99999999999999999999", [], 60),
+        (429, "1", [1.0] * 10, 1),  # as often as client-go
+    ],
 )
-async def test_error_without_a_usable_retry_after_is_not_retried(api, client, monkeypatch, status, header) -> None:
-    pauses = await _paused(client, monkeypatch)
-    api.answer, api.headers = (status, {}), {} if header is None else {"Retry-After": header}
-    with pytest.raises(ApiError):
-        await client.get(WORKFLOW, "w", "d")
-    assert (pauses, len(api.asked)) == ([], 1)
-
-
-async def test_an_api_that_is_busy_for_ever_is_given_up(api, client, monkeypatch) -> None:
-    pauses = await _paused(client, monkeypatch)
-    api.answer, api.headers = (429, {}), {"Retry-After": "1"}
+async def test_call_fails_when_retry_after_does_not_help(
+    api, client, monkeypatch, status, header, pauses, wants
+) -> None:
+    waited = _paused(client, monkeypatch)
+    api.answers, api.headers = [(status, {})], {} if header is None else {"Retry-After": header}
     with pytest.raises(ApiError) as caught:
         await client.get(WORKFLOW, "w", "d")
-    assert pauses == [1.0] * 10, "as often as client-go"
-    assert caught.value.retry_after == 1.0
-
-
-async def test_very_long_retry_after_fails_at_once(api, client, monkeypatch) -> None:
-    pauses = await _paused(client, monkeypatch)
-    api.answer, api.headers = (429, {}), {"Retry-After": "99999999999999999999"}
-    with pytest.raises(ApiError) as caught:
-        await client.get(WORKFLOW, "w", "d")
-    assert (pauses, caught.value.retry_after) == ([], 60.0)
+    assert (waited, len(api.asked)) == (pauses, 1 + len(pauses))
+    assert caught.value.retry_after == wants
 
 
 @pytest.mark.parametrize("resets", [0, 3, 4])
@@ -302,7 +268,7 @@ async def test_connection_reset_before_the_request_is_retried(tmp_path, monkeypa
     port = server.sockets[0].getsockname()[1]
     trust = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
     async with server, KubeClient(f"https://127.0.0.1:{port}", aiohttp.TCPConnector(ssl=trust), authorize) as client:
-        pauses = await _paused(client, monkeypatch)
+        pauses = _paused(client, monkeypatch)
         asked = client.create(WORKFLOW, {"metadata": {"name": "w", "namespace": "d"}})
         if resets < 4:
             assert await asked == {}
@@ -312,21 +278,6 @@ async def test_connection_reset_before_the_request_is_retried(tmp_path, monkeypa
                 await asked
         assert pauses == [0.05, 0.2, 0.8][:resets]
         assert sum(client.retries.values()) == min(resets, 3)
-
-
-async def test_an_api_that_is_not_there_is_asked_once(client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses = await _paused(client, monkeypatch)
-    monkeypatch.setattr(client, "url", f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(UnreachableError):
-        await client.get(WORKFLOW, "w", "d")
-    assert pauses == []
-
-
-async def test_a_deletion_can_be_of_one_version_of_one_object(api: Any, client: KubeClient) -> None:
-    await client.delete(WORKFLOW, "w", "d", preconditions={"uid": "u", "resourceVersion": "7"})
-    await client.delete(WORKFLOW, "w", "d")
-    options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "u", "resourceVersion": "7"}}
-    assert [asked.body for asked in api.asked] == [options, None]
 
 
 # --- which cluster a kubeconfig leads to, and which namespaces it has ---
@@ -353,7 +304,7 @@ def test_cluster_without_an_authority_of_its_own_is_known_by_its_url(tmp_path: P
 
 
 async def test_missing_namespace_is_named(api: Any, client: KubeClient, caplog: pytest.LogCaptureFixture) -> None:
-    api.lists = [
+    api.answers = [
         (200, {"kind": "Namespace", "metadata": {"name": "ulm"}}),
         (404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": 'namespaces "berln" not found'}),
         (403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "not yours"}),

@@ -8,22 +8,28 @@ from typing import Any
 
 import pytest
 
+from tests.support import objects as builders
+from tests.support.api import InProcessApi
 from tink.api.crds import generate
-from tink.kube.client import KubeClient
+from tink.kube.client import ApiError
 from tink.kube.manifests import ManifestError, apply, apply_object, load
-from tink.kube.resources import CRD, HARDWARE
+from tink.kube.resources import CRD, HARDWARE, OSIE
 
-OSIE = "apiVersion: tinkerbell.org/v1alpha2\nkind: OSIE\nmetadata: {name: NAME}\nspec: {kernelUrl: k, initrdUrl: i}\n"
-NOT_FOUND = (404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": "no such object"})
-CONFLICT = (409, {"kind": "Status", "code": 409, "reason": "AlreadyExists", "message": "is there already"})
-INVALID = (422, {"kind": "Status", "code": 422, "reason": "Invalid", "message": 'OSIE "a" is invalid: spec.kernelUrl'})
-PATH = "/apis/tinkerbell.org/v1alpha2/namespaces/default/osies"
-
-Api = Any
+TEXT = """
+apiVersion: tinkerbell.org/v1alpha2
+kind: OSIE
+metadata: {name: NAME}
+spec: {kernelUrl: http://h/k, initrdUrl: http://h/i}
+"""
 
 
 def osie(name: str) -> str:
-    return OSIE.replace("NAME", name)
+    return TEXT.replace("NAME", name)
+
+
+@pytest.fixture
+def api() -> Any:
+    return InProcessApi()
 
 
 def names(found: list[tuple[Path, Any]]) -> list[tuple[str, str]]:
@@ -46,18 +52,16 @@ def test_directory_is_read_in_name_order_and_only_manifests_of_it(tmp_path: Path
     assert names(load(tmp_path / "b.yml")) == [("b.yml", "b")]
 
 
-def test_mac_address_without_quotes_is_a_mac_address(tmp_path: Path) -> None:
+def test_mac_address_without_quotes_is_one_and_a_list_is_taken_apart(tmp_path: Path) -> None:
     file = tmp_path / "h.yaml"
     file.write_text("apiVersion: v1\nkind: K\nmetadata: {name: h}\nspec: {52:54:00:12:34:56: {}, vlan: 0123}\n")
     ((_, obj),) = load(file)
     assert obj["spec"] == {"52:54:00:12:34:56": {}, "vlan": 0o123}
-
-
-def test_list_is_taken_apart(tmp_path: Path) -> None:
-    file = tmp_path / "list.yaml"
     items = [{"apiVersion": "v1", "kind": "K", "metadata": {"name": name}} for name in ("x", "y")]
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    assert names(load(file)) == [("list.yaml", "x"), ("list.yaml", "y")]
+    assert names(load(file)) == [("h.yaml", "x"), ("h.yaml", "y")]
+    with pytest.raises(ManifestError, match="absent: No such file or directory"):
+        load(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(
@@ -85,11 +89,6 @@ def test_invalid_file_is_named_with_its_fault(tmp_path: Path, text: bytes, said:
     assert said in str(caught.value)
 
 
-def test_missing_path_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="absent: No such file or directory"):
-        load(tmp_path / "absent")
-
-
 # --- applying ---------------------------------------------------------------------------------------------------------
 
 
@@ -99,52 +98,52 @@ def objects(tmp_path: Path, *texts: str) -> list[tuple[Path, Any]]:
     return load(file)
 
 
-async def test_new_object_is_created_in_the_default_namespace(api: Api, client: KubeClient, tmp_path: Path) -> None:
-    api.lists = [NOT_FOUND, (201, {})]
-    await apply(client, objects(tmp_path, osie("a")))
-    assert [(asked.method, asked.path) for asked in api.asked] == [("PATCH", f"{PATH}/a"), ("POST", PATH)]
-    assert api.asked[1].body["metadata"] == {"name": "a", "namespace": "default"}
-    assert api.asked[1].body["spec"] == {"kernelUrl": "k", "initrdUrl": "i"}
+async def test_object_is_created_or_merged_into_the_one_that_is_there(api: Any, tmp_path: Path) -> None:
+    there = objects(tmp_path, osie("a").replace("{name: a}", "{name: a, namespace: elsewhere}"))
+    api.put(builders.osie("a", namespace="elsewhere", metadata={"labels": {"kept": "yes"}}))
+    await apply(api, [*objects(tmp_path, osie("a")), *there])
+    assert [(call.verb, call.name or call.body["metadata"]["name"]) for call in api.calls] == [
+        ("patch", "a"),
+        ("create", "a"),
+        ("patch", "a"),
+    ]
+    created, merged = (api.read(OSIE, "a", namespace) for namespace in ("default", "elsewhere"))
+    assert merged["metadata"]["labels"] == {"kept": "yes"}
+    assert created["spec"] == merged["spec"] == {"kernelUrl": "http://h/k", "initrdUrl": "http://h/i"}
 
 
-async def test_object_that_is_there_is_merged_into(api: Api, client: KubeClient, tmp_path: Path) -> None:
-    await apply(client, objects(tmp_path, osie("a").replace("{name: a}", "{name: a, namespace: elsewhere}")))
-    (asked,) = api.asked
-    assert (asked.method, asked.path) == ("PATCH", f"{PATH}/a".replace("/default/", "/elsewhere/"))
-    assert asked.headers["content-type"] == "application/merge-patch+json"
+async def test_object_that_another_replica_creates_at_that_moment_is_merged_into(api: Any, tmp_path: Path) -> None:
+    async def other() -> None:
+        api.put(builders.osie("a"))
+
+    api.around("create", before=other)
+    await apply(api, objects(tmp_path, osie("a")))
+    assert [call.verb for call in api.calls] == ["patch", "create", "patch"]
+    assert api.read(OSIE, "a")["spec"]["kernelUrl"] == "http://h/k"
 
 
-async def test_object_that_another_replica_creates_at_that_moment_is_merged_into(api, client, tmp_path) -> None:
-    api.lists = [NOT_FOUND, CONFLICT, (200, {})]
-    await apply(client, objects(tmp_path, osie("a")))
-    assert [asked.method for asked in api.asked] == ["PATCH", "POST", "PATCH"]
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (osie("b").replace("http://h/k", "k"), r"OSIE b: OSIE\.tinkerbell\.org .b. is invalid: spec\.kernelUrl"),
+        (
+            osie("b").replace("v1alpha2", "v1alpha1"),
+            r"tinkerbell\.org/v1alpha1 OSIE is no resource of this program: .*tinkedge convert -f",
+        ),
+        (osie("unavailable"), "OSIE unavailable: later"),
+    ],
+)
+async def test_first_object_that_is_refused_is_named_with_its_file_and_the_reason(api, tmp_path, second, said) -> None:
+    if "unavailable" in second:
+        api.fail("create", ApiError(503, "ServiceUnavailable", "later"))
+    texts = [second] if "unavailable" in second else [osie("a"), second, osie("c")]
+    with pytest.raises(ManifestError, match=rf"m\.yaml: {said}"):
+        await apply(api, objects(tmp_path, *texts))
+    assert [each["metadata"]["name"] for each in api.objects(OSIE)] == ["a"][: len(texts) - 1]
 
 
-async def test_refused_object_is_named_with_its_file_and_the_apis_words(api, client, tmp_path) -> None:
-    api.lists = [(200, {}), NOT_FOUND, INVALID]
-    with pytest.raises(ManifestError, match=r'm\.yaml: OSIE b: OSIE "a" is invalid: spec\.kernelUrl'):
-        await apply(client, objects(tmp_path, osie("a"), osie("b"), osie("c")))
-    assert len(api.asked) == 3, "nothing is applied after the first that is refused"
-
-
-async def test_resource_of_others_is_refused_by_name(api: Api, client: KubeClient, tmp_path: Path) -> None:
-    with pytest.raises(
-        ManifestError,
-        match=r"m\.yaml: tinkerbell\.org/v1alpha1 OSIE is no resource of this program: .*tinkedge convert -f",
-    ):
-        await apply(client, objects(tmp_path, osie("a").replace("v1alpha2", "v1alpha1")))
-    assert api.asked == []
-
-
-async def test_definition_has_no_namespace(api: Api, client: KubeClient) -> None:
+async def test_definition_has_no_namespace() -> None:
+    api: Any = InProcessApi(definitions=[])
     definition = next(d for d in generate() if d["spec"]["names"]["plural"] == HARDWARE.plural)
-    await apply_object(client, CRD, definition, "tinkedge")
-    (asked,) = api.asked
-    assert asked.path == "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/hardware.tinkerbell.org"
-    assert "namespace" not in asked.body["metadata"]
-
-
-async def test_unavailable_api_is_reported_with_the_file(client: KubeClient, api: Api, tmp_path: Path) -> None:
-    api.lists = [(503, {"kind": "Status", "reason": "ServiceUnavailable", "message": "later"})]
-    with pytest.raises(ManifestError, match=r"m\.yaml: OSIE a: later"):
-        await apply(client, objects(tmp_path, osie("a")))
+    await apply_object(api, CRD, definition, "tinkedge")
+    assert "namespace" not in api.read(CRD, "hardware.tinkerbell.org")["metadata"]

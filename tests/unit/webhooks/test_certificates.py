@@ -53,7 +53,7 @@ def served_by(authority, now):
     return context
 
 
-def test_certificate_is_trusted_for_its_names_only_and_by_its_bundle_only():
+def test_certificate_is_trusted_for_its_names_and_by_its_bundle_and_is_replaced_without_a_restart():
     now = datetime.now(UTC)
     authority, other = certificates.renewed(None, now), certificates.renewed(None, now)
     context = served_by(authority, now)
@@ -63,21 +63,13 @@ def test_certificate_is_trusted_for_its_names_only_and_by_its_bundle_only():
         handshake(authority.bundle(), context, "10.0.0.1")
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(other.bundle(), context, "127.0.0.1")
-
-
-def test_server_goes_on_with_a_new_certificate_without_a_restart():
-    now = datetime.now(UTC)
-    context = served_by(certificates.renewed(None, now - 100 * DAY), now - 100 * DAY)
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(certificates.renewed(None, now).bundle(), context, "127.0.0.1")
-    authority = certificates.renewed(None, now)
-    show(context, certificates.serving(authority, ["127.0.0.1"], now).pem)
-    handshake(authority.bundle(), context, "127.0.0.1")
-
-
-def test_serving_certificate_is_renewed_a_month_before_it_ends():
+    ended = served_by(certificates.renewed(None, now - 100 * DAY), now - 100 * DAY)
+    show(ended, certificates.serving(authority, ["127.0.0.1"], now).pem)
+    handshake(authority.bundle(), ended, "127.0.0.1")
     made = certificates.serving(certificates.renewed(None, NOW), ["x"], NOW)
-    assert made.renew_at == NOW + 60 * DAY
+    assert made.renew_at == NOW + 60 * DAY, "a month before it ends"
+    with pytest.raises(ValueError, match="not that of the first"):
+        certificates.Authority.read(authority.bundle(), other.private())
 
 
 async def test_authority_is_renewed_in_its_last_third_and_the_old_one_stays_trusted():
@@ -104,24 +96,15 @@ async def test_replicas_share_one_authority_whoever_made_it(stored):
     assert api.count("create") + api.count("patch") == written
 
 
-async def test_secret_that_may_not_be_created_is_named_with_the_remedy():
+async def test_secret_that_may_not_be_created_or_holds_no_authority_is_named_with_the_remedy():
     api = InProcessApi()
     api.fail("create", ApiError(403, "Forbidden", "no"))
     remedy = r"Secret default/ca does not exist, and .*kubectl create secret generic -n"
     with pytest.raises(CertificateError, match=remedy):
         await SecretKeeper(api, "default", "ca").authority(NOW)
-
-
-@pytest.mark.parametrize("data", [{"ca.crt": "eA==", "ca.key": "eA=="}, {"ca.crt": 7, "ca.key": "!"}])
-async def test_secret_that_holds_no_authority_is_named_with_what_to_do(data):
-    with pytest.raises(CertificateError, match=r"Secret default/ca: no certificate authority: .*Empty it"):
-        await SecretKeeper(InProcessApi(secret(data=data)), "default", "ca").authority(NOW)
-
-
-def test_key_of_another_authority_is_noticed():
-    one, other = certificates.renewed(None, NOW), certificates.renewed(None, NOW)
-    with pytest.raises(ValueError, match="not that of the first"):
-        certificates.Authority.read(one.bundle(), other.private())
+    for data in ({"ca.crt": "eA==", "ca.key": "eA=="}, {"ca.crt": 7, "ca.key": "!"}):
+        with pytest.raises(CertificateError, match=r"Secret default/ca: no certificate authority: .*Empty it"):
+            await SecretKeeper(InProcessApi(secret(data=data)), "default", "ca").authority(NOW)
 
 
 # --- replacement -----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.webhooks.world import hardware, said
+from tests.unit.webhooks.conftest import hardware, said
 from tink.kube.client import UnreachableError
 from tink.kube.objects import ObjectReference
 from tink.kube.resources import HARDWARE
@@ -14,16 +14,19 @@ from tink.webhooks.reviewer import Verdict
 
 
 async def test_address_of_another_machine_is_refused_and_the_machine_and_its_field_are_named(world):
-    world.store(hardware("a", ("m1", "1.1.1.1")))
+    world.store(hardware("a", ("m1", "1.1.1.1"), ("AA:BB", "")))
     verdict = await world.review("CREATE", hardware("b", ("m2", "1.1.1.1"), ("m1", ""), namespace="e"))
     assert said(verdict) == [
         "spec.networkInterfaces[m2].dhcp.ip: IP address 1.1.1.1 is that of Hardware d/a already "
         "(spec.networkInterfaces[m1].dhcp.ip)",
         "spec.networkInterfaces[m1]: MAC address m1 is that of Hardware d/a already (spec.networkInterfaces[m1])",
     ]
+    assert said(await world.review("CREATE", hardware("b", ("aa:bb", "")))), "an older object may have capitals"
+    world.api.fail("get", UnreachableError("away"))
+    assert said(await world.review("CREATE", hardware("b", ("m1", "")))), "what the informers know counts"
 
 
-def test_ipv6_address_is_claimed_in_its_one_spelling():
+def test_ipv6_address_is_claimed_in_its_one_spelling_and_odd_hardware_claims_nothing():
     def claims(address):
         dhcp = {"ip": "10.0.0.1", "ipv6": {"address": address}}
         return claims_of({"spec": {"networkInterfaces": {"m1": {"dhcp": dhcp}}}})
@@ -31,11 +34,8 @@ def test_ipv6_address_is_claimed_in_its_one_spelling():
     assert claims("fd00::1") == claims("fd00:0:0:0:0:0:0:1")
     assert claims("fd00::1")[ClaimKind.IP, "fd00::1"] == "spec.networkInterfaces[m1].dhcp.ipv6.address"
     assert set(claims("nonsense")) == {(ClaimKind.MAC, "m1"), (ClaimKind.IP, "10.0.0.1"), (ClaimKind.IP, "nonsense")}
-
-
-async def test_mac_in_capitals_of_an_older_object_is_the_same_mac(world):
-    world.store(hardware("a", ("AA:BB", "")))
-    assert said(await world.review("CREATE", hardware("b", ("aa:bb", ""))))
+    for odd in (None, 1, [], {}, {"spec": 1}, {"spec": {"networkInterfaces": []}}):
+        assert claims_of(odd) == {}
 
 
 LEAVING = {"deletionTimestamp": "2027-01-15T08:00:00Z", "finalizers": ["example.org/held"]}
@@ -65,25 +65,18 @@ async def test_machine_that_is_being_deleted_gains_no_address_of_another_one(wor
 
 
 async def test_machine_that_is_being_deleted_blocks_no_other_one(world):
-    world.store(hardware("thief", ("m1", "1.1.1.1"), namespace="e", **LEAVING))
-    assert not said(await world.review("CREATE", hardware("victim", ("m1", "1.1.1.1"))))
+    thief = hardware("thief", ("m1", "1.1.1.1"), namespace="e")
+    claims = Claims()
+    assert claims.apply(thief) == set()
+    leaving = hardware("thief", ("m1", "1.1.1.1"), namespace="e", **LEAVING)
+    assert claims.apply(leaving) == {(ClaimKind.MAC, "m1"), (ClaimKind.IP, "1.1.1.1")}
+    world.store(thief)
+    world.store(leaving, informed=False)  # the informer does not know yet
+    for _ in range(2):
+        assert not said(await world.review("CREATE", hardware("victim", ("m1", "1.1.1.1"))))
+        world.inform(leaving)
     world.store(hardware("victim", ("m1", "1.1.1.1")))
     assert "d/victim" in said(await world.review("CREATE", hardware("c", ("m1", ""), namespace="e")))[0]
-
-
-async def test_machine_whose_deletion_the_informer_does_not_know_yet_blocks_no_other_one(world):
-    world.store(hardware("a", ("m1", "")))
-    world.store(hardware("a", ("m1", ""), **LEAVING), informed=False)
-    assert not said(await world.review("CREATE", hardware("b", ("m1", ""))))
-
-
-def test_address_is_free_for_waiting_hardware_as_soon_as_the_deletion_begins():
-    claims = Claims()
-    assert claims.apply(hardware("a", ("m1", "1.1.1.1"))) == set()
-    assert claims.apply(hardware("a", ("m1", "1.1.1.1"), **LEAVING)) == {
-        (ClaimKind.MAC, "m1"),
-        (ClaimKind.IP, "1.1.1.1"),
-    }
 
 
 async def test_second_of_two_creates_at_once_is_refused_until_the_first_can_not_come_any_more(world):
@@ -94,12 +87,8 @@ async def test_second_of_two_creates_at_once_is_refused_until_the_first_can_not_
     assert not said(await world.review("CREATE", first)), "an object never conflicts with itself"
     world.now += REMEMBERED_SECONDS + 0.1
     assert not said(await world.review("CREATE", second)), "the first was never stored"
-
-
-async def test_create_that_was_stored_is_named_as_such_before_the_informer_knows(world):
-    await world.review("CREATE", hardware("a", ("m1", "")))
-    world.store(hardware("a", ("m1", "")), informed=False)
-    assert "is that of Hardware d/a already" in said(await world.review("CREATE", hardware("b", ("m1", ""))))[0]
+    world.store(second, informed=False)
+    assert "is that of Hardware d/b already" in said(await world.review("CREATE", first))[0]
 
 
 async def test_dry_run_and_refused_requests_claim_nothing(world):
@@ -125,12 +114,6 @@ async def test_address_that_one_of_two_has_let_go_is_still_that_of_the_other(wor
     world.api.remove(HARDWARE, "b", "d")
     assert not said(await world.review("CREATE", hardware("c", ("m1", ""))))
     assert "d/c, which is written at this moment" in said(await world.review("CREATE", hardware("d", ("m1", ""))))[0]
-
-
-async def test_what_the_informers_know_counts_while_the_api_can_not_be_asked(world):
-    world.store(hardware("a", ("m1", "")))
-    world.api.fail("get", UnreachableError("away"))
-    assert said(await world.review("CREATE", hardware("b", ("m1", ""))))
 
 
 async def test_machine_that_is_created_again_does_not_conflict_with_what_it_was(world):
@@ -162,17 +145,13 @@ async def test_write_without_a_conflict_costs_no_call_however_many_machines_ther
     assert world.asked == 0
 
 
-def test_admitted_but_never_stored_addresses_do_not_fill_the_memory():
-    claims = Claims()
+def test_admitted_but_never_stored_addresses_and_machines_that_are_gone_do_not_fill_the_memory():
+    claims, references = Claims(), References()
     for number in range(MOST_REMEMBERED + 10):
         claims.admitted(("d", "h"), {(ClaimKind.MAC, str(number)): "f"}, 0.0)
     assert len(claims._arrivals) == MOST_REMEMBERED
     claims.conflicts(("d", "x"), {}, REMEMBERED_SECONDS + 1)
     assert not claims._arrivals
-
-
-def test_nothing_is_left_of_machines_that_are_gone():
-    claims, references = Claims(), References()
     for machine in (hardware("a", ("m1", "1.1.1.1"), osie="o"), hardware("a", ("m2", "1.1.1.1"), osie="p")):
         claims.apply(machine)
         references.apply(machine)
@@ -180,14 +159,7 @@ def test_nothing_is_left_of_machines_that_are_gone():
     assert not references.referrers(ObjectReference("OSIE", "d", "o"))
     claims.remove(machine)
     references.remove(machine)
-    assert not claims._holders
-    assert not claims._of
-    assert len(references._referrers) == 0
-
-
-@pytest.mark.parametrize("odd", [None, 1, [], {}, {"spec": 1}, {"spec": {"networkInterfaces": []}}])
-def test_odd_hardware_claims_nothing(odd):
-    assert claims_of(odd) == {}
+    assert (claims._holders, claims._of, len(references._referrers)) == ({}, {}, 0)
 
 
 # --- addresses that a machine makes itself, and those that it uses ---
@@ -202,7 +174,7 @@ def networked(name, mac, ip, namespace="d", **dhcp):
     return made
 
 
-async def test_address_that_another_machine_makes_of_its_mac_is_refused(world):
+async def test_address_that_another_machine_makes_of_its_mac_is_refused_and_the_mac_of_such_an_address(world):
     world.store(hardware("victim", (MAC, "")))
     thief = networked("thief", OTHER, "10.0.0.2", "e", ipv6={"address": SLAAC})
     assert said(await world.review("CREATE", thief)) == [
@@ -211,12 +183,10 @@ async def test_address_that_another_machine_makes_of_its_mac_is_refused(world):
     ]
     own = networked("own", "52:54:00:00:00:0c", "10.0.0.3", ipv6={"address": "fd00::5054:ff:fe00:c"})
     assert not said(await world.review("CREATE", own))
-
-
-async def test_mac_of_which_another_machine_has_its_address_is_refused(world):
-    world.store(networked("first", OTHER, "10.0.0.2", "e", ipv6={"address": SLAAC}))
+    world.reviewer.claims.remove(hardware("victim", (MAC, "")))
+    world.store(thief)
     assert said(await world.review("CREATE", hardware("second", (MAC, "")))) == [
-        f"spec.networkInterfaces[{MAC}]: MAC address {MAC} is that of Hardware e/first already "
+        f"spec.networkInterfaces[{MAC}]: MAC address {MAC} is that of Hardware e/thief already "
         f"(spec.networkInterfaces[{OTHER}].dhcp.ipv6.address)"
     ]
 

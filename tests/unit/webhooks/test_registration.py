@@ -94,13 +94,6 @@ async def test_webhook_with_another_address_or_a_missing_one_is_reported_and_not
     assert [webhook["name"] for webhook in stored(api)] == names
 
 
-async def test_replica_retries_after_a_conflict():
-    api = of_the_chart()
-    api.fail("patch", ConflictError(409, "Conflict", "the other one wrote first"), done=True)
-    assert not (await register(api, configuration(SERVICE, b"CA", "Ignore"))).written
-    assert api.count("patch") == 1
-
-
 @pytest.mark.parametrize("webhooks", [None, [], [STRANGER]])
 async def test_configuration_without_webhooks_of_ours_is_named_with_the_remedy(webhooks):
     api = of_the_chart(lambda _: webhooks)
@@ -109,41 +102,30 @@ async def test_configuration_without_webhooks_of_ours_is_named_with_the_remedy(w
     assert api.count("patch") == api.count("create") == 0
 
 
-async def test_configuration_that_may_not_be_created_is_named_with_the_remedy():
+async def test_conflict_is_tried_again_and_a_configuration_that_may_not_be_created_named_with_the_remedy():
+    api = of_the_chart()
+    api.fail("patch", ConflictError(409, "Conflict", "the other one wrote first"), done=True)
+    assert not (await register(api, configuration(SERVICE, b"CA", "Ignore"))).written
+    assert api.count("patch") == 1
     api = InProcessApi()
     api.fail("create", ApiError(403, "Forbidden", "no"))
     with pytest.raises(RegistrationError, match="tinkedge does not exist, and this account may not create it: run"):
         await register(api, configuration(SERVICE, b"CA", "Ignore"))
 
 
-def test_api_server_is_told_of_a_service_or_a_url_with_the_bundle():
+def test_service_is_read_from_its_flag_and_the_api_server_is_told_of_it_or_of_a_url():
+    settings = WebhookSettings(service="ns/name:8443")
+    assert (settings.namespace, settings.name, settings.service_port) == ("ns", "name", 8443)
+    assert WebhookSettings(service="ns/name").service_port == 443
     service = Address("/admission", namespace="ns", name="w", port=8443).client_config(b"CA")
     assert service["service"] == {"namespace": "ns", "name": "w", "port": 8443, "path": "/admission"}
     assert base64.b64decode(service["caBundle"]) == b"CA"
     assert Address("/x", url="https://h:1").client_config(b"")["url"] == "https://h:1/x"
-
-
-def test_service_is_read_from_its_flag():
-    settings = WebhookSettings(service="ns/name:8443")
-    assert (settings.namespace, settings.name, settings.service_port) == ("ns", "name", 8443)
-    assert WebhookSettings(service="ns/name").service_port == 443
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"url": "http://h"},
-        {"url": "https://"},
-        {"service": "name"},
-        {"service": "NS/name"},
-        {"service": "a/b:0"},
-        {"url": "https://h", "service": "a/b"},
-        {"failure_policy": "Maybe"},
-    ],
-)
-def test_settings_that_can_not_be_are_refused(wrong):
-    with pytest.raises(ValueError, match="webhooks"):
-        WebhookSettings(**wrong)
+    wrong = [{"service": service} for service in ("name", "NS/name", "a/b:0")]
+    wrong += [{"url": url} for url in ("http://h", "https://")]
+    for each in (*wrong, {"url": "https://h", "service": "a/b"}, {"failure_policy": "Maybe"}):
+        with pytest.raises(ValueError, match="webhooks"):
+            WebhookSettings(**each)
 
 
 def asked(operation, obj, old):
@@ -153,7 +135,6 @@ def asked(operation, obj, old):
     found = {}
     for webhook in wanted["webhooks"][:2]:
         conditions = Conditions.of(webhook["matchConditions"])
-        assert conditions is not None
         found[webhook["failurePolicy"]] = operation in webhook["rules"][0]["operations"] and conditions.hold(bindings)
     return found
 

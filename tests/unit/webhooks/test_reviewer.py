@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support import objects
-from tests.unit.webhooks.world import hardware, said, workflow
+from tests.unit.webhooks.conftest import hardware, said, workflow
 from tink.api.mistakes import Site
 from tink.kube.client import UnreachableError
 from tink.template_process import BusyError
@@ -124,12 +124,6 @@ async def test_every_field_that_does_not_parse_is_named_with_line_and_column(wor
     ]
 
 
-async def test_template_that_did_not_parse_before_can_be_labelled(world):
-    bad = template(image="{{")
-    assert not said(await world.review("UPDATE", bad | {"metadata": bad["metadata"] | {"labels": {"a": "b"}}}, bad))
-    assert said(await world.review("UPDATE", template(image="{{ x"), bad))
-
-
 async def test_template_without_a_place_in_the_queue_is_refused_for_now(world):
     async def full(namespace, _template):
         raise BusyError(f"too many of {namespace}")
@@ -155,7 +149,10 @@ async def test_internal_error_is_raised_so_the_caller_rejects_or_admits_the_writ
         await world.review("CREATE", hardware("a", ("m", "")))
 
 
-def test_response_of_an_admitted_write_says_no_more_than_that():
+async def test_template_that_did_not_parse_before_can_be_labelled(world):
+    bad = template(image="{{")
+    assert not said(await world.review("UPDATE", bad | {"metadata": bad["metadata"] | {"labels": {"a": "b"}}}, bad))
+    assert said(await world.review("UPDATE", template(image="{{ x"), bad))
     assert respond(Verdict(), {}) == {"allowed": True}
     assert respond(Verdict(warnings=("w",)), {}) == {"allowed": True, "warnings": ["w"]}
 

@@ -22,7 +22,6 @@ import pytest
 from aiohttp import web
 
 from tests import peer
-from tests.implementation_details import in_common
 from tink.apiserver import credentials
 
 Raw = dict[str, Any]
@@ -54,7 +53,6 @@ class Hooks:
         if answer.get("hang"):
             await asyncio.Event().wait()
         if answer.get("drop"):
-            assert request.transport is not None
             request.transport.abort()
         text = answer["raw"] if "raw" in answer else json.dumps(self._review(body, answer))
         headers = {"Content-Type": answer.get("type", "application/json"), **answer.get("headers", {})}
@@ -238,20 +236,3 @@ class Player:
 def make_player(hooks: Hooks) -> Callable[[Call], Player]:
     """Return a function that makes players."""
     return lambda call: Player(call, hooks)
-
-
-def _differences(at: str, ours: Any, theirs: Any) -> list[str]:
-    """Say where two JSON values differ."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = [*ours, *(key for key in theirs if key not in ours)]
-        return [line for key in keys for line in _differences(f"{at}/{key}", ours.get(key, "-"), theirs.get(key, "-"))]
-    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        pairs = enumerate(zip(ours, theirs, strict=True))
-        return [line for index, (x, y) in pairs for line in _differences(f"{at}/{index}", x, y)]
-    return [] if in_common(ours) == in_common(theirs) else [f"{at}: {ours!r} | {theirs!r}"]
-
-
-@pytest.fixture
-def differences() -> Callable[[str, Any, Any], list[str]]:
-    """Compare JSON values: a line for each place where they differ."""
-    return _differences

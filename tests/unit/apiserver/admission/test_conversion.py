@@ -88,6 +88,12 @@ def server() -> Server:
     return Server()
 
 
+@pytest.fixture
+def asking(server: Server) -> Conversion | None:
+    """A conversion by the webhook."""
+    return conversion.of(definition(conversion=webhook()), server.post)
+
+
 def spec(body: bytes) -> Any:
     return orjson.loads(body)["spec"]
 
@@ -106,25 +112,17 @@ async def test_without_a_webhook_only_the_version_changes_and_unknown_fields_go(
     assert spec(body) == {"color": "blue"}
 
 
-async def test_default_that_came_later_shows_on_older_objects_only() -> None:
+async def test_defaults_that_came_later_show_on_older_objects_only_as_the_stored_version_has_them() -> None:
     rule = conversion.of(definition())
-    served = resource("v1", rule, since=10)
-    old, new = await conversion.as_served(served, [stored(at=9, size=1, gone="x"), stored(at=10, size=1)])
-    assert spec(old) == {"size": 1, "color": "red"}
-    assert spec(new) == {"size": 1}
-
-
-async def test_older_object_that_today_s_rules_refuse_is_still_read() -> None:
-    rule = conversion.of(definition())
-    item = stored(at=1, size="text", color="RED")
-    [body] = await conversion.as_served(resource("v1", rule, since=10), [item])
-    assert spec(body) == {"size": "text", "color": "RED"}
-
-
-async def test_defaults_when_reading_are_those_of_the_version_stored_not_of_the_one_asked_for() -> None:
-    rule = conversion.of(definition())
-    [body] = await conversion.as_served(resource("v2", rule, since=10), [stored(at=1)])
-    assert spec(body) == {"color": "red"}
+    items = [
+        stored(at=9, size=1, gone="x"),
+        stored(at=10, size=1),
+        stored(at=1, size="text", color="RED"),  # which today's rules refuse
+    ]
+    bodies = await conversion.as_served(resource("v1", rule, since=10), items)
+    assert [*map(spec, bodies)] == [{"size": 1, "color": "red"}, {"size": 1}, {"size": "text", "color": "RED"}]
+    [other] = await conversion.as_served(resource("v2", rule, since=10), [stored(at=1)])
+    assert spec(other) == {"color": "red"}
 
 
 async def test_object_stored_in_a_version_that_is_no_longer_defined_is_an_error_not_a_crash() -> None:
@@ -135,36 +133,29 @@ async def test_object_stored_in_a_version_that_is_no_longer_defined_is_an_error_
             assert caught.value.code == 500
 
 
-async def test_list_in_mixed_versions_keeps_its_order_and_asks_once(server: Server) -> None:
-    rule = conversion.of(definition(conversion=webhook()), server.post)
-    items = [stored(str(index), "v2" if index % 3 == 0 else "v1", **_size(index)) for index in range(10)]
-    bodies = await conversion.as_served(resource("v2", rule), items)
-    assert [spec(body)["length"] for body in bodies] == list(range(10))
-    assert server.batches == [6]
+@pytest.mark.parametrize(
+    ("items", "batches"),
+    [
+        pytest.param([("length", "v2") if n % 3 == 0 else ("size", "v1") for n in range(10)], [6], id="mixed versions"),
+        pytest.param([("size", "v1")] * 1100, [500, 500, 100], id="a long list"),
+    ],
+)
+async def test_list_is_converted_in_its_order_and_in_batches(server, asking, items, batches) -> None:
+    found = [stored(str(n), version, **{field: n}) for n, (field, version) in enumerate(items)]
+    bodies = await conversion.as_served(resource("v2", asking), found)
+    assert [spec(body)["length"] for body in bodies] == list(range(len(items)))
+    assert server.batches == batches
 
 
-def _size(index: int) -> Raw:
-    return {"length" if index % 3 == 0 else "size": index}
-
-
-async def test_long_list_is_converted_in_batches(server: Server) -> None:
-    rule = conversion.of(definition(conversion=webhook()), server.post)
-    items = [stored(str(index), size=index) for index in range(1100)]
-    bodies = await conversion.as_served(resource("v2", rule), items)
-    assert [spec(body)["length"] for body in bodies] == list(range(1100))
-    assert server.batches == [500, 500, 100]
-
-
-async def test_large_objects_make_smaller_batches(server: Server) -> None:
-    rule = conversion.of(definition(conversion=webhook()), server.post)
-    items = [stored(str(index), size=1, color="x" * 400_000) for index in range(5)]
-    await conversion.as_served(resource("v2", rule), items)
+async def test_large_objects_make_smaller_batches_and_equal_ones_are_all_given(server: Server, asking: Any) -> None:
+    items = [stored(size=1, color="x" * 400_000) for _ in range(5)]
+    bodies = await conversion.as_served(resource("v2", asking), items)
+    assert [spec(body)["length"] for body in bodies] == [1] * 5
     assert server.batches == [2, 2, 1]
 
 
-async def test_failure_is_told_to_all_who_ask_and_not_remembered(server: Server) -> None:
-    rule = conversion.of(definition(conversion=webhook()), server.post)
-    served, item = resource("v2", rule), stored(size=1)
+async def test_failure_is_told_to_all_who_ask_and_not_remembered(server: Server, asking: Any) -> None:
+    served, item = resource("v2", asking), stored(size=1)
     server.fails = True
     found = await asyncio.gather(*(conversion.as_served(served, [item]) for _ in range(3)), return_exceptions=True)
     assert [str(each) for each in found] == ["conversion webhook for x.org/v1, Kind=Shape failed: gone"] * 3
@@ -172,27 +163,16 @@ async def test_failure_is_told_to_all_who_ask_and_not_remembered(server: Server)
     assert spec((await conversion.as_served(served, [item]))[0]) == {"length": 1}
 
 
-async def test_two_objects_of_the_same_text_are_both_given(server: Server) -> None:
-    rule = conversion.of(definition(conversion=webhook()), server.post)
-    bodies = await conversion.as_served(resource("v2", rule), [stored(size=1), stored(size=1)])
-    assert [spec(body) for body in bodies] == [{"length": 1}] * 2
-
-
-async def test_object_is_stored_in_the_storage_version_pruned_and_completed(server: Server) -> None:
+async def test_object_is_stored_in_the_storage_version_pruned_and_completed(server: Server, asking: Any) -> None:
     obj = {"apiVersion": "x.org/v2", "kind": "Shape", "metadata": {"name": "one", "uid": "one"}, "spec": {"length": 3}}
-    rule = conversion.of(definition(conversion=webhook()), server.post)
-    made = await conversion.as_stored(resource("v2", rule), obj)
+    made = await conversion.as_stored(resource("v2", asking), obj)
     assert (made["apiVersion"], made["spec"]) == ("x.org/v1", {"size": 3, "color": "red"})
     by_name = await conversion.as_stored(resource("v2", conversion.of(definition())), obj)
     assert (by_name["apiVersion"], by_name["spec"]) == ("x.org/v1", {"color": "red"})
     assert obj["spec"] == {"length": 3}
-
-
-async def test_storage_version_itself_is_stored_as_it_is(server: Server) -> None:
-    obj = {"apiVersion": "x.org/v1", "kind": "Shape", "metadata": {"name": "one"}, "spec": {"size": 3}}
-    rule = conversion.of(definition(conversion=webhook()), server.post)
-    assert await conversion.as_stored(resource("v1", rule), obj) is obj
-    assert server.batches == []
+    same = obj | {"apiVersion": "x.org/v1"}
+    assert await conversion.as_stored(resource("v1", asking), same) is same
+    assert server.batches == [1]
 
 
 async def test_answer_for_many_names_the_object_that_is_wrong(server: Server) -> None:

@@ -30,23 +30,35 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_same_refusal_is_told_once_a_minute(lines: Any) -> None:
+@pytest.fixture
+async def measured(start: Start) -> tuple[Client, CollectorRegistry]:
+    """A client of a server, and the server's metrics."""
+    server, client = await start()
+    registry = CollectorRegistry()
+    registry.register(server.metrics())
+    return client, registry
+
+
+def test_same_refusal_is_told_once_a_minute_and_a_flood_of_different_ones_is_cut_off(lines: Any) -> None:
     now = [0.0]
     requests = RequestLog(LOG, lambda: now[0])
     for now[0] in (0.0, 1.0, INTERVAL_SECONDS - 1, INTERVAL_SECONDS):
         requests.refused("GET", "/x", "400 no")
     assert lines() == ["GET /x: 400 no"] * 2
-
-
-def test_flood_of_different_refusals_is_cut_off_and_said_to_be(lines: Any) -> None:
-    now = [0.0]
     requests = RequestLog(LOG, lambda: now[0])
     for number in range(CAPACITY * 3):
         requests.refused("GET", f"/{number}", "400 no")
-    assert len(lines()) == CAPACITY
-    now[0] = INTERVAL_SECONDS
+    assert len(lines()) == CAPACITY + 2
+    now[0] += INTERVAL_SECONDS
     requests.refused("GET", "/later", "400 no")
     assert lines()[-2:] == [f"{CAPACITY * 2} more lines like the last ones were left out", "GET /later: 400 no"]
+    faults, before = RequestLog(LOG, lambda: 0.0), len(lines())
+    for number in range(100):
+        try:
+            raise ValueError(number)
+        except ValueError:
+            faults.failed("GET", f"/{number}")
+    assert len(lines()) - before == FAULTS, "few stack traces"
 
 
 def test_what_is_no_http_leaves_no_stack_trace(lines: Any) -> None:
@@ -57,13 +69,6 @@ def test_what_is_no_http_leaves_no_stack_trace(lines: Any) -> None:
         record = LOG.makeRecord("x", logging.ERROR, "f", 1, "Error handling request", (), (type(error), error, None))
         assert only.filter(record) is passes
     assert lines() == ["? ?: a client sends what is no HTTP: BadHttpMethod"]
-
-
-async def test_repeated_bad_request_is_one_line(bare: Client, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    for _ in range(5):
-        assert (await bare("GET", "/api/v1/secrets?limit=x")).status == 400
-    assert sum("strconv.ParseInt" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_paths_that_one_user_makes_up_leave_room_for_the_lines_about_others(lines: Any) -> None:
@@ -78,23 +83,11 @@ def test_paths_that_one_user_makes_up_leave_room_for_the_lines_about_others(line
     assert max(map(len, lines())) < 600
 
 
-def test_fault_that_is_caused_again_and_again_leaves_few_stack_traces(lines: Any) -> None:
-    requests = RequestLog(LOG, lambda: 0.0)
-    for number in range(100):
-        try:
-            raise ValueError(number)
-        except ValueError:
-            requests.failed("GET", f"/{number}")
-    assert len(lines()) == FAULTS
-
-
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
-async def test_requests_are_counted_by_verb_resource_and_code(start: Start) -> None:
-    server, client = await start()
-    registry = CollectorRegistry()
-    registry.register(server.metrics())
+async def test_requests_are_counted_by_verb_resource_and_code(measured: Any) -> None:
+    client, registry = measured
 
     def counted(verb: str, scope: str, code: str = "200", subresource: str = "") -> float | None:
         about = {"verb": verb, "group": "", "version": "v1", "resource": "configmaps", "subresource": subresource}
@@ -122,10 +115,8 @@ async def test_requests_are_counted_by_verb_resource_and_code(start: Start) -> N
     assert registry.get_sample_value("apiserver_current_inflight_requests") == 0
 
 
-async def test_watch_is_no_request_that_takes_long(start: Start) -> None:
-    server, client = await start()
-    registry = CollectorRegistry()
-    registry.register(server.metrics())
+async def test_watch_is_no_request_that_takes_long(measured: Any) -> None:
+    client, registry = measured
     about = {"verb": "WATCH", "group": "", "version": "v1", "resource": "configmaps", "subresource": ""}
     about |= {"scope": "namespace"}
     async with client.watch(MAPS):
@@ -136,10 +127,11 @@ async def test_watch_is_no_request_that_takes_long(start: Start) -> None:
     assert registry.get_sample_value("apiserver_request_duration_seconds_count", about) is None
 
 
-async def test_client_makes_up_no_series(start: Start) -> None:
-    server, client = await start()
-    registry = CollectorRegistry()
-    registry.register(server.metrics())
+async def test_client_makes_up_no_series_and_a_repeated_bad_request_is_one_line(measured: Any, lines: Any) -> None:
+    client, registry = measured
+    for _ in range(5):
+        assert (await client("GET", "/api/v1/secrets?limit=x")).status == 400
+    assert sum("strconv.ParseInt" in line for line in lines()) == 1
     for number in range(20):
         await client("GET", f"/apis/evil-{number}.test/v1/things/name-{number}")
         await client("PROPFIND", f"{MAPS}/evil-{number}")

@@ -1,4 +1,4 @@
-"""The field manager in states that a recording cannot reach, and the list of owners in the later steps of a write."""
+"""The field manager in states that a recording cannot reach, the list of owners, and sets of fields."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tink.apiserver.errors import StatusError
 from tink.apiserver.managed_fields import FieldManager, blank_of, entries, fields, keep_times, valid_or_before
 from tink.apiserver.managed_fields.entries import Entry
+from tink.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.schema.structural.compiler import root_schema
 
 Raw = dict[str, Any]
@@ -40,6 +44,19 @@ def _entry(manager: str = "old", operation: str = "Update", version: str = API, 
         "time": NOW,
         **more,
     }
+
+
+def _owned_thing(*owners: Raw, **spec: Any) -> Raw:
+    """Return a Thing with entries in its managedFields, as it is stored."""
+    made = _thing(**spec)
+    made["metadata"]["managedFields"] = list(owners)
+    return made
+
+
+def _changed(live: Raw, **spec: Any) -> Raw:
+    made = copy.deepcopy(live)
+    made["spec"] |= spec
+    return made
 
 
 def _owners(obj: Raw) -> dict[str, Any]:
@@ -87,13 +104,9 @@ def test_fields_of_what_has_become_atomic_are_owned_as_a_whole_from_the_next_wri
 
 def test_owners_in_a_version_behind_a_webhook_stay_as_they_are() -> None:
     manager = _manager(others={"managed.example/v2": None})
-    live = _thing(text="a")
-    live["metadata"]["managedFields"] = [
-        _entry(version="managed.example/v2"),
-        _entry("gone", version="managed.example/v0"),
-    ]
-    new = copy.deepcopy(live)
-    new["spec"]["text"] = "b"
+    behind, gone = _entry(version="managed.example/v2"), _entry("gone", version="managed.example/v0")
+    live = _owned_thing(behind, gone, text="a")
+    new = _changed(live, text="b")
     manager.update(live, new, "m", "", LATER)
     assert [(entry["manager"], entry["time"]) for entry in new["metadata"]["managedFields"]] == [
         ("old", NOW),
@@ -101,22 +114,14 @@ def test_owners_in_a_version_behind_a_webhook_stay_as_they_are() -> None:
     ]
     applied = manager.apply(live, _thing(text="c"), "b", "", LATER, force=False)
     assert sorted(_owners(applied)) == ["b", "old"]
-
-
-def test_owners_in_any_version_stay_when_nobody_says_which_versions_there_are() -> None:
-    live = _thing(text="a")
-    live["metadata"]["managedFields"] = [_entry(version="managed.example/v0")]
-    new = copy.deepcopy(live)
-    new["spec"]["text"] = "b"
-    _manager().update(live, new, "m", "", LATER)
-    assert sorted(_owners(new)) == ["m", "old"]
+    unknown = _changed(live, text="b")
+    _manager().update(live, unknown, "m", "", LATER)  # without a word about which versions there are
+    assert sorted(_owners(unknown)) == ["gone", "m", "old"]
 
 
 def test_what_was_last_applied_in_another_version_is_pruned_in_that_version() -> None:
-    older = copy.deepcopy(OPENAPI)
-    manager = _manager(others={"managed.example/v1beta1": root_schema(older)})
-    live = _thing(text="a", number=1)
-    live["metadata"]["managedFields"] = [_entry("b", "Apply", "managed.example/v1beta1")]
+    manager = _manager(others={"managed.example/v1beta1": root_schema(copy.deepcopy(OPENAPI))})
+    live = _owned_thing(_entry("b", "Apply", "managed.example/v1beta1"), text="a", number=1)
     applied = manager.apply(live, _thing(number=1), "b", "", LATER, force=False)
     assert applied["spec"] == {"number": 1}
     assert applied["metadata"]["managedFields"] == [
@@ -144,14 +149,9 @@ def test_creator_of_a_definition_owns_what_it_owns_on_a_real_server() -> None:
     assert _owners(new) == {"curl": {"f:spec": owned}}
 
 
-def test_no_custom_resource_is_taken_for_a_built_in_one() -> None:
-    assert blank_of("tinkerbell.org", "Lease") is None
-
-
 def test_metadata_of_built_in_objects_can_be_owned_through_their_status() -> None:
     manager = FieldManager(root_schema(OPENAPI), API, status=True, blank={})
-    live = _thing(text="a")
-    live["metadata"]["managedFields"] = [_entry()]
+    live = _owned_thing(_entry(), text="a")
     new = copy.deepcopy(live) | {"status": {"phase": "x"}}
     new["metadata"]["labels"] = {"a": "b"}
     manager.update(live, new, "s", "status", LATER)
@@ -159,6 +159,7 @@ def test_metadata_of_built_in_objects_can_be_owned_through_their_status() -> Non
         "f:metadata": {"f:labels": {".": {}, "f:a": {}}},
         "f:status": {".": {}, "f:phase": {}},
     }
+    assert blank_of("tinkerbell.org", "Lease") is None, "a custom resource is no built-in one"
 
 
 # --- the list ---
@@ -216,104 +217,86 @@ def test_entries_stand_in_kubernetes_order() -> None:
     ]
 
 
-def test_a_write_for_a_time_alone_is_no_write() -> None:
-    old = _thing(text="a")
-    old["metadata"]["managedFields"] = [_entry(), _entry("b")]
-    new = copy.deepcopy(old)
-    new["metadata"]["managedFields"][0]["time"] = LATER
-    keep_times(new, old)
-    assert new == old
-
-
-@pytest.mark.parametrize("change", ["spec", "metadata", "owner"])
-def test_times_move_on_when_something_else_changes_too(change: str) -> None:
-    old = _thing(text="a")
-    old["metadata"]["managedFields"] = [_entry()]
+@pytest.mark.parametrize("change", ["", "spec", "metadata", "owner"])
+def test_times_move_on_only_when_something_else_changes_too(change: str) -> None:
+    old = _owned_thing(_entry(), _entry("b"), text="a")
     new = copy.deepcopy(old)
     new["metadata"]["managedFields"][0]["time"] = LATER
     if change == "spec":
         new["spec"]["text"] = "b"
     elif change == "metadata":
         new["metadata"]["labels"] = {"a": "b"}
-    else:
+    elif change == "owner":
         new["metadata"]["managedFields"][0]["fieldsV1"] = {"f:spec": {"f:number": {}}}
     keep_times(new, old)
-    assert new["metadata"]["managedFields"][0]["time"] == LATER
+    assert new["metadata"]["managedFields"][0]["time"] == (LATER if change else NOW)
+    assert (new == old) is not bool(change)
 
 
-def test_a_webhook_cannot_break_the_list_and_the_writer_is_told() -> None:
-    new = _thing()
+def test_a_webhook_may_change_the_list_and_cannot_break_it() -> None:
     before = [_entry()]
-    new["metadata"]["managedFields"] = [_entry(operation="Bad")]
-    assert valid_or_before(new, before) == [
+    broken = _owned_thing(_entry(operation="Bad"))
+    assert valid_or_before(broken, before) == [
         ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating "
         "admission controller; please fix your requests: operation must be `Apply` or `Update`"
     ]
-    assert new["metadata"]["managedFields"] == before
-
-
-def test_a_webhook_may_take_the_list_away_or_change_it() -> None:
-    new = _thing()
-    assert valid_or_before(new, [_entry()]) == []
-    assert "managedFields" not in new["metadata"]
-    new["metadata"]["managedFields"] = [_entry("z"), _entry("a")]
-    assert valid_or_before(new, [_entry()]) == []
-    assert list(_owners(new)) == ["a", "z"]
+    assert broken["metadata"]["managedFields"] == before
+    without = _thing()
+    assert valid_or_before(without, before) == []
+    assert "managedFields" not in without["metadata"]
+    changed = _owned_thing(_entry("z"), _entry("a"))
+    assert valid_or_before(changed, before) == []
+    assert list(_owners(changed)) == ["a", "z"]
 
 
 # --- what clients may try ---
 
 
+LAST = "kubectl.kubernetes.io/last-applied-configuration"
+
+
 @pytest.mark.parametrize(
-    "last", ["{", "[]", "{}", '{"apiVersion":"managed.example/v1","spec":{"text":5}}', '{"apiVersion":"x"}']
+    ("owner", "annotations"),
+    [
+        *(
+            ("other", {LAST: last})
+            for last in ("{", "[]", "{}", '{"apiVersion":"managed.example/v1","spec":{"text":5}}', '{"apiVersion":"x"}')
+        ),
+        ("kubectl-client-side-apply", {"other": "x"}),
+    ],
 )
-def test_an_annotation_of_kubectl_that_makes_no_sense_allows_nothing(last: str) -> None:
-    live = _thing(text="a")
-    live["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": last}
-    live["metadata"]["managedFields"] = [_entry("other")]
+def test_kubectl_takes_nothing_over_that_it_has_not_applied_from_its_side(owner: str, annotations: Raw) -> None:
+    live = _owned_thing(_entry(owner), text="a")
+    live["metadata"]["annotations"] = annotations
     with pytest.raises(StatusError) as refused:
         _manager().apply(live, _thing(text="b"), "kubectl", "", NOW, force=False)
     assert refused.value.code == 409
-
-
-def test_kubectl_takes_nothing_over_that_it_has_not_applied_from_its_side() -> None:
-    live = _thing(text="a")
-    live["metadata"]["annotations"] = {"other": "x"}
-    live["metadata"]["managedFields"] = [_entry("kubectl-client-side-apply")]
-    with pytest.raises(StatusError) as refused:
-        _manager().apply(live, _thing(text="b"), "kubectl", "", NOW, force=False)
-    assert refused.value.code == 409
-
-
-def test_configuration_of_another_kind_or_version_is_refused() -> None:
-    for other in ({"kind": "Other"}, {"apiVersion": "managed.example/v2"}):
-        with pytest.raises(StatusError, match="invalid object type") as refused:
-            _manager(kind="Thing").apply(None, _thing(text="a") | other, "m", "", NOW, force=False)
-        assert refused.value.code == 400
 
 
 def test_an_annotation_of_kubectl_that_would_be_too_long_goes() -> None:
-    live = _thing(text="a")
-    live["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
-    live["metadata"]["managedFields"] = [_entry("kubectl", "Apply")]
+    live = _owned_thing(_entry("kubectl", "Apply"), text="a")
+    live["metadata"]["annotations"] = {LAST: "{}"}
     applied = _manager().apply(live, _thing(text="a" * (300 << 10)), "kubectl", "", NOW, force=False)
     assert applied["metadata"]["annotations"] == {}
 
 
-def test_a_configuration_that_is_nested_too_deeply_is_refused() -> None:
+def test_a_configuration_of_another_kind_or_version_or_nested_too_deeply_is_refused() -> None:
     deep: Raw = {}
     for _ in range(5000):
         deep = {"a": deep}
-    with pytest.raises(StatusError) as refused:
-        _manager().apply(None, _thing(free=deep), "m", "", NOW, force=False)
-    assert refused.value.code == 400
+    for config, why in (
+        (_thing(text="a") | {"kind": "Other"}, "invalid object type"),
+        (_thing(text="a") | {"apiVersion": "managed.example/v2"}, "invalid object type"),
+        (_thing(free=deep), None),
+    ):
+        with pytest.raises(StatusError, match=why) as refused:
+            _manager(kind="Thing").apply(None, config, "m", "", NOW, force=False)
+        assert refused.value.code == 400
 
 
 def test_an_object_that_cannot_be_tracked_loses_its_list_as_on_the_real_server() -> None:
-    live = _thing(tags=["a"])
-    live["metadata"]["managedFields"] = [_entry()]
-    new = copy.deepcopy(live)
-    new["spec"]["tags"] = ["a", {"no": "scalar"}]
+    live = _owned_thing(_entry(), tags=["a"])
+    new = _changed(live, tags=["a", {"no": "scalar"}])
     _manager().update(live, new, "m", "", NOW)
     assert "managedFields" not in new["metadata"]
 
@@ -328,11 +311,13 @@ def test_what_apply_gives_shares_nothing_with_what_it_was_given() -> None:
 
 
 def test_conflicts_are_listed_by_owner_and_in_kubernetes_order() -> None:
-    live = _thing(text="a", number=1, tags=["x"])
-    live["metadata"]["managedFields"] = [
+    live = _owned_thing(
         _entry("b", "Apply", fieldsV1={"f:spec": {"f:text": {}, "f:number": {}}}),
         _entry("a", fieldsV1={"f:spec": {"f:text": {}}}, subresource="scale"),
-    ]
+        text="a",
+        number=1,
+        tags=["x"],
+    )
     with pytest.raises(StatusError) as refused:
         _manager().apply(live, _thing(text="b", number=2), "c", "", NOW, force=False)
     assert refused.value.message == (
@@ -343,17 +328,13 @@ def test_conflicts_are_listed_by_owner_and_in_kubernetes_order() -> None:
     assert refused.value.reason == "Conflict"
 
 
-def test_an_object_without_uid_is_one_that_is_being_created() -> None:
-    new = _thing(text="a")
-    _manager().update({"metadata": {}, "spec": {}}, new, "m", "", NOW)
-    assert _owners(new) == {"m": {"f:spec": {"f:text": {}}}}
-
-
 def test_an_object_from_before_fields_were_tracked_is_not_tracked_until_it_is_applied_to() -> None:
+    created = _thing(text="a")
+    _manager().update({"metadata": {}, "spec": {}}, created, "m", "", NOW)  # without a uid: it is being created
+    assert _owners(created) == {"m": {"f:spec": {"f:text": {}}}}
     live = _thing(text="a")
     live["metadata"]["uid"] = "u"
-    new = copy.deepcopy(live)
-    new["spec"]["number"] = 1
+    new = _changed(live, number=1)
     _manager().update(live, new, "m", "", NOW)
     assert "managedFields" not in new["metadata"]
     applied = _manager().apply(new, _thing(flag=True), "a", "", NOW, force=False)
@@ -361,3 +342,147 @@ def test_an_object_from_before_fields_were_tracked_is_not_tracked_until_it_is_ap
         "a": {"f:spec": {"f:flag": {}}},
         "before-first-apply": {"f:spec": {".": {}, "f:number": {}, "f:text": {}}},
     }
+
+
+# --- what must hold whatever is sent ---
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-2, 2) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["text", "tags", "ports", "port", "labels", "free", "a", "name", "spec"]), inner
+        )
+    ),
+    max_leaves=12,
+)
+
+
+def _code(manager: FieldManager, live: Raw | None, body: Raw) -> int:
+    try:
+        manager.apply(live, body, "n", "", LATER, force=True)
+    except StatusError as refused:
+        return refused.code
+    return 200
+
+
+@given(JSON, JSON)
+@settings(max_examples=50, deadline=None)
+def test_nothing_that_is_applied_is_worse_than_a_refusal(config: Any, metadata: Any) -> None:
+    manager = _manager(kind="Thing")
+    head = {"apiVersion": API, "kind": "Thing"}
+    live = manager.apply(None, {**head, "metadata": {"name": "x"}, "spec": {"text": "a"}}, "m", "", LATER, force=False)
+    for body in ({**head, "metadata": {"name": "x"}, "spec": config}, {**head, "metadata": metadata, "status": config}):
+        for old in (None, live):
+            assert _code(manager, old, body) in (200, 400, 409, 500)
+
+
+@given(JSON, JSON, JSON)
+@settings(max_examples=50, deadline=None)
+def test_an_update_is_never_refused_for_its_managed_fields(sent: Any, was: Any, spec: Any) -> None:
+    manager = _manager()
+    new = {"metadata": {"name": "x", "managedFields": [sent]}, "spec": spec, "status": spec}
+    live = {"metadata": {"name": "x", "managedFields": [was]}, "spec": was, "status": was}
+    manager.update(live, new, "m", "", LATER)
+    manager.update(None, new, "m", "", LATER)
+    listed = new["metadata"].get("managedFields") or []
+    assert entries.write(entries.parse(listed)) == listed
+
+
+# --- sets of fields
+
+ELEMENTS = st.sampled_from(["f:a", "f:b", "f:c", 'k:{"name":"x"}', 'k:{"id":2}', 'k:{"id":10}', 'v:"x"', "v:1", "i:0"])
+PATHS = st.lists(st.lists(ELEMENTS, min_size=1, max_size=4).map(tuple), max_size=8).map(set)
+
+
+def _set(paths: set[tuple[str, ...]]) -> Fields:
+    return fields.from_paths(sorted(paths))
+
+
+@given(PATHS, PATHS)
+def test_operations_are_those_of_sets_of_paths_and_their_results_are_in_normal_form(one, other) -> None:
+    left, right = _set(one), _set(other)
+    before = orjson.dumps([left, right])
+    below = {path for path in one if any(path[:n] in other for n in range(1, len(path) + 1))}
+    for found, wanted in (
+        (left, one),
+        (fields.union(left, right), one | other),
+        (fields.intersection(left, right), one & other),
+        (fields.difference(left, right), one - other),
+        (fields.recursive_difference(left, right), one - below),
+    ):
+        assert set(fields.paths(found)) == wanted
+        written = orjson.dumps(found)
+        assert orjson.dumps(fields.parse(orjson.loads(written))) == written
+    assert all(fields.holds(left, path) == (path in one) for path in one | other)
+    assert orjson.dumps([left, right]) == before, "the arguments are left alone"
+
+
+@pytest.mark.parametrize(
+    ("sent", "normal"),
+    [
+        ({"f:b": {}, "f:a": {".": {}}}, {"f:a": {}, "f:b": {}}),
+        ({"f:a": {"f:b": {}, ".": {"x": 1}}}, {"f:a": {".": {}, "f:b": {}}}),
+        ({"f:a": None, ".": {}}, {"f:a": {}}),
+        ({"f:a": {"z:future": {}}, "z:future": {"bad": {}}}, {"f:a": {}}),
+        ({'k:{"b":1.0,"a":"x"}': {}, 'k: {"a":"x", "b":1}': {"f:c": {}}}, {'k:{"a":"x","b":1}': {".": {}, "f:c": {}}}),
+        ({'v:"<&>"': {}, "v:1.50": {}, "i:01": {}}, {"i:1": {}, 'v:"\\u003c\\u0026\\u003e"': {}, "v:1.5": {}}),
+        (None, {}),
+        ({}, {}),
+    ],
+)
+def test_sets_that_clients_send_get_their_normal_form(sent: Any, normal: Fields) -> None:
+    assert orjson.dumps(fields.parse(sent)) == orjson.dumps(normal)
+
+
+def test_what_is_no_set_is_refused() -> None:
+    odd: list[Any] = [[], "x", {"f:a": 5}, {"f:a": []}]
+    odd += [{key: {}} for key in ("", "x", "bad", "v:", "k:[]", "k:{", "i:x")]
+    for sent in odd:
+        with pytest.raises(FieldsError):
+            fields.parse(sent)
+    deep: Fields = {}
+    for _ in range(500):
+        deep = {"f:a": deep}
+    with pytest.raises(FieldsError, match="too deep"):
+        fields.parse(deep)
+    with pytest.raises(FieldsError, match="too large"):
+        fields.parse({f"f:{n}": {} for n in range(fields.MAX_FIELDS + 1)})
+
+
+def test_paths_read_as_kubectl_users_know_them() -> None:
+    found = fields.parse(
+        {
+            "f:spec": {
+                "f:ports": {'k:{"port":80,"protocol":"TCP"}': {"f:name": {}}, 'k:{"port":9,"protocol":"TCP"}': {}},
+                "f:tags": {'v:"b"': {}, 'v:"a"': {}, "v:10": {}, "v:9": {}, "v:true": {}},
+                "f:list": {"i:10": {}, "i:9": {}},
+            }
+        }
+    )
+    assert [fields.render(path) for path in fields.paths(found)] == [
+        ".spec.list[9]",
+        ".spec.list[10]",
+        '.spec.ports[port=9,protocol="TCP"]',
+        '.spec.ports[port=80,protocol="TCP"].name',
+        ".spec.tags[=9]",
+        ".spec.tags[=10]",
+        '.spec.tags[="a"]',
+        '.spec.tags[="b"]',
+        ".spec.tags[=true]",
+    ]
+
+
+def test_values_in_elements_are_written_as_kubernetes_writes_them() -> None:
+    for value, text in (
+        ("a", '"a"'),
+        ('"\\', '"\\"\\\\"'),
+        ("\b\f\t", '"\\u0008\\u000c\\t"'),
+        ("ä\u2028", '"ä\\u2028"'),
+        (2.0, "2"),
+        (0.5, "0.5"),
+        (1 << 70, str(1 << 70)),
+        (None, "null"),
+        (True, "true"),
+    ):
+        assert fields.literal(value) == text

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +12,9 @@ import pytest
 from tests.api import serving
 from tests.unit.apiserver.conftest import Client
 from tink.apiserver.errors import StatusError
+from tink.apiserver.read import broadcaster
 from tink.apiserver.read.lists import Lists
-from tink.apiserver.store import Store
+from tink.apiserver.store import Event, Key, Store
 from tink.kube.client import ApiError, UnreachableError
 from tink.kube.resources import CRD
 
@@ -37,45 +36,6 @@ def names(answer: Any) -> list[str]:
     return [item["metadata"]["name"] for item in answer.json["items"]]
 
 
-async def test_label_that_is_no_number_is_neither_more_nor_less(api: Client) -> None:
-    await make(api, "a", rack="1")
-    await make(api, "b", rack="2")
-    await make(api, "c", rack="x")
-    await make(api, "d")
-    assert names(await api("GET", HARDWARE, labelSelector="rack>1")) == ["b"]
-    assert names(await api("GET", HARDWARE, labelSelector="rack<2")) == ["a"]
-
-
-async def test_chunks_of_a_list_show_the_state_of_its_beginning(api: Client) -> None:
-    await make(api, *"abcde")
-    first = await api("GET", HARDWARE, limit="2")
-    token = first.json["metadata"]["continue"]
-    await make(api, "bb", "f")
-    await api("DELETE", f"{HARDWARE}/c")
-    await api.merge(f"{HARDWARE}/d", {"metadata": {"labels": {"new": "yes"}}})
-    await api.merge(f"{HARDWARE}/d", {"metadata": {"labels": {"new": "again"}}})
-    second = await api("GET", HARDWARE, **{"limit": "2", "continue": token})
-    third = await api("GET", HARDWARE, **{"limit": "2", "continue": second.json["metadata"]["continue"]})
-    assert (names(first), names(second), names(third)) == (["a", "b"], ["c", "d"], ["e"])
-    assert "labels" not in second.json["items"][1]["metadata"]
-    assert third.json["metadata"]["continue"] == ""
-    assert len({answer.json["metadata"]["resourceVersion"] for answer in (first, second, third)}) == 1
-    exact = await api(
-        "GET", HARDWARE, resourceVersion=first.json["metadata"]["resourceVersion"], resourceVersionMatch="Exact"
-    )
-    assert names(exact) == list("abcde")
-
-
-async def test_chunks_with_a_selector_hold_what_matches(api: Client) -> None:
-    await make(api, *"ace", keep="yes")
-    await make(api, *"bdf")
-    first = await api("GET", HARDWARE, limit="2", labelSelector="keep=yes")
-    rest = await api(
-        "GET", HARDWARE, **{"limit": "2", "labelSelector": "keep=yes", "continue": first.json["metadata"]["continue"]}
-    )
-    assert (names(first), names(rest)) == (["a", "c"], ["e"])
-
-
 async def test_old_continue_token_is_gone_and_a_false_one_is_bad(start: Any, crds: Any) -> None:
     _, api = await start(history=20)
     await crds(api)
@@ -92,50 +52,34 @@ async def test_old_continue_token_is_gone_and_a_false_one_is_bad(start: Any, crd
         assert await watch.next() is None
 
 
-async def test_watch_tells_every_change_after_its_version_in_order(api: Client) -> None:
-    await make(api, "a")
-    since = await version(api)
-    await make(api, "b")
-    async with api.watch(HARDWARE, resourceVersion=since) as watch:
-        await api.merge(f"{HARDWARE}/b", {"metadata": {"labels": {"x": "y"}}})
-        await api("DELETE", f"{HARDWARE}/a")
-        assert await watch.kinds(3) == [("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "a")]
-
-
-async def test_watch_without_a_version_begins_with_what_exists(api: Client) -> None:
-    await make(api, "a", "b")
-    async with api.watch(ALL) as watch:
-        assert await watch.kinds(2) == [("ADDED", "a"), ("ADDED", "b")]
-        await make(api, "c")
-        assert await watch.kinds(1) == [("ADDED", "c")]
-
-
-async def test_watch_of_a_namespace_or_name_sees_nothing_else(api: Client) -> None:
-    await make(api, "a")
-    other = HARDWARE.replace("default", "kube-system")
-    since = await version(api)
+async def test_open_watches_get_every_change_of_what_they_are_about(api: Client) -> None:
+    await make(api, "a", rack="1")
+    other, since = HARDWARE.replace("default", "kube-system"), await version(api)
     async with (
+        api.watch(ALL) as everything,
         api.watch(other, resourceVersion=since) as theirs,
         api.watch(HARDWARE, resourceVersion=since, fieldSelector="metadata.name=b") as named,
+        api.watch(HARDWARE, resourceVersion=since, labelSelector="rack=2") as selected,
     ):
         await make(api, "c", "b")
         await api("POST", other, {"metadata": {"name": "z"}, "spec": {}})
-        assert await theirs.kinds(1) == [("ADDED", "z")]
-        assert await named.kinds(1) == [("ADDED", "b")]
-
-
-async def test_object_that_leaves_a_selection_is_deleted_for_the_watch(api: Client) -> None:
-    await make(api, "a", rack="1")
-    async with api.watch(HARDWARE, resourceVersion=await version(api), labelSelector="rack=2") as watch:
         await api.merge(f"{HARDWARE}/a", {"metadata": {"labels": {"rack": "2"}}})
         await api.merge(f"{HARDWARE}/a", {"metadata": {"labels": {"more": "x"}}})
         changed = await api.merge(f"{HARDWARE}/a", {"metadata": {"labels": {"rack": "3"}}})
         await api("DELETE", f"{HARDWARE}/a")
-        assert await watch.kinds(2) == [("ADDED", "a"), ("MODIFIED", "a")]
-        gone = await watch.next()
-        assert gone["type"] == "DELETED"
-        assert gone["object"]["metadata"]["labels"]["rack"] == "2"
-        assert gone["object"]["metadata"]["resourceVersion"] == changed.json["metadata"]["resourceVersion"]
+        await api("DELETE", f"{HARDWARE}/b")
+        await api("DELETE", f"{other}/z")
+        assert await everything.kinds(8) == [
+            *(("ADDED", name) for name in "acbz"),
+            *[("MODIFIED", "a")] * 3,
+            ("DELETED", "a"),
+        ]
+        assert await theirs.kinds(2) == [("ADDED", "z"), ("DELETED", "z")]
+        assert await named.kinds(2) == [("ADDED", "b"), ("DELETED", "b")]
+        assert await selected.kinds(2) == [("ADDED", "a"), ("MODIFIED", "a")]
+        left = await selected.next()  # the object leaves the selection
+        assert (left["type"], left["object"]["metadata"]["labels"]["rack"]) == ("DELETED", "2")
+        assert left["object"]["metadata"]["resourceVersion"] == changed.json["metadata"]["resourceVersion"]
 
 
 async def test_watch_ends_after_its_time_with_a_bookmark(api: Client) -> None:
@@ -149,52 +93,20 @@ async def test_watch_ends_after_its_time_with_a_bookmark(api: Client) -> None:
         assert await watch.next() is None
 
 
-async def test_slow_watch_is_ended_instead_of_filling_memory(api: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tink.apiserver.read.broadcaster.BACKLOG", 3)
-    from tink.apiserver.read.broadcaster import Broadcaster
-    from tink.apiserver.store import Event, Key
-
-    broadcaster = Broadcaster()
-    subscription = broadcaster.subscribe("g/r", None)
+async def test_slow_watch_is_ended_instead_of_filling_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcaster, "BACKLOG", 3)
+    made = broadcaster.Broadcaster()
+    subscription = made.subscribe("g/r", None)
     for number in range(1, 6):
-        broadcaster.publish(Event(number, Key("g/r", "", "x"), "MODIFIED", b"{}", None))
+        made.publish(Event(number, Key("g/r", "", "x"), "MODIFIED", b"{}", None))
     assert subscription.ended
     assert await subscription.next(1) == []
 
 
-async def test_many_watches_all_get_every_change(api: Client) -> None:
-    since = await version(api)
-
-    async def follow() -> list[tuple[str, str]]:
-        async with api.watch(HARDWARE, resourceVersion=since) as watch:
-            return list(await watch.kinds(20))
-
-    watches = [asyncio.create_task(follow()) for _ in range(10)]
-    await make(api, *(f"m{number:02}" for number in range(20)))
-    expected = [("ADDED", f"m{number:02}") for number in range(20)]
-    assert await asyncio.gather(*watches) == [expected] * 10
+MAPS, SECRETS = (f"/api/v1/namespaces/default/{plural}" for plural in ("configmaps", "secrets"))
 
 
-async def test_page_says_how_many_objects_follow_as_of_its_version(bare: Client) -> None:
-    maps = "/api/v1/namespaces/default/configmaps"
-    for index in range(6):
-        await bare("POST", maps, {"metadata": {"name": f"m{index}", "labels": {"n": str(index % 2)}}})
-    first = (await bare("GET", maps, limit="2")).json["metadata"]
-    assert first["remainingItemCount"] == 4
-    await bare("DELETE", f"{maps}/m5")
-    await bare("POST", maps, {"metadata": {"name": "m9"}})
-    await bare("POST", maps, {"metadata": {"name": "m8"}})
-    second = (await bare("GET", maps, **{"limit": "1", "continue": first["continue"]})).json["metadata"]
-    assert second["remainingItemCount"] == 3
-    assert (await bare("GET", "/api/v1/configmaps", limit="2")).json["metadata"]["remainingItemCount"] == 5
-    chosen = (await bare("GET", maps, limit="1", labelSelector="n=0")).json["metadata"]
-    assert "remainingItemCount" not in chosen
-    assert chosen["continue"]
-
-
-async def test_pages_of_a_large_list_do_not_count_the_whole_of_it_each(
-    bare: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pages_say_how_many_objects_follow_as_of_their_version_and_count_once(bare, monkeypatch) -> None:
     """With 100,000 objects a count takes longer than the page."""
     counted = []
     count = Store.count
@@ -204,43 +116,40 @@ async def test_pages_of_a_large_list_do_not_count_the_whole_of_it_each(
         return await count(self, *where)
 
     monkeypatch.setattr(Store, "count", counting)
-    maps = "/api/v1/namespaces/default/configmaps"
+
+    for label in ("1", "2", "x"):
+        await bare("POST", SECRETS, {"metadata": {"name": f"s{label}", "labels": {"rack": label}}})
+    for selector, found in (("rack>1", ["s2"]), ("rack<2", ["s1"])):  # a label that is no number is neither
+        assert names(await bare("GET", SECRETS, labelSelector=selector)) == found
+
+    async def page(limit: int, after: str = "", **query: str) -> dict[str, Any]:
+        answer = await bare("GET", MAPS, limit=str(limit), **({"continue": after} if after else {}), **query)
+        return {"names": names(answer), **answer.json["metadata"]}
+
     for index in range(7):
-        await bare("POST", maps, {"metadata": {"name": f"m{index}", "labels": {"n": str(index % 2)}}})
-    remaining, query = [], {"limit": "2"}
-    while True:
-        metadata = (await bare("GET", maps, **query)).json["metadata"]
-        remaining.append(metadata.get("remainingItemCount"))
-        if "continue" not in metadata:
-            break
-        query["continue"] = metadata["continue"]
-    assert remaining == [5, 3, 1, None]
+        await bare("POST", MAPS, {"metadata": {"name": f"m{index}", "labels": {"n": str(index % 2)}}})
+    first = await page(2)
+    await bare("DELETE", f"{MAPS}/m5")
+    for name in ("m8", "m9"):
+        await bare("POST", MAPS, {"metadata": {"name": name}})
+    pages = [first]
+    while "continue" in pages[-1]:
+        pages.append(await page(2, pages[-1]["continue"]))
+    assert [each.get("remainingItemCount") for each in pages] == [5, 3, 1, None]
+    assert [name for each in pages for name in each["names"]] == [f"m{index}" for index in range(7)]
     assert len(counted) == 1
     # What a page with a selector leaves over is not known, and the page after it has to count again.
-    first = (await bare("GET", maps, limit="2")).json["metadata"]
-    chosen = await bare("GET", maps, **{"limit": "1", "labelSelector": "n=0", "continue": first["continue"]})
-    assert names(chosen) == ["m2"]
-    third = (await bare("GET", maps, **{"limit": "1", "continue": chosen.json["metadata"]["continue"]})).json
-    assert third["metadata"]["remainingItemCount"] == 3
-
-
-@pytest.mark.parametrize("lie", [-1, 0, 1, "x", None, 2.5, []])
-async def test_token_that_lies_about_what_follows_is_counted_after(bare: Client, lie: Any) -> None:
-    maps = "/api/v1/namespaces/default/configmaps"
-    for index in range(4):
-        await bare("POST", maps, {"metadata": {"name": f"m{index}"}})
-    token = json.loads(base64.urlsafe_b64decode((await bare("GET", maps, limit="1")).json["metadata"]["continue"]))
-    token["remaining"] = lie
-    false = base64.urlsafe_b64encode(json.dumps(token).encode()).decode()
-    answer = await bare("GET", maps, **{"limit": "1", "continue": false})
-    assert (answer.status, names(answer)) == (200, ["m1"])
-    assert answer.json["metadata"]["remainingItemCount"] == 2
+    chosen = await page(1, first["continue"], labelSelector="n=0")
+    assert (chosen["names"], "remainingItemCount" in chosen) == (["m2"], False)
+    assert (await page(1, chosen["continue"]))["remainingItemCount"] == 3
+    for lie in (-1, 0, 1, "x", None, 2.5, []):  # of a client
+        token = json.loads(base64.urlsafe_b64decode(first["continue"])) | {"remaining": lie}
+        false = await page(1, base64.urlsafe_b64encode(json.dumps(token).encode()).decode())
+        assert (false["names"], false["remainingItemCount"]) == (["m2"], 4)
 
 
 @pytest.mark.parametrize(("given", "error"), [(0, ApiError), (1, UnreachableError), (3, UnreachableError)])
-async def test_client_never_takes_a_part_of_a_list_for_the_whole(
-    given: int, error: type[ApiError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_never_takes_a_part_of_a_list_for_the_whole(given, error, tmp_path, monkeypatch) -> None:
     async def parts(self: Lists, chosen: Any, page: Any) -> AsyncIterator[list[bytes]]:
         for _ in range(given):
             yield [b'{"metadata":{"name":"x"}}']

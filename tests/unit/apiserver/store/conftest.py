@@ -9,12 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.apiserver.store import (
-    Event,
-    Key,
-    Store,
-    Write,
-)
+from tink.apiserver.store import Event, Key, Store, Write
 
 PODS = "/pods"
 
@@ -49,7 +44,6 @@ class Desk:
 
     async def drop(self, where: Key) -> int:
         found = await self.store.get(where)
-        assert found is not None
         version = self.store.next_version()
         last = orjson.loads(found.body)
         last["metadata"]["resourceVersion"] = str(version)
@@ -59,6 +53,16 @@ class Desk:
     async def names(self, version: int | None = None, **options: Any) -> list[str]:
         page = await self.store.page(PODS, None, version=version, **options)
         return [item.name for item in page.items]
+
+    async def contents(self) -> dict[str, bytes]:
+        """Return the bodies of all objects by name."""
+        found: dict[str, bytes] = {}
+        after, more = ("", ""), True
+        while more:
+            page = await self.store.page(PODS, None, after=after)
+            found |= {item.name: item.body for item in page.items}
+            after, more = (page.items[-1].namespace, page.items[-1].name) if page.items else after, page.more
+        return found
 
     async def seen(self, version: int, namespace: str | None = None) -> list[tuple[str, str]]:
         return [(event.type, event.key.name) for event in await self.store.since(PODS, namespace, version)]
@@ -71,8 +75,8 @@ Open = Callable[..., Awaitable[Desk]]
 async def desk(tmp_path: Path) -> AsyncIterator[Open]:
     opened: list[Desk] = []
 
-    async def begin(path: Path = tmp_path / "state.db", **options: Any) -> Desk:
-        made = Desk(path, **options)
+    async def begin(path: Path = tmp_path, **options: Any) -> Desk:
+        made = Desk(path / "state.db" if path.is_dir() else path, **options)
         await made.store.open()
         opened.append(made)
         return made

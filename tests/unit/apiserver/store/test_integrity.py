@@ -6,7 +6,6 @@ import itertools
 import random
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,71 +14,31 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.unit.apiserver.store.conftest import PODS, Desk, Open, key
 from tests.waiting import until
 from tink.apiserver import ApiServerError
-from tink.apiserver.store import Key, Store, Write, checkpointer, database
+from tink.apiserver.store import checkpointer, database
 from tink.backup import Restored, salvage
 
-THINGS = "/things"
 COUNT = 60
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 DOCUMENT = Path(__file__).parents[4] / "docs" / "api.md"
 
 
-def text(version: int, value: str) -> bytes:
-    return orjson.dumps({"metadata": {"resourceVersion": str(version)}, "value": value})
-
-
-async def put(store: Store, name: str, value: str) -> int:
-    key = Key(THINGS, "default", name)
-    found = await store.get(key)
-    version = store.next_version()
-    await store.write(Write(key, version, text(version, value), found.version if found else 0))
-    return version
-
-
-async def contents(store: Store) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    after, more = ("", ""), True
-    while more:
-        page = await store.page(THINGS, None, after=after)
-        found |= {item.name: item.body for item in page.items}
-        after, more = (page.items[-1].namespace, page.items[-1].name) if page.items else after, page.more
-    return found
-
-
-Open = Callable[..., Awaitable[Store]]
-
-
 @pytest.fixture
-async def opened() -> AsyncIterator[Open]:
-    stores: list[Store] = []
-
-    async def begin(directory: Path, **options: Any) -> Store:
-        store = Store(directory / "state.db", lambda _: None, **options)
-        await store.open()
-        stores.append(store)
-        return store
-
-    yield begin
-    for store in stores:
-        await store.close()
-
-
-@pytest.fixture
-async def killed(tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch) -> Path:
+async def killed(tmp_path: Path, desk: Open, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a killed server leaves: 60 objects in the file, 20 of them changed since, in the log alone."""
     directory = tmp_path / "running"
     directory.mkdir()
-    store = await opened(directory)
+    d = await desk(directory)
     for number in range(COUNT):
-        await put(store, f"n{number:02}", f"{number} " * 1000)
-    await store.close()
+        await d.put(key(f"n{number:02}"), f"{number} " * 1000)
+    await d.store.close()
     with monkeypatch.context() as patch:
         patch.setattr(checkpointer.Checkpointer, "run", lambda *_: None)  # nothing moves the log into the file
-        store = await opened(directory)
+        d = await desk(directory)
         for number in range(20):
-            await put(store, f"n{number:02}", "changed " * 500)
+            await d.put(key(f"n{number:02}"), "changed " * 500)
     return copied(directory, tmp_path / "killed")
 
 
@@ -105,9 +64,7 @@ def garble(path: Path, at: int, dice: random.Random, count: int = 200) -> None:
 
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize("left", ["state.db-wal", "state.newest"])
-async def test_missing_file_beside_what_it_left_is_refused_and_nothing_is_discarded(
-    killed: Path, opened: Open, left: str, empty: bool
-) -> None:
+async def test_missing_file_beside_what_it_left_is_refused_and_nothing_is_discarded(killed, desk, left, empty) -> None:
     for path in killed.iterdir():
         if path.name != left:
             path.unlink()
@@ -117,18 +74,22 @@ async def test_missing_file_beside_what_it_left_is_refused_and_nothing_is_discar
     with pytest.raises(
         ApiServerError, match=rf"state\.db: it is {'empty' if empty else 'missing'}, but {left} is besi"
     ):
-        await opened(killed)
+        await desk(killed)
     assert files(killed) == before
 
 
-@pytest.mark.parametrize("empty", [False, True])
-async def test_server_that_has_a_token_and_no_state_is_refused(start: Any, tmp_path: Path, empty: bool) -> None:
+@pytest.mark.parametrize("left", ["nothing", "an empty file", "an empty database"])
+async def test_server_that_has_a_token_and_no_state_is_refused(start: Any, tmp_path: Path, left: str) -> None:
+    """An empty database is what a copy of an earlier release's state.db without its log is."""
     server, _ = await start()
     await server.stop()
     for path in (tmp_path / "state").glob("state.*"):
         path.unlink()
-    if empty:
+    if left != "nothing":
         (tmp_path / "state" / "state.db").touch()
+    if left == "an empty database":
+        with closing(sqlite3.connect(tmp_path / "state" / "state.db")) as db:
+            db.execute("PRAGMA journal_mode = WAL")
     with pytest.raises(ApiServerError, match=r"token and ca\.key are beside it.*move token, ca\.key away"):
         await start()
     shutil.rmtree(tmp_path / "state" / "pki")
@@ -136,57 +97,38 @@ async def test_server_that_has_a_token_and_no_state_is_refused(start: Any, tmp_p
     await start()
 
 
-async def test_empty_database_beside_a_token_is_refused(start: Any, tmp_path: Path) -> None:
-    """What a copy of an earlier release's state.db without its log is."""
-    server, _ = await start()
-    await server.stop()
-    for path in (tmp_path / "state").glob("state.*"):
-        path.unlink()
-    with closing(sqlite3.connect(tmp_path / "state" / "state.db")) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-    with pytest.raises(ApiServerError, match=r"it holds nothing, but token and ca\.key are beside it"):
-        await start()
-
-
-async def test_first_start_that_was_killed_before_anything_was_stored_is_made_good(
-    opened: Open, tmp_path: Path
+async def test_first_start_that_was_killed_is_made_good_and_the_database_of_another_program_refused(
+    desk: Open, tmp_path: Path
 ) -> None:
     (tmp_path / "state.db").touch()
-    await opened(tmp_path)
-    other = tmp_path / "other"
-    other.mkdir()
-    with closing(sqlite3.connect(other / "state.db")) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-    await opened(other)
-
-
-async def test_database_of_another_program_is_refused(opened: Open, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "state.db")) as db:
-        db.execute("CREATE TABLE songs (name TEXT)")
-    before = files(tmp_path)
+    await desk(tmp_path)
+    for name, statement in (("empty", "PRAGMA journal_mode = WAL"), ("other", "CREATE TABLE songs (name TEXT)")):
+        (tmp_path / name).mkdir()
+        with closing(sqlite3.connect(tmp_path / name / "state.db")) as db:
+            db.execute(statement)
+    await desk(tmp_path / "empty")
+    before = files(tmp_path / "other")
     with pytest.raises(ApiServerError, match=r"a database of another program \(with songs\)"):
-        await opened(tmp_path)
-    assert files(tmp_path) == before
+        await desk(tmp_path / "other")
+    assert files(tmp_path / "other") == before
 
 
-async def test_copy_of_the_file_alone_has_everything_some_seconds_after_a_write(
-    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_copy_of_the_file_alone_has_everything_some_seconds_after_a_write(desk, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(checkpointer, "CHECKPOINT_SECONDS", 0.05)
-    store = await opened(tmp_path)
+    d = await desk(tmp_path)
     for number in range(30):
-        await put(store, f"n{number}", "x")
-    assert await _alone(opened, store, tmp_path) == await contents(store)
-    await put(store, "late", "y")
-    assert await _alone(opened, store, tmp_path) == await contents(store)
+        await d.put(key(f"n{number}"), "x")
+    assert await _alone(desk, d, tmp_path) == await d.contents()
+    await d.put(key("late"), "y")
+    assert await _alone(desk, d, tmp_path) == await d.contents()
 
 
-async def _alone(opened: Open, store: Store, directory: Path) -> dict[str, bytes]:
+async def _alone(desk: Open, d: Desk, directory: Path) -> dict[str, bytes]:
     """Return what a copy of the file alone holds, as soon as it holds as much as the store."""
     numbers = itertools.count()
 
     async def whole_copy() -> Path | None:
-        copy = directory / f"copy-{await store.current()}-{next(numbers)}"
+        copy = directory / f"copy-{await d.store.current()}-{next(numbers)}"
         copy.mkdir()
         shutil.copy(directory / "state.db", copy)
         with suppress(sqlite3.DatabaseError):  # torn, where it was copied while a checkpoint was made
@@ -194,42 +136,43 @@ async def _alone(opened: Open, store: Store, directory: Path) -> dict[str, bytes
                 is_whole = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
                 tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
                 newest = db.execute("SELECT max(version) FROM states").fetchone()[0] if tables else 0
-            return copy if is_whole and newest == await store.current() else None
+            return copy if is_whole and newest == await d.store.current() else None
         return None
 
-    return await contents(await opened(await until(whole_copy, "the file alone never has everything", every=0.02)))
+    copy = await until(whole_copy, "the file alone never has everything", every=0.02)
+    return await (await desk(copy)).contents()
 
 
 # --- the log -------------------------------------------------------------------------------------------------------
 
 
-async def test_lost_log_is_refused_until_the_operator_accepts_what_is_left(killed: Path, opened: Open) -> None:
+async def test_lost_log_is_refused_until_the_operator_accepts_what_is_left(killed: Path, desk: Open) -> None:
     (killed / "state.db-wal").unlink()
     with pytest.raises(
         ApiServerError, match=r"ends at version 60, but writes up to 80 were answered.*remove state\.newe"
     ):
-        await opened(killed)
+        await desk(killed)
     (killed / "state.newest").unlink()
-    store = await opened(killed)
-    assert len(await contents(store)) == COUNT
-    assert await put(store, "new", "x") == COUNT + 1
+    d = await desk(killed)
+    assert len(await d.contents()) == COUNT
+    assert await d.put(key("new"), "x") == COUNT + 1
 
 
-async def test_older_copy_that_was_put_back_is_told_apart(killed: Path, opened: Open, tmp_path: Path) -> None:
+async def test_older_copy_that_was_put_back_is_told_apart(killed: Path, desk: Open, tmp_path: Path) -> None:
     older = tmp_path / "older"
     older.mkdir()
     shutil.copy(killed / "state.db", older)
-    store = await opened(killed)
-    await store.close()
+    d = await desk(killed)
+    await d.store.close()
     shutil.copy(older / "state.db", killed)
     with pytest.raises(ApiServerError, match="or it is an older copy"):
-        await opened(killed)
-    assert len(await contents(await opened(older))) == COUNT
+        await desk(killed)
+    assert len(await (await desk(older)).contents()) == COUNT
 
 
-async def test_garbled_log_is_refused_and_kept(killed: Path, opened: Open, tmp_path: Path) -> None:
+async def test_garbled_log_is_refused_and_kept(killed: Path, desk: Open, tmp_path: Path) -> None:
     dice = random.Random(7)
-    whole = await contents(await opened(copied(killed, tmp_path / "whole")))
+    whole = await (await desk(copied(killed, tmp_path / "whole"))).contents()
     refused = 0
     for number in range(30):
         copy = copied(killed, tmp_path / f"garbled-{number}")
@@ -237,32 +180,30 @@ async def test_garbled_log_is_refused_and_kept(killed: Path, opened: Open, tmp_p
         garble(wal, dice.randrange(wal.stat().st_size - 200), dice)
         before = files(copy)
         try:
-            store = await opened(copy)
+            d = await desk(copy)
         except ApiServerError as error:
             assert "writes up to 80 were answered" in str(error)  # noqa: PT017 - where nothing is lost it may start
             assert files(copy) == before
             refused += 1
         else:
-            assert await contents(store) == whole
+            assert await d.contents() == whole
     assert refused >= 25
 
 
-async def test_garbled_newest_version_is_said_and_made_anew(
-    killed: Path, opened: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_garbled_newest_version_is_said_and_made_anew(killed, desk, caplog) -> None:
     (killed / "state.newest").write_bytes(b"\xff" * 40)
-    store = await opened(killed)
+    d = await desk(killed)
     assert [record.levelname for record in caplog.records if "can't be told this time" in record.message] == ["ERROR"]
-    assert await put(store, "n00", "again") == 81
+    assert await d.put(key("n00"), "again") == 81
     assert b" 00000000000000000081 " in (killed / "state.newest").read_bytes()
 
 
 async def test_newest_version_is_told_before_the_answer_and_where_it_can_not_be_nothing_fails(
-    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = await opened(tmp_path)
+    d = await desk(tmp_path)
     for number in range(5):
-        version = await put(store, "a", f"{number}")
+        version = await d.put(key("a"), f"{number}")
         assert b" %020d " % version in (tmp_path / "state.newest").read_bytes()
 
     def full(*_: object) -> int:
@@ -270,83 +211,75 @@ async def test_newest_version_is_told_before_the_answer_and_where_it_can_not_be_
 
     with monkeypatch.context() as patch:
         patch.setattr("os.pwrite", full)
-        await put(store, "a", "more")
+        await d.put(key("a"), "more")
     assert b" %020d " % version in (tmp_path / "state.newest").read_bytes()
 
 
 # --- garbled bytes in the file -------------------------------------------------------------------------------------
 
 
-async def test_random_bytes_in_the_file_are_refused_or_change_nothing(
-    killed: Path, opened: Open, tmp_path: Path
-) -> None:
+async def test_random_bytes_in_the_file_are_refused_or_change_nothing(killed: Path, desk: Open, tmp_path: Path) -> None:
     dice = random.Random(11)
-    store = await opened(killed)
-    whole = await contents(store)
-    history = await store.since(THINGS, None, 0)
-    await store.close()
+    d = await desk(killed)
+    whole = await d.contents()
+    history = await d.store.since(PODS, None, 0)
+    await d.store.close()
     refused = 0
     for number in range(60):
         copy = copied(killed, tmp_path / f"garbled-{number}")
         garble(copy / "state.db", dice.randrange((copy / "state.db").stat().st_size - 200), dice)
         before = files(copy)
         try:
-            store = await opened(copy)
+            d = await desk(copy)
         except ApiServerError as error:
             assert "state.db: " in str(error)  # noqa: PT017 - where nothing is lost it may start
             assert files(copy) == before
             refused += 1
         else:
-            assert await contents(store) == whole
-            assert await store.since(THINGS, None, 0) == history
-            await store.close()
+            assert await d.contents() == whole
+            assert await d.store.since(PODS, None, 0) == history
+            await d.store.close()
     assert refused > 20
 
 
-async def test_garbled_text_is_named_and_the_documented_way_out_works(killed: Path, opened: Open) -> None:
-    store = await opened(killed)
-    await store.close()
+async def test_garbled_text_is_named_and_the_documented_way_out_works(killed: Path, desk: Open) -> None:
+    d = await desk(killed)
+    await d.store.close()
     content = (killed / "state.db").read_bytes()
     at = content.index(b"33 33 33 33")
     (killed / "state.db").write_bytes(content[:at] + b"34" + content[at + 2 :])
-    with pytest.raises(
-        ApiServerError, match=r"text of /things default/n33, version 34, does not have its checksum\. No"
-    ):
-        await opened(killed)
-    assert salvaged(killed).lost == ["/things default/n33"]
-    found = await contents(await opened(killed))
+    with pytest.raises(ApiServerError, match=r"text of /pods default/n33, version 34, does not have its checksum\. No"):
+        await desk(killed)
+    assert salvaged(killed).lost == ["/pods default/n33"]
+    found = await (await desk(killed)).contents()
     assert len(found) == COUNT - 1
     assert "n33" not in found
 
 
-async def test_object_without_its_state_is_named(killed: Path, opened: Open) -> None:
+async def test_object_without_its_state_is_named(killed: Path, desk: Open) -> None:
     with closing(sqlite3.connect(killed / "state.db", isolation_level=None)) as db:
         db.execute("UPDATE objects SET version = 12 WHERE name = 'n40'")
-    with pytest.raises(ApiServerError, match="what was stored of /things default/n40 is not there"):
-        await opened(killed)
+    with pytest.raises(ApiServerError, match="what was stored of /pods default/n40 is not there"):
+        await desk(killed)
 
 
-async def test_garbled_index_of_owners_is_refused_and_made_anew_as_documented(opened: Open, tmp_path: Path) -> None:
-    store = await opened(tmp_path)
-    for name, owner in (("a", "u1"), ("b", "u2"), ("c", "")):
-        version = store.next_version()
-        fields = {"resourceVersion": str(version), **({"ownerReferences": [{"uid": owner}]} if owner else {})}
-        await store.write(Write(Key(THINGS, "", name), version, orjson.dumps({"metadata": fields}), 0))
-    await store.close()
+async def test_garbled_index_of_owners_is_refused_and_made_anew_as_documented(desk: Open, tmp_path: Path) -> None:
+    d = await desk(tmp_path)
+    for name, owners in (("a", ("u1",)), ("b", ("u2",)), ("c", ())):
+        await d.put(key(name, ""), owners=owners)
+    await d.store.close()
     with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
         db.execute("UPDATE owners SET uid = 'u?' WHERE name = 'b'")
-    with pytest.raises(ApiServerError, match="index of owners says something else of /things /b than that itself"):
-        await opened(tmp_path)
+    with pytest.raises(ApiServerError, match="index of owners says something else of /pods /b than that itself"):
+        await desk(tmp_path)
     assert salvaged(tmp_path).lost == []
-    store = await opened(tmp_path)
-    assert [await store.dependents(uid) for uid in ("u1", "u2")] == [[Key(THINGS, "", "a")], [Key(THINGS, "", "b")]]
-    assert len(await store.owned()) == 2
+    d = await desk(tmp_path)
+    assert [await d.store.dependents(uid) for uid in ("u1", "u2")] == [[key("a", "")], [key("b", "")]]
+    assert len(await d.store.owned()) == 2
 
 
-async def test_file_of_the_second_layout_gets_checksums_unless_it_is_garbled(
-    killed: Path, opened: Open, tmp_path: Path
-) -> None:
-    whole = await contents(await opened(copied(killed, tmp_path / "whole")))
+async def test_file_of_the_second_layout_gets_checksums_unless_it_is_garbled(killed, desk, tmp_path) -> None:
+    whole = await (await desk(copied(killed, tmp_path / "whole"))).contents()
     (killed / "state.newest").unlink()
     with closing(sqlite3.connect(killed / "state.db", isolation_level=None)) as db:
         db.execute("ALTER TABLE states DROP COLUMN sum")
@@ -355,10 +288,10 @@ async def test_file_of_the_second_layout_gets_checksums_unless_it_is_garbled(
     with closing(sqlite3.connect(bad / "state.db", isolation_level=None)) as db:
         db.execute("UPDATE states SET body = CAST('{\"metadata\": ' AS BLOB) WHERE version = 30")
     with pytest.raises(ApiServerError, match="default/n29, version 30, is no JSON"):
-        await opened(bad)
-    store = await opened(killed)
-    assert await contents(store) == whole
-    await store.close()
+        await desk(bad)
+    d = await desk(killed)
+    assert await d.contents() == whole
+    await d.store.close()
     with closing(sqlite3.connect(killed / "state.db")) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (database.SCHEMA_VERSION,)
         rows = db.execute("SELECT version, prior, type, resource, namespace, name, body, sum FROM states").fetchall()
@@ -366,20 +299,18 @@ async def test_file_of_the_second_layout_gets_checksums_unless_it_is_garbled(
     assert all(database.row_checksum(*row[:7]) == row[7] for row in rows)
 
 
-async def test_file_that_is_malformed_can_be_recovered_as_documented(
-    killed: Path, opened: Open, tmp_path: Path
-) -> None:
-    store = await opened(killed)
-    whole = await contents(store)
-    await store.close()
+async def test_file_that_is_malformed_can_be_recovered_as_documented(killed: Path, desk: Open, tmp_path: Path) -> None:
+    d = await desk(killed)
+    whole = await d.contents()
+    await d.store.close()
     content = (killed / "state.db").read_bytes()
     page = content.index(b"40 40 40 40") // 8192 * 8192
     (killed / "state.db").write_bytes(content[:page] + b"\xff" * 8192 + content[page + 8192 :])
     with pytest.raises(ApiServerError, match="'When the state is damaged'"):
-        await opened(killed)
+        await desk(killed)
     made = salvaged(killed)
     assert 1 <= len(made.lost) <= 4
-    found = await contents(await opened(killed))
+    found = await (await desk(killed)).contents()
     assert sorted([*found, *(name.rpartition("/")[2] for name in made.lost)]) == sorted(whole)
     assert all(orjson.loads(found[name])["value"] == orjson.loads(whole[name])["value"] for name in found)
 

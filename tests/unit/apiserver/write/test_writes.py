@@ -1,38 +1,26 @@
-"""Writes at the same time, writes that change nothing, what the server adds. conformance/cases has the rest."""
+"""Writes and the three kinds of patch beyond what the recorded requests of conformance/cases show."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.support.objects import hardware, workflow
+from tests.support.objects import workflow
 from tests.unit.apiserver.conftest import Client, Start
 from tink.api.v1alpha2 import FINALIZER
+from tink.apiserver.patch import PatchError, apply_operations, merge, merge_strategic
 from tink.workflow.protection import protect
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
-
-
-async def test_writers_of_an_old_version_get_a_conflict(api: Client) -> None:
-    first = (await api("POST", HARDWARE, hardware("m"))).json
-    await api.merge(f"{HARDWARE}/m", {"metadata": {"labels": {"a": "b"}}})
-    said = (
-        'Operation cannot be fulfilled on hardware.tinkerbell.org "m": the object has been modified; please apply your '
-        "changes to the latest version and try again"
-    )
-    for answer in (
-        await api("PUT", f"{HARDWARE}/m", first),
-        await api.merge(f"{HARDWARE}/m", {"metadata": {"resourceVersion": first["metadata"]["resourceVersion"]}}),
-    ):
-        assert (answer.status, answer.json["reason"], answer.json["message"]) == (409, "Conflict", said)
-    del first["metadata"]["resourceVersion"]
-    answer = await api("PUT", f"{HARDWARE}/m", first)
-    assert answer.status == 422
-    assert answer.json["details"]["causes"][0]["field"] == "metadata.resourceVersion"
 
 
 async def test_patches_at_the_same_time_all_take_effect(api: Client) -> None:
@@ -42,43 +30,6 @@ async def test_patches_at_the_same_time_all_take_effect(api: Client) -> None:
     )
     assert [answer.status for answer in answers] == [200] * 4
     assert len((await api("GET", f"{CONFIGMAPS}/c")).json["data"]) == 4
-
-
-async def test_update_that_changes_nothing_keeps_version_and_generation(api: Client) -> None:
-    created = (await api("POST", HARDWARE, hardware("m"))).json
-    assert (await api.merge(f"{HARDWARE}/m", {"spec": created["spec"]})).json == created
-    assert (await api("PUT", f"{HARDWARE}/m", created)).json == created
-
-
-async def test_keys_given_twice_are_found_when_strict(api: Client) -> None:
-    head = b'{"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": "m"}, '
-    raw = head + b'"spec": {}, "spec": {"osie": {"name": "x"}}}'
-    answer = await api("POST", HARDWARE, raw, fieldValidation="Strict")
-    assert (answer.status, 'duplicate field "spec"' in answer.json["message"]) == (400, True)
-    assert (await api("POST", HARDWARE, raw, fieldValidation="Ignore")).status == 201
-
-
-async def test_object_with_finalizers_stays_until_the_last_is_removed(api: Client) -> None:
-    await api("POST", HARDWARE, hardware("m", metadata={"finalizers": ["example.org/a", "example.org/b"]}))
-    marked = await api("DELETE", f"{HARDWARE}/m")
-    assert (marked.status, "deletionTimestamp" in marked.json["metadata"]) == (200, True)
-    assert (await api("DELETE", f"{HARDWARE}/m")).json == marked.json
-    await api.merge(f"{HARDWARE}/m", {"metadata": {"finalizers": ["example.org/b"], "deletionTimestamp": None}})
-    assert "deletionTimestamp" in (await api("GET", f"{HARDWARE}/m")).json["metadata"]
-    async with api.watch(HARDWARE, resourceVersion=marked.json["metadata"]["resourceVersion"]) as watch:
-        assert (await api.merge(f"{HARDWARE}/m", {"metadata": {"finalizers": []}})).status == 200
-        assert await watch.kinds(2) == [("MODIFIED", "m"), ("DELETED", "m")]
-    assert (await api("GET", f"{HARDWARE}/m")).status == 404
-
-
-async def test_lease_is_taken_by_the_first_and_lost_by_the_second(api: Client) -> None:
-    """Leader election: both read the same version, both write, one wins."""
-    leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-    lease = (await api("POST", leases, {"metadata": {"name": "controller"}, "spec": {}})).json
-    first = {**lease, "spec": {"holderIdentity": "one", "renewTime": "2026-01-01T00:00:00.000000Z"}}
-    second = {**lease, "spec": {"holderIdentity": "two"}}
-    answers = await asyncio.gather(*(api("PUT", f"{leases}/controller", body) for body in (first, second)))
-    assert sorted(answer.status for answer in answers) == [200, 409]
 
 
 WORKFLOWS = "/apis/tinkerbell.org/v1alpha2/namespaces/default/workflows"
@@ -92,18 +43,20 @@ async def protecting(start: Start, installed: Path, tmp_path: Path) -> Client:
     return client
 
 
-async def test_a_new_workflow_has_its_finalizer_in_its_first_version(protecting: Client) -> None:
+async def test_a_new_workflow_has_its_finalizer_in_its_first_version_and_only_there(protecting: Client) -> None:
+    tried = (await protecting("POST", WORKFLOWS, workflow(), dryRun="All")).json
+    assert tried["metadata"]["finalizers"] == [FINALIZER]
+    assert (await protecting("GET", f"{WORKFLOWS}/w")).status == 404
     made = (await protecting("POST", WORKFLOWS, workflow(finalizers=["other/one"]))).json
     assert made["metadata"]["finalizers"] == ["other/one", FINALIZER]
     assert (await protecting("GET", f"{WORKFLOWS}/w")).json == made
+    after = (await protecting.merge(f"{WORKFLOWS}/w", {"metadata": {"finalizers": None}})).json
+    assert "finalizers" not in after["metadata"]
     named = (await protecting("POST", WORKFLOWS, workflow("") | {"metadata": {"generateName": "w-"}})).json
     assert named["metadata"]["finalizers"] == [FINALIZER]
-
-
-async def test_a_dry_run_shows_the_finalizer_of_a_new_workflow(protecting: Client) -> None:
-    made = (await protecting("POST", WORKFLOWS, workflow(), dryRun="All")).json
-    assert made["metadata"]["finalizers"] == [FINALIZER]
-    assert (await protecting("GET", f"{WORKFLOWS}/w")).status == 404
+    where = f"{WORKFLOWS}/{named['metadata']['name']}"
+    assert (await protecting("DELETE", where)).status == 200
+    assert (await protecting("GET", where)).json["metadata"]["deletionTimestamp"], "it waits for a controller"
 
 
 async def test_finalizer_of_a_new_workflow_has_no_manager_so_that_no_apply_takes_it_away(protecting: Client) -> None:
@@ -116,15 +69,92 @@ async def test_finalizer_of_a_new_workflow_has_no_manager_so_that_no_apply_takes
     assert again["metadata"]["finalizers"] == [FINALIZER]
 
 
-async def test_workflow_that_is_there_does_not_get_its_finalizer_again(protecting: Client) -> None:
-    await protecting("POST", WORKFLOWS, workflow())
-    after = (await protecting.merge(f"{WORKFLOWS}/w", {"metadata": {"finalizers": None}})).json
-    assert "finalizers" not in after["metadata"]
+# --- patches
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=12,
+)
+_OBJECT = st.dictionaries(st.text(max_size=2), _JSON, max_size=4)
 
 
-async def test_a_workflow_that_no_controller_has_seen_waits_for_one_when_it_is_deleted(protecting: Client) -> None:
-    await protecting("POST", WORKFLOWS, workflow())
-    assert (await protecting("DELETE", f"{WORKFLOWS}/w")).status == 200
-    assert (await protecting("GET", f"{WORKFLOWS}/w")).json["metadata"]["deletionTimestamp"]
-    await protecting.merge(f"{WORKFLOWS}/w", {"metadata": {"finalizers": None}})
-    assert (await protecting("GET", f"{WORKFLOWS}/w")).status == 404
+@given(_OBJECT, _OBJECT)
+def test_merge_patch_twice_is_merge_patch_once_and_changes_no_argument(target: Any, patch: Any) -> None:
+    kept = copy.deepcopy((target, patch))
+    once = merge(target, patch)
+    assert merge(once, patch) == once
+    assert (target, patch) == kept
+
+
+@pytest.mark.parametrize(
+    ("target", "operations", "result"),
+    [  # from RFC 6902, appendix A, what the recorded requests do not show
+        ({"a": {"b": 1}, "c": {}}, [{"op": "move", "from": "/a/b", "path": "/c/d"}], {"a": {}, "c": {"d": 1}}),
+        ({"a": ["x", "y", "z"]}, [{"op": "move", "from": "/a/1", "path": "/a/2"}], {"a": ["x", "z", "y"]}),
+        ({"/": 9, "~1": 1}, [{"op": "test", "path": "/~01", "value": 1}, {"op": "remove", "path": "/~1"}], {"~1": 1}),
+        ({"a": None}, [{"op": "replace", "path": "/a", "value": 1}], {"a": 1}),
+        (
+            {"a": {"b": 1}},
+            [{"op": "copy", "from": "/a", "path": "/c"}, {"op": "replace", "path": "/c/b", "value": 2}],
+            {"a": {"b": 1}, "c": {"b": 2}},
+        ),
+    ],
+)
+def test_json_patch_does_what_the_rfc_shows_and_changes_no_argument(target: Any, operations: Any, result: Any) -> None:
+    kept = copy.deepcopy(target)
+    assert apply_operations(target, operations) == result
+    assert target == kept
+
+
+def test_json_patch_cannot_double_an_object_without_end() -> None:
+    double = [{"op": "copy", "from": "/a", "path": f"/a/{number}"} for number in range(64)]
+    with pytest.raises(PatchError, match="copy operations"):
+        apply_operations({"a": {"x": "y" * 100}}, double)
+    with pytest.raises(PatchError, match="maximum"):
+        apply_operations({}, [{"op": "add", "path": "/a", "value": 1}] * 10_001)
+
+
+@given(
+    _OBJECT,
+    st.lists(
+        st.fixed_dictionaries(
+            {"op": st.sampled_from(["add", "remove", "replace", "test"]), "path": st.text("/ab01-~", max_size=5)},
+            optional={"value": _JSON},
+        )
+        | _JSON,
+        max_size=4,
+    ),
+)
+def test_json_patch_gives_json_or_an_error(target: Any, operations: Any) -> None:
+    try:
+        json.dumps(apply_operations(target, operations))
+    except PatchError:
+        return
+
+
+@pytest.mark.parametrize("there", [5, True, "x", {"x": 1}])
+@pytest.mark.parametrize("name", ["$deleteFromPrimitiveList/finalizers", "finalizers", "ownerReferences"])
+def test_strategic_merge_patch_of_a_list_where_there_is_none_is_refused(there: Any, name: str) -> None:
+    target = {"finalizers": there, "ownerReferences": there}
+    with pytest.raises(PatchError, match=f"{name.rpartition('/')[2]} is no list"):
+        merge_strategic(target, {name: [{"uid": "x"}]})
+
+
+def test_strategic_merge_patch_merges_lists_by_key() -> None:
+    owners = [{"uid": "1", "name": "a"}, {"uid": "2"}]
+    change = [{"uid": "1", "name": "b"}, {"uid": "2", "$patch": "delete"}, {"uid": "3"}]
+    merged = merge_strategic({"ownerReferences": owners, "list": [1]}, {"ownerReferences": change, "list": [2]})
+    assert merged == {"ownerReferences": [{"uid": "1", "name": "b"}, {"uid": "3"}], "list": [2]}
+    change = {"$deleteFromPrimitiveList/finalizers": ["a"], "$setElementOrder/finalizers": ["b"]}
+    assert merge_strategic({"finalizers": ["a", "b"]}, change) == {"finalizers": ["b"]}
+
+
+@given(_OBJECT, _OBJECT)
+def test_strategic_merge_patch_gives_json_or_an_error(target: Any, patch: Any) -> None:
+    names = ["$patch", "$retainKeys", "$deleteFromPrimitiveList/a", "$setElementOrder/a", "finalizers", "webhooks"]
+    renamed = dict(zip(names, patch.values(), strict=False))
+    try:
+        json.dumps(merge_strategic({"a": target, **target}, {**patch, **renamed, "a": renamed}))
+    except PatchError:
+        return

@@ -1,14 +1,23 @@
-"""CustomResourceDefinitions of anybody: served at once, checked when written, gone with their objects."""
+"""CustomResourceDefinitions of anybody, and Events under both of their names."""
 
 from __future__ import annotations
 
 import copy
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from tests.unit.apiserver.conftest import Client
-from tests.waiting import until
+import pytest
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+from tests.unit.apiserver.conftest import CRDS, Client, Start
+from tests.waiting import until
+from tink.apiserver.access.authorizer import Action, allowed
+from tink.apiserver.access.callers import Caller
+from tink.apiserver.admission.configuration import compile_hooks
+from tink.apiserver.resources import Registry, builtin
+from tink.apiserver.serializer import dump_protobuf, load_protobuf
+
 WIDGETS = "/apis/example.org/v1/widgets"
 APPLY = "application/apply-patch+yaml"
 
@@ -66,79 +75,22 @@ async def test_definition_is_completed_and_served_at_once(bare: Client) -> None:
     assert "org.example.v1.Widget" in document["components"]["schemas"]
 
 
-async def test_changed_schema_holds_for_the_next_write(bare: Client) -> None:
+async def test_changed_schema_and_its_rules_hold_for_the_next_write(bare: Client) -> None:
     await bare("POST", CRDS, WIDGET)
     before = (await bare("GET", "/openapi/v3")).json["paths"]["apis/example.org/v1"]
-    patch = [
-        {
-            "op": "add",
-            "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/size/minimum",
-            "value": 5,
-        }
-    ]
-    assert (
-        await bare("PATCH", f"{CRDS}/widgets.example.org", patch, content="application/json-patch+json")
-    ).status == 200
-    answer = await bare("POST", WIDGETS, made(spec={"size": 1}))
-    assert answer.status == 422
-    assert (await bare("GET", "/openapi/v3")).json["paths"]["apis/example.org/v1"] != before
-
-
-async def test_object_is_served_in_every_version_and_stored_in_one(bare: Client) -> None:
-    version = WIDGET["spec"]["versions"][0]
-    older = {**version, "name": "v1beta1", "storage": False, "deprecated": True}
-    await bare("POST", CRDS, widget(versions=[version, older]))
-    answer = await bare("POST", WIDGETS.replace("v1", "v1beta1"), made(version="v1beta1", spec={"size": 1}))
-    assert answer.json["apiVersion"] == "example.org/v1beta1"
-    assert answer.headers["Warning"] == ['299 - "example.org/v1beta1 Widget is deprecated; use example.org/v1 Widget"']
-    assert (await bare("GET", f"{WIDGETS}/w")).json["apiVersion"] == "example.org/v1"
-    listed = (await bare("GET", WIDGETS.replace("v1", "v1beta1"))).json
-    assert (listed["apiVersion"], listed["items"][0]["apiVersion"]) == ("example.org/v1beta1",) * 2
-    group = (await bare("GET", "/apis/example.org")).json
-    assert [item["version"] for item in group["versions"]] == ["v1", "v1beta1"]
-    assert group["preferredVersion"]["version"] == "v1"
-
-
-async def test_names_that_another_resource_has_are_not_accepted(bare: Client) -> None:
-    await bare("POST", CRDS, WIDGET)
-    other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wo", "wd"]})
-    other["metadata"]["name"] = "wodgets.example.org"
-    answer = await bare("POST", CRDS, other)
-    conditions = {item["type"]: item for item in answer.json["status"]["conditions"]}
-    assert conditions["Established"]["status"] == "False"
-    assert conditions["Established"]["reason"] == "NotAccepted"
-    assert conditions["NamesAccepted"]["reason"] == "ShortNamesConflict"
-    assert conditions["NamesAccepted"]["message"] == '"wd" is already in use'
-    assert answer.json["status"]["acceptedNames"]["kind"] == "Wodget"
-    assert "shortNames" not in answer.json["status"]["acceptedNames"]
-    assert (await bare("GET", "/apis/example.org/v1/wodgets")).status == 404
-
-
-async def test_lost_name_leaves_a_served_definition_served_under_its_old_names(bare: Client) -> None:
-    await bare("POST", CRDS, WIDGET)
-    other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wo"]})
-    other["metadata"]["name"] = "wodgets.example.org"
-    await bare("POST", CRDS, other)
-    answer = await bare.merge(f"{CRDS}/wodgets.example.org", {"spec": {"names": {"shortNames": ["wd"]}}})
-    conditions = {item["type"]: item["status"] for item in answer.json["status"]["conditions"]}
-    assert (conditions["NamesAccepted"], conditions["Established"]) == ("False", "True")
-    listed = (await bare("GET", "/apis/example.org/v1")).json["resources"]
-    assert next(item for item in listed if item["name"] == "wodgets")["shortNames"] == ["wo"]
-
-
-def with_schema(**keywords: Any) -> dict[str, Any]:
-    """Give the definition with other keywords at the schema of its spec."""
-    changed = copy.deepcopy(WIDGET)
-    changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] |= keywords
-    return changed
-
-
-async def test_rules_of_a_definition_refuse_objects(bare: Client) -> None:
+    spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
     rules = [
         {"rule": "self.size > 1", "message": "too small", "fieldPath": ".size"},
         {"rule": "self.size >= oldSelf.size", "messageExpression": "'was %d'.format([oldSelf.size])"},
     ]
-    await bare("POST", CRDS, with_schema(**{"x-kubernetes-validations": rules}))
+    patch = [
+        {"op": "add", "path": f"{spec}/properties/size/maximum", "value": 9},
+        {"op": "add", "path": f"{spec}/x-kubernetes-validations", "value": rules},
+    ]
+    changed = await bare("PATCH", f"{CRDS}/widgets.example.org", patch, content="application/json-patch+json")
+    assert changed.status == 200
+    assert (await bare("GET", "/openapi/v3")).json["paths"]["apis/example.org/v1"] != before
+    assert (await bare("POST", WIDGETS, made(spec={"size": 10}))).status == 422
     answer = await bare("POST", WIDGETS, made(spec={"size": 1}))
     assert answer.json["message"] == 'Widget.example.org "w" is invalid: spec.size: Invalid value: too small'
     assert (await bare("POST", WIDGETS, made(spec={"size": 5}))).status == 201
@@ -146,14 +98,28 @@ async def test_rules_of_a_definition_refuse_objects(bare: Client) -> None:
     assert answer.json["message"] == 'Widget.example.org "w" is invalid: spec: Invalid value: was 5'
 
 
-async def test_fields_that_a_definition_names_can_be_selected(bare: Client) -> None:
-    definition = put_version(selectableFields=[{"jsonPath": ".spec.size"}])
-    await bare("POST", CRDS, definition)
-    for name, size in (("a", 1), ("b", 2)):
-        await bare("POST", WIDGETS, made(name, spec={"size": size}))
-    answer = await bare("GET", WIDGETS, fieldSelector="spec.size=2")
-    assert [item["metadata"]["name"] for item in answer.json["items"]] == ["b"]
-    assert (await bare("GET", WIDGETS, fieldSelector="spec.color=2")).status == 400
+@pytest.mark.parametrize("is_served", [False, True])
+async def test_names_that_another_resource_has_are_not_accepted(bare: Client, is_served: bool) -> None:
+    await bare("POST", CRDS, WIDGET)
+    other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wo", "wd"]})
+    other["metadata"]["name"] = "wodgets.example.org"
+    if is_served:
+        other["spec"]["names"]["shortNames"] = ["wo"]
+    answer = await bare("POST", CRDS, other)
+    if is_served:
+        answer = await bare.merge(f"{CRDS}/wodgets.example.org", {"spec": {"names": {"shortNames": ["wd"]}}})
+    conditions = {item["type"]: item for item in answer.json["status"]["conditions"]}
+    assert conditions["NamesAccepted"]["reason"] == "ShortNamesConflict"
+    assert conditions["NamesAccepted"]["message"] == '"wd" is already in use'
+    if is_served:  # it goes on under its old names
+        assert (conditions["NamesAccepted"]["status"], conditions["Established"]["status"]) == ("False", "True")
+        listed = (await bare("GET", "/apis/example.org/v1")).json["resources"]
+        assert next(item for item in listed if item["name"] == "wodgets")["shortNames"] == ["wo"]
+        return
+    assert (conditions["Established"]["status"], conditions["Established"]["reason"]) == ("False", "NotAccepted")
+    assert answer.json["status"]["acceptedNames"]["kind"] == "Wodget"
+    assert "shortNames" not in answer.json["status"]["acceptedNames"]
+    assert (await bare("GET", "/apis/example.org/v1/wodgets")).status == 404
 
 
 def put_version(**changes: Any) -> dict[str, Any]:
@@ -204,19 +170,18 @@ async def test_definition_whose_webhook_cannot_be_trusted_is_not_served(bare: Cl
     assert (await bare("GET", WIDGETS)).status == 404
 
 
-async def test_definition_is_held_only_once_it_is_deleted(bare: Client) -> None:
+async def test_deleted_definition_waits_for_objects_with_finalizers_and_gets_no_new_ones(bare: Client) -> None:
     answer = await bare("POST", CRDS, WIDGET)
     assert "finalizers" not in answer.json["metadata"]
     await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
     answer = await bare("DELETE", f"{CRDS}/widgets.example.org")
     assert answer.json["metadata"]["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
-    await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
 
+    async def is_terminating() -> bool:
+        answer = await bare("GET", f"{CRDS}/widgets.example.org")
+        return "Terminating" in [item["type"] for item in answer.json["status"]["conditions"]]
 
-async def test_definition_that_goes_gets_no_new_objects(bare: Client) -> None:
-    await bare("POST", CRDS, WIDGET)
-    await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
-    await bare("DELETE", f"{CRDS}/widgets.example.org")
+    await until(is_terminating)
     created = await bare("POST", WIDGETS, made("late"))
     applied = await bare("PATCH", f"{WIDGETS}/late?fieldManager=me", made("late"), content=APPLY)
     why = "create not allowed while custom resource definition is terminating"
@@ -224,7 +189,10 @@ async def test_definition_that_goes_gets_no_new_objects(bare: Client) -> None:
         assert answer.status == 403
         assert answer.json["message"] == f'widgets.example.org "late" is forbidden: {why}'
     assert (await bare.merge(f"{WIDGETS}/w", {"metadata": {"labels": {"a": "b"}}})).status == 200
-    await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
+    async with bare.watch(CRDS) as watch:
+        await watch.next()
+        await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
+        assert await watch.kinds(1) == [("DELETED", "widgets.example.org")]
 
 
 async def test_deleted_definition_takes_its_objects_and_ends_their_watches(bare: Client) -> None:
@@ -241,24 +209,6 @@ async def test_deleted_definition_takes_its_objects_and_ends_their_watches(bare:
     assert "example.org" not in str((await bare("GET", "/apis")).json)
 
 
-async def test_definition_waits_for_objects_with_finalizers(bare: Client) -> None:
-    await bare("POST", CRDS, WIDGET)
-    await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
-    await bare("DELETE", f"{CRDS}/widgets.example.org")
-
-    async def is_terminating() -> bool:
-        answer = await bare("GET", f"{CRDS}/widgets.example.org")
-        return "Terminating" in [item["type"] for item in answer.json["status"]["conditions"]]
-
-    await until(is_terminating)
-    # What the clean-up waits for is said after it has looked, and it has left the object where it was.
-    assert (await bare("GET", f"{WIDGETS}/w")).status == 200
-    async with bare.watch(CRDS) as watch:
-        await watch.next()
-        await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
-        assert await watch.kinds(1) == [("DELETED", "widgets.example.org")]
-
-
 async def test_nothing_new_in_a_namespace_that_is_going(bare: Client) -> None:
     await bare("POST", "/api/v1/namespaces", {"metadata": {"name": "x"}})
     maps = "/api/v1/namespaces/x/configmaps"
@@ -273,15 +223,8 @@ async def test_nothing_new_in_a_namespace_that_is_going(bare: Client) -> None:
         assert (seen if seen[0][0] == "DELETED" else await watch.kinds(1)) == [("DELETED", "x")]
 
 
-async def test_openapi_tells_kubectl_that_the_server_validates(api: Client) -> None:
+async def test_openapi_refers_to_what_it_describes(api: Client) -> None:
     document = (await api("GET", "/openapi/v3/apis/tinkerbell.org/v1alpha2")).json
-    patch = document["paths"]["/apis/tinkerbell.org/v1alpha2/namespaces/{namespace}/hardware/{name}"]["patch"]
-    assert "fieldValidation" in [parameter["name"] for parameter in patch["parameters"]]
-    assert "application/strategic-merge-patch+json" not in patch["requestBody"]["content"]
-    known = document["components"]["schemas"]
-    assert known["org.tinkerbell.v1alpha2.Hardware"]["x-kubernetes-group-version-kind"] == [
-        {"group": "tinkerbell.org", "version": "v1alpha2", "kind": "Hardware"}
-    ]
 
     def refs(node: Any) -> set[str]:
         if isinstance(node, dict):
@@ -289,4 +232,111 @@ async def test_openapi_tells_kubectl_that_the_server_validates(api: Client) -> N
             return own.union(*(refs(child) for child in node.values()))
         return set().union(*(refs(child) for child in node)) if isinstance(node, list) else set()
 
+    known = document["components"]["schemas"]
+    assert "org.tinkerbell.v1alpha2.Hardware" in known
     assert refs(document) <= {f"#/components/schemas/{name}" for name in known}
+
+
+# --- events: what a real kube-apiserver answers is in ../conformance (cases/events.yaml)
+
+OLD = "/api/v1/namespaces/default/events"
+NEW = "/apis/events.k8s.io/v1/namespaces/default/events"
+CASES = json.loads((Path(__file__).parents[1] / "data" / "client_go_recorder.json").read_text())
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+def event(name: str = "e", **more: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name},
+        "eventTime": "2026-01-02T03:04:05.000006Z",
+        "regarding": {"kind": "ConfigMap", "name": "n", "namespace": "default"},
+        "reportingController": "example.org/controller",
+        "reportingInstance": "controller-host",
+        "action": "Make",
+        "reason": "Made",
+        "type": "Normal",
+        "note": "made it",
+        **more,
+    }
+
+
+async def test_recorder_of_client_go_is_not_refused_and_kubectl_shows_what_it_recorded(bare: Client) -> None:
+    """data/client_go_recorder.json: what client-go sends, recorded with data/client_go_recorder/main.go."""
+    created, repeated = CASES
+    assert (await bare(created["method"], created["path"], created["body"])).status == 201
+    answer = await bare(repeated["method"], repeated["path"], repeated["body"], content=repeated["contentType"])
+    assert (answer.status, answer.json["series"]["count"]) == (200, 2)
+    (row,) = (await bare("GET", OLD, accept=TABLE, includeObject="None")).json["rows"]
+    assert row["cells"][1:4] + row["cells"][6:7] == ["Normal", "Made", "configmap/n", "made it"]
+    assert row["cells"][8] == 2
+
+
+async def test_watches_of_both_names_see_what_either_writes(bare: Client) -> None:
+    async with bare.watch(OLD) as old, bare.watch(NEW, fieldSelector="regarding.name=n") as new:
+        await bare("POST", NEW, event())
+        await bare.merge(f"{OLD}/e", {"message": "changed"})
+        assert [(await old.next())["object"]["message"] for _ in range(2)] == ["made it", "changed"]
+        seen = [await new.next() for _ in range(2)]
+        assert [(one["type"], one["object"]["note"]) for one in seen] == [("ADDED", "made it"), ("MODIFIED", "changed")]
+
+
+async def test_event_that_goes_on_by_its_series_stays_for_an_hour_after_it_was_seen_last(start: Start) -> None:
+    now = [datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)]
+    _, client = await start(now=lambda: now[0])
+    for name in ("gone", "goes-on"):
+        await client("POST", NEW, event(name))
+    now[0] += timedelta(minutes=50)
+    series = {"count": 2, "lastObservedTime": "2026-01-02T03:54:05.000000Z"}
+    await client.merge(f"{NEW}/goes-on", {"series": series})
+    now[0] += timedelta(minutes=20)
+    await client("POST", "/api/v1/namespaces", {"metadata": {"name": "wakes"}})
+
+    async def gone() -> bool:
+        return [item["metadata"]["name"] for item in (await client("GET", OLD)).json["items"]] == ["goes-on"]
+
+    await until(gone)
+
+
+async def test_namespace_counts_its_events_once(bare: Client) -> None:
+    await bare("POST", "/api/v1/namespaces", {"metadata": {"name": "ns"}})
+    kept = event(metadata={"name": "kept", "finalizers": ["example.org/hold"]}, regarding={"namespace": "ns"})
+    where = "/apis/events.k8s.io/v1/namespaces/ns/events"
+    assert (await bare("POST", where, kept)).status == 201
+    await bare("DELETE", "/api/v1/namespaces/ns")
+
+    async def waits() -> bool:
+        conditions = (await bare("GET", "/api/v1/namespaces/ns")).json["status"].get("conditions", [])
+        said = [item["message"] for item in conditions if item["type"] == "NamespaceContentRemaining"]
+        return said == ["Some resources are remaining: events. has 1 resource instances"]
+
+    await until(waits)
+    await bare.merge(f"{where}/kept", {"metadata": {"finalizers": None}})
+
+
+async def test_new_events_are_read_and_written_as_protobuf_too(bare: Client) -> None:
+    assert (await bare("POST", NEW, dump_protobuf(event()), content=PROTOBUF)).status == 201
+    found = load_protobuf((await bare("GET", f"{NEW}/e", accept=PROTOBUF)).text)
+    assert (found["note"], found["regarding"]["name"]) == ("made it", "n")
+    listed = await bare("GET", NEW, accept=PROTOBUF)
+    assert b"events.k8s.io/v1\x12\x09EventList" in listed.text
+
+
+@pytest.mark.parametrize(("policy", "asked"), [("Equivalent", True), ("Exact", False)])
+def test_webhook_for_the_one_name_hears_of_the_other_unless_it_wants_its_rules_taken_exactly(policy, asked) -> None:
+    registry = Registry(builtin.resources())
+    rule = {"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["events"]}
+    webhook = {"name": "a.b.c", "rules": [rule], "matchPolicy": policy, "clientConfig": {"url": "https://x/"}}
+    (hook,) = compile_hooks({"kind": "ValidatingWebhookConfiguration", "webhooks": [webhook]})
+    old, new = registry.find("", "v1", "events"), registry.find("events.k8s.io", "v1", "events")
+    assert hook.target("CREATE", old, "", registry.versions) is old
+    assert hook.target("CREATE", new, "", registry.versions) is (old if asked else None)
+
+
+def test_roles_are_about_events_of_both_names() -> None:
+    for group in ("", "events.k8s.io"):
+        for role, verb, may in (("view", "list", True), ("view", "create", False), ("edit", "create", True)):
+            action = Action(verb, group, "events", namespace="default")
+            assert allowed(Caller("alice", role=role), action) is may
