@@ -1,18 +1,17 @@
-"""Real firmware boots what we mean it to boot, judged by its own rules of acceptance."""
+"""What real firmware sent gets the offer that boots it. Firmware itself, from power-on, is in `tests/boot`."""
 
 from __future__ import annotations
 
 import struct
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode
 from ipxe.binaries import BootBinaries
-from tests.unit.dhcp.firmware.clients import LOCAL_BOOT, Booted, Edk2, Edk2Pxe, Ipxe, Pi, RejectedError
-from tests.unit.dhcp.firmware.dialogue import MakeSite, Site, http, ipxe, pxe
 from tests.unit.dhcp.firmware.packets import (
     ADDRESS,
     CAPTURES,
@@ -27,9 +26,10 @@ from tests.unit.dhcp.firmware.packets import (
     ip,
     options_of,
 )
-from tests.unit.dhcp.harness import MakeEdge
+from tests.unit.dhcp.harness import Edge, MakeEdge, hardware
 
 MODES = [DhcpMode.RESERVATION, DhcpMode.PROXY, DhcpMode.AUTO_PROXY]
+MakeSite = Callable[..., Edge]
 
 
 @pytest.fixture
@@ -42,12 +42,58 @@ def binaries(request: pytest.FixtureRequest, tmp_path: Path) -> BootBinaries:
 
 @pytest.fixture
 def make_site(make_edge: MakeEdge) -> MakeSite:
-    return partial(Site, make_edge)
+    """Makes an edge that knows the machine which sent `packet`."""
+
+    def make(packet: Packet, mode: DhcpMode = DhcpMode.RESERVATION, *, dhcp: Any = None, **more: Any) -> Edge:
+        how = {"has_pending": more.pop("has_pending", None)}
+        return make_edge(hardware("m1", packet.mac, ADDRESS, dhcp=dhcp, **more), mode=mode, **how)
+
+    return make
 
 
-@pytest.fixture(params=MODES, ids=str)
-def site(request: pytest.FixtureRequest, make_site: MakeSite) -> Site:
-    return make_site(request.param)
+def ask(edge: Edge, packet: Packet, source: str = "0.0.0.0") -> bytes | None:
+    reply = edge.send(packet.payload, source, packet.source_port, packet.port)
+    if reply is not None:
+        check(packet, reply.payload)
+    return reply.payload if reply is not None else None
+
+
+def offer(edge: Edge, packet: Packet) -> bytes:
+    answer = ask(edge, packet)
+    assert answer is not None, "no answer"
+    return answer
+
+
+def check(packet: Packet, answer: bytes) -> None:
+    """EDK2 rejects answers with options of other sizes (Dhcp4Option.c), and writes a NUL behind a boot file that has
+    none (PxeBcDhcp4.c)."""
+    sizes = {1: 4, 3: 4, 6: 4, 28: 4, 42: 4, 50: 4, 51: 4, 52: 1, 53: 1, 54: 4, 57: 2, 58: 4, 59: 4}
+    several = (3, 6, 42)
+    assert (answer[0], answer[4:8], answer[28:34]) == (2, packet.payload[4:8], packet.payload[28:34])
+    for code, value in options_of(answer).items():
+        assert len(value) % sizes.get(code, 1) == 0
+        assert len(value) == sizes.get(code, len(value)) or code in several
+        assert value or code not in (*sizes, 12, 15, 43, 60, 61, 66, 67)
+    # A C string for firmware; the bare name for iPXE, which would count the NUL.
+    if 67 in options_of(answer) and packet.option(60)[:3] in (b"PXE", b"HTT"):
+        assert options_of(answer)[67].endswith(b"\0") is (not packet.option(175) + packet.option(77))
+
+
+def boots(answer: bytes) -> tuple[str, str]:
+    """Return the file and its server: of the options and of the header, where shim and U-Boot look for them."""
+    options = options_of(answer)
+    file = options.get(67, b"").rstrip(b"\0")
+    assert (file, options.get(66, b"")) == (answer[108:236].rstrip(b"\0"), answer[44:108].rstrip(b"\0"))
+    return file.decode(), ip(answer[20:24])
+
+
+def inside(answer: bytes, code: int) -> dict[int, bytes]:
+    """Return the sub-options of an option."""
+    raw, found, at = options_of(answer).get(code, b""), {}, 0
+    while at < len(raw) and raw[at] != 255:
+        found[raw[at]] = raw[at + 2 : at + 2 + raw[at + 1]]
+        at += 2 + raw[at + 1]
+    return found
 
 
 def test_captures_hold_each_kind_of_firmware() -> None:
@@ -55,186 +101,141 @@ def test_captures_hold_each_kind_of_firmware() -> None:
     assert {packet.option(93) for packet in ROMS + HTTP_ROMS + IPXES} == {b"\0\0", b"\0\x07", b"\0\x10"}
 
 
-@pytest.mark.parametrize("packet", ROMS, ids=ids(ROMS))
-def test_uefi_pxe_boots_ipxe_without_asking_on_port_4011(site: Site, packet: Packet) -> None:
-    site.register(packet.mac)
-    expected = {b"\0\0": "undionly.kpxe", b"\0\x07": "snponly.efi"}[packet.option(93)]
-    assert pxe(site, packet) == Booted(expected, SERVER)
-
-
-@pytest.mark.parametrize("packet", HTTP_ROMS, ids=ids(HTTP_ROMS))
-def test_uefi_http_boots_the_url_of_ipxe(site: Site, packet: Packet) -> None:
-    site.register(packet.mac)
-    assert http(site, packet) == Booted(f"http://{SERVER}:7080/ipxe/binary/{packet.mac}/snponly.efi")
-
-
-@pytest.mark.parametrize("packet", IPXES, ids=ids(IPXES))
-def test_ipxe_goes_to_its_script_at_once_and_never_to_ipxe_again(site: Site, packet: Packet) -> None:
-    site.register(packet.mac)
-    assert ipxe(site, packet) == Booted(f"http://{SERVER}:7080/ipxe/script/{packet.mac}/auto.ipxe")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("packet", ROMS + HTTP_ROMS + IPXES, ids=ids(ROMS + HTTP_ROMS + IPXES))
+def test_firmware_is_offered_its_program_and_ipxe_its_script(
+    make_site: MakeSite, mode: DhcpMode, packet: Packet
+) -> None:
+    edge, leases = make_site(packet, mode), mode is DhcpMode.RESERVATION
+    answer = offer(edge, packet)
+    options = options_of(answer)
+    base = f"http://{SERVER}:7080/ipxe"
+    if packet in ROMS:
+        # EDK2 takes the file without a menu, and without a question on port 4011.
+        assert (options[60], inside(answer, 43)) == (b"PXEClient", {6: b"\x08"})
+        assert options[66] == SERVER.encode()
+        expected = "undionly.kpxe" if packet.option(93) == b"\0\0" else "snponly.efi"
+    elif packet in HTTP_ROMS:
+        assert options[60] == b"HTTPClient"
+        expected = f"{base}/binary/{packet.mac}/snponly.efi"
+    else:
+        # A lease must not look like a proxy's offer, and says that there is no proxy to wait for.
+        assert options.get(60) == (None if leases else b"PXEClient")
+        assert any(inside(answer, 175).get(176, b"")) is leases
+        expected = f"{base}/script/{packet.mac}/auto.ipxe"
+    assert boots(answer) == (expected, SERVER)
+    assert ip(answer[16:20]) == (ADDRESS if leases else "0.0.0.0")
+    ack = ask(edge, packet.changed(o53=bytes((REQUEST,)), o54=options[54], o50=answer[16:20]))
+    assert (ack is not None) is leases
+    assert ack is None or (boots(ack), ack[16:20], options_of(ack)[53]) == (boots(answer), answer[16:20], b"\5")
 
 
 def test_every_captured_packet_gets_a_valid_answer_or_a_meant_silence(make_site: MakeSite) -> None:
     for packet in CAPTURES:
         server = ip(packet.option(54)) if packet.option(54) else SERVER
         asked = ip(packet.option(50) or packet.payload[12:16])
-        site = make_site(dhcp={"ip": asked if asked != "0.0.0.0" else ADDRESS})
-        site.register(packet.mac)
-        answer = site.ask(packet, source=asked if packet.port == 4011 else "0.0.0.0")
+        edge = make_site(packet, dhcp={"ip": asked if asked != "0.0.0.0" else ADDRESS})
+        answer = ask(edge, packet, source=asked if packet.port == 4011 else "0.0.0.0")
         if packet.kind == 7 or (server != SERVER and packet.option(54)):
             assert answer is None, packet.capture
             continue
         assert answer is not None, packet.capture
-        Edk2(packet).check(answer)
         assert len(answer) >= 300
         assert options_of(answer)[53] == {DISCOVER: b"\x02", REQUEST: b"\x05"}[packet.kind]
         limit = int.from_bytes(packet.option(57) or b"\x02\x40", "big")
         assert len(answer) <= max(576, min(limit, 1500)) - 28
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("packet", [p for p in CAPTURES if p.port == 4011], ids=lambda p: p.capture)
-def test_request_on_port_4011_gets_the_boot_file(site: Site, packet: Packet) -> None:
-    site.register(packet.mac)
-    answer = site.ask(packet.changed(o54=b""), source=ADDRESS)
+def test_request_on_port_4011_gets_the_boot_file(make_site: MakeSite, mode: DhcpMode, packet: Packet) -> None:
+    answer = ask(make_site(packet, mode), packet.changed(o54=b""), source=ADDRESS)
     assert answer is not None
-    if packet.option(175):
-        assert Ipxe(packet).field(answer, 67).decode().endswith(f"/{packet.mac}/auto.ipxe")
-        assert any(answer[20:24])
-    else:
-        firmware = Edk2Pxe(packet)
-        firmware.offers.append(bytearray(answer))
-        assert firmware.boot_info(0, [firmware.boot_file(bytearray(answer))]) == Booted("snponly.efi", SERVER)
-
-
-def test_shim_and_u_boot_find_the_same_in_the_header_as_others_in_the_options(site: Site) -> None:
-    """shim: parseDhcp4 (netboot.c) takes `file` and `siaddr`; U-Boot: net/bootp.c."""
-    for packet in (ROMS[0], HTTP_ROMS[0], IPXES[0]):
-        site.register(packet.mac)
-        offer = site.offers(packet)[0]
-        options = options_of(offer)
-        assert offer[108:236].partition(b"\0")[0] == options[67].rstrip(b"\0") != b""
-        assert ip(offer[20:24]) == SERVER
-        assert offer[44:108].partition(b"\0")[0] == options.get(66, b"")
-        # A C string for firmware; the bare name for iPXE, which would count the NUL.
-        assert options[67].endswith(b"\0") is (packet is not IPXES[0])
-    assert options_of(site.offers(ROMS[0])[0])[66] == SERVER.encode()
-
-
-def test_ipxe_is_not_given_a_lease_that_looks_like_a_proxy_offer(make_site: MakeSite) -> None:
-    assert 60 not in options_of(make_site().offer(IPXES[0]))
+    script = f"http://{SERVER}:7080/ipxe/script/{packet.mac}/auto.ipxe"
+    assert boots(answer) == (script if packet.option(175) else "snponly.efi", SERVER)
 
 
 @pytest.mark.parametrize("binaries", [("snponly-shim.efi", "snponly.efi")], indirect=True)
 def test_machine_gets_the_shim_and_the_shim_its_second_stage(make_site: MakeSite, binaries: BootBinaries) -> None:
-    site = make_site()
-    site.register(ROMS[0].mac)
-    assert pxe(site, ROMS[0]).file == "snponly-shim.efi"
-    name = http(site, HTTP_ROMS[0]).file.rpartition("/")[2]
+    assert boots(offer(make_site(ROMS[0]), ROMS[0]))[0] == "snponly-shim.efi"
+    name = boots(offer(make_site(HTTP_ROMS[0]), HTTP_ROMS[0]))[0].rpartition("/")[2]
     hyphen = name.rindex("-")  # automatic_next_path of the shim: "-shim[arch].efi" becomes ".efi"
     assert name[hyphen : hyphen + 5] == "-shim"
     assert binaries.get(name[:hyphen] + ".efi") is not None
 
 
+def of_architecture(packet: Packet, number: int) -> Packet:
+    return packet.changed(o93=struct.pack("!H", number))
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("pxe_rom", "http_rom"), [(11, 19), (22, 24)])
-def test_arm_boots_its_own_ipxe(site: Site, pxe_rom: int, http_rom: int) -> None:
-    packet = ROMS[0].changed(o93=struct.pack("!H", pxe_rom))
-    site.register(packet.mac)
-    assert pxe(site, packet) == Booted("snponly-arm64.efi", SERVER)
-    packet = HTTP_ROMS[0].changed(o93=struct.pack("!H", http_rom))
-    site.register(packet.mac)
-    url = http(site, packet).file
-    assert url == f"http://{SERVER}:7080/ipxe/binary/{packet.mac}/snponly-arm64.efi"
+def test_arm_boots_its_own_ipxe(make_site: MakeSite, mode: DhcpMode, pxe_rom: int, http_rom: int) -> None:
+    edge = make_site(ROMS[0], mode)
+    assert boots(offer(edge, of_architecture(ROMS[0], pxe_rom)))[0] == "snponly-arm64.efi"
+    edge = make_site(HTTP_ROMS[0], mode)
+    assert boots(offer(edge, of_architecture(HTTP_ROMS[0], http_rom)))[0].endswith("/snponly-arm64.efi")
 
 
-def test_ipxe_that_was_built_without_http_goes_to_its_script_by_tftp(site: Site) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_ipxe_of_another_make_goes_to_its_script(make_site: MakeSite, mode: DhcpMode) -> None:
     for packet in IPXES:
-        without = packet.option(175).replace(b"\x13\x01\x01", b"")
-        assert without != packet.option(175)
-        site.register(packet.mac)
-        assert ipxe(site, packet.changed(o175=without)) == Booted(f"tftp://{SERVER}/{packet.mac}/auto.ipxe")
+        without_http = packet.changed(o175=packet.option(175).replace(b"\x13\x01\x01", b""))
+        assert without_http != packet
+        assert boots(offer(make_site(packet, mode), without_http))[0] == f"tftp://{SERVER}/{packet.mac}/auto.ipxe"
+    for smee in (IPXES[0].changed(o77=b"Tinkerbell"), IPXES[0].changed(o77=b"Tinkerbell", o175=b"")):
+        assert options_of(offer(make_site(smee, mode), smee))[67].rstrip(b"\0").endswith(b"/auto.ipxe")
 
 
-def test_ipxe_that_smee_has_left_in_the_flash_goes_to_its_script(site: Site) -> None:
-    for packet in (IPXES[0].changed(o77=b"Tinkerbell"), IPXES[0].changed(o77=b"Tinkerbell", o175=b"")):
-        site.register(packet.mac)
-        assert ipxe(site, packet).file.endswith("/auto.ipxe")
-
-
-def test_machine_on_a_vlan_boots_as_any_other_and_its_ipxe_is_told(make_site: MakeSite) -> None:
-    site = make_site(dhcp={"vlanId": "50"})
-    site.register(ROMS[0].mac)
-    assert pxe(site, ROMS[0]).server == SERVER
-    assert http(site, HTTP_ROMS[0]).file.endswith(".efi")
-    assert ipxe(site, IPXES[0]).file.endswith("/auto.ipxe")
-    assert Ipxe.inside(site.offer(IPXES[0]), 43, 116) == b"50"
-
-
-def test_judges_reject_what_breaks_real_firmware(make_site: MakeSite) -> None:
-    good = make_site().offer(ROMS[0])
-
-    def judged(offer: bytes) -> Booted:
-        firmware = Edk2Pxe(ROMS[0])
-        firmware.hear(offer)
-        return firmware.boot()
-
-    control = bytes.fromhex("2b04060108ff")
-    assert control in good
-    with pytest.raises(RejectedError, match="no answer on port 4011"):
-        judged(good.replace(control, b"\0" * len(control)))
-    with pytest.raises(RejectedError, match="more than"):
-        judged(good.ljust(1473, b"\0"))
-    # A boot file without its NUL, right before another option: EDK2 writes the NUL over that option's code.
-    name = b"snponly.efi"
-    unterminated = good[:240] + bytes((67, len(name))) + name + b"\x3c\x09PXEClient" + control + good[240:]
-    firmware = Edk2Pxe(ROMS[0])
-    firmware.hear(unterminated)
-    Edk2.boot_file(firmware.offers[0])
-    assert firmware.offers[0][240 + 2 + len(name)] == 0
-    with pytest.raises(RejectedError, match="option 54 has 3 bytes"):
-        judged(good[:240] + b"\x36\x03\x0a\x4d\x00" + good[240:])
+def test_ipxe_on_a_vlan_is_told_its_number(make_site: MakeSite) -> None:
+    for packet, file in ((ROMS[0], "snponly.efi"), (HTTP_ROMS[0], "/snponly.efi"), (IPXES[0], "/auto.ipxe")):
+        answer = offer(make_site(packet, dhcp={"vlanId": "50"}), packet)
+        assert boots(answer)[0].endswith(file)
+        assert inside(answer, 43).get(116) == (b"50" if packet is IPXES[0] else None)
 
 
 # --- a machine that may not netboot goes on to the next boot device, and shows why ------------------------------------
 
 
+def is_sent_on(answer: bytes) -> bool:
+    """Whether EDK2 finds a menu of one entry, the local boot, within 3 s, and no file (PxeBcSelectBootPrompt)."""
+    menu = inside(answer, 43)
+    return not boots(answer)[0] and menu[9][:2] == b"\0\0" and menu[10][0] <= 3 and menu.get(6, b"\0")[0] & 8 == 0
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("reason", [{"disableNetboot": True}, {"when_workflow": True}], ids=["disabled", "idle"])
-def test_refused_machine_goes_on_within_seconds_and_its_ipxe_shows_why(
-    make_site: MakeSite, mode: DhcpMode, reason: dict[str, bool]
-) -> None:
-    site = make_site(mode, **reason)
-    site.has_work = False
-    site.register(ROMS[0].mac)
-    booted = pxe(site, ROMS[0])
-    assert booted.file == LOCAL_BOOT
-    assert booted.seconds_lost <= 3
-    prompt = Edk2Pxe.vendor(bytearray(site.offers(ROMS[0])[0]))[10][1:]
+@pytest.mark.parametrize(
+    "reason", [{"disableNetboot": True}, {"has_pending": lambda *_name: False}], ids=["disabled", "idle"]
+)
+def test_refused_machine_goes_on_and_its_ipxe_shows_why(make_site: MakeSite, mode: DhcpMode, reason: Any) -> None:
+    answer = offer(make_site(ROMS[0], mode, **reason), ROMS[0])
+    assert is_sent_on(answer)
+    prompt = inside(answer, 43)[10][1:]
     assert prompt.startswith(b"No netboot: ")
     assert b"default/m1" in prompt
     assert len(prompt) <= 70
-    assert http(site, HTTP_ROMS[0]).file == f"http://{SERVER}:7080/ipxe/binary/{ROMS[0].mac}/netboot-not-allowed"
-    assert ipxe(site, IPXES[0]).file.endswith("/auto.ipxe")
+    url, _ = boots(offer(make_site(HTTP_ROMS[0], mode, **reason), HTTP_ROMS[0]))
+    assert url == f"http://{SERVER}:7080/ipxe/binary/{HTTP_ROMS[0].mac}/netboot-not-allowed"
+    assert boots(offer(make_site(IPXES[0], mode, **reason), IPXES[0]))[0].endswith("/auto.ipxe")
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("binaries", [("snponly.efi",)], indirect=True)
 @pytest.mark.parametrize(("architecture", "name"), [(27, "UEFI RISC-V 64-bit"), (11, "UEFI ARM 64-bit")])
 def test_machine_without_a_binary_goes_on_and_the_journey_says_what_is_missing(
-    site: Site, binaries: BootBinaries, architecture: int, name: str
+    make_site: MakeSite, mode: DhcpMode, binaries: BootBinaries, architecture: int, name: str
 ) -> None:
-    packet = ROMS[0].changed(o93=struct.pack("!H", architecture))
-    site.register(packet.mac)
-    assert pxe(site, packet).file == LOCAL_BOOT
-    event = site.edge.events[0]
-    assert event.outcome is Outcome.REFUSED
-    assert f"no iPXE binary for architecture {architecture} ({name}); put one of" in event.message
+    edge = make_site(ROMS[0], mode)
+    assert is_sent_on(offer(edge, of_architecture(ROMS[0], architecture)))
+    assert edge.events[0].outcome is Outcome.REFUSED
+    assert f"no iPXE binary for architecture {architecture} ({name}); put one of" in edge.events[0].message
 
 
 def test_workflow_that_comes_lets_the_machine_boot_and_one_that_ends_stops_it(make_site: MakeSite) -> None:
-    site = make_site(when_workflow=True)
-    site.register(ROMS[0].mac)
-    for work in (True, True, False, True):
-        site.has_work = work
-        assert pxe(site, ROMS[0]).file == ("snponly.efi" if work else LOCAL_BOOT)
+    has_work = True
+    edge = make_site(ROMS[0], has_pending=lambda *_name: has_work)
+    for has_work in (True, True, False, True):
+        assert is_sent_on(offer(edge, ROMS[0])) is not has_work
 
 
 # --- the ROM of a Raspberry Pi boots its own firmware, and nothing made for a PC --------------------------------------
@@ -242,29 +243,29 @@ def test_workflow_that_comes_lets_the_machine_boot_and_one_that_ends_stops_it(ma
 PI = ROMS[0].changed(o93=b"\0\0", o60=b"PXEClient:Arch:00000:UNDI:002001")
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("oui", ["b8:27:eb", "dc:a6:32", "e4:5f:01", "28:cd:c1", "d8:3a:dd", "2c:cf:67", "88:a2:9e"])
-def test_raspberry_pi_gets_its_menu_and_never_a_pc_program(site: Site, oui: str) -> None:
-    ours = site.offer(PI.of(f"{oui}:00:00:01"))
-    if site.mode is DhcpMode.RESERVATION:
-        assert Pi.boot(ours) == Booted("", SERVER)
+def test_raspberry_pi_gets_its_menu_and_never_a_pc_program(make_site: MakeSite, mode: DhcpMode, oui: str) -> None:
+    packet = PI.of(f"{oui}:00:00:01")
+    ours = offer(make_site(packet, mode), packet)
+    options = options_of(ours)
+    if mode is DhcpMode.RESERVATION:
+        assert (1 in options, options[66]) == (True, SERVER.encode())
         # What dnsmasq and Smee send, byte for byte.
         menu = "060108" + "0914000011" + b"Raspberry Pi Boot".hex() + "0a0400" + b"PXE".hex() + "ff"
-        assert options_of(ours)[43].hex() == menu
-    assert b"Raspberry Pi Boot" in options_of(ours)[43]
-    assert ip(ours[20:24]) == SERVER
-    assert b"undionly" not in ours
+        assert options[43].hex() == menu
+    assert b"Raspberry Pi Boot" in options[43]
+    assert boots(ours) == ("", SERVER)
 
 
-def test_uefi_on_a_raspberry_pi_is_uefi(site: Site) -> None:
-    packet = ROMS[0].changed(o93=b"\0\x0b", o60=b"PXEClient:Arch:00011:UNDI:003000").of("dc:a6:32:00:00:01")
-    site.register(packet.mac)
-    assert pxe(site, packet) == Booted("snponly-arm64.efi", SERVER)
-
-
-def test_refused_raspberry_pi_is_not_told_that_it_has_a_server(make_site: MakeSite) -> None:
-    offer = make_site(disableNetboot=True).offer(PI.of("dc:a6:32:00:00:01"))
-    assert 43 not in options_of(offer)
-    assert not any(offer[20:24])
+def test_uefi_on_a_raspberry_pi_is_uefi_and_a_refused_pi_is_not_told_that_it_has_a_server(make_site: MakeSite) -> None:
+    uefi = ROMS[0].changed(o93=b"\0\x0b", o60=b"PXEClient:Arch:00011:UNDI:003000").of("dc:a6:32:00:00:01")
+    for mode in MODES:
+        assert boots(offer(make_site(uefi, mode), uefi)) == ("snponly-arm64.efi", SERVER)
+    rom = PI.of("dc:a6:32:00:00:01")
+    refused = offer(make_site(rom, disableNetboot=True), rom)
+    assert 43 not in options_of(refused)
+    assert not any(refused[20:24])
 
 
 # --- U-Boot with its own vendor class, as `dhcp` and standard boot ask: net/bootp.c -----------------------------------
@@ -283,28 +284,22 @@ ASKING = [
 
 
 @pytest.mark.parametrize("packet", ASKING, ids=lambda packet: repr(packet.option(60) + packet.option(93)))
-def test_u_boot_is_told_server_and_script_in_the_header(make_site: MakeSite, packet: Packet) -> None:
-    site = make_site()
+@pytest.mark.parametrize("is_refused", [False, True], ids=["allowed", "refused"])
+def test_u_boot_is_told_server_and_script_which_shows_why_if_it_is_refused(
+    make_site: MakeSite, packet: Packet, is_refused: bool
+) -> None:
+    edge = make_site(packet, disableNetboot=is_refused)
     for _ in range(2):  # in full, and by the fast path
-        offer = site.offer(packet)
-        assert ip(offer[20:24]) == SERVER
+        answer = offer(edge, packet)
         # A name without a directory: beside it is pxelinux.cfg.
-        assert offer[108:236].rstrip(b"\0") == options_of(offer)[67] == b"boot.scr.uimg"
-        assert {43, 60}.isdisjoint(options_of(offer))
+        assert answer[108:236].rstrip(b"\0") == b"boot.scr.uimg"
+        assert is_refused or options_of(answer)[67] == b"boot.scr.uimg"
+        assert is_refused or ip(answer[20:24]) == SERVER
+        assert {43, 60}.isdisjoint(options_of(answer))
 
 
-def test_u_boot_that_calls_itself_a_pxe_client_is_one(site: Site) -> None:
-    packet = U_BOOT.changed(o60=b"PXEClient:Arch:00011:UNDI:003000", o93=b"\0\x0b")
-    assert options_of(site.offer(packet))[67].rstrip(b"\0") == b"snponly-arm64.efi"
-
-
-def test_refused_u_boot_asks_for_the_file_that_it_does_not_get_and_shows_why(make_site: MakeSite) -> None:
-    assert make_site(disableNetboot=True).offer(U_BOOT)[108:236].rstrip(b"\0") == b"boot.scr.uimg"
-
-
-@pytest.mark.parametrize("mode", MODES[1:])
-def test_u_boot_is_never_offered_a_lease_without_an_address(make_site: MakeSite, mode: DhcpMode) -> None:
+def test_u_boot_as_a_pxe_client_is_one_and_is_never_offered_a_lease_without_an_address(make_site: MakeSite) -> None:
     """It takes the first offer that comes for its lease."""
-    site = make_site(mode)
-    site.register(U_BOOT.mac)
-    assert site.ask(U_BOOT) is None
+    pxe = U_BOOT.changed(o60=b"PXEClient:Arch:00011:UNDI:003000", o93=b"\0\x0b")
+    assert [boots(offer(make_site(pxe, mode), pxe))[0] for mode in MODES] == ["snponly-arm64.efi"] * 3
+    assert [ask(make_site(U_BOOT, mode), U_BOOT) for mode in MODES[1:]] == [None, None]
