@@ -75,8 +75,9 @@ def check(packet: Packet, answer: bytes) -> None:
         assert len(value) == sizes.get(code, len(value)) or code in several
         assert value or code not in (*sizes, 12, 15, 43, 60, 61, 66, 67)
     # A C string for firmware; the bare name for iPXE, which would count the NUL.
+    is_ipxe = bool(packet.option(175) or packet.option(77))
     if 67 in options_of(answer) and packet.option(60)[:3] in (b"PXE", b"HTT"):
-        assert options_of(answer)[67].endswith(b"\0") is (not packet.option(175) + packet.option(77))
+        assert options_of(answer)[67].endswith(b"\0") is not is_ipxe
 
 
 def boots(answer: bytes) -> tuple[str, str]:
