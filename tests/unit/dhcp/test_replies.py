@@ -11,10 +11,9 @@ from edge.dhcp.boot.choice import Boot
 from edge.dhcp.datagram import BROADCAST
 from edge.dhcp.replies.assembly import TooSmallError, assemble, size_limit
 from edge.dhcp.replies.destinations import ANSWERS_IN_ALL, CLIENT_ANSWERS, RELAY_ANSWERS
-from edge.dhcp.replies.reservation import Compiler
 from edge.dhcp.wire import MessageType, codec, options
 from edge.journey.events import Outcome
-from edge.machines import DhcpMode, Inventory, NetbootPolicy
+from edge.machines import DhcpMode
 from tests.support import objects
 from tests.unit.dhcp.harness import (
     CAPTURED,
@@ -244,20 +243,13 @@ def test_vlan_reaches_ipxe_as_text_in_option_43_and_nobody_else(make_edge: MakeE
         assert 43 not in read(edge.send(PLAIN)).options
 
 
-def test_zero_lease_time_does_not_make_clients_ask_without_end(
+def test_lease_for_ever_has_nothing_to_renew_none_is_no_lease_and_renewal_comes_before_its_end(
     make_edge: MakeEdge, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert options_for(make_edge, PXE_DISCOVER, leaseTimeSeconds=0)[51] == (86400).to_bytes(4, "big")
     assert "leaseTimeSeconds is 0" in caplog.text
-
-
-def test_infinite_lease_has_nothing_to_renew(make_edge: MakeEdge) -> None:
     found = options_for(make_edge, PXE_DISCOVER, leaseTimeSeconds=0xFFFFFFFF)
-    assert found[51] == b"\xff\xff\xff\xff"
-    assert not {58, 59} & found.keys()
-
-
-def test_times_to_renew_never_exceed_the_lease(make_edge: MakeEdge) -> None:
+    assert (found[51], {58, 59} & found.keys()) == (b"\xff" * 4, set())
     for seconds in (1, 2, 7, 0xFFFFFFFE):
         found = options_for(make_edge, PLAIN, leaseTimeSeconds=seconds)
         lease, renew, rebind = (int.from_bytes(found[code], "big") for code in (51, 58, 59))
@@ -357,19 +349,6 @@ def test_mac_that_two_hardware_claim_gets_no_answer_and_both_are_named(make_edge
     assert event.outcome is Outcome.REFUSED
     assert "claimed by several Hardware" in event.message
     assert event.message.endswith(": default/lab-1, default/lab-2")
-
-
-def test_machines_of_one_network_share_what_is_equal() -> None:
-    inventory, compiler = Inventory(), Compiler("10.77.0.1", NetbootPolicy())
-    for number in range(2, 200):
-        inventory.apply(hardware(f"m{number}", f"52:54:00:00:00:{number:02x}", f"10.77.{number // 100}.{number}"))
-    reservations = [compiler.compile(machine, is_sole=True) for machine in inventory.machines()]
-    assert len({id(reservation.network) for reservation in reservations}) == 2
-    network = reservations[0].network
-    assert all(network.has_link(bytes((10, 77, 0, number))) for number in range(1, 200))
-    assert len(network.links) <= 64, "relays that are remembered are few"
-    del reservations, network
-    assert len(compiler._networks) == 0
 
 
 def test_too_many_servers_and_too_long_a_name_cost_no_boot(
@@ -561,30 +540,19 @@ def test_client_that_waits_for_an_edge_that_is_gone_is_answered_in_its_name_with
     assert [event.outcome for event in told] == [Outcome.INFO]
 
 
-def test_edge_that_is_back_answers_for_itself_again(edge: Edge) -> None:
+def test_nobody_stands_in_for_an_edge_that_lives_or_for_a_stranger(edge: Edge) -> None:
     """What was answered in its place must not have been learnt by the fast path."""
     request = altered(PXE_REQUEST, options=NAMED)
-    edge.responder.peers_changed(frozenset(), GONE)
-    for _ in range(3):
-        assert edge.send(request) is not None
-    edge.responder.peers_changed(GONE)
-    assert edge.send(request) is None
+    peers = [(frozenset(), frozenset()), (frozenset(), GONE), (GONE, frozenset()), (GONE, frozenset({"10.77.0.3"}))]
+    for here, gone in peers:
+        edge.responder.peers_changed(here, gone)
+        for _ in range(3):
+            assert (edge.send(request) is not None) is (gone == GONE)
 
 
-def test_nobody_stands_in_for_an_edge_that_lives_or_for_a_stranger(edge: Edge) -> None:
-    request = altered(PXE_REQUEST, options=NAMED)
-    assert edge.send(request) is None
-    edge.responder.peers_changed(GONE, frozenset({"10.77.0.3"}))
-    assert edge.send(request) is None
-
-
-def test_no_address_is_refused_in_the_name_of_another(edge: Edge) -> None:
+def test_no_address_is_refused_or_given_in_quarantine_in_the_name_of_another(edge: Edge) -> None:
     edge.responder.peers_changed(frozenset(), GONE)
     assert edge.send(altered(PXE_REQUEST, options=NAMED | {50: WRONG})) is None
-
-
-def test_address_in_quarantine_is_given_in_nobodys_name(edge: Edge) -> None:
-    edge.responder.peers_changed(frozenset(), GONE)
     edge.quarantine.begin(edge.inventory.by_mac(MAC))
     assert edge.send(altered(PXE_REQUEST, options=NAMED)) is None
 
@@ -598,12 +566,6 @@ def test_address_that_is_declined_to_another_edge_is_looked_into_here_too(edge: 
     edge.send(decline)
     assert edge.look("52:54:00:00:00:99") == 1
     assert edge.quarantine.holds(MAC)
-
-
-def test_lease_of_an_edge_that_is_gone_is_renewed_by_any_other(edge: Edge) -> None:
-    """REBINDING: broadcast, and names no server (RFC 2131 section 4.3.2)."""
-    rebinding = altered(PLAIN, drop=(50, 54), options={53: REQUEST}, ciaddr=ADDRESS)
-    assert message_type(edge.send(rebinding)) is MessageType.ACK
 
 
 # --- answers go where a packet says: so many to each, and so many in all ----------------------------------------------

@@ -209,8 +209,12 @@ def is_sent_on(answer: bytes) -> bool:
     "reason", [{"disableNetboot": True}, {"has_pending": lambda *_name: False}], ids=["disabled", "idle"]
 )
 def test_refused_machine_goes_on_and_its_ipxe_shows_why(make_site: MakeSite, mode: DhcpMode, reason: Any) -> None:
-    answer = offer(make_site(ROMS[0], mode, **reason), ROMS[0])
+    edge = make_site(ROMS[0], mode, **reason)
+    answer = offer(edge, ROMS[0])
     assert is_sent_on(answer)
+    assert ip(answer[16:20]) == (ADDRESS if mode is DhcpMode.RESERVATION else "0.0.0.0")
+    assert edge.events[0].outcome is Outcome.REFUSED
+    assert "disableNetboot" not in reason or "disableNetboot is true" in edge.messages()[0]
     prompt = inside(answer, 43)[10][1:]
     assert prompt.startswith(b"No netboot: ")
     assert b"default/m1" in prompt
