@@ -7,7 +7,6 @@ import re
 import socket
 import struct
 from contextlib import ExitStack
-from typing import ClassVar
 
 import pytest
 import tftpy
@@ -65,66 +64,34 @@ async def test_edk2_probe_is_information_and_the_transfer_after_it_a_success(ser
     assert re.match(r"TFTP sent file, 3000 bytes in \d+\.\d\d s", messages[1])
 
 
-@pytest.mark.parametrize("window", [1, 4])
-async def test_machines_that_read_one_file_at_the_same_time_all_have_it(serve, window, monkeypatch):
+@pytest.mark.parametrize(("single_port", "window"), [(False, 1), (True, 16)])
+async def test_machines_that_read_one_file_at_the_same_time_all_have_it(serve, single_port, window, monkeypatch):
     made, make = [], FramedBlocks.__init__
     monkeypatch.setattr(FramedBlocks, "__init__", lambda *given: made.append(given[1]) or make(*given))
-    loopback = await serve(CONTENT)
-    got = await asyncio.gather(*(one.download(1468, window, "tsize", "0") for one in loopback.clients(6)))
-    assert len(await loopback.settled(6)) == 6
-    assert got == [CONTENT] * 6
+    loopback = await serve(CONTENT, max_transfers_per_client=100, single_port=single_port)
+    got = await asyncio.gather(*(one.download(1468, window, "tsize", "0") for one in loopback.clients(20)))
+    await loopback.settled(20)
+    assert {event.outcome for event in loopback.events} == {Outcome.OK}
+    assert got == [CONTENT] * 20
     assert made == [CONTENT], "packets are made once for all"
 
 
-@EITHER_PORT
-async def test_many_clients_at_once_get_the_whole_file(serve, single_port):
-    loopback = await serve(CONTENT[:100_000], max_transfers_per_client=100, single_port=single_port)
-    got = await asyncio.gather(*(one.download(1468, 16) for one in loopback.clients(40)))
-    assert set(got) == {CONTENT[:100_000]}
-    await loopback.settled(40)
-    assert {event.outcome for event in loopback.events} == {Outcome.OK}
+async def test_send_buffer_that_is_full_loses_nothing(serve, monkeypatch):
+    class Full(socket.socket):
+        calls = 0
 
+        def sendmsg(self, *arguments):
+            Full.calls += 1
+            if Full.calls % 3 == 2:
+                raise BlockingIOError(11, "try again")
+            return super().sendmsg(*arguments)
 
-@pytest.fixture
-def kernel(monkeypatch):
-    """Counts the packets of each call of the kernel; `refuse` says which call has which error."""
-    sendmsg = socket.socket.sendmsg
-
-    class Counting(socket.socket):
-        calls: ClassVar = []
-        refuse = staticmethod(lambda _number, _packets: None)
-
-        def sendmsg(self, buffers, *arguments):
-            self.calls.append(-(-len(buffers[0]) // 1472))
-            error = Counting.refuse(len(self.calls), self.calls[-1])
-            if error is not None:
-                raise error
-            return sendmsg(self, buffers, *arguments)
-
-    monkeypatch.setattr(socket, "socket", Counting)
-    return Counting
-
-
-async def test_large_window_goes_out_with_one_system_call(serve, kernel):
-    loopback = await serve(CONTENT[: 1468 * 32 * 3 - 1])
-    await loopback.client().download(1468, 32, *UNHURRIED)
-    await loopback.settled(1)
-    assert kernel.calls == [32, 32, 32]
-
-
-async def test_where_the_kernel_can_not_cut_windows_they_go_packet_by_packet(serve, kernel):
-    kernel.refuse = lambda _number, packets: OSError(5, "the interface does no checksums") if packets > 1 else None
-    loopback = await serve(CONTENT)
-    assert await loopback.client().download(1468, 32) == CONTENT
-    assert [count for count in kernel.calls if count > 1] == [32]  # it is tried once
-
-
-async def test_send_buffer_that_is_full_loses_nothing(serve, kernel):
-    kernel.refuse = lambda number, _packets: BlockingIOError(11, "try again") if number % 3 == 2 else None
+    monkeypatch.setattr(socket, "socket", Full)
     loopback = await serve(CONTENT[:100_000])
     assert await loopback.client().download(1468, 8, *UNHURRIED) == CONTENT[:100_000]
     await loopback.settled(1)
     assert loopback.events[0].detail["resent_blocks"] == 0
+    assert Full.calls > 3
 
 
 def test_kernel_constants_are_those_of_this_machine():
@@ -191,11 +158,10 @@ async def test_lost_block_of_a_window_comes_again_without_waiting_for_the_timer_
     assert loopback.events[0].detail["duration_seconds"] > 0
 
 
-@pytest.mark.parametrize("options", [(), ("timeout", "1")])
-async def test_what_is_not_acknowledged_comes_again(serve, options):
+async def test_what_is_not_acknowledged_comes_again(serve):
     loopback = await serve(b"x" * 6000)
     client = loopback.client()
-    block = await client.begin(*options)
+    block = await client.begin()
     assert await client.receive() == block
 
 
@@ -272,20 +238,6 @@ async def test_client_that_fetches_the_file_again_and_again_begins_no_transfer_a
 
 
 # --- crowds ----------------------------------------------------------------------------------------------------------
-
-
-async def test_half_open_transfers_never_keep_a_real_client_out(serve):
-    closed = []
-    file = {"close": lambda: closed.append(True)}
-    loopback = await serve(b"x" * 600, file, max_half_open=20, max_transfers_per_client=1000)
-    for one in loopback.clients(60):
-        one.request("tsize", "0")
-    await until(lambda: len(closed) == 40)
-    assert loopback.transfers == 20
-    assert await loopback.client().download(512, 1, "tsize", "0") == b"x" * 600
-    await loopback.settled(1)
-    assert loopback.transfers == 19
-    assert len(closed) == 42
 
 
 async def test_thousands_of_requests_in_others_names_cost_bounded_memory_and_no_machine_its_boot(serve):
@@ -383,29 +335,20 @@ async def test_errors_to_one_address_are_bounded(serve, caplog):
     assert ERRORS_A_SECOND <= answers <= ERRORS_A_SECOND * (int(clock() - started) + 2)
 
 
-async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(serve):
-    loopback = await serve(b"x" * 6000, max_transfers=1)
-    client, second = loopback.clients(2)
-    await client.begin()
-    second.request()
+@pytest.mark.parametrize(("limit", "count"), [("max_transfers", 1), ("max_transfers_per_client", 3)])
+async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(serve, limit, count):
+    loopback = await serve(b"x" * 6000, **{limit: count})
+    client, *others, last = loopback.clients(count + 1)
+    for one in (client, *others):
+        await one.begin()
+    last.request()
     await loopback.has_read()
-    assert second.heard() == []
-    assert loopback.transfers == 1
+    assert (last.heard(), loopback.transfers) == ([], count)
+    if limit == "max_transfers_per_client":
+        assert (await loopback.client("127.0.0.2").ask())[:4] == b"\0\3\0\1"
     client.send(b"\0\5\0\0done\0")
     await loopback.settled(1)
-    assert (await second.ask())[:4] == b"\0\3\0\1"
-
-
-async def test_one_client_can_not_have_all_transfers(serve):
-    loopback = await serve(b"x" * 6000, max_transfers_per_client=3)
-    for one in loopback.clients(3):
-        await one.begin()
-    client = loopback.client()
-    client.request()
-    await loopback.has_read()
-    assert client.heard() == []
-    assert loopback.transfers == 3
-    assert (await loopback.client("127.0.0.2").ask())[:4] == b"\0\3\0\1"
+    assert (await last.ask())[:4] == b"\0\3\0\1"
 
 
 async def test_machine_in_whose_name_another_asks_hears_who_once_and_the_asker_nothing_of_it(serve):
@@ -477,19 +420,9 @@ async def test_garbage_gets_no_answer_and_does_not_end_the_service(serve, caplog
         client.send(random.Random(size).randbytes(size))
     for packet in (b"\0\5\0\0no\0", ack(1), rrq()[:-1]):
         client.send(packet)
-    assert await client.ask() == b"\0\3\0\1x"
+    assert await client.answer(b"\0\2file\0octet\0") == b"\0\5\0\2this server is read-only\0"
+    assert await loopback.client().ask() == b"\0\3\0\1x"
     assert caplog.text.count("is ignored") == 1
-
-
-@pytest.mark.parametrize(
-    ("request_packet", "answer"),
-    [
-        (rrq(mode="mail"), b"\0\5\0\4only the modes octet and netascii are served\0"),
-        (b"\0\2file\0octet\0", b"\0\5\0\2this server is read-only\0"),
-    ],
-)
-async def test_what_is_not_served_is_refused_with_the_code_for_it(serve, request_packet, answer):
-    assert await (await serve(b"x")).client().answer(request_packet) == answer
 
 
 # --- files that take their time: to be opened, to arrive, or for ever ------------------------------------------------

@@ -87,95 +87,55 @@ async def test_file_is_closed_once_however_often_its_transfer_is_ended():
 class Stub:
     """Stands for a session of a crowd."""
 
-    def __init__(self, sessions, client, answered, is_machine):
-        self.sessions, self.client, self.is_machine = sessions, client, is_machine
+    def __init__(self, active, client, number, *, answered, is_machine):
+        self.active, self.client, self.number, self.is_machine = active, (client, number), number, is_machine
         self.transfer = SimpleNamespace(answered=answered)
+        self.dropped = False
 
     def abandon(self, _reason):
         self.drop()
 
     def drop(self):
-        self.sessions.dropped.append(self.client[1])
-        self.sessions.active.remove(self)
+        self.dropped = True
+        self.active.remove(self)
 
 
-class Sessions:
-    """A crowd, and which ports were dropped from it."""
-
-    def __init__(self, most=100, half_open=100, of_client=100):
-        self.active = ActiveTransfers(most, half_open, of_client)
-        self.dropped = []
-
-    def add(self, port, ip="10.0.0.1", *, answered=False, is_machine=True):
-        """Whether there was room."""
-        has_room = self.active.make_room(ip, is_machine=is_machine)
-        if has_room:
-            self.active.add(Stub(self, (ip, port), answered, is_machine))
-        return has_room
-
-
-def test_oldest_half_open_transfer_goes_first_and_one_that_is_being_taken_is_not_half_open():
-    sessions = Sessions(half_open=3)
-    assert all(sessions.add(port, answered=True) for port in range(10))
-    assert all(sessions.add(port) for port in range(10, 15))
-    assert (sessions.dropped, len(sessions.active)) == ([10, 11], 13)
-    for session in sessions.active:
-        session.transfer.answered = True  # those that went on make room for others of their kind
-    assert all(sessions.add(port) for port in range(20, 23))
-    assert sessions.dropped == [10, 11]
-
-
-def test_full_house_gives_a_half_open_place_and_never_one_that_is_taken():
-    sessions = Sessions(most=3)
-    for port in range(3):
-        assert sessions.add(port, answered=port != 1)
-    assert sessions.add(3, answered=True)
-    assert sessions.dropped == [1]
-    assert not sessions.add(4)
-    assert len(sessions.active) == 3
-
-
-def test_one_client_pushes_out_its_own_and_nobody_elses():
-    sessions = Sessions(of_client=2)
-    sessions.add(1, "10.0.0.1")
-    sessions.add(2, "10.0.0.2")
-    sessions.add(3, "10.0.0.2", answered=True)
-    assert sessions.add(4, "10.0.0.2", answered=True)
-    assert sessions.dropped == [2]
-    assert not sessions.add(5, "10.0.0.2")
-    assert sessions.add(6, "10.0.0.1")
-
-
-def test_nothing_is_left_of_those_who_went():
-    sessions = Sessions()
-    for port in range(5):
-        sessions.add(port, f"10.0.0.{port}", answered=port % 2 == 0)
-    for session in list(sessions.active):
-        session.drop()
-    assert len(sessions.active) == 0
-    assert not sessions.active._of_client
-    assert not any(sessions.active._half_open.values())
-    assert sessions.active.get(("10.0.0.1", 1)) is None
-
-
-def test_strangers_give_way_to_machines_and_machines_to_no_stranger():
-    sessions = Sessions(half_open=3)
-    assert all(sessions.add(port, f"10.0.0.{port}") for port in range(3))
-    assert all(sessions.add(port, f"10.9.0.{port}", is_machine=False) for port in range(100, 200))
-    assert sessions.dropped == list(range(100, 197)), "among themselves the oldest goes"
-    assert len(sessions.active) == 6
-
-
-def test_full_house_ends_a_strangers_transfer_for_a_machine_and_never_the_other_way():
-    sessions = Sessions(most=3)
-    assert sessions.add(0, answered=True)
-    assert sessions.add(1, "10.9.0.1", answered=True, is_machine=False)
-    assert sessions.add(2, "10.9.0.2", answered=True, is_machine=False)
-    assert not sessions.add(3, "10.9.0.3", is_machine=False)
-    assert sessions.add(4, "10.0.0.4", answered=True)
-    assert sessions.add(5, "10.0.0.5")
-    assert sessions.dropped == [1, 2]
-    assert not sessions.add(6, "10.9.0.3", is_machine=False)
-    assert sessions.add(7, "10.0.0.7", answered=True)
-    assert not sessions.add(8, "10.0.0.8")
-    assert sessions.dropped == [1, 2, 5]
+@pytest.mark.parametrize(
+    ("limits", "course", "dropped"),
+    [
+        ((100, 3, 100), ["m1+"] * 10 + ["m1"] * 5, [10, 11]),
+        # Those that went on make room for others of their kind.
+        ((100, 3, 100), ["m1", "m1", "m1", "all answer", "m1", "m1", "m1"], []),
+        # A full house gives a half open place, and never one that is taken.
+        ((3, 100, 100), ["m1+", "m1", "m1+", "m1+", "m1!"], [1]),
+        # One client pushes out its own, and nobody else's.
+        ((100, 100, 2), ["m1", "m2", "m2+", "m2+", "m2!", "m1"], [1]),
+        # Nothing is left of those who went.
+        ((2, 1, 2), ["m1", "m1+", "all go", "m1+", "m1+", "m1!"], [0, 1]),
+        # Strangers give way to machines, and machines to no stranger; among themselves the oldest goes.
+        ((100, 3, 100), ["m1", "m2", "m3", *["s4"] * 100], [*range(3, 100)]),
+        # A full house ends a stranger's transfer for a machine, and never the other way.
+        ((3, 100, 100), ["m0+", "s1+", "s2+", "s3!", "m4+", "m5", "s3!", "m7+", "m8!"], [1, 2, 5]),
+    ],
+)
+def test_machines_come_before_strangers_and_transfers_that_are_taken_before_half_open_ones(limits, course, dropped):
+    """Each arrives as a machine or a stranger (m, s) at an address; `+`: it has answered, `!`: there is no room."""
+    active, sessions = ActiveTransfers(*limits), []
+    for step in course:
+        if step == "all answer":
+            for session in active:
+                session.transfer.answered = True
+        elif step == "all go":
+            for session in list(active):
+                session.drop()
+            assert len(active) == 0
+            assert active.get(sessions[0].client) is None
+        else:
+            client, is_machine = f"10.0.0.{step[1]}", step[0] == "m"
+            has_room = active.make_room(client, is_machine=is_machine)
+            assert has_room is ("!" not in step)
+            session = Stub(active, client, len(sessions), answered="+" in step, is_machine=is_machine)
+            sessions.append(session)
+            if has_room:
+                active.add(session)
+    assert [session.number for session in sessions if session.dropped] == dropped

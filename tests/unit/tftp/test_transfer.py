@@ -100,14 +100,6 @@ def test_blocks_follow_the_acknowledgements(size, agreed, course, resent):
     assert transfer.answered == (course != "1: | 4:")
 
 
-def test_last_window_is_shorter_and_ends_the_transfer():
-    transfer = begun(512 * 6 + 5, WINDOW_4)
-    assert numbers(transfer.receive(ack(0), 0.0)) == [1, 2, 3, 4]
-    assert numbers(transfer.receive(ack(4), 0.0)) == [5, 6, 7]
-    assert transfer.receive(ack(7), 0.0) == []
-    assert ending(transfer) is Ending.SENT
-
-
 @pytest.mark.parametrize("filled", [None, 0])
 def test_file_of_whole_blocks_ends_with_an_empty_one(filled):
     transfer = of(bytes(1024), filled=filled)
@@ -124,14 +116,6 @@ def test_empty_file_is_one_empty_block_and_duration_begins_with_the_request():
     assert packets_of(transfer.start(100.0)) == [b"\0\3\0\1"]
     transfer.receive(ack(1), 102.5)
     assert (transfer.ended.ending, transfer.ended.duration) == (Ending.SENT, 2.5)
-
-
-def test_client_without_options_gets_the_first_block_at_once_and_one_with_options_the_oack():
-    assert numbers(of(b"x").start(0.0)) == [1]
-    assert numbers(of(bytes(5000), Agreed(512, 4)).start(0.0)) == [1, 2, 3, 4]
-    transfer = of(b"x", Agreed(1468, 1, None, {"blksize": "1468"}))
-    assert packets_of(transfer.start(0.0)) == [b"\0\6blksize\x001468\0"]
-    assert numbers(transfer.receive(ack(0), 0.0)) == [1]
 
 
 @pytest.mark.parametrize(("size", "wraps"), [(65540 * 8 + 3, True), (65535 * 8 - 1, False)])
@@ -195,14 +179,6 @@ def test_how_it_ended_first_is_how_it_ended():
     assert ending(transfer) is Ending.SENT
 
 
-def test_client_that_asks_for_something_else_ends_the_first_transfer():
-    transfer = begun(9000)
-    transfer.receive(ack(1), 0.0)
-    transfer.replaced(1.0)
-    assert transfer.ended.detail == "the client began anew at block 1 of 18"
-    assert ending(transfer) is Ending.REPLACED
-
-
 # --- a file that is still arriving -----------------------------------------------------------------------------------
 
 
@@ -262,12 +238,15 @@ def test_loss_within_the_part_that_is_there_is_mended_while_the_rest_is_awaited(
     assert transfer.receive(ack(1), 2.0) == []
 
 
-def test_client_of_which_nothing_is_heard_while_the_file_arrives_is_given_up():
-    transfer = begun(5000, filled=512)
-    transfer.receive(ack(1), 0.0)
+@pytest.mark.parametrize("filled", [512, 0])
+def test_client_of_which_nothing_is_heard_while_the_file_arrives_is_given_up(filled):
+    transfer = begun(5000, filled=filled)
+    if filled:
+        transfer.receive(ack(1), 0.0)
     found = waits(transfer)
-    assert set(found) == {1.0}
-    assert len(found) == MAX_PATIENCE_SECONDS
+    assert sum(found) == MAX_PATIENCE_SECONDS
+    assert not filled or set(found) == {1.0}
+    assert ending(transfer) is Ending.SILENT
 
 
 def test_time_that_the_file_took_is_not_the_clients():
@@ -282,17 +261,6 @@ def test_time_that_the_file_took_is_not_the_clients():
     assert transfer.deadline - 31.001 == pytest.approx(MIN_TIMEOUT_SECONDS)
 
 
-def test_file_that_will_never_come_is_an_error_with_its_reason():
-    transfer = begun(5000, filled=1024)
-    transfer.receive(ack(1), 0.0)
-    transfer.receive(ack(2), 0.0)
-    assert packets_of(transfer.source_failed("the kernel did not arrive: 503", 9.0)) == [
-        b"\0\5\0\0the kernel did not arrive: 503\0"
-    ]
-    assert transfer.ended.detail == "the kernel did not arrive: 503, at block 2 of 10"
-    assert ending(transfer) is Ending.SOURCE_FAILED
-
-
 def test_request_without_options_that_comes_again_while_nothing_is_there_is_passed_over():
     transfer = of(bytes(5000), filled=0)
     assert transfer.start(0.0) == []
@@ -301,12 +269,6 @@ def test_request_without_options_that_comes_again_while_nothing_is_there_is_pass
     assert transfer.expire(100.0) == []
     assert transfer.ended is None
     assert numbers(transfer.arrived(5000, 101.0)) == [1]
-
-
-def test_request_for_a_file_of_which_nothing_comes_is_forgotten():
-    transfer = begun(5000, filled=0)
-    assert sum(waits(transfer)) == MAX_PATIENCE_SECONDS
-    assert ending(transfer) is Ending.SILENT
 
 
 # --- what strangers may send -----------------------------------------------------------------------------------------
@@ -594,7 +556,7 @@ class Sparing(Client):
 CLIENTS = (Edk2, Sparing)
 
 
-def exchange(transfer, client, loss=0.0, seed=0, *, shuffle=False):
+def exchange(transfer, client, loss=0.0, seed=0):
     """Run both to the end over a bad network, return the number of packets sent."""
     chance = random.Random(seed)
     now, sent = 0.0, 0
@@ -603,8 +565,6 @@ def exchange(transfer, client, loss=0.0, seed=0, *, shuffle=False):
     for _ in range(200_000):
         sent += len(to_client)
         while to_client:
-            if shuffle and len(to_client) > 1 and chance.random() < 0.2:
-                to_client.rotate(-1)
             packet = to_client.popleft()
             if chance.random() < loss:
                 continue
@@ -639,24 +599,6 @@ def test_client_on_a_good_network_gets_the_file_in_as_few_packets_as_possible(si
     assert bytes(client.data) == expected
     assert transfer.ended.ending is Ending.SENT
     assert transfer.resent_blocks == 0
-
-
-@given(
-    st.integers(0, 4000), st.sampled_from([1, 4, 16]), st.sampled_from(CLIENTS), st.integers(0, 2**32), st.booleans()
-)
-@settings(max_examples=120, deadline=None)
-def test_client_on_a_network_that_loses_doubles_and_reorders_gets_the_file(size, window, kind, seed, shuffle):
-    content = random.Random(size).randbytes(size)
-    accepted = {"windowsize": str(window)} if window > 1 else {}
-    transfer, client = of(content, Agreed(64, window, None, accepted)), kind(64, window)
-    sent = exchange(transfer, client, 0.1, seed, shuffle=shuffle)
-    assert transfer.ended is not None
-    if transfer.ended.ending is Ending.SENT:
-        assert bytes(client.data) == content
-    else:  # five losses in a row, or the loss of all the last acknowledgements
-        assert transfer.ended.ending in (Ending.UNCONFIRMED, Ending.SILENT)
-    blocks = size // 64 + 1
-    assert sent <= blocks * (8 if shuffle else 6) + 10 * window
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
@@ -786,17 +728,3 @@ class BadNetwork(RuleBasedStateMachine):
 
 TestBadNetwork = BadNetwork.TestCase
 TestBadNetwork.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
-
-
-def test_edk2_that_complains_of_every_stale_block_of_a_large_window_gets_its_file():
-    content = random.Random(3).randbytes(BLOCK * 500)
-    transfer, client = of(content, Agreed(BLOCK, 64)), Edk2(BLOCK, 64)
-    to_client = packets_of(transfer.start(0.0))
-    del to_client[9]
-    sent = 64
-    while transfer.ended is None:
-        answers = [answer for packet in to_client if (answer := client.take(packet)) is not None]
-        to_client = [packet for answer in answers for packet in packets_of(transfer.receive(answer, 0.0))]
-        sent += len(to_client)
-    assert bytes(client.data) == content
-    assert sent == 501 + 55  # 10 to 64 once more
