@@ -65,16 +65,6 @@ def test_reason_names_the_workflow_and_how_it_ended(work: PendingWorkflows, stat
     assert work.why_none("default", "m1") == f"Workflow default/w {why}: create another"
 
 
-def test_reason_names_the_workflow_that_ended_last_whatever_the_order_of_the_list(work: PendingWorkflows) -> None:
-    work.apply(workflow("late", "Failed", lastTransitioned="2026-02-03T00:00:00Z"))
-    work.apply(workflow("early", "Succeeded", lastTransitioned="2026-02-02T00:00:00Z"))
-    assert "default/late has Failed" in work.why_none("default", "m1")
-    work.remove(workflow("early"))
-    assert "default/late has Failed" in work.why_none("default", "m1")
-    work.remove(workflow("late"))
-    assert "late" not in work.why_none("default", "m1")
-
-
 @pytest.mark.parametrize("spec", [None, {}, {"hardwareRef": None}, {"hardwareRef": {}}, {"hardwareRef": {"name": ""}}])
 def test_workflow_that_names_no_machine_is_nobodys_work(work: PendingWorkflows, spec: Any) -> None:
     work.apply(workflow("w"))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edge.artifacts import ArtifactCache, ChecksumError
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import (
@@ -187,22 +191,18 @@ SUM = "ab" * 32
 KERNEL, INITRD = (f"http://192.0.2.9/{name}" for name in ("vmlinuz", "initrd"))
 
 
-class Cache:
-    def __init__(self) -> None:
-        self.opened: list[tuple[str, str]] = []
-
-    async def open(self, url: str, *, sha256: str = "") -> str:
-        self.opened.append((url, sha256))
-        return "artifact"
-
-
 def lab(**annotations: str) -> Raw:
     found = {f"tinkerbell.org/{name.replace('_', '-')}": value for name, value in annotations.items()}
     return osie(metadata={"annotations": found})
 
 
-def files(obj: Raw | None) -> OsieFiles:
-    return OsieFiles(lambda *names: obj if names == ("default", "lab") else None, Cache())
+@pytest.fixture
+def cache(tmp_path: Path) -> ArtifactCache:
+    return ArtifactCache(tmp_path / "cache", file_root=tmp_path)
+
+
+def files(obj: Raw | None, cache: ArtifactCache) -> OsieFiles:
+    return OsieFiles(lambda *names: obj if names == ("default", "lab") else None, cache)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +214,16 @@ def files(obj: Raw | None) -> OsieFiles:
         ({"initrd_sha256": f"{SUM.upper()}\n"}, "initrd", Located(INITRD, SUM, "default/lab", "initrdUrl")),
     ],
 )
-def test_each_file_has_its_own_url_and_checksum(annotations: Any, part: str, expected: Located) -> None:
-    assert files(lab(**annotations)).locate("default", "lab", part) == expected
+def test_each_file_has_its_own_url_and_checksum(
+    cache: ArtifactCache, annotations: Any, part: str, expected: Located
+) -> None:
+    assert files(lab(**annotations), cache).locate("default", "lab", part) == expected
 
 
 @pytest.mark.parametrize(
     ("obj", "message"),
     [
-        (None, "OSIE default/lab does not exist"),
+        (None, "OSIE default/lab does not exist"),  # as one of another namespace
         ({"metadata": {"name": "lab"}, "spec": {}}, "OSIE default/lab: spec.kernelUrl: Field required"),
         (
             lab(kernel_sha256="abc"),
@@ -230,19 +232,22 @@ def test_each_file_has_its_own_url_and_checksum(annotations: Any, part: str, exp
         ),
     ],
 )
-def test_osie_that_leads_nowhere_is_named_with_its_field(obj: Any, message: str) -> None:
+def test_osie_that_leads_nowhere_is_named_with_its_field(cache: ArtifactCache, obj: Any, message: str) -> None:
     with pytest.raises(NoArtifactError) as caught:
-        files(obj).locate("default", "lab", "kernel")
+        files(obj, cache).locate("default", "lab", "kernel")
     assert str(caught.value) == message
 
 
-def test_osie_of_another_namespace_is_another_osie() -> None:
-    with pytest.raises(NoArtifactError):
-        files(lab()).locate("other", "lab", "kernel")
-
-
-async def test_file_is_opened_with_its_checksum() -> None:
-    cache = Cache()
-    found = OsieFiles(lambda *_: lab(initrd_sha256=SUM), cache)
-    assert await found.open(found.locate("default", "lab", "initrd")) == "artifact"
-    assert cache.opened == [(INITRD, SUM)]
+async def test_file_is_opened_if_it_has_the_checksum_of_its_osie(cache: ArtifactCache, tmp_path: Path) -> None:
+    (tmp_path / "initrd").write_bytes(b"initrd")
+    url = (tmp_path / "initrd").as_uri()
+    for checksum, error in ((hashlib.sha256(b"initrd").hexdigest(), None), (SUM, ChecksumError)):
+        obj = lab(initrd_sha256=checksum)
+        obj["spec"]["initrdUrl"] = url
+        found = files(obj, cache)
+        with (
+            pytest.raises(error) if error else nullcontext(),
+            await found.open(found.locate("default", "lab", "initrd")) as opened,
+        ):
+            assert opened.size == 6
+    await cache.stop()
