@@ -24,8 +24,7 @@ from edge.artifacts import (
 from edge.peers import CallError, probe, upstream_edge
 from edge.peers.calls import Calls
 from edge.peers.messages import Chain
-from tests.unit.peers.conftest import key_file, whole
-from tests.waiting import until
+from tests.unit.peers.conftest import key_file
 from tink.files.key_file import KeyFile
 
 
@@ -44,44 +43,11 @@ async def test_file_crosses_the_link_once_for_all_machines_of_both_sites(make_si
     assert center.peers.counts.served == 1
 
 
-async def test_bytes_reach_the_branch_while_the_center_still_receives(make_sites, upstream):
-    _center, branch = await make_sites({1: 0, 2: 1})
-    upstream.gate.clear()
-    with await branch.cache.open(upstream.url) as artifact:
-        assert await artifact.filled(0) > 0
-        upstream.gate.set()
-        assert await whole(artifact) == upstream.content
-
-
 async def test_checksum_of_the_osie_holds_to_the_last_edge(make_sites, upstream):
     _center, branch = await make_sites({1: 0, 2: 1})
     assert await branch.read(upstream.url, sha256(upstream.content)) == upstream.content
     with pytest.raises(ArtifactError, match="SHA-256"):
         await branch.read(upstream.url, "0" * 64)
-
-
-async def test_knowing_a_checksum_gives_the_branch_no_file_that_only_another_url_has_brought(make_sites, upstream):
-    center, branch = await make_sites({1: 0, 2: 1})
-    pin = sha256(upstream.content)
-    await center.read(f"{upstream.url}?token=b", pin)
-    upstream.mode = "403"
-    with pytest.raises(ArtifactError, match="403"):
-        await branch.read(f"{upstream.url}?token=a", pin)
-    assert (center.peers.counts.served, branch.cache.counts.peer_bytes) == (0, 0)
-
-
-async def test_damage_at_the_center_is_noticed_and_the_origin_asked(make_sites, upstream):
-    center, branch = await make_sites({1: 0, 2: 1})
-    await center.read(upstream.url)
-    (file,) = [each for each in center.directory.iterdir() if each.suffix == ".blob"]
-    damaged = bytearray(file.read_bytes())
-    damaged[1000] ^= 1
-    file.write_bytes(damaged)
-    with pytest.raises(ArtifactError, match="the edge that it came from says"):
-        await branch.read(upstream.url)
-    assert await branch.read(upstream.url) == upstream.content
-    assert branch.peers.counts.damaged == 1
-    assert branch.cache.counts.fetched_bytes == len(upstream.content)
 
 
 async def test_kept_file_is_asked_about_at_the_center_alone(make_sites, upstream):
@@ -102,17 +68,6 @@ async def test_center_that_is_away_costs_nothing_but_the_origin(make_sites, upst
     assert any("is not used, files come from their origins" in line for line in branch.notices)
 
 
-async def test_center_that_dies_in_the_middle_is_gone_on_without(make_sites, upstream):
-    center, branch = await make_sites({1: 0, 2: 1})
-    upstream.gate.clear()
-    with await branch.cache.open(upstream.url) as artifact:
-        assert await artifact.filled(0) > 0
-        await center.die()
-        upstream.gate.set()
-        assert await whole(artifact) == upstream.content
-    await until(lambda: not branch.cache.downloads())
-
-
 async def test_origin_that_the_center_can_not_reach_is_asked_by_the_branch(make_sites, upstream):
     _center, branch = await make_sites({1: 0, 2: 1})
 
@@ -125,13 +80,6 @@ async def test_origin_that_the_center_can_not_reach_is_asked_by_the_branch(make_
     upstream.mode = "500"
     with pytest.raises(ArtifactError, match="500"):
         await branch.read(f"{upstream.url}-2")
-
-
-async def test_origin_that_is_down_costs_the_branch_nothing_that_the_center_has(make_sites, upstream):
-    center, branch = await make_sites({1: 0, 2: 1})
-    await center.read(upstream.url)
-    center.times[0], upstream.mode = 100.0, "500"
-    assert await branch.read(upstream.url) == upstream.content
 
 
 @pytest.mark.parametrize("through", [{1: 2, 2: 1}, {1: 1}, {1: 2, 2: 3, 3: 1}])
