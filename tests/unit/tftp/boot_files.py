@@ -1,16 +1,14 @@
-"""An edge's files as TFTP serves them: registered machines, an OSIE whose cache is played, and the operator's files."""
+"""An edge's files as TFTP serves them: registered machines, an OSIE in the artifact cache, and the operator's files."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
 from dataclasses import dataclass
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
-from edge.artifacts import Artifact, ArtifactError, Source
+from edge.artifacts import ArtifactCache
 from edge.callers import Callers
 from edge.journey.recorder import Journey
 from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
@@ -19,6 +17,7 @@ from edge.tftp.source import Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
 from tests.support import objects
+from tests.unit.artifacts.conftest import Upstream
 
 MAC, IP = "52:54:00:12:34:56", "10.0.0.50"
 LOCKED, LOCKED_IP = "52:54:00:00:00:02", "10.0.0.51"
@@ -32,51 +31,19 @@ def hardware(name: str, mac: str, ip: str, **more: Any) -> dict[str, Any]:
     return objects.hardware(name, mac, ip, osie={"name": "lab"}, **more)
 
 
-class Cache:
-    """In place of the artifact cache: opens the file that it is told to, with the bytes that have arrived."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = 0
-        self.arrived = asyncio.Event()
-        self.arrived.set()
-        self.error: ArtifactError | None = None
-        self.source = Source.CACHE
-        self.opened: list[Artifact] = []
-        self.asked: list[str] = []
-        self.waiting = 0
-
-    async def open(self, url: str, *, sha256: str = "") -> Artifact:
-        self.asked.append(url)
-        if self.error is not None:
-            raise self.error
-        artifact = Artifact(url, os.open(self.path, os.O_RDONLY), self.size, "v", self.source, self)
-        self.opened.append(artifact)
-        return artifact
-
-    async def filled(self, offset: int) -> int:
-        self.waiting += 1
-        await self.arrived.wait()
-        if self.error is not None:
-            raise self.error
-        return self.size
-
-    def progress(self) -> Any:
-        return None
-
-    def put(self, content: bytes, size: int | None = None) -> None:
-        self.path.write_bytes(content)
-        self.size = len(content) if size is None else size
-
-
 @dataclass
 class Edge:
     files: BootFiles
     inventory: Inventory
     journey: Journey
-    cache: Cache
+    upstream: Upstream
     extra: Path
     osies: dict[tuple[str, str], dict[str, Any]]
+
+    @property
+    def asked(self) -> list[str]:
+        """The files that the upstream of the OSIE was asked for."""
+        return [request.path for request in self.upstream.requests]
 
     async def get(self, name: str, ip: str = IP) -> TftpFile | Refusal:
         opened = self.files(TftpRequest(name, ip))
@@ -99,7 +66,9 @@ class Edge:
         return bytes((await self.file(name, ip)).content).decode()
 
 
-def make_edge(path: Path, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any) -> Edge:
+def make_edge(
+    path: Path, cache: ArtifactCache, upstream: Upstream, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any
+) -> Edge:
     """`how` may be default_osie, extra, pi_firmware and resolution."""
     write(path, {"secret": "secret", "ipxe/snponly.efi": "snponly", "ipxe/notes.txt": "no boot file"})
     extra = path / "tftp"
@@ -108,9 +77,10 @@ def make_edge(path: Path, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any) -> 
     inventory.apply(hardware("lab-1", MAC, IP))
     inventory.apply(hardware("lab-2", LOCKED, LOCKED_IP, interface={"disableNetboot": True}))
     inventory.apply(hardware("lab-3", OTHER, OTHER_IP))
-    policy, journey, cache = NetbootPolicy(mode), Journey(time.time), Cache(path / "artifact")
-    cache.put(KERNEL)
-    osies = {("default", "lab"): objects.osie(kernelUrl="http://u/k", initrdUrl="http://u/i")}
+    policy, journey = NetbootPolicy(mode), Journey(time.time)
+    upstream.content = KERNEL
+    urls = {f"{part}Url": upstream.url.replace("/kernel", f"/{part}") for part in ("kernel", "initrd")}
+    osies = {("default", "lab"): objects.osie(**urls)}
     default_osie = how.get("default_osie")
 
     def osie_of(namespace: str, name: str) -> dict[str, Any] | None:
@@ -124,12 +94,12 @@ def make_edge(path: Path, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any) -> 
         policy,
         address="10.0.0.1",
         scripts=scripts,
-        osie_files=OsieFiles(osie_of, cache),  # type: ignore[arg-type]
+        osie_files=OsieFiles(osie_of, cache),
         **{"extra": extra, **how},
     )
     inventory.on_change(scripts.machine_changed)
     inventory.on_change(files.machine_changed)
-    return Edge(files, inventory, journey, cache, extra, osies)
+    return Edge(files, inventory, journey, upstream, extra, osies)
 
 
 def write(directory: Path, files: dict[str, str | bytes]) -> None:

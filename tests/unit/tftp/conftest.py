@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+from edge.artifacts import ArtifactCache
 from edge.tftp.blocks import Burst
 from edge.tftp.source import TftpFile
-from tests.unit.tftp.boot_files import Edge, make_edge
+from tests.unit.artifacts.conftest import Upstream, cache, clock, make_cache, start_cache, upstream
+from tests.unit.tftp import boot_files
+from tests.unit.tftp.boot_files import Edge
 from tests.unit.tftp.loopback import MAC, Loopback
+
+__all__ = ["cache", "clock", "make_cache", "start_cache", "upstream"]
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -52,9 +58,14 @@ async def serve() -> AsyncIterator[Callable[..., Awaitable[Loopback]]]:
         yield start
 
 
+MakeEdge = Callable[..., Edge]
+
+
 @pytest.fixture
-async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
-    edge = make_edge(tmp_path)
-    yield edge
-    for artifact in edge.cache.opened:
-        artifact.close()
+def make_edge(tmp_path: Path, cache: ArtifactCache, upstream: Upstream) -> MakeEdge:
+    return partial(boot_files.make_edge, tmp_path, cache, upstream)
+
+
+@pytest.fixture
+def edge(make_edge: MakeEdge) -> Edge:
+    return make_edge()

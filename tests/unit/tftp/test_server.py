@@ -9,7 +9,6 @@ import struct
 from contextlib import ExitStack
 
 import pytest
-import tftpy
 
 from edge.journey.events import Outcome, Step
 from edge.tftp import TftpServer, TftpServerError, server_sockets
@@ -29,14 +28,6 @@ UNHURRIED = ("timeout", "20")
 """Nothing is sent again because this machine is busy."""
 
 # --- the usual course ------------------------------------------------------------------------------------------------
-
-
-async def test_tftpy_gets_the_whole_file(serve, tmp_path):
-    loopback = await serve(CONTENT)
-    client = tftpy.TftpClient(*loopback.address, {"blksize": 1428})
-    await asyncio.to_thread(client.download, "file", str(tmp_path / "got"))
-    await loopback.settled(1)
-    assert (tmp_path / "got").read_bytes() == CONTENT
 
 
 @EITHER_PORT
@@ -114,7 +105,8 @@ async def test_text_file_in_netascii_is_translated_and_its_size_is_that_on_the_w
     files = {"short": b"a\nb\n", "long": b"line\n" * 210_000}
     loopback = await serve(lambda request: TftpFile(files[request.name], request.name, MAC))
     client = loopback.client()
-    assert await client.ask("tsize", "0", name="short", mode="NetASCII") == b"\0\6tsize\x006\0"
+    asked = await client.ask("tsize", "0", *UNHURRIED, name="short", mode="NetASCII")
+    assert asked == b"\0\6tsize\x006\0timeout\x0020\0"
     assert await client.answer(ack(0)) == b"\0\3\0\1a\r\nb\r\n"
     client = loopback.client()
     assert await client.ask("tsize", "0", "blksize", "1468", name="long", mode="netascii") == b"\0\6blksize\x001468\0"
@@ -163,18 +155,6 @@ async def test_what_is_not_acknowledged_comes_again(serve):
     client = loopback.client()
     block = await client.begin()
     assert await client.receive() == block
-
-
-@pytest.mark.parametrize("options", [(), ("windowsize", "4")])
-async def test_client_that_vanished_is_noticed_at_once(serve, options):
-    loopback = await serve(b"x" * 60000)
-    client = loopback.client()
-    await client.ask(*options)
-    client.send(ack(0 if options else 1))
-    client.socket.close()
-    [message] = await loopback.settled(1)
-    assert "failed, gone: the client closed its port" in message
-    assert loopback.transfers == 0
 
 
 @EITHER_PORT
@@ -484,9 +464,10 @@ async def test_upstream_that_fails_in_the_middle_is_told_with_its_reason(serve):
     client.send(ack(1))
     stranger.transfer = client.transfer
     await stranger.answer(ack(1))  # it is read after the client's
-    client.heard()
     arriving.grow(600, RuntimeError("http://images/kernel: answered 503"))
-    assert await client.receive() == b"\0\5\0\0kernel did not arrive: http://images/kernel: answered 503\0"
+    while (packet := await client.receive())[1] == 3:  # signs of life, while the file arrives
+        pass
+    assert packet == b"\0\5\0\0kernel did not arrive: http://images/kernel: answered 503\0"
     assert await loopback.settled(1) == [
         "TFTP transfer of kernel failed, the file did not arrive here: "
         "kernel did not arrive: http://images/kernel: answered 503, at block 1 of 586"
