@@ -11,7 +11,7 @@ import pytest
 
 from edge.dhcp.boot import BootChoice
 from edge.dhcp.boot.client import Client, ClientKind, identify, user_classes
-from edge.dhcp.wire import MessageType, codec, options
+from edge.dhcp.wire import codec, options
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy
 from ipxe.binaries import BootBinaries, BootPath, NoBinaryError
@@ -41,11 +41,7 @@ from tests.unit.dhcp.harness import (
     MakeEdge,
     altered,
     hardware,
-    message_type,
-    read,
 )
-from tink.convert.documents import read as read_documents
-from tink.convert.run import convert_documents
 
 MODES = [DhcpMode.RESERVATION, DhcpMode.PROXY, DhcpMode.AUTO_PROXY]
 MakeSite = Callable[..., Edge]
@@ -453,44 +449,3 @@ def test_fast_path_which_knows_no_osie_leaves_it_to_the_full_one(choice: BootCho
     with pytest.raises(NoBinaryError):
         choice.choose(PXE_ROM, MAC, BootPath.UKI)
     assert choice.choose(BIOS, MAC, BootPath.UKI).file == b"undionly.kpxe"
-
-
-# --- a host of Metal3's, converted, is offered the address of its networkData -----------------------------------------
-
-METAL3 = """
-apiVersion: v1
-kind: Secret
-metadata: {name: net, namespace: m}
-stringData:
-  networkData: |
-    links: [{id: eno1, type: phy, ethernet_mac_address: "52:54:00:12:34:56"}]
-    networks:
-    - {id: n, link: eno1, type: ipv4, ip_address: 10.77.0.58, netmask: 255.255.255.0,
-       routes: [{network: 0.0.0.0, netmask: 0.0.0.0, gateway: 10.77.0.254}]}
-    services: [{type: dns, address: 10.77.0.2}]
----
-apiVersion: metal3.io/VERSION
-kind: BareMetalHost
-metadata: {name: n0, namespace: m, uid: 0f0f}
-spec: {POWER: true, bootMACAddress: "52:54:00:12:34:56", networkData: {name: net}}
-status: {provisioning: {state: STATE}}
-"""
-
-
-@pytest.mark.parametrize(("version", "power"), [("v1alpha1", "online"), ("v1beta1", "poweredOn")])
-@pytest.mark.parametrize("state", ["available", "provisioned"])
-@pytest.mark.parametrize("fast_path", [True, False])
-def test_host_is_offered_its_address_and_a_boot_program_only_while_it_is_free(
-    make_edge: MakeEdge, version: str, power: str, state: str, fast_path: bool
-) -> None:
-    text = METAL3.replace("VERSION", version).replace("POWER", power).replace("STATE", state)
-    (hardware,) = convert_documents(read_documents("in.yaml", text.encode()), to="hardware").objects
-    reply = make_edge(hardware, fast_path=fast_path).send(PXE_DISCOVER)
-    message, found = read(reply), read(reply).options
-    assert message_type(reply) is MessageType.OFFER
-    assert (message.yiaddr, found[options.SUBNET_MASK]) == (bytes((10, 77, 0, 58)), bytes((255, 255, 255, 0)))
-    assert found[options.ROUTER] == bytes((10, 77, 0, 254))
-    assert found[options.DOMAIN_NAME_SERVER] == bytes((10, 77, 0, 2))
-    assert found[options.HOST_NAME] == b"n0"
-    boots = bool(message.file.strip(b"\0")) or options.BOOTFILE_NAME in found
-    assert boots is (state == "available")

@@ -33,19 +33,6 @@ def message(**fields: object) -> Message:
     return Message(**{**numbers, **zero, **rest, **fields})
 
 
-def test_every_captured_packet_reads_the_same_as_scapy_reads_it() -> None:
-    for name, packet in CAPTURED.items():
-        ours, theirs = codec.parse(packet), BOOTP(packet)
-        assert (ours.op, ours.htype, ours.hops, ours.secs) == (theirs.op, theirs.htype, theirs.hops, theirs.secs), name
-        assert int.from_bytes(ours.xid, "big") == theirs.xid
-        assert ours.flags == theirs.flags.value
-        for field in ("ciaddr", "yiaddr", "siaddr", "giaddr"):
-            assert options.dotted(getattr(ours, field)) == getattr(theirs, field)
-        assert ours.chaddr == theirs.chaddr[:6]
-        kinds = [value for option in theirs[DHCP].options if option[0] == "message-type" for value in option[1:]]
-        assert list(ours.options[options.MESSAGE_TYPE]) == kinds
-
-
 @given(st.binary(max_size=700))
 @example(b"")
 @example(BARE)

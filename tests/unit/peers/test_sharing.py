@@ -353,13 +353,6 @@ async def test_file_crosses_the_link_once_for_all_machines_of_both_sites(make_si
     assert center.peers.counts.served == 1
 
 
-async def test_checksum_of_the_osie_holds_to_the_last_edge(make_sites, upstream):
-    _center, branch = await make_sites({1: 0, 2: 1})
-    assert await branch.read(upstream.url, sha256(upstream.content)) == upstream.content
-    with pytest.raises(ArtifactError, match="SHA-256"):
-        await branch.read(upstream.url, "0" * 64)
-
-
 async def test_kept_file_is_asked_about_at_the_center_alone(make_sites, upstream):
     center, branch = await make_sites({1: 0, 2: 1})
     await branch.read(upstream.url)
@@ -415,24 +408,15 @@ async def test_circle_that_nobody_has_noticed_yet_ends_at_the_origin(make_sites,
         await edges[0].read(file_url("none"))
 
 
-async def test_three_tiers_are_no_circle(make_sites, upstream):
-    edges = await make_sites({1: 0, 2: 1, 3: 2})
-    assert await edges[2].read(upstream.url) == upstream.content
-    assert upstream.whole == 1
-    assert [edge.cache.counts.fetched_bytes for edge in edges] == [len(upstream.content), 0, 0]
-
-
-async def test_nobody_fetches_for_others_who_was_not_told_to(make_sites, upstream):
-    _center, branch = await make_sites({1: 0, 2: 1}, downstream=False)
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [({"downstream": False}, "no --downstream-edges"), ({"keys": {2: "x" * 64}}, "--metadata-token-key")],
+)
+async def test_edge_fetches_for_no_others_unless_told_to_and_with_their_key(make_sites, upstream, how, said):
+    _center, branch = await make_sites({1: 0, 2: 1}, **how)
     assert not branch.peers.upstream.is_used
-    assert "no --downstream-edges" in branch.notices[-1]
+    assert said in branch.notices[-1]
     assert await branch.read(upstream.url) == upstream.content
-
-
-async def test_edge_with_another_key_is_not_fetched_for(make_sites, upstream):
-    _center, branch = await make_sites({1: 0, 2: 1}, keys={2: "x" * 64})
-    assert not branch.peers.upstream.is_used
-    assert "--metadata-token-key" in branch.notices[-1]
 
 
 async def test_center_fetches_neither_its_own_files_nor_from_where_it_must_not(make_sites, upstream):
