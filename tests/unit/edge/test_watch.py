@@ -451,14 +451,6 @@ def test_health_asks_by_ipv6(given: str) -> None:
     assert (result.exit_code, result.output) == (0, f"ok  http://[::1]:{server.server_address[1]}/healthz: ok\n")
 
 
-@pytest.mark.parametrize("given", ["::1:7082", "[127.0.0.1]:7082", "[::1]", "host:7082", "70000", "[::1"])
-def test_address_that_is_none_is_refused_by_who_listens_and_by_who_asks(given: str) -> None:
-    for command in ("health", "controller"):
-        result = CliRunner().invoke(main, [command, "--health-address", given, "--config", "/dev/null"])
-        assert result.exit_code == 2, result.output
-        assert "like 7082, 127.0.0.1:7082 or [::1]:7082" in " ".join(result.output.split())
-
-
 def test_health_asks_every_address_that_the_file_names(port: int, tmp_path: Path) -> None:
     file = tmp_path / "tinkedge.yaml"
     file.write_text(f"interface: [lo=127.0.0.1, lo=127.0.0.2]\nhttp-port: {port}\n")
