@@ -18,6 +18,7 @@ from edge.dhcp6 import Reply6, wire
 from edge.dhcp6.fast_path import answers
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, option
+from edge.journey.events import Outcome
 from tests.unit.dhcp.harness import Calls, Pair, check_layouts
 from tests.unit.dhcp6.harness import (
     EDK2_DUID,
@@ -303,6 +304,55 @@ def test_known_packets_get_the_answer_that_they_would_get_in_full(make_edge: Mak
     what = (data.draw, work, machine, packets(), of_another_machine)
     for packet, source in pair.history(*what, decline=lambda: decline(pair)):
         pair.send(packet, source, alone=data.draw(st.sampled_from([False, False, False, True])))
+
+
+def test_address_in_quarantine_is_not_given_the_fast_way(make_edge: MakeEdge6) -> None:
+    pair = Pair(make_edge, machine(0))
+    solicit, renew = EDK2_PXE_SOLICIT, ask(M.RENEW, SERVER_ID, ia(IPS[0]))
+    for packet in (solicit, solicit, renew, renew):
+        assert pair.send(packet, link_local(MACS[0])) is not None
+    decline(pair)
+    assert pair.send(solicit, link_local(MACS[0])) is None
+    assert pair.send(renew, link_local(MACS[0])) is not None
+    pair.pass_time(700)
+    assert pair.send(solicit, link_local(MACS[0])) is not None
+    pair.agree()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_machines_boot_by_the_path_of_their_own_hardware(make_edge: MakeEdge6, order: tuple[int, ...]) -> None:
+    pair = Pair(make_edge, machine(0), machine(1, 9), machine(2, 9))
+    files = [b"snponly.efi", b"osie/hook-1/uki.efi", b"osie/hook-2/uki.efi"]
+    for number in order * 3:
+        packet = relayed(altered(EDK2_PXE_SOLICIT, number), "::", link_local(MACS[number]))
+        answer = pair.send(packet, IPv6Address(RELAYS[0]))
+        assert wire.parse(_inner(answer))[0].get(Option.BOOTFILE_URL) == b"tftp://[fd00:77::1]/" + files[number]
+    pair.agree()
+    assert pair.calls.answered == 8  # all but the first
+
+
+@pytest.mark.parametrize("message", [EDK2_PXE_SOLICIT, EDK2_HTTP_SOLICIT, MESSAGES[5]], ids=["pxe", "http", "ipxe"])
+def test_machine_whose_work_is_done_is_refused_the_fast_way_too(make_edge: MakeEdge6, message: bytes) -> None:
+    work = [True]
+    pair = Pair(make_edge, machine(0), machine(1, 5), has_pending=lambda *_name: work[0])
+    told = set()
+    for _ in range(2):
+        for _ in range(3):
+            told.add(pair.send(message, link_local(MACS[0])))
+            assert pair.send(altered(message, 1), link_local(MACS[1])) is not None
+        work[0] = False
+    pair.agree()
+    assert len(told) == (1 if message is MESSAGES[5] else 2)  # the script says it itself
+    assert any(event.outcome is Outcome.REFUSED and event.mac == MACS[0].hex(":") for event in pair.fast.events)
+
+
+def test_peer_address_that_tells_the_mac_comes_before_the_duid(make_edge: MakeEdge6) -> None:
+    pair = Pair(make_edge, machine(0), machine(1))
+    source = IPv6Address(RELAYS[0])
+    named = _with_duid(EDK2_STACK_SOLICIT, duid(MACS[0]))
+    for peer, ip in ((PRIVATE, IPS[0]), (PRIVATE, IPS[0]), (link_local(MACS[1]), IPS[1]), (PRIVATE, IPS[0])):
+        answer = pair.send(relayed(named, LINKS[0], peer), source)
+        assert [each for each, *_ in addresses(wire.parse(_inner(answer))[0])] == [ip]
 
 
 def test_bound_on_answers_holds_for_both_ways_together(make_edge: MakeEdge6) -> None:

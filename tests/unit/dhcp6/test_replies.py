@@ -361,30 +361,6 @@ def test_firmware_that_did_not_run_ipxe_is_named_the_shim_and_then_ipxe_again(ma
     assert edge.boot_url(EDK2_PXE_SOLICIT) == BY_IPXE
 
 
-def test_auto_of_one_machine_alone_changes_nothing_for_the_others(make_with_shim: MakeEdge6) -> None:
-    other = hardware("other", "52:54:00:fa:00:2b", "fd00:77::51")
-    edge = make_with_shim(by_path("auto"), other, usual=BootPath.IPXE)
-    edge.boot_paths.not_started(MAC)
-    edge.boot_paths.not_started("52:54:00:fa:00:2b")
-    assert edge.boot_url(EDK2_PXE_SOLICIT) == BY_SHIM
-    assert edge.boot_url(EDK2_PXE_SOLICIT, IPv6Address("fe80::5054:ff:fefa:2b")) == BY_IPXE
-
-
-@pytest.mark.parametrize(("path", "url"), [("ipxe", BY_IPXE), ("grub", BY_SHIM)])
-def test_path_that_the_hardware_names_stays(make_with_shim: MakeEdge6, path: str, url: str) -> None:
-    edge = make_with_shim(by_path(path))
-    before = edge.boot_url(EDK2_PXE_SOLICIT)
-    edge.boot_paths.not_started(MAC)
-    assert edge.boot_url(EDK2_PXE_SOLICIT) == before == url
-
-
-def test_without_a_shim_ipxe_stays_and_the_journey_says_what_is_missing(make_edge: MakeEdge6) -> None:
-    edge = make_edge(by_path("auto"))
-    edge.boot_paths.not_started(MAC)
-    assert edge.boot_url(EDK2_PXE_SOLICIT) == BY_IPXE
-    assert any("there is no shim and GRUB here to offer instead" in line for line in edge.lines())
-
-
 # --- boot path uki: the OSIE as one program, for firmware that is UEFI ------------------------------------------------
 
 

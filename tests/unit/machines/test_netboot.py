@@ -41,40 +41,27 @@ def work() -> PendingWorkflows:
     return PendingWorkflows()
 
 
-def test_workflow_that_nobody_has_prepared_yet_is_work(work: PendingWorkflows) -> None:
-    work.apply(workflow("w"), None)
-    assert work.has_pending("default", "m1")
-    assert not work.has_pending("default", "b")
-    assert not work.has_pending("other", "m1")
-
-
 @pytest.mark.parametrize("state", [*WorkflowState, "a state of later versions"])
 def test_workflow_is_work_until_its_end(work: PendingWorkflows, state: str) -> None:
     work.apply(workflow("w", state))
     assert work.has_pending("default", "m1") is (state not in ("Succeeded", "Failed", "Canceled"))
 
 
-def test_machine_with_two_workflows_has_work_until_both_ended(work: PendingWorkflows) -> None:
-    work.apply(workflow("w"))
+def test_machine_has_work_while_any_workflow_names_it(work: PendingWorkflows) -> None:
+    def pending() -> list[bool]:
+        return [work.has_pending(*name) for name in (("default", "m1"), ("default", "b"), ("other", "m1"))]
+
+    work.apply(workflow("w"), None)  # which nobody has prepared yet
     work.apply(workflow("x"))
-    work.apply(workflow("w", "Succeeded"))
-    assert work.has_pending("default", "m1")
-    work.apply(workflow("x", "Failed"))
-    assert not work.has_pending("default", "m1")
-
-
-def test_deleted_workflow_is_no_work(work: PendingWorkflows) -> None:
-    work.apply(workflow("w"))
-    work.remove(workflow("w"))
-    work.remove(workflow("w"))
-    assert not work.has_pending("default", "m1")
-    assert work.why_none("default", "m1") == "no Workflow for default/m1: create one"
-
-
-def test_workflow_moved_to_another_machine_while_pending(work: PendingWorkflows) -> None:
-    work.apply(workflow("w"))
+    assert pending() == [True, False, False]
     work.apply(workflow("w", hardware="b"))
-    assert (work.has_pending("default", "m1"), work.has_pending("default", "b")) == (False, True)
+    assert pending() == [True, True, False]
+    work.apply(workflow("x", "Failed"))
+    assert pending() == [False, True, False]
+    for _ in range(2):
+        work.remove(workflow("w", hardware="b"))
+    assert pending() == [False, False, False]
+    assert work.why_none("default", "b") == "no Workflow for default/b: create one"
 
 
 @pytest.mark.parametrize(
