@@ -18,6 +18,7 @@ from edge.dhcp.wire import codec, options
 from tests.unit.dhcp.firmware.packets import CAPTURES
 from tests.unit.dhcp.harness import (
     CAPTURED,
+    IPXE_BIOS,
     PLAIN,
     PXE_DISCOVER,
     PXE_REQUEST,
@@ -158,6 +159,17 @@ def test_known_packets_get_the_answer_that_they_would_get_in_full(make_edge: Mak
         pair.send(packet, data.draw(st.sampled_from(["10.77.0.2", "0.0.0.0"])), 67, port)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_machines_of_one_maker_boot_by_the_path_of_their_own_hardware(
+    make_edge: MakeEdge, order: tuple[int, ...]
+) -> None:
+    pair = Pair(make_edge, machine(0), machine(1, 9))
+    for number in order * 3:
+        reply = read(pair.send(sent_by(MACS[number])))
+        assert reply.file.rstrip(b"\0") == (b"snponly.efi", b"shimx64.efi")[number]
+    pair.agree()
+
+
 @pytest.mark.parametrize("name", [name for name in CLIENTS if name not in ("udhcpc_request", "networkd_discover")])
 def test_what_firmware_really_sends_is_answered_the_fast_way_from_the_second_machine_on(
     make_edge: MakeEdge, name: str
@@ -192,6 +204,15 @@ def test_what_is_prepared_for_a_layout_is_bounded(make_edge: MakeEdge) -> None:
     (known,) = (known for alike in edge.responder.fast_path._known.lists.values() for known in alike)
     assert len(known.networks) <= answers._NETWORKS_OF_A_LAYOUT
     assert len(known.shared) <= answers._MAKERS_OF_A_LAYOUT
+
+
+def test_machines_of_another_maker_do_not_get_its_boot_file(make_edge: MakeEdge) -> None:
+    pi, other = "b8:27:eb:00:00:01", "b8:27:ec:00:00:01"
+    edge = make_edge(hardware("pi", pi, "10.77.0.58"), hardware("pc", other, "10.77.0.59"))
+    rom = altered(IPXE_BIOS, drop=(77, 175))
+    for _ in range(3):
+        for mac, boots in ((pi, b""), (other, b"undionly.kpxe")):
+            assert read(edge.send(sent_by(bytes.fromhex(mac.replace(":", "")), rom))).file == boots
 
 
 # --- what a layout can be learnt from ---------------------------------------------------------------------------------

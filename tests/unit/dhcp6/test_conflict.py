@@ -52,22 +52,13 @@ def blind(make_edge: MakeEdge6) -> Edge6:
 # --- on the link ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hosts", [(), (MAC,), (MAC, MAC)])
-def test_where_nobody_or_only_the_machine_answers_it_is_served_as_before(edge: Edge6, hosts: tuple[str, ...]) -> None:
+def test_address_that_another_host_has_is_not_given_for_the_quarantine(edge: Edge6) -> None:
     assert status(edge.answer(DECLINE).get(Option.STATUS_CODE)) == Status.SUCCESS
     assert addresses(edge.answer(SOLICIT)), "it is looked into: until then nothing is known"
-    assert edge.look(*hosts) == PROBES
-    assert edge.quarantined == []
-    assert addresses(edge.answer(SOLICIT))
-    (told,) = (event for event in edge.events if "DECLINE" in event.message)
-    assert told.outcome is Outcome.INFO
-    assert ("only the machine itself answers" if hosts else "nobody answers") in told.message
-
-
-@pytest.mark.parametrize("hosts", [(SQUATTER,), (MAC, SQUATTER), (SQUATTER, MAC)])
-def test_address_that_another_host_has_is_not_given_for_the_quarantine(edge: Edge6, hosts: tuple[str, ...]) -> None:
+    assert edge.look(MAC) == PROBES
+    assert (edge.quarantined, edge.events[-1].outcome) == ([], Outcome.INFO)
     edge.answer(DECLINE)
-    edge.look(*hosts)
+    edge.look(MAC, SQUATTER)
     assert edge.quarantined == [(MAC, ADDRESS, edge.now + DEFAULT_SECONDS)]
     assert edge.events[-1].message == (
         f"DHCPv6 DECLINE: another host, {SQUATTER}, already uses {ADDRESS}; it is not offered for 600 s. "

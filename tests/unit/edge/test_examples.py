@@ -143,21 +143,15 @@ def test_papers_list_it_and_it_says_what_is_untested(directory: Path) -> None:
     assert [file.name for file in directory.glob("*.yaml") if f"`{file.name}`" not in paper] == []
 
 
-@pytest.mark.parametrize("name", ["machine.yaml", "full.yaml"])
-def test_machine_without_ipv4_passes_the_checks_of_the_api_and_names_no_ipv4_address(name: str) -> None:
-    file = EXAMPLES / "ipv6" / name
-    for each in yaml.safe_load_all(file.read_text()):
+@pytest.mark.parametrize("name", ["ipv6/machine", "ipv6/full", "dual-stack/hardware", "dual-stack/workflow"])
+def test_machine_with_ipv6_alone_or_with_both_families_passes_the_checks_of_the_api(name: str) -> None:
+    text = (EXAMPLES / f"{name}.yaml").read_text()
+    for each in yaml.safe_load_all(text):
         assert checkers()[each["kind"]].check(each | {"metadata": each["metadata"] | {"namespace": "d"}}).errors == []
-    assert not ADDRESS.search(file.read_text())
-
-
-def test_machine_with_both_families_passes_the_checks_of_the_api_and_boots_by_either() -> None:
-    files = [EXAMPLES / "dual-stack" / f"{name}.yaml" for name in ("hardware", "workflow")]
-    hardware, workflow = (yaml.safe_load(file.read_text()) for file in files)
-    for each in (hardware, workflow):
-        assert checkers()[each["kind"]].check(each | {"metadata": each["metadata"] | {"namespace": "d"}}).errors == []
-    (interface,) = hardware["spec"]["networkInterfaces"].values()
-    assert {"ip", "ipv6"} <= set(interface["dhcp"])
+        if name == "dual-stack/hardware":
+            (interface,) = each["spec"]["networkInterfaces"].values()
+            assert {"ip", "ipv6"} <= set(interface["dhcp"])
+    assert name.startswith("dual-stack") or not ADDRESS.search(text)
 
 
 def test_what_a_machine_netboots_over_ipv6_is_shown() -> None:

@@ -478,17 +478,6 @@ def put_image(tmp_path):
     return put
 
 
-async def test_file_crosses_the_link_once_for_all_machines_of_a_branch(make_sites, put):
-    center, branch = await make_sites({1: 0, 2: 1})
-    put(1, "a disk.raw")
-    url = file_url("a disk.raw")
-    assert set(await asyncio.gather(*[branch.read(url) for _ in range(5)])) == {CONTENT}
-    assert branch.cache.counts.peer_bytes == len(CONTENT)
-    assert center.peers.counts.served == 1
-    assert await branch.read(url) == CONTENT
-    assert center.peers.counts.served == 1
-
-
 async def test_file_that_has_changed_comes_anew_and_one_that_is_gone_goes(make_sites, put):
     center, branch = await make_sites({1: 0, 2: 1})
     file = put(1, "disk")
