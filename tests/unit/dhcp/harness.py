@@ -113,19 +113,22 @@ class Edge:
         return [event.message for event in self.events]
 
     def look(self, *hosts: str) -> int:
-        """Probe the declined addresses by ARP; hosts with these MACs answer. Return the number of probes."""
-        declined, probes = self.responder.declined, 0
-        assert declined is not None
-        while (wait := declined.wait) is not None:
-            self.now += wait
-            for address in declined.step():
-                probes += 1
-                for mac in hosts:
-                    declined.claimed(Claim(address, bytes.fromhex(mac.replace(":", ""))))
-        return probes
+        return look(self, *hosts)
 
 
 MakeEdge = Callable[..., Edge]
+
+
+def look(edge: Any, *hosts: str) -> int:
+    """Probe the declined addresses; hosts with these MACs answer. Return the number of probes."""
+    declined, probes = edge.responder.declined, 0
+    while (wait := declined.wait) is not None:
+        edge.now += wait
+        for address in declined.step():
+            probes += 1
+            for mac in hosts:
+                declined.claimed(Claim(address, bytes.fromhex(mac.replace(":", ""))))
+    return probes
 
 
 class Calls:

@@ -31,7 +31,6 @@ from tests.unit.dhcp.firmware.packets import (
     options_of,
 )
 from tests.unit.dhcp.harness import (
-    CAPTURED,
     IPXE_BIOS,
     IPXE_EFI,
     MAC,
@@ -330,22 +329,6 @@ def test_u_boot_as_a_pxe_client_is_one_and_is_never_offered_a_lease_without_an_a
 
 def client(packet: bytes, **changes: Any) -> Client:
     return identify(codec.parse(altered(packet, **changes)))
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "architectures", "description"),
-    [
-        ("ipxe_bios_discover", ClientKind.IPXE, (0,), "iPXE (x86 BIOS)"),
-        ("ipxe_efi_request_4011", ClientKind.IPXE, (7,), "iPXE (UEFI x86-64)"),
-        ("edk2_pxe_discover", ClientKind.PXE_ROM, (7,), "UEFI x86-64 PXE ROM"),
-        ("edk2_http_request", ClientKind.HTTP_ROM, (16,), "UEFI x86-64 HTTP Boot ROM"),
-        ("dhclient_discover", ClientKind.OPERATING_SYSTEM, (), "operating system"),
-        ("dhcpcd_discover", ClientKind.OPERATING_SYSTEM, (), "operating system"),
-    ],
-)
-def test_each_stage_of_a_boot_is_told_from_the_others(name: str, kind: ClientKind, architectures, description) -> None:
-    found = identify(codec.parse(CAPTURED[name]))
-    assert (found.kind, found.architectures, found.description) == (kind, architectures, description)
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,6 @@ def test_slow_machines_and_those_without_an_extra_load_nothing_of_it(words: str,
     assert refused & set(done.stderr.splitlines()[-1].split()) == set()
 
 
-def test_unknown_command_is_named() -> None:
-    result = run("sevre")
-    assert result.exit_code == 2
-    assert "No such command 'sevre'" in result.output
-
-
 def test_every_flag_is_also_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     root = click.Context(main, info_name="tinkedge")
     count = 0
