@@ -361,6 +361,7 @@ def test_bound_on_answers_holds_for_both_ways_together(make_edge: MakeEdge6) -> 
     answered = sum(pair.send(packet, IPv6Address("2001:db8::9")) is not None for _ in range(1200))
     assert answered == 1000
     assert pair.calls.answered == 999
+    assert [pair.send(packet, IPv6Address(source)) for source in ("ff02::9", "::1")] == [None, None]
     assert all(pair.send(packet, IPv6Address("fd00:77::2")) for _ in range(1200))
 
 

@@ -121,6 +121,9 @@ def test_information_without_an_address(edge: Edge6) -> None:
     assert answer.get(Option.DNS_SERVERS) == bytes.fromhex("fd00007700000000") + bytes(7) + b"\1"
     assert answer.get(Option.DOMAIN_LIST) == b"\7example\3org\0"
     assert edge.answer(ask(M.INFORMATION_REQUEST)).get(Option.DNS_SERVERS) is None, "only what is asked for"
+    edge.inventory.apply(hardware(dhcp={"ipv6": {"address": ADDRESS}}))
+    asks = ask(M.INFORMATION_REQUEST, option(Option.ORO, bytes.fromhex("00170018")))
+    assert edge.answer(asks).get(Option.DNS_SERVERS) is None
 
 
 def test_machine_on_another_network_is_told_so_and_the_operator_too(make_edge: MakeEdge6) -> None:

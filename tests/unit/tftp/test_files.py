@@ -29,6 +29,7 @@ from tests.unit.tftp.boot_files import (
     hardware,
     write,
 )
+from tests.waiting import until
 
 DIRECTORY = MAC.replace(":", "-")
 """Files of that machine alone."""
@@ -295,18 +296,31 @@ async def test_file_that_is_still_arriving_is_served_while_it_does(edge):
     file.close()
 
 
-async def test_file_that_is_cut_short_on_disk_is_refused_and_never_touched(edge, monkeypatch):
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_file_that_is_too_short_on_disk_is_waited_for_and_refused_if_it_stays_so(edge, monkeypatch, arrives):
     opened, open_artifact = [], ArtifactCache.open
 
     async def cut_short(*asked, **how):
-        opened.append(await open_artifact(*asked, **how))
-        await opened[-1].filled(len(KERNEL) - 1)
-        os.truncate(f"/proc/self/fd/{opened[-1].fd}", 4)
-        return opened[-1]
+        artifact = await open_artifact(*asked, **how)
+        await artifact.filled(0 if arrives else len(KERNEL) - 1)
+        os.truncate(f"/proc/self/fd/{artifact.fd}", 4)
+        opened.append(artifact)
+        return artifact
 
     monkeypatch.setattr(ArtifactCache, "open", cut_short)
-    assert "OSIE default/lab: kernelUrl" in (await edge.refused("osie/lab/kernel")).message
-    assert [artifact.fd for artifact in opened] == [-1]
+    if not arrives:
+        assert "OSIE default/lab: kernelUrl" in (await edge.refused("osie/lab/kernel")).message
+        assert opened[0].fd == -1
+        return
+    edge.upstream.gate.clear()
+    asked = asyncio.ensure_future(edge.file("osie/lab/kernel"))
+    await until(lambda: opened)
+    await turns(3)
+    assert not asked.done()
+    edge.upstream.gate.set()
+    file = await asked
+    assert file.size == len(KERNEL)
+    file.close()
 
 
 async def test_operators_file_may_be_cut_short_while_it_is_sent(edge, tmp_path):
