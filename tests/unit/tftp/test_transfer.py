@@ -834,6 +834,7 @@ class Stub:
         ((100, 3, 100), ["m1", "m1", "m1", "all answer", "m1", "m1", "m1"], []),
         # A full house gives a half open place, and never one that is taken.
         ((3, 100, 100), ["m1+", "m1", "m1+", "m1+", "m1!"], [1]),
+        ((3, 100, 100), ["s1+", "s2", "m3+", "s4+", "m5+"], [0, 1]),
         # One client pushes out its own, and nobody else's.
         ((100, 100, 2), ["m1", "m2", "m2+", "m2+", "m2!", "m1"], [1]),
         # Nothing is left of those who went.
