@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
-from edge.artifacts import ArtifactCache
 from edge.tftp.blocks import Burst
 from edge.tftp.source import TftpFile
-from tests.unit.artifacts.conftest import Upstream, cache, clock, make_cache, start_cache, upstream
-from tests.unit.tftp import boot_files
-from tests.unit.tftp.boot_files import Edge
+from tests.unit.artifacts.conftest import cache, clock, make_cache, start_cache, upstream
 from tests.unit.tftp.loopback import MAC, Loopback
 
 __all__ = ["cache", "clock", "make_cache", "start_cache", "upstream"]
@@ -56,16 +51,3 @@ async def serve() -> AsyncIterator[Callable[..., Awaitable[Loopback]]]:
             return await stack.enter_async_context(Loopback(open_file).serving(**settings))
 
         yield start
-
-
-MakeEdge = Callable[..., Edge]
-
-
-@pytest.fixture
-def make_edge(tmp_path: Path, cache: ArtifactCache, upstream: Upstream) -> MakeEdge:
-    return partial(boot_files.make_edge, tmp_path, cache, upstream)
-
-
-@pytest.fixture
-def edge(make_edge: MakeEdge) -> Edge:
-    return make_edge()
