@@ -339,7 +339,7 @@ class Behind:
         ("192.0.2.0/24", OF_RELAY, 3, (RELAY, "192.0.2.9"), None),
         ("192.0.2.0/24", OF_RELAY, 3, OF_RELAY, "it comes from 10.77.0.2, which --relays does not name"),
         # RFC 3527: the relay's address is not in the machines' network, which its link selection names.
-        ("", ELSEWHERE, 3, ELSEWHERE, "is not believed"),
+        ("", ELSEWHERE, 3, ELSEWHERE, "its relay 10.99.0.2 is not of this machine's network"),
         ("10.99.0.2", ELSEWHERE, 3, ELSEWHERE, None),
     ],
 )
