@@ -139,6 +139,7 @@ def test_firmware_is_offered_its_program_and_ipxe_its_script(
         assert any(inside(answer, 175).get(176, b"")) is leases
         expected = f"{base}/script/{packet.mac}/auto.ipxe"
     assert boots(answer) == (expected, SERVER)
+    assert offer(edge, packet) == answer  # by the fast path
     assert ip(answer[16:20]) == (ADDRESS if leases else "0.0.0.0")
     ack = ask(edge, packet.changed(o53=bytes((REQUEST,)), o54=options[54], o50=answer[16:20]))
     assert (ack is not None) is leases
