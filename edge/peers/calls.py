@@ -128,10 +128,10 @@ class Calls:
             )
 
     async def _post(
-        self, authority: str, target: str, body: bytes, read: Callable[[bytes], T], seconds: float = CALL_SECONDS
+        self, authority: str, target: str, body: bytes, read: Callable[[bytes], T], seconds: float = 0.0
     ) -> T:
         header, nonce = self._signatures.request(Request("POST", authority, target, body))
-        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
+        limits = aiohttp.ClientTimeout(total=seconds or CALL_SECONDS, sock_connect=CONNECT_SECONDS)
         headers = {HEADER: header, "Content-Type": "application/json"}
         try:
             async with self._open().post(

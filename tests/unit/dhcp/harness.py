@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from hypothesis import strategies as st
 
 from edge.conflict import Claim, Quarantine
 from edge.dhcp import Received, Reply, Responder
@@ -112,19 +113,22 @@ class Edge:
         return [event.message for event in self.events]
 
     def look(self, *hosts: str) -> int:
-        """Probe the declined addresses by ARP; hosts with these MACs answer. Return the number of probes."""
-        declined, probes = self.responder.declined, 0
-        assert declined is not None
-        while (wait := declined.wait) is not None:
-            self.now += wait
-            for address in declined.step():
-                probes += 1
-                for mac in hosts:
-                    declined.claimed(Claim(address, bytes.fromhex(mac.replace(":", ""))))
-        return probes
+        return look(self, *hosts)
 
 
 MakeEdge = Callable[..., Edge]
+
+
+def look(edge: Any, *hosts: str) -> int:
+    """Probe the declined addresses; hosts with these MACs answer. Return the number of probes."""
+    declined, probes = edge.responder.declined, 0
+    while (wait := declined.wait) is not None:
+        edge.now += wait
+        for address in declined.step():
+            probes += 1
+            for mac in hosts:
+                declined.claimed(Claim(address, bytes.fromhex(mac.replace(":", ""))))
+    return probes
 
 
 class Calls:
@@ -139,3 +143,92 @@ class Calls:
         result = self._function(*arguments, **more)
         self.answered += result is not None
         return result
+
+
+class Pair:
+    """Two edges that hear the same: one answers known layouts the fast way, the other everything in full."""
+
+    def __init__(self, make_edge: Callable[..., Any], *objects: Raw, **more: Any) -> None:
+        self.edges = self.fast, self.full = [make_edge(*objects, fast_path=fast, **more) for fast in (True, False)]
+        self.calls = self.fast.responder.fast_path.answer = Calls(self.fast.responder.fast_path.answer)
+
+    def send(self, packet: bytes, *where: Any, **more: Any) -> Any:
+        """Return what both answer, which must be the same."""
+        fast, full = (edge.send(packet, *where, **more) for edge in self.edges)
+        assert fast == full, (packet.hex(), where, more)
+        return fast
+
+    def pass_time(self, seconds: float) -> None:
+        for edge in self.edges:
+            edge.now += seconds
+
+    def agree(self) -> None:
+        """Check that both have told the same, and remember the same."""
+        assert self.fast.events == self.full.events
+        assert self.fast.quarantined == self.full.quarantined
+        assert len({frozenset(edge.responder.declined.acknowledged.lately) for edge in self.edges}) == 1
+
+    def history(
+        self,
+        draw: Callable[..., Any],
+        work: list[bool],
+        machine: Callable[[int, int], Raw],
+        new: st.SearchStrategy[Any],
+        kin: Callable[[Callable[..., Any], Any], Any],
+        *,
+        decline: Callable[[], None] = lambda: None,
+    ) -> Iterator[Any]:
+        """Yield packets that are new, known, or of the same firmware on another machine (`kin`), while the Hardware
+        (`machine`, by number and kind) changes, an address is declined, work comes and goes, and time passes."""
+        sent: list[Any] = []
+        steps = ["new", "new", "again", "again", "kin", "kin", "kin", "change", "decline", "work", "time"]
+        for _ in range(draw(st.integers(4, 16))):
+            match draw(st.sampled_from(steps)):
+                case "change":
+                    number, kind = draw(st.integers(0, 2)), draw(st.integers(0, 11))
+                    for edge in self.edges:
+                        (edge.inventory.remove if kind == 8 else edge.inventory.apply)(machine(number, kind))
+                    continue
+                case "decline":
+                    decline()
+                    continue
+                case "work":
+                    work[0] = not work[0]
+                    continue
+                case "time":
+                    self.pass_time(400)
+                    continue
+                case "again" if sent:
+                    packet = draw(st.sampled_from(sent))
+                case "kin" if sent:
+                    packet = kin(draw, draw(st.sampled_from(sent)))
+                case _:
+                    packet = draw(new)
+            sent.append(packet)
+            yield packet
+            self.agree()
+
+
+def check_layouts(make_edge: Callable[..., Any], machine: Raw, answers: Any, packets: list[bytes], other: Any) -> None:
+    """Send packets of 1200 other layouts: what is used goes on to be known, what is kept is bounded, and none twice.
+
+    Without the fast path, each packet is answered in full.
+    """
+    edge, slow = (make_edge(machine, fast_path=fast) for fast in (True, False))
+    calls = []
+    for each in (edge, slow):
+        each.responder.respond_in_full = counted = Calls(each.responder.respond_in_full)
+        calls.append(counted)
+        for packet in packets * 3:
+            assert each.send(packet) is not None
+    assert slow.responder.fast_path is None
+    assert [each.answered for each in calls] == [len(packets), 3 * len(packets)]
+    known = edge.responder.fast_path._known
+    for number in range(1200):
+        edge.now += 0.1
+        edge.send(other(b"%05d" % number + b"x" * (number % 90)))
+        if number % 50 == 0:
+            edge.send(packets[0])
+    assert len(known) == sum(map(len, known.lists.values())) <= answers._LAYOUTS
+    assert max(map(len, known.lists.values())) <= answers._LAYOUTS_OF_A_LENGTH
+    assert calls[0].count == 1200 + len(packets)

@@ -1,7 +1,9 @@
-"""What a client is, and what it is named to boot."""
+"""What a client is, and what it is named to boot: real firmware gets the offer that boots it."""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,44 +11,325 @@ import pytest
 
 from edge.dhcp.boot import BootChoice
 from edge.dhcp.boot.client import Client, ClientKind, identify, user_classes
-from edge.dhcp.wire import MessageType, codec, options
-from edge.machines import Inventory, Machine, NetbootPolicy
+from edge.dhcp.wire import codec, options
+from edge.journey.events import Outcome
+from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy
 from ipxe.binaries import BootBinaries, BootPath, NoBinaryError
 from tests.support import objects
+from tests.unit.dhcp.firmware.packets import (
+    ADDRESS,
+    CAPTURES,
+    DISCOVER,
+    HTTP_ROMS,
+    IPXES,
+    REQUEST,
+    ROMS,
+    SERVER,
+    Packet,
+    ids,
+    ip,
+    options_of,
+)
 from tests.unit.dhcp.harness import (
-    CAPTURED,
     IPXE_BIOS,
     IPXE_EFI,
     MAC,
     PXE_DISCOVER,
     PXE_REQUEST,
+    Edge,
     MakeEdge,
     altered,
-    message_type,
-    read,
+    hardware,
 )
-from tink.convert.documents import read as read_documents
-from tink.convert.run import convert_documents
+
+MODES = [DhcpMode.RESERVATION, DhcpMode.PROXY, DhcpMode.AUTO_PROXY]
+MakeSite = Callable[..., Edge]
+
+
+@pytest.fixture
+def binaries(request: pytest.FixtureRequest, tmp_path: Path) -> BootBinaries:
+    """Of these names, or of those that a test has as the parameter."""
+    for name in getattr(request, "param", ("undionly.kpxe", "snponly.efi", "snponly-arm64.efi")):
+        (tmp_path / name).write_bytes(name.encode())
+    return BootBinaries(tmp_path)
+
+
+@pytest.fixture
+def make_site(make_edge: MakeEdge) -> MakeSite:
+    """Makes an edge that knows the machine which sent `packet`."""
+
+    def make(packet: Packet, mode: DhcpMode = DhcpMode.RESERVATION, *, dhcp: Any = None, **more: Any) -> Edge:
+        how = {"has_pending": more.pop("has_pending", None)}
+        return make_edge(hardware("m1", packet.mac, ADDRESS, dhcp=dhcp, **more), mode=mode, **how)
+
+    return make
+
+
+def ask(edge: Edge, packet: Packet, source: str = "0.0.0.0") -> bytes | None:
+    reply = edge.send(packet.payload, source, packet.source_port, packet.port)
+    if reply is not None:
+        check(packet, reply.payload)
+    return reply.payload if reply is not None else None
+
+
+def offer(edge: Edge, packet: Packet) -> bytes:
+    answer = ask(edge, packet)
+    assert answer is not None, "no answer"
+    return answer
+
+
+def check(packet: Packet, answer: bytes) -> None:
+    """EDK2 rejects answers with options of other sizes (Dhcp4Option.c), and writes a NUL behind a boot file that has
+    none (PxeBcDhcp4.c)."""
+    sizes = {1: 4, 3: 4, 6: 4, 28: 4, 42: 4, 50: 4, 51: 4, 52: 1, 53: 1, 54: 4, 57: 2, 58: 4, 59: 4}
+    several = (3, 6, 42)
+    assert (answer[0], answer[4:8], answer[28:34]) == (2, packet.payload[4:8], packet.payload[28:34])
+    for code, value in options_of(answer).items():
+        assert len(value) % sizes.get(code, 1) == 0
+        assert len(value) == sizes.get(code, len(value)) or code in several
+        assert value or code not in (*sizes, 12, 15, 43, 60, 61, 66, 67)
+    # A C string for firmware; the bare name for iPXE, which would count the NUL.
+    is_ipxe = bool(packet.option(175) or packet.option(77))
+    if 67 in options_of(answer) and packet.option(60)[:3] in (b"PXE", b"HTT"):
+        assert options_of(answer)[67].endswith(b"\0") is not is_ipxe
+
+
+def boots(answer: bytes) -> tuple[str, str]:
+    """Return the file and its server: of the options and of the header, where shim and U-Boot look for them."""
+    options = options_of(answer)
+    file = options.get(67, b"").rstrip(b"\0")
+    assert (file, options.get(66, b"")) == (answer[108:236].rstrip(b"\0"), answer[44:108].rstrip(b"\0"))
+    return file.decode(), ip(answer[20:24])
+
+
+def inside(answer: bytes, code: int) -> dict[int, bytes]:
+    """Return the sub-options of an option."""
+    raw, found, at = options_of(answer).get(code, b""), {}, 0
+    while at < len(raw) and raw[at] != 255:
+        found[raw[at]] = raw[at + 2 : at + 2 + raw[at + 1]]
+        at += 2 + raw[at + 1]
+    return found
+
+
+def test_captures_hold_each_kind_of_firmware() -> None:
+    assert (len(ROMS), len(HTTP_ROMS), len(IPXES)) >= (2, 2, 8)
+    assert {packet.option(93) for packet in ROMS + HTTP_ROMS + IPXES} == {b"\0\0", b"\0\x07", b"\0\x10"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("packet", ROMS + HTTP_ROMS + IPXES, ids=ids(ROMS + HTTP_ROMS + IPXES))
+def test_firmware_is_offered_its_program_and_ipxe_its_script(
+    make_site: MakeSite, mode: DhcpMode, packet: Packet
+) -> None:
+    edge, leases = make_site(packet, mode), mode is DhcpMode.RESERVATION
+    answer = offer(edge, packet)
+    options = options_of(answer)
+    base = f"http://{SERVER}:7080/ipxe"
+    if packet in ROMS:
+        # EDK2 takes the file without a menu, and without a question on port 4011.
+        assert (options[60], inside(answer, 43)) == (b"PXEClient", {6: b"\x08"})
+        assert options[66] == SERVER.encode()
+        expected = "undionly.kpxe" if packet.option(93) == b"\0\0" else "snponly.efi"
+    elif packet in HTTP_ROMS:
+        assert options[60] == b"HTTPClient"
+        expected = f"{base}/binary/{packet.mac}/snponly.efi"
+    else:
+        # A lease must not look like a proxy's offer, and says that there is no proxy to wait for.
+        assert options.get(60) == (None if leases else b"PXEClient")
+        assert any(inside(answer, 175).get(176, b"")) is leases
+        expected = f"{base}/script/{packet.mac}/auto.ipxe"
+    assert boots(answer) == (expected, SERVER)
+    assert offer(edge, packet) == answer  # by the fast path
+    assert ip(answer[16:20]) == (ADDRESS if leases else "0.0.0.0")
+    ack = ask(edge, packet.changed(o53=bytes((REQUEST,)), o54=options[54], o50=answer[16:20]))
+    assert (ack is not None) is leases
+    assert ack is None or (boots(ack), ack[16:20], options_of(ack)[53]) == (boots(answer), answer[16:20], b"\5")
+
+
+def test_every_captured_packet_gets_a_valid_answer_or_a_meant_silence(make_site: MakeSite) -> None:
+    for packet in CAPTURES:
+        server = ip(packet.option(54)) if packet.option(54) else SERVER
+        asked = ip(packet.option(50) or packet.payload[12:16])
+        edge = make_site(packet, dhcp={"ip": asked if asked != "0.0.0.0" else ADDRESS})
+        answer = ask(edge, packet, source=asked if packet.port == 4011 else "0.0.0.0")
+        if packet.kind == 7 or (server != SERVER and packet.option(54)):
+            assert answer is None, packet.capture
+            continue
+        assert answer is not None, packet.capture
+        assert len(answer) >= 300
+        assert options_of(answer)[53] == {DISCOVER: b"\x02", REQUEST: b"\x05"}[packet.kind]
+        limit = int.from_bytes(packet.option(57) or b"\x02\x40", "big")
+        assert len(answer) <= max(576, min(limit, 1500)) - 28
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("packet", [p for p in CAPTURES if p.port == 4011], ids=lambda p: p.capture)
+def test_request_on_port_4011_gets_the_boot_file(make_site: MakeSite, mode: DhcpMode, packet: Packet) -> None:
+    answer = ask(make_site(packet, mode), packet.changed(o54=b""), source=ADDRESS)
+    assert answer is not None
+    script = f"http://{SERVER}:7080/ipxe/script/{packet.mac}/auto.ipxe"
+    assert boots(answer) == (script if packet.option(175) else "snponly.efi", SERVER)
+
+
+@pytest.mark.parametrize("binaries", [("snponly-shim.efi", "snponly.efi")], indirect=True)
+def test_machine_gets_the_shim_and_the_shim_its_second_stage(make_site: MakeSite, binaries: BootBinaries) -> None:
+    assert boots(offer(make_site(ROMS[0]), ROMS[0]))[0] == "snponly-shim.efi"
+    name = boots(offer(make_site(HTTP_ROMS[0]), HTTP_ROMS[0]))[0].rpartition("/")[2]
+    hyphen = name.rindex("-")  # automatic_next_path of the shim: "-shim[arch].efi" becomes ".efi"
+    assert name[hyphen : hyphen + 5] == "-shim"
+    assert binaries.get(name[:hyphen] + ".efi") is not None
+
+
+def of_architecture(packet: Packet, number: int) -> Packet:
+    return packet.changed(o93=struct.pack("!H", number))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("pxe_rom", "http_rom"), [(11, 19), (22, 24)])
+def test_arm_boots_its_own_ipxe(make_site: MakeSite, mode: DhcpMode, pxe_rom: int, http_rom: int) -> None:
+    edge = make_site(ROMS[0], mode)
+    assert boots(offer(edge, of_architecture(ROMS[0], pxe_rom)))[0] == "snponly-arm64.efi"
+    edge = make_site(HTTP_ROMS[0], mode)
+    assert boots(offer(edge, of_architecture(HTTP_ROMS[0], http_rom)))[0].endswith("/snponly-arm64.efi")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ipxe_of_another_make_goes_to_its_script(make_site: MakeSite, mode: DhcpMode) -> None:
+    for packet in IPXES:
+        without_http = packet.changed(o175=packet.option(175).replace(b"\x13\x01\x01", b""))
+        assert without_http != packet
+        assert boots(offer(make_site(packet, mode), without_http))[0] == f"tftp://{SERVER}/{packet.mac}/auto.ipxe"
+    for smee in (IPXES[0].changed(o77=b"Tinkerbell"), IPXES[0].changed(o77=b"Tinkerbell", o175=b"")):
+        assert options_of(offer(make_site(smee, mode), smee))[67].rstrip(b"\0").endswith(b"/auto.ipxe")
+
+
+def test_ipxe_on_a_vlan_is_told_its_number(make_site: MakeSite) -> None:
+    for packet, file in ((ROMS[0], "snponly.efi"), (HTTP_ROMS[0], "/snponly.efi"), (IPXES[0], "/auto.ipxe")):
+        answer = offer(make_site(packet, dhcp={"vlanId": "50"}), packet)
+        assert boots(answer)[0].endswith(file)
+        assert inside(answer, 43).get(116) == (b"50" if packet is IPXES[0] else None)
+
+
+# --- a machine that may not netboot goes on to the next boot device, and shows why ------------------------------------
+
+
+def is_sent_on(answer: bytes) -> bool:
+    """Whether EDK2 finds a menu of one entry, the local boot, within 3 s, and no file (PxeBcSelectBootPrompt)."""
+    menu = inside(answer, 43)
+    return not boots(answer)[0] and menu[9][:2] == b"\0\0" and menu[10][0] <= 3 and menu.get(6, b"\0")[0] & 8 == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "reason", [{"disableNetboot": True}, {"has_pending": lambda *_name: False}], ids=["disabled", "idle"]
+)
+def test_refused_machine_goes_on_and_its_ipxe_shows_why(make_site: MakeSite, mode: DhcpMode, reason: Any) -> None:
+    edge = make_site(ROMS[0], mode, **reason)
+    answer = offer(edge, ROMS[0])
+    assert is_sent_on(answer)
+    assert ip(answer[16:20]) == (ADDRESS if mode is DhcpMode.RESERVATION else "0.0.0.0")
+    assert edge.events[0].outcome is Outcome.REFUSED
+    assert "disableNetboot" not in reason or "disableNetboot is true" in edge.messages()[0]
+    prompt = inside(answer, 43)[10][1:]
+    assert prompt.startswith(b"No netboot: ")
+    assert b"default/m1" in prompt
+    assert len(prompt) <= 70
+    url, _ = boots(offer(make_site(HTTP_ROMS[0], mode, **reason), HTTP_ROMS[0]))
+    assert url == f"http://{SERVER}:7080/ipxe/binary/{HTTP_ROMS[0].mac}/netboot-not-allowed"
+    assert boots(offer(make_site(IPXES[0], mode, **reason), IPXES[0]))[0].endswith("/auto.ipxe")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("binaries", [("snponly.efi",)], indirect=True)
+@pytest.mark.parametrize(("architecture", "name"), [(27, "UEFI RISC-V 64-bit"), (11, "UEFI ARM 64-bit")])
+def test_machine_without_a_binary_goes_on_and_the_journey_says_what_is_missing(
+    make_site: MakeSite, mode: DhcpMode, binaries: BootBinaries, architecture: int, name: str
+) -> None:
+    edge = make_site(ROMS[0], mode)
+    assert is_sent_on(offer(edge, of_architecture(ROMS[0], architecture)))
+    assert edge.events[0].outcome is Outcome.REFUSED
+    assert f"no iPXE binary for architecture {architecture} ({name}); put one of" in edge.events[0].message
+
+
+def test_workflow_that_comes_lets_the_machine_boot_and_one_that_ends_stops_it(make_site: MakeSite) -> None:
+    has_work = True
+    edge = make_site(ROMS[0], has_pending=lambda *_name: has_work)
+    for has_work in (True, True, False, True):
+        assert is_sent_on(offer(edge, ROMS[0])) is not has_work
+
+
+# --- the ROM of a Raspberry Pi boots its own firmware, and nothing made for a PC --------------------------------------
+
+PI = ROMS[0].changed(o93=b"\0\0", o60=b"PXEClient:Arch:00000:UNDI:002001")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("oui", ["b8:27:eb", "dc:a6:32", "e4:5f:01", "28:cd:c1", "d8:3a:dd", "2c:cf:67", "88:a2:9e"])
+def test_raspberry_pi_gets_its_menu_and_never_a_pc_program(make_site: MakeSite, mode: DhcpMode, oui: str) -> None:
+    packet = PI.of(f"{oui}:00:00:01")
+    ours = offer(make_site(packet, mode), packet)
+    options = options_of(ours)
+    if mode is DhcpMode.RESERVATION:
+        assert (1 in options, options[66]) == (True, SERVER.encode())
+        # What dnsmasq and Smee send, byte for byte.
+        menu = "060108" + "0914000011" + b"Raspberry Pi Boot".hex() + "0a0400" + b"PXE".hex() + "ff"
+        assert options[43].hex() == menu
+    assert b"Raspberry Pi Boot" in options[43]
+    assert boots(ours) == ("", SERVER)
+
+
+def test_uefi_on_a_raspberry_pi_is_uefi_and_a_refused_pi_is_not_told_that_it_has_a_server(make_site: MakeSite) -> None:
+    uefi = ROMS[0].changed(o93=b"\0\x0b", o60=b"PXEClient:Arch:00011:UNDI:003000").of("dc:a6:32:00:00:01")
+    for mode in MODES:
+        assert boots(offer(make_site(uefi, mode), uefi)) == ("snponly-arm64.efi", SERVER)
+    rom = PI.of("dc:a6:32:00:00:01")
+    refused = offer(make_site(rom, disableNetboot=True), rom)
+    assert 43 not in options_of(refused)
+    assert not any(refused[20:24])
+
+
+# --- U-Boot with its own vendor class, as `dhcp` and standard boot ask: net/bootp.c -----------------------------------
+
+U_BOOT = ROMS[0].changed(o60=b"U-Boot.armv8", o93=b"\0\x16", o94=b"", o97=b"", o55=b"\1\3\6\x0c\x11")
+"""As U-Boot 2025.01 of Debian for QEMU's arm64 board: architecture 22, and a short list."""
+
+ASKING = [
+    U_BOOT,
+    U_BOOT.changed(o93=b""),
+    U_BOOT.changed(o60=b"U-Boot.armv7", o93=b"\0\x15"),
+    U_BOOT.changed(o60=b"U-Boot.riscv", o93=b"\0\x1b"),
+    U_BOOT.changed(o60=b"acme board"),
+    U_BOOT.changed(o60=b""),
+]
+
+
+@pytest.mark.parametrize("packet", ASKING, ids=lambda packet: repr(packet.option(60) + packet.option(93)))
+@pytest.mark.parametrize("is_refused", [False, True], ids=["allowed", "refused"])
+def test_u_boot_is_told_server_and_script_which_shows_why_if_it_is_refused(
+    make_site: MakeSite, packet: Packet, is_refused: bool
+) -> None:
+    edge = make_site(packet, disableNetboot=is_refused)
+    for _ in range(2):  # in full, and by the fast path
+        answer = offer(edge, packet)
+        # A name without a directory: beside it is pxelinux.cfg.
+        assert answer[108:236].rstrip(b"\0") == b"boot.scr.uimg"
+        assert is_refused or options_of(answer)[67] == b"boot.scr.uimg"
+        assert is_refused or ip(answer[20:24]) == SERVER
+        assert {43, 60}.isdisjoint(options_of(answer))
+
+
+def test_u_boot_as_a_pxe_client_is_one_and_is_never_offered_a_lease_without_an_address(make_site: MakeSite) -> None:
+    """It takes the first offer that comes for its lease."""
+    pxe = U_BOOT.changed(o60=b"PXEClient:Arch:00011:UNDI:003000", o93=b"\0\x0b")
+    assert [boots(offer(make_site(pxe, mode), pxe))[0] for mode in MODES] == ["snponly-arm64.efi"] * 3
+    assert [ask(make_site(U_BOOT, mode), U_BOOT) for mode in MODES[1:]] == [None, None]
+
+
+# --- What a client is, and what it is named to boot -------------------------------------------------------------------
 
 
 def client(packet: bytes, **changes: Any) -> Client:
     return identify(codec.parse(altered(packet, **changes)))
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "architectures", "description"),
-    [
-        ("ipxe_bios_discover", ClientKind.IPXE, (0,), "iPXE (x86 BIOS)"),
-        ("ipxe_efi_request_4011", ClientKind.IPXE, (7,), "iPXE (UEFI x86-64)"),
-        ("edk2_pxe_discover", ClientKind.PXE_ROM, (7,), "UEFI x86-64 PXE ROM"),
-        ("edk2_http_request", ClientKind.HTTP_ROM, (16,), "UEFI x86-64 HTTP Boot ROM"),
-        ("dhclient_discover", ClientKind.OPERATING_SYSTEM, (), "operating system"),
-        ("dhcpcd_discover", ClientKind.OPERATING_SYSTEM, (), "operating system"),
-    ],
-)
-def test_each_stage_of_a_boot_is_told_from_the_others(name: str, kind: ClientKind, architectures, description) -> None:
-    found = identify(codec.parse(CAPTURED[name]))
-    assert (found.kind, found.architectures, found.description) == (kind, architectures, description)
 
 
 @pytest.mark.parametrize(
@@ -150,44 +433,3 @@ def test_fast_path_which_knows_no_osie_leaves_it_to_the_full_one(choice: BootCho
     with pytest.raises(NoBinaryError):
         choice.choose(PXE_ROM, MAC, BootPath.UKI)
     assert choice.choose(BIOS, MAC, BootPath.UKI).file == b"undionly.kpxe"
-
-
-# --- a host of Metal3's, converted, is offered the address of its networkData -----------------------------------------
-
-METAL3 = """
-apiVersion: v1
-kind: Secret
-metadata: {name: net, namespace: m}
-stringData:
-  networkData: |
-    links: [{id: eno1, type: phy, ethernet_mac_address: "52:54:00:12:34:56"}]
-    networks:
-    - {id: n, link: eno1, type: ipv4, ip_address: 10.77.0.58, netmask: 255.255.255.0,
-       routes: [{network: 0.0.0.0, netmask: 0.0.0.0, gateway: 10.77.0.254}]}
-    services: [{type: dns, address: 10.77.0.2}]
----
-apiVersion: metal3.io/VERSION
-kind: BareMetalHost
-metadata: {name: n0, namespace: m, uid: 0f0f}
-spec: {POWER: true, bootMACAddress: "52:54:00:12:34:56", networkData: {name: net}}
-status: {provisioning: {state: STATE}}
-"""
-
-
-@pytest.mark.parametrize(("version", "power"), [("v1alpha1", "online"), ("v1beta1", "poweredOn")])
-@pytest.mark.parametrize("state", ["available", "provisioned"])
-@pytest.mark.parametrize("fast_path", [True, False])
-def test_host_is_offered_its_address_and_a_boot_program_only_while_it_is_free(
-    make_edge: MakeEdge, version: str, power: str, state: str, fast_path: bool
-) -> None:
-    text = METAL3.replace("VERSION", version).replace("POWER", power).replace("STATE", state)
-    (hardware,) = convert_documents(read_documents("in.yaml", text.encode()), to="hardware").objects
-    reply = make_edge(hardware, fast_path=fast_path).send(PXE_DISCOVER)
-    message, found = read(reply), read(reply).options
-    assert message_type(reply) is MessageType.OFFER
-    assert (message.yiaddr, found[options.SUBNET_MASK]) == (bytes((10, 77, 0, 58)), bytes((255, 255, 255, 0)))
-    assert found[options.ROUTER] == bytes((10, 77, 0, 254))
-    assert found[options.DOMAIN_NAME_SERVER] == bytes((10, 77, 0, 2))
-    assert found[options.HOST_NAME] == b"n0"
-    boots = bool(message.file.strip(b"\0")) or options.BOOTFILE_NAME in found
-    assert boots is (state == "available")

@@ -6,7 +6,6 @@ Any host can send a DHCPDECLINE in a machine's name.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -15,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.l2 import ARP, Ether
 
-from edge.conflict import Claim, Prober, Quarantine, declined
+from edge.conflict import Claim, Prober, declined
 from edge.conflict.declined import MAX_PROBED, PROBES, UNSEEN_SECONDS
 from edge.conflict.quarantine import MAX_ADDRESSES
 from edge.dhcp.wire import MessageType, arp
 from edge.journey.events import Outcome
-from edge.machines import Inventory, Machine
+from edge.machines import Machine
 from tests.unit.dhcp.harness import (
     IPXE_BIOS,
     MAC,
@@ -295,14 +294,19 @@ def test_no_frame_is_too_odd(frame: bytes) -> None:
 # --- relays of an edge that can't probe the machines' link ------------------------------------------------------------
 
 
-GATEWAY, OTHER_RELAY = b"\x0a\x4d\0\1", b"\x0a\x4d\0\3"
+OF_RELAY, ELSEWHERE = (RELAY, "10.77.0.2"), (OTHERS_RELAY, "10.99.0.2")
+GATEWAY, NEIGHBOUR = (b"\x0a\x4d\0\1", "10.77.0.1"), (b"\x0a\x4d\0\x3b", "10.77.0.59")
+"""Relays: giaddr and source address."""
 
 
 class Behind:
     """Machines behind relays; the first machine is the captures'."""
 
-    def __init__(self, edge: Edge, request: bytes, decline: bytes) -> None:
-        self.edge, self.request, self.declining = edge, request, decline
+    def __init__(self, make_edge: MakeEdge, decline: bytes, relays: str = "", link: bytes = b"") -> None:
+        machines = [hardware(f"lab-{n}", f"52:54:00:12:34:{0x56 + n:02x}", f"10.77.0.{58 + n}") for n in range(3)]
+        self.edge = make_edge(*machines, looks=False, relays=relays, server_ip="10.77.9.1")
+        named = {54: b"\x0a\x4d\x09\1"} | ({82: link} if link else {})
+        self.request, self.declining = (altered(packet, options=named) for packet in (PXE_REQUEST, decline))
 
     def lease(self, relay: bytes, source: str, machine: int = 0) -> None:
         """Assign a machine its address through a relay."""
@@ -320,93 +324,54 @@ class Behind:
         return [message for message in self.edge.messages() if "DECLINE" in message]
 
 
-MakeBehind = Callable[..., Behind]
-
-
-@pytest.fixture
-def make_behind(make_edge: MakeEdge, decline: bytes) -> MakeBehind:
-    def make(relays: str = "") -> Behind:
-        machines = [hardware(f"lab-{n}", f"52:54:00:12:34:{0x56 + n:02x}", f"10.77.0.{58 + n}") for n in range(3)]
-        edge = make_edge(*machines, looks=False, relays=relays, server_ip="10.77.9.1")
-        named = {54: b"\x0a\x4d\x09\1"}
-        return Behind(edge, altered(PXE_REQUEST, options=named), altered(decline, options=named))
-
-    return make
-
-
-@pytest.mark.parametrize("source", ["10.99.0.9", "10.77.0.58"], ids=["a routed host", "the machine's address"])
-def test_host_that_claims_to_be_the_machines_relay_takes_no_address_from_it(
-    make_behind: MakeBehind, source: str
+@pytest.mark.parametrize(
+    ("relays", "leased", "machines", "declined_by", "why_not"),
+    [
+        # The attacker needs none of our answers: all values of a REQUEST are known beforehand.
+        ("", (RELAY, "10.99.0.9"), 3, (RELAY, "10.99.0.9"), "it comes from 10.99.0.9 and not from its relay 10.77.0.2"),
+        ("", (RELAY, "10.77.0.58"), 3, (RELAY, "10.77.0.58"), "10.77.0.58 and not from its relay 10.77.0.2"),
+        ("", OF_RELAY, 2, OF_RELAY, "its relay 10.77.0.2 is not known yet to serve 3 machines"),
+        ("", OF_RELAY, 3, OF_RELAY, None),
+        ("", OF_RELAY, 3, (b"\x0a\x4d\0\3", "10.77.0.3"), "its relay 10.77.0.3"),
+        ("", GATEWAY, 1, (GATEWAY[0], "10.99.0.9"), "it comes from 10.99.0.9 and not from its relay"),
+        ("", GATEWAY, 1, GATEWAY, None),
+        ("", NEIGHBOUR, 3, NEIGHBOUR, "its relay 10.77.0.59 has an address that a Hardware reserves"),
+        ("192.0.2.0/24", OF_RELAY, 3, (RELAY, "192.0.2.9"), None),
+        ("192.0.2.0/24", OF_RELAY, 3, OF_RELAY, "it comes from 10.77.0.2, which --relays does not name"),
+        # RFC 3527: the relay's address is not in the machines' network, which its link selection names.
+        ("", ELSEWHERE, 3, ELSEWHERE, "its relay 10.99.0.2 is not of this machine's network"),
+        ("10.99.0.2", ELSEWHERE, 3, ELSEWHERE, None),
+    ],
+)
+def test_decline_is_believed_of_a_relay_that_is_known_or_listed_and_from_its_own_address(
+    make_edge: MakeEdge, decline: bytes, relays: str, leased: Any, machines: int, declined_by: Any, why_not: str | None
 ) -> None:
-    """The attacker needs none of our answers: all values of a REQUEST are known beforehand."""
-    behind = make_behind()
-    for machine in (0, 1, 2, 0):
-        behind.lease(RELAY, source, machine)
-        assert not behind.decline(RELAY, source)
+    behind = Behind(make_edge, decline, relays, b"\5\4\x0a\x4d\0\0" if leased is ELSEWHERE else b"")
+    for machine in range(machines):
+        behind.lease(*leased, machine)
+    behind.lease(*leased)  # one machine counts once
+    assert behind.decline(*declined_by) is (why_not is None)
+    assert why_not is None or why_not in behind.decline_messages()[-1]
+
+
+def test_untrusted_relay_is_told_of_once_with_the_flag_that_lists_it(make_edge: MakeEdge, decline: bytes) -> None:
+    behind = Behind(make_edge, decline)
+    for _ in range(4):
+        behind.lease(RELAY, "10.99.0.9")
+        assert not behind.decline(RELAY, "10.99.0.9")
     (line,) = behind.decline_messages()
-    assert line.startswith(f"a DHCPDECLINE from {source} is not believed: ")
-    assert f"it comes from {source} and not from its relay 10.77.0.2; name {source} in --relays" in line
+    assert line.startswith("a DHCPDECLINE from 10.99.0.9 is not believed: ")
+    assert "; name 10.99.0.9 in --relays" in line
 
 
-def test_relay_that_brought_leases_to_several_machines_is_believed_from_its_own_address(
-    make_behind: MakeBehind,
-) -> None:
-    behind = make_behind()
-    for machine in (0, 0, 1):
-        behind.lease(RELAY, "10.77.0.2", machine)
-    assert not behind.decline(RELAY, "10.77.0.2")
-    assert "its relay 10.77.0.2 is not known yet to serve 3 machines" in behind.decline_messages()[-1]
-    behind.lease(RELAY, "10.77.0.2", 2)
-    assert not behind.decline(OTHER_RELAY, "10.77.0.3"), "a neighbour of the machines"
-    assert behind.decline(RELAY, "10.77.0.2")
-
-
-def test_gateway_of_the_hardware_is_believed_as_its_relay_from_its_own_address(make_behind: MakeBehind) -> None:
-    behind = make_behind()
-    behind.lease(GATEWAY, "10.77.0.1")
-    assert not behind.decline(GATEWAY, "10.99.0.9")
-    assert behind.decline(GATEWAY, "10.77.0.1")
-
-
-def test_machine_is_no_relay_of_its_neighbours(make_behind: MakeBehind) -> None:
-    behind, neighbour = make_behind(), b"\x0a\x4d\0\x3b"
-    for machine in range(3):
-        behind.lease(neighbour, "10.77.0.59", machine)
-    assert not behind.decline(neighbour, "10.77.0.59")
-    assert "its relay 10.77.0.59 has an address that a Hardware reserves" in behind.decline_messages()[-1]
-
-
-@pytest.mark.parametrize(("source", "believed"), [("192.0.2.9", True), ("10.77.0.2", False)])
-def test_listed_relays_are_trusted_by_their_source_address_and_no_others(
-    make_behind: MakeBehind, source: str, believed: bool
-) -> None:
-    behind = make_behind("192.0.2.0/24")
-    for machine in range(3):
-        behind.lease(RELAY, "10.77.0.2", machine)
-    assert behind.decline(RELAY, source) is believed
-    if not believed:
-        assert "it comes from 10.77.0.2, which --relays does not name" in behind.decline_messages()[-1]
-
-
-@pytest.mark.parametrize("relays", ["", "10.99.0.2"])
-def test_relay_with_an_address_elsewhere_has_to_be_listed(make_behind: MakeBehind, relays: str) -> None:
-    """RFC 3527: the relay's address is not in the machines' network, which its link selection names."""
-    behind = make_behind(relays)
-    link = {82: b"\5\4\x0a\x4d\0\0"}
-    behind.request, behind.declining = (altered(each, options=link) for each in (behind.request, behind.declining))
-    for machine in range(3):
-        behind.lease(OTHERS_RELAY, "10.99.0.2", machine)
-    assert behind.decline(OTHERS_RELAY, "10.99.0.2") is bool(relays)
-
-
-def test_machine_is_silenced_once_in_ten_minutes_if_no_probe_can_be_sent(make_behind: MakeBehind) -> None:
-    behind = make_behind("10.77.0.2")
+def test_machine_is_silenced_once_in_ten_minutes_if_no_probe_can_be_sent(make_edge: MakeEdge, decline: bytes) -> None:
+    behind = Behind(make_edge, decline, "10.77.0.2")
     silenced = 0
     for _ in range(60):
         behind.edge.responder.declined.pass_time()
         if not behind.edge.quarantine.holds(MAC):
-            behind.lease(RELAY, "10.77.0.2")
-        silenced += behind.decline(RELAY, "10.77.0.2")
+            behind.lease(*OF_RELAY)
+        silenced += behind.decline(*OF_RELAY)
         behind.edge.now += 30
     assert silenced == 3, "in half an hour"
     assert "one counts in 10 minutes where no probe is possible" in behind.decline_messages()[-1]
@@ -447,14 +412,11 @@ def test_declined_address_is_not_offered_again_until_the_time_is_over(edge: Edge
     assert edge.quarantined[1:] == [(*QUARANTINED, None)]
 
 
-def test_other_machines_are_served_meanwhile(in_conflict: Edge) -> None:
+def test_other_machines_are_served_meanwhile_and_a_change_of_the_address_ends_it(in_conflict: Edge) -> None:
     in_conflict.inventory.apply(hardware("lab-2", "52:54:00:12:34:57", "10.77.0.59"))
     other = altered(PXE_DISCOVER, chaddr=bytes.fromhex("525400123457"))
     for _ in range(2):
         assert message_type(in_conflict.send(other)) is MessageType.OFFER
-
-
-def test_another_address_in_the_hardware_ends_it(in_conflict: Edge) -> None:
     in_conflict.inventory.apply(lab(disableNetboot=True))
     assert in_conflict.send(PXE_DISCOVER) is None  # another change does not
     in_conflict.inventory.apply(lab("10.77.0.60"))
@@ -498,54 +460,27 @@ def test_second_decline_begins_the_time_again_and_is_told_once_a_minute(in_confl
         assert in_conflict.quarantined[2:] == ended
 
 
-class Clocked:
-    """A quarantine of 60 s with three machines, m0 to m2."""
-
-    def __init__(self) -> None:
-        inventory = Inventory()
-        for number in range(3):
-            inventory.apply(hardware(f"m{number}", f"52:54:00:00:00:0{number}", f"10.77.0.{number + 10}"))
-        self.machines, self.now, self.ended = inventory.machines(), 0.0, []
-        self.quarantine = Quarantine(lambda: self.now, 60.0, self._changed)
-
-    def _changed(self, machine: Machine, _ip: str, until: float | None) -> None:
-        if until is None:
-            self.ended.append(machine.mac)
-
-    def begin(self, *numbers: int) -> None:
-        """Begin with these machines, 10 s apart."""
-        for number in numbers:
-            self.quarantine.begin(self.machines[number])
-            self.now += 10
-
-    def expire(self, now: float) -> list[int]:
-        """Return the numbers of the machines that are left then."""
-        self.now = now
-        self.quarantine.expire()
-        return [int(mac[-1]) for mac in self.quarantine.macs]
+def test_end_comes_without_a_packet_and_a_clock_set_back_keeps_nothing_for_ever(make_edge: MakeEdge) -> None:
+    macs = [f"52:54:00:00:00:0{number}" for number in range(3)]
+    machines = [hardware(f"m{number}", mac, f"10.77.0.{number + 10}") for number, mac in enumerate(macs)]
+    edge = make_edge(*machines, quarantine_seconds=60.0)
+    for at, mac in enumerate([*macs, macs[0]]):
+        edge.now = 10.0 * at
+        edge.quarantine.begin(edge.inventory.by_mac(mac))
+    for now, left in ((75.0, [True, False, True]), (-1000.0, [False] * 3)):
+        edge.now = now
+        edge.quarantine.expire()
+        assert [mac in edge.quarantine.macs for mac in macs] == left
+        assert [edge.quarantine.holds(mac) for mac in macs] == left
+        assert {mac for mac, _, until in edge.quarantined if until is None} == {
+            mac for mac, is_left in zip(macs, left, strict=True) if not is_left
+        }
 
 
-def test_decline_that_is_repeated_does_not_keep_others_in_quarantine() -> None:
-    clocked = Clocked()
-    clocked.begin(0, 1, 0)
-    assert clocked.expire(75.0) == [0]
-
-
-def test_end_comes_without_a_packet_and_a_clock_set_back_keeps_nothing_for_ever() -> None:
-    clocked = Clocked()
-    clocked.begin(0, 1, 2)
-    assert clocked.expire(65.0) == [1, 2]
-    assert [clocked.quarantine.holds(f"52:54:00:00:00:0{number}") for number in range(2)] == [False, True]
-    assert clocked.ended == ["52:54:00:00:00:00"]
-    assert clocked.expire(-1000.0) == []
-    assert clocked.ended == [f"52:54:00:00:00:0{number}" for number in range(3)]
-
-
-def test_quarantine_is_bounded_and_the_oldest_makes_room() -> None:
-    clocked = Clocked()
-    machine = clocked.machines[0]
-    rest = [getattr(machine, name) for name in machine.__slots__[1:]]
+def test_quarantine_is_bounded_and_the_oldest_makes_room(edge: Edge) -> None:
+    machine = edge.inventory.by_mac(MAC)
+    rest = [getattr(machine, name) for name in Machine.__slots__[1:]]
     for number in range(MAX_ADDRESSES + 2):
-        clocked.quarantine.begin(Machine(f"mac {number}", *rest))
-    assert clocked.ended == ["mac 0", "mac 1"]
-    assert len(clocked.quarantine.macs) == MAX_ADDRESSES
+        edge.quarantine.begin(Machine(f"mac {number}", *rest))
+    assert [mac for mac, _, until in edge.quarantined if until is None] == ["mac 0", "mac 1"]
+    assert len(edge.quarantine.macs) == MAX_ADDRESSES

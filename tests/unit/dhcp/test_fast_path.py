@@ -5,13 +5,13 @@ Two edges hear the same; one answers known layouts by `edge.dhcp.fast_path`, the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.dhcp import Reply
 from edge.dhcp.fast_path import answers
 from edge.dhcp.fast_path.layout import layout_of
 from edge.dhcp.wire import codec, options
@@ -23,9 +23,10 @@ from tests.unit.dhcp.harness import (
     PXE_DISCOVER,
     PXE_REQUEST,
     Calls,
-    Edge,
     MakeEdge,
+    Pair,
     altered,
+    check_layouts,
     hardware,
     read,
     sent_by,
@@ -60,28 +61,6 @@ def machine(number: int, kind: int = 0) -> Raw:
     if kind >= 9:
         obj["metadata"]["annotations"] = {BOOT_PATH_ANNOTATION: ("grub", "ipxe", "lilo")[kind - 9]}
     return obj
-
-
-class Pair:
-    """An edge that answers the fast way, and one that answers in full."""
-
-    def __init__(self, make_edge: MakeEdge, *objects: Raw, **more: Any) -> None:
-        self.edges = self.fast, self.full = [make_edge(*objects, fast_path=fast, **more) for fast in (True, False)]
-
-    def send(self, packet: bytes, *where: Any, **more: Any) -> Reply | None:
-        """Return what both answer, which must be the same."""
-        fast, full = (edge.send(packet, *where, **more) for edge in self.edges)
-        assert fast == full, (packet.hex(), where, more)
-        return fast
-
-    def pass_time(self, seconds: float) -> None:
-        for edge in self.edges:
-            edge.now += seconds
-
-    def agree(self) -> None:
-        """Check that both have told the same, and remember the same."""
-        assert self.fast.events == self.full.events
-        assert self.fast.quarantined == self.full.quarantined
 
 
 @st.composite
@@ -130,7 +109,6 @@ def packets(draw: st.DrawFn) -> bytes:
 
 def test_recorded_packets_get_the_same_bytes_with_and_without_the_fast_path(make_edge: MakeEdge) -> None:
     pair = Pair(make_edge, *(machine(number, number) for number in range(3)))
-    pair.fast.responder.fast_path.answer = calls = Calls(pair.fast.responder.fast_path.answer)
     recorded = [*CAPTURED.values(), *(packet.payload for packet in CAPTURES)]
     for packet in recorded:
         asks = codec.parse(packet).options
@@ -141,16 +119,7 @@ def test_recorded_packets_get_the_same_bytes_with_and_without_the_fast_path(make
                     for port in (67, 4011):
                         pair.send(sent, options.dotted(address), port=port)
     pair.agree()
-    assert calls.answered > 2 * len(recorded)
-
-
-def test_without_the_fast_path_everything_is_answered_in_full(make_edge: MakeEdge) -> None:
-    edge = make_edge(machine(0), fast_path=False)
-    edge.responder.respond_in_full = calls = Calls(edge.responder.respond_in_full)
-    for _ in range(3):
-        assert read(edge.send(PXE_DISCOVER)).yiaddr == ADDRESSES[0]
-    assert edge.responder.fast_path is None
-    assert calls.answered == 3
+    assert pair.calls.answered > 2 * len(recorded)
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -165,11 +134,19 @@ def test_every_single_byte_that_differs_is_minded(make_edge: MakeEdge, name: str
     for known in (packet, other, packet, other):
         assert pair.send(known) is not None
     for at in range(len(packet)):
-        for flip in (0x01, 0x80):
-            pair.send(packet[:at] + bytes((packet[at] ^ flip,)) + packet[at + 1 :])
-            pair.pass_time(61)  # so that what is told once a minute is told again
+        pair.send(packet[:at] + bytes((packet[at] ^ (0x80, 0x01)[at % 2],)) + packet[at + 1 :])
+        pair.pass_time(61)  # so that what is told once a minute is told again
         pair.send(packet)
     pair.agree()
+
+
+def of_another_machine(draw: Callable[..., Any], packet: bytes) -> bytes:
+    """Return what the same firmware sends on another machine."""
+    packet = packet[:4] + draw(st.binary(min_size=4, max_size=4)) + packet[8:]
+    packet = sent_by(draw(st.sampled_from([*MACS, STRANGER])), packet)
+    for old in ADDRESSES:
+        packet = packet.replace(b"\x32\4" + old, b"\x32\4" + draw(st.sampled_from(ADDRESSES)))
+    return packet
 
 
 @given(data=st.data())
@@ -177,36 +154,9 @@ def test_every_single_byte_that_differs_is_minded(make_edge: MakeEdge, name: str
 def test_known_packets_get_the_answer_that_they_would_get_in_full(make_edge: MakeEdge, data: st.DataObject) -> None:
     work = [True]
     pair = Pair(make_edge, *(machine(number) for number in range(3)), has_pending=lambda *_name: work[0])
-    sent: list[bytes] = []
-    steps = ["new", "new", "again", "again", "kin", "kin", "kin", "change", "work", "time"]
-    for _ in range(data.draw(st.integers(4, 14))):
-        match data.draw(st.sampled_from(steps)):
-            case "change":
-                number, kind = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 11))
-                for edge in pair.edges:
-                    change = edge.inventory.remove if kind == 8 else edge.inventory.apply
-                    change(machine(number, kind))
-                continue
-            case "work":
-                work[0] = not work[0]
-                continue
-            case "time":
-                pair.pass_time(400)
-                continue
-            case "again" if sent:
-                packet = data.draw(st.sampled_from(sent))
-            case "kin" if sent:  # the same firmware on another machine
-                packet = data.draw(st.sampled_from(sent))
-                packet = packet[:4] + data.draw(st.binary(min_size=4, max_size=4)) + packet[8:]
-                packet = sent_by(data.draw(st.sampled_from([*MACS, STRANGER])), packet)
-                for old in ADDRESSES:
-                    packet = packet.replace(b"\x32\4" + old, b"\x32\4" + data.draw(st.sampled_from(ADDRESSES)))
-            case _:
-                packet = data.draw(packets())
-        sent.append(packet)
+    for packet in pair.history(data.draw, work, machine, packets(), of_another_machine):
         port = data.draw(st.sampled_from([67, 67, 67, 67, 4011]))
         pair.send(packet, data.draw(st.sampled_from(["10.77.0.2", "0.0.0.0"])), 67, port)
-        pair.agree()
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -239,23 +189,10 @@ def test_what_firmware_really_sends_is_answered_the_fast_way_from_the_second_mac
     assert calls.count == 2  # the first machine of each of the two ways
 
 
-def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(edge: Edge) -> None:
-    known = edge.responder.fast_path._known.lists
-    edge.responder.respond_in_full = calls = Calls(edge.responder.respond_in_full)
-    for _ in range(3):
-        edge.send(PXE_DISCOVER)
-        edge.send(PXE_REQUEST)
-    assert sum(map(len, known.values())) == 2
-    for number in range(1200):
-        edge.send(altered(PLAIN, options={60: b"%05d" % number + b"x" * (number % 90)}))
-        if number % 50 == 0:
-            edge.send(PXE_DISCOVER)
-    assert sum(map(len, known.values())) <= answers._LAYOUTS
-    assert max(map(len, known.values())) <= answers._LAYOUTS_OF_A_LENGTH
-    assert len(edge.responder.fast_path._known) == sum(map(len, known.values()))
-    assert calls.count == 1202  # that which is in use all the time was known all the time
-    assert len(PXE_DISCOVER) << 8 | 1 in known
-    assert len(PXE_REQUEST) << 8 | 3 not in known
+def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(make_edge: MakeEdge) -> None:
+    check_layouts(
+        make_edge, machine(0), answers, [PXE_DISCOVER, PXE_REQUEST], lambda value: altered(PLAIN, options={60: value})
+    )
 
 
 def test_what_is_prepared_for_a_layout_is_bounded(make_edge: MakeEdge) -> None:

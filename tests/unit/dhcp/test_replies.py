@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
+from edge.dhcp import Reply
 from edge.dhcp.boot.choice import Boot
 from edge.dhcp.datagram import BROADCAST
 from edge.dhcp.replies.assembly import TooSmallError, assemble, size_limit
 from edge.dhcp.replies.destinations import ANSWERS_IN_ALL, CLIENT_ANSWERS, RELAY_ANSWERS
-from edge.dhcp.replies.reservation import Compiler
 from edge.dhcp.wire import MessageType, codec, options
-from edge.journey.events import Outcome
-from edge.machines import DhcpMode, Inventory, NetbootPolicy
+from edge.dhcp.wire.relay_agent import relay_agent_of
+from edge.journey.events import Outcome, Step
+from edge.machines import DhcpMode
 from tests.support import objects
 from tests.unit.dhcp.harness import (
     CAPTURED,
@@ -31,6 +32,7 @@ from tests.unit.dhcp.harness import (
     MakeEdge,
     altered,
     hardware,
+    invented,
     lab,
     message_type,
     option_codes,
@@ -244,20 +246,13 @@ def test_vlan_reaches_ipxe_as_text_in_option_43_and_nobody_else(make_edge: MakeE
         assert 43 not in read(edge.send(PLAIN)).options
 
 
-def test_zero_lease_time_does_not_make_clients_ask_without_end(
+def test_lease_for_ever_has_nothing_to_renew_none_is_no_lease_and_renewal_comes_before_its_end(
     make_edge: MakeEdge, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert options_for(make_edge, PXE_DISCOVER, leaseTimeSeconds=0)[51] == (86400).to_bytes(4, "big")
     assert "leaseTimeSeconds is 0" in caplog.text
-
-
-def test_infinite_lease_has_nothing_to_renew(make_edge: MakeEdge) -> None:
     found = options_for(make_edge, PXE_DISCOVER, leaseTimeSeconds=0xFFFFFFFF)
-    assert found[51] == b"\xff\xff\xff\xff"
-    assert not {58, 59} & found.keys()
-
-
-def test_times_to_renew_never_exceed_the_lease(make_edge: MakeEdge) -> None:
+    assert (found[51], {58, 59} & found.keys()) == (b"\xff" * 4, set())
     for seconds in (1, 2, 7, 0xFFFFFFFE):
         found = options_for(make_edge, PLAIN, leaseTimeSeconds=seconds)
         lease, renew, rebind = (int.from_bytes(found[code], "big") for code in (51, 58, 59))
@@ -357,19 +352,6 @@ def test_mac_that_two_hardware_claim_gets_no_answer_and_both_are_named(make_edge
     assert event.outcome is Outcome.REFUSED
     assert "claimed by several Hardware" in event.message
     assert event.message.endswith(": default/lab-1, default/lab-2")
-
-
-def test_machines_of_one_network_share_what_is_equal() -> None:
-    inventory, compiler = Inventory(), Compiler("10.77.0.1", NetbootPolicy())
-    for number in range(2, 200):
-        inventory.apply(hardware(f"m{number}", f"52:54:00:00:00:{number:02x}", f"10.77.{number // 100}.{number}"))
-    reservations = [compiler.compile(machine, is_sole=True) for machine in inventory.machines()]
-    assert len({id(reservation.network) for reservation in reservations}) == 2
-    network = reservations[0].network
-    assert all(network.has_link(bytes((10, 77, 0, number))) for number in range(1, 200))
-    assert len(network.links) <= 64, "relays that are remembered are few"
-    del reservations, network
-    assert len(compiler._networks) == 0
 
 
 def test_too_many_servers_and_too_long_a_name_cost_no_boot(
@@ -534,12 +516,9 @@ def test_machine_on_the_wrong_link_is_told_about_and_one_behind_its_relay_is_not
         assert edge.send(PXE_DISCOVER) is not None, "it is served all the same"
     (line,) = warnings()
     assert line.startswith("asked on a link of this edge (10.77.6.0/24), and its address 10.77.0.58 is of another")
-
-
-def test_machine_of_the_interfaces_network_needs_no_relay(make_edge: MakeEdge) -> None:
-    edge = make_edge(lab(), networks=(*HERE, IPv4Network("10.77.0.0/25")))
+    edge = make_edge(lab(), networks=(*HERE, IPv4Network("10.77.0.0/25")), fast_path=fast_path)
     assert edge.send(PXE_DISCOVER) is not None
-    assert [message for message in edge.messages() if "of another network" in message] == []
+    assert warnings() == []
 
 
 # --- several edges answer for the same machines: one stands in for another that is gone -------------------------------
@@ -561,30 +540,19 @@ def test_client_that_waits_for_an_edge_that_is_gone_is_answered_in_its_name_with
     assert [event.outcome for event in told] == [Outcome.INFO]
 
 
-def test_edge_that_is_back_answers_for_itself_again(edge: Edge) -> None:
+def test_nobody_stands_in_for_an_edge_that_lives_or_for_a_stranger(edge: Edge) -> None:
     """What was answered in its place must not have been learnt by the fast path."""
     request = altered(PXE_REQUEST, options=NAMED)
-    edge.responder.peers_changed(frozenset(), GONE)
-    for _ in range(3):
-        assert edge.send(request) is not None
-    edge.responder.peers_changed(GONE)
-    assert edge.send(request) is None
+    peers = [(frozenset(), frozenset()), (frozenset(), GONE), (GONE, frozenset()), (GONE, frozenset({"10.77.0.3"}))]
+    for here, gone in peers:
+        edge.responder.peers_changed(here, gone)
+        for _ in range(3):
+            assert (edge.send(request) is not None) is (gone == GONE)
 
 
-def test_nobody_stands_in_for_an_edge_that_lives_or_for_a_stranger(edge: Edge) -> None:
-    request = altered(PXE_REQUEST, options=NAMED)
-    assert edge.send(request) is None
-    edge.responder.peers_changed(GONE, frozenset({"10.77.0.3"}))
-    assert edge.send(request) is None
-
-
-def test_no_address_is_refused_in_the_name_of_another(edge: Edge) -> None:
+def test_no_address_is_refused_or_given_in_quarantine_in_the_name_of_another(edge: Edge) -> None:
     edge.responder.peers_changed(frozenset(), GONE)
     assert edge.send(altered(PXE_REQUEST, options=NAMED | {50: WRONG})) is None
-
-
-def test_address_in_quarantine_is_given_in_nobodys_name(edge: Edge) -> None:
-    edge.responder.peers_changed(frozenset(), GONE)
     edge.quarantine.begin(edge.inventory.by_mac(MAC))
     assert edge.send(altered(PXE_REQUEST, options=NAMED)) is None
 
@@ -598,12 +566,6 @@ def test_address_that_is_declined_to_another_edge_is_looked_into_here_too(edge: 
     edge.send(decline)
     assert edge.look("52:54:00:00:00:99") == 1
     assert edge.quarantine.holds(MAC)
-
-
-def test_lease_of_an_edge_that_is_gone_is_renewed_by_any_other(edge: Edge) -> None:
-    """REBINDING: broadcast, and names no server (RFC 2131 section 4.3.2)."""
-    rebinding = altered(PLAIN, drop=(50, 54), options={53: REQUEST}, ciaddr=ADDRESS)
-    assert message_type(edge.send(rebinding)) is MessageType.ACK
 
 
 # --- answers go where a packet says: so many to each, and so many in all ----------------------------------------------
@@ -667,3 +629,374 @@ def test_inform_for_an_address_of_another_network_is_told_and_not_answered(edge:
     assert (event.mac, event.outcome) == (MAC, Outcome.INFO)
     assert "DHCPINFORM for 192.0.2.1" in event.message
     assert source in event.message
+
+
+# --- Relays: where replies go, what of option 82 comes back, and what a relay may ask for in it -----------------------
+
+
+GIADDR = b"\x0a\x4d\0\2"
+CIRCUIT = b"\x01\x04eth7\x02\x06\x02\0\0\0\0\7"
+INFORMATION = [CIRCUIT, b"\x01\x04eth7\x01\x01x", b"", b"\x01\xff", b"\xff", b"\0\0"]
+
+
+def twice(edge: Edge, packet: bytes, **where: Any) -> Reply | None:
+    """Return the answer in full, which must also be the answer to a known packet."""
+    first = edge.send(packet, **where)
+    assert edge.send(packet, **where) == first
+    return first
+
+
+@pytest.mark.parametrize("giaddr", [GIADDR, bytes(4)], ids=["relay", "switch that snoops"])
+@pytest.mark.parametrize("name", ["edk2_pxe_discover", "ipxe_efi_discover", "edk2_http_request", "plain_discover"])
+@pytest.mark.parametrize("information", INFORMATION)
+def test_relay_information_comes_back_unchanged_as_the_last_option(
+    edge: Edge, giaddr: bytes, name: str, information: bytes
+) -> None:
+    reply = twice(edge, altered(CAPTURED[name], giaddr=giaddr, options={82: information}))
+    assert read(reply).options[82] == information
+    assert option_codes(reply.payload)[-2:] == [82, 255]
+
+
+def test_long_relay_information_comes_back_whole(edge: Edge) -> None:
+    information = (b"\x01\xf0" + bytes(240)) * 2
+    reply = twice(edge, altered(PXE_DISCOVER, giaddr=GIADDR, options={82: information}))
+    assert read(reply).options[82] == information
+
+
+def test_refusal_carries_the_relay_information_too(edge: Edge) -> None:
+    reply = edge.send(altered(PXE_REQUEST, giaddr=GIADDR, options={50: b"\x0a\x4d\0\x63", 82: CIRCUIT}))
+    assert message_type(reply) is MessageType.NAK
+    assert read(reply).options[82] == CIRCUIT
+
+
+def test_relay_that_wants_to_be_the_server_is_named_as_it(edge: Edge) -> None:
+    """RFC 5107: so that renewals come through the relay, which can add option 82 to them."""
+    override = b"\x0b\x04\x0a\x4d\0\2"
+    discover = altered(PXE_DISCOVER, giaddr=GIADDR, options={82: CIRCUIT + override})
+    assert read(twice(edge, discover)).options[54] == GIADDR
+    request = altered(PXE_REQUEST, giaddr=GIADDR, options={54: GIADDR, 82: CIRCUIT + override})
+    assert message_type(twice(edge, request)) is MessageType.ACK
+    assert read(twice(edge, request)).options[54] == GIADDR
+    # Without the sub-option the same REQUEST is for another server, and one for us is for us with it, too.
+    assert edge.send(altered(request, options={82: CIRCUIT})) is None
+    assert message_type(edge.send(altered(request, options={54: b"\x0a\x4d\0\1"}))) is MessageType.ACK
+
+
+@pytest.mark.parametrize("value", [b"\x0a\x4d\0", b"\xff\xff\xff\xff", bytes(4), b"\x7f\0\0\1", b""])
+def test_server_override_that_is_no_address_is_passed_over(edge: Edge, value: bytes) -> None:
+    information = b"\x0b" + bytes((len(value),)) + value
+    reply = twice(edge, altered(PXE_DISCOVER, giaddr=GIADDR, options={82: information}))
+    assert read(reply).options[54] == b"\x0a\x4d\0\1"
+    assert read(reply).options[82] == information
+
+
+def test_link_is_that_of_sub_option_5_or_else_of_the_relay() -> None:
+    def link(**fields: Any) -> bytes:
+        return relay_agent_of(codec.parse(altered(PXE_DISCOVER, **fields))).link
+
+    assert link() == b""
+    assert link(giaddr=GIADDR) == GIADDR
+    assert link(giaddr=GIADDR, options={82: b"\5\4\x0a\1\0\0"}) == b"\x0a\1\0\0"
+    assert link(options={82: b"\5\4\x0a\1\0\0"}) == b"\x0a\1\0\0"
+    assert link(giaddr=GIADDR, options={82: b"\5\3\x0a\1\0"}) == GIADDR
+
+
+@pytest.mark.parametrize(
+    ("giaddr", "information", "of_another_network"),
+    [
+        (GIADDR, b"", None),
+        (b"\x0a\x4d\1\2", b"", "10.77.1.2"),
+        (b"\x0a\x4d\1\2", b"\5\4\x0a\x4d\0\0", None),
+        (GIADDR, b"\5\4\x0a\x4d\2\0", "10.77.2.0"),
+        (bytes(4), b"\5\4\x0a\x4d\2\0", None),  # no relay would send that; a switch that snoops has no say in it
+    ],
+)
+def test_machine_behind_a_relay_of_another_network_is_served_and_the_operator_warned_once(
+    edge: Edge, giaddr: bytes, information: bytes, of_another_network: str | None
+) -> None:
+    packet = altered(PXE_DISCOVER, giaddr=giaddr, options={82: information})
+    for _ in range(3):
+        assert message_type(edge.send(packet)) is MessageType.OFFER
+    warnings = [event for event in edge.events if event.outcome is Outcome.FAILED]
+    assert len(warnings) == (of_another_network is not None)
+    for warning in warnings:
+        words = f"a relay of another network ({of_another_network}) than that of its address 10.77.0.58"
+        assert words in warning.message
+        assert warning.detail["relay"] == codec.options.dotted(giaddr)
+
+
+def test_link_that_a_relay_names_counts_for_known_packets_too(edge: Edge) -> None:
+    plain = altered(PXE_DISCOVER, giaddr=GIADDR)
+    for _ in range(3):
+        edge.send(plain)
+        edge.send(altered(plain, options={82: b"\5\4\x0a\x4d\2\0"}))
+        edge.now += 60
+    assert len([event for event in edge.events if event.outcome is Outcome.FAILED]) == 3
+
+
+def test_without_a_netmask_no_relay_is_wrong(make_edge: MakeEdge) -> None:
+    edge = make_edge(lab(dhcp={"netmask": None, "gateway": None}))
+    edge.send(altered(PXE_DISCOVER, giaddr=b"\x0a\x09\1\2"))
+    assert {event.outcome for event in edge.events} == {Outcome.OK}
+
+
+def test_invented_relays_are_answered_but_fill_neither_log_nor_memory(edge: Edge) -> None:
+    def send(giaddr: bytes) -> None:
+        edge.send(PXE_DISCOVER[:24] + giaddr + PXE_DISCOVER[28:])
+
+    for number in range(3000):
+        send(b"\x0a\x63" + number.to_bytes(2, "big"))
+    warnings = [event for event in edge.events if event.outcome is Outcome.FAILED]
+    assert len(warnings) == 30
+    assert len(edge.responder.fast_path._relays) <= 1024
+    for number in range(3000):
+        send(b"\x0a\x4d\0" + bytes((number % 255,)))
+    reservation = next(iter(edge.responder._replies.reservations.values()))
+    assert len(reservation.network.links) <= 64
+    send(GIADDR)
+    assert GIADDR in reservation.network.links, "what was invented keeps nobody out who is real"
+
+
+@pytest.mark.parametrize("giaddr", [b"\xff\xff\xff\xff", b"\xe0\0\0\1", b"\x7f\0\0\1", b"\0\0\0\1"])
+def test_server_is_not_led_to_send_to_addresses_that_are_no_hosts(
+    edge: Edge, giaddr: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    edge.send(PXE_DISCOVER)  # so that the packet is a known one
+    for source in ("10.77.0.2", "10.77.0.2", "10.77.0.4"):
+        assert edge.send(altered(PXE_DISCOVER, giaddr=giaddr), source=source) is None
+    assert caplog.text.count("is ignored") == 2
+    assert "its relay address (giaddr)" in caplog.text
+
+
+# --- ProxyDHCP and port 4011: what to boot, beside another server's lease ---------------------------------------------
+
+
+FIRMWARE = ["edk2_pxe_discover", "edk2_http_discover", "ipxe_bios_discover", "ipxe_efi_discover"]
+
+
+@pytest.fixture
+def proxy(make_edge: MakeEdge) -> Edge:
+    return make_edge(lab(), mode=DhcpMode.PROXY)
+
+
+@pytest.fixture
+def open_house(make_edge: MakeEdge) -> Edge:
+    return make_edge(mode=DhcpMode.AUTO_PROXY)
+
+
+@pytest.mark.parametrize("name", FIRMWARE)
+def test_offer_names_class_server_and_file_and_no_address(proxy: Edge, name: str) -> None:
+    reply = proxy.send(CAPTURED[name])
+    found, asked = read(reply), codec.parse(CAPTURED[name])
+    assert (reply.address, reply.port, reply.ethernet) == (BROADCAST, 68, b"")
+    assert (found.yiaddr, found.ciaddr, found.siaddr, found.options[54]) == (bytes(4), bytes(4), OURS, OURS)
+    assert found.options[60] == (b"HTTPClient" if "http" in name else b"PXEClient")
+    assert (found.options[97], found.options.get(61)) == (asked.options[97], asked.options.get(61))
+    assert found.options[67].rstrip(b"\0") == found.file
+    assert option_codes(reply.payload).count(60) == 1
+
+
+def test_other_server_is_never_spoken_over(proxy: Edge) -> None:
+    for name in ("edk2_pxe_request", "ipxe_bios_request", "edk2_http_request"):
+        for server in (OURS, OTHERS):
+            for kind in (3, 4, 7, 8):
+                packet = altered(CAPTURED[name], options={53: bytes((kind,)), 54: server})
+                assert proxy.send(packet, source="10.77.0.58") is None
+        assert proxy.send(altered(CAPTURED[name], drop=(54,), options={50: b"\x0a\x4d\0\x63"})) is None
+    assert proxy.send(PLAIN) is None
+    assert proxy.quarantined == []
+
+
+def test_addresses_are_learnt_from_what_machines_tell_the_other_server(proxy: Edge) -> None:
+    proxy.send(altered(PXE_REQUEST, options={54: OTHERS, 50: b"\x0a\x4d\0\x80"}))
+    proxy.send(altered(PLAIN, options={53: REQUEST, 50: b"\x0a\x4d\0\x81"}))  # INIT-REBOOT
+    proxy.send(altered(PLAIN, options={53: REQUEST}, ciaddr=b"\x0a\x4d\0\x82"))  # renewal
+    relayed = altered(PLAIN, options={53: REQUEST, 50: b"\x0a\x4d\0\x83"}, giaddr=b"\x0a\x4d\0\3")
+    proxy.send(relayed, source="10.77.0.3", source_port=67)
+    assert proxy.learnt == [(MAC, f"10.77.0.{n}") for n in (128, 129, 130, 131)]
+
+
+def test_host_of_a_routed_network_can_not_have_itself_taken_for_a_machine(proxy: Edge) -> None:
+    claim = altered(PLAIN, options={53: REQUEST}, ciaddr=b"\x0a\x63\0\x09")
+    proxy.send(claim, source="10.99.0.9")
+    where = ON_4011 | {"source": "10.99.0.9"}
+    proxy.send(altered(claim, drop=(60,)), **where)
+    for ciaddr in (b"\x0a\x63\0\x09", bytes(4)):
+        proxy.send(altered(REQUEST_4011, ciaddr=ciaddr), **where)
+    assert proxy.learnt == []
+
+
+def test_only_listed_relays_report_where_a_machine_is(make_edge: MakeEdge) -> None:
+    """Without --relays, a host of a routed network can name itself as a relay."""
+    proxy = make_edge(lab(), mode=DhcpMode.PROXY, relays="192.0.2.9")
+    claim = altered(PLAIN, options={53: REQUEST, 50: b"\x0a\x63\0\x09"}, giaddr=b"\x0a\x63\0\x08")
+    for _ in range(20):
+        proxy.send(claim, source="10.99.0.8", source_port=67)
+    assert proxy.learnt == []
+    assert proxy.messages() == [
+        "that it has 10.99.0.9 is not believed: the packet comes from 10.99.0.8, which --relays does not name"
+    ]
+    proxy.send(claim, source="192.0.2.9", source_port=67)
+    assert proxy.learnt == [(MAC, "10.99.0.9")]
+    proxy.send(altered(claim, giaddr=bytes(4)))
+    assert len(proxy.learnt) == 2, "on the link no relay is needed"
+
+
+def test_nothing_is_learnt_from_strangers_from_nonsense_or_from_wishes(proxy: Edge) -> None:
+    request = altered(PXE_REQUEST, options={54: OTHERS})
+    proxy.send(altered(request, chaddr=b"\2\0\0\0\0\1"))
+    proxy.send(altered(request, ciaddr=b"\x7f\0\0\1"))
+    for odd in ({50: b"\xe0\0\0\1"}, {50: b"\x0a"}, {53: b"\1"}):
+        proxy.send(altered(request, options=odd))
+    assert proxy.learnt == []
+
+
+def test_reservation_mode_learns_nothing(edge: Edge) -> None:
+    edge.send(PXE_REQUEST)
+    edge.send(REQUEST_4011, **ON_4011)
+    assert edge.learnt == []
+
+
+def test_client_that_takes_the_proxy_for_its_server_is_reported_once_a_minute(proxy: Edge) -> None:
+    for _ in range(3):
+        assert proxy.send(PXE_REQUEST) is None
+    (event,) = proxy.events
+    assert (event.outcome, proxy.learnt) == (Outcome.FAILED, [])
+    assert "is there no DHCP server on its network?" in event.message
+
+
+def test_offer_through_a_relay_goes_to_the_relay_and_says_broadcast(proxy: Edge) -> None:
+    relay = b"\x0a\x4d\0\3"
+    reply = proxy.send(altered(IPXE_EFI, giaddr=relay, options={82: b"\1\1x\x0b\4" + relay}))
+    assert (reply.address, reply.port) == ("10.77.0.3", 67)
+    found = read(reply)
+    assert found.flags & codec.BROADCAST_FLAG
+    assert found.options[54] == relay
+    assert option_codes(reply.payload)[-2:] == [82, 255]
+
+
+def test_machine_without_hardware_hears_nothing_from_a_proxy_and_is_shown_to_the_operator(make_edge: MakeEdge) -> None:
+    edge = make_edge(mode=DhcpMode.PROXY)
+    for name in (*FIRMWARE, "plain_discover"):
+        assert edge.send(CAPTURED[name]) is None
+    assert [(event.step, event.mac) for event in edge.events] == [(Step.SEEN, MAC)]
+    assert edge.learnt == []
+
+
+@pytest.mark.parametrize("name", FIRMWARE)
+def test_auto_proxy_boots_machines_without_hardware_and_says_what_they_were_told(open_house: Edge, name: str) -> None:
+    for _ in range(3):
+        assert message_type(open_house.send(CAPTURED[name])) is MessageType.OFFER
+    (event,) = open_house.events
+    assert (event.step, event.outcome) == (Step.SEEN, Outcome.INFO)
+    assert event.message.startswith("seen, not registered: DHCPDISCOVER from ")
+    assert ", told to boot: " in event.message
+    open_house.send(altered(PXE_REQUEST, options={54: OTHERS}))
+    assert open_house.learnt == [(MAC, "10.77.0.58")]
+
+
+def test_auto_proxy_leaves_operating_systems_alone(open_house: Edge) -> None:
+    assert open_house.send(PLAIN) is None
+    assert open_house.events == []
+
+
+def test_flood_of_invented_machines_is_answered_but_fills_no_journey(open_house: Edge) -> None:
+    for number in range(1500):
+        assert open_house.send(invented(number)) is not None
+    assert [event.step for event in open_house.events] == [Step.SEEN] * 600
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.PROXY, DhcpMode.AUTO_PROXY])
+def test_registered_machine_follows_its_hardware(make_edge: MakeEdge, mode: DhcpMode) -> None:
+    edge = make_edge(lab(None, disableNetboot=True), mode=mode)
+    rom = read(edge.send(PXE_DISCOVER))
+    assert rom.file == b""
+    assert options.suboptions(rom.options[43]).get(6) != b"\x08"
+    # iPXE gets its script, which shows the reason.
+    script = read(edge.send(IPXE_EFI))
+    assert script.file.endswith(b"auto.ipxe")
+    assert script.options[60] == b"PXEClient"
+    assert {event.outcome for event in edge.events} == {Outcome.REFUSED}
+    assert all("disableNetboot is true" in message for message in edge.messages())
+    edge.inventory.apply(lab(None, disableDhcp=True))
+    edge.events.clear()
+    for _ in range(2):
+        assert edge.send(PXE_DISCOVER) is None
+        assert edge.send(IPXE_EFI) is None
+        assert edge.send(REQUEST_4011, source="10.77.0.58", port=4011) is None
+    (message,) = edge.messages()
+    assert "disableDhcp is true" in message
+
+
+def test_machine_without_an_address_in_its_hardware_boots(make_edge: MakeEdge) -> None:
+    edge = make_edge(lab(None), mode=DhcpMode.PROXY)
+    assert read(edge.send(PXE_DISCOVER)).file == b"snponly.efi"
+    assert edge.messages() == ["ProxyDHCP offer to UEFI x86-64 PXE ROM, boot file snponly.efi"]
+
+
+# --- port 4011: clients that have an address and ask for their boot file only -----------------------------------------
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, DhcpMode.PROXY])
+@pytest.mark.parametrize(
+    ("name", "port", "file"),
+    [
+        ("edk2_pxe_request_4011", 4011, b"snponly.efi"),
+        ("ipxe_efi_request_4011", 68, f"http://10.77.0.1:7080/ipxe/script/{MAC}/auto.ipxe".encode()),
+    ],
+)
+def test_request_is_answered_where_it_came_from_with_the_file_and_no_lease(
+    make_edge: MakeEdge, mode: DhcpMode, name: str, port: int, file: bytes
+) -> None:
+    edge = make_edge(lab(), mode=mode)
+    packet = altered(CAPTURED[name], drop=(54,))
+    for server in ({}, {54: OURS}):
+        reply = edge.send(altered(packet, options=server), source="10.77.0.58", source_port=port, port=4011)
+        answer = read(reply)
+        assert (reply.address, reply.port, reply.ethernet) == ("10.77.0.58", port, b"")
+        assert message_type(reply) is MessageType.ACK
+        assert (answer.yiaddr, answer.ciaddr) == (bytes(4), b"\x0a\x4d\0\x3a")
+        assert not {51, 58, 59, 1, 3, 6, 12} & answer.options.keys()
+        assert (answer.options[54], answer.file) == (OURS, file)
+        if mode is DhcpMode.PROXY:
+            assert answer.options[60] == b"PXEClient"
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, DhcpMode.PROXY])
+def test_request_for_another_server_or_from_nowhere_is_not_answered(make_edge: MakeEdge, mode: DhcpMode) -> None:
+    edge = make_edge(lab(), mode=mode)
+    for_another = CAPTURED["ipxe_efi_request_4011"]  # names 10.77.0.2
+    assert edge.send(for_another, source="10.77.0.58", source_port=68, port=4011) is None
+    for source in ("0.0.0.0", "127.0.0.1", "255.255.255.255"):
+        assert edge.send(REQUEST_4011, source=source, source_port=68, port=4011) is None
+    if mode is DhcpMode.RESERVATION:
+        stranger = altered(REQUEST_4011, chaddr=b"\2\0\0\0\0\1")
+        assert edge.send(stranger, source="10.77.0.9", port=4011) is None
+    assert edge.send(PXE_DISCOVER, source="10.77.0.58", port=4011) is None
+
+
+def test_only_requests_of_netboot_clients_belong_on_this_port(edge: Edge) -> None:
+    for packet in (PXE_DISCOVER, PXE_REQUEST, PLAIN):
+        edge.send(packet)  # known packets are none here
+    where = ON_4011 | {"source_port": 68}
+    request = altered(PLAIN, options={53: REQUEST, 50: b"\x0a\x4d\0\x3a"})
+    edge.send(request)
+    for packet in (PXE_DISCOVER, PLAIN, request):
+        assert edge.send(packet, **where) is None
+    assert read(edge.send(PXE_REQUEST, **where)).yiaddr == bytes(4)
+    assert read(edge.send(PXE_REQUEST)).yiaddr == b"\x0a\x4d\0\x3a"
+    for_nothing = altered(PXE_REQUEST, drop=(50, 54))
+    assert edge.send(for_nothing, **where) is not None
+    assert edge.send(for_nothing) is None
+    for kind in (4, 7, 8):
+        assert edge.send(altered(REQUEST_4011, options={53: bytes((kind,))}), **where) is None
+
+
+@pytest.mark.parametrize("field", ["disableNetboot", "disableDhcp"])
+def test_machine_that_may_not_boot_gets_no_file_and_the_journey_says_why(make_edge: MakeEdge, field: str) -> None:
+    edge = make_edge(lab(**{field: True}))
+    reply = edge.send(REQUEST_4011, **ON_4011)
+    assert reply is None or (field == "disableNetboot" and read(reply).file == b"")
+    (event,) = edge.events
+    assert event.outcome is Outcome.REFUSED
+    assert f"{field} is true" in event.message

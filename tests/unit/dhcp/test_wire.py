@@ -33,19 +33,6 @@ def message(**fields: object) -> Message:
     return Message(**{**numbers, **zero, **rest, **fields})
 
 
-def test_every_captured_packet_reads_the_same_as_scapy_reads_it() -> None:
-    for name, packet in CAPTURED.items():
-        ours, theirs = codec.parse(packet), BOOTP(packet)
-        assert (ours.op, ours.htype, ours.hops, ours.secs) == (theirs.op, theirs.htype, theirs.hops, theirs.secs), name
-        assert int.from_bytes(ours.xid, "big") == theirs.xid
-        assert ours.flags == theirs.flags.value
-        for field in ("ciaddr", "yiaddr", "siaddr", "giaddr"):
-            assert options.dotted(getattr(ours, field)) == getattr(theirs, field)
-        assert ours.chaddr == theirs.chaddr[:6]
-        kinds = [value for option in theirs[DHCP].options if option[0] == "message-type" for value in option[1:]]
-        assert list(ours.options[options.MESSAGE_TYPE]) == kinds
-
-
 @given(st.binary(max_size=700))
 @example(b"")
 @example(BARE)
@@ -58,30 +45,12 @@ def test_garbage_from_the_network_raises_nothing_but_parse_error(packet: bytes) 
             codec.parse(candidate)
 
 
-@given(st.data())
-def test_a_damaged_real_packet_raises_nothing_but_parse_error(data: st.DataObject) -> None:
-    packet = bytearray(CAPTURED[data.draw(st.sampled_from(sorted(CAPTURED)))])
-    for _ in range(data.draw(st.integers(1, 8))):
-        packet[data.draw(st.integers(0, len(packet) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(ParseError):
-        codec.parse(bytes(packet[: data.draw(st.integers(0, len(packet)))]))
-
-
 @given(st.dictionaries(st.integers(1, 254).filter(lambda code: code != options.OVERLOAD), st.binary(max_size=600)))
 def test_what_is_built_reads_back_with_long_options_split_and_joined(values: dict[int, bytes]) -> None:
     built = codec.build(message(options=values))
     if len(built) <= codec.MAX_PACKET_BYTES:
         assert codec.parse(built) == message(options=values)
     assert len(built) >= codec.MIN_PACKET_BYTES
-
-
-def test_scapy_reads_what_is_built() -> None:
-    built = codec.build(message(options={53: b"\1", 61: b"\1abcdef", 82: b"\1\3foo"}, sname=b"host", file=b"f.efi"))
-    theirs = BOOTP(built)
-    assert theirs.sname.rstrip(b"\0") == b"host"
-    assert theirs.file.rstrip(b"\0") == b"f.efi"
-    read = [option[0] for option in theirs[DHCP].options if isinstance(option, tuple)]
-    assert read == ["message-type", "client_id", "relay_agent_information"]
 
 
 @pytest.mark.parametrize(
@@ -138,11 +107,6 @@ def test_what_is_no_address_is_no_option_value(address: str) -> None:
         options.ipv4(address)
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_addresses_survive_the_way_there_and_back(number: int) -> None:
-    assert options.ipv4(options.dotted(struct.pack("!I", number))) == struct.pack("!I", number)
-
-
 # --- frames made by hand must be what the kernel would have sent ------------------------------------------------------
 
 OURS, THEIRS = bytes.fromhex("0200000000aa"), bytes.fromhex("525400cc0001")
@@ -151,16 +115,12 @@ address = st.binary(min_size=4, max_size=4)
 port = st.integers(0, 65535)
 
 
-def test_frame_goes_to_the_machine_and_comes_from_us() -> None:
-    frame = Ether(Framer(OURS, SERVER, 67).frame(b"payload", THEIRS, CLIENT, 68))
+def test_frame_goes_to_the_machine_comes_from_us_and_is_whole() -> None:
+    frame = Ether(Framer(OURS, SERVER, 67).frame(bytes(300), THEIRS, CLIENT, 68))
     assert (frame.src, frame.dst, frame.type) == ("02:00:00:00:00:aa", "52:54:00:cc:00:01", 0x0800)
     assert (frame[IP].src, frame[IP].dst, frame[IP].proto) == ("10.77.6.1", "10.77.6.50", 17)
-    assert (frame[UDP].sport, frame[UDP].dport, bytes(frame[UDP].payload)) == (67, 68, b"payload")
-
-
-def test_frame_is_whole_and_not_to_be_fragmented() -> None:
+    assert (frame[UDP].sport, frame[UDP].dport, bytes(frame[UDP].payload)) == (67, 68, bytes(300))
     # Identification 0 means nothing without don't-fragment (RFC 6864 section 4.1).
-    frame = Ether(Framer(OURS, SERVER, 67).frame(bytes(300), THEIRS, CLIENT, 68))
     assert (frame[IP].flags, frame[IP].id, frame[IP].ttl, frame[IP].ihl) == ("DF", 0, 64, 5)
     assert (frame[IP].len, frame[UDP].len, len(frame)) == (328, 308, HEADERS_BYTES + 300)
 

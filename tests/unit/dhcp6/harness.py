@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
-from edge.conflict import IPV6, Claim, Quarantine, Relays
+from edge.conflict import IPV6, Quarantine, Relays
 from edge.dhcp6 import Received6, Reply6, Responder6, Settings6, server_duid, wire
 from edge.dhcp6.wire import Message6, MessageType6, Option, option
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import BootPaths, DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries, BootPath
 from tests.support import objects
+from tests.unit.dhcp.harness import look
 from tink.api.v1alpha2 import Raw
 
 MAC = "52:54:00:fa:00:2a"
@@ -92,15 +93,7 @@ class Edge6:
         return addresses(self.answer(packet, source))[0][0]
 
     def look(self, *hosts: str) -> int:
-        """Probe the declined addresses; hosts with these MACs answer. Return the number of probes."""
-        declined, probes = self.responder.declined, 0
-        while (wait := declined.wait) is not None:
-            self.now += wait
-            for address in declined.step():
-                probes += 1
-                for mac in hosts:
-                    declined.claimed(Claim(address, bytes.fromhex(mac.replace(":", ""))))
-        return probes
+        return look(self, *hosts)
 
     def lines(self) -> list[str]:
         return [f"{event.step} {event.outcome}: {event.message}" for event in self.events]

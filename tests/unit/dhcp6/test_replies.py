@@ -62,14 +62,12 @@ def test_all_clients_of_one_boot_get_the_one_address_whatever_their_duids_and_ia
         assert answer.get(Option.SERVERID) == DUID
 
 
-def test_times_to_renew_stand_in_the_identity_association(edge: Edge6) -> None:
-    (association,) = edge.answer(EDK2_HTTP_SOLICIT).all(Option.IA_NA)
-    assert (int.from_bytes(association[4:8], "big"), int.from_bytes(association[8:12], "big")) == (500, 800)
-
-
-def test_lease_for_ever_is_never_renewed(make_edge: MakeEdge6) -> None:
-    (association,) = make_edge(hardware(dhcp={"leaseTimeSeconds": 0xFFFFFFFF})).answer(EDK2_HTTP_SOLICIT).all(3)
-    assert association[4:12] == b"\xff" * 8
+@pytest.mark.parametrize(("lease", "renew", "rebind"), [(1000, 500, 800), (0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF)])
+def test_times_to_renew_stand_in_the_identity_association(
+    make_edge: MakeEdge6, lease: int, renew: int, rebind: int
+) -> None:
+    (association,) = make_edge(hardware(dhcp={"leaseTimeSeconds": lease})).answer(EDK2_HTTP_SOLICIT).all(Option.IA_NA)
+    assert (int.from_bytes(association[4:8], "big"), int.from_bytes(association[8:12], "big")) == (renew, rebind)
 
 
 @pytest.mark.parametrize("kind", [M.REQUEST, M.RENEW])
@@ -80,14 +78,12 @@ def test_request_and_renewal_are_answered_by_the_server_that_they_name_alone(edg
     assert edge.send(ask(kind, ia(ADDRESS))) is None
 
 
-def test_any_edge_rebinds_what_another_one_gave(edge: Edge6) -> None:
+def test_any_edge_rebinds_what_another_gave_and_the_reserved_address_takes_the_place_of_another(
+    edge: Edge6,
+) -> None:
     answer = edge.answer(ask(M.REBIND, ia(ADDRESS)))
     assert (answer.type, addresses(answer)) == (M.REPLY, LEASE)
-
-
-def test_renewal_of_another_address_ends_that_and_gives_the_reserved_one(edge: Edge6) -> None:
-    answer = edge.answer(ask(M.RENEW, SERVER_ID, ia("fd00:77::99")))
-    assert addresses(answer) == [*LEASE, ("fd00:77::99", 0, 0)]
+    assert addresses(edge.answer(ask(M.RENEW, SERVER_ID, ia("fd00:77::99")))) == [*LEASE, ("fd00:77::99", 0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -101,19 +97,13 @@ def test_confirm_says_whether_the_address_is_right_here(edge: Edge6, has: tuple[
         assert status(edge.answer(packet).get(Option.STATUS_CODE)) == said
 
 
-def test_no_other_server_is_waited_for(edge: Edge6) -> None:
+def test_no_other_server_is_waited_for_a_commit_is_rapid_if_asked_and_a_release_changes_nothing(edge: Edge6) -> None:
     assert edge.answer(EDK2_HTTP_SOLICIT).get(Option.PREFERENCE) == b"\xff"
-    assert edge.answer(ask(M.REQUEST, SERVER_ID, ia())).get(Option.PREFERENCE) is None
-
-
-def test_rapid_commit_only_if_asked(edge: Edge6) -> None:
-    at_once = edge.answer(ask(M.SOLICIT, ia(), option(Option.RAPID_COMMIT, b"")))
+    rapid = option(Option.RAPID_COMMIT, b"")
+    at_once = edge.answer(ask(M.SOLICIT, ia(), rapid))
     assert (at_once.type, at_once.get(Option.RAPID_COMMIT), addresses(at_once)) == (M.REPLY, b"", LEASE)
-    asked = edge.answer(ask(M.REQUEST, SERVER_ID, ia(), option(Option.RAPID_COMMIT, b"")))
-    assert asked.get(Option.RAPID_COMMIT) is None
-
-
-def test_release_changes_nothing_and_is_confirmed(edge: Edge6) -> None:
+    asked = edge.answer(ask(M.REQUEST, SERVER_ID, ia(), rapid))
+    assert (asked.get(Option.RAPID_COMMIT), asked.get(Option.PREFERENCE)) == (None, None)
     assert status(edge.answer(ask(M.RELEASE, SERVER_ID, ia(ADDRESS))).get(Option.STATUS_CODE)) == Status.SUCCESS
     assert addresses(edge.answer(EDK2_HTTP_SOLICIT)) == LEASE
 
@@ -131,6 +121,9 @@ def test_information_without_an_address(edge: Edge6) -> None:
     assert answer.get(Option.DNS_SERVERS) == bytes.fromhex("fd00007700000000") + bytes(7) + b"\1"
     assert answer.get(Option.DOMAIN_LIST) == b"\7example\3org\0"
     assert edge.answer(ask(M.INFORMATION_REQUEST)).get(Option.DNS_SERVERS) is None, "only what is asked for"
+    edge.inventory.apply(hardware(dhcp={"ipv6": {"address": ADDRESS}}))
+    asks = ask(M.INFORMATION_REQUEST, option(Option.ORO, bytes.fromhex("00170018")))
+    assert edge.answer(asks).get(Option.DNS_SERVERS) is None
 
 
 def test_machine_on_another_network_is_told_so_and_the_operator_too(make_edge: MakeEdge6) -> None:
@@ -143,13 +136,17 @@ def test_machine_on_another_network_is_told_so_and_the_operator_too(make_edge: M
     assert addresses(here.answer(EDK2_HTTP_SOLICIT)) == LEASE
 
 
-def test_machine_with_ipv4_alone_gets_silence_and_no_word_on_its_journey(make_edge: MakeEdge6) -> None:
+def test_machine_with_ipv4_alone_gets_silence_and_one_that_is_not_served_its_reason(make_edge: MakeEdge6) -> None:
     edge = make_edge(hardware(ipv6=None, dhcp={"ip": "10.0.0.1"}))
     assert edge.send(EDK2_HTTP_SOLICIT) is None
     assert edge.lines() == []
-    edge.inventory.apply(hardware(ipv6=None))
-    assert edge.send(EDK2_HTTP_SOLICIT) is None
-    assert "dhcp.ipv6 is not set" in edge.lines()[0]
+    for obj, said in (
+        (hardware(ipv6=None), "dhcp.ipv6 is not set"),
+        (hardware(disableDhcp=True), "disableDhcp is true"),
+    ):
+        edge = make_edge(obj)
+        assert edge.send(EDK2_HTTP_SOLICIT) is None
+        assert said in edge.lines()[0]
 
 
 def test_changed_hardware_is_another_answer(edge: Edge6) -> None:
@@ -175,12 +172,6 @@ def test_address_of_a_hardware_that_is_being_deleted_is_given_to_the_other_one(m
     edge.inventory.apply(hardware(metadata=leaving))
     edge.inventory.apply(hardware(*other))
     assert edge.send(EDK2_HTTP_SOLICIT) is None
-
-
-def test_disabled_interface_gets_nothing(make_edge: MakeEdge6) -> None:
-    edge = make_edge(hardware(disableDhcp=True))
-    assert edge.send(EDK2_HTTP_SOLICIT) is None
-    assert "disableDhcp is true" in edge.lines()[0]
 
 
 def test_what_is_sent_to_us_alone_is_told_to_be_sent_to_all(edge: Edge6) -> None:
@@ -371,30 +362,6 @@ def test_firmware_that_did_not_run_ipxe_is_named_the_shim_and_then_ipxe_again(ma
     assert edge.boot_url(BIOS_SOLICIT) == f"{TFTP}/undionly.kpxe", "a BIOS goes on with iPXE"
     edge.boot_paths.not_started(MAC)
     assert edge.boot_url(EDK2_PXE_SOLICIT) == BY_IPXE
-
-
-def test_auto_of_one_machine_alone_changes_nothing_for_the_others(make_with_shim: MakeEdge6) -> None:
-    other = hardware("other", "52:54:00:fa:00:2b", "fd00:77::51")
-    edge = make_with_shim(by_path("auto"), other, usual=BootPath.IPXE)
-    edge.boot_paths.not_started(MAC)
-    edge.boot_paths.not_started("52:54:00:fa:00:2b")
-    assert edge.boot_url(EDK2_PXE_SOLICIT) == BY_SHIM
-    assert edge.boot_url(EDK2_PXE_SOLICIT, IPv6Address("fe80::5054:ff:fefa:2b")) == BY_IPXE
-
-
-@pytest.mark.parametrize(("path", "url"), [("ipxe", BY_IPXE), ("grub", BY_SHIM)])
-def test_path_that_the_hardware_names_stays(make_with_shim: MakeEdge6, path: str, url: str) -> None:
-    edge = make_with_shim(by_path(path))
-    before = edge.boot_url(EDK2_PXE_SOLICIT)
-    edge.boot_paths.not_started(MAC)
-    assert edge.boot_url(EDK2_PXE_SOLICIT) == before == url
-
-
-def test_without_a_shim_ipxe_stays_and_the_journey_says_what_is_missing(make_edge: MakeEdge6) -> None:
-    edge = make_edge(by_path("auto"))
-    edge.boot_paths.not_started(MAC)
-    assert edge.boot_url(EDK2_PXE_SOLICIT) == BY_IPXE
-    assert any("there is no shim and GRUB here to offer instead" in line for line in edge.lines())
 
 
 # --- boot path uki: the OSIE as one program, for firmware that is UEFI ------------------------------------------------

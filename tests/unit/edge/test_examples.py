@@ -1,4 +1,4 @@
-"""The operating systems of deploy/examples: what the API says of them, what would run, and that papers list them."""
+"""Papers and what they show: the operating systems of deploy/examples, and docs/operating.md with its alerts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from edge.artifacts.errors import KINDS
 from edge.cli import main
+from edge.journey.events import Outcome, Step
 from tink.api import crds
+from tink.api.v1alpha2 import WorkflowState
 from tink.schema import Checker, compile_definition
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -140,21 +143,15 @@ def test_papers_list_it_and_it_says_what_is_untested(directory: Path) -> None:
     assert [file.name for file in directory.glob("*.yaml") if f"`{file.name}`" not in paper] == []
 
 
-@pytest.mark.parametrize("name", ["machine.yaml", "full.yaml"])
-def test_machine_without_ipv4_passes_the_checks_of_the_api_and_names_no_ipv4_address(name: str) -> None:
-    file = EXAMPLES / "ipv6" / name
-    for each in yaml.safe_load_all(file.read_text()):
+@pytest.mark.parametrize("name", ["ipv6/machine", "ipv6/full", "dual-stack/hardware", "dual-stack/workflow"])
+def test_machine_with_ipv6_alone_or_with_both_families_passes_the_checks_of_the_api(name: str) -> None:
+    text = (EXAMPLES / f"{name}.yaml").read_text()
+    for each in yaml.safe_load_all(text):
         assert checkers()[each["kind"]].check(each | {"metadata": each["metadata"] | {"namespace": "d"}}).errors == []
-    assert not ADDRESS.search(file.read_text())
-
-
-def test_machine_with_both_families_passes_the_checks_of_the_api_and_boots_by_either() -> None:
-    files = [EXAMPLES / "dual-stack" / f"{name}.yaml" for name in ("hardware", "workflow")]
-    hardware, workflow = (yaml.safe_load(file.read_text()) for file in files)
-    for each in (hardware, workflow):
-        assert checkers()[each["kind"]].check(each | {"metadata": each["metadata"] | {"namespace": "d"}}).errors == []
-    (interface,) = hardware["spec"]["networkInterfaces"].values()
-    assert {"ip", "ipv6"} <= set(interface["dhcp"])
+        if name == "dual-stack/hardware":
+            (interface,) = each["spec"]["networkInterfaces"].values()
+            assert {"ip", "ipv6"} <= set(interface["dhcp"])
+    assert name.startswith("dual-stack") or not ADDRESS.search(text)
 
 
 def test_what_a_machine_netboots_over_ipv6_is_shown() -> None:
@@ -163,3 +160,57 @@ def test_what_a_machine_netboots_over_ipv6_is_shown() -> None:
     assert "grpc_authority=[fd31:77::1]:42113" in result.output
     refused = render(EXAMPLES, "--netboot", "fe80::1")
     assert "fe80::1 is not the address of one host" in refused.output
+
+
+# --- docs/operating.md and the alerts go together, and with the names and values that there are -----------------------
+
+
+ROOT = Path(__file__).resolve().parents[3]
+PAPER = (ROOT / "docs" / "operating.md").read_text()
+_PREFIXES = ("tinkedge_", "apiserver_", "controller_runtime_", "grpc_", "leader_", "rest_client_", "workqueue_")
+
+
+def metrics() -> dict[str, tuple[str, set[str]]]:
+    """Type and labels by name, from the tables; that these are true, `tests/unit/composition/test_stack.py` sees."""
+    rows = re.findall(r"^\| `([a-z_]+)` \| (gauge|counter|histogram) \| (.*?) \|", PAPER, re.MULTILINE)
+    return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_the_alerts_ask_for_metrics_and_labels_that_there_are() -> None:
+    known = metrics()
+    for rule in rules():
+        expression = re.sub(r"\b(without|by) \([^)]*\)", "", rule["expr"])
+        asked = re.findall(r"\b([a-z]+_[a-z_]+)\b(?:\{([^}]*)\})?", expression)
+        found = {
+            re.sub("_(bucket|sum|count)$", "", name): matchers for name, matchers in asked if name.startswith(_PREFIXES)
+        }
+        assert found or "up{" in rule["expr"], rule["alert"]
+        for name, matchers in found.items():
+            assert name in known, f"{rule['alert']}: there is no {name}"
+            assert set(re.findall(r"(\w+)!?=", matchers)) <= known[name][1] | {"job"}, rule["alert"]
+    asked = " ".join(rule["expr"] for rule in rules())
+    kinds = {kind for found in re.findall(r'kind=~"([\w|]+)"', asked) for kind in found.split("|")}
+    assert kinds <= {kind.replace(" ", "_") for kind in KINDS}
+    assert set(re.findall(r'step="(\w+)"', asked)) <= {step.value for step in Step}
+    states = set(map(str, WorkflowState))
+    assert set(re.findall(r'outcome="(\w+)"', asked)) <= {outcome.value for outcome in Outcome} | states
+    assert set(re.findall(r'to="(\w+)"', asked)) <= states
+
+
+def test_the_paper_says_what_to_do_about_every_alert() -> None:
+    (table,) = re.findall(r"^\| alert \| look at \|\n(.*?)\n\n", PAPER, re.MULTILINE | re.DOTALL)
+    said = [name for row in table.splitlines()[1:] for name in re.findall(r"\bTinkedge\w+", row.split("|")[1])]
+    assert said == [rule["alert"] for rule in rules() if rule["alert"] in said]
+    assert set(said) == {rule["alert"] for rule in rules()}
+
+
+def test_labels_are_all_listed() -> None:
+    (kinds,) = re.findall(r"^\| `tinkedge_artifact_failures_total` .*: (.*) \|$", PAPER, re.MULTILINE)
+    assert kinds.split(", ") == [kind.replace(" ", "_") for kind in KINDS]
+    (steps,) = re.findall(r"`step`: ([\w, ]+);", PAPER)
+    assert set(steps.split(", ")) == {step.value for step in Step}

@@ -1,16 +1,21 @@
-"""`tinkedge watch`: the stream of the journey, whatever comes in it, one line a machine, and one machine with all."""
+"""The commands that ask a running edge: watch, health and page."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
@@ -25,6 +30,8 @@ from edge.page.feed import AT_ONCE
 from tests.page_site import INSTALLATION, PageSite
 from tests.page_site import TOKEN as SITE_TOKEN
 from tests.page_site import cut as boot_until
+from tests.ports import free_port
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02"
 Watch = Callable[..., Any]
@@ -230,15 +237,6 @@ def test_capture_without_the_extra_says_how_to_install_it(monkeypatch: pytest.Mo
     assert "pip install 'tinkedge[diagnose]'" in result.stderr
 
 
-def test_help_and_watch_load_nothing_of_the_extra() -> None:
-    for arguments in ("['--help']", "['watch', '--help']", "['doctor', '--help']"):
-        script = (
-            f"import sys; from edge.cli import main; main({arguments}, standalone_mode=False); "
-            "sys.exit(any(name.partition('.')[0] in ('scapy', 'tftpy') for name in sys.modules))"
-        )
-        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
-
-
 SMALL = os.terminal_size((80, 8))
 T0 = 1_700_000_000.0
 EVIL = "\x1b[31mred\x1b]0;title\x07\n\u202egnp.exe"
@@ -405,3 +403,130 @@ def test_durations_are_short_and_words_of_any_length_are_wrapped_and_cut() -> No
     assert "".join(lines).replace(" ", "") == "onetwo" + "x" * 50 + "three"
     assert cut("日本語", 4) == "日…"
     assert printable("a\x00b") == "a b"
+
+
+# --- `tinkedge health` against what a service answers, and services that get SIGHUP, as processes ---------------------
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        ready = self.path == "/healthz"
+        self.send_response(200 if ready else 503)
+        self.end_headers()
+        self.wfile.write(b"ok\n" if ready else b"no address on eth1\n")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def test_health_says_why_a_service_is_not_ready_and_fails(port: int) -> None:
+    result = CliRunner().invoke(main, ["health", "--health-address", str(port), "--config", "/dev/null"])
+    assert result.exit_code == 1
+    assert "503 no address on eth1" in result.output
+    live = CliRunner().invoke(main, ["health", "--health-address", str(port), "--live", "--config", "/dev/null"])
+    assert live.exit_code == 0
+
+
+@pytest.mark.parametrize("given", ["[::1]", "[::]"])
+def test_health_asks_by_ipv6(given: str) -> None:
+    class Server(HTTPServer):
+        address_family = socket.AF_INET6
+
+    with Server(("::1", 0), Answers) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        words = ["--health-address", f"{given}:{server.server_address[1]}", "--live", "--config", "/dev/null"]
+        result = CliRunner().invoke(main, ["health", *words])
+        thread.join()
+    assert (result.exit_code, result.output) == (0, f"ok  http://[::1]:{server.server_address[1]}/healthz: ok\n")
+
+
+def test_health_asks_every_address_that_the_file_names(port: int, tmp_path: Path) -> None:
+    file = tmp_path / "tinkedge.yaml"
+    file.write_text(f"interface: [lo=127.0.0.1, lo=127.0.0.2]\nhttp-port: {port}\n")
+    result = CliRunner().invoke(main, ["health", "--live", "--json", "--config", str(file)])
+    found = json.loads(result.output)
+    assert result.exit_code == 1
+    assert [check["ok"] for check in found["checks"]] == [True, False]
+
+
+@pytest.mark.parametrize("command", ["apiserver", "agent"])
+def test_service_lives_on_after_sighup(command: str, tmp_path: Path) -> None:
+    port = free_port()
+    options = {
+        "apiserver": f"--data-dir {tmp_path}/data --api-port {port}",
+        "agent": f"--agent-id m --server 127.0.0.1:{port} --runtime process --state-dir {tmp_path}",
+    }[command]
+    words = [sys.executable, "-m", "edge.cli", command, *options.split(), "--config", "/dev/null"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TINKEDGE_")}
+    log = tmp_path / "log"
+    with log.open("wb") as opened:
+        process = subprocess.Popen(words, stderr=opened, env=environment)
+    try:
+        ready = {"apiserver": "ready:", "agent": "agent:"}[command]
+        wait_until(lambda: ready in log.read_text(), lambda: log.read_text())
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "SIGHUP" in log.read_text(), lambda: log.read_text())
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+# --- `tinkedge page` prints a link that lets a browser in, and never the token ----------------------------------------
+
+
+def page(url: str, file: Path) -> Result:
+    return CliRunner().invoke(main, ["page", "--admin-url", url, "--admin-token-file", str(file)])
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    async with PageSite().served(**{"X-Nobody": "1"}) as client:
+        yield str(client._base_url)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "token").write_text(SITE_TOKEN + "\n")
+    return tmp_path / "token"
+
+
+async def test_link_lets_a_browser_in_once(url: str, file: Path) -> None:
+    result = await asyncio.to_thread(page, url, file)
+    assert result.exit_code == 0
+    link = result.stdout.strip()
+    assert link.startswith(f"{url.rstrip('/')}/enter?code=")
+    assert SITE_TOKEN not in result.output
+    async with aiohttp.ClientSession() as browser:
+        assert [(await browser.get(link)).status for _ in range(2)] == [200, 401]
+
+
+async def test_wrong_token_is_said(url: str, file: Path) -> None:
+    file.write_text("b" * 64 + "\n")
+    result = await asyncio.to_thread(page, url, file)
+    assert result.exit_code == 1
+    assert "has another token than that in" in result.output
+    assert "b" * 64 not in result.output
+
+
+def test_edge_that_does_not_answer_and_token_that_is_not_there_are_said(file: Path, tmp_path: Path) -> None:
+    for where, token, said in (
+        ("http://127.0.0.1:9", file, "Is `tinkedge up`"),
+        ("nonsense", file, "is no URL"),
+        ("http://127.0.0.1:9", tmp_path / "none", "there is no admin token"),
+    ):
+        result = page(where, token)
+        assert (result.exit_code, said in result.output) == (1, True)

@@ -132,13 +132,6 @@ def test_only_boot_files_are_served_and_only_by_their_plain_name(debian):
         assert debian.get(name) is None
 
 
-def test_size_and_etag_are_those_of_the_content(debian):
-    one, other = debian.get("snponly.efi"), debian.get("ipxe.efi")
-    assert (one.content, one.size) == (b"content of snponly.efi", 22)
-    assert one.etag != other.etag
-    assert one.etag[0] == one.etag[-1] == '"'
-
-
 @pytest.mark.parametrize(
     ("asked", "served"),
     [

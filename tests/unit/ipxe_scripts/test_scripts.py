@@ -1,13 +1,11 @@
-"""iPXE scripts: the golden text, kernel parameters, boot media, and what no value of a Hardware can do to them.
-
-`commands` reads a script as iPXE does (src/image/script.c: lines, continued by a backslash, and labels; then
-src/core/exec.c: words, `&&`, `||`, `;` and comments). Each script must have the same commands as one made of harmless
-values.
-"""
+"""Scripts of iPXE, GRUB and U-Boot: the golden texts, and what no value of a Hardware can do to them."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import struct
+import zlib
 from bisect import bisect
 from contextlib import suppress
 from dataclasses import replace
@@ -17,9 +15,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ipxe import grub, uboot
+from ipxe.grub import GrubScripts
 from ipxe.medium import AREA_BYTES
 from ipxe.medium_scripts import MediumKind, MediumScripts
 from ipxe.scripts import BootSettings, LogsTo, Origin, ScriptError, Scripts
+from ipxe.uboot import ExtlinuxScripts, UBootScripts, config_name, machine_of, script_image
 from tests.support import objects
 from tests.support.objects import MAC
 from tink.api.annotations import AGENT_ID_ANNOTATION
@@ -53,12 +54,6 @@ def addressed(*, osie="lab", annotations=None, params=None, **dhcp) -> Hardware:
     """With a whole reservation; an empty value leaves a field of it out."""
     chosen = {name: value for name, value in {"ip": "10.0.0.5", **DHCP, **dhcp}.items() if value}
     return hardware(dhcp=chosen, osie={"name": osie}, annotations=annotations, kernelParams=params or [])
-
-
-def named(name: str) -> Hardware:
-    """As no schema lets in."""
-    machine = addressed(osie="hook", vlanId="50")
-    return machine.model_copy(update={"metadata": machine.metadata.model_copy(update={"name": name})})
 
 
 def compile_text(machine: Hardware, settings: BootSettings = SETTINGS) -> str:
@@ -233,10 +228,6 @@ def test_script_url_is_fetched_with_retries_then_run():
     assert "imgfetch --name script https://h/${mac}.ipxe && goto run ||\n" in script.text
     assert "\n:run\nimgexec script && exit 0 ||\n" in script.text
     assert script.what == "spec.ipxe.url"
-
-
-def test_empty_override_is_none():
-    assert "osie/lab/kernel" in compile_text(hardware(ipxe={}))
 
 
 def test_reason_is_shown_never_obeyed():
@@ -517,13 +508,8 @@ BLANK = re.compile(rb"[ \t\n\v\f\r]+")
 
 
 EVIL = ["&&", "||", ";", "#", "#x", "-n", "--", ":give_up", "shell", "exit 0", "${netX/mac}", "$", "{", "}", "'", '"']
-
-
 EVIL += ["\n", "\r\n", "\\", "\\\n", " ", "\t", "\v", "\f", "\0", "\u0085", "\u00a0", "\u2028", "\u2029", "\u202e"]
-
 EVIL += ["\x1b[2J", "é", "a"]
-
-
 evil = st.lists(st.sampled_from(EVIL) | st.text(max_size=3), max_size=12).map("".join)
 
 
@@ -547,35 +533,20 @@ def commands(script: str) -> list[tuple[str, tuple[str, ...]]]:
     return found
 
 
-def same(harmless: Hardware, given_one: Hardware) -> None:
-    for origin in ORIGINS:
-        expected = commands(SCRIPTS.compile(MAC, harmless, origin).text)
-        with suppress(ScriptError):  # which is shown by a script of its own
-            assert commands(SCRIPTS.compile(MAC, given_one, origin).text) == expected
-
-
-def in_vlan(name, vlan, **spec) -> Hardware:
-    return hardware(name, namespace=name, ip="10.0.0.5", dhcp={"vlanId": vlan}, **spec)
-
-
-@pytest.mark.parametrize("vlan", [None, "100"])
-@settings(max_examples=50, deadline=None)
-@given(st.lists(evil, max_size=3), evil)
-@example(["a &&", "b"], "x")
-@example(["\\"], "lab\\")
-def test_boot_script_runs_its_own_commands_only(vlan, parameters, text):
-    harmless = in_vlan("m1", vlan, kernelParams=["quiet"])
-    same(harmless, in_vlan(text, vlan, kernelParams=parameters, osie={"name": text or "x"}))
-
-
 @pytest.mark.parametrize("vlan", [None, "100"])
 @settings(max_examples=50, deadline=None)
 @given(evil)
 @example("x\\")
 def test_script_that_goes_on_to_a_url_runs_its_own_commands_only(vlan, text):
-    harmless = in_vlan("m1", vlan, ipxe={"url": "http://10.0.0.2/x"})
-    with suppress(ValueError):  # the schema's: no such Hardware is served
-        same(harmless, in_vlan(text, vlan, ipxe={"url": f"http://10.0.0.2/{text}"}))
+    def on(name: str, path: str) -> Hardware:
+        return hardware(
+            name, namespace=name, ip="10.0.0.5", dhcp={"vlanId": vlan}, ipxe={"url": f"http://10.0.0.2/{path}"}
+        )
+
+    with suppress(ValueError):  # the schema's: no such Hardware is served; or the machine is told what is wrong
+        found = [SCRIPTS.compile(MAC, on(text, text), origin).text for origin in ORIGINS]
+        expected = [SCRIPTS.compile(MAC, on("m1", "x"), origin).text for origin in ORIGINS]
+        assert [*map(commands, found)] == [*map(commands, expected)]
 
 
 @settings(max_examples=100, deadline=None)
@@ -600,36 +571,16 @@ def test_reason_without_end_does_not_fill_the_stack_of_ipxe():
 def test_error_that_names_a_value_is_shown_and_not_obeyed(text):
     """A ScriptError quotes what is wrong, and goes to the screen."""
     try:
-        SCRIPTS.compile(MAC, in_vlan(text, None, kernelParams=[text]), HERE)
+        SCRIPTS.compile(MAC, hardware(text, namespace=text, kernelParams=[text]), HERE)
     except ScriptError as error:
         names = {name for _, names in commands(SCRIPTS.reason(MAC, str(error))) for name in names}
         assert names == {"echo", "imgfree", "sleep", "exit"}
 
 
-@settings(max_examples=60, deadline=None)
-@given(evil, evil)
-@example("quiet", "&&")
-@example("quiet", "a reboot=1")
-def test_neither_osie_nor_what_is_filled_in_adds_a_command_or_a_word(osie, name):
-    machine = named(name)
-    for origin in ORIGINS:
-        expected = commands(SCRIPTS.compile(MAC, machine, origin, "quiet").text)
-        try:
-            found = SCRIPTS.compile(MAC, machine, origin, f"{osie} {{{{.Name}}}}").text
-        except ScriptError:
-            continue
-        assert commands(found) == expected
-        assert len(name.split()) == 1
-
-
 FIELDS = ("ip", "netmask", "gateway", "hostname", "vlanId", "nameservers", "timeservers")
 LISTS = ("nameservers", "timeservers")
-
-
 WORDS = "site={{.Hostname}} ip={{.IP}}"
-
-
-OSIE_WORDS = 'ipam={{.Ipam}} id={{.AgentID}} at={{.Address}} q="a b"'
+OSIE_WORDS = 'ipam={{.Ipam}} id={{.AgentID}} at={{.Address}} name={{.Name}} q="a b"'
 
 
 def of_the_kernel(script: str) -> list[str]:
@@ -645,16 +596,27 @@ def of_the_kernel(script: str) -> list[str]:
     return [word for word in found if word]
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from([*FIELDS, "agent-id", "kernelParams", "osie", "name", "words of the OSIE"]), evil)
-@example("hostname", "${x}")
-@example("words of the OSIE", 'a="')
-@example("kernelParams", 'a="b')
-@example("agent-id", "m1 init=/bin/sh")
-@example("nameservers", "10.0.0.2:x init=/bin/sh")
-def test_whatever_stands_in_one_field_the_words_of_the_others_are_what_they_were(field, text):
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from([*FIELDS, "agent-id", "kernelParams", "osie", "name", "words of the OSIE"]),
+    evil,
+    st.booleans(),
+    st.sampled_from(ORIGINS),
+)
+@example("hostname", "${x}", True, HERE)
+@example("words of the OSIE", 'a="', True, HERE)
+@example("words of the OSIE", "&&", True, OVER_TFTP)
+@example("kernelParams", 'a="b', True, HERE)
+@example("kernelParams", "a &&", False, HERE)
+@example("kernelParams", "\\", False, HERE)
+@example("osie", "lab\\", False, OVER_TFTP)
+@example("agent-id", "m1 init=/bin/sh", True, HERE)
+@example("name", "a reboot=1", True, OVER_TFTP)
+@example("nameservers", "10.0.0.2:x init=/bin/sh", True, HERE)
+def test_whatever_stands_in_one_field_the_words_of_the_others_are_what_they_were(field, text, has_vlan, origin):
+    vlan = "50" if has_vlan else ""
     changed = {
-        "dhcp": {"ip": "10.0.0.5", "vlanId": "50", **DHCP}
+        "dhcp": {"ip": "10.0.0.5", "vlanId": vlan, **DHCP}
         | ({field: [text] if field in LISTS else text} if field in FIELDS else {}),
         "annotations": {AGENT_ID_ANNOTATION: text} if field == "agent-id" else {},
         "kernelParams": [text, "last=1"] if field == "kernelParams" else ["last=1"],
@@ -663,11 +625,12 @@ def test_whatever_stands_in_one_field_the_words_of_the_others_are_what_they_were
     osie = f"{OSIE_WORDS} {text}" if field == "words of the OSIE" else OSIE_WORDS
     try:
         machine = hardware(**changed)
-        machine = machine.model_copy(update={"metadata": named(text).metadata}) if field == "name" else machine
+        if field == "name":  # as no schema lets in
+            machine = machine.model_copy(update={"metadata": machine.metadata.model_copy(update={"name": text})})
         scripts = Scripts(BootSettings(kernel_parameters=tuple(WORDS.split())))
-        script = scripts.compile(MAC, machine, HERE, osie).text
-        harmless = addressed(osie="hook", vlanId="50", params=["last=1"])
-        harmless = scripts.compile(MAC, harmless, HERE, OSIE_WORDS).text
+        script = scripts.compile(MAC, machine, origin, osie).text
+        harmless = addressed(osie="hook", vlanId="50" if has_vlan or field == "vlanId" else "", params=["last=1"])
+        harmless = scripts.compile(MAC, harmless, origin, OSIE_WORDS).text
     except ValueError:  # the model refuses it, or the machine is told why it does not boot
         return
     assert commands(script) == commands(harmless)
@@ -679,3 +642,176 @@ def test_whatever_stands_in_one_field_the_words_of_the_others_are_what_they_were
         assert [word.partition("=")[0] for word in found] == [word.partition("=")[0] for word in expected]
         assert not any("${" in word for word in found)
     assert found[-1] == "last=1"
+
+
+# --- What GRUB and U-Boot fetch: the golden texts, and what no value of a Hardware can do to them ---------------------
+
+
+GOLDEN = Path(__file__).with_name("golden")
+ANOTHER = (Origin("10.0.0.2", http_port=8080, grpc_port=42114),)
+UBOOT = [ExtlinuxScripts, UBootScripts]
+
+
+def text_of(kind, machine: Hardware, origin: Origin = HERE) -> str:
+    return kind(Scripts(BootSettings())).compile(MAC, machine, origin).text
+
+
+def lines_of(text: str, command: str) -> list[list[str]]:
+    """The words of all such commands; single quotes mean to a shell what they mean to GRUB."""
+    lines = (line.strip().removeprefix("if ").removesuffix("; then") for line in text.splitlines())
+    return [shlex.split(line) for line in lines if line.startswith(f"{command} ")]
+
+
+GRUB_CFG = (GOLDEN / "grub.cfg").read_text()
+
+
+EXTLINUX_CONF = (GOLDEN / "extlinux.conf").read_text()
+
+UBOOT_SCRIPT = (GOLDEN / "boot.scr.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "origin", "golden"),
+    [
+        (GrubScripts, HERE, GRUB_CFG),
+        (ExtlinuxScripts, OVER_TFTP, EXTLINUX_CONF),
+        (UBootScripts, OVER_TFTP, UBOOT_SCRIPT),
+    ],
+)
+def test_machine_is_told_the_same_in_each_language(kind, origin, golden):
+    assert text_of(kind, hardware(kernelParams=["quiet"]), origin) == golden
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "fd00::1"])
+def test_grub_that_came_by_tftp_can_do_without_http_for_grub_2_06_has_none(address):
+    host = f"[{address}]" if ":" in address else address
+    text = text_of(GrubScripts, hardware(), Origin(address, tftp=True))
+    servers = [f"(http,{host}:7080)", f"(tftp,{host})"]
+    for command, file in (("linux", "/osie/lab/kernel"), ("initrd", "/osie/lab/initrd"), ("source", "/grub/why.cfg")):
+        assert [words[1] for words in lines_of(text, command)] == [server + file for server in servers]
+    first, second = (words[2:] for words in lines_of(text, "linux"))
+    assert first == second
+
+
+def test_machine_goes_on_with_another_edge_which_has_a_server_of_its_own():
+    first, second = lines_of(text_of(GrubScripts, hardware(), Origin("10.0.0.1", others=ANOTHER)), "linux")
+    assert (first[1][:20], second[1][:20]) == ("(http,10.0.0.1:7080)", "(http,10.0.0.2:8080)")
+    assert (first[2], second[2]) == ("grpc_authority=10.0.0.1:42113", "grpc_authority=10.0.0.2:42114")
+    # U-Boot's commands take no IPv6 address.
+    others = (*ANOTHER, Origin("2001:db8::2"))
+    text = text_of(UBootScripts, hardware(), Origin("10.0.0.1", tftp=True, others=others))
+    kernels = [line.split()[-2].rstrip(";") for line in text.splitlines() if "tftpboot ${kernel" in line]
+    assert kernels == ["osie/lab/kernel", "10.0.0.2:osie/lab/kernel"]
+    assert "setenv bootargs 'grpc_authority=10.0.0.2:42114 " in text
+
+
+@pytest.mark.parametrize("kind", [GrubScripts, *UBOOT])
+def test_token_is_of_the_moment_and_not_in_what_is_kept(kind):
+    scripts = kind(Scripts(BootSettings(token=lambda mac: f"for-{mac}", metadata_token=lambda mac: f"data-{mac}")))
+    kept = scripts.compile(MAC, hardware(), HERE if kind is GrubScripts else OVER_TFTP)
+    assert "for-52" not in kept.text
+    words = scripts.to_send(MAC, kept).replace("'", " ").split()
+    assert f"tinkerbell_token=for-{MAC}" in words
+    assert f"tinkerbell_metadata=http://10.0.0.1:7080/machine/data-{MAC}" in words
+
+
+@pytest.mark.parametrize("kind", [GrubScripts, *UBOOT])
+def test_machine_without_a_hardware_boots_the_default_osie(kind):
+    script = kind(Scripts(BootSettings())).unregistered(MAC, ("infra", "lab"), HERE)
+    assert script.osie == ("infra", "lab")
+    assert "tinkedge: a machine without a Hardware (52:54:00:00:00:01) boots OSIE infra/lab" in script.text
+
+
+PROBLEMS = [
+    ({"ipxe": {"inline": "#!ipxe\nshell"}}, "spec.ipxe.inline is for iPXE, and this machine boots by "),
+    ({"ipxe": {"url": "http://x/y.ipxe"}}, "spec.ipxe.url is for iPXE, and this machine boots by "),
+    ({"osie": None}, "default/m1: spec.osie.name is not set"),
+    ({"kernelParams": ["ip=${net0/ip}"]}, r"parameter ip=\$\{net0/ip\} has a setting of iPXE in it"),
+    ({"kernelParams": ["x" * 2048]}, "spec.kernelParams makes a kernel command line of"),
+    ({"kernelParams": ["a\nboot"]}, r"spec.kernelParams\[0\] has a line break"),
+]
+UBOOT_PROBLEMS = [
+    ({"kernelParams": ["x=$(reset)"]}, r"parameter x=\$\(reset\) has the character \$ in it, .* to U-Boot"),
+    ({"kernelParams": ["x='; reset; '"]}, "has the character ' in it"),
+    ({"kernelParams": ["x\\n"]}, "has the character"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "problem"),
+    [
+        *((kind, *case) for kind in (GrubScripts, *UBOOT) for case in PROBLEMS),
+        *((kind, *case) for kind in UBOOT for case in UBOOT_PROBLEMS),
+    ],
+)
+def test_what_has_no_meaning_for_the_loader_is_said_with_its_field(kind, spec, problem):
+    loader = "GRUB" if kind is GrubScripts else "U-Boot"
+    with pytest.raises(ScriptError, match=problem + (loader if problem.endswith("boots by ") else "")):
+        text_of(kind, hardware(**spec), OVER_TFTP)
+
+
+@given(
+    st.text(st.characters(exclude_categories=("Cc", "Cs", "Zs", "Zl", "Zp", "Cf", "Cn", "Co")), min_size=1, max_size=40)
+)
+def test_no_parameter_is_more_than_words_of_grubs_command_line(parameter):
+    try:
+        text = text_of(GrubScripts, hardware(kernelParams=[parameter]))
+    except ScriptError:
+        return
+    (words,) = lines_of(text, "linux")
+    assert words[-1] == parameter
+    assert len(text.splitlines()) == len(GRUB_CFG.splitlines())
+
+
+REASON = "it's $(reset) ${x}\n'; reset\n\x1b[2J\\"
+
+
+def test_reason_is_shown_line_by_line_and_never_obeyed():
+    text = GrubScripts(Scripts(BootSettings())).reason(MAC, 'it\'s "so"; reboot\nor $not\x1b[2J')
+    assert [words[1] for words in lines_of(text, "echo")][1:3] == ['it\'s "so"; reboot', "or $not [2J"]
+    *lines, last = UBootScripts(Scripts(BootSettings())).reason(MAC, REASON).splitlines()
+    assert (len(lines), last) == (4, "false")
+    for line in lines:
+        assert (line[:6], line[-1], line.count("'")) == ("echo '", "'", 2)
+        assert line.isprintable()
+
+
+def test_reason_is_one_entry_that_starts_nothing_not_even_the_machines_own_command():
+    lines = ExtlinuxScripts(Scripts(BootSettings())).reason(MAC, REASON).splitlines()
+    assert [line.split()[0] for line in lines] == ["default", "label", "menu", "localboot"]
+    assert lines[-1] == "  localboot -1"
+    assert any(f"tinkedge does not boot {MAC} from the network: it's $(reset)" in line for line in lines)
+
+
+@pytest.mark.parametrize("text", ["", "'", "a'b''c", '$x `y` \\ "z"', "; reboot"])
+def test_text_quoted_for_grub_is_one_word(text):
+    assert shlex.split(grub.quoted(text)) == [text]
+
+
+@given(st.text(max_size=30))
+def test_text_quoted_for_u_boot_is_one_word(text):
+    word = uboot.quoted(text)
+    assert (word[0], word[-1], word.count("'")) == ("'", "'", 2)
+
+
+def test_image_is_a_legacy_script_with_both_checksums():
+    """include/image.h, and what `source` checks: magic, header, data, type; one part, its length before it."""
+    image = script_image("echo ü\n")
+    magic, header_checksum, _time, size, load, entry, checksum, system, _arch, kind, compression, name = struct.unpack(
+        ">IIIIIIIBBBB32s", image[:64]
+    )
+    data = image[64:]
+    assert (magic, size, load, entry) == (0x27051956, len(data), 0, 0)
+    assert header_checksum == zlib.crc32(image[:4] + bytes(4) + image[8:64])
+    assert checksum == zlib.crc32(data)
+    assert (system, kind, compression, name.rstrip(b"\0")) == (5, 6, 0, b"tinkedge")
+    script = "echo ü\n".encode()
+    assert data == struct.pack(">II", len(script), 0) + script
+
+
+def test_file_of_pxelinux_cfg_says_whose_it_is():
+    assert config_name(MAC) == "01-52-54-00-00-00-01"
+    assert machine_of(config_name(MAC)) == MAC
+    assert machine_of("01-52-54-00-AB-00-01") == "52:54:00:ab:00:01"
+    for name in ("default", "0A000032", "01-52-54-00-00-00", "20-52-54-00-00-00-01", "01-52-54-00-00-00-01-x"):
+        assert machine_of(name) is None

@@ -1,17 +1,37 @@
-"""May a machine netboot, and by which program: its Workflows, and boot paths that are found out."""
+"""May a machine netboot, by which program, and what it gets: its Workflows, boot paths, scripts and OSIE."""
 
 from __future__ import annotations
 
+import hashlib
+import time
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edge.artifacts import ArtifactCache, ChecksumError
 from edge.journey.events import Outcome, Step
-from edge.machines import BootPaths, DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen, PendingWorkflows
+from edge.journey.recorder import Journey
+from edge.machines import (
+    BootPaths,
+    DhcpMode,
+    Inventory,
+    Located,
+    Machine,
+    MachineScripts,
+    NetbootPolicy,
+    NetbootWhen,
+    NoArtifactError,
+    OsieFiles,
+    PendingWorkflows,
+    scripts,
+)
 from ipxe.binaries import BootPath
-from tests.support.objects import MAC, OTHER_MAC, hardware, workflow
+from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
+from tests.support.objects import MAC, OTHER_MAC, hardware, osie, workflow
 from tink.api.annotations import BOOT_PATH_ANNOTATION
-from tink.api.v1alpha2 import WorkflowState
+from tink.api.v1alpha2 import Raw, WorkflowState
 
 # --- Workflows --------------------------------------------------------------------------------------------------------
 
@@ -21,40 +41,27 @@ def work() -> PendingWorkflows:
     return PendingWorkflows()
 
 
-def test_workflow_that_nobody_has_prepared_yet_is_work(work: PendingWorkflows) -> None:
-    work.apply(workflow("w"), None)
-    assert work.has_pending("default", "m1")
-    assert not work.has_pending("default", "b")
-    assert not work.has_pending("other", "m1")
-
-
 @pytest.mark.parametrize("state", [*WorkflowState, "a state of later versions"])
 def test_workflow_is_work_until_its_end(work: PendingWorkflows, state: str) -> None:
     work.apply(workflow("w", state))
     assert work.has_pending("default", "m1") is (state not in ("Succeeded", "Failed", "Canceled"))
 
 
-def test_machine_with_two_workflows_has_work_until_both_ended(work: PendingWorkflows) -> None:
-    work.apply(workflow("w"))
+def test_machine_has_work_while_any_workflow_names_it(work: PendingWorkflows) -> None:
+    def pending() -> list[bool]:
+        return [work.has_pending(*name) for name in (("default", "m1"), ("default", "b"), ("other", "m1"))]
+
+    work.apply(workflow("w"), None)  # which nobody has prepared yet
     work.apply(workflow("x"))
-    work.apply(workflow("w", "Succeeded"))
-    assert work.has_pending("default", "m1")
-    work.apply(workflow("x", "Failed"))
-    assert not work.has_pending("default", "m1")
-
-
-def test_deleted_workflow_is_no_work(work: PendingWorkflows) -> None:
-    work.apply(workflow("w"))
-    work.remove(workflow("w"))
-    work.remove(workflow("w"))
-    assert not work.has_pending("default", "m1")
-    assert work.why_none("default", "m1") == "no Workflow for default/m1: create one"
-
-
-def test_workflow_moved_to_another_machine_while_pending(work: PendingWorkflows) -> None:
-    work.apply(workflow("w"))
+    assert pending() == [True, False, False]
     work.apply(workflow("w", hardware="b"))
-    assert (work.has_pending("default", "m1"), work.has_pending("default", "b")) == (False, True)
+    assert pending() == [True, True, False]
+    work.apply(workflow("x", "Failed"))
+    assert pending() == [False, True, False]
+    for _ in range(2):
+        work.remove(workflow("w", hardware="b"))
+    assert pending() == [False, False, False]
+    assert work.why_none("default", "b") == "no Workflow for default/b: create one"
 
 
 @pytest.mark.parametrize(
@@ -63,16 +70,6 @@ def test_workflow_moved_to_another_machine_while_pending(work: PendingWorkflows)
 def test_reason_names_the_workflow_and_how_it_ended(work: PendingWorkflows, state: str, why: str) -> None:
     work.apply(workflow("w", state))
     assert work.why_none("default", "m1") == f"Workflow default/w {why}: create another"
-
-
-def test_reason_names_the_workflow_that_ended_last_whatever_the_order_of_the_list(work: PendingWorkflows) -> None:
-    work.apply(workflow("late", "Failed", lastTransitioned="2026-02-03T00:00:00Z"))
-    work.apply(workflow("early", "Succeeded", lastTransitioned="2026-02-02T00:00:00Z"))
-    assert "default/late has Failed" in work.why_none("default", "m1")
-    work.remove(workflow("early"))
-    assert "default/late has Failed" in work.why_none("default", "m1")
-    work.remove(workflow("late"))
-    assert "late" not in work.why_none("default", "m1")
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"hardwareRef": None}, {"hardwareRef": {}}, {"hardwareRef": {"name": ""}}])
@@ -179,3 +176,232 @@ def test_edge_without_shim_and_grub_says_what_to_install_and_stays_with_ipxe() -
     assert site.paths.of(machine) is BootPath.AUTO
     assert "there is no shim and GRUB here to offer instead (packages shim-signed" in site.said[0][3]
     assert site.changed == []
+
+
+# --- The scripts of machines and the files of their OSIEs: for HTTP and TFTP alike ------------------------------------
+
+
+# --- scripts ----------------------------------------------------------------------------------------------------------
+
+HERE = Origin("10.0.0.1")
+
+
+class Rack:
+    def __init__(
+        self, mode: DhcpMode = DhcpMode.RESERVATION, default_osie: tuple[str, str] | None = None, **settings: Any
+    ) -> None:
+        self.inventory, self.journey = Inventory(), Journey(time.time)
+        self.osies = {("default", "lab"): {}, ("rescue", "any"): {}}
+        self.scripts = MachineScripts(
+            self.inventory,
+            NetbootPolicy(mode),
+            lambda namespace, name: self.osies.get((namespace, name)),
+            Scripts(BootSettings(**settings)),
+            self.journey.record,
+            default_osie,
+        )
+        self.inventory.on_change(self.scripts.machine_changed)
+
+    def register(self, mac: str = MAC, *, vlan: str = "", **spec: Any) -> None:
+        dhcp = {"vlanId": vlan} if vlan else {}
+        made = hardware(
+            "m" + mac[-2:], mac, f"10.0.0.{int(mac[-2:], 16)}", dhcp=dhcp, **{"osie": {"name": "lab"}, **spec}
+        )
+        self.inventory.apply(made)
+
+    def script(self, mac: str = MAC, origin: Origin = HERE) -> str:
+        return self.scripts.script(mac, origin, client="iPXE/1.0")
+
+    def lines(self, mac: str = MAC) -> list[tuple[Step, Outcome, str]]:
+        return [(event.step, event.outcome, event.message) for event in self.journey.events(mac)]
+
+
+def words(parameters: str) -> Raw:
+    """Return the metadata of an OSIE with these kernel parameters."""
+    return {"metadata": {"annotations": {"tinkerbell.org/kernel-parameters": parameters}}}
+
+
+def test_two_networks_of_ours_get_scripts_with_their_own_addresses() -> None:
+    rack = Rack()
+    rack.register()
+    for address in ("10.0.0.1", "10.1.0.1", "10.0.0.1"):
+        assert f"kernel http://{address}:7080/osie/lab/kernel " in rack.script(origin=Origin(address))
+    assert f"kernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in rack.script(origin=Origin("10.0.0.1", tftp=True))
+
+
+def test_changed_hardware_has_a_new_script_on_every_network() -> None:
+    rack = Rack()
+    rack.register()
+    origins = (HERE, Origin("10.1.0.1"))
+    assert all(" quiet " not in rack.script(origin=origin) for origin in origins)
+    rack.register(kernelParams=["quiet"])
+    assert all(" quiet " in rack.script(origin=origin) for origin in origins)
+
+
+def test_changed_words_of_an_osie_are_on_the_next_script() -> None:
+    rack = Rack()
+    rack.register()
+    assert " quiet " not in rack.script()
+    rack.osies["default", "lab"] = words("quiet")
+    assert " quiet " in rack.script()
+    rack.osies["default", "lab"] = words("a && b")
+    assert "echo OSIE default/lab: metadata.annotations[tinkerbell.org/kernel-parameters]" in rack.script()
+    rack.osies["default", "lab"] = {}
+    assert " quiet " not in rack.script()
+
+
+def test_lines_are_wanted_once_a_machine_was_told_to_send_them() -> None:
+    rack = Rack(logs=LogsTo.HOOKOS)
+    rack.register()
+    assert " syslog_host=" not in rack.script()
+    assert not rack.scripts.logs_wanted
+    rack.osies["default", "lab"] = words("tink_worker_image=10.0.0.1:5000/tink-agent")
+    assert " syslog_host=10.0.0.1 " in rack.script()
+    assert rack.scripts.logs_wanted
+
+
+def test_stranger_boots_the_default_osie_under_its_mac() -> None:
+    rack = Rack(DhcpMode.AUTO_PROXY, ("rescue", "any"))
+    text = rack.script()
+    assert "kernel http://10.0.0.1:7080/osie/any/kernel " in text
+    assert f" worker_id={MAC} hw_addr={MAC} " in text
+    assert rack.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE rescue/any")]
+
+
+def test_stranger_without_a_default_osie_reads_how_to_register_it() -> None:
+    rack = Rack(DhcpMode.AUTO_PROXY)
+    text = rack.script()
+    assert f"\necho {MAC} is seen, not registered, and there is no '--default-osie' for such machines.\n" in text
+    assert f"\necho Apply a Hardware with {MAC} under spec.networkInterfaces:\n" in text
+    assert text.endswith("\nexit 1\n")
+    ((step, outcome, message),) = rack.lines()
+    assert (step, outcome) == (Step.SCRIPT, Outcome.REFUSED)
+    assert message.startswith(f"no boot: {MAC} is seen, not registered")
+
+
+def test_stranger_whose_default_osie_is_missing_names_the_flag() -> None:
+    rack = Rack(DhcpMode.AUTO_PROXY, ("rescue", "gone"))
+    assert "\necho OSIE rescue/gone, which '--default-osie' names, does not exist\n" in rack.script()
+    assert rack.lines()[0][1] is Outcome.FAILED
+
+
+def test_registered_machine_boots_its_own_osie_in_auto_proxy_too() -> None:
+    rack = Rack(DhcpMode.AUTO_PROXY, ("rescue", "any"))
+    rack.register()
+    assert "osie/lab/kernel" in rack.script()
+    rack.register(osie=None)
+    assert "spec.osie.name is not set" in rack.script()
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, DhcpMode.PROXY, DhcpMode.OFF])
+def test_stranger_is_refused_in_the_other_modes(mode: DhcpMode) -> None:
+    rack = Rack(mode, ("rescue", "any"))
+    assert "\necho no Hardware has this MAC address\n" in rack.script()
+
+
+def test_scripts_of_a_large_rack_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "MAX_KEPT", 4)
+    rack = Rack()
+    macs = [f"52:54:00:00:00:{number:02x}" for number in range(1, 11)]
+    for mac in macs:
+        rack.register(mac)
+    for _ in range(2):
+        for mac in macs:
+            assert f"worker_id={mac} " in rack.script(mac)
+    assert len(rack.scripts._compiled) == 4
+
+
+def test_each_sending_has_a_token_of_its_own_and_only_of_registered_machines() -> None:
+    made: list[str] = []
+
+    def token(mac: str) -> str:
+        made.append(f"t{len(made)}-{mac}")
+        return made[-1]
+
+    rack = Rack(DhcpMode.AUTO_PROXY, ("rescue", "any"), token=token)
+    assert "osie/any/kernel" in rack.script()
+    assert not made
+    rack.register()
+    for number in range(3):
+        assert f"\nset tinkerbell-token t{number}-{MAC}\n" in rack.script()
+    rack.osies.clear()
+    assert "tinkerbell-token" not in rack.script(), "a script that shows a reason has no secret in it"
+    assert len(made) == 3
+    assert not [line for line in rack.lines() if "t0-" in str(line)]
+
+
+def test_journey_says_that_a_script_leads_into_a_vlan() -> None:
+    rack = Rack()
+    rack.register()
+    rack.script()
+    rack.register(vlan="50")
+    rack.script()
+    assert [event.detail.get("vlan") for event in rack.journey.events(MAC)] == [None, "50"]
+
+
+# --- from the name of an OSIE to the URL and the checksum of its files -----------------------------------------------
+
+SUM = "ab" * 32
+KERNEL, INITRD = (f"http://192.0.2.9/{name}" for name in ("vmlinuz", "initrd"))
+
+
+def lab(**annotations: str) -> Raw:
+    found = {f"tinkerbell.org/{name.replace('_', '-')}": value for name, value in annotations.items()}
+    return osie(metadata={"annotations": found})
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ArtifactCache:
+    return ArtifactCache(tmp_path / "cache", file_root=tmp_path)
+
+
+def files(obj: Raw | None, cache: ArtifactCache) -> OsieFiles:
+    return OsieFiles(lambda *names: obj if names == ("default", "lab") else None, cache)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "part", "expected"),
+    [
+        ({}, "kernel", Located(KERNEL, "", "default/lab", "kernelUrl")),
+        ({"kernel_sha256": SUM}, "kernel", Located(KERNEL, SUM, "default/lab", "kernelUrl")),
+        ({"kernel_sha256": SUM}, "initrd", Located(INITRD, "", "default/lab", "initrdUrl")),
+        ({"initrd_sha256": f"{SUM.upper()}\n"}, "initrd", Located(INITRD, SUM, "default/lab", "initrdUrl")),
+    ],
+)
+def test_each_file_has_its_own_url_and_checksum(
+    cache: ArtifactCache, annotations: Any, part: str, expected: Located
+) -> None:
+    assert files(lab(**annotations), cache).locate("default", "lab", part) == expected
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        (None, "OSIE default/lab does not exist"),  # as one of another namespace
+        ({"metadata": {"name": "lab"}, "spec": {}}, "OSIE default/lab: spec.kernelUrl: Field required"),
+        (
+            lab(kernel_sha256="abc"),
+            "OSIE default/lab: metadata.annotations[tinkerbell.org/kernel-sha256]: "
+            "a SHA-256 checksum is 64 hexadecimal digits",
+        ),
+    ],
+)
+def test_osie_that_leads_nowhere_is_named_with_its_field(cache: ArtifactCache, obj: Any, message: str) -> None:
+    with pytest.raises(NoArtifactError) as caught:
+        files(obj, cache).locate("default", "lab", "kernel")
+    assert str(caught.value) == message
+
+
+async def test_file_is_opened_if_it_has_the_checksum_of_its_osie(cache: ArtifactCache, tmp_path: Path) -> None:
+    (tmp_path / "initrd").write_bytes(b"initrd")
+    url = (tmp_path / "initrd").as_uri()
+    for checksum, error in ((hashlib.sha256(b"initrd").hexdigest(), None), (SUM, ChecksumError)):
+        obj = lab(initrd_sha256=checksum)
+        obj["spec"]["initrdUrl"] = url
+        found = files(obj, cache)
+        with (
+            pytest.raises(error) if error else nullcontext(),
+            await found.open(found.locate("default", "lab", "initrd")) as opened,
+        ):
+            assert opened.size == 6
+    await cache.stop()

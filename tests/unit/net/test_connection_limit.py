@@ -77,13 +77,6 @@ async def _closed(connections: list[Pair], at_least: int) -> None:
         writer.close()
 
 
-async def test_idle_connections_give_way_to_a_client(listen: Listen) -> None:
-    url, trust = await listen(connections=20, handshake=600, first=600)
-    idle = await _idle(url, 40)
-    assert await _get(url, trust) == "ok"
-    await _closed(idle, at_least=20)
-
-
 def test_one_address_has_a_share_and_another_keeps_its_own() -> None:
     limiter = ConnectionLimiter(
         asyncio.Protocol, ssl.create_default_context(), "test", Limits(connections=40, per_address=10)
@@ -175,15 +168,14 @@ def test_who_goes_first_is_who_has_least_to_lose(there: str, goes: int | None) -
     assert _idlest(cast(list[Connection], found)) is (None if goes is None else found[goes])
 
 
-async def test_watches_are_not_closed_for_idle_connections(listen: Listen) -> None:
+async def test_idle_connections_give_way_to_a_client_and_watches_do_not(listen: Listen) -> None:
     url, trust = await listen(connections=10, handshake=600, first=600)
     async with aiohttp.ClientSession() as session, session.get(f"{url}/watch", ssl=trust) as watch:
         assert await watch.content.readline() == b"begun\n"
         idle = await _idle(url, 50)
         assert await _get(url, trust) == "ok"
+        await _closed(idle, at_least=41)
         assert not watch.content.at_eof()
-        for _, writer in idle:
-            writer.close()
 
 
 async def test_connection_that_never_asks_is_closed(listen: Listen) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from edge.neighbour.route import is_own
 from tests.ports import free_port
+from tink.net.link_local import is_link_local, is_link_local_packed
 from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
 from tink.net.special_addresses import carried, special
 
@@ -331,3 +332,37 @@ async def test_answers_one_after_the_other_are_each_measured(service: str) -> No
         for _ in range(1500):  # 300 KB of headers
             async with client.get(service) as response:
                 assert await response.text() == "reached"
+
+
+# --- Both ways of asking whether an address is of its link alone say what `ipaddress` says ----------------------------
+
+
+ADDRESSES = [
+    "fe80::1",
+    "FE80::1",
+    "fe80::",
+    "fe9f:1::2",
+    "febf::1",
+    "fec0::1",
+    "fe7f::1",
+    "fe8::1",
+    "fe80:1::",
+    "ff02::1",
+]
+
+
+@pytest.mark.parametrize("address", [*ADDRESSES, "ff02::1", "::fe80"])
+def test_text_and_bytes_are_what_they_are_to_ipaddress(address: str) -> None:
+    wanted = IPv6Address(address).is_link_local
+    assert is_link_local(address) is wanted
+    assert is_link_local(f"{address}%eth1") is wanted
+    assert is_link_local_packed(socket.inet_pton(socket.AF_INET6, address)) is wanted
+
+
+@pytest.mark.parametrize("text", ["", "fe", "fe80", "169.254.1.1", "fe8x", "10.0.0.1", "a:b:c:d:e:f:1:2"])
+def test_what_is_no_ipv6_address_is_not_link_local(text: str) -> None:
+    assert is_link_local(text) is False
+
+
+def test_four_bytes_are_not_link_local() -> None:
+    assert is_link_local_packed(b"\xfe\x80\0\1") is False

@@ -36,7 +36,7 @@ KEY, REPORTS_KEY = "k" * 64, "r" * 64
 
 @dataclass
 class Edge:
-    """One of them. `times[0]` moves its cache's clock, `times[1]` that of its peers."""
+    """One of them. `times` are the clocks of its cache and of its peers, which stand still by themselves."""
 
     address: str
     port: int
@@ -94,7 +94,8 @@ MakeSite = Callable[..., Awaitable[list[Edge]]]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no edge that is away."""
-    monkeypatch.setattr(calls, "CONNECT_SECONDS", 20.0)
+    monkeypatch.setattr(calls, "CONNECT_SECONDS", 60.0)
+    monkeypatch.setattr(calls, "CALL_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -140,6 +141,12 @@ async def make_sites(tmp_path: Path) -> AsyncIterator[MakeSite]:
     await _stopped(edges)
 
 
+@pytest.fixture(params=["of one site", "branch of another site"])
+async def pair(request: pytest.FixtureRequest, make_site: MakeSite, make_sites: MakeSite) -> list[Edge]:
+    """Two edges. The second asks the first: as another one of its site, or as its upstream edge."""
+    return await (make_site(2) if request.param == "of one site" else make_sites({1: 0, 2: 1}))
+
+
 async def _stopped(edges: list[Edge]) -> None:
     for edge in edges:
         edge.sender.close()
@@ -160,15 +167,15 @@ async def _edge(
         named=authorities,
         announce=lambda notice: notices.append(notice.message),
         journey=journey,
-        clock=lambda: time.monotonic() + times[1],
+        clock=lambda: times[1],
         reports=key_file(directory / "reports", REPORTS_KEY),
         **more,
     )
     peers.place([(address, "::1/128" if ":" in address else "127.0.7.0/24")])
     cache = ArtifactCache(
         directory / f"cache{number}",
-        clock=lambda: time.monotonic() + times[0],
-        timeouts=Timeouts(connect=20.0, silence=20.0, total=60.0, sidecar=20.0, retries=2, pause=0.01),
+        clock=lambda: times[0],
+        timeouts=Timeouts(connect=60.0, silence=60.0, total=60.0, sidecar=60.0, retries=2, pause=0.01),
         reach=Reach(allowed=(ip_network("127.0.0.0/8"),)),
         remember_failures=0.0,
         revalidate_after=60.0,

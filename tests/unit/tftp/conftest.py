@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,10 @@ import uvloop
 
 from edge.tftp.blocks import Burst
 from edge.tftp.source import TftpFile
-from tests.unit.tftp.boot_files import Edge, make_edge
+from tests.unit.artifacts.conftest import cache, clock, make_cache, start_cache, upstream
 from tests.unit.tftp.loopback import MAC, Loopback
+
+__all__ = ["cache", "clock", "make_cache", "start_cache", "upstream"]
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -50,11 +51,3 @@ async def serve() -> AsyncIterator[Callable[..., Awaitable[Loopback]]]:
             return await stack.enter_async_context(Loopback(open_file).serving(**settings))
 
         yield start
-
-
-@pytest.fixture
-async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
-    edge = make_edge(tmp_path)
-    yield edge
-    for artifact in edge.cache.opened:
-        artifact.close()

@@ -1,15 +1,22 @@
-"""A transfer, step by step, and against clients written from the rules of real ones; the test moves the clock."""
+"""A transfer, step by step and against clients written from the rules of real ones, and how transfers take turns."""
 
+from __future__ import annotations
+
+import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from edge.tftp.admission import ActiveTransfers
 from edge.tftp.blocks import NetasciiBlocks, OctetBlocks
-from edge.tftp.packets import Agreed, to_netascii
+from edge.tftp.packets import Agreed, ReadRequest, to_netascii
+from edge.tftp.session import TURN_SECONDS, Session, TransferScheduler
+from edge.tftp.source import TftpFile
 from edge.tftp.transfer import (
     CAUTIOUS_TIMEOUT_SECONDS,
     MAX_PATIENCE_SECONDS,
@@ -22,8 +29,10 @@ from edge.tftp.transfer import (
     Ending,
     ReadTransfer,
 )
+from edge.tftp.transport import UdpTransport
+from tests.support.virtual_time import turns
 from tests.unit.tftp.conftest import numbers, packets_of
-from tests.unit.tftp.loopback import ack
+from tests.unit.tftp.loopback import ack, udp
 
 REQUEST_BYTES = 40
 PLAIN = Agreed()
@@ -100,14 +109,6 @@ def test_blocks_follow_the_acknowledgements(size, agreed, course, resent):
     assert transfer.answered == (course != "1: | 4:")
 
 
-def test_last_window_is_shorter_and_ends_the_transfer():
-    transfer = begun(512 * 6 + 5, WINDOW_4)
-    assert numbers(transfer.receive(ack(0), 0.0)) == [1, 2, 3, 4]
-    assert numbers(transfer.receive(ack(4), 0.0)) == [5, 6, 7]
-    assert transfer.receive(ack(7), 0.0) == []
-    assert ending(transfer) is Ending.SENT
-
-
 @pytest.mark.parametrize("filled", [None, 0])
 def test_file_of_whole_blocks_ends_with_an_empty_one(filled):
     transfer = of(bytes(1024), filled=filled)
@@ -124,14 +125,6 @@ def test_empty_file_is_one_empty_block_and_duration_begins_with_the_request():
     assert packets_of(transfer.start(100.0)) == [b"\0\3\0\1"]
     transfer.receive(ack(1), 102.5)
     assert (transfer.ended.ending, transfer.ended.duration) == (Ending.SENT, 2.5)
-
-
-def test_client_without_options_gets_the_first_block_at_once_and_one_with_options_the_oack():
-    assert numbers(of(b"x").start(0.0)) == [1]
-    assert numbers(of(bytes(5000), Agreed(512, 4)).start(0.0)) == [1, 2, 3, 4]
-    transfer = of(b"x", Agreed(1468, 1, None, {"blksize": "1468"}))
-    assert packets_of(transfer.start(0.0)) == [b"\0\6blksize\x001468\0"]
-    assert numbers(transfer.receive(ack(0), 0.0)) == [1]
 
 
 @pytest.mark.parametrize(("size", "wraps"), [(65540 * 8 + 3, True), (65535 * 8 - 1, False)])
@@ -195,14 +188,6 @@ def test_how_it_ended_first_is_how_it_ended():
     assert ending(transfer) is Ending.SENT
 
 
-def test_client_that_asks_for_something_else_ends_the_first_transfer():
-    transfer = begun(9000)
-    transfer.receive(ack(1), 0.0)
-    transfer.replaced(1.0)
-    assert transfer.ended.detail == "the client began anew at block 1 of 18"
-    assert ending(transfer) is Ending.REPLACED
-
-
 # --- a file that is still arriving -----------------------------------------------------------------------------------
 
 
@@ -262,12 +247,15 @@ def test_loss_within_the_part_that_is_there_is_mended_while_the_rest_is_awaited(
     assert transfer.receive(ack(1), 2.0) == []
 
 
-def test_client_of_which_nothing_is_heard_while_the_file_arrives_is_given_up():
-    transfer = begun(5000, filled=512)
-    transfer.receive(ack(1), 0.0)
+@pytest.mark.parametrize("filled", [512, 0])
+def test_client_of_which_nothing_is_heard_while_the_file_arrives_is_given_up(filled):
+    transfer = begun(5000, filled=filled)
+    if filled:
+        transfer.receive(ack(1), 0.0)
     found = waits(transfer)
-    assert set(found) == {1.0}
-    assert len(found) == MAX_PATIENCE_SECONDS
+    assert sum(found) == MAX_PATIENCE_SECONDS
+    assert not filled or set(found) == {1.0}
+    assert ending(transfer) is Ending.SILENT
 
 
 def test_time_that_the_file_took_is_not_the_clients():
@@ -282,17 +270,6 @@ def test_time_that_the_file_took_is_not_the_clients():
     assert transfer.deadline - 31.001 == pytest.approx(MIN_TIMEOUT_SECONDS)
 
 
-def test_file_that_will_never_come_is_an_error_with_its_reason():
-    transfer = begun(5000, filled=1024)
-    transfer.receive(ack(1), 0.0)
-    transfer.receive(ack(2), 0.0)
-    assert packets_of(transfer.source_failed("the kernel did not arrive: 503", 9.0)) == [
-        b"\0\5\0\0the kernel did not arrive: 503\0"
-    ]
-    assert transfer.ended.detail == "the kernel did not arrive: 503, at block 2 of 10"
-    assert ending(transfer) is Ending.SOURCE_FAILED
-
-
 def test_request_without_options_that_comes_again_while_nothing_is_there_is_passed_over():
     transfer = of(bytes(5000), filled=0)
     assert transfer.start(0.0) == []
@@ -301,12 +278,6 @@ def test_request_without_options_that_comes_again_while_nothing_is_there_is_pass
     assert transfer.expire(100.0) == []
     assert transfer.ended is None
     assert numbers(transfer.arrived(5000, 101.0)) == [1]
-
-
-def test_request_for_a_file_of_which_nothing_comes_is_forgotten():
-    transfer = begun(5000, filled=0)
-    assert sum(waits(transfer)) == MAX_PATIENCE_SECONDS
-    assert ending(transfer) is Ending.SILENT
 
 
 # --- what strangers may send -----------------------------------------------------------------------------------------
@@ -594,7 +565,7 @@ class Sparing(Client):
 CLIENTS = (Edk2, Sparing)
 
 
-def exchange(transfer, client, loss=0.0, seed=0, *, shuffle=False):
+def exchange(transfer, client, loss=0.0, seed=0):
     """Run both to the end over a bad network, return the number of packets sent."""
     chance = random.Random(seed)
     now, sent = 0.0, 0
@@ -603,8 +574,6 @@ def exchange(transfer, client, loss=0.0, seed=0, *, shuffle=False):
     for _ in range(200_000):
         sent += len(to_client)
         while to_client:
-            if shuffle and len(to_client) > 1 and chance.random() < 0.2:
-                to_client.rotate(-1)
             packet = to_client.popleft()
             if chance.random() < loss:
                 continue
@@ -639,24 +608,6 @@ def test_client_on_a_good_network_gets_the_file_in_as_few_packets_as_possible(si
     assert bytes(client.data) == expected
     assert transfer.ended.ending is Ending.SENT
     assert transfer.resent_blocks == 0
-
-
-@given(
-    st.integers(0, 4000), st.sampled_from([1, 4, 16]), st.sampled_from(CLIENTS), st.integers(0, 2**32), st.booleans()
-)
-@settings(max_examples=120, deadline=None)
-def test_client_on_a_network_that_loses_doubles_and_reorders_gets_the_file(size, window, kind, seed, shuffle):
-    content = random.Random(size).randbytes(size)
-    accepted = {"windowsize": str(window)} if window > 1 else {}
-    transfer, client = of(content, Agreed(64, window, None, accepted)), kind(64, window)
-    sent = exchange(transfer, client, 0.1, seed, shuffle=shuffle)
-    assert transfer.ended is not None
-    if transfer.ended.ending is Ending.SENT:
-        assert bytes(client.data) == content
-    else:  # five losses in a row, or the loss of all the last acknowledgements
-        assert transfer.ended.ending in (Ending.UNCONFIRMED, Ending.SILENT)
-    blocks = size // 64 + 1
-    assert sent <= blocks * (8 if shuffle else 6) + 10 * window
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
@@ -788,15 +739,130 @@ TestBadNetwork = BadNetwork.TestCase
 TestBadNetwork.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 
 
-def test_edk2_that_complains_of_every_stale_block_of_a_large_window_gets_its_file():
-    content = random.Random(3).randbytes(BLOCK * 500)
-    transfer, client = of(content, Agreed(BLOCK, 64)), Edk2(BLOCK, 64)
-    to_client = packets_of(transfer.start(0.0))
-    del to_client[9]
-    sent = 64
-    while transfer.ended is None:
-        answers = [answer for packet in to_client if (answer := client.take(packet)) is not None]
-        to_client = [packet for answer in answers for packet in packets_of(transfer.receive(answer, 0.0))]
-        sent += len(to_client)
-    assert bytes(client.data) == content
-    assert sent == 501 + 55  # 10 to 64 once more
+# --- How transfers share the event loop, who may join them, who gives way, and how one ends ---------------------------
+
+
+# --- turns -----------------------------------------------------------------------------------------------------------
+
+
+class Crowd:
+    """Sessions that always have something to do, until there were `most` turns; each takes `seconds` of the clock."""
+
+    def __init__(self, names, seconds=0.0, most=200):
+        self.now = 0.0
+        self.turns = []
+        self.scheduler = TransferScheduler(lambda: self.now)
+        for name in names:
+            session = SimpleNamespace(scheduled=False)
+            session.step = lambda session=session, name=name: self.step(session, name, seconds, most)
+            self.scheduler.schedule(session)
+            self.scheduler.schedule(session)  # is in line already
+
+    def step(self, session, name, seconds, most):
+        self.turns.append(name)
+        self.now += seconds
+        if len(self.turns) < most:
+            self.scheduler.schedule(session)
+
+
+async def test_all_transfers_have_the_same_number_of_turns():
+    crowd = Crowd("abcdefgh", TURN_SECONDS)
+    await turns(210)
+    assert crowd.turns[:16] == list("abcdefgh") * 2
+    assert set(Counter(crowd.turns).values()) == {25, 26}
+
+
+@pytest.mark.parametrize(("share", "at_once"), [(0.18, 6), (1.1, 1), (0, 299)])
+async def test_others_wait_for_the_time_of_a_turn_and_not_for_all_transfers(share, at_once):
+    crowd = Crowd(map(str, range(100)), TURN_SECONDS * share)
+    await turns()
+    assert len(crowd.turns) == at_once
+    await turns()
+    assert len(crowd.turns) == min(2 * at_once, 299)
+
+
+async def test_line_that_came_to_its_end_begins_anew():
+    crowd = Crowd("a", most=1)
+    for count in (1, 2, 3):
+        await turns(2)
+        assert crowd.turns == ["a"] * count
+        session = SimpleNamespace(scheduled=False, step=lambda: crowd.turns.append("a"))
+        crowd.scheduler.schedule(session)
+
+
+async def test_file_is_closed_once_however_often_its_transfer_is_ended():
+    closed, ended, scheduler = [], [], TransferScheduler()
+    request, agreed = ReadRequest("file", False, {}), Agreed()
+    now = asyncio.get_running_loop().time()
+    transfer = ReadTransfer(OctetBlocks(bytes(6000), 512), agreed, now, request_bytes=20)
+    file = TftpFile(bytes(6000), "file", None, close=lambda: closed.append(True))
+    with udp() as client:
+        own = udp()
+        transport = UdpTransport(own, client.getsockname(), agreed.block_bytes, None)
+        session = Session(request, file, transfer, transport, scheduler, ended.append, sock=own)
+        session.start()
+        assert scheduler.active == 1
+        for end in (session.drop, session.drop, session.step):
+            end()
+            assert (closed, ended, scheduler.active, own.fileno()) == ([True], [session], 0, -1)
+
+
+# --- admission -------------------------------------------------------------------------------------------------------
+
+
+class Stub:
+    """Stands for a session of a crowd."""
+
+    def __init__(self, active, client, number, *, answered, is_machine):
+        self.active, self.client, self.number, self.is_machine = active, (client, number), number, is_machine
+        self.transfer = SimpleNamespace(answered=answered)
+        self.dropped = False
+
+    def abandon(self, _reason):
+        self.drop()
+
+    def drop(self):
+        self.dropped = True
+        self.active.remove(self)
+
+
+@pytest.mark.parametrize(
+    ("limits", "course", "dropped"),
+    [
+        ((100, 3, 100), ["m1+"] * 10 + ["m1"] * 5, [10, 11]),
+        # Those that went on make room for others of their kind.
+        ((100, 3, 100), ["m1", "m1", "m1", "all answer", "m1", "m1", "m1"], []),
+        # A full house gives a half open place, and never one that is taken.
+        ((3, 100, 100), ["m1+", "m1", "m1+", "m1+", "m1!"], [1]),
+        ((3, 100, 100), ["s1+", "s2", "m3+", "s4+", "m5+"], [0, 1]),
+        # One client pushes out its own, and nobody else's.
+        ((100, 100, 2), ["m1", "m2", "m2+", "m2+", "m2!", "m1"], [1]),
+        # Nothing is left of those who went.
+        ((2, 1, 2), ["m1", "m1+", "all go", "m1+", "m1+", "m1!"], [0, 1]),
+        # Strangers give way to machines, and machines to no stranger; among themselves the oldest goes.
+        ((100, 3, 100), ["m1", "m2", "m3", *["s4"] * 100], [*range(3, 100)]),
+        # A full house ends a stranger's transfer for a machine, and never the other way.
+        ((3, 100, 100), ["m0+", "s1+", "s2+", "s3!", "m4+", "m5", "s3!", "m7+", "m8!"], [1, 2, 5]),
+    ],
+)
+def test_machines_come_before_strangers_and_transfers_that_are_taken_before_half_open_ones(limits, course, dropped):
+    """Each arrives as a machine or a stranger (m, s) at an address; `+`: it has answered, `!`: there is no room."""
+    active, sessions = ActiveTransfers(*limits), []
+    for step in course:
+        if step == "all answer":
+            for session in active:
+                session.transfer.answered = True
+        elif step == "all go":
+            for session in list(active):
+                session.drop()
+            assert (len(active), active._of_client) == (0, {})
+            assert active.get(sessions[0].client) is None
+        else:
+            client, is_machine = f"10.0.0.{step[1]}", step[0] == "m"
+            has_room = active.make_room(client, is_machine=is_machine)
+            assert has_room is ("!" not in step)
+            session = Stub(active, client, len(sessions), answered="+" in step, is_machine=is_machine)
+            sessions.append(session)
+            if has_room:
+                active.add(session)
+    assert [session.number for session in sessions if session.dropped] == dropped
