@@ -123,12 +123,6 @@ async def test_hosts_of_each_version_are_taken_as_they_are(bare: Client, path: s
     assert answer.json["status"] == stored(host)["status"]
 
 
-async def test_v1alpha1_is_answered_with_a_warning(api: Client) -> None:
-    warnings = (await api("GET", HOSTS)).headers["Warning"]
-    assert any("use metal3.io/v1beta1" in warning for warning in warnings)
-    assert "Warning" not in (await api("GET", NEW_HOSTS)).headers
-
-
 @pytest.mark.parametrize(
     ("path", "version", "spec", "field"),
     [
@@ -160,14 +154,16 @@ async def test_found_hardware_is_taken_as_it_is(api: Client) -> None:
     assert answer.status == 422
 
 
-async def test_columns_show_the_state_of_a_host(api: Client) -> None:
+async def test_columns_show_the_state_of_a_host_and_v1alpha1_is_answered_with_a_warning(api: Client) -> None:
     host = full(V1ALPHA1)
     made = await api("POST", HOSTS, host)
     host["metadata"]["resourceVersion"] = made.json["metadata"]["resourceVersion"]
     assert (await api("PUT", f"{HOSTS}/node-1/status", host)).status == 200
-    table = (await api("GET", HOSTS, accept="application/json;as=Table;v=v1;g=meta.k8s.io")).json
-    names = [column["name"] for column in table["columnDefinitions"]]
-    cells = dict(zip(names, table["rows"][0]["cells"], strict=True))
+    answer = await api("GET", HOSTS, accept="application/json;as=Table;v=v1;g=meta.k8s.io")
+    assert any("use metal3.io/v1beta1" in warning for warning in answer.headers["Warning"])
+    assert "Warning" not in (await api("GET", NEW_HOSTS)).headers
+    names = [column["name"] for column in answer.json["columnDefinitions"]]
+    cells = dict(zip(names, answer.json["rows"][0]["cells"], strict=True))
     assert cells.pop("Age")
     state = {"Name": "node-1", "Status": "OK", "State": "provisioned", "Online": "true"}
     assert cells == state | {"Consumer": None, "BMC": "redfish://192.0.2.1/1", "Error": None}

@@ -68,21 +68,6 @@ def test_command_prints_them(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"baremetalhosts.yaml", "hardwaredata.yaml"}
 
 
-def test_names_are_those_of_the_baremetal_operator() -> None:
-    short = {crd["metadata"]["name"]: crd["spec"]["names"]["shortNames"] for crd in generate()}
-    assert short == {"baremetalhosts.metal3.io": ["bmh", "bmhost"], "hardwaredata.metal3.io": ["hd"]}
-    assert {crd["spec"]["scope"] for crd in generate()} == {"Namespaced"}
-
-
-def test_v1alpha1_warns_in_words_that_kubernetes_takes() -> None:
-    old, new = version("v1alpha1"), version("v1beta1")
-    assert old["subresources"] == new["subresources"] == {"status": {}}
-    assert old["deprecated"] is True
-    assert len(old["deprecationWarning"]) <= 256
-    assert old["deprecationWarning"].isprintable()
-    assert "deprecated" not in new
-
-
 def test_conversion_is_not_turned_off_by_applying_the_file_again() -> None:
     assert "conversion" not in definition("BareMetalHost")["spec"]
     webhook = {"strategy": "Webhook"}
@@ -91,16 +76,25 @@ def test_conversion_is_not_turned_off_by_applying_the_file_again() -> None:
     assert "conversion" not in found["spec"]
 
 
-def test_operators_see_the_columns_that_they_know() -> None:
-    columns = {name: version(name)["additionalPrinterColumns"] for name in ("v1alpha1", "v1beta1")}
-    assert [column["name"] for column in columns["v1alpha1"]] == [
-        *("Status", "State", "Consumer", "BMC", "Online", "Error", "Age")
-    ]
-    assert [column["name"] for column in columns["v1alpha1"] if column.get("priority")] == ["Status", "BMC"]
-    assert [column["jsonPath"] for column in columns["v1beta1"]] == [
+def test_operators_see_the_names_columns_and_warning_of_the_baremetal_operator() -> None:
+    short = {crd["metadata"]["name"]: crd["spec"]["names"]["shortNames"] for crd in generate()}
+    assert short == {"baremetalhosts.metal3.io": ["bmh", "bmhost"], "hardwaredata.metal3.io": ["hd"]}
+    assert {crd["spec"]["scope"] for crd in generate()} == {"Namespaced"}
+    old, new = version("v1alpha1"), version("v1beta1")
+    assert old["subresources"] == new["subresources"] == {"status": {}}
+    assert old["deprecated"] is True
+    assert "deprecated" not in new
+    assert len(old["deprecationWarning"]) <= 256, "Kubernetes takes no longer one"
+    assert old["deprecationWarning"].isprintable()
+    columns = old["additionalPrinterColumns"]
+    names = [*("Status", "State", "Consumer", "BMC", "Online", "Error", "Age")]
+    assert [column["name"] for column in columns] == names
+    assert [column["name"] for column in columns if column.get("priority")] == ["Status", "BMC"]
+    assert [column["jsonPath"] for column in new["additionalPrinterColumns"]] == [
         *(".status.operationalStatus", ".status.provisioning.state", ".spec.consumerRef.name", ".spec.bmc.address"),
         *(".spec.poweredOn", ".status.errorType", ".metadata.creationTimestamp"),
     ]
+    assert re.search(properties(new)["spec"]["properties"]["bootMACAddress"]["pattern"], "00:5C:52:31:3A:9C")
 
 
 def schema(version: Raw) -> Raw:
@@ -175,8 +169,3 @@ def test_nulls_that_go_writes_are_taken() -> None:
         ends = [operation["properties"][end] for operation in history.values() for end in ("start", "end")]
         assert all(end["nullable"] is True for end in ends)
         assert set(history) == {"register", "inspect", "provision", "deprovision"}
-
-
-def test_mac_addresses_may_be_upper_case() -> None:
-    pattern = properties(version("v1beta1"))["spec"]["properties"]["bootMACAddress"]["pattern"]
-    assert re.search(pattern, "00:5C:52:31:3A:9C")

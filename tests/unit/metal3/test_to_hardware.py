@@ -97,22 +97,10 @@ class Result:
         self.reasons = {each.path: each.reason for each in findings}
         for each in self.made:
             assert each["kind"] != "Hardware" or not convert.refusals(each)
-
-    @property
-    def hardware(self) -> Any:
-        return self.made[0]
-
-    @property
-    def spec(self) -> Any:
-        return self.hardware["spec"]
-
-    @property
-    def interfaces(self) -> Any:
-        return self.spec["networkInterfaces"]
-
-    @property
-    def annotations(self) -> Any:
-        return self.hardware["metadata"].get("annotations", {})
+        self.hardware: Any = self.made[0] if self.made else {"spec": {}, "metadata": {}}
+        self.spec = self.hardware["spec"]
+        self.interfaces = self.spec.get("networkInterfaces")
+        self.annotations = self.hardware["metadata"].get("annotations", {})
 
 
 # --- interfaces and names
@@ -227,61 +215,60 @@ def test_user_data_is_named_and_never_copied_and_hegel_serves_its_bytes() -> Non
         assert document_of_secret(SecretReference.parse(said), stored) == USER_DATA
         assert "instance" not in made.spec
         assert stored["data"][key] not in str(made.made)
-    made = Result(host(userData={"name": "user"}))
-    assert made.annotations["tinkerbell.org/userdata-secret"] == "user"
-    assert list(secrets_to_read(host(userData={"name": "user"}), "m")) == []
+    assert Result(host(userData={"name": "user"})).annotations["tinkerbell.org/userdata-secret"] == "user"
 
 
-def test_secrets_of_network_and_meta_data_are_all_that_is_read() -> None:
-    name, other = {"name": "n"}, {"name": "n", "namespace": "other"}
-    bmc = {"credentialsName": "b"}
-    for obj, read in (
-        (host(userData={"name": "u"}, networkData=name, metaData=name, bmc=bmc), ["n"]),
-        (host(preprovisioningNetworkDataName="p"), ["p"]),
-        (host(networkData=name, preprovisioningNetworkDataName="p"), ["n"]),
-        (host(networkData=other), []),
-        (host(networkData="n", metaData={"name": 1}), []),
-        ({}, []),
-    ):
-        assert list(secrets_to_read(obj, "m")) == [("m", each) for each in read]
+NAMED, ELSEWHERE = {"name": "n"}, {"name": "n", "namespace": "other"}
 
 
 @pytest.mark.parametrize(
-    ("version", "hints", "devices"),
+    ("obj", "read"),
     [
-        ("v1alpha1", {"hctl": "1:0:0:0"}, ["/dev/sdb", "/dev/sda"]),
-        ("v1alpha1", {"deviceName": "/dev/sdb"}, ["/dev/sdb", "/dev/sda"]),
-        ("v1beta1", {"devicePath": "/dev/sdb"}, ["/dev/sdb", "/dev/sda"]),
-        ("v1alpha1", {}, None),
-        ("v1beta1", None, None),
-        ("v1alpha1", {"model": "nothing"}, None),
-        ("v1alpha1", "sda", None),
-        ("v1alpha1", None, ["/dev/sda", "/dev/sdb"]),  # as the profile that every host has, and the disk is there
+        (host(userData={"name": "u"}, networkData=NAMED, metaData=NAMED, bmc={"credentialsName": "b"}), ["n"]),
+        (host(preprovisioningNetworkDataName="p"), ["p"]),
+        (host(networkData=NAMED, preprovisioningNetworkDataName="p"), ["n"]),
+        *((host(networkData=ELSEWHERE), []), (host(networkData="n", metaData={"name": 1}), []), ({}, [])),
     ],
 )
-def test_root_disk_is_the_one_that_metal3_means_or_none(version: str, hints: Any, devices: list[str] | None) -> None:
-    made = Result(host(version, rootDeviceHints=hints), details())
+def test_secrets_of_network_and_meta_data_are_all_that_is_read(obj: Raw, read: list[str]) -> None:
+    assert list(secrets_to_read(obj, "m")) == [("m", each) for each in read]
+
+
+RAID = {"softwareRAIDVolumes": [{"level": "1", "rootVolume": True}]}
+DELL_DISK = details(storage=[{"name": "/dev/sdx", "hctl": "0:0:0:0"}])
+
+
+@pytest.mark.parametrize(
+    ("version", "spec", "inventory", "devices"),
+    [
+        ("v1alpha1", {"rootDeviceHints": {"hctl": "1:0:0:0"}}, details(), ["/dev/sdb", "/dev/sda"]),
+        ("v1alpha1", {"rootDeviceHints": {"deviceName": "/dev/sdb"}}, details(), ["/dev/sdb", "/dev/sda"]),
+        ("v1beta1", {"rootDeviceHints": {"devicePath": "/dev/sdb"}}, details(), ["/dev/sdb", "/dev/sda"]),
+        ("v1alpha1", {"rootDeviceHints": {}}, details(), None),
+        ("v1beta1", {}, details(), None),
+        ("v1alpha1", {"rootDeviceHints": {"model": "nothing"}}, details(), None),
+        ("v1alpha1", {"rootDeviceHints": "sda"}, details(), None),
+        ("v1alpha1", {}, details(), ["/dev/sda", "/dev/sdb"]),  # as the profile of every host, and the disk is there
+        ("v1alpha1", {}, None, None),  # a profile that nobody wrote is not believed without an inventory
+        ("v1alpha1", {"hardwareProfile": "unknown"}, None, ["/dev/sda"]),
+        ("v1alpha1", {"hardwareProfile": "empty"}, None, None),
+        ("v1alpha1", {"hardwareProfile": "dell"}, DELL_DISK, ["/dev/sdx"]),
+        ("v1alpha1", {"raid": RAID}, details(), None),
+        ("v1alpha1", {"raid": RAID, "rootDeviceHints": {"hctl": "1:0:0:0"}}, details(), None),
+    ],
+)
+def test_root_disk_is_the_one_that_metal3_means_or_none(
+    version: str, spec: Raw, inventory: Raw | None, devices: list[str] | None
+) -> None:
+    made = Result(host(version, **spec), *([inventory] if inventory else []))
     assert made.spec.get("storageDevices") == devices
-    if devices is None:
-        assert any(path in ("spec.rootDeviceHints", "spec.hardwareProfile") for _, path in made.findings)
-    if hints and isinstance(hints, dict):
-        assert json.loads(made.annotations["tinkerbell.org/metal3-root-device-hints"]) == hints
-
-
-def test_profile_nobody_wrote_is_no_root_disk_without_an_inventory() -> None:
-    assert "storageDevices" not in Result(host()).spec
-    assert Result(host(hardwareProfile="unknown")).spec["storageDevices"] == ["/dev/sda"]
-    assert "storageDevices" not in Result(host(hardwareProfile="empty")).spec
-    inventory = details(storage=[{"name": "/dev/sdx", "hctl": "0:0:0:0"}])
-    assert Result(host(hardwareProfile="dell"), inventory).spec["storageDevices"] == ["/dev/sdx"]
-
-
-def test_software_raid_root_is_no_disk() -> None:
-    raid = {"softwareRAIDVolumes": [{"level": "1", "rootVolume": True}]}
-    for hints in ({}, {"rootDeviceHints": {"hctl": "1:0:0:0"}}):
-        made = Result(host(raid=raid, **hints), details())
-        assert "storageDevices" not in made.spec
+    if "raid" in spec:
         assert ("dropped", "spec.raid") in made.findings
+    elif devices is None:
+        assert any(path in ("spec.rootDeviceHints", "spec.hardwareProfile") for _, path in made.findings)
+    hints = spec.get("rootDeviceHints")
+    if hints and isinstance(hints, dict) and "raid" not in spec:
+        assert json.loads(made.annotations["tinkerbell.org/metal3-root-device-hints"]) == hints
 
 
 def test_interfaces_beyond_what_the_api_takes_are_dropped_and_told() -> None:
@@ -476,11 +463,15 @@ WITHOUT_A_STATE = {"state ''", "state 'unmanaged'", "no status", "no provisionin
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1beta1"])
 @pytest.mark.parametrize("state", ["available", "ready"])
-def test_free_host_netboots_in_either_version(version: str, state: str) -> None:
+def test_free_host_with_its_power_on_in_the_words_of_its_version_netboots(version: str, state: str) -> None:
     obj = free(version)
     obj["status"]["provisioning"]["state"] = state
     assert netboots(obj) == [MAC, "52:54:00:00:00:02"]
     assert refusals(obj) == []
+    own, other = ("online", "poweredOn") if version == "v1alpha1" else ("poweredOn", "online")
+    for power in ({own: False}, {other: True}):
+        obj["spec"] = {**power, "bootMACAddress": MAC}
+        assert netboots(obj) == []
 
 
 @pytest.mark.parametrize("what", UNSAFE)
@@ -495,14 +486,6 @@ def test_host_that_may_run_something_never_netboots(what: str) -> None:
     if made is not None:
         assert len(made["spec"]["networkInterfaces"]) == 3
         assert made["metadata"]["annotations"][REFUSED_ANNOTATION]
-
-
-def test_powered_off_in_v1beta1_is_powered_off() -> None:
-    obj = free("v1beta1")
-    obj["spec"]["poweredOn"] = False
-    assert netboots(obj) == []
-    obj["spec"] = {"online": True, "bootMACAddress": MAC}  # the other version's word says nothing here
-    assert netboots(obj) == []
 
 
 def test_host_nobody_manages_netboots_only_if_the_operator_says_so() -> None:
@@ -525,15 +508,6 @@ def test_host_nobody_manages_netboots_only_if_the_operator_says_so() -> None:
         obj["status"] = {}
         change(obj)
         assert netboots(obj, said) == []
-
-
-def test_provisioned_host_netboots_again_when_it_is_free_again() -> None:
-    obj = free()
-    seen = []
-    for state in ("available", "provisioning", "provisioned", "deprovisioning", "available"):
-        obj["status"]["provisioning"]["state"] = state
-        seen.append(bool(netboots(obj)))
-    assert seen == [True, False, False, False, True]
 
 
 _JSON = st.recursive(
