@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -11,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from edge.artifacts import Artifact, ArtifactCache, NotFoundError, Progress, Source, StorageError
-from edge.artifacts.metrics import Counts
+from edge.artifacts import Artifact, ArtifactCache, NotFoundError, Progress, Source, StorageError, UpstreamError
 from edge.composition.workers.borrowing import BorrowedArtifacts, BorrowedSecrets
 from edge.composition.workers.lending import Lending
 from edge.composition.workers.messages import (
@@ -36,58 +36,24 @@ from tink.kube.client import UnreachableError
 URL = "http://upstream/kernel"
 
 
-class Filling:
-    """A download that grows when the test says so; `asked` are the offsets that it was asked for."""
+class Paced:
+    """A download at the pace of its one reader, as of a file that another edge passes through."""
 
-    def __init__(self, *, is_paced: bool = False) -> None:
-        self.is_paced = is_paced
+    is_paced = True
+
+    def __init__(self) -> None:
         self.asked: list[int] = []
-        self.at = 0
-        self.failure: NotFoundError | None = None
-        self.news = asyncio.Event()
-
-    def grow(self, at: int) -> None:
-        self.at = at
-        self.news.set()
+        self.at = 4
 
     def progress(self) -> Progress:
         return Progress(URL, self.at, 10, 1)
 
     async def filled(self, offset: int) -> int:
         self.asked.append(offset)
-        while self.at <= offset:
-            self.news.clear()
-            await self.news.wait()
-            if self.failure is not None:
-                raise self.failure
         return self.at
 
     async def whole_sha256(self) -> str:
         return "ab"
-
-
-class Cache:
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.filling: Filling | None = None
-        self.closed = 0
-        self.failure: Exception | None = None
-        self.until = 0.0
-        self.counts = Counts()
-
-    def same_until(self, _url: str, _sha256: str, version: str) -> float:
-        return self.until if version == "v1" else 0.0
-
-    async def open(self, url: str, *, sha256: str = "") -> Artifact:
-        self.counts.opened[Source.UPSTREAM] += 1
-        if self.failure is not None:
-            raise self.failure
-
-        def released() -> None:
-            self.closed += 1
-
-        fd = os.open(self.file, os.O_RDONLY)
-        return Artifact(url, fd, 10, "v1", Source.UPSTREAM, self.filling, sha256=sha256, released=released)
 
 
 class Line:
@@ -134,99 +100,75 @@ class Line:
         return any(occupant.held for occupant in self.cache._store.occupants())
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
+async def test_what_forgets_what_was_read_is_asked_for_no_more_than_the_reader_in_the_worker_wants(
+    tmp_path: Path, start_cache: Callable[..., Awaitable[ArtifactCache]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_bytes(b"0123456789")
-    return Cache(tmp_path / "file")
+    paced, cache = Paced(), await start_cache()
 
+    async def passed_through(url: str, *, sha256: str = "") -> Artifact:
+        fd = os.open(tmp_path / "file", os.O_RDONLY)
+        return Artifact(url, fd, 10, "v1", Source.UPSTREAM, paced, sha256=sha256, released=lambda: None)
 
-@pytest.fixture
-async def both(cache: Cache) -> AsyncIterator[Line]:
+    monkeypatch.setattr(cache, "open", passed_through)
     both = Line(cache)
-    yield both
+    with await both.artifacts.open(URL) as artifact:
+        await turns(10)
+        assert paced.asked == [], "the reader has not said where it begins"
+        assert await artifact.filled(2) == 4
+        paced.at = 10
+        await turns(10)
+        assert paced.asked == [2], "it has bytes that it has not read"
+        assert await artifact.filled(4) == 10
+        assert paced.asked == [2, 4]
     await both.lending.stop()
 
 
-async def test_a_file_that_is_whole_is_lent_until_it_is_closed(both: Line, cache: Cache) -> None:
-    artifact = await both.artifacts.open(URL, sha256="cd")
-    assert (artifact.size, artifact.version, artifact.source) == (10, "v1", Source.UPSTREAM)
-    assert os.pread(artifact.fd, 10, 0) == b"0123456789"
-    assert await artifact.sha256() == "cd"
-    assert cache.closed == 0
-    artifact.close()
-    await turns(10)
-    assert cache.closed == 1
-    assert both.lending.open_artifacts == 0
+__all__ = ["clock", "make_cache", "start_cache", "upstream"]
+
+FRESH = 10.0
+"""Seconds for which the cache does not ask the upstream again."""
 
 
-async def test_a_download_is_followed_from_afar(both: Line, cache: Cache) -> None:
-    filling = cache.filling = Filling()
-    artifact = await both.artifacts.open(URL)
-    assert artifact.progress is not None
-    waiting = asyncio.ensure_future(artifact.filled(0))
-    await turns(10)
-    assert not waiting.done()
-    filling.grow(4)
-    assert await waiting == 4
-    filling.grow(10)
-    assert await artifact.filled(4) == 10
-    assert await artifact.sha256() == "ab"
-    artifact.close()
-
-
-async def test_what_forgets_what_was_read_is_asked_for_no_more_than_the_reader_in_the_worker_wants(
-    both: Line, cache: Cache
+async def test_download_is_followed_from_afar_and_fails_as_it_fails_in_the_main_process(
+    start_cache: Callable[..., Awaitable[ArtifactCache]], upstream: Upstream
 ) -> None:
-    filling = cache.filling = Filling(is_paced=True)
-    filling.grow(4)
-    with await both.artifacts.open(URL) as artifact:
-        await turns(10)
-        assert filling.asked == [], "the reader has not said where it begins"
-        assert await artifact.filled(2) == 4
-        filling.grow(10)
-        await turns(10)
-        assert filling.asked == [2], "it has bytes that it has not read"
-        assert await artifact.filled(4) == 10
-        assert filling.asked == [2, 4]
+    both = Line(await start_cache())
+    upstream.gate.clear()
+    half = len(upstream.content) // 2
+    artifact = await both.artifacts.open(upstream.url)
+    assert artifact.progress is not None
+    at = 0
+    while at < half:
+        at = await artifact.filled(at)
+    following = asyncio.ensure_future(artifact.filled(half))
+    await turns(10)
+    assert not following.done()
+    upstream.gate.set()
+    assert await following > half
+    assert await artifact.sha256() == hashlib.sha256(upstream.content).hexdigest()
+    artifact.close()
+    await until(lambda: both.lending.open_artifacts == 0)
+    upstream.mode = "dies"
+    with await both.artifacts.open(f"{upstream.url}2") as broken, pytest.raises(UpstreamError):
+        await broken.sha256()
+    await both.lending.stop()
 
 
-async def test_a_download_that_fails_fails_in_the_worker(both: Line, cache: Cache) -> None:
-    filling = cache.filling = Filling()
-    with await both.artifacts.open(URL) as artifact:
-        filling.failure = NotFoundError(URL, "404 Not Found")
-        waiting = asyncio.ensure_future(artifact.filled(0))
-        await turns(10)
-        filling.news.set()
-        with pytest.raises(NotFoundError, match="404"):
-            await waiting
+async def test_errors_are_what_they_were(
+    start_cache: Callable[..., Awaitable[ArtifactCache]], upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = Line(await start_cache())
+    upstream.mode = "404"
+    with pytest.raises(NotFoundError, match=rf"{upstream.url}: 404 Not Found"):
+        await both.artifacts.open(upstream.url)
 
+    async def mistaken(*_: Any, **__: Any) -> Artifact:
+        raise RuntimeError("a mistake of ours")
 
-async def test_errors_are_what_they_were(both: Line, cache: Cache) -> None:
-    cache.failure = NotFoundError(URL, "404 Not Found")
-    with pytest.raises(NotFoundError, match="http://upstream/kernel: 404 Not Found"):
-        await both.artifacts.open(URL)
-    cache.failure = RuntimeError("a mistake of ours")
+    monkeypatch.setattr(both.cache, "open", mistaken)
     with pytest.raises(StorageError, match="internal error"):
         await both.artifacts.open(URL)
-
-
-async def test_what_a_machine_no_longer_waits_for_is_closed(both: Line, cache: Cache) -> None:
-    waiting = asyncio.ensure_future(both.artifacts.open(URL))
-    await turns()
-    waiting.cancel()
-    await turns(10)
-    assert both.lending.open_artifacts == 0
-
-
-async def test_what_a_worker_that_died_had_is_closed(both: Line, cache: Cache) -> None:
-    artifacts = [await both.artifacts.open(URL) for _ in range(3)]
-    await both.lending.stop()
-    assert cache.closed == 3
-    for artifact in artifacts:
-        artifact.close()
-
-
-async def test_secrets_are_read_by_the_main_process(both: Line) -> None:
     both.secret = {"data": {"a": "Yg=="}}
     assert await both.secrets("default", "s") == {"data": {"a": "Yg=="}}
     both.secret = NoSecretError(404, "NotFound", "no such Secret")
@@ -235,14 +177,6 @@ async def test_secrets_are_read_by_the_main_process(both: Line) -> None:
     both.secret = UnreachableError("the API is away")
     with pytest.raises(UnreachableError, match="away"):
         await both.secrets("default", "s")
-
-
-# --- A worker has a file that another machine has, too; the cache is a real one ---------------------------------------
-
-__all__ = ["clock", "make_cache", "start_cache", "upstream"]
-
-FRESH = 10.0
-"""Seconds for which the cache does not ask the upstream again."""
 
 
 @pytest.fixture
@@ -279,8 +213,11 @@ async def test_file_is_in_use_until_the_last_machine_has_it_and_each_is_counted(
         artifact.close()
     await until(lambda: not process.held())
     assert process.cache.counts.opened == {Source.CACHE: 3}
-    with await process.artifacts.open(upstream.url):
-        assert process.questions == 2, "what was in nobody's use may have gone"
+    artifact = await process.artifacts.open(upstream.url)
+    assert process.questions == 2, "what was in nobody's use may have gone"
+    await process.lending.stop()
+    assert not process.held(), "what a worker that died had is closed"
+    artifact.close()
 
 
 async def test_file_that_has_changed_is_not_served_from_memory(process: Line, upstream: Upstream, clock: Clock) -> None:

@@ -75,17 +75,10 @@ async def test_messages_come_in_order_each_with_its_own_files(sides: Sides, tmp_
         for fd in files:
             assert os.pread(fd, 100, 0) == f"file {number}".encode()
             os.close(fd)
-
-
-async def test_files_of_one_message_keep_their_order(sides: Sides, tmp_path: Path) -> None:
-    main, worker = sides
-    opened = []
-    for name in ("first", "second"):
-        (tmp_path / name).write_text(name)
-        opened.append(os.open(tmp_path / name, os.O_RDONLY))
-    main.channel.send(Ping(1), opened)
-    ((_, files),) = await worker.has(1)
-    assert [os.pread(fd, 100, 0) for fd in files] == [b"first", b"second"]
+    opened = [os.open(tmp_path / name, os.O_RDONLY) for name in ("7", "5")]
+    main.channel.send(Ping(200), opened)
+    (_, files) = (await worker.has(201))[-1]
+    assert [os.pread(fd, 100, 0) for fd in files] == [b"file 7", b"file 5"], "in their order"
     for fd in (*opened, *files):
         os.close(fd)
 
@@ -104,15 +97,12 @@ async def test_what_the_other_side_does_not_take_waits_and_blocks_nobody(sides: 
     assert main.channel.waiting_bytes == 0
 
 
-async def test_what_can_wait_is_sent_at_once_while_there_is_little_of_it(sides: Sides) -> None:
-    main, worker = sides
-    worker.send_pings(ALONE)
-    assert worker.channel.waiting_bytes == 0
-    assert await main.pings(ALONE) == pings(ALONE)
-
-
 async def test_what_can_wait_gathers_where_there_is_much_of_it_and_comes_by_itself(sides: Sides) -> None:
     main, worker = sides
+    worker.send_pings(ALONE)
+    assert worker.channel.waiting_bytes == 0, "a little is sent at once"
+    assert await main.pings(ALONE) == pings(ALONE)
+    main.heard.clear()
     worker.send_pings(100)
     assert worker.channel.waiting_bytes >= sum(5 + len(encoded(Ping(number))) for number in range(5 * ALONE, 100))
     assert await main.pings(100) == pings(100)
@@ -142,6 +132,7 @@ async def test_what_waits_for_others_is_said_before_the_end(sides: Sides, end: C
     worker.send_pings(100)
     end(worker.channel)
     assert await main.pings(100) == pings(100)
+    await main.lost.wait()
 
 
 @pytest.mark.looptime
@@ -168,14 +159,6 @@ async def test_what_gathers_where_the_other_side_takes_nothing_is_bounded(sides:
     assert [message.key[0] for message, _ in await main.has(60)] == list(range(60))
     await worker.channel.drained()
     assert worker.channel.waiting_bytes == 0
-
-
-async def test_the_end_of_one_side_is_heard_after_its_last_words(sides: Sides) -> None:
-    main, worker = sides
-    worker.channel.send(Ping(1))
-    worker.channel.close()
-    await main.lost.wait()
-    assert main.heard == [(Ping(1), [])]
 
 
 async def test_a_main_process_that_stops_still_hears_what_the_worker_says_of_it(sides: Sides) -> None:
