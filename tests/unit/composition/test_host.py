@@ -38,12 +38,9 @@ def test_default_is_the_interface_of_the_default_route_or_else_has_to_be_named(t
         default_interface(routes(tmp_path, NETWORK))
 
 
-def test_address_is_the_interfaces_first() -> None:
-    assert interface_address("lo") == "127.0.0.1"
-
-
 @pytest.mark.parametrize("name", ["absent0", "a-name-that-is-too-long-for-linux", "lo\0", "ä", "eth\udcff"])
-def test_missing_interface_is_named_with_those_that_are_there(name: str) -> None:
+def test_address_is_the_interfaces_first_and_a_missing_interface_is_named_with_those_that_are_there(name: str) -> None:
+    assert interface_address("lo") == "127.0.0.1"
     with pytest.raises(HostError, match=r"there is no interface .*there are: .*lo"):
         interface_address(name)
 
@@ -65,6 +62,8 @@ def test_address_stays_as_long_as_the_interface_has_it() -> None:
     both = state_of(FOLLOWED, link("10.0.0.1/24", "10.0.0.2/24"), "10.0.0.2")
     assert (both.address, both.problem, both.networks) == ("10.0.0.2", "", (IPv4Network("10.0.0.0/24"),))
     assert state_of(FOLLOWED, link("10.0.0.3/24"), "10.0.0.2").address == "10.0.0.3"
+    state = state_of(Network("eth1", "10.9.0.1"), link("10.0.0.1/24"), "", lambda address: str(address) == "10.9.0.1")
+    assert (state.address, state.problem) == ("10.9.0.1", ""), "a fixed one may be that of another interface"
 
 
 @pytest.mark.parametrize(
@@ -84,11 +83,6 @@ def test_what_keeps_a_network_from_being_served_is_said(
     assert (state.address, state.problem) == (address, problem)
 
 
-def test_fixed_address_may_be_that_of_another_interface() -> None:
-    state = state_of(Network("eth1", "10.9.0.1"), link("10.0.0.1/24"), "", lambda address: str(address) == "10.9.0.1")
-    assert (state.address, state.problem) == ("10.9.0.1", "")
-
-
 def test_ipv6_address_is_told_only_where_it_is_served_and_stays_as_long_as_it_is_there() -> None:
     both = replace(link("10.0.0.1/24"), addresses6=(IPv6Interface("fd00::1/64"), IPv6Interface("fd00::2/64")))
     assert state_of(Network("eth1"), both).addresses == ("10.0.0.1",)
@@ -100,26 +94,11 @@ def test_ipv6_address_is_told_only_where_it_is_served_and_stays_as_long_as_it_is
     fixed = Network("eth1", ipv6=True, address6="fd00::2")
     assert state_of(fixed, both).address6 == "fd00::2"
     assert state_of(replace(fixed, address6="fd00::9"), both, "", nobody).address6 == ""
-
-
-def test_network_with_ipv6_alone_is_served_and_one_without_any_address_says_so() -> None:
     alone = replace(link(), addresses6=(IPv6Interface("fd00::1/64"),))
-    state = state_of(Network("eth1", ipv6=True), alone)
-    assert (state.address, state.address6, state.problem) == ("", "fd00::1", "")
+    state = state_of(served, alone)
+    assert (state.address, state.address6, state.problem) == ("", "fd00::1", ""), "IPv6 alone is served"
     assert state_of(Network("eth1"), alone).problem == "eth1 has no IPv4 address"
-    assert state_of(Network("eth1", ipv6=True), link()).problem == "eth1 has no IP address"
-
-
-def test_small_machines_have_one_process_and_large_ones_a_few_workers() -> None:
-    counts = (1, 2, 3, 4, 5, 64)
-    assert [default_workers(EDGE, count) for count in counts] == [1, 1, 1, 3, 4, 4]
-    assert default_workers(frozenset(Service), 64) == 1, "where all runs in one process, it stays one"
-
-
-def test_grpc_server_beside_others_may_have_a_quarter_of_the_memory_within_bounds() -> None:
-    for total, most in ((512_000_000, 400_000_000), (4_000_000_000, 1_000_000_000), (64_000_000_000, 4_000_000_000)):
-        assert default_server_memory(alone=False, total=total) == most
-        assert default_server_memory(alone=True, total=total) == total
+    assert state_of(served, link()).problem == "eth1 has no IP address"
 
 
 def test_smallest_control_group_around_the_process_limits_processors_and_memory(tmp_path: Path) -> None:
@@ -138,6 +117,11 @@ def test_smallest_control_group_around_the_process_limits_processors_and_memory(
     assert memory(root, own) == host
     (group.parent / "memory.max").write_text("536870912\n")
     assert memory(root, own) == 536_870_912
+    assert [default_workers(EDGE, count) for count in (1, 2, 3, 4, 5, 64)] == [1, 1, 1, 3, 4, 4]
+    assert default_workers(frozenset(Service), 64) == 1, "where all runs in one process, it stays one"
+    for total, most in ((512_000_000, 400_000_000), (4_000_000_000, 1_000_000_000), (64_000_000_000, 4_000_000_000)):
+        assert default_server_memory(alone=False, total=total) == most, "a quarter beside others, within bounds"
+        assert default_server_memory(alone=True, total=total) == total
 
 
 VIP = "192.0.2.250"
@@ -177,15 +161,19 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     return host
 
 
-async def test_address_is_listened_at_when_it_comes_and_kept_when_it_goes(host: Host) -> None:
+async def test_address_is_listened_at_when_it_comes_and_kept_when_it_goes(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
     follow = AgentsAddresses(["10.0.0.1", VIP], 42113, host.owned)
     assert follow.listening == ["10.0.0.1:42113"]
     assert follow.note == f"{VIP} is not here: agents find it on another host"
     running = asyncio.create_task(follow.run(host))  # type: ignore[arg-type] # stands in for the server
     await until(lambda: host.changed)
     host.addresses.add(VIP)
+    host.refuses = 3
     host.changed()
     await until(lambda: host.listened == [["10.0.0.1:42113", f"{VIP}:42113"]])
+    assert "agents can't be served at all addresses: Address already in use" in caplog.text
     assert follow.note == ""
     host.addresses.discard(VIP)
     host.changed()
@@ -194,18 +182,6 @@ async def test_address_is_listened_at_when_it_comes_and_kept_when_it_goes(host: 
     host.changed()
     await until(lambda: not follow.note)
     assert len(host.listened) == 1, "who listened at an address hears again when it is back"
-    running.cancel()
-
-
-async def test_port_that_somebody_has_is_tried_again(host: Host, caplog: pytest.LogCaptureFixture) -> None:
-    follow = AgentsAddresses([VIP], 42113, host.owned)
-    running = asyncio.create_task(follow.run(host))  # type: ignore[arg-type] # stands in for the server
-    await until(lambda: host.changed)
-    host.addresses.add(VIP)
-    host.refuses = 3
-    host.changed()
-    await until(lambda: host.listened == [[f"{VIP}:42113"]])
-    assert "agents can't be served at all addresses: Address already in use" in caplog.text
     running.cancel()
 
 

@@ -66,28 +66,24 @@ def notifier(tmp_path: Path, manager: Manager) -> Notifier:
     return Notifier(str(tmp_path / "notify"), watchdog_seconds=20)
 
 
-def test_variables_of_the_manager_are_taken_and_not_inherited() -> None:
+def test_manager_is_reached_by_the_variables_it_gave_which_are_not_inherited(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     environment = {"NOTIFY_SOCKET": "/run/n", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid()), "A": "b"}
     found = Notifier.from_environment(environment)
     assert (found.address, found.watchdog_seconds) == ("/run/n", 30.0)
     assert environment == {"A": "b"}
     assert Notifier.from_environment({"WATCHDOG_USEC": "5", "WATCHDOG_PID": "1"}).watchdog_seconds == 0
-
-
-def test_abstract_socket_is_reached(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         name = f"tinkedge-{os.getpid()}"
         listening.bind(f"\0{name}")
         Notifier(f"@{name}").ready("serving\nforged=1")
         assert listening.recv(4096) == b"READY=1\nSTATUS=serving forged=1"
     assert not caplog.records
-
-
-def test_manager_that_is_gone_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    notifier = Notifier(str(tmp_path / "nobody"))
-    notifier.alive()
-    notifier.alive()
-    assert len(caplog.records) == 1
+    gone = Notifier(str(tmp_path / "nobody"))
+    gone.alive()
+    gone.alive()
+    assert len(caplog.records) == 1, "that it is gone is said once"
 
 
 @pytest.mark.looptime
@@ -179,17 +175,12 @@ async def test_health_answers_probes_and_says_why_not() -> None:
         assert (await ask(port, "GET /secrets"))[0] == "404"
         assert (await ask(port, "POST /readyz"))[0] == "405"
         assert (await ask(port, "GET /metrics"))[0] == "404", "a port for probes that is open to all tells no more"
-
-
-async def test_metrics_are_beside_the_probes() -> None:
-    port = free_port()
-    server = HealthServer(Readiness, process_registry(lambda: "no address"))
+    found[0] = Readiness("no address")
     async with server.listening(OperatorAddresses(metrics=("127.0.0.1", port), wanted=True)):
         status, text = await ask(port, "GET /metrics")
-        assert status == "200"
-        assert "tinkedge_ready 0.0" in text.splitlines()
+        assert (status, "tinkedge_ready 0.0" in text.splitlines()) == ("200", True)
         assert "# TYPE process_resident_memory_bytes gauge" in text.splitlines()
-        assert await ask(port, "GET /readyz") == ("200", "ok")
+        assert await ask(port, "GET /livez") == ("200", "ok")
 
 
 @pytest.mark.parametrize(("address", "asked"), [("::1", ["::1"]), ("::", ["::1", "127.0.0.1"])])
