@@ -40,17 +40,13 @@ def output(*lines, dropped=0, agent_id=A):
 
 def test_output_is_an_entry_with_the_newest_line_and_all_of_them_behind_it(journey, observe):
     observe(output("one", "two", dropped=7))
-    [event] = journey.events(A)
+    whole = fitting(["x" * LINE_CHARACTERS] * 100)
+    observe(output(*whole))
+    event, large = journey.events(A)
     assert (event.step, event.outcome, event.message) == (Step.ACTION, Outcome.INFO, "action first: two")
     assert event.detail == {"workflow": "default/w", "action": "first", "output": "one\ntwo", "dropped_lines": 7}
-
-
-def test_output_that_the_server_tells_is_not_cut_again(journey, observe):
-    lines = fitting(["x" * LINE_CHARACTERS] * 100)
-    observe(output(*lines))
-    [event] = journey.events(A)
-    assert event.detail["output"] == "\n".join(lines)
-    assert len(event.detail["output"]) < MAX_DETAIL
+    assert large.detail["output"] == "\n".join(whole), "what the server tells is not cut again"
+    assert len(large.detail["output"]) < MAX_DETAIL
 
 
 @pytest.mark.parametrize("line", ["forged", "x" * 5000])
@@ -77,34 +73,30 @@ def test_event_from_elsewhere_is_an_entry_that_says_from_where(journey, observe,
     assert event.detail == {"workflow": "default/w", "from": ELSEWHERE}
 
 
-@pytest.mark.parametrize(
-    ("kind", "outcome"), [(ActivityKind.CONNECTED, Outcome.OK), (ActivityKind.DISCONNECTED, Outcome.INFO)]
-)
-def test_coming_and_going_of_an_agent(journey, observe, kind, outcome):
-    observe(AgentActivity(A.upper(), "10.0.0.1", kind, "what happened", "default/a"))
-    [event] = journey.events(A)
-    assert (event.step, event.outcome, event.message) == (Step.AGENT, outcome, "what happened")
-    assert event.detail == {"peer": "10.0.0.1"}
+FOREIGN = f"{ELSEWHERE} can't speak for Hardware d/h"
 
 
 @pytest.mark.parametrize(
-    ("message", "shown"),
+    ("kind", "peer", "outcome", "said", "shown"),
     [
-        ("too many calls", f"too many calls (asked by {ELSEWHERE})"),
-        (f"{ELSEWHERE} can't speak for Hardware d/h", f"{ELSEWHERE} can't speak for Hardware d/h"),
+        (ActivityKind.CONNECTED, "10.0.0.1", Outcome.OK, "what happened", "what happened"),
+        (ActivityKind.DISCONNECTED, "10.0.0.1", Outcome.INFO, "what happened", "what happened"),
+        (ActivityKind.REFUSED, ELSEWHERE, Outcome.REFUSED, "too many calls", f"too many calls (asked by {ELSEWHERE})"),
+        (ActivityKind.REFUSED, ELSEWHERE, Outcome.REFUSED, FOREIGN, FOREIGN),
+        # The status tells of these.
+        *(
+            (kind, "10.0.0.1", None, "m", "")
+            for kind in (ActivityKind.STARTED, ActivityKind.STOPPED, ActivityKind.EVENT)
+        ),
     ],
 )
-def test_who_is_refused_in_a_machines_name_is_named_on_its_journey(journey, observe, message, shown):
-    observe(AgentActivity(A, ELSEWHERE, ActivityKind.REFUSED, message))
-    [event] = journey.events(A)
-    assert (event.step, event.outcome, event.message) == (Step.AGENT, Outcome.REFUSED, shown)
-    assert event.detail == {"from": ELSEWHERE}
-
-
-@pytest.mark.parametrize("kind", [ActivityKind.STARTED, ActivityKind.STOPPED, ActivityKind.EVENT])
-def test_what_the_status_tells_is_not_told_twice(journey, observe, kind):
-    observe(AgentActivity(A, "10.0.0.1", kind, "m", "default/a"))
-    assert journey.machines() == []
+def test_coming_going_and_refusal_of_an_agent_are_entries_on_its_machines_journey(
+    journey, observe, kind, peer, outcome, said, shown
+):
+    observe(AgentActivity(A.upper(), peer, kind, said, "" if peer == ELSEWHERE else "default/a"))
+    found = [(event.step, event.outcome, event.message, event.detail) for event in journey.events(A)]
+    where = {"from" if outcome is Outcome.REFUSED else "peer": peer}
+    assert found == ([(Step.AGENT, outcome, shown, where)] if outcome else [])
 
 
 @pytest.mark.parametrize(

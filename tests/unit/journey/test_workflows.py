@@ -49,15 +49,6 @@ def messages(journey: Journey) -> list[str]:
     return [message for _, _, message in lines(journey)]
 
 
-def test_pending_by_default_is_no_step_of_the_journey(journey, workflows):
-    new = workflow("Pending")
-    new["status"] = {"state": "Pending", "message": "waits for the controller"}
-    workflows.on_change(new, None)
-    assert lines(journey) == []
-    workflows.on_change(workflow("Pending", action(1, "Pending")), new)
-    assert messages(journey) == [f"{INSTALL} Pending"]
-
-
 def test_whole_run_reads_as_a_story(inventory, clock):
     journey = Journey(clock)
     workflows = WorkflowJourney(journey, inventory)
@@ -97,35 +88,45 @@ def test_failed_action_names_reason_and_message(journey, workflows):
     ]
 
 
-def test_action_too_quick_to_be_seen_running_was_started_too(journey, workflows):
-    quick = action(1, "Succeeded", startedAt=T0, lastTransitioned=T0)
-    workflows.on_change(workflow("Running", quick), workflow("Running", action(1, "Pending")))
-    assert messages(journey) == ["action step-1 started (1 of 1)", "action step-1 succeeded in 0.0 s (1 of 1)"]
+DEFAULTED = {**workflow("Pending"), "status": {"state": "Pending", "message": "waits for the controller"}}
+# Somebody labels a Workflow that ended a year ago: of what it was then, its actions are not kept.
+SHORT = {**workflow("Succeeded", message="m"), "spec": {"hardwareRef": {"name": "m1"}}}
+QUICK = action(1, "Succeeded", startedAt=T0, lastTransitioned=T0)
 
 
-def test_workflows_that_ended_before_this_start_are_no_news(journey, workflows):
-    workflows.on_change(workflow("Succeeded", action(1, "Succeeded")), None)
-    assert lines(journey) == []
-    workflows.on_change(workflow("Running", action(1, "Succeeded"), action(2, "Running")), None)
-    assert messages(journey) == [f"{INSTALL} Running", "action step-2 started (2 of 2)"]
+@pytest.mark.parametrize(
+    ("new", "before", "told"),
+    [
+        (DEFAULTED, None, []),
+        (workflow("Pending", action(1, "Pending")), DEFAULTED, [f"{INSTALL} Pending"]),
+        (workflow("Pending", uid="u2"), workflow("Pending", uid="u1"), [f"{INSTALL} Pending"]),
+        (workflow("Succeeded", action(1, "Succeeded")), None, []),
+        (
+            workflow("Running", action(1, "Succeeded"), action(2, "Running")),
+            None,
+            [f"{INSTALL} Running", "action step-2 started (2 of 2)"],
+        ),
+        (workflow("Succeeded", action(1, "Succeeded", startedAt=T0, lastTransitioned=T1)), SHORT, []),
+        (
+            workflow("Running", QUICK),
+            workflow("Running", action(1, "Pending")),
+            ["action step-1 started (1 of 1)", "action step-1 succeeded in 0.0 s (1 of 1)"],
+        ),
+    ],
+    ids=["pending-by-default", "taken", "recreated", "ended-before", "began-before", "history-alone", "quick-action"],
+)
+def test_change_is_told_if_it_is_news(journey, workflows, new, before, told):
+    workflows.on_change(new, before)
+    assert messages(journey) == told
 
 
-def test_workflow_recreated_under_its_name_starts_anew(journey, workflows):
-    workflows.on_change(workflow("Pending", uid="u2"), workflow("Pending", uid="u1"))
-    assert messages(journey) == [f"{INSTALL} Pending"]
-
-
-def test_story_stays_with_the_interface_that_booted(journey, workflows):
+def test_deletion_is_told_before_the_end_on_the_interface_that_booted(journey, workflows):
     journey.record(OTHER, Step.DHCP, Outcome.OK, "offer")
-    workflows.on_change(workflow("Pending"), None)
-    assert [step for step, _, _ in lines(journey, OTHER)] == [Step.DHCP, Step.WORKFLOW]
-    assert lines(journey, MAC) == []
-
-
-def test_deleted_before_its_end(journey, workflows):
-    workflows.on_delete(workflow("Succeeded"))
+    for ended in (workflow("Succeeded"), SHORT):
+        workflows.on_delete(ended)
     workflows.on_delete(workflow("Running"))
-    assert messages(journey) == [f"{INSTALL} deleted"]
+    assert [line for _, _, line in lines(journey, OTHER)] == ["offer", f"{INSTALL} deleted"]
+    assert lines(journey, MAC) == []
 
 
 def test_unknown_hardware_and_broken_object_are_logged(journey, workflows, caplog):
@@ -136,15 +137,6 @@ def test_unknown_hardware_and_broken_object_are_logged(journey, workflows, caplo
     assert "Hardware nowhere is not known" in caplog.text
     assert "Workflow default/bad is ignored: spec.hardwareRef: Field required" in caplog.text
     assert lines(journey) == [(Step.WORKFLOW, Outcome.OK, f"{INSTALL} Succeeded")]
-
-
-def test_what_is_known_of_history_alone_makes_no_steps_anew(journey, workflows):
-    """Somebody labels a Workflow that ended a year ago: of what it was then, its actions are not kept."""
-    short = {**workflow("Succeeded", message="m"), "spec": {"hardwareRef": {"name": "m1"}}}
-    whole = workflow("Succeeded", action(1, "Succeeded", startedAt=T0, lastTransitioned=T1))
-    workflows.on_change(whole, short)
-    workflows.on_delete(short)
-    assert lines(journey) == []
 
 
 @pytest.mark.parametrize("others", [False, True])

@@ -59,16 +59,13 @@ def test_times_are_the_labs_in_brackets_and_the_machines_from_power_on(clock, ca
     screen.step("dhcp", "DHCPACK")
     assert screen.elapsed() == 12.75
     assert screen.since_power_on() == 0.25
-    assert capsys.readouterr().out.splitlines() == ["[  2.50 s] ✓ build     OSIE", "   0.25 s ✓ dhcp      DHCPACK"]
-
-
-@pytest.mark.parametrize("outcome", Outcome)
-def test_each_outcome_has_a_sign_of_its_own(clock, capsys, outcome):
-    Screen(clock).step("step", "message", outcome)
-    sign = {Outcome.OK: "✓", Outcome.INFO: "·", Outcome.WARNING: "?", Outcome.REFUSED: "!", Outcome.FAILED: "✗"}[
-        outcome
+    for outcome in (Outcome.INFO, Outcome.WARNING, Outcome.REFUSED, Outcome.FAILED):
+        screen.step("step", "said", outcome)
+    assert capsys.readouterr().out.splitlines() == [
+        "[  2.50 s] ✓ build     OSIE",
+        "   0.25 s ✓ dhcp      DHCPACK",
+        *(f"   0.25 s {sign} step      said" for sign in "·?!✗"),
     ]
-    assert f" {sign} step" in capsys.readouterr().out
 
 
 def test_errors_go_to_standard_error_and_without_a_terminal_without_colours(clock, capsys):
@@ -197,11 +194,10 @@ async def test_only_namespaces_of_ended_labs_are_removed(namespaces, gone):
         (namespaces / name).touch()
     await remove_abandoned(PREFIX)
     assert {entry.name for entry in namespaces.iterdir()} == others
-
-
-async def test_host_without_any_namespace_is_fine(namespaces):
+    for entry in namespaces.iterdir():
+        entry.unlink()
     namespaces.rmdir()
-    await remove_abandoned(PREFIX)
+    await remove_abandoned(PREFIX)  # a host without any namespace is fine
 
 
 @pytest.mark.parametrize("goes", [True, False])

@@ -30,10 +30,10 @@ async def test_machine_that_gets_on_says_what_is_awaited_and_until_when():
     assert (row.name, row.kind, row.state) == ("default/m1", Kind.BOOTING, "has an address")
     assert row.awaited == "that it asks for its boot program"
     assert (row.until, row.since) == (pytest.approx(T0 + 4.9 + 8), pytest.approx(T0 + 4.9))
-
-
-async def test_machine_that_does_not_get_on_says_why_and_since_when_it_is_silent():
-    site, mac = played(cut(Milestone.LEASED))
+    # Ten thousand objects more for the garbage collector would hold the event loop for tens of milliseconds each time.
+    gc.collect()
+    assert [gc.is_tracked(each) for each in (site.rack.rows[mac], site.rack._named[mac])] == [False, False]
+    # It does not get on: why, and since when it is silent.
     for second in range(20):
         site.sweep(T0 + 5 + second)
     row = (await rows(site))[mac]
@@ -80,16 +80,6 @@ async def test_hardware_that_comes_and_goes_is_followed_and_unknown_machines_hav
     assert list(await rows(site)) == [STRANGER]
 
 
-async def test_nothing_is_kept_where_nobody_looks():
-    site, _ = played()
-    async with site.rack.looked_at():
-        await site.rack.update()
-    site.rack.close()
-    assert (site.rack.rows, site.rack.is_open) == ({}, False)
-    site.journey.record(STRANGER, Step.SEEN, Outcome.INFO, "seen")
-    assert site.journey._changes.subscribers == [site.expectations._happened]
-
-
 async def test_made_up_machines_do_not_fill_the_rows_of_a_page_that_is_open():
     site = PageSite(T0)
     await site.rack.update()
@@ -117,25 +107,21 @@ def names(selection: Selection) -> list[str]:
     return [each.name.removeprefix("default/") for _, each in selection.rows]
 
 
-def test_who_needs_somebody_comes_first_and_node_9_before_node_10():
+def test_search_sort_and_filter_find_the_rows_of_whom_somebody_is_looking_for():
     found = [row("node-10"), row("node-9"), row("node-11", Kind.TROUBLE), row("node-2", Kind.SILENT)]
-    assert names(chosen(found)) == ["node-11", "node-9", "node-10", "node-2"]
+    assert names(chosen(found)) == ["node-11", "node-9", "node-10", "node-2"], "who needs somebody comes first"
     assert names(chosen(found, sort="name")) == ["node-2", "node-9", "node-10", "node-11"]
-
-
-def test_search_finds_names_addresses_and_what_is_wrong_in_any_case():
     found = [row("a", wrong="udp/69 is blocked"), row("b", ip="10.0.0.7"), row("BC")]
     assert names(chosen(found, q="UDP/69")) == ["a"]
     assert names(chosen(found, q="0.0.7")) == ["b"]
     assert names(chosen(found, q="bc")) == ["BC"]
     assert chosen(found, q="nobody").total == 0
-
-
-def test_filter_counts_what_the_search_finds_whatever_is_shown():
-    found = [row("a", Kind.TROUBLE), row("b"), row("c")]
-    selection = chosen(found, show="trouble")
+    selection = chosen([row("a", Kind.TROUBLE), row("b"), row("c")], show="trouble")
     assert names(selection) == ["a"]
-    assert selection.counts == {Kind.TROUBLE: 1, Kind.DONE: 2}
+    assert selection.counts == {Kind.TROUBLE: 1, Kind.DONE: 2}, "of all that the search finds"
+    query = Query(text="a&b=#", kind=Kind.TROUBLE, sort="heard", group="a/b", within="<x>", number=3)
+    assert read_query(dict(parse_qsl(urlsplit(query.url).query, keep_blank_values=True))) == query
+    assert "page" not in query.with_(kind=None)
 
 
 def test_groups_stand_together_and_those_without_come_last():
@@ -166,12 +152,6 @@ def test_pages_have_a_hundred_rows_and_a_page_too_far_is_the_last():
 def test_what_makes_no_sense_in_a_url_is_as_if_it_were_not_there(name, value):
     query = read_query({name: value})
     assert (query.sort, query.kind, query.within, query.number) == ("attention", None, None, 1)
-
-
-def test_url_of_a_query_is_read_as_the_same_query():
-    query = Query(text="a&b=#", kind=Kind.TROUBLE, sort="heard", group="a/b", within="<x>", number=3)
-    assert read_query(dict(parse_qsl(urlsplit(query.url).query, keep_blank_values=True))) == query
-    assert "page" not in query.with_(kind=None)
 
 
 async def test_grouping_by_osie_and_by_label_reads_hardware():
@@ -207,15 +187,6 @@ async def test_ten_thousand_machines_are_looked_at_in_turns(monkeypatch):
         await turns()
         others += 1
     assert others >= 3
-
-
-async def test_garbage_collector_passes_rows_by():
-    """Ten thousand objects more to be looked at would hold the event loop for tens of milliseconds each time."""
-    site, mac = played(cut(Milestone.LEASED))
-    await site.rack.update()
-    gc.collect()
-    kept = [site.rack.rows[mac], site.rack._named[mac], site.rack._names[0]]
-    assert [gc.is_tracked(each) for each in kept] == [False, False, False]
 
 
 async def test_machine_that_an_earlier_run_saw_is_shown_as_it_was_and_nothing_is_awaited():

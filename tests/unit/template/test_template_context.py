@@ -69,20 +69,15 @@ def test_template_reaches_the_hardware_by_go_names_and_by_json_names(text: str, 
     assert shown(text) == expected
 
 
-def test_params_go_by_both_of_their_names() -> None:
-    assert shown("{{.Params.os}} {{.Param.os}}", params={"os": "ubuntu"}) == "ubuntu ubuntu"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_params_go_by_both_of_their_names_and_absent_fields_are_zero_values_by_go_names() -> None:
+    bare: dict[str, Any] = {"metadata": {"name": "bare"}, "spec": {"osie": None}}
+    for text, expected in (
+        ("{{.Params.os}} {{.Param.os}}", "ubuntu ubuntu"),
         ("{{.Hardware.OSIE.Name}}|{{.Hardware.Instance.Userdata}}|{{.Hardware.IPXE.URL}}", "||"),
         ("{{len .Hardware.Disks}}{{len .Hardware.NetworkInterfaces}}{{range .Hardware.KernelParams}}x{{end}}", "00"),
         ("{{if .Hardware.Instance.Userdata}}yes{{else}}no{{end}}", "no"),
-    ],
-)
-def test_absent_fields_are_zero_values_by_go_names(text: str, expected: str) -> None:
-    assert shown(text, {"metadata": {"name": "bare"}, "spec": {"osie": None}}) == expected
+    ):
+        assert shown(text, bare, {"os": "ubuntu"}) == expected
 
 
 @pytest.mark.parametrize(
@@ -123,9 +118,6 @@ def test_hardware_of_another_shape_is_refused_with_the_path(hardware: dict[str, 
     with pytest.raises(TemplateError) as caught:
         build_context(hardware, {})
     assert str(caught.value).startswith(message)
-
-
-def test_endless_hardware_is_refused() -> None:
     endless: dict[str, Any] = {}
     endless["x"] = endless
     with pytest.raises(TemplateError, match="nested deeper"):

@@ -29,7 +29,9 @@ def rendered(*actions: dict[str, Any], params: dict[str, str] | None = None, **s
 
 def test_every_field_but_name_and_timeout_is_a_template() -> None:
     field = "{{.Params.x}}"
+    shared: dict[str, Any] = {"env": {"B": "b"}}
     given_action = action(
+        reboots=True,
         name="{{.Params.x}}",
         image=field,
         cmd=field,
@@ -40,19 +42,22 @@ def test_every_field_but_name_and_timeout_is_a_template() -> None:
         pidNamespace=field,
         timeout=60,
     )
-    assert rendered(given_action, params={"x": "v"}) == [
+    before = orjson.dumps([given_action, shared, HARDWARE])
+    assert rendered(given_action, params={"x": "v"}, **shared) == [
         {
             "name": "{{.Params.x}}",
             "image": "v",
             "cmd": "v",
             "args": ["-d", "/dev/nvme0n1p1"],
-            "env": {"v_DISK": "/dev/nvme0n1"},
+            "env": {"B": "b", "v_DISK": "/dev/nvme0n1"},
+            "reboots": True,
             "volumes": ["/dev:/v"],
             "networkNamespace": "v",
             "pidNamespace": "v",
             "timeout": 60,
         }
     ]
+    assert orjson.dumps([given_action, shared, HARDWARE]) == before, "rendering changes nothing of what it is given"
 
 
 def test_fields_that_are_absent_stay_absent() -> None:
@@ -114,6 +119,7 @@ def test_values_with_yaml_or_template_syntax_arrive_unchanged_and_nowhere_else(v
         (action(args="ls"), "spec.actions[0].args", "want a list, found a string"),
         (action(timeout="5"), "spec.actions[0].timeout", "want an integer, found a string"),
         (action(image=None), "spec.actions[0].image", "want a string, found nothing"),
+        (action(reboots="{{true}}"), "spec.actions[0].reboots", "want a boolean"),
         (action(cmd="{{range 1000000}}{{end}}"), "spec.actions[0].cmd", "more than 100000 steps"),
     ],
 )
@@ -137,24 +143,11 @@ def test_second_action_and_shared_fields_are_named_by_their_places() -> None:
     with pytest.raises(TemplateError) as caught:
         rendered(action(), env={"DEST_DISK": "\n {{.x}}"})
     assert (caught.value.line, caught.value.column) == (2, 3)
-
-
-def test_template_without_actions_or_spec_is_refused() -> None:
     for broken in ({}, {"spec": None}, {"spec": {}}, {"spec": {"actions": {}}}, {"spec": {"actions": ["x"]}}):
         with pytest.raises(TemplateError, match=r"^spec"):
             render_actions(broken, HARDWARE, {})
-
-
-def test_result_too_large_for_a_status_is_refused() -> None:
-    with pytest.raises(TemplateError, match="larger than 1048576 bytes"):
+    with pytest.raises(TemplateError, match="larger than 1048576 bytes"):  # than a status can be
         rendered(*[action(name=str(n)) for n in range(200)], env={"X": "{{repeat 10000 `x`}}"})
-
-
-def test_rendering_changes_nothing_of_what_it_was_given() -> None:
-    given_template = template(action(env={"A": "{{.Params.x}}"}), env={"B": "b"})
-    before = orjson.dumps([given_template, HARDWARE])
-    render_actions(given_template, HARDWARE, {"x": "1"})
-    assert orjson.dumps([given_template, HARDWARE]) == before
 
 
 def test_syntax_errors_are_found_without_rendering_one_for_each_field() -> None:
@@ -171,10 +164,3 @@ def test_syntax_errors_are_found_without_rendering_one_for_each_field() -> None:
         "spec.actions[0].env[{{if}}]",
     ]
     assert parse_fields(template(action(image="{{.Hardware.Foo}}"))) == []
-
-
-def test_reboots_is_rendered_and_must_be_a_boolean() -> None:
-    assert rendered(action(reboots=True))[0]["reboots"] is True
-    assert "reboots" not in rendered(action())[0]
-    with pytest.raises(TemplateError, match=r"spec.actions\[0\].reboots: want a boolean"):
-        rendered(action(reboots="{{true}}"))
