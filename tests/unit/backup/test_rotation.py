@@ -21,31 +21,17 @@ def day(number: int) -> str:
     return name_at(datetime(2026, 11, number, tzinfo=UTC), encrypted=number % 2 == 0)
 
 
-def test_name_sorts_by_time_whatever_the_zone_of_the_host() -> None:
-    assert MADE == "tinkedge-20261124T233000Z.tgz"
-    assert name_at(NOW, encrypted=True) == "tinkedge-20261124T233000Z.tgz.age"
-
-
 @pytest.mark.parametrize(("keep", "gone"), [(1, [20, 21, 22, 23]), (3, [20, 21]), (5, []), (99, [])])
 def test_oldest_ones_go(keep: int, gone: list[int]) -> None:
+    assert MADE == "tinkedge-20261124T233000Z.tgz", "whatever the zone of the host"
+    assert name_at(NOW, encrypted=True) == f"{MADE}.age"
     names = [MADE, *map(day, (23, 20, 22, 21))]
     assert too_many(names, MADE, keep) == [day(number) for number in gone]
-
-
-def test_backups_with_a_future_time_go_first() -> None:
+    others = ["notes", "tinkedge-2020-01-01.tgz", "tinkedge-20200101T000000Z.tgz.part", f".{day(20)}"]
+    assert too_many([*names, *others], MADE, keep) == [day(number) for number in gone], "other files stay"
     future = ["tinkedge-20990101T000000Z.tgz", "tinkedge-20990102T000000Z.tgz"]
-    assert too_many([MADE, day(23), *future], MADE, 2) == future
+    assert too_many([MADE, day(23), *future], MADE, 2) == future, "those with a future time go first"
     assert too_many([MADE, *future], MADE, 2) == future[:1]
-
-
-def test_other_files_stay() -> None:
-    others = [
-        "notes",
-        "tinkedge-2020-01-01.tgz",
-        "tinkedge-20200101T000000Z.tgz.part",
-        ".tinkedge-20200101T000000Z.tgz",
-    ]
-    assert too_many([MADE, *others], MADE, 1) == []
 
 
 async def test_directory_gets_a_backup_of_its_own_name_and_the_newest_stay(site: Site, tmp_path: Path) -> None:

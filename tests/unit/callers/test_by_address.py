@@ -93,6 +93,10 @@ def test_where_we_give_addresses_a_machine_is_at_its_own_and_nowhere_else(giving
     assert [*giving.callers.learnt()] == [], "what is not looked at is not kept"
     assert [giving.name(ip) for ip in ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.9")] == ["a", "b", None, None]
     assert giving.mac("10.0.0.9") == A
+    assert giving.name("10.0.0.1", connected=True) == "a", "behind a router, it is known by its address"
+    assert giving.mac("10.0.0.1", connected=True) == A
+    giving.register(hardware("b", B, "10.0.0.1"))
+    assert giving.name("10.0.0.1") is None, "an address that two reserve is nobody's"
 
 
 @pytest.mark.parametrize("other", [B, STRANGER])
@@ -109,11 +113,6 @@ def test_machine_answers_at_its_address_with_any_of_its_cards(giving: Site) -> N
     giving.register(two)
     giving.table.entries["10.0.0.1"] = SPARE
     assert (giving.name("10.0.0.1"), giving.mac("10.0.0.1")) == ("a", A)
-
-
-def test_machine_behind_a_router_is_known_by_its_address(giving: Site) -> None:
-    assert giving.name("10.0.0.1", connected=True) == "a"
-    assert giving.mac("10.0.0.1", connected=True) == A
 
 
 def test_host_on_our_link_without_an_entry_is_no_machine_yet_on_a_connection(site: Site) -> None:
@@ -150,27 +149,16 @@ def test_network_known_by_address_is_known_so() -> None:
     assert (site.name("10.0.0.1"), site.name("10.0.0.2")) == ("a", None)
 
 
-def test_address_that_two_reserve_is_nobodys(giving: Site) -> None:
-    giving.register(hardware("b", B, "10.0.0.1"))
-    assert giving.name("10.0.0.1") is None
-
-
 @pytest.mark.parametrize("mode", PROXY)
-def test_machine_on_our_link_is_known_by_its_hardware_address(mode: DhcpMode) -> None:
+def test_machine_on_our_link_is_known_by_its_hardware_address_whatever_dhcp_and_hardware_say(mode: DhcpMode) -> None:
     site = Site(mode)
-    site.table.entries["10.0.0.77"] = C
+    site.table.entries |= {"10.0.0.77": C, "10.0.0.50": B, "10.0.0.1": STRANGER, "10.0.0.60": SPARE}
     assert site.name("10.0.0.77") == "c"
-
-
-def test_machine_that_speaks_dhcp_in_anothers_name_does_not_become_it(proxy: Site) -> None:
-    proxy.table.entries["10.0.0.50"] = B
-    proxy.callers.learn(A, "10.0.0.50")
-    assert proxy.name("10.0.0.50") == "b"
-
-
-def test_stranger_on_our_link_at_a_reserved_address_does_not_become_its_owner(proxy: Site) -> None:
-    proxy.table.entries["10.0.0.1"] = STRANGER
-    assert (proxy.name("10.0.0.1"), proxy.mac("10.0.0.1")) == (None, STRANGER)
+    site.callers.learn(A, "10.0.0.50")  # in another's name
+    assert site.name("10.0.0.50") == "b"
+    assert (site.name("10.0.0.1"), site.mac("10.0.0.1")) == (None, STRANGER)
+    site.register(hardware("d", SPARE, "10.0.0.4"), hardware("e", SPARE, "10.0.0.5"))
+    assert (site.name("10.0.0.60"), site.mac("10.0.0.60")) == (None, SPARE), "two claim that MAC"
 
 
 def test_machine_behind_a_relay_is_where_it_last_said_to_the_other_server(proxy: Site) -> None:
@@ -182,20 +170,13 @@ def test_machine_behind_a_relay_is_where_it_last_said_to_the_other_server(proxy:
     proxy.callers.learn(B, "10.9.0.8")
     assert proxy.mac("10.9.0.8") == B
     assert proxy.name("10.0.0.1") == "a", "its address is not known otherwise"
-
-
-def test_address_that_a_stranger_took_over_is_no_longer_the_machines(proxy: Site) -> None:
-    for mac, name in ((A, "a"), (STRANGER, None), (A, "a")):
+    for mac, name in ((A, "a"), (STRANGER, None), (C, "c")):
         proxy.callers.learn(mac, "10.9.0.7")
-        assert proxy.name("10.9.0.7") == name
-
-
-def test_what_dhcp_said_is_not_believed_for_ever(proxy: Site) -> None:
-    proxy.callers.learn(C, "10.9.0.7")
+        assert proxy.name("10.9.0.7") == name, "a stranger may take an address over"
     proxy.now += by_address.LEARNT_SECONDS - 1
     assert proxy.name("10.9.0.7") == "c"
     proxy.now += 1
-    assert proxy.name("10.9.0.7") is None
+    assert proxy.name("10.9.0.7") is None, "what DHCP said is not believed for ever"
 
 
 def test_flood_of_made_up_macs_pushes_no_registered_machine_out(proxy: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,20 +207,11 @@ def test_kernel_is_asked_once_a_second_for_an_address(proxy: Site) -> None:
     assert proxy.mac("10.0.0.50") is None
     proxy.table.entries["10.0.0.50"] = A
     assert proxy.mac("10.0.0.50") == A, "that there is none is no answer to keep"
-
-
-def test_callers_from_many_addresses_fill_no_memory(proxy: Site) -> None:
     for number in range(by_address._MAX_NEIGHBOURS + 100):
         ip = f"10.7.{number >> 8}.{number & 255}"
         proxy.table.entries[ip] = B
         proxy.mac(ip)
-    assert len(proxy.callers._neighbour_of) == by_address._MAX_NEIGHBOURS
-
-
-def test_mac_that_two_hardware_claim_is_neither(proxy: Site) -> None:
-    proxy.register(hardware("d", B, "10.0.0.4"))
-    proxy.table.entries["10.0.0.50"] = B
-    assert (proxy.name("10.0.0.50"), proxy.mac("10.0.0.50")) == (None, B)
+    assert len(proxy.callers._neighbour_of) == by_address._MAX_NEIGHBOURS, "many callers fill no memory"
 
 
 # --- IPv6 -------------------------------------------------------------------------------------------------------------
@@ -318,6 +290,17 @@ def test_machine_is_known_on_the_link_by_which_its_answer_leaves(two_links: Site
         assert (two_links.name("10.0.0.1"), two_links.name("10.0.0.1", on="br1")) == ("a", "a")
         assert two_links.name("10.0.0.1", on="br0") != "a"
         two_links.callers.changed("10.0.0.1")
+    by_br1 = two_links.callers.answering_on("br1")
+    assert by_br1.machine("10.0.0.1").name == "a"
+    two_links.table.bound["10.0.0.1", "br1"] = STRANGER
+    two_links.callers.changed("10.0.0.1")
+    assert by_br1.machine("10.0.0.1") is None, "a change makes the views of all links ask again"
+    two_links.table.bound = {("10.0.0.1", "br0"): A}  # it moves to another link
+    two_links.table.routes["10.0.0.1"] = "br0"
+    two_links.callers.changed("10.0.0.1")
+    assert two_links.name("10.0.0.1", on="br0") == "a"
+    two_links.now += 1
+    assert two_links.name("10.0.0.1", on="br1") is None
 
 
 def test_datagram_from_an_address_of_another_link_has_no_machine_until_its_sender_is_known(two_links: Site) -> None:
@@ -339,22 +322,6 @@ def test_gateway_on_a_link_has_no_machines_of_another_link_of_ours_behind_it(
     two_links.table.routes.clear()
     two_links.now += 1
     assert by_br0.machine("10.0.0.1").name == "a", "behind a router on br0"
-
-
-def test_change_on_any_link_makes_the_views_of_all_links_ask_again(two_links: Site) -> None:
-    by_br1 = two_links.callers.answering_on("br1")
-    assert by_br1.machine("10.0.0.1").name == "a"
-    two_links.table.bound["10.0.0.1", "br1"] = STRANGER
-    two_links.callers.changed("10.0.0.1")
-    assert by_br1.machine("10.0.0.1") is None
-
-
-def test_machine_that_moves_to_another_link_is_known_there(two_links: Site) -> None:
-    two_links.table.bound = {("10.0.0.1", "br0"): A}
-    two_links.table.routes["10.0.0.1"] = "br0"
-    assert two_links.name("10.0.0.1", on="br0") == "a"
-    two_links.now += 1
-    assert two_links.name("10.0.0.1", on="br1") is None
 
 
 def test_dhcp_on_one_link_can_not_report_an_address_of_another_link(proxy: Site) -> None:

@@ -80,28 +80,35 @@ def written(data_dir: Path, kind: str = "hardware") -> list[str]:
         return [entry.key.name for entry in content.entries()]
 
 
-async def test_nothing_is_written_before_all_is_listed(process: Process, tmp_path: Path) -> None:
+async def test_changes_that_come_together_are_written_together_and_not_all_the_time(process, tmp_path) -> None:
     process.hears(obj("a"))
     await process.after(60)
-    assert not written(tmp_path)
+    assert not written(tmp_path), "not before all is listed"
     process.listed()
     await process.after(1)
     assert written(tmp_path) == ["a"]
-
-
-async def test_changes_that_come_together_are_written_together_and_not_all_the_time(process, tmp_path) -> None:
-    process.listed()
-    process.hears(obj("a"))
-    await process.after(1)
-    assert not written(tmp_path), "more may be on its way"
+    await process.after(10)
+    process.workflows.feed("MODIFIED", obj("runs"))
+    process.workflows.feed("MODIFIED", obj("ended"))
+    process.open = [NamespacedName("default", "runs"), NamespacedName("default", "just-gone")]
     process.hears(obj("b"))
     await process.after(1)
-    assert written(tmp_path) == ["a", "b"]
+    assert written(tmp_path) == ["a"], "more may be on its way"
     process.hears(obj("c"))
-    await process.after(5)
-    assert written(tmp_path) == ["a", "b"], "ten seconds between two writings"
-    await process.after(5)
+    await process.after(1)
     assert written(tmp_path) == ["a", "b", "c"]
+    assert written(tmp_path, "workflows") == ["runs"], "only those that have not ended"
+    process.hears(obj("d"))
+    await process.after(5)
+    assert written(tmp_path) == ["a", "b", "c"], "ten seconds between two writings"
+    await process.after(5)
+    assert written(tmp_path) == ["a", "b", "c", "d"]
+    process.hears(obj("e"))
+    await process.checkpoint.close()
+    assert written(tmp_path) == ["a", "b", "c", "d", "e"], "the end writes what waits"
+    for _ in range(2):
+        discard(tmp_path)
+        assert not (tmp_path / "checkpoint").exists()
 
 
 async def test_large_file_is_written_seldom(process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,32 +149,11 @@ async def test_known_time_stands_still_while_the_api_is_away(process: Process, t
     again = Process(tmp_path)
     again.now = process.now
     assert await again.checkpoint.restore() == known
-
-
-async def test_checkpoint_written_during_an_outage_has_the_time_before_it(process, tmp_path) -> None:
-    process.listed()
-    process.hears(obj("a"))
-    process.loses_the_api()
+    process.hears(obj("b"))
     await process.after(20)
     again = Process(tmp_path)
     again.now = process.now
-    assert await again.checkpoint.restore() == process.now - 10
-
-
-async def test_only_workflows_that_have_not_ended_are_kept(process: Process, tmp_path: Path) -> None:
-    process.listed()
-    process.workflows.feed("MODIFIED", obj("runs"))
-    process.workflows.feed("MODIFIED", obj("ended"))
-    process.open = [NamespacedName("default", "runs"), NamespacedName("default", "just-gone")]
-    await process.after(2)
-    assert written(tmp_path, "workflows") == ["runs"]
-
-
-async def test_close_writes_pending_changes(process: Process, tmp_path: Path) -> None:
-    process.listed()
-    process.hears(obj("a"))
-    await process.checkpoint.close()
-    assert written(tmp_path) == ["a"]
+    assert await again.checkpoint.restore() == process.now - 10, "written during an outage: the time before it"
 
 
 async def test_full_disk_is_logged_once_and_retried(process, tmp_path, monkeypatch, caplog) -> None:
@@ -220,12 +206,3 @@ async def test_damaged_part_costs_that_part_alone(process, tmp_path, caplog) -> 
     assert "checkpoint/workflows is damaged" in caplog.text
     (tmp_path / "checkpoint" / "hardware").write_bytes(b"junk")
     assert await Process(tmp_path).checkpoint.restore() is None, "without Hardware there is nothing to serve"
-
-
-async def test_discard_removes_the_checkpoint(process: Process, tmp_path: Path) -> None:
-    process.listed()
-    process.hears(obj("a"))
-    await process.after(2)
-    discard(tmp_path)
-    assert not (tmp_path / "checkpoint").exists()
-    discard(tmp_path)

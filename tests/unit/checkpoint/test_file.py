@@ -52,11 +52,8 @@ def test_written_objects_are_read_back(tmp_path: Path, count: int) -> None:
     assert objects == [machine(n) for n in range(count)]
     assert (head.known, head.objects, (tmp_path / "f").stat().st_size) == (1000.0, count, size)
     assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
-
-
-def test_objects_that_were_never_compressed_come_back(tmp_path: Path) -> None:
     file.write(tmp_path / "f", Head("hardware", 1.0, CLUSTER, 1), Packed(b"", {key(7): machine(7)}))
-    assert read(tmp_path / "f")[1] == [machine(7)]
+    assert read(tmp_path / "f")[1] == [machine(7)], "one that was never compressed"
 
 
 def test_entries_have_their_lookup_values_before_they_are_unpacked(tmp_path: Path) -> None:
@@ -92,12 +89,6 @@ def test_file_with_any_other_byte_is_named_and_ignored(path: Path) -> None:
             read(path)
 
 
-def test_file_with_something_behind_it_is_ignored(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(CheckpointError, match="damaged"):
-        read(path)
-
-
 def foreign(path: Path) -> None:
     path.write_bytes(b"tinkedge-checkpoint/3\n{}\n")
 
@@ -126,6 +117,7 @@ def directory(path: Path) -> None:
         (directory, "is no plain file"),
         (lambda path: path.chmod(0o660), "can be written by others (mode 0660)"),
         (lambda path: path.write_bytes(b""), "is damaged"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"x"), "is damaged"),
     ],
 )
 def test_unusable_file_is_named_and_ignored(path: Path, spoil: Callable[[Path], Any], said: str) -> None:
@@ -136,23 +128,19 @@ def test_unusable_file_is_named_and_ignored(path: Path, spoil: Callable[[Path], 
     assert str(path) in str(raised.value)
 
 
-def test_file_of_another_user_is_ignored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(CheckpointError, match=r"belongs to user \S+, who may have put it there: it is ignored"):
-        read(path)
-
-
-def test_file_of_another_cluster_or_kind_is_ignored(path: Path) -> None:
+def test_file_of_another_cluster_kind_or_user_is_ignored_and_none_is_no_mistake(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(AbsentError):
+        read(path.with_name("none"))
     with pytest.raises(CheckpointError, match="is of another cluster: it is ignored"):
         read(path, cluster=frozenset({"ca:2"}))
     with pytest.raises(CheckpointError, match="is one of hardware"):
         read(path, kind="osies")
     assert read(path, cluster=frozenset({"ca:0", "ca:7"}))[0].objects == 9, "an authority that is being renewed"
-
-
-def test_file_that_is_not_there_is_no_mistake(tmp_path: Path) -> None:
-    with pytest.raises(AbsentError):
-        read(tmp_path / "none")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(CheckpointError, match=r"belongs to user \S+, who may have put it there: it is ignored"):
+        read(path)
 
 
 def test_more_than_there_may_be_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,14 +68,16 @@ async def test_machine_gets_its_secret_while_the_api_is_away(edge: Edge, tmp_pat
     assert await again.kept.read("ns", "s") == {"type": "Opaque", "data": {"userData": WORD}}
     again.answers["s"] = ApiError(503, "ServiceUnavailable", "etcd")
     assert (await again.kept.read("ns", "s"))["data"] == {"userData": WORD}
-
-
-async def test_nothing_of_it_can_be_read_on_the_disk(edge: Edge) -> None:
     [path] = edge.files()
     assert path.stat().st_mode & 0o777 == 0o600
     for word in (WORD, "hush", "userData", "Opaque"):
-        assert word.encode() not in path.read_bytes()
+        assert word.encode() not in path.read_bytes(), "nothing of it can be read on the disk"
     assert path.name != "s"
+    key = tmp_path / "key"
+    key.write_text("n" * 64 + "\n" + key.read_text())  # a new key reads copies of the old one
+    again = Edge(tmp_path)
+    again.answers["s"] = AWAY
+    assert (await again.kept.read("ns", "s"))["data"] == {"userData": WORD}
 
 
 async def test_answer_of_the_api_replaces_the_copy(edge: Edge) -> None:
@@ -124,22 +126,12 @@ async def test_reading_ahead_is_slow_and_goes_round(edge: Edge) -> None:
     edge.now = 6 * 3600.0
     await edge.kept.step()
     assert edge.asked[-1] == "s", "the one that was read first"
-
-
-async def test_api_that_is_away_is_not_asked_for_every_secret(edge: Edge) -> None:
-    for name in ("a", "b"):
-        edge.answers[name] = AWAY
-        edge.kept.apply(hardware(name, userdata=name))
-    assert await edge.kept.step() == 30.0
-    assert len(edge.files()) == 1, "what is kept stays"
-
-
-async def test_new_key_reads_copies_of_the_old_key(edge: Edge, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_text("n" * 64 + "\n" + key.read_text())
-    again = Edge(tmp_path)
-    again.answers["s"] = AWAY
-    assert (await again.kept.read("ns", "s"))["data"] == {"userData": WORD}
+    edge.answers |= dict.fromkeys(("s", "a", "b"), AWAY)
+    edge.now *= 2
+    asked = len(edge.asked)
+    assert await edge.kept.step() == 30.0, "an API that is away is not asked for every Secret"
+    assert len(edge.asked) == asked + 1
+    assert len(edge.files()) == 3, "what is kept stays"
 
 
 async def test_copy_of_another_key_cluster_or_secret_is_named_and_not_served(edge, tmp_path, caplog) -> None:

@@ -72,6 +72,9 @@ async def test_what_was_heard_until_the_end_is_given(monkeypatch: pytest.MonkeyP
 async def test_end_of_the_packets_gives_what_is_held_and_waits_for_no_event() -> None:
     lines = in_order(source((3.0, "request")), source((2.0, "offered"), ends=False))
     assert [what async for what in lines] == ["offered", "request"]
+    assert [what async for what in in_order(source((1.0, "b"), (1.0, "a")))] == ["b", "a"], "as they came"
+    async with aclosing(in_order(source((1.0, "first"), ends=False))) as stream:
+        assert await anext(stream) == "first", "it is not held until the end"
 
 
 def test_frames_that_wait_are_taken_up_to_the_end_and_no_further() -> None:
@@ -80,17 +83,6 @@ def test_frames_that_wait_are_taken_up_to_the_end_and_no_further() -> None:
     taken: list[float] = []
     take_the_rest(sock, 2.5, lambda frame: taken.append(frame.time))
     assert taken == [1.0, 2.0]
-
-
-@pytest.mark.looptime
-async def test_lines_of_the_same_moment_keep_the_order_in_which_they_came() -> None:
-    assert [what async for what in in_order(source((1.0, "b"), (1.0, "a")))] == ["b", "a"]
-
-
-@pytest.mark.looptime
-async def test_lines_are_not_held_until_the_end() -> None:
-    async with aclosing(in_order(source((1.0, "first"), ends=False))) as stream:
-        assert await anext(stream) == "first"
 
 
 @pytest.mark.looptime

@@ -35,7 +35,7 @@ def put(directory: Path, *names: str, permissions: int = 0o644) -> None:
         path.chmod(permissions)
 
 
-def test_missing_directory_is_made_closed_whatever_the_umask(tmp_path: Path) -> None:
+def test_missing_directory_is_made_closed_whatever_the_umask_and_what_is_none_is_named(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         claim(tmp_path / "a" / "data")
@@ -43,6 +43,17 @@ def test_missing_directory_is_made_closed_whatever_the_umask(tmp_path: Path) -> 
         os.umask(before)
     assert mode(tmp_path / "a" / "data") == 0o700
     assert problems(tmp_path / "a" / "data") == []
+    put(tmp_path, "keys")
+    (tmp_path / "a" / "data" / "metadata-token.key").symlink_to(tmp_path / "keys")
+    claim(tmp_path / "a" / "data")
+    assert mode(tmp_path / "keys") == 0o644, "a link to a file elsewhere is not followed"
+    with pytest.raises(DataDirectoryError, match=f"data directory {tmp_path}/keys: File exists"):
+        claim(tmp_path / "keys")
+    with pytest.raises(DataDirectoryError, match="Not a directory"):
+        claim(tmp_path / "keys" / "below")
+    assert disk_refuses(tmp_path) == ""
+    assert disk_refuses(tmp_path / "missing") == "No such file or directory"
+    assert disk_refuses(Path("/proc")) in ("", "the disk is full")
 
 
 @pytest.mark.parametrize("open_mode", [0o755, 0o750, 0o777, 0o2775, 0o1777, 0o711])
@@ -114,21 +125,6 @@ def test_file_that_another_user_has_put_there_is_not_taken(place: Path, tmp_path
     assert mode(place) == 0o777
 
 
-def test_link_to_a_file_elsewhere_is_not_followed(place: Path, tmp_path: Path) -> None:
-    put(tmp_path, "keys")
-    (place / "metadata-token.key").symlink_to(tmp_path / "keys")
-    claim(place)
-    assert mode(tmp_path / "keys") == 0o644
-
-
-def test_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
-    put(tmp_path, "data")
-    with pytest.raises(DataDirectoryError, match=f"data directory {tmp_path}/data: File exists"):
-        claim(tmp_path / "data")
-    with pytest.raises(DataDirectoryError, match="Not a directory"):
-        claim(tmp_path / "data" / "below")
-
-
 def test_doctor_reports_faults_and_is_content_after_the_remedy(place: Path) -> None:
     put(place, "state.db")
     directory, files, disk = doctor.data_directory(place)
@@ -150,9 +146,3 @@ def test_doctor_reports_faults_and_is_content_after_the_remedy(place: Path) -> N
     assert "write to it (mode 0777)" in next(doctor.data_directory(place)).seen
     assert next(doctor.data_directory(place / "missing")).ok
     assert not next(doctor.data_directory(place / "letters" / "below")).ok
-
-
-def test_disk_that_can_be_written_refuses_nothing(tmp_path: Path) -> None:
-    assert disk_refuses(tmp_path) == ""
-    assert disk_refuses(tmp_path / "missing") == "No such file or directory"
-    assert disk_refuses(Path("/proc")) in ("", "the disk is full")

@@ -20,6 +20,9 @@ def test_file_is_closed_from_its_first_moment_whatever_the_umask(tmp_path: Path)
     finally:
         os.umask(before)
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "abc"] == [0o600, 0o600, 0o644]
+    assert not private_files.create(tmp_path / "b", b"second"), "the first of two makers wins"
+    assert (tmp_path / "b").read_bytes() == b"secret"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -49,13 +52,6 @@ def test_file_and_its_name_are_on_the_disk_when_it_has_been_written(tmp_path, mo
     private_files.write(tmp_path / "a", b"1")
     private_files.create(tmp_path / "b", b"1")
     assert [path == str(tmp_path) for path in flushed] == [False, True, False, True]
-
-
-def test_first_of_two_makers_wins(tmp_path: Path) -> None:
-    assert private_files.create(tmp_path / "a", b"first")
-    assert not private_files.create(tmp_path / "a", b"second")
-    assert (tmp_path / "a").read_bytes() == b"first"
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_sweep_removes_only_temporary_files_of_killed_writers(tmp_path: Path) -> None:
