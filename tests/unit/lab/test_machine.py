@@ -86,24 +86,18 @@ async def test_uefi_machine_has_no_ipxe_rom_and_variables_of_its_own(qemu, tmp_p
 
 async def test_machine_with_secure_boot_trusts_microsofts_keys_and_guards_them(qemu, tmp_path):
     (tmp_path / "OVMF_VARS_4M.ms.fd").write_text("Microsoft's keys")
-    called = await options(machine(tmp_path, Firmware.SECURE_HTTP), tmp_path)
+    called = await options(machine(tmp_path, Firmware.SECURE_HTTP, icount=5), tmp_path)
+    assert called["-icount"] == ["shift=5"], "each instruction takes as long by its clock"
     assert "q35,smm=on" in called["-machine"]
     assert "driver=cfi.pflash01,property=secure,value=on" in called["-global"]
     assert called.one("-drive", "OVMF_CODE_4M.secboot.fd")
     assert "name=opt/org.tianocore/IPv4PXESupport,string=n" in called["-fw_cfg"]
     assert (tmp_path / "variables.fd").read_text() == "Microsoft's keys"
-
-
-@pytest.mark.parametrize(("firmware", "waits"), [(Firmware.UEFI_HTTP, True), (Firmware.UEFI, False)])
-async def test_http_boot_over_ipv6_is_given_the_time_that_the_cards_address_takes(qemu, tmp_path, firmware, waits):
     (tmp_path / "OVMF_VARS_4M.fd").write_text("factory settings")
-    called = await options(machine(tmp_path, firmware, ipv6=True), tmp_path)
-    assert ("menu=on,splash-time=5000" in called["-boot"]) is waits
-    assert "name=opt/org.tianocore/IPv4Support,string=n" in called["-fw_cfg"]
-
-
-async def test_each_instruction_takes_as_long_by_the_clock_of_a_machine_with_icount(qemu, tmp_path):
-    assert (await options(machine(tmp_path, icount=5), tmp_path))["-icount"] == ["shift=5"]
+    for firmware, waits in ((Firmware.UEFI_HTTP, True), (Firmware.UEFI, False)):
+        called = await options(machine(tmp_path, firmware, ipv6=True), tmp_path)
+        assert ("menu=on,splash-time=5000" in called["-boot"]) is waits, "the time that the card's address takes"
+        assert "name=opt/org.tianocore/IPv4Support,string=n" in called["-fw_cfg"]
 
 
 async def test_arm64_machine_is_another_qemu_with_firmware_and_disk_of_its_own(qemu, tmp_path):

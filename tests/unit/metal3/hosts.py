@@ -47,31 +47,38 @@ _SCHEMAS = {
 class Hosts:
     """A generator of hosts of one version: each has about half of the fields of its schema, at every depth."""
 
-    def __init__(self, seed: int, version: str) -> None:
+    def __init__(self, seed: int, version: str, *, odd: bool = True) -> None:
+        """`odd`: some of them have what no API would take."""
         self.rng = Random(seed)
         self.version = version
+        self.odd = odd
 
     def value(self, schema: Raw, name: str = "") -> Any:
         rng = self.rng
-        if (schema.get("nullable") or name in ("rootDeviceHints", "image", "hardware")) and rng.random() < 0.1:
+        may_be_none = self.odd and name in ("rootDeviceHints", "image", "hardware")
+        if (schema.get("nullable") or may_be_none) and rng.random() < 0.1:
             return None
-        if name in _SAMPLES:
+        if name in _SAMPLES and (self.odd or "enum" not in schema):
             return rng.choice(_SAMPLES[name])
         if "properties" in schema:
-            made = {key: self.value(each, key) for key, each in schema["properties"].items() if rng.random() < 0.5}
+            needed = () if self.odd else schema.get("required", ())
+            fields = [each for each in schema["properties"].items() if each[0] in needed or rng.random() < 0.5]
+            made = {key: self.value(each, key) for key, each in fields}
             if name == "rootDeviceHints" and rng.random() < 0.4:  # as those of a profile, very often
                 one = rng.choice(("deviceName", "devicePath", "hctl"))
                 return {key: value for key, value in made.items() if key == one}
-            return made | ({"newcomer": {"online": True, "deviceName": "model"}} if rng.random() < 0.1 else {})
+            is_newer = self.odd and rng.random() < 0.1
+            return made | ({"newcomer": {"online": True, "deviceName": "model"}} if is_newer else {})
         if "items" in schema:
-            return [self.value(schema["items"]) for _ in range(rng.randint(0, 2))]
+            least, most = schema.get("minItems", 0), 1 if "x-kubernetes-list-map-keys" in schema else 2
+            return [self.value(schema["items"]) for _ in range(rng.randint(least, most))]
         if "enum" in schema:
             return rng.choice(schema["enum"])
         if "date" in schema.get("format", ""):
             return "2026-01-02T03:04:05Z"
         if "pattern" in schema:
             return "00:5C:52:31:3a:9c" if "{5}" in schema["pattern"] else "eth0"
-        return {"boolean": rng.random() < 0.5, "integer": rng.randrange(1000), "number": 2400.5}.get(
+        return {"boolean": rng.random() < 0.5, "integer": rng.randrange(1, 1000), "number": 2400.5}.get(
             schema["type"], rng.choice(TEXTS)
         )
 
@@ -81,7 +88,7 @@ class Hosts:
             metadata["annotations"] = self.rng.choice(({}, {"a/b": "c"}, {"a": "", "ü": "€" * 9}))
         host: Raw = {"apiVersion": self.version, "kind": "BareMetalHost", "metadata": metadata}
         for part in ("spec", "status"):
-            if (die := self.rng.random()) < 0.93:
+            if (die := self.rng.random()) < 0.93 or not self.odd:
                 host[part] = self.value(_SCHEMAS[self.version][part])
             elif die < 0.96:
                 host[part] = self.rng.choice((None, {}))

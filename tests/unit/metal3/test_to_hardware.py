@@ -458,7 +458,6 @@ UNSAFE = {
     what: put(*path, value=value)
     for what, (*path, value) in yaml.safe_load((Path(__file__).parent / "unsafe_hosts.yaml").read_text()).items()
 }
-WITHOUT_A_STATE = {"state ''", "state 'unmanaged'", "no status", "no provisioning"}
 
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1beta1"])
@@ -530,28 +529,6 @@ PATHS = [
     ("status", "provisioning", "state"), ("status", "provisioning", "image"), ("status", "operationalStatus"),
     ("status", "errorType"), ("apiVersion",),
 ]  # fmt: skip
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.sampled_from(["v1alpha1", "v1beta1"]),
-    st.lists(st.sampled_from(sorted(UNSAFE)), min_size=1, max_size=3),
-    st.lists(
-        st.tuples(st.sampled_from([path for path in PATHS if path[0] == "spec" and len(path) == 2]), _JSON), max_size=4
-    ),
-    st.booleans(),
-)
-def test_whatever_else_an_unsafe_host_says_it_does_not_netboot(
-    version: str, unsafe: list[str], others: list[tuple[tuple[str, ...], Any]], unmanaged: bool
-) -> None:
-    obj = free(version)
-    for path, value in others:
-        put(*path, value=value)(obj)
-    for what in unsafe:
-        UNSAFE[what](obj)
-    if unsafe[-1] in WITHOUT_A_STATE:
-        unmanaged = False  # else it may netboot: see above
-    assert netboots(obj, HostOptions(bmc=True, consumed=True, unmanaged=unmanaged)) == []
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hegel.metadata import compile_tree
 from tink.api.v1alpha2 import Hardware, Raw
-from tink.convert.documents import read
+from tink.convert.documents import Document, read
 from tink.convert.findings import Findings, Kind, Source
 from tink.convert.run import Result, convert_documents
 from tink.convert.v1alpha1 import hardware
@@ -402,89 +402,49 @@ def test_interface_that_netboots_decides_what_the_machine_boots() -> None:
 
 # --- anything
 
-sample = st.sampled_from
-
-_SCALARS = st.none() | st.booleans() | st.integers(-5, 2**33) | st.floats(allow_nan=False, allow_infinity=False)
 _ANY = st.recursive(
-    _SCALARS | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers(-5, 2**33) | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
 
 
-def either(good: Any) -> Any:
-    """Mostly what belongs there."""
-    return st.one_of(good, good, _ANY)
-
-
-def several(good: Any, most: int = 3) -> Any:
-    return st.lists(either(good), max_size=most)
-
-
-def fields(always: Raw | None = None, /, **optional: Any) -> Any:
-    """An object with some of these fields, and those that are always there."""
-    wanted = {name: either(good) for name, good in (always or {}).items()}
-    return st.fixed_dictionaries(wanted, optional={name: either(good) for name, good in optional.items()})
-
-
-_NAMES = sample(["node-1", "db.example.org", "", "BAD_", "x" * 64])
-_ADDRESSES = sample(
+# Odd values of each kind of field. Machines of the corpora get them in place of their own.
+_ODD = st.sampled_from(
     [
-        "10.0.0.1",
-        "10.0.0.2",
-        "10.0.1.1",
-        "10.0.0.256",
-        "fe80::1",
-        "2001:DB8::1",
-        "2001:db8::2/64",
-        *("", "1.2.3.4\n", "01.2.3.4"),
+        *("", "BAD_", "x" * 64, "db.example.org", 6, 0, -1, 12, 2**33, MAC, MAC.upper(), "4095", "007", "24"),
+        *("10.0.0.256", "fe80::1", "2001:DB8::1", "2001:db8::2/64", "1.2.3.4\n", "01.2.3.4", "255.0.255.0", "0.0.0.0"),
+        *("file:///a", "http://", "http://a\u00a0b/", "https://x/y?z#q", "k k", "#x", "a ; b", "\x85", "\u2028#"),
+        *("/dev/sda1", "/dev/disk/by-id/x\n-part1", "/dev/x/", "/", "/dev/\u00a0", "/dev/mapper/a-part2", "a..", "-"),
+        *(True, False, None, [], {}, [{}], ["10.0.0.1"] * 40),
     ]
 )
-_IP = fields(
-    address=_ADDRESSES,
-    gateway=_ADDRESSES,
-    netmask=sample(["255.255.255.0", "255.255.255.255", "0.0.0.0", "255.0.255.0", "24"]),
-    family=sample([4, 6, 0]),
-)
-_DHCP = fields(
-    {"mac": sample([MAC, OTHER_MAC, MAC.upper(), "52:54:00:12:34:58", "52:54:00:12:34:59"])},
-    hostname=_NAMES,
-    ip=_IP,
-    lease_time=st.integers(-1, 2**33),
-    name_servers=several(_ADDRESSES | _NAMES),
-    time_servers=several(_ADDRESSES | _NAMES),
-    vlan_id=sample(["1", "4094", "4095", "007", 12]),
-    arch=sample(["x86_64", "arm64"]),
-)
-_URLS = sample(["http://10.0.0.1", "https://x/y?z#q", "file:///a", "http://", "http://a\u00a0b/", "x"])
-_PARAMETERS = several(sample(["a=b", "#x", "a ; b", "\x85", "\u2028#"]))
-_NETBOOT = fields(
-    allowPXE=st.booleans(),
-    allowWorkflow=st.booleans(),
-    ipxe=fields(url=_URLS, contents=st.text(max_size=9)),
-    osie=fields(
-        baseURL=_URLS, kernel=sample(["k", "/k", "k k"]), initrd=st.just("i"), kernelParams=several(_PARAMETERS)
-    ),
-)
-_INTERFACE = fields({"dhcp": _DHCP}, netboot=_NETBOOT, disableDhcp=st.booleans())
-_DEVICES = sample(
-    ["/dev/sda", "/dev/sda1", "/dev/disk/by-id/x\n-part1", "/dev/x/", "/", "/dev/\u00a0", "/dev/mapper/a-part2"]
-)
-_INSTANCE = fields(
-    id=st.text(max_size=9), hostname=_NAMES, ssh_keys=several(st.text(max_size=9), 2), ips=several(_IP, 2)
-)
-_SPEC = fields(
-    {"interfaces": several(_INTERFACE)},
-    disks=several(fields({"device": _DEVICES})),
-    metadata=fields(instance=_INSTANCE),
-    bmcRef=fields({"name": sample(["bmc-1", "B", "a..", "-"])}),
-    userData=st.text(),
-    status=_ANY,
-)
+_SPECS = [
+    each.obj["spec"]
+    for file in ("playground.yaml", "eksa.yaml", "capt.json")
+    for each in read(file, (CORPORA / file).read_bytes())
+    if isinstance(each, Document) and each.obj["kind"] == "Hardware"
+]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(spec=_SPEC)
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each field and item of a value, as container and key."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> Raw:
+    spec: Raw = copy.deepcopy(draw(st.sampled_from(_SPECS)))
+    for _ in range(draw(st.integers(0, 8))):
+        container, key = draw(st.sampled_from([*places(spec)]) if spec else st.just((spec, "interfaces")))
+        container[key] = copy.deepcopy(draw(_ODD | _ANY))
+    return spec
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(spec=specs())
 def test_whatever_a_machine_says_the_result_is_one_that_the_api_takes(refused: Refused, spec: Raw) -> None:
     findings = Findings(SOURCE)
     obj = machine(spec)
