@@ -1,4 +1,4 @@
-"""Templates of v1alpha1: the corpora as users have them, equality with the old renderer, and each field's fate."""
+"""Templates of v1alpha1: corpora, each field's fate, expressions, and equality with the old renderer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from tink.convert.documents import Document, read, to_yaml
 from tink.convert.findings import Findings, Source
 from tink.convert.run import Result, convert_documents
 from tink.convert.v1alpha1 import template
+from tink.convert.v1alpha1.expressions import rewrite
 from tink.template import engine
 from tink.template.errors import TemplateError
 from tink.template.fields import parse_fields, render_actions
@@ -599,3 +601,27 @@ def test_spaces_beside_expressions_are_those_that_there_were_or_are_told_of(text
     for start in range(0, len(texts), AT_ONCE):
         for text, was, now, warned in compared(texts[start : start + AT_ONCE]):
             assert (may_warn and warned) or (text, now, warned) == (text, was, False)
+
+
+CASES = yaml.safe_load((Path(__file__).parent / "expressions.yaml").read_text())
+
+
+@pytest.mark.parametrize(("old", "new"), [*CASES["moved"], *((text, text) for text in CASES["unchanged"])])
+def test_moved_data_is_named_where_it_is_now_and_the_rest_stays_as_it_was_written(old: str, new: str) -> None:
+    result = rewrite(old)
+    assert (result.text, result.notices, result.errors) == (new, [], [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "notice"),
+    [(*case, "address") for case in CASES["interfaces"]] + [(*case, "exchanged") for case in CASES["exchanged"]],
+)
+def test_order_of_interfaces_and_exchange_of_part_and_text_are_told(old: str, new: str, notice: str) -> None:
+    result = rewrite(old)
+    assert (result.text, result.errors, len(result.notices)) == (new, [], 1)
+    assert notice in result.notices[0]
+
+
+@pytest.mark.parametrize(("text", "error"), CASES["gone"])
+def test_what_is_gone_is_an_error_that_names_it(text: str, error: str) -> None:
+    assert error in " ".join(rewrite(text).errors)
