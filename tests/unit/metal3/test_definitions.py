@@ -1,4 +1,4 @@
-"""The definitions of metal3.io: up to date in `deploy/`, and what an API server makes of them and of converted hosts."""
+"""The definitions of metal3.io: up to date in `deploy/`, and what an API server makes of them and of hosts."""
 
 from __future__ import annotations
 
