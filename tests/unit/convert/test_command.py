@@ -102,6 +102,9 @@ def test_directory_is_read_with_all_below_it_in_order_and_links_in_circles_do_no
 def test_converting_again_changes_nothing_in_a_stream_or_a_directory_with_a_file_for_each_object(
     tmp_path: Path,
 ) -> None:
+    listed = json.loads(run("-f", "-", "-o", "json", stdin=BOTH).stdout)
+    assert (listed["kind"], [item["metadata"]["name"] for item in listed["items"]]) == ("List", ["a", "b"])
+    assert json.loads(run("-f", "-", "-o", "json", stdin="").stdout)["items"] == []
     once = run("-f", CORPORA)
     twice = run("-f", "-", stdin=once.stdout)
     assert (twice.stdout, twice.exit_code) == (once.stdout, 0)

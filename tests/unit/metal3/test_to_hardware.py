@@ -342,6 +342,7 @@ def test_every_field_without_a_place_is_told() -> None:
     params = made.reasons["spec.image"]
     assert "image_url=http://…@x/i.qcow2 image_checksum=c image_checksum_type=sha256 image_format=qcow2" in params
     assert "pw" not in str(made.reasons)
+    assert ("dropped", "spec.bootMode") in Result(host(bootMode="odd")).findings
     quiet = Result(host(automatedCleaningMode="metadata", bootMode="UEFI", description="rack 1"))
     assert quiet.findings == [("changed", "spec.rootDeviceHints"), ("changed", "status")]
     assert quiet.annotations["kubernetes.io/description"] == "rack 1"

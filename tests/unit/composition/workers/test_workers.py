@@ -479,8 +479,10 @@ async def test_download_is_followed_from_afar_and_fails_as_it_fails_in_the_main_
     artifact.close()
     await until(lambda: both.lending.open_artifacts == 0)
     upstream.mode = "dies"
-    with await both.artifacts.open(f"{upstream.url}2") as broken, pytest.raises(UpstreamError):
-        await broken.sha256()
+    with await both.artifacts.open(f"{upstream.url}2") as broken:
+        for reading in (broken.filled(half), broken.sha256()):
+            with pytest.raises(UpstreamError):
+                await reading
     await both.lending.stop()
 
 
