@@ -69,40 +69,28 @@ async def test_running_state_comes_back_with_its_keys_and_without_its_caches(sit
     assert not list(site.directory.glob(".backup.*"))
 
 
-async def test_osie_files_come_on_request(site: Site, tmp_path: Path) -> None:
+async def test_boot_files_and_images_come_on_request_beside_what_is_there_and_caches_stay(site, tmp_path) -> None:
     site.add_keys()
-    restored(backup_of(site, osie=True), tmp_path / "new")
-    assert (tmp_path / "new" / "osie" / "kernel").read_bytes() == b"k" * 3000
-    await site.store.close()
-
-
-async def test_images_and_files_for_machines_come_on_request_and_stay_where_they_are(site, tmp_path) -> None:
-    site.add_keys()
-    for name in ("images/blobs", "files"):
+    for name in ("images/blobs", "files", "osie/lab"):  # as `tinkedge bundle load` puts them: osie/NAME/kernel
         (site.directory / name).mkdir(parents=True)
-        (site.directory / name / "large").write_bytes(b"l")
+        (site.directory / name / "large").write_bytes(b"of the backup")
     assert not [name for name in restored(backup_of(site), tmp_path / "new").files if "large" in name]
-    content = backup_of(site, files=True)
+    content = backup_of(site, files=True, osie=True)
+    restored(content, tmp_path / "elsewhere")
+    assert (tmp_path / "elsewhere" / "osie" / "kernel").read_bytes() == b"k" * 3000
     await site.store.close()
+    for name in ("osie/lab/large", "osie/lab/initrd"):
+        (site.directory / name).write_bytes(b"of later")
     made = restored(content, site.directory, force=True)
-    assert {name for name in made.files if "large" in name} == {"images/blobs/large", "files/large"}
-    assert made.aside is not None
-    assert not {"images", "files"} & {path.name for path in made.aside.iterdir()}
-
-
-async def test_osie_in_a_directory_of_its_own_is_brought_back_beside_what_is_there(site: Site) -> None:
-    """As `tinkedge bundle load` puts them: osie/NAME/kernel."""
-    site.add_keys()
-    (site.directory / "osie/lab").mkdir()
-    (site.directory / "osie/lab/kernel").write_bytes(b"of the backup")
-    content = backup_of(site, osie=True)
-    (site.directory / "osie/lab/kernel").write_bytes(b"of later")
-    (site.directory / "osie/lab/initrd").write_bytes(b"of later")
-    await site.store.close()
-    restored(content, site.directory, force=True)
-    assert (site.directory / "osie/lab/kernel").read_bytes() == b"of the backup"
+    larges = {name for name in made.files if "large" in name}
+    assert larges == {"images/blobs/large", "files/large", "osie/lab/large"}
+    assert (site.directory / "osie/lab/large").read_bytes() == b"of the backup"
     assert (site.directory / "osie/lab/initrd").read_bytes() == b"of later"
-    assert (site.directory / "state.db").exists()
+    for stays in ("osie", "artifacts", "checkpoint"):  # the last is of this host, and soon written anew
+        assert (site.directory / stays / "kernel").exists()
+    assert made.aside is not None
+    aside = {path.name for path in made.aside.iterdir() if not path.name.startswith("state")}
+    assert aside == {"admin-token", "pki", "token", "users.json"}
 
 
 async def test_versions_continue_above_all_earlier_ones_and_old_watches_expire(site, tmp_path) -> None:
@@ -128,6 +116,7 @@ async def test_workflow_that_may_have_run_since_is_held_and_no_other(site: Site,
     for state in states:
         await site.put(WORKFLOWS, f"w-{state}".lower(), status={"state": state} if state else {})
     await site.put(WORKFLOWS, "strange", status={"state": "Later"})
+    await site.put(WORKFLOWS, "moved", annotations={PAUSED_ANNOTATION: "x"}, status={"state": "Pending"})
     content = backup_of(site)
     made = restored(content, tmp_path / "new")
     assert {(each.name, each.state) for each in made.held} == {
@@ -144,12 +133,6 @@ async def test_workflow_that_may_have_run_since_is_held_and_no_other(site: Site,
     await other.store.close()
     await site.store.close()
     assert restored(content, tmp_path / "third", resume=True).held == []
-
-
-async def test_paused_workflow_of_a_move_is_not_held(site: Site, tmp_path: Path) -> None:
-    await site.put(WORKFLOWS, "moved", annotations={PAUSED_ANNOTATION: "x"}, status={"state": "Pending"})
-    assert restored(backup_of(site), tmp_path / "new").held == []
-    await site.store.close()
 
 
 def unpacked(content: bytes) -> bytes | None:
@@ -192,19 +175,6 @@ async def test_directory_in_use_or_with_something_in_it_is_refused(site: Site, t
     made = restored(content, site.directory, force=True)
     assert made.aside is not None
     assert (made.aside / "state.db").read_bytes() == before
-
-
-async def test_caches_and_boot_files_stay_where_they_are(site: Site) -> None:
-    site.add_keys()
-    content = backup_of(site)
-    await site.store.close()
-    made = restored(content, site.directory, force=True)
-    assert (site.directory / "osie" / "kernel").exists()
-    assert (site.directory / "artifacts" / "kernel").exists()
-    assert (site.directory / "checkpoint" / "kernel").exists(), "it is of this host, and soon written anew"
-    assert made.aside is not None
-    aside = {path.name for path in made.aside.iterdir() if not path.name.startswith("state")}
-    assert aside == {"admin-token", "pki", "token", "users.json"}
 
 
 def test_directory_without_a_state_is_refused(tmp_path: Path) -> None:

@@ -198,14 +198,6 @@ ADDRESS = Address("/admission", namespace="tinkedge", name="tinkedge-webhooks")
 REGISTERED = configuration(ADDRESS, b"CA", "Fail", (), "tinkedge-webhooks.tinkedge")
 
 
-def test_controller_s_token_writes_the_bundle_of_its_webhooks():
-    new = configuration(ADDRESS, b"another", "Fail", (), "tinkedge-webhooks.tinkedge")
-    assert refusals("webhook-registration", new, REGISTERED) == []
-    for webhook in (bare := copy.deepcopy(REGISTERED))["webhooks"]:
-        del webhook["clientConfig"]["caBundle"]
-    assert refusals("webhook-registration", new, bare) == []
-
-
 SECRETS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"], "scope": "*"}
 
 
@@ -213,15 +205,6 @@ HARDWARE: Raw = {
     "metadata": {"name": "m1", "labels": {"site": "berlin"}, "annotations": {"tinkerbell.org/agent-id": "m1"}},
     "spec": {"networkInterfaces": {"52:54:00:00:00:01": {"dhcp": {"ip": "10.0.0.5"}}}},
 }
-
-
-@pytest.mark.parametrize("old", [HARDWARE, {"metadata": {"name": "m1"}, "spec": {}}])
-def test_server_s_token_writes_the_attributes_that_an_agent_reports(old):
-    def write(obj):
-        obj["metadata"].setdefault("annotations", {})["tinkerbell.org/agent-attributes"] = "{}"
-
-    new = changed(old, write)
-    assert refusals("server-attributes", new, old) == []
 
 
 POD = {"extra": {"authentication.kubernetes.io/pod-name": ["tinkedge-edge-abcde"]}}
@@ -253,11 +236,6 @@ def definition(**client: Any) -> Raw:
 
 
 SERVICE = {"namespace": "tinkedge", "name": "tinkedge-metal3-webhook", "port": 443, "path": "/convert"}
-
-
-def test_metal3_webhook_s_token_registers_itself():
-    (old,) = objects("crds-metal3/baremetalhosts.yaml")
-    assert refusals("metal3-webhook", definition(service=SERVICE), old) == []
 
 
 ATTACKS = {
@@ -315,6 +293,37 @@ def test_account_s_token_changes_nothing_else_of_its_object(policy, attack):
         "metal3-webhook": definition(service=SERVICE),
     }[policy]
     assert refusals(policy, changed(old, attack), old) != []
+
+
+def without_bundles() -> Raw:
+    bare = copy.deepcopy(REGISTERED)
+    for webhook in bare["webhooks"]:
+        del webhook["clientConfig"]["caBundle"]
+    return bare
+
+
+BUNDLE = configuration(ADDRESS, b"another", "Fail", (), "tinkedge-webhooks.tinkedge")
+BARE: Raw = {"metadata": {"name": "m1"}, "spec": {}}
+
+
+def reported(old: Raw) -> Raw:
+    """Return a Hardware with the attributes that an agent reports."""
+    attributes = {"tinkerbell.org/agent-attributes": "{}"}
+    return changed(old, lambda obj: obj["metadata"].setdefault("annotations", {}).update(attributes))
+
+
+@pytest.mark.parametrize(
+    ("policy", "new", "old"),
+    [
+        ("webhook-registration", BUNDLE, REGISTERED),
+        ("webhook-registration", BUNDLE, without_bundles()),
+        ("server-attributes", reported(HARDWARE), HARDWARE),
+        ("server-attributes", reported(BARE), BARE),
+        ("metal3-webhook", definition(service=SERVICE), objects("crds-metal3/baremetalhosts.yaml")[0]),
+    ],
+)
+def test_account_s_token_writes_what_the_account_is_for(policy, new, old):
+    assert refusals(policy, new, old) == []
 
 
 # --- one source -------------------------------------------------------------------------------------------------------

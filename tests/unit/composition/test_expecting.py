@@ -79,7 +79,7 @@ def test_second_card_is_named_whichever_card_was_heard_first() -> None:
         assert "has the UUID of Hardware d/a" in warning
 
 
-def test_slip_in_a_mac_is_shown_on_the_hardware_that_has_it_until_it_is_mended() -> None:
+def test_wrong_mac_is_shown_on_the_hardware_that_have_it_until_it_is_mended() -> None:
     site = Site()
     near = MAC[:-1] + "f"
     site.has_a_workflow(MAC)
@@ -89,11 +89,7 @@ def test_slip_in_a_mac_is_shown_on_the_hardware_that_has_it_until_it_is_mended()
     site.inventory.apply(hardware(mac=near))
     site.sweep()
     assert site.shown == {"d/a": (near, "")}
-
-
-def test_mac_that_two_have_is_shown_on_both_until_one_has_it_alone() -> None:
-    site = Site()
-    other = hardware("b", ip="10.0.0.6")
+    site, other = Site(), hardware("b", ip="10.0.0.6")
     site.inventory.apply(other)
     site.is_seen(MAC)
     site.sweep()
@@ -101,9 +97,7 @@ def test_mac_that_two_have_is_shown_on_both_until_one_has_it_alone() -> None:
     site.inventory.remove(other)
     site.sweep()
     assert site.shown == dict.fromkeys(("d/a", "d/b"), (MAC, ""))
-
-
-def test_machine_that_nobody_knows_while_the_api_is_away_may_be_registered_by_now() -> None:
+    # A machine that nobody knows while the API is away may be registered by now.
     site = Site()
     site.away = "the Kubernetes API has not answered since 14:02:11 UTC"
     site.is_seen(STRANGER)
@@ -139,16 +133,13 @@ def after_a_workflow(state: str, reason: str = "") -> Site:
     return site
 
 
-def test_machine_that_is_told_to_boot_the_disk_that_its_workflow_has_written_has_no_problem() -> None:
-    site = after_a_workflow("Succeeded")
-    assert site.shown.get("d/a", ("", ""))[1] == ""
-    assert not site.watch.shown(MAC)["finding"]
-
-
-def test_machine_that_is_refused_after_a_workflow_that_failed_or_for_another_reason_is_shown() -> None:
+def test_refused_machine_has_a_problem_unless_it_is_to_boot_the_disk_that_its_workflow_has_written() -> None:
     reason = "Hardware d/a: spec.networkInterfaces[x].disableNetboot is true"
     for site in (after_a_workflow("Failed"), after_a_workflow("Canceled"), after_a_workflow("Succeeded", reason)):
         assert site.shown == {"d/a": (MAC, "DhcpRefused")}
+    site = after_a_workflow("Succeeded")
+    assert site.shown.get("d/a", ("", ""))[1] == ""
+    assert not site.watch.shown(MAC)["finding"]
 
 
 def test_firmware_that_does_not_run_its_boot_program_is_told_to_those_who_can_offer_another() -> None:

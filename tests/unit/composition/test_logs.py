@@ -90,24 +90,24 @@ def test_json_has_one_object_a_line_whatever_was_logged(capsys: pytest.CaptureFi
     assert "wrong\\ud800" in second["exception"]
 
 
-def test_text_names_level_and_logger_and_debug_is_quiet_unless_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_names_level_and_logger_and_strangers_words_forge_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     set_up("info", "text")
+    seen: list[logging.LogRecord] = []
+    log.addFilter(lambda record: not seen.append(record))  # type: ignore[func-returns-value]
     log.debug("hidden")
-    log.warning("shown")
+    log.warning("asked for %s", "x\n2026-01-31 12:00:00,123 ERROR   edge: forged\x1b[2J\u2028\udc80é")
+    log.filters.clear()
     set_up("debug", "text")
     log.debug("now shown")
+    logging.getLogger("aiohttp.access").info("GET /")  # access logs of libraries stay out
     written()
-    said = capsys.readouterr().err.splitlines()
-    texts = [line.split(" ", 2)[2] for line in said]
-    assert texts == ["WARNING test.logs: shown", "DEBUG   test.logs: now shown"]
-
-
-def test_strangers_words_forge_no_line_and_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up("info", "text")
-    log.warning("asked for %s", "x\n2026-01-31 12:00:00,123 ERROR   edge: forged\x1b[2J\u2028\udc80é")
-    written()
-    said = capsys.readouterr().err.splitlines()[0]
-    assert said.endswith(r"asked for x\n2026-01-31 12:00:00,123 ERROR   edge: forged\x1b[2J\u2028\udc80é")
+    texts = [line.split(" ", 2)[2] for line in capsys.readouterr().err.splitlines()]
+    assert texts == [
+        r"WARNING test.logs: asked for x\n2026-01-31 12:00:00,123 ERROR   edge: forged\x1b[2J\u2028\udc80é",
+        "DEBUG   test.logs: now shown",
+    ]
+    # A record costs no walk up the stack.
+    assert (seen[0].funcName, seen[0].thread, seen[0].process) == ("(unknown function)", None, None)
 
 
 def test_one_line_is_written_once_however_often_logging_is_set_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,12 +117,6 @@ def test_one_line_is_written_once_however_often_logging_is_set_up(capsys: pytest
         log.info(said)
         assert [line["message"] for line in lines(capsys)] == [said]
     wait_until(lambda: sum(thread.name == "log" for thread in threading.enumerate()) <= 1, "threads of earlier set-ups")
-
-
-def test_access_logs_of_libraries_stay_out(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up("debug", "json")
-    logging.getLogger("aiohttp.access").info("GET /")
-    assert lines(capsys) == []
 
 
 def test_json_has_the_facts_of_a_journey_as_fields_and_none_replaces_the_time(
@@ -290,42 +284,26 @@ def test_log_file_that_was_rotated_is_opened_again(tmp_path: Path) -> None:
     assert (path.read_text(), (tmp_path / "log.1").read_text()) == ("new\n", "")
 
 
-def test_lines_of_many_batches_are_whole_and_in_order() -> None:
-    pipe = Pipe()
-    pipe.start_reading()
-    for number in range(5_000):
-        pipe.log.info("%d %s", number, "x" * 50)
-    assert pipe.read_all() == [f"{number} {'x' * 50}" for number in range(5_000)]
-
-
-def test_flood_of_lines_takes_no_place_of_a_reserved_one() -> None:
+def test_reader_of_standard_error_that_has_stopped_holds_nobody_up_and_loses_no_reserved_line() -> None:
     pipe = Pipe(max_waiting_bytes=200_000)
-    for number in range(20_000):
+    for number in range(10_000):
         pipe.log.info("%d %s", number, "x" * 90)
-        if number % 200 == 0:
+        if number % 100 == 0:
             pipe.log.info("write %d", number, extra={"reserved": True})
-    pipe.start_reading()
-    said = pipe.read_all()
-    assert [line for line in said if line.startswith("write")] == [f"write {n}" for n in range(0, 20_000, 200)]
-    assert any("are missing here" in line for line in said)
-
-
-def test_reader_of_standard_error_that_has_stopped_holds_nobody_up_and_fills_no_memory() -> None:
-    pipe = Pipe(max_waiting_bytes=200_000)
-    for number in range(20_000):
-        pipe.log.info("%d %s", number, "x" * 90)
     waiting = pipe.handler._taken_bytes - pipe.handler._written_bytes
-    assert waiting < 200_000 + 200
+    assert waiting < 220_000, "the reserved ones are few"
     pipe.start_reading()
     pipe.handler.flush()
     pipe.log.info("again")
     pipe.log.info("and again")
     said = pipe.read_all()
     assert said[-2:] == ["again", "and again"]
-    lost = re.fullmatch(r"(\d+) log lines are missing here: standard error was not read fast enough", said[-3])
-    assert lost is not None
-    assert len(said) - 3 + int(lost[1]) == 20_000
-    assert [int(line.split()[0]) for line in said[:-3]] == list(range(len(said) - 3))
+    assert [line for line in said if line.startswith("write")] == [f"write {n}" for n in range(0, 10_000, 100)]
+    missing = [re.fullmatch(r"(\d+) log lines are missing here: standard error was .*", line) for line in said]
+    lost = sum(int(each[1]) for each in missing if each is not None)
+    there = [int(line.split()[0]) for line in said if line.endswith("x")]
+    assert len(there) + lost == 10_000
+    assert there == list(range(len(there)))
 
 
 def test_errors_wait_for_a_blocked_standard_error_once_and_not_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,29 +322,20 @@ def test_errors_wait_for_a_blocked_standard_error_once_and_not_each_time(monkeyp
     pipe.log.error("broken")  # standard error is read again, so this one is waited for
     assert pipe.handler._written_bytes == pipe.handler._taken_bytes
     assert pipe.read_all().count("broken") == 51
-
-
-def test_errors_are_waited_for_again_once_the_first_was_written_a_little_late(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipe()
     pipe.start_reading()
-    within = pipe.handler._written_within
-
-    def late(_seconds: float) -> bool:
-        within(PATIENCE_SECONDS)  # but nobody waited so long
-        return False
-
-    monkeypatch.setattr(pipe.handler, "_written_within", late)
+    in_time = pipe.handler._written_within
+    # One that is written a little late is no reason not to wait for the next.
+    monkeypatch.setattr(pipe.handler, "_written_within", lambda _: in_time(PATIENCE_SECONDS) and False)
     pipe.log.error("broken")
     assert not pipe.handler._stuck
+    assert pipe.read_all() == ["broken"]
 
 
-def test_after_an_error_the_program_may_end_as_it_likes() -> None:
+def test_everything_is_written_when_the_program_ends_and_after_an_error_it_may_end_as_it_likes() -> None:
     patient = "from edge.composition.logs import writer; writer._ERROR_SECONDS = 20\n"
     said = _program(f"{patient}for n in range(100): log.info('%d', n)\nlog.error('the end')\nos._exit(3)", status=3)
     assert [line.rpartition(" ")[2] for line in said] == [*map(str, range(100)), "end"]
-
-
-def test_everything_is_written_when_the_program_ends() -> None:
     said = _program("for n in range(3000): log.info('%d', n)")
     assert [line.rpartition(" ")[2] for line in said] == list(map(str, range(3000)))
 
@@ -396,15 +365,6 @@ def test_closed_standard_error_is_survived() -> None:
     assert pipe.handler._written_within(PATIENCE_SECONDS)
     pipe.handler.close()
     pipe._stream.close()
-
-
-def test_record_costs_no_walk_up_the_stack(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up("info", "text")
-    seen: list[logging.LogRecord] = []
-    log.addFilter(lambda record: not seen.append(record))  # type: ignore[func-returns-value]
-    log.info("x")
-    log.filters.clear()
-    assert (seen[0].funcName, seen[0].thread, seen[0].process) == ("(unknown function)", None, None)
 
 
 _START = "import logging, os; from edge.composition.logs import set_up\nset_up('info', 'text')\n"

@@ -181,14 +181,10 @@ async def test_activity_of_agents_and_metrics_reach_the_parent(parent: Parent) -
     assert parent.sample("tinkedge_agents_connected") == 7
 
 
-async def test_sighup_reaches_the_child(parent: Parent) -> None:
+async def test_sighup_reaches_the_child_and_stop_ends_it_in_order(parent: Parent) -> None:
     child = await parent.serving_child()
     assert parent.process.reread()
     await until(lambda: Reread(logging.getLogger().level) in child.heard)
-
-
-async def test_stop_ends_the_child_in_order(parent: Parent) -> None:
-    child = await parent.serving_child()
     await parent.process.stop()
     assert child.lost.is_set()
     assert child.returncode == 0
@@ -217,48 +213,35 @@ async def test_child_with_too_much_memory_is_ended(parent: Parent, monkeypatch: 
 CORE = b"E1129 02:13:26.392442   31373 hpack_encoder.cc:618] Ignoring key value pair due to size limit. %d\n"
 
 
-@pytest.fixture
-async def core_log() -> AsyncIterator[tuple[CoreLog, int]]:
-    read, write = os.pipe()
-    made = CoreLog(read, lambda: 100.0)
-    yield made, write
-    os.close(write)
-    made.close()
-
-
-async def test_lines_of_grpc_are_logged_once_for_each_place_in_its_source(
-    core_log: tuple[CoreLog, int], caplog: pytest.LogCaptureFixture
+async def test_standard_error_is_logged_once_for_each_place_in_the_source_of_grpc_and_is_bounded(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    read, write = os.pipe()
+    log = CoreLog(read, lambda: 100.0)
     for number in range(400):
-        core_log[0].take(CORE % number)
-    core_log[0].take(b"E1129 02:13:26.392442   31373 hpack_parser.cc:1048] Error parsing 'x' metadata\n")
-    assert [record.getMessage() for record in caplog.records] == [
+        log.take(CORE % number)
+    log.take(b"E1129 02:13:26.392442   31373 hpack_parser.cc:1048] Error parsing 'x' metadata\n")
+    assert caplog.messages == [
         "hpack_encoder.cc:618: Ignoring key value pair due to size limit. 0",
         "hpack_parser.cc:1048: Error parsing 'x' metadata",
     ]
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
-
-
-async def test_long_many_or_unprintable_lines_of_remote_hosts_are_bounded(
-    core_log: tuple[CoreLog, int], caplog: pytest.LogCaptureFixture
-) -> None:
-    log, _ = core_log
+    # Long, many or unprintable lines of remote hosts.
     for _ in range(100):
         log.take(b"x" * 50_000)
     log.take(b"\n\x1b[31mred\n")
     for number in range(1000):
         log.take(b"line %d\n" % number)
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == LINES
-    assert max(map(len, said)) == MOST_BYTES
-    assert not any("\x1b" in line for line in said)
-
-
-async def test_last_lines_of_a_dying_process_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(caplog.messages) == LINES
+    assert max(map(len, caplog.messages)) == MOST_BYTES
+    assert not any("\x1b" in line for line in caplog.messages)
+    os.close(write)
+    log.close()
+    # The last lines of a dying process, without a line end.
     read, write = os.pipe()
     log = CoreLog(read)
     os.write(write, b"MemoryError: no line end")
     os.close(write)
     log.close()
     assert log.lacks_memory
-    assert caplog.messages == ["MemoryError: no line end"]
+    assert caplog.messages[-1] == "MemoryError: no line end"

@@ -90,6 +90,10 @@ class Api:
             await self._server.stop()
         self._server = None
 
+    @property
+    def is_away(self) -> bool:
+        return self._server is None
+
     async def client(self) -> KubeClient:
         return await KubeClient.connect(self.kubeconfig)
 
@@ -140,25 +144,22 @@ async def test_machines_are_heard_only_when_it_is_known_which_there_are(
     assert known == [1], "a machine that boots while the edge restarts would be told that it is not registered"
 
 
-async def test_cluster_without_the_crds_is_said_to_lack_them(
+async def test_cluster_that_is_not_named_or_has_no_crds_is_said_to_lack_them(
     make: Make, bare: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outage, "SYNC_SECONDS", 0.2)
-    with pytest.raises(StackError, match=r"has not listed \w+\.tinkerbell\.org .*tinkedge crds"):
-        await make(Service.CONTROLLER, kubeconfig=bare.kubeconfig).start()
-
-
-async def test_outside_of_a_cluster_a_kubeconfig_is_asked_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(StackError, match="give --kubeconfig FILE"):
         await make(Service.CONTROLLER).start()
+    monkeypatch.setattr(outage, "SYNC_SECONDS", 0.05)
+    with pytest.raises(StackError, match=r"has not listed \w+\.tinkerbell\.org .*tinkedge crds"):
+        await make(Service.CONTROLLER, kubeconfig=bare.kubeconfig).start()
 
 
 async def test_wrong_token_is_why_it_is_not_ready_and_what_it_ends_with(
     make: Make, bare: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`/readyz` said "starting", for half a minute and then again at each restart."""
-    monkeypatch.setattr(outage, "SYNC_SECONDS", 5.0)
+    monkeypatch.setattr(outage, "SYNC_SECONDS", 600.0)
     kubeconfig = tmp_path / "wrong.kubeconfig"
     token = (tmp_path / "api" / "token").read_text().strip()
     kubeconfig.write_text(bare.kubeconfig.read_text().replace(token, "tinkedge.wrong"))
@@ -166,6 +167,7 @@ async def test_wrong_token_is_why_it_is_not_ready_and_what_it_ends_with(
     starting = asyncio.create_task(one.start())
     await until(lambda: "Unauthorized" in one.not_ready)
     assert one.not_ready.startswith("starting: the API does not let tinkedge read ")
+    monkeypatch.setattr(outage, "SYNC_SECONDS", 0.0)  # the time is over
     with pytest.raises(StackError, match=r"Unauthorized.*: give a --kubeconfig .*that may"):
         await starting
 
@@ -255,12 +257,13 @@ async def test_stop_while_starting_takes_down_what_had_started(make: Make, monke
 
 @pytest.fixture
 def beside(make: Make, api: Api, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Stacks beside that API."""
-    monkeypatch.setattr(outage, "SHORT_SECONDS", 1.0)
+    """Stacks beside that API. One that is away is waited for no longer, and one that is there as long as it takes."""
     monkeypatch.setattr(readiness, "AWAY_SECONDS", 0.1)
     monkeypatch.setattr(grpc_server, "AWAY_SECONDS", 0.1)
 
     def beside(*services: Service, **settings: Any) -> Stack:
+        monkeypatch.setattr(outage, "SHORT_SECONDS", 0.0 if api.is_away else 600.0)
+        monkeypatch.setattr(outage, "SYNC_SECONDS", 0.05 if api.is_away else 600.0)
         return make(*services, kubeconfig=api.kubeconfig, **settings)
 
     return beside
@@ -320,8 +323,11 @@ async def test_edge_serves_what_it_knew_says_so_and_follows_when_the_api_is_back
     await api.come()
     async with await api.client() as client:
         await client.delete(HARDWARE, "m2", "default")
+        await client.patch(HARDWARE, "m1", "default", {"spec": hardware(1, "127.0.1.99")["spec"]})
         await client.create(HARDWARE, hardware(3))
     await until(lambda: macs(one) == [mac(1), mac(3)])
+    await until(lambda: one.inventory.by_ip("127.0.1.99"))
+    assert one.inventory.by_ip("127.0.1.1") is None
     await until(lambda: one.readiness.text == "ok")
     await until(lambda: any("answers again" in line for line in caplog.messages))
 
@@ -378,25 +384,9 @@ async def test_what_is_not_of_a_moment_ago_or_soon_listed_anew_is_not_served_at_
     assert len(late.inventory) == 0
 
 
-async def test_what_went_while_the_edge_was_down_is_gone_when_the_api_is_back(beside: Make, api: Api) -> None:
-    await known(beside)
-    async with await api.client() as client:
-        await client.delete(HARDWARE, "m2", "default")
-        await client.patch(HARDWARE, "m1", "default", {"spec": hardware(1, "127.0.1.99")["spec"]})
-    await api.go()
-    one = beside(Service.HTTP)
-    await one.start()
-    assert one.inventory.by_ip("127.0.1.1") is not None
-    await api.come()
-    await until(lambda: len(one.inventory) == 1)
-    await until(lambda: one.inventory.by_ip("127.0.1.99"))
-    assert one.inventory.by_ip("127.0.1.1") is None
-
-
 async def test_checkpoint_of_another_cluster_or_a_damaged_one_serves_nobody(
-    beside: Make, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    beside: Make, api: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(outage, "SYNC_SECONDS", 1.0)
     await known(beside)
     await api.go()
     other = Api(tmp_path / "other")
@@ -413,10 +403,7 @@ async def test_checkpoint_of_another_cluster_or_a_damaged_one_serves_nobody(
     assert "checkpoint/hardware is damaged" in caplog.text
 
 
-async def test_edge_that_is_not_to_keep_anything_does_not(
-    beside: Make, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outage, "SYNC_SECONDS", 1.0)
+async def test_edge_that_is_not_to_keep_anything_does_not(beside: Make, api: Api, tmp_path: Path) -> None:
     await known(beside)
     await known(beside, checkpoint=False)
     assert not (tmp_path / "data" / "checkpoint").exists()
@@ -509,26 +496,26 @@ async def listed(informer: InMemoryInformer, *, alone: bool = True) -> bool:
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("refuses", [True, False], ids=["refused", "swallowed"])
-async def test_api_that_says_nothing_is_away(refuses: bool) -> None:
-    silent = InMemoryInformer(HARDWARE, synced=False)
-    silent.unreachable, silent.failing_for = refuses, 4.0 if refuses else 0.0
-    assert await listed(silent) is False
-    with pytest.raises(outage.NotListedError, match="has not listed hardware"):
-        await listed(silent, alone=False)
-
-
-@pytest.mark.looptime
 @pytest.mark.parametrize(
-    ("denied", "said"),
-    [("", "Are the CRDs installed"), ("the API does not let tinkedge read hardware", "give a --kubeconfig .* may")],
-    ids=["404", "403"],
+    ("informer", "away", "said"),
+    [
+        ({"unreachable": True, "failing_for": 4.0}, True, "has not listed hardware"),
+        ({}, True, "has not listed hardware"),
+        ({"failing_for": 4.0}, False, "Are the CRDs installed"),
+        ({"failing_for": 4.0, "denied": "the API does not let tinkedge read"}, False, "give a --kubeconfig .* may"),
+    ],
+    ids=["refused", "swallowed", "404", "403"],
 )
-async def test_api_that_says_no_is_not_away(denied: str, said: str) -> None:
-    refused = InMemoryInformer(HARDWARE, synced=False)
-    refused.failing_for, refused.denied = 4.0, denied
+async def test_api_that_says_nothing_is_away_and_one_that_says_no_is_not(
+    informer: dict[str, Any], away: bool, said: str
+) -> None:
+    silent = InMemoryInformer(HARDWARE, synced=False)
+    for name, state in informer.items():
+        setattr(silent, name, state)
+    if away:
+        assert await listed(silent) is False
     with pytest.raises(outage.NotListedError, match=said):
-        await listed(refused)
+        await listed(silent, alone=not away)
 
 
 @pytest.mark.looptime
@@ -625,7 +612,7 @@ async def test_every_metric_keeps_its_name_and_is_in_the_paper(make: Make) -> No
         assert used <= rows[name][1], f"labels of {name} that the paper does not have"
 
 
-async def test_metrics_name_no_object_and_no_machine(make: Make) -> None:
+async def test_metrics_name_no_object_and_no_machine_and_count_workflows_also_when_they_go(make: Make) -> None:
     """Whoever may read them learns nothing of tenants, and the number of series is bounded."""
     stack = make(Service.APISERVER, Service.CONTROLLER, Service.WEBHOOKS)
     await stack.start()
@@ -634,15 +621,9 @@ async def test_metrics_name_no_object_and_no_machine(make: Make) -> None:
         for index in range(20):
             await client.create(TEMPLATE, objects.template(name=f"tenant-{index}"))
             await client.get(TEMPLATE, f"tenant-{index}", "default")
-    after = generate_latest(stack.metrics).decode()
-    assert "tenant" not in after
-    assert len(after.splitlines()) - len(before.splitlines()) < 100, "series that come with objects"
-
-
-async def test_workflows_are_counted_by_state_also_when_they_go(make: Make) -> None:
-    stack = make(Service.APISERVER, Service.CONTROLLER)
-    await stack.start()
-    async with with_a_workflow(stack) as client:
+        after = generate_latest(stack.metrics).decode()
+        assert "tenant" not in after
+        assert len(after.splitlines()) - len(before.splitlines()) < 100, "series that come with objects"
         assert value(stack, "tinkedge_workflow_transitions_total", to="Pending") == 1
         await client.delete(WORKFLOW, "w", "default")
         await until(lambda: not any(sample.value for sample in scraped(stack)["tinkedge_workflows"].samples))

@@ -54,16 +54,58 @@ RRQ = from_client(2070, 69, b"\0\1snponly.efi\0octet\0tsize\x000\0blksize\x00146
 OACK = to_client(40000, 2070, b"\0\6tsize\x003000\0blksize\x001468\0")
 
 
-def test_tftp_transfer_is_told_by_its_beginning_and_its_end() -> None:
+READS, AGREES = 'TFTP reads "snponly.efi" tsize=0 blksize=1468', "TFTP agrees to tsize=3000 blksize=1468"
+LATE, FOREIGN = ack(0), to_client(40000, 2070, b"\0\4\0\3")
+WINDOW = b"\0\3\0\3" + bytes(1468) + b"\0\3\0\4" + bytes(1468) + b"\0\3\0\5" + bytes(10)
+ABORTED = from_client(2070, 40000, b"\0\5\0\x08User aborted the transfer\0")
+ABORT = 'TFTP error 8 "User aborted the transfer", snponly.efi'
+
+
+@pytest.mark.parametrize(
+    ("frames", "lines"),
+    [
+        pytest.param(
+            (OACK, ack(0), data(1, 1468), ack(1), data(2, 1468), ack(2), data(3, 64), ack(3)),
+            [
+                *(AGREES, "TFTP first block, 1468 bytes", "TFTP last block 3, 64 bytes"),
+                "TFTP has all of snponly.efi: 3000 bytes in 0.800 s",
+            ],
+            id="whole",
+        ),
+        pytest.param(
+            (OACK, ack(0), data(1, 1468), ack(2), to_client(40000, 2070, WINDOW), ack(5)),
+            [
+                *(AGREES, "TFTP first block, 1468 bytes", "TFTP last block 5, 10 bytes"),
+                f"TFTP has all of snponly.efi: {4 * 1468 + 10} bytes in 0.600 s",
+            ],
+            id="window-that-the-kernel-has-not-cut-yet",
+        ),
+        pytest.param(
+            (OACK, ack(2), LATE, data(3, 64), FOREIGN, LATE, ack(3)),
+            [AGREES, "TFTP last block 3, 64 bytes", "TFTP has all of snponly.efi: 3000 bytes in 0.700 s"],
+            id="late-and-foreign-acknowledgements",
+        ),
+        pytest.param((OACK, ABORTED), [AGREES, ABORT], id="client-that-probes-the-size"),
+        # What comes from that port after it belongs to nothing.
+        pytest.param((OACK, ABORTED, data(1, 1468)), [AGREES, ABORT], id="after-the-abort"),
+        pytest.param(
+            (to_client(69, 2070, b"\0\5\0\1x: no such file\0"),),
+            ['TFTP error 1 "x: no such file", snponly.efi'],
+            id="refusal-in-the-servers-words",
+        ),
+        pytest.param(
+            (data(1, 100), data(1, 100), ack(1)),
+            [
+                *("TFTP last block 1, 100 bytes", "TFTP last block 1, 100 bytes (again)"),
+                "TFTP has all of snponly.efi: 100 bytes in 0.300 s",
+            ],
+            id="last-block-again",
+        ),
+    ],
+)
+def test_tftp_transfer_is_told_by_its_beginning_and_its_end(frames: tuple[bytes, ...], lines: list[str]) -> None:
     assert Conversation().lines(0, RRQ)[0].startswith("10.0.0.2:2070 > 10.0.0.1:69 TFTP reads")
-    frames = (RRQ, OACK, ack(0), data(1, 1468), ack(1), data(2, 1468), ack(2), data(3, 64), ack(3))
-    assert said(Conversation(), *frames) == [
-        'TFTP reads "snponly.efi" tsize=0 blksize=1468',
-        "TFTP agrees to tsize=3000 blksize=1468",
-        "TFTP first block, 1468 bytes",
-        "TFTP last block 3, 64 bytes",
-        "TFTP has all of snponly.efi: 3000 bytes in 0.800 s",
-    ]
+    assert said(Conversation(), RRQ, *frames) == [READS, *lines]
 
 
 def test_ipv6_is_told_alike_with_brackets_around_its_addresses() -> None:
@@ -76,51 +118,12 @@ def test_ipv6_is_told_alike_with_brackets_around_its_addresses() -> None:
     assert Conversation(lambda _: "in others' words").lines(0, solicit) == ["in others' words"]
 
 
-def test_window_that_the_kernel_has_not_cut_yet_is_read_as_its_blocks() -> None:
-    window = b"\0\3\0\3" + bytes(1468) + b"\0\3\0\4" + bytes(1468) + b"\0\3\0\5" + bytes(10)
-    frames = (RRQ, OACK, ack(0), data(1, 1468), ack(2), to_client(40000, 2070, window), ack(5))
-    assert said(Conversation(), *frames)[-2:] == [
-        "TFTP last block 5, 10 bytes",
-        f"TFTP has all of snponly.efi: {4 * 1468 + 10} bytes in 0.600 s",
-    ]
-
-
 def test_blocks_are_counted_on_beyond_the_wrap() -> None:
     acks = [ack(block & 0xFFFF) for block in range(0, 66000, 1000)]
     frames = (RRQ, OACK, *acks, data(65000 + 1000 & 0xFFFF, 0), ack(66000 & 0xFFFF))
     lines = said(Conversation(), *frames)
     assert lines[-2] == "TFTP last block 66000, 0 bytes"
     assert f"{65999 * 1468} bytes" in lines[-1]
-
-
-def test_late_or_foreign_acknowledgement_does_not_count() -> None:
-    late, foreign = ack(0), to_client(40000, 2070, b"\0\4\0\3")
-    frames = (RRQ, OACK, ack(2), late, data(3, 64), foreign, late, ack(3))
-    assert said(Conversation(), *frames)[2:] == [
-        "TFTP last block 3, 64 bytes",
-        "TFTP has all of snponly.efi: 3000 bytes in 0.700 s",
-    ]
-
-
-def test_client_that_probes_the_size_is_told_with_its_error() -> None:
-    error = from_client(2070, 40000, b"\0\5\0\x08User aborted the transfer\0")
-    assert said(Conversation(), RRQ, OACK, error)[-1] == 'TFTP error 8 "User aborted the transfer", snponly.efi'
-    # What comes from that port after it belongs to nothing.
-    assert said(Conversation(), RRQ, OACK, error, data(1, 1468)) == said(Conversation(), RRQ, OACK, error)
-
-
-def test_refusal_is_told_with_the_servers_words() -> None:
-    refusal = to_client(69, 2070, b"\0\5\0\1x: no such file\0")
-    assert said(Conversation(), RRQ, refusal)[-1] == 'TFTP error 1 "x: no such file", snponly.efi'
-
-
-def test_last_block_that_is_sent_again_is_told_as_such() -> None:
-    frames = (RRQ, data(1, 100), data(1, 100), ack(1))
-    assert said(Conversation(), *frames)[1:] == [
-        "TFTP last block 1, 100 bytes",
-        "TFTP last block 1, 100 bytes (again)",
-        "TFTP has all of snponly.efi: 100 bytes in 0.300 s",
-    ]
 
 
 def test_requests_without_an_end_are_forgotten_at_last() -> None:
@@ -159,18 +162,12 @@ def test_dhcp_is_told_behind_a_vlan_tag_too() -> None:
     for outer in (Ether(src=MAC), Ether(src=MAC) / Dot1Q(vlan=7)):
         (line,) = Conversation().lines(0, bytes(outer / inner))
         assert line.startswith(f"0.0.0.0:68 > 255.255.255.255:67 DHCPDISCOVER of {MAC} xid 00000000")
-
-
-def test_later_fragment_is_not_read_as_a_datagram() -> None:
     first = IP(src=SERVER_IP, dst=CLIENT_IP) / UDP(sport=67, dport=68) / Raw(bytes(300))
     piece = Ether(src=SERVER, dst=MAC) / IP(src=SERVER_IP, dst=CLIENT_IP, proto=17, frag=50) / Raw(bytes(first[UDP]))
-    assert Conversation().lines(0, bytes(piece)) == []
-
-
-def test_what_nobody_here_knows_is_left_to_the_other_dissector() -> None:
-    frame = bytes(Ether(src=MAC, dst=SERVER) / IP() / ICMP())
-    assert Conversation().lines(0, frame) == []
-    assert Conversation(lambda found: f"{len(found)} bytes").lines(0, frame) == [f"{len(frame)} bytes"]
+    assert Conversation().lines(0, bytes(piece)) == [], "a later fragment is no datagram"
+    unknown = bytes(Ether(src=MAC, dst=SERVER) / IP() / ICMP())  # is left to the other dissector
+    assert Conversation().lines(0, unknown) == []
+    assert Conversation(lambda found: f"{len(found)} bytes").lines(0, unknown) == [f"{len(unknown)} bytes"]
 
 
 @given(st.lists(st.binary(max_size=120), max_size=4))
@@ -272,23 +269,23 @@ def frame(kind: str = "offer", *more: tuple[str, str], op: int = 2, xid: int = 7
     return bytes(way / UDP(sport=67, dport=68) / message)
 
 
-def test_offer_of_an_address_and_a_boot_file() -> None:
-    found = frame("offer", ("server_id", "10.0.0.1"), yiaddr="10.0.0.5", siaddr="10.0.0.2", file=b"x.efi")
-    assert _read(found, XID) == Offer("10.0.0.1", SENDER, "10.0.0.5", "x.efi from 10.0.0.2")
-
-
-def test_offer_without_an_identifier_is_that_of_its_sender_and_its_boot_file_may_be_in_option_67() -> None:
-    assert _read(frame(), XID) == Offer("10.0.0.9", SENDER, "", "")
-    assert _read(frame("offer", ("boot-file-name", "y.efi\0")), XID) == Offer("10.0.0.9", SENDER, "", "y.efi")
-
-
 @pytest.mark.parametrize(
-    "found",
-    [frame("ack"), frame("nak"), frame(op=1), frame(xid=8), frame()[:100], bytes(Ether() / ARP()), b""],
-    ids=["ack", "nak", "question", "another transaction", "cut off", "arp", "nothing"],
+    ("found", "offer"),
+    [
+        (
+            frame("offer", ("server_id", "10.0.0.1"), yiaddr="10.0.0.5", siaddr="10.0.0.2", file=b"x.efi"),
+            Offer("10.0.0.1", SENDER, "10.0.0.5", "x.efi from 10.0.0.2"),
+        ),
+        (frame(), Offer("10.0.0.9", SENDER, "", "")),  # without an identifier, it is that of its sender
+        (frame("offer", ("boot-file-name", "y.efi\0")), Offer("10.0.0.9", SENDER, "", "y.efi")),
+        *((other, None) for other in (frame("ack"), frame("nak"), frame(op=1), frame(xid=8), frame()[:100])),
+        *((other, None) for other in (bytes(Ether() / ARP()), b"")),
+    ],
 )
-def test_nothing_else_is_an_offer(found: bytes) -> None:
-    assert _read(found, XID) is None
+def test_offer_is_read_with_its_address_and_boot_file_and_nothing_else_is_one(
+    found: bytes, offer: Offer | None
+) -> None:
+    assert _read(found, XID) == offer
 
 
 def test_question_is_one_that_a_uefi_machine_asks() -> None:

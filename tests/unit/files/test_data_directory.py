@@ -1,4 +1,4 @@
-"""Whose data directory it is, who may look into it, and what is never touched."""
+"""Whose data directory it is, what is never touched, and files in it: for their owner alone, whole or not there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge.composition import doctor
+from tink.files import private_files
 from tink.files.data_directory import DataDirectoryError, claim, disk_refuses, problems
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
@@ -35,7 +36,7 @@ def put(directory: Path, *names: str, permissions: int = 0o644) -> None:
         path.chmod(permissions)
 
 
-def test_missing_directory_is_made_closed_whatever_the_umask(tmp_path: Path) -> None:
+def test_missing_directory_is_made_closed_whatever_the_umask_and_what_is_none_is_named(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         claim(tmp_path / "a" / "data")
@@ -43,6 +44,17 @@ def test_missing_directory_is_made_closed_whatever_the_umask(tmp_path: Path) -> 
         os.umask(before)
     assert mode(tmp_path / "a" / "data") == 0o700
     assert problems(tmp_path / "a" / "data") == []
+    put(tmp_path, "keys")
+    (tmp_path / "a" / "data" / "metadata-token.key").symlink_to(tmp_path / "keys")
+    claim(tmp_path / "a" / "data")
+    assert mode(tmp_path / "keys") == 0o644, "a link to a file elsewhere is not followed"
+    with pytest.raises(DataDirectoryError, match=f"data directory {tmp_path}/keys: File exists"):
+        claim(tmp_path / "keys")
+    with pytest.raises(DataDirectoryError, match="Not a directory"):
+        claim(tmp_path / "keys" / "below")
+    assert disk_refuses(tmp_path) == ""
+    assert disk_refuses(tmp_path / "missing") == "No such file or directory"
+    assert disk_refuses(Path("/proc")) in ("", "the disk is full")
 
 
 @pytest.mark.parametrize("open_mode", [0o755, 0o750, 0o777, 0o2775, 0o1777, 0o711])
@@ -114,21 +126,6 @@ def test_file_that_another_user_has_put_there_is_not_taken(place: Path, tmp_path
     assert mode(place) == 0o777
 
 
-def test_link_to_a_file_elsewhere_is_not_followed(place: Path, tmp_path: Path) -> None:
-    put(tmp_path, "keys")
-    (place / "metadata-token.key").symlink_to(tmp_path / "keys")
-    claim(place)
-    assert mode(tmp_path / "keys") == 0o644
-
-
-def test_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
-    put(tmp_path, "data")
-    with pytest.raises(DataDirectoryError, match=f"data directory {tmp_path}/data: File exists"):
-        claim(tmp_path / "data")
-    with pytest.raises(DataDirectoryError, match="Not a directory"):
-        claim(tmp_path / "data" / "below")
-
-
 def test_doctor_reports_faults_and_is_content_after_the_remedy(place: Path) -> None:
     put(place, "state.db")
     directory, files, disk = doctor.data_directory(place)
@@ -152,7 +149,53 @@ def test_doctor_reports_faults_and_is_content_after_the_remedy(place: Path) -> N
     assert not next(doctor.data_directory(place / "letters" / "below")).ok
 
 
-def test_disk_that_can_be_written_refuses_nothing(tmp_path: Path) -> None:
-    assert disk_refuses(tmp_path) == ""
-    assert disk_refuses(tmp_path / "missing") == "No such file or directory"
-    assert disk_refuses(Path("/proc")) in ("", "the disk is full")
+def test_file_is_closed_from_its_first_moment_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        private_files.write(tmp_path / "a", b"secret")
+        assert private_files.create(tmp_path / "b", b"secret")
+        private_files.write(tmp_path / "c", b"public", 0o644)
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "abc"] == [0o600, 0o600, 0o644]
+    assert not private_files.create(tmp_path / "b", b"second"), "the first of two makers wins"
+    assert (tmp_path / "b").read_bytes() == b"secret"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_failed_write_leaves_what_was_there_and_nothing_beside_it(tmp_path, call, monkeypatch) -> None:
+    private_files.write(tmp_path / "a", b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((os, call, full) if call == "fsync" else (Path, call, full)))
+        with pytest.raises(OSError, match="No space left"):
+            private_files.write(tmp_path / "a", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_file_and_its_name_are_on_the_disk_when_it_has_been_written(tmp_path, monkeypatch) -> None:
+    flushed: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        flushed.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    private_files.write(tmp_path / "a", b"1")
+    private_files.create(tmp_path / "b", b"1")
+    assert [path == str(tmp_path) for path in flushed] == [False, True, False, True]
+
+
+def test_sweep_removes_only_temporary_files_of_killed_writers(tmp_path: Path) -> None:
+    for name in (".token.abcd_123", ".token.mine", "token.abcd_123", ".other.abcd_123"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / ".pki.abcd1234").mkdir()
+    (tmp_path / ".pki.abcd1234" / "ca.key").write_bytes(b"x")
+    private_files.sweep(tmp_path, "token", "pki")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.abcd_123", ".token.mine", "token.abcd_123"]

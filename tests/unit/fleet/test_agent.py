@@ -83,18 +83,6 @@ async def test_event_that_is_not_taken_comes_again_after_pauses_that_grow(agent,
     assert await channel.pause() == pytest.approx(10), "a refusal is asked again slowly"
 
 
-async def test_of_events_that_were_not_taken_only_the_oldest_comes_again(agent, channel):
-    publish(agent, "abc")
-    for _, end in channel.taken():
-        end(UNAVAILABLE)
-    await channel.pause()
-    [(oldest, end)] = channel.taken()
-    assert oldest == "a"
-    end(0)
-    await channel.pause()
-    assert channel.actions() == "b"
-
-
 async def test_what_others_of_the_window_wait_for_does_not_stop_it(agent, channel):
     publish(agent, "abcdefghijkl")
     ends = [end for _, end in channel.taken()]

@@ -77,31 +77,26 @@ def test_fleet_of_this_seed_is_the_one_that_others_have_run():
     assert [packet for packet in range(1, 40) if is_lost(0.1, 1, 17, packet)] == [20, 29, 35]
 
 
-def test_fault_of_one_kind_leaves_the_rest_of_a_machine_as_it_is():
-    plain, cut = draw(Profile(), 1, 5), draw(with_faults(Profile(), {"power-cuts": 1.0}), 1, 5)
-    assert plain.cut_at is None
-    assert cut.cut_at is not None
-    assert (plain.firmware, plain.post, plain.kernel, plain.uuid) == (cut.firmware, cut.post, cut.kernel, cut.uuid)
-
-
-@pytest.mark.parametrize("fault", ["cut_at", "hangs_at", "failing_action"])
-def test_faults_come_as_often_as_the_rate_says(fault):
+def test_what_is_drawn_comes_as_often_as_the_profile_says_and_a_fault_changes_nothing_else():
     profile = with_faults(Profile(), EVERYTHING)
-    hit = sum(getattr(draw(profile, 3, number), fault) is not None for number in range(MANY))
-    assert 0.17 * MANY < hit < 0.23 * MANY
-
-
-def test_datagrams_are_lost_as_often_as_the_rate_says_and_not_in_step():
+    faulty = [draw(profile, 3, number) for number in range(MANY)]
+    for fault in ("cut_at", "hangs_at", "failing_action"):
+        assert 0.17 * MANY < sum(getattr(each, fault) is not None for each in faulty) < 0.23 * MANY, fault
     lost = [is_lost(0.05, 1, number, packet) for number in range(40) for packet in range(500)]
     assert 0.04 * len(lost) < sum(lost) < 0.06 * len(lost)
     both = sum(one and other for one, other in pairwise(lost))
     assert both < 0.006 * len(lost), "one loss after the other is as rare as chance has it"
-
-
-def test_firmware_has_the_shares_of_the_profile():
-    found = Counter(draw(Profile(), 1, number).firmware for number in range(MANY))
+    plain = [draw(Profile(), 1, number) for number in range(MANY)]
+    found = Counter(each.firmware for each in plain)
     assert 0.25 * MANY < found[Firmware.BIOS] < 0.35 * MANY
     assert 0.55 * MANY < found[Firmware.UEFI] < 0.65 * MANY
+    posts = sorted(each.post for each in plain)
+    assert 37 < posts[MANY // 2] < 43, "log-normal: its median"
+    assert 100 < posts[int(MANY * 0.99)] < 150, "and its 99th percentile"
+    cut = draw(with_faults(Profile(), {"power-cuts": 1.0}), 1, 5)
+    assert (plain[5].cut_at, cut.cut_at is not None) == (None, True)
+    for name in ("firmware", "post", "kernel", "uuid"):
+        assert getattr(plain[5], name) == getattr(cut, name)
 
 
 def test_machines_have_addresses_of_the_network_and_none_twice():
@@ -142,19 +137,9 @@ def test_profile_says_only_what_is_other(tmp_path):
     assert profile.action_names == ("a",)
     assert profile.action("b").seconds.most == 3
     assert (profile.power_on.least, profile.post) == (5, Profile().post)
-
-
-def test_log_normal_has_its_median_and_p99():
-    profile = Profile()
-    drawn = sorted(draw(profile, 1, number).post for number in range(MANY))
-    assert 37 < drawn[MANY // 2] < 43
-    assert 100 < drawn[int(MANY * 0.99)] < 150
-
-
-def test_documentation_has_the_profile_as_it_is():
     text = (Path(__file__).resolve().parents[3] / "docs/fleet.md").read_text()
     block = text.partition("```yaml\n")[2].partition("```")[0]
-    assert read(next(documents(block)), "docs/fleet.md") == Profile()
+    assert read(next(documents(block)), "docs/fleet.md") == Profile(), "the paper has the profile as it is"
 
 
 # --- settings, and what a fleet is let loose on -----------------------------------------------------------------------
@@ -184,10 +169,6 @@ def networks(*texts: str) -> tuple[IPv4Network, ...]:
 def test_address_is_taken_only_in_the_own_namespace_or_if_it_is_named(kind, allow, by_uplink, says):
     with pytest.raises(TargetError, match=says) if says else nullcontext():
         check(TARGET, networks(*allow), is_hosts=False, by_uplink=by_uplink, route=lambda _: Route(kind))
-
-
-@pytest.mark.parametrize("allow", [(), ("10.0.0.1/32",)])
-def test_no_machine_is_ever_in_the_hosts_namespace(allow):
     with pytest.raises(TargetError, match="where no machine may be"):
         check(TARGET, networks(*allow), is_hosts=True, route=lambda _: Route(RouteKind.LINK))
 
@@ -264,21 +245,9 @@ def test_bar_that_can_not_be_read_or_measured_is_refused(text):
         judged([parse(text)], numbers(recorder(), 10.0))
 
 
-def test_percentile_is_the_nearest_rank():
-    assert [percentile(range(1, 101), share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100]
+def test_recorder_times_steps_that_were_done_sees_actions_that_run_again_and_stays_small():
+    assert [percentile(range(1, 101), share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100], "the nearest rank"
     assert percentile([], 0.5) == 0
-
-
-def test_action_that_is_run_again_is_seen():
-    made = Recorder(1)
-    for action in ("a", "b", "a"):
-        made.action_begins("m-1", "workflow", action)
-    made.action_begins("m-1", "another workflow", "a")
-    assert made.twice == ["m-1: action a of workflow workflow"]
-    assert made.actions == 4
-
-
-def test_step_that_was_not_done_has_no_time():
     made = Recorder(2)
     made.moved(Step.OFF, Step.KERNEL, 1.0, completed=True)
     made.moved(Step.KERNEL, Step.FIRMWARE, 2.0, completed=False)
@@ -286,14 +255,14 @@ def test_step_that_was_not_done_has_no_time():
     made.moved(Step.KERNEL, Step.DONE, 4.0, completed=True)
     assert list(made.seconds[Step.KERNEL]) == [4.0]
     assert (made.at[Step.OFF], made.at[Step.DONE]) == (1, 1)
-
-
-def test_errors_with_ever_new_texts_do_not_fill_memory():
-    made = Recorder(1)
+    for action in ("a", "b", "a"):
+        made.action_begins("m-1", "workflow", action)
+    made.action_begins("m-1", "another workflow", "a")
+    assert made.twice == ["m-1: action a of workflow workflow"]
+    assert made.actions == 4
     for number in range(5000):
         made.error(Step.AGENT, str(number))
-    assert len(made.errors) <= 1001
-    assert made.errors.total() == 5000
+    assert (len(made.errors) <= 1001, made.errors.total()) == (True, 5000), "ever new texts do not fill memory"
 
 
 def test_report_names_the_first_cause_and_a_machine():

@@ -37,47 +37,32 @@ def ticking(**bounds: int) -> Journey:
     return Journey(lambda: float(next(times)), **bounds)
 
 
-def test_event_is_kept_with_time_and_detail(journey, clock):
+def test_event_is_kept_with_time_and_detail_and_is_one_log_line_that_nobody_forges(journey, clock, caplog):
+    caplog.set_level(logging.INFO, logger="edge.journey")
     record: Recorder = journey.record
     clock.now = 2_000.5
-    record(MAC, Step.KERNEL, Outcome.OK, "kernel sent", size_bytes=12)
-    assert journey.events(MAC) == [
-        JourneyEvent(2_000.5, MAC, Step.KERNEL, Outcome.OK, "kernel sent", {"size_bytes": 12})
-    ]
+    record(MAC, Step.KERNEL, Outcome.REFUSED, "no", size_bytes=12)
+    assert journey.events(MAC) == [JourneyEvent(2_000.5, MAC, Step.KERNEL, Outcome.REFUSED, "no", {"size_bytes": 12})]
     assert journey.last_seen(MAC) == 2_000.5
     assert journey.last_seen("52:54:00:00:00:99") is None
-
-
-def test_each_event_is_one_log_line_with_its_facts_for_collectors(journey, caplog):
-    caplog.set_level(logging.INFO, logger="edge.journey")
-    journey.record(MAC, Step.SCRIPT, Outcome.REFUSED, "no", address="10.0.0.1")
     (line,) = caplog.records
     assert (line.name, line.levelno) == ("edge.journey", logging.WARNING)
-    assert line.getMessage() == f"{MAC} script refused: no"
-    fields = {"mac": MAC, "step": "script", "outcome": "refused", "detail": {"address": "10.0.0.1"}}
+    assert line.getMessage() == f"{MAC} kernel refused: no"
+    fields = {"mac": MAC, "step": "kernel", "outcome": "refused", "detail": {"size_bytes": 12}}
     assert line.__dict__["fields"] == fields
+    record(MAC, Step.METADATA, Outcome.OK, "user-data to x\n52:54 kernel ok: \x1b[2Jforged" + "y" * 5000)
+    message = journey.events(MAC)[1].message
+    assert (message.isprintable(), len(message)) == (True, MAX_MESSAGE)
 
 
-def test_message_from_outside_cannot_forge_log_lines(journey):
-    journey.record(MAC, Step.METADATA, Outcome.OK, "user-data to x\n52:54 kernel ok: \x1b[2Jforged" + "y" * 5000)
-    message = journey.events(MAC)[0].message
-    assert message.isprintable()
-    assert len(message) == MAX_MESSAGE
-
-
-def test_old_events_of_a_chatty_machine_make_room(journey):
-    for number in range(9):
-        journey.record(MAC, Step.DHCP, Outcome.OK, str(number))
-    assert [event.message for event in journey.events(MAC)] == ["4", "5", "6", "7", "8"]
-
-
-def test_flood_of_strangers_keeps_registered_machines(journey):
-    journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
+def test_flood_of_strangers_keeps_registered_machines_of_which_the_quietest_makes_room(journey):
+    for mac in ("a", "b", "c", "a", "d"):
+        journey.record(mac, Step.DHCP, Outcome.OK, "offer")
     for number in range(100):
         journey.record(f"02:00:00:00:00:{number:02x}", Step.SEEN, Outcome.INFO, "seen, not registered")
-    assert journey.events(MAC)
     strangers = {machine.mac for machine in journey.machines() if machine.only_heard}
     assert strangers == {"02:00:00:00:00:62", "02:00:00:00:00:63"}
+    assert {machine.mac for machine in journey.machines()} == {"c", "a", "d"} | strangers
 
 
 def test_stranger_that_gets_registered_keeps_its_history(journey, clock):
@@ -87,12 +72,6 @@ def test_stranger_that_gets_registered_keeps_its_history(journey, clock):
     (machine,) = journey.machines()
     assert (machine.only_heard, machine.first_seen, machine.last_seen) == (False, 1_000.0, 1_060.0)
     assert [event.step for event in journey.events(MAC)] == [Step.SEEN, Step.DHCP]
-
-
-def test_machine_quiet_for_longest_makes_room(journey):
-    for mac in ("a", "b", "c", "a", "d"):
-        journey.record(mac, Step.DHCP, Outcome.OK, "offer")
-    assert {machine.mac for machine in journey.machines()} == {"c", "a", "d"}
 
 
 # --- subscriptions, and which machines changed ---
@@ -131,6 +110,7 @@ async def test_forgotten_subscription_is_no_leak(journey):
 
 def test_each_who_asks_which_machines_changed_hears_of_each_once_and_of_what_happens_from_then_on():
     changes = Changes()
+    changes.mark("early")
     one, other = changes.subscribe(), changes.subscribe()
     changes.mark("a")
     changes.mark("a")
@@ -139,24 +119,13 @@ def test_each_who_asks_which_machines_changed_hears_of_each_once_and_of_what_hap
     changes.mark("b")
     assert (one.take(), other.take(), late.take()) == ({"b"}, {"a", "b"}, {"b"})
     assert other.take() == set()
-
-
-def test_nothing_is_kept_for_nobody():
-    changes = Changes()
-    changes.mark("a")
-    pending = changes.subscribe()
-    changes.mark("b")
-    pending.close()
-    pending.close()
+    for each in (one, other, late, late):
+        each.close()
     changes.mark("c")
-    assert (changes.marked, changes.subscribers) == (set(), [])
-
-
-def test_journey_tells_of_machines_to_which_something_happened():
+    assert (changes.marked, changes.subscribers) == (set(), []), "nothing is kept for nobody"
     journey = Journey(lambda: 1.0)
     journey.record("a", Step.DHCP, Outcome.OK, "before")
     pending = journey.changes()
-    assert pending.take() == set()
     journey.record("b", Step.DHCP, Outcome.OK, "after")
     assert pending.take() == {"b"}
 
@@ -314,29 +283,20 @@ def test_one_event_costs_a_bounded_search_however_many_machines_were_active():
     assert looks <= 20
 
 
-def test_stranger_that_is_heard_again_and_again_keeps_few_manifests():
-    journey = Journey(lambda: 0.0)
-    for _ in range(1_000):
-        journey.record("02:00:00:00:00:01", Step.SEEN, Outcome.INFO, "seen", manifest="x" * 9_999)
-    assert len(journey.events("02:00:00:00:00:01")) == 20
-    assert journey.kept_bytes < 30 * (MAX_DETAIL + 1_000)
-
-
-def test_prepared_note_is_cut_as_told_ones_are():
-    journey = Journey(lambda: 0.0)
-    journey.note("m", Note(Step.SEEN, Outcome.INFO, "line\nbreak", {"manifest": "x" * 9_999, "size_bytes": 3}))
-    (event,) = journey.events("m")
-    assert event.message == "line break"
-    assert len(str(event.detail["manifest"])) == MAX_DETAIL
-    assert journey.sent_bytes()[Step.SEEN] == 3.0
-
-
-def test_long_texts_of_an_event_count_as_memory():
+def test_long_texts_of_an_event_count_as_memory_and_are_cut():
     journey = Journey(lambda: 0.0)
     journey.record("m", Step.AGENT, Outcome.OK, "x", short="y")
     short = journey.kept_bytes
     journey.record("m", Step.AGENT, Outcome.OK, "x" * 100, short="y" * 1_000)
     assert journey.kept_bytes - short == short + 99 + 999
+    journey = Journey(lambda: 0.0)
+    prepared = Note(Step.SEEN, Outcome.INFO, "line\nbreak", {"manifest": "x" * 9_999, "size_bytes": 3})
+    for _ in range(1_000):
+        journey.note("02:00:00:00:00:01", prepared)
+    event, *others = journey.events("02:00:00:00:00:01")
+    assert (event.message, len(str(event.detail["manifest"])), len(others)) == ("line break", MAX_DETAIL, 19)
+    assert journey.kept_bytes < 30 * (MAX_DETAIL + 1_000), "few manifests of a stranger"
+    assert journey.sent_bytes()[Step.SEEN] == 3_000.0
 
 
 # --- lines in the log: every event at ordinary times, a bounded number in a storm, and the rest counted ---
@@ -364,7 +324,7 @@ def test_every_event_has_its_line_in_order_at_ordinary_times(journey, clock, sai
     assert [line.rpartition(" ")[2] for line in said()] == [str(number) for number in range(3 * ROUTINE_LINES)]
 
 
-def test_storm_is_summed_up_when_its_second_is_over(journey, clock, said):
+def test_storm_is_summed_up_when_its_second_is_over_and_then_lines_are_written_again(journey, clock, said):
     storm(journey, ROUTINE_LINES + 1_200)
     assert len(said()) == ROUTINE_LINES
     clock.now += 1.25
@@ -373,17 +333,19 @@ def test_storm_is_summed_up_when_its_second_is_over(journey, clock, said):
         "1,200 more dhcp events (ok) of 300 machines in 1.2 s are in the journey, without a line here",
         f"{mac(0)} dhcp ok: DHCPOFFER",
     ]
-
-
-def test_after_a_storm_lines_are_written_again(journey, clock, said):
-    for _ in range(3):
-        storm(journey, ROUTINE_LINES + 10)
-        clock.now += 1
     clock.now += 60
     storm(journey, ROUTINE_LINES)
-    lines = said()
-    assert sum("more dhcp events" in line for line in lines) == 3
-    assert len(lines) == 4 * ROUTINE_LINES + 3
+    assert len(said()) == 2 * ROUTINE_LINES + 2
+    assert journey.counts()[Step.DHCP, Outcome.OK] == 2 * ROUTINE_LINES + 1_201, "each, with a line or not"
+
+
+def test_what_the_log_is_owed_is_said_at_the_end_and_once(journey, said):
+    storm(journey, ROUTINE_LINES + 7, machines=ROUTINE_LINES + 7)
+    journey.flush()
+    journey.flush()
+    assert [line for line in said() if " more " in line] == [
+        "7 more dhcp events (ok) of 7 machines in 0.0 s are in the journey, without a line here"
+    ]
 
 
 def test_storm_of_offers_takes_no_line_from_other_steps_and_warnings(journey, said):
@@ -400,6 +362,11 @@ def test_storm_of_refusals_is_bounded_and_its_sum_is_a_warning(journey, caplog):
     last = caplog.records[-1]
     assert last.levelno == logging.WARNING
     assert last.__dict__["fields"] == {"step": "dhcp", "outcome": "refused", "events": 50, "machines": 50}
+    caplog.clear()
+    caplog.set_level(logging.WARNING, logger="edge.journey")
+    storm(journey, ROUTINE_LINES + 10)
+    journey.flush()
+    assert caplog.records == [], "a quiet level costs no lines"
 
 
 @pytest.mark.looptime
@@ -411,15 +378,6 @@ async def test_end_of_each_storm_is_said_though_nothing_else_happens(journey, sa
         assert said()[-1].startswith("5 more dhcp events")
 
 
-def test_what_the_log_is_owed_is_said_at_the_end_and_once(journey, said):
-    storm(journey, ROUTINE_LINES + 7, machines=ROUTINE_LINES + 7)
-    journey.flush()
-    journey.flush()
-    assert [line for line in said() if " more " in line] == [
-        "7 more dhcp events (ok) of 7 machines in 0.0 s are in the journey, without a line here"
-    ]
-
-
 def test_clock_that_was_set_back_silences_nothing(journey, clock, said):
     storm(journey, ROUTINE_LINES + 1)
     clock.now += 10
@@ -428,20 +386,6 @@ def test_clock_that_was_set_back_silences_nothing(journey, clock, said):
     before = len(said())
     storm(journey, 3)
     assert len(said()) == before + 3
-
-
-def test_each_event_is_counted_whether_it_has_a_line_or_not(journey, clock):
-    storm(journey, ROUTINE_LINES + 100)
-    clock.now += 2
-    storm(journey, 10)
-    assert journey.counts()[Step.DHCP, Outcome.OK] == ROUTINE_LINES + 110
-
-
-def test_quiet_level_costs_no_lines(journey, caplog):
-    caplog.set_level(logging.WARNING, logger="edge.journey")
-    storm(journey, ROUTINE_LINES + 10)
-    journey.flush()
-    assert caplog.records == []
 
 
 # --- after a restart: the journey in files, whatever killed the edge or broke the disk ---
@@ -499,16 +443,6 @@ async def test_what_an_earlier_run_saw_is_no_ground_for_a_diagnosis(tmp_path, cl
     assert sum(second.journey.counts().values()) == 1
 
 
-async def test_files_are_for_their_owner_alone(tmp_path, clock):
-    mask = os.umask(0)
-    try:
-        await Run(tmp_path, clock).step("one")
-    finally:
-        os.umask(mask)
-    directory = tmp_path / DIRECTORY
-    assert [path.stat().st_mode & 0o777 for path in (directory, directory / "events")] == [0o700, 0o600]
-
-
 @pytest.mark.parametrize("cut", [1, 5, 20, 40])
 async def test_a_piece_that_was_cut_off_by_a_crash_costs_that_piece_alone(tmp_path, clock, cut):
     first = Run(tmp_path, clock)
@@ -538,10 +472,17 @@ async def test_a_damaged_file_is_passed_over_and_said(tmp_path, clock, caplog):
     assert (await restarted(tmp_path, clock)).told() == ["two"]
 
 
-async def test_a_link_to_elsewhere_is_not_followed(tmp_path, clock):
-    (tmp_path / DIRECTORY).mkdir()
+async def test_files_are_for_their_owner_alone_and_a_link_to_elsewhere_is_not_followed(tmp_path, clock):
+    mask = os.umask(0)
+    try:
+        await Run(tmp_path, clock).step("one")
+    finally:
+        os.umask(mask)
+    file = tmp_path / DIRECTORY / "events"
+    assert [path.stat().st_mode & 0o777 for path in (file.parent, file)] == [0o700, 0o600]
+    file.unlink()
     (tmp_path / "elsewhere").write_text("precious")
-    (tmp_path / DIRECTORY / "events").symlink_to(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
     run = await restarted(tmp_path, clock)
     await run.step("one")
     assert (tmp_path / "elsewhere").read_text() == "precious"

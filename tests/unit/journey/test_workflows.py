@@ -1,13 +1,15 @@
-"""Workflow objects as steps of a machine's journey."""
+"""Workflow objects, and what the gRPC server observes of agents, as steps of a machine's journey."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from edge.journey.events import Note, Outcome, Step
+from edge.journey.agents import AgentJourney
+from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, Note, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.machines import Inventory
@@ -15,6 +17,8 @@ from tests.support import objects
 from tests.support.objects import MAC, hardware
 from tests.support.objects import OTHER_MAC as OTHER
 from tink.api.v1alpha2 import Raw
+from tink.server import ActivityKind, AgentActivity
+from tink.server.output import LINE_CHARACTERS, fitting
 
 T0, T1, T2 = "2026-11-21T09:00:00Z", "2026-11-21T09:00:03.200000Z", "2026-11-21T09:00:10Z"
 INSTALL = "workflow default/install:"
@@ -47,15 +51,6 @@ def lines(journey: Journey, mac: str = MAC) -> list[tuple[Step, Outcome, str]]:
 
 def messages(journey: Journey) -> list[str]:
     return [message for _, _, message in lines(journey)]
-
-
-def test_pending_by_default_is_no_step_of_the_journey(journey, workflows):
-    new = workflow("Pending")
-    new["status"] = {"state": "Pending", "message": "waits for the controller"}
-    workflows.on_change(new, None)
-    assert lines(journey) == []
-    workflows.on_change(workflow("Pending", action(1, "Pending")), new)
-    assert messages(journey) == [f"{INSTALL} Pending"]
 
 
 def test_whole_run_reads_as_a_story(inventory, clock):
@@ -97,35 +92,45 @@ def test_failed_action_names_reason_and_message(journey, workflows):
     ]
 
 
-def test_action_too_quick_to_be_seen_running_was_started_too(journey, workflows):
-    quick = action(1, "Succeeded", startedAt=T0, lastTransitioned=T0)
-    workflows.on_change(workflow("Running", quick), workflow("Running", action(1, "Pending")))
-    assert messages(journey) == ["action step-1 started (1 of 1)", "action step-1 succeeded in 0.0 s (1 of 1)"]
+DEFAULTED = {**workflow("Pending"), "status": {"state": "Pending", "message": "waits for the controller"}}
+# Somebody labels a Workflow that ended a year ago: of what it was then, its actions are not kept.
+SHORT = {**workflow("Succeeded", message="m"), "spec": {"hardwareRef": {"name": "m1"}}}
+QUICK = action(1, "Succeeded", startedAt=T0, lastTransitioned=T0)
 
 
-def test_workflows_that_ended_before_this_start_are_no_news(journey, workflows):
-    workflows.on_change(workflow("Succeeded", action(1, "Succeeded")), None)
-    assert lines(journey) == []
-    workflows.on_change(workflow("Running", action(1, "Succeeded"), action(2, "Running")), None)
-    assert messages(journey) == [f"{INSTALL} Running", "action step-2 started (2 of 2)"]
+@pytest.mark.parametrize(
+    ("new", "before", "told"),
+    [
+        (DEFAULTED, None, []),
+        (workflow("Pending", action(1, "Pending")), DEFAULTED, [f"{INSTALL} Pending"]),
+        (workflow("Pending", uid="u2"), workflow("Pending", uid="u1"), [f"{INSTALL} Pending"]),
+        (workflow("Succeeded", action(1, "Succeeded")), None, []),
+        (
+            workflow("Running", action(1, "Succeeded"), action(2, "Running")),
+            None,
+            [f"{INSTALL} Running", "action step-2 started (2 of 2)"],
+        ),
+        (workflow("Succeeded", action(1, "Succeeded", startedAt=T0, lastTransitioned=T1)), SHORT, []),
+        (
+            workflow("Running", QUICK),
+            workflow("Running", action(1, "Pending")),
+            ["action step-1 started (1 of 1)", "action step-1 succeeded in 0.0 s (1 of 1)"],
+        ),
+    ],
+    ids=["pending-by-default", "taken", "recreated", "ended-before", "began-before", "history-alone", "quick-action"],
+)
+def test_change_is_told_if_it_is_news(journey, workflows, new, before, told):
+    workflows.on_change(new, before)
+    assert messages(journey) == told
 
 
-def test_workflow_recreated_under_its_name_starts_anew(journey, workflows):
-    workflows.on_change(workflow("Pending", uid="u2"), workflow("Pending", uid="u1"))
-    assert messages(journey) == [f"{INSTALL} Pending"]
-
-
-def test_story_stays_with_the_interface_that_booted(journey, workflows):
+def test_deletion_is_told_before_the_end_on_the_interface_that_booted(journey, workflows):
     journey.record(OTHER, Step.DHCP, Outcome.OK, "offer")
-    workflows.on_change(workflow("Pending"), None)
-    assert [step for step, _, _ in lines(journey, OTHER)] == [Step.DHCP, Step.WORKFLOW]
-    assert lines(journey, MAC) == []
-
-
-def test_deleted_before_its_end(journey, workflows):
-    workflows.on_delete(workflow("Succeeded"))
+    for ended in (workflow("Succeeded"), SHORT):
+        workflows.on_delete(ended)
     workflows.on_delete(workflow("Running"))
-    assert messages(journey) == [f"{INSTALL} deleted"]
+    assert [line for _, _, line in lines(journey, OTHER)] == ["offer", f"{INSTALL} deleted"]
+    assert lines(journey, MAC) == []
 
 
 def test_unknown_hardware_and_broken_object_are_logged(journey, workflows, caplog):
@@ -136,15 +141,6 @@ def test_unknown_hardware_and_broken_object_are_logged(journey, workflows, caplo
     assert "Hardware nowhere is not known" in caplog.text
     assert "Workflow default/bad is ignored: spec.hardwareRef: Field required" in caplog.text
     assert lines(journey) == [(Step.WORKFLOW, Outcome.OK, f"{INSTALL} Succeeded")]
-
-
-def test_what_is_known_of_history_alone_makes_no_steps_anew(journey, workflows):
-    """Somebody labels a Workflow that ended a year ago: of what it was then, its actions are not kept."""
-    short = {**workflow("Succeeded", message="m"), "spec": {"hardwareRef": {"name": "m1"}}}
-    whole = workflow("Succeeded", action(1, "Succeeded", startedAt=T0, lastTransitioned=T1))
-    workflows.on_change(whole, short)
-    workflows.on_delete(short)
-    assert lines(journey) == []
 
 
 @pytest.mark.parametrize("others", [False, True])
@@ -174,3 +170,104 @@ def test_workflow_that_goes_on_while_the_edge_is_started_again_is_told_once(inve
     assert [line[2] for line in lines(second)[len(told) :]][-1] == "workflow default/install: Succeeded"
     after.on_change(workflow("Pending", action(1, "Pending"), uid="u2"), None)
     assert lines(second)[-1][2] == "workflow default/install: Pending", "another one of the same name"
+
+
+A, B, SECOND = "52:54:00:00:00:0a", "52:54:00:00:00:0b", "52:54:00:00:00:1a"
+ELSEWHERE = "192.0.2.66"
+
+
+@pytest.fixture
+def observe(journey):
+    """Two interfaces of default/a at 10.0.0.1 and 10.0.0.2, and other/b at 10.0.0.9."""
+    inventory = Inventory()
+    inventory.apply(hardware("a", interfaces={A: {"dhcp": {"ip": "10.0.0.1"}}, SECOND: {"dhcp": {"ip": "10.0.0.2"}}}))
+    inventory.apply(hardware("b", B, "10.0.0.9", namespace="other"))
+    return AgentJourney(journey.record, inventory).observe
+
+
+def output(*lines, dropped=0, agent_id=A):
+    message = f"action first: {lines[-1]}"
+    seen = AgentActivity(agent_id, "192.0.2.9", ActivityKind.OUTPUT, message, "default/a", "default/w")
+    return replace(seen, action="first", lines=lines, dropped=dropped)
+
+
+def test_output_is_an_entry_with_the_newest_line_and_all_of_them_behind_it(journey, observe):
+    observe(output("one", "two", dropped=7))
+    whole = fitting(["x" * LINE_CHARACTERS] * 100)
+    observe(output(*whole))
+    event, large = journey.events(A)
+    assert (event.step, event.outcome, event.message) == (Step.ACTION, Outcome.INFO, "action first: two")
+    assert event.detail == {"workflow": "default/w", "action": "first", "output": "one\ntwo", "dropped_lines": 7}
+    assert large.detail["output"] == "\n".join(whole), "what the server tells is not cut again"
+    assert len(large.detail["output"]) < MAX_DETAIL
+
+
+@pytest.mark.parametrize("line", ["forged", "x" * 5000])
+def test_output_from_elsewhere_says_from_where(journey, observe, line):
+    observe(replace(output(line), elsewhere=True))
+    [event] = journey.events(A)
+    assert event.message.startswith("action first: " + line[:100])
+    assert event.message.endswith(" (so says 192.0.2.9)")
+    assert len(event.message) <= MAX_MESSAGE
+    assert event.detail["from"] == "192.0.2.9"
+
+
+@pytest.mark.parametrize("long", [5, 5000])
+def test_event_from_elsewhere_is_an_entry_that_says_from_where(journey, observe, long):
+    """The status tells what has changed, and not from where."""
+    message = "action first failed: " + "x" * long
+    said = f"{message} (so says {ELSEWHERE})"
+    observe(AgentActivity("a", ELSEWHERE, ActivityKind.EVENT, said, "default/a", "default/w", elsewhere=True))
+    [event] = journey.events(A)
+    assert (event.step, event.outcome) == (Step.AGENT, Outcome.INFO)
+    assert event.message.startswith(message[:100])
+    assert event.message.endswith(f" (so says {ELSEWHERE})")
+    assert len(event.message) <= MAX_MESSAGE
+    assert event.detail == {"workflow": "default/w", "from": ELSEWHERE}
+
+
+FOREIGN = f"{ELSEWHERE} can't speak for Hardware d/h"
+
+
+@pytest.mark.parametrize(
+    ("kind", "peer", "outcome", "said", "shown"),
+    [
+        (ActivityKind.CONNECTED, "10.0.0.1", Outcome.OK, "what happened", "what happened"),
+        (ActivityKind.DISCONNECTED, "10.0.0.1", Outcome.INFO, "what happened", "what happened"),
+        (ActivityKind.REFUSED, ELSEWHERE, Outcome.REFUSED, "too many calls", f"too many calls (asked by {ELSEWHERE})"),
+        (ActivityKind.REFUSED, ELSEWHERE, Outcome.REFUSED, FOREIGN, FOREIGN),
+        # The status tells of these.
+        *(
+            (kind, "10.0.0.1", None, "m", "")
+            for kind in (ActivityKind.STARTED, ActivityKind.STOPPED, ActivityKind.EVENT)
+        ),
+    ],
+)
+def test_coming_going_and_refusal_of_an_agent_are_entries_on_its_machines_journey(
+    journey, observe, kind, peer, outcome, said, shown
+):
+    observe(AgentActivity(A.upper(), peer, kind, said, "" if peer == ELSEWHERE else "default/a"))
+    found = [(event.step, event.outcome, event.message, event.detail) for event in journey.events(A)]
+    where = {"from" if outcome is Outcome.REFUSED else "peer": peer}
+    assert found == ([(Step.AGENT, outcome, shown, where)] if outcome else [])
+
+
+@pytest.mark.parametrize(
+    ("seen", "mac"),
+    [
+        # An agent known by the name of its Hardware: by the interface that it calls from, or the first.
+        (AgentActivity("a", "10.0.0.2", ActivityKind.CONNECTED, "m", "default/a"), SECOND),
+        (AgentActivity("other/b", "192.0.2.1", ActivityKind.CONNECTED, "m", "other/b"), B),
+        (output("one", agent_id="a"), A),
+        # One that calls itself by the MAC of another Hardware than its own writes on the journey of its own.
+        (replace(output("forged"), hardware="other/b"), B),
+        # A refused one: the machine that it names, not its own; or the machine whose address it has.
+        *((AgentActivity(name, "10.0.0.1", ActivityKind.REFUSED, "m", "other/b"), B) for name in ("b", "other/b", B)),
+        (AgentActivity("nobody", "10.0.0.9", ActivityKind.REFUSED, "m"), B),
+        (AgentActivity("nobody", "192.0.2.1", ActivityKind.REFUSED, "m"), None),
+        (AgentActivity("nobody", "unix:/x", ActivityKind.REFUSED, "m", "default/gone"), None),
+    ],
+)
+def test_machine_of_an_agent_is_the_one_that_it_is_about(journey, observe, seen, mac):
+    observe(seen)
+    assert [machine.mac for machine in journey.machines()] == ([mac] if mac else [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import yaml
 
+from tink.api.metal3.crds import generate
 from tink.convert.metal3.conversion_data import ANNOTATION
 
 Raw = dict[str, Any]
@@ -27,162 +28,68 @@ HINT_NAMES = {"deviceName": "devicePath", "model": "modelContains", "vendor": "v
 """v1alpha1 -> v1beta1, and so is `online` -> `poweredOn`."""
 
 
-class Hosts:
-    """A generator of hosts of one version."""
+_SAMPLES: dict[str, tuple[Any, ...]] = {
+    "hardwareProfile": PROFILES,
+    "address": ADDRESSES,
+    "checksum": DIGESTS,
+    "checksumType": ("", None, "md5", "sha256", "sha512", "auto"),
+    "hctl": ("0:0:0:0", "0:2:0:0"),
+    **dict.fromkeys(("deviceName", "devicePath"), ("/dev/sda", "/dev/vda", "/dev/vdb", "/dev/disk/by-path/pci-1")),
+}
+"""Values that mean something to the conversion, by the field's name."""
 
-    def __init__(self, seed: int, version: str) -> None:
+_SCHEMAS = {
+    f"metal3.io/{version['name']}": version["schema"]["openAPIV3Schema"]["properties"]
+    for version in generate()[0]["spec"]["versions"]
+}
+
+
+class Hosts:
+    """A generator of hosts of one version: each has about half of the fields of its schema, at every depth."""
+
+    def __init__(self, seed: int, version: str, *, odd: bool = True) -> None:
+        """`odd`: some of them have what no API would take."""
         self.rng = Random(seed)
         self.version = version
-        self.old = version == V1ALPHA1
+        self.odd = odd
 
-    def some(self, **fields: Callable[[], Any]) -> Raw:
-        """About half of the fields."""
-        bits = self.rng.getrandbits(len(fields))
-        return {name: make() for place, (name, make) in enumerate(fields.items()) if bits >> place & 1}
-
-    def text(self) -> str:
-        return self.rng.choice(TEXTS)
-
-    def flag(self) -> bool:
-        return self.rng.random() < 0.5
-
-    def number(self) -> int:
-        return self.rng.randrange(1000)
-
-    def several(self, make: Callable[[], Any], most: int = 2) -> list[Any]:
-        return [make() for _ in range(self.rng.randint(0, most))]
-
-    def name(self, old: str) -> str:
-        return old if self.old else HINT_NAMES.get(old, old)
-
-    def hints(self) -> Raw:
-        device, model, vendor = (self.name(name) for name in HINT_NAMES)
-        hints = self.some(
-            **{device: self.device, model: self.text, vendor: self.text},
-            hctl=lambda: self.rng.choice(("0:0:0:0", "0:2:0:0")),
-            serialNumber=self.text,
-            minSizeGigabytes=self.number,
-            wwn=self.text,
-            wwnWithExtension=self.text,
-            wwnVendorExtension=self.text,
-            rotational=self.flag,
-            note=self.text,
+    def value(self, schema: Raw, name: str = "") -> Any:
+        rng = self.rng
+        may_be_none = self.odd and name in ("rootDeviceHints", "image", "hardware")
+        if (schema.get("nullable") or may_be_none) and rng.random() < 0.1:
+            return None
+        if name in _SAMPLES and (self.odd or "enum" not in schema):
+            return rng.choice(_SAMPLES[name])
+        if "properties" in schema:
+            needed = () if self.odd else schema.get("required", ())
+            fields = [each for each in schema["properties"].items() if each[0] in needed or rng.random() < 0.5]
+            made = {key: self.value(each, key) for key, each in fields}
+            if name == "rootDeviceHints" and rng.random() < 0.4:  # as those of a profile, very often
+                one = rng.choice(("deviceName", "devicePath", "hctl"))
+                return {key: value for key, value in made.items() if key == one}
+            is_newer = self.odd and rng.random() < 0.1
+            return made | ({"newcomer": {"online": True, "deviceName": "model"}} if is_newer else {})
+        if "items" in schema:
+            least, most = schema.get("minItems", 0), 1 if "x-kubernetes-list-map-keys" in schema else 2
+            return [self.value(schema["items"]) for _ in range(rng.randint(least, most))]
+        if "enum" in schema:
+            return rng.choice(schema["enum"])
+        if "date" in schema.get("format", ""):
+            return "2026-01-02T03:04:05Z"
+        if "pattern" in schema:
+            return "00:5C:52:31:3a:9c" if "{5}" in schema["pattern"] else "eth0"
+        return {"boolean": rng.random() < 0.5, "integer": rng.randrange(1, 1000), "number": 2400.5}.get(
+            schema["type"], rng.choice(TEXTS)
         )
-        if self.rng.random() < 0.4:  # as those of a profile, very often
-            one = self.rng.choice((device, "hctl"))
-            return {name: value for name, value in hints.items() if name == one}
-        return hints
-
-    def device(self) -> str:
-        return self.rng.choice(("/dev/sda", "/dev/vda", "/dev/vdb", "/dev/disk/by-path/pci-0000:01:00.0"))
-
-    def image(self) -> Raw:
-        return {
-            "url": self.text(),
-            **self.some(
-                checksum=lambda: self.rng.choice(DIGESTS),
-                checksumType=lambda: self.rng.choice(("", None, "md5", "sha256", "sha512", "auto")),
-                format=lambda: self.rng.choice(("raw", "qcow2", "live-iso")),
-                ociAuthSecretName=self.text,
-                note=self.text,
-            ),
-        }
-
-    def raid(self) -> Raw:
-        return self.some(
-            hardwareRAIDVolumes=lambda: self.rng.choice((None, self.several(self.hardware_volume))),
-            softwareRAIDVolumes=lambda: self.rng.choice((None, self.several(self.software_volume))),
-        )
-
-    def hardware_volume(self) -> Raw:
-        names = self.some(physicalDisks=lambda: self.several(lambda: self.rng.choice(("deviceName", "devicePath"))))
-        return {"level": "1", **names, **self.some(sizeGibibytes=self.number, name=self.text)}
-
-    def software_volume(self) -> Raw:
-        root = self.some(rootVolume=lambda: self.rng.random() < 0.3)
-        return {"level": "1", **root, **self.some(physicalDisks=lambda: self.several(self.hints, 3))}
-
-    def secret(self) -> Raw:
-        return self.some(name=self.text, namespace=self.text)
-
-    def spec(self) -> Raw:
-        power = {"online" if self.old else "poweredOn": self.flag()} if self.rng.random() < 0.9 else {}
-        profile = self.some(hardwareProfile=lambda: self.rng.choice(PROFILES)) if self.old else {}
-        bmc = {"credentialsName": self.text()}
-        return (
-            power
-            | profile
-            | self.some(
-                bmc=lambda: {**bmc, "address": self.rng.choice(ADDRESSES)},
-                rootDeviceHints=lambda: self.hints() if self.rng.random() < 0.95 else None,
-                raid=self.raid,
-                image=lambda: self.image() if self.rng.random() < 0.95 else None,
-                bootMACAddress=lambda: "00:5C:52:31:3a:9c",
-                architecture=lambda: "aarch64",
-                userData=self.secret,
-                consumerRef=self.secret,
-                externallyProvisioned=self.flag,
-                automatedCleaningMode=lambda: "metadata",
-                firmware=lambda: {"sriovEnabled": True},
-                taints=lambda: [{"key": "k", "effect": "NoSchedule"}],
-                networkInterfaces=lambda: [{"name": "eth0"}],
-                customDeploy=lambda: {"method": "install"},
-                newcomer=lambda: {"online": True, "deviceName": "model"},
-            )
-        )
-
-    def status(self) -> Raw:
-        profile = self.some(hardwareProfile=lambda: self.rng.choice(PROFILES)) if self.old else {}
-        hardware = self.some(hardware=self.hardware) if self.old else {}
-        return (
-            profile
-            | hardware
-            | self.some(
-                operationalStatus=lambda: "OK",
-                poweredOn=self.flag,
-                errorMessage=self.text,
-                errorCount=self.number,
-                provisioning=self.provisioning,
-                lastAttemptedImage=self.image,
-                goodCredentials=lambda: {"credentials": self.secret()},
-                operationHistory=lambda: {"register": {"start": None, "end": "2026-01-02T03:04:05Z"}},
-                newcomer=lambda: [{"hardware": 1}],
-            )
-        )
-
-    def provisioning(self) -> Raw:
-        return {"state": "available", "ID": ""} | self.some(
-            image=lambda: self.rng.choice((self.image(), {"url": ""}, {})),
-            rootDeviceHints=self.hints,
-            raid=self.raid,
-            bootMode=lambda: "UEFI",
-        )
-
-    def hardware(self) -> Raw | None:
-        disk = {"name": "/dev/sda", "sizeBytes": 10**12, "type": "HDD", "vendor": "ATA", "model": "M"}
-        return self.rng.choice(
-            (
-                None,
-                {},
-                {
-                    "storage": [disk] * self.rng.randrange(3),
-                    "nics": [{"name": "eth0", "mac": "00:5c:52:31:3a:9c", "vlans": [{"id": 7}]}],
-                    "cpu": {"arch": "x86_64", "clockMegahertz": 2400.5, "count": self.number()},
-                    "hostname": self.text(),
-                    "newcomer": {"deviceName": 1},
-                },
-            )
-        )
-
-    def metadata(self) -> Raw:
-        annotations: Raw = self.some(annotations=lambda: self.rng.choice(({}, {"a/b": "c"}, {"a": "", "ü": "€" * 9})))
-        return {"name": "node-1", "namespace": "metal3", "uid": "u", **annotations, **self.some(labels=self.secret)}
 
     def host(self) -> Raw:
-        host = {"apiVersion": self.version, "kind": "BareMetalHost", "metadata": self.metadata()}
-        for part, make in (("spec", self.spec), ("status", self.status)):
-            if (die := self.rng.random()) < 0.93:
-                host[part] = make()
+        metadata: Raw = {"name": "node-1", "namespace": "metal3", "uid": "u"}
+        if self.rng.random() < 0.5:
+            metadata["annotations"] = self.rng.choice(({}, {"a/b": "c"}, {"a": "", "ü": "€" * 9}))
+        host: Raw = {"apiVersion": self.version, "kind": "BareMetalHost", "metadata": metadata}
+        for part in ("spec", "status"):
+            if (die := self.rng.random()) < 0.93 or not self.odd:
+                host[part] = self.value(_SCHEMAS[self.version][part])
             elif die < 0.96:
                 host[part] = self.rng.choice((None, {}))
         return host

@@ -21,6 +21,7 @@ from hegel.secret import SecretReference
 from tests.unit.convert import conftest as convert
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Hardware, Raw
+from tink.convert.fields import Fields
 from tink.convert.findings import Findings, Source
 from tink.convert.metal3 import (
     HOST_LABEL,
@@ -31,6 +32,9 @@ from tink.convert.metal3 import (
     refusals,
     secrets_to_read,
 )
+from tink.convert.metal3.network_data import parsed, served
+from tink.convert.metal3.root_disk import choose
+from tink.convert.metal3.rufio import machine
 from tink.kube.resources import HARDWARE_DATA
 from tink.metal3.following import HOSTS
 
@@ -97,22 +101,10 @@ class Result:
         self.reasons = {each.path: each.reason for each in findings}
         for each in self.made:
             assert each["kind"] != "Hardware" or not convert.refusals(each)
-
-    @property
-    def hardware(self) -> Any:
-        return self.made[0]
-
-    @property
-    def spec(self) -> Any:
-        return self.hardware["spec"]
-
-    @property
-    def interfaces(self) -> Any:
-        return self.spec["networkInterfaces"]
-
-    @property
-    def annotations(self) -> Any:
-        return self.hardware["metadata"].get("annotations", {})
+        self.hardware: Any = self.made[0] if self.made else {"spec": {}, "metadata": {}}
+        self.spec = self.hardware["spec"]
+        self.interfaces = self.spec.get("networkInterfaces")
+        self.annotations = self.hardware["metadata"].get("annotations", {})
 
 
 # --- interfaces and names
@@ -227,61 +219,60 @@ def test_user_data_is_named_and_never_copied_and_hegel_serves_its_bytes() -> Non
         assert document_of_secret(SecretReference.parse(said), stored) == USER_DATA
         assert "instance" not in made.spec
         assert stored["data"][key] not in str(made.made)
-    made = Result(host(userData={"name": "user"}))
-    assert made.annotations["tinkerbell.org/userdata-secret"] == "user"
-    assert list(secrets_to_read(host(userData={"name": "user"}), "m")) == []
+    assert Result(host(userData={"name": "user"})).annotations["tinkerbell.org/userdata-secret"] == "user"
 
 
-def test_secrets_of_network_and_meta_data_are_all_that_is_read() -> None:
-    name, other = {"name": "n"}, {"name": "n", "namespace": "other"}
-    bmc = {"credentialsName": "b"}
-    for obj, read in (
-        (host(userData={"name": "u"}, networkData=name, metaData=name, bmc=bmc), ["n"]),
-        (host(preprovisioningNetworkDataName="p"), ["p"]),
-        (host(networkData=name, preprovisioningNetworkDataName="p"), ["n"]),
-        (host(networkData=other), []),
-        (host(networkData="n", metaData={"name": 1}), []),
-        ({}, []),
-    ):
-        assert list(secrets_to_read(obj, "m")) == [("m", each) for each in read]
+NAMED, ELSEWHERE = {"name": "n"}, {"name": "n", "namespace": "other"}
 
 
 @pytest.mark.parametrize(
-    ("version", "hints", "devices"),
+    ("obj", "read"),
     [
-        ("v1alpha1", {"hctl": "1:0:0:0"}, ["/dev/sdb", "/dev/sda"]),
-        ("v1alpha1", {"deviceName": "/dev/sdb"}, ["/dev/sdb", "/dev/sda"]),
-        ("v1beta1", {"devicePath": "/dev/sdb"}, ["/dev/sdb", "/dev/sda"]),
-        ("v1alpha1", {}, None),
-        ("v1beta1", None, None),
-        ("v1alpha1", {"model": "nothing"}, None),
-        ("v1alpha1", "sda", None),
-        ("v1alpha1", None, ["/dev/sda", "/dev/sdb"]),  # as the profile that every host has, and the disk is there
+        (host(userData={"name": "u"}, networkData=NAMED, metaData=NAMED, bmc={"credentialsName": "b"}), ["n"]),
+        (host(preprovisioningNetworkDataName="p"), ["p"]),
+        (host(networkData=NAMED, preprovisioningNetworkDataName="p"), ["n"]),
+        *((host(networkData=ELSEWHERE), []), (host(networkData="n", metaData={"name": 1}), []), ({}, [])),
     ],
 )
-def test_root_disk_is_the_one_that_metal3_means_or_none(version: str, hints: Any, devices: list[str] | None) -> None:
-    made = Result(host(version, rootDeviceHints=hints), details())
+def test_secrets_of_network_and_meta_data_are_all_that_is_read(obj: Raw, read: list[str]) -> None:
+    assert list(secrets_to_read(obj, "m")) == [("m", each) for each in read]
+
+
+RAID = {"softwareRAIDVolumes": [{"level": "1", "rootVolume": True}]}
+DELL_DISK = details(storage=[{"name": "/dev/sdx", "hctl": "0:0:0:0"}])
+
+
+@pytest.mark.parametrize(
+    ("version", "spec", "inventory", "devices"),
+    [
+        ("v1alpha1", {"rootDeviceHints": {"hctl": "1:0:0:0"}}, details(), ["/dev/sdb", "/dev/sda"]),
+        ("v1alpha1", {"rootDeviceHints": {"deviceName": "/dev/sdb"}}, details(), ["/dev/sdb", "/dev/sda"]),
+        ("v1beta1", {"rootDeviceHints": {"devicePath": "/dev/sdb"}}, details(), ["/dev/sdb", "/dev/sda"]),
+        ("v1alpha1", {"rootDeviceHints": {}}, details(), None),
+        ("v1beta1", {}, details(), None),
+        ("v1alpha1", {"rootDeviceHints": {"model": "nothing"}}, details(), None),
+        ("v1alpha1", {"rootDeviceHints": "sda"}, details(), None),
+        ("v1alpha1", {}, details(), ["/dev/sda", "/dev/sdb"]),  # as the profile of every host, and the disk is there
+        ("v1alpha1", {}, None, None),  # a profile that nobody wrote is not believed without an inventory
+        ("v1alpha1", {"hardwareProfile": "unknown"}, None, ["/dev/sda"]),
+        ("v1alpha1", {"hardwareProfile": "empty"}, None, None),
+        ("v1alpha1", {"hardwareProfile": "dell"}, DELL_DISK, ["/dev/sdx"]),
+        ("v1alpha1", {"raid": RAID}, details(), None),
+        ("v1alpha1", {"raid": RAID, "rootDeviceHints": {"hctl": "1:0:0:0"}}, details(), None),
+    ],
+)
+def test_root_disk_is_the_one_that_metal3_means_or_none(
+    version: str, spec: Raw, inventory: Raw | None, devices: list[str] | None
+) -> None:
+    made = Result(host(version, **spec), *([inventory] if inventory else []))
     assert made.spec.get("storageDevices") == devices
-    if devices is None:
-        assert any(path in ("spec.rootDeviceHints", "spec.hardwareProfile") for _, path in made.findings)
-    if hints and isinstance(hints, dict):
-        assert json.loads(made.annotations["tinkerbell.org/metal3-root-device-hints"]) == hints
-
-
-def test_profile_nobody_wrote_is_no_root_disk_without_an_inventory() -> None:
-    assert "storageDevices" not in Result(host()).spec
-    assert Result(host(hardwareProfile="unknown")).spec["storageDevices"] == ["/dev/sda"]
-    assert "storageDevices" not in Result(host(hardwareProfile="empty")).spec
-    inventory = details(storage=[{"name": "/dev/sdx", "hctl": "0:0:0:0"}])
-    assert Result(host(hardwareProfile="dell"), inventory).spec["storageDevices"] == ["/dev/sdx"]
-
-
-def test_software_raid_root_is_no_disk() -> None:
-    raid = {"softwareRAIDVolumes": [{"level": "1", "rootVolume": True}]}
-    for hints in ({}, {"rootDeviceHints": {"hctl": "1:0:0:0"}}):
-        made = Result(host(raid=raid, **hints), details())
-        assert "storageDevices" not in made.spec
+    if "raid" in spec:
         assert ("dropped", "spec.raid") in made.findings
+    elif devices is None:
+        assert any(path in ("spec.rootDeviceHints", "spec.hardwareProfile") for _, path in made.findings)
+    hints = spec.get("rootDeviceHints")
+    if hints and isinstance(hints, dict) and "raid" not in spec:
+        assert json.loads(made.annotations["tinkerbell.org/metal3-root-device-hints"]) == hints
 
 
 def test_interfaces_beyond_what_the_api_takes_are_dropped_and_told() -> None:
@@ -351,6 +342,7 @@ def test_every_field_without_a_place_is_told() -> None:
     params = made.reasons["spec.image"]
     assert "image_url=http://…@x/i.qcow2 image_checksum=c image_checksum_type=sha256 image_format=qcow2" in params
     assert "pw" not in str(made.reasons)
+    assert ("dropped", "spec.bootMode") in Result(host(bootMode="odd")).findings
     quiet = Result(host(automatedCleaningMode="metadata", bootMode="UEFI", description="rack 1"))
     assert quiet.findings == [("changed", "spec.rootDeviceHints"), ("changed", "status")]
     assert quiet.annotations["kubernetes.io/description"] == "rack 1"
@@ -471,16 +463,19 @@ UNSAFE = {
     what: put(*path, value=value)
     for what, (*path, value) in yaml.safe_load((Path(__file__).parent / "unsafe_hosts.yaml").read_text()).items()
 }
-WITHOUT_A_STATE = {"state ''", "state 'unmanaged'", "no status", "no provisioning"}
 
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1beta1"])
 @pytest.mark.parametrize("state", ["available", "ready"])
-def test_free_host_netboots_in_either_version(version: str, state: str) -> None:
+def test_free_host_with_its_power_on_in_the_words_of_its_version_netboots(version: str, state: str) -> None:
     obj = free(version)
     obj["status"]["provisioning"]["state"] = state
     assert netboots(obj) == [MAC, "52:54:00:00:00:02"]
     assert refusals(obj) == []
+    own, other = ("online", "poweredOn") if version == "v1alpha1" else ("poweredOn", "online")
+    for power in ({own: False}, {other: True}):
+        obj["spec"] = {**power, "bootMACAddress": MAC}
+        assert netboots(obj) == []
 
 
 @pytest.mark.parametrize("what", UNSAFE)
@@ -495,14 +490,6 @@ def test_host_that_may_run_something_never_netboots(what: str) -> None:
     if made is not None:
         assert len(made["spec"]["networkInterfaces"]) == 3
         assert made["metadata"]["annotations"][REFUSED_ANNOTATION]
-
-
-def test_powered_off_in_v1beta1_is_powered_off() -> None:
-    obj = free("v1beta1")
-    obj["spec"]["poweredOn"] = False
-    assert netboots(obj) == []
-    obj["spec"] = {"online": True, "bootMACAddress": MAC}  # the other version's word says nothing here
-    assert netboots(obj) == []
 
 
 def test_host_nobody_manages_netboots_only_if_the_operator_says_so() -> None:
@@ -527,15 +514,6 @@ def test_host_nobody_manages_netboots_only_if_the_operator_says_so() -> None:
         assert netboots(obj, said) == []
 
 
-def test_provisioned_host_netboots_again_when_it_is_free_again() -> None:
-    obj = free()
-    seen = []
-    for state in ("available", "provisioning", "provisioned", "deprovisioning", "available"):
-        obj["status"]["provisioning"]["state"] = state
-        seen.append(bool(netboots(obj)))
-    assert seen == [True, False, False, False, True]
-
-
 _JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -556,28 +534,6 @@ PATHS = [
     ("status", "provisioning", "state"), ("status", "provisioning", "image"), ("status", "operationalStatus"),
     ("status", "errorType"), ("apiVersion",),
 ]  # fmt: skip
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.sampled_from(["v1alpha1", "v1beta1"]),
-    st.lists(st.sampled_from(sorted(UNSAFE)), min_size=1, max_size=3),
-    st.lists(
-        st.tuples(st.sampled_from([path for path in PATHS if path[0] == "spec" and len(path) == 2]), _JSON), max_size=4
-    ),
-    st.booleans(),
-)
-def test_whatever_else_an_unsafe_host_says_it_does_not_netboot(
-    version: str, unsafe: list[str], others: list[tuple[tuple[str, ...], Any]], unmanaged: bool
-) -> None:
-    obj = free(version)
-    for path, value in others:
-        put(*path, value=value)(obj)
-    for what in unsafe:
-        UNSAFE[what](obj)
-    if unsafe[-1] in WITHOUT_A_STATE:
-        unmanaged = False  # else it may netboot: see above
-    assert netboots(obj, HostOptions(bmc=True, consumed=True, unmanaged=unmanaged)) == []
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -607,3 +563,277 @@ def test_odd_host_is_converted_or_refused_and_netboots_only_if_all_it_says_is_kn
         assert not (status["provisioning"].get("image") or {}).get("url")
         assert not (status["provisioning"].get("customDeploy") or {}).get("method")
         assert not any((spec.get("consumerRef") or {}).values())
+
+
+ONE, TWO = "52:54:00:aa:00:01", "52:54:00:aa:00:02"
+CASES = yaml.safe_load((Path(__file__).parent / "network_data.yaml").read_text())
+
+
+def phy(name: str, mac: str) -> Raw:
+    return {"id": name, "type": "phy", "ethernet_mac_address": mac}
+
+
+NOWHERE = {"id": "n", "link": "nowhere", "type": "ipv4", "ip_address": "10.0.0.5"}
+LINKS = [phy("eno1", ONE.upper()), phy("eno2", TWO)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["networks"])[:80])
+def test_network_data_is_served_by_dhcp_or_named_with_the_reason(case: Raw) -> None:
+    findings = Findings(Source("f", 1, "BareMetalHost", "m", "n"))
+    document = {"links": LINKS} | {name: case[name] for name in ("networks", "links", "services") if name in case}
+    found = served(document, "data", case.get("boot", ONE), findings)
+    assert {mac: dhcp for mac, dhcp in found.items() if dhcp} == case.get("served", {})
+    assert [f"{each.path}: {each.reason}" for each in findings] == case.get("report", [])
+
+
+def test_yaml_and_json_are_read_and_nothing_else_is_quoted() -> None:
+    document = {"links": [phy("eno1", ONE)]}
+    assert parsed(json.dumps(document)) == document
+    assert parsed(f"links:\n- id: eno1\n  type: phy\n  ethernet_mac_address: {ONE}\n") == document
+    for bad in ("a: [", "a: 1\n---\nb: 2\n", "&a [*a]", "[" * 100_000, "secret: *x"):
+        with pytest.raises(ValueError) as caught:
+            parsed(bad)
+        assert "secret" not in str(caught.value)
+        assert len(str(caught.value)) < 100
+    assert parsed("") is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        1,
+        "x",
+        [],
+        {"links": 1},
+        {"links": [1], "networks": [None, 1]},
+        {"networks": [NOWHERE]},
+    ],
+)
+def test_odd_document_serves_nothing_and_says_so(document: Any) -> None:
+    findings = Findings(Source("f", 1, "BareMetalHost", "m", "n"))
+    assert served(document, "data", ONE, findings) == {}
+    assert document == [] or len(findings)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"links": ["x" * 100] * 3000}),
+        "a: &a '" + "x" * 10_000 + "'\nlinks: [" + ",".join(["*a"] * 40) + "]\n",
+        "\n".join(["a0: &a0 {k: v}", *(f"a{i + 1}: &a{i + 1} {{<<: [{','.join([f'*a{i}'] * 9)}]}}" for i in range(9))]),
+    ],
+    ids=["long", "aliases", "merge-keys"],
+)
+def test_document_of_a_tenant_that_is_or_becomes_large_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"larger than 256 KiB|neither JSON nor YAML"):
+        parsed(text)
+
+
+GIB = 1 << 30
+SSD: Raw = {
+    "name": "/dev/disk/by-path/pci-0000:00:17.0-ata-1",
+    "alternateNames": ["/dev/sda", "/dev/disk/by-id/wwn-0x5000"],
+    "model": "SAMSUNG MZ7LH480",
+    "vendor": "ATA",
+    "serialNumber": "S45PNA0M1",
+    "sizeBytes": 447 * GIB,
+    "wwn": "0x5002538e",
+    "wwnWithExtension": "0x5002538e0x1",
+    "wwnVendorExtension": "0x1",
+    "hctl": "0:0:0:0",
+    "type": "SSD",
+}
+HDD: Raw = {
+    "name": "/dev/sdb",
+    "model": "WD 40",
+    "vendor": "Western Digital",
+    "serialNumber": "wd-1",
+    "sizeBytes": 3700 * GIB,
+    "hctl": "1:0:0:0",
+    "type": "HDD",
+    "rotational": True,
+}
+NVME: Raw = {"name": "/dev/nvme0n1", "model": "SAMSUNG PM9A3", "sizeBytes": 900 * GIB, "type": "NVME"}
+DISKS = [SSD, HDD, NVME]
+FIRST, SECOND, THIRD = (disk["name"] for disk in DISKS)
+
+
+@pytest.mark.parametrize(
+    ("hints", "root"),
+    [
+        ({"hctl": "1:0:0:0"}, SECOND),
+        ({"serialNumber": " s45pna0m1 "}, FIRST),
+        ({"model": "mz7"}, FIRST),
+        ({"modelContains": "PM9"}, THIRD),
+        ({"vendorContains": "western"}, SECOND),
+        ({"vendor": "Western%20Dig"}, SECOND),
+        ({"wwn": "0X5002538E"}, FIRST),
+        ({"wwnWithExtension": "0x5002538e0x1"}, FIRST),
+        ({"wwnVendorExtension": "0x1"}, FIRST),
+        ({"rotational": True}, SECOND),
+        ({"rotational": False, "minSizeGigabytes": 500}, THIRD),
+        ({"minSizeGigabytes": 3700}, SECOND),
+        ({"modelContains": "samsung", "minSizeGigabytes": 448}, THIRD),
+        (
+            {"modelContains": "samsung", "hctl": "0:0:0:0", "serialNumber": "", "wwn": None, "minSizeGigabytes": 0},
+            FIRST,
+        ),
+    ],
+)
+def test_hints_that_one_disk_fits_choose_it(hints: Raw, root: str) -> None:
+    choice = choose(hints, DISKS)
+    assert choice.devices[0] == root
+    assert sorted(choice.devices) == sorted((FIRST, SECOND, THIRD))
+    assert not choice.problem
+
+
+@pytest.mark.parametrize(
+    ("hints", "why"),
+    [
+        ({}, "3 disks"),
+        ({"modelContains": "samsung"}, "2 disks fit: /dev/disk/by-path/pci-0000:00:17.0-ata-1, /dev/nvme0n1"),
+        ({"minSizeGigabytes": 1}, "3 disks fit"),
+        ({"rotational": False}, "2 disks fit"),
+        ({"hctl": "0:0:0"}, "none of the host's 3 disks fits"),
+        ({"serialNumber": "S45"}, "none"),
+        ({"vendorContains": "SAMSUNG"}, "none"),
+        ({"minSizeGigabytes": 3701}, "none"),
+        ({"deviceName": "/dev/sdz"}, "none"),
+        ({"deviceName": "/dev/sda", "hctl": "1:0:0:0"}, "none"),
+        ({"colour": "red"}, "colour is no hint"),
+        ({"hctl": 1}, "hctl must be a string"),
+        ({"rotational": "true"}, "rotational must be true or false"),
+        ({"minSizeGigabytes": "9"}, "minSizeGigabytes must be a number"),
+        ({"minSizeGigabytes": True}, "minSizeGigabytes must be a number"),
+    ],
+)
+def test_disk_that_would_be_a_guess_is_not_chosen(hints: Raw, why: str) -> None:
+    choice = choose(hints, DISKS)
+    assert choice.devices == ()
+    assert why in choice.problem
+
+
+def test_path_is_taken_as_it_was_written_and_not_twice() -> None:
+    assert choose({"deviceName": "/dev/sda"}, DISKS).devices == ("/dev/sda", SECOND, THIRD)
+    assert choose({"devicePath": FIRST}, DISKS).devices == (FIRST, SECOND, THIRD)
+    by_id = choose({"devicePath": "/dev/disk/by-id/wwn-0x5000"}, DISKS)
+    assert by_id.devices == ("/dev/disk/by-id/wwn-0x5000", SECOND, THIRD)
+
+
+def test_two_paths_to_one_disk_are_ambiguous() -> None:
+    again = {**SSD, "name": "/dev/sdc"}
+    assert "2 disks fit" in choose({"serialNumber": "S45PNA0M1"}, [SSD, again]).problem
+
+
+def test_without_an_inventory_only_a_path_is_taken() -> None:
+    for nothing in (None, []):
+        assert choose({"deviceName": "/dev/sda"}, nothing).devices == ("/dev/sda",)
+        for hints in ({}, {"hctl": "0:0:0:0"}, {"deviceName": "/dev/sda", "hctl": "0:0:0:0"}):
+            assert choose(hints, nothing).devices == ()
+            assert "no HardwareData" in choose(hints, nothing).problem
+        assert choose({"deviceName": "/dev/sda"}, nothing, verified=True).devices == ()
+        assert "refused" in choose({"deviceName": "/dev/sda1"}, nothing).problem
+    assert choose({"deviceName": "/dev/sda"}, DISKS, verified=True).devices[0] == "/dev/sda"
+
+
+def test_only_disk_is_the_root_without_hints() -> None:
+    assert choose({}, [HDD]).devices == (SECOND,)
+
+
+@pytest.mark.parametrize("storage", ["sda", {"name": "/dev/sda"}, [None], ["/dev/sda"], [HDD, 1]])
+def test_odd_inventory_chooses_nothing(storage: Any) -> None:
+    choice = choose({}, storage)
+    assert choice.devices == ()
+    assert choice.problem
+
+
+@pytest.mark.parametrize("name", [None, 1, "", "sda", "/dev/sda1", "/dev/" + "x" * 300])
+def test_disk_whose_name_the_api_refuses_is_no_root_and_left_out_otherwise(name: Any) -> None:
+    odd = {"name": name, "hctl": "9:0:0:0"}
+    assert choose({"hctl": "9:0:0:0"}, [HDD, odd]).devices == ()
+    choice = choose({"hctl": "1:0:0:0"}, [odd, HDD])
+    assert choice.devices == (SECOND,)
+    assert choice.left_out[0][0] == 0
+
+
+def test_more_disks_than_the_api_takes_are_left_out() -> None:
+    disks = [{"name": f"/dev/disk/by-path/p{number}", "hctl": f"{number}:0:0:0"} for number in range(300)]
+    choice = choose({"hctl": "299:0:0:0"}, disks)
+    assert choice.devices[0] == "/dev/disk/by-path/p299"
+    assert (len(choice.devices), len(choice.left_out)) == (256, 44)
+
+
+def test_disk_with_platters_is_rotational_though_only_its_type_says_so() -> None:
+    disk = {"name": "/dev/sdx", "type": "HDD"}
+    assert choose({"rotational": True}, [SSD, disk]).devices[0] == "/dev/sdx"
+    assert choose({"rotational": False}, [NVME, disk]).devices[0] == THIRD
+
+
+def test_disk_that_stands_there_twice_is_listed_once() -> None:
+    assert choose({"hctl": "1:0:0:0"}, [NVME, NVME, HDD]).devices == (SECOND, THIRD)
+
+
+METADATA = {"name": "n0", "namespace": "metal3", "labels": {"a": "b"}}
+
+
+def made(address: Any, **more: Any) -> tuple[Raw | None, list[str]]:
+    findings = Findings(Source("f", 1, "BareMetalHost", "metal3", "n0"))
+    bmc = Fields({"address": address, "credentialsName": "n0-bmc", **more}, findings, "spec.bmc")
+    return machine(bmc, METADATA, findings), [f"{each.path}: {each.reason}" for each in findings]
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port", "provider"),
+    [
+        ("redfish://192.0.2.7/redfish/v1", "192.0.2.7", 443, "redfish"),
+        ("redfish://192.0.2.7:8000", "192.0.2.7", 8000, "redfish"),
+        ("redfish+http://bmc.example.org", "bmc.example.org", 80, "redfish"),
+        ("redfish-virtualmedia+https://192.0.2.7:444", "192.0.2.7", 444, "redfish"),
+        ("redfish-uefihttp://192.0.2.7", "192.0.2.7", 443, "redfish"),
+        ("idrac-virtualmedia://192.0.2.7", "192.0.2.7", 443, "redfish"),
+        ("ilo5-redfish://[2001:db8::7]:443", "2001:db8::7", 443, "redfish"),
+        ("ipmi://192.0.2.7", "192.0.2.7", 623, "ipmitool"),
+        ("ipmi://192.0.2.7:6230", "192.0.2.7", 6230, "ipmitool"),
+        ("libvirt://192.0.2.7:6231", "192.0.2.7", 6231, "ipmitool"),
+        ("192.0.2.7", "192.0.2.7", 623, "ipmitool"),
+        ("192.0.2.7:6230", "192.0.2.7", 6230, "ipmitool"),
+        ("[2001:db8::7]:6230", "2001:db8::7", 6230, "ipmitool"),
+        ("2001:db8::7", "2001:db8::7", 623, "ipmitool"),
+    ],
+)
+def test_controller_is_reached_where_metal3_reaches_it(address: str, host: str, port: int, provider: str) -> None:
+    found, said = made(address, disableCertificateVerification=True)
+    assert said == []
+    assert found is not None
+    assert found["metadata"] == METADATA
+    connection = found["spec"]["connection"]
+    assert (connection["host"], connection["port"], connection["insecureTLS"]) == (host, port, True)
+    assert connection["providerOptions"][provider] == {"port": port}
+    assert connection["authSecretRef"] == {"name": "n0-bmc", "namespace": "metal3"}
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "ftp://x", "redfish://", "irmc://192.0.2.7", "redfish://user:pw@192.0.2.7", "redfish://x:99999", "redfish://[x",
+     "redfish+ftp://192.0.2.7", "ipmi://a_b"],
+)  # fmt: skip
+def test_address_that_rufio_cannot_use_makes_no_machine_and_says_why(address: str) -> None:
+    found, said = made(address)
+    assert found is None
+    assert said
+    assert said[0].startswith("spec.bmc.address: ")
+    assert "pw" not in said[0]
+
+
+def test_system_of_a_shared_controller_is_told() -> None:
+    found, said = made("redfish://192.0.2.7/redfish/v1/Systems/1")
+    assert found is not None
+    assert "systemName" in said[0]
+
+
+def test_odd_fields_are_told_and_no_bad_reference_is_written() -> None:
+    assert made("ipmi://192.0.2.7", credentialsName="Not A Name")[0] is None
+    found, said = made("ipmi://192.0.2.7", credentialsName="", verbose=True)
+    assert found is not None
+    assert "authSecretRef" not in found["spec"]["connection"]
+    assert [each.partition(":")[0] for each in said] == ["spec.bmc.verbose", "spec.bmc.credentialsName"]

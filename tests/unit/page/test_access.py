@@ -49,33 +49,23 @@ async def test_code_lets_one_browser_in_once():
     assert (status, "used already" in text) == (401, True)
 
 
-def test_code_and_session_end():
+def test_session_outlasts_the_edge_and_ends_with_its_time_or_the_token_while_a_code_ends_with_the_edge():
     now = T0
     access = Access(FixedKeys(TOKEN), lambda: now)
     code, late = access.code(), access.code()
+    assert not access.holds(code), "a code is no session"
     now += CODE_SECONDS - 1
     session = access.enter(code)
+    assert access.enter(session) is None, "nor is a session a code"
+    again = Access(FixedKeys(TOKEN), lambda: now)
+    assert again.holds(session)
+    assert again.enter(late) is None
+    assert not Access(FixedKeys("b" * 64), lambda: now).holds(session)
     now += 1
     assert access.enter(late) is None
     assert access.holds(session)
     now += SESSION_SECONDS
     assert not access.holds(session)
-
-
-def test_session_lasts_over_a_restart_and_ends_with_the_token_while_a_code_ends_with_the_edge(access):
-    session, code = access.enter(access.code()), access.code()
-    again = Access(FixedKeys(TOKEN), lambda: T0)
-    assert again.holds(session)
-    assert again.enter(code) is None
-    assert not Access(FixedKeys("b" * 64), lambda: T0).holds(session)
-
-
-def test_code_is_no_session_and_session_is_no_code(access):
-    code = access.code()
-    assert not access.holds(code)
-    session = access.enter(code)
-    assert access.holds(session)
-    assert access.enter(session) is None
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,13 @@ async def test_unknown_machine_shows_the_manifest_to_copy(site, browser):
     assert "Nobody knows this machine" in await browser.words("/machine/02:00:00:00:00:0a", 404)
     for spelled in ("x", "%3Cscript%3E", "52:54:00:00:00:01:02", "a" * 500):
         assert "<script>" not in await browser.html(f"/machine/{spelled}", 404)
+    for spelled in ("52:54:00:00:00:99", "nonsense"):
+        async with browser.session.get(f"/api/v1/machines/{spelled}") as response:
+            assert (response.status, response.content_type) == (404, "text/plain")
+    mangled = ({}, {"status": None}, {"status": {"actions": "x"}}, {"status": {"actions": [1, None]}})
+    for broken in (*mangled, {"metadata": {}, "spec": 7, "status": {"startedAt": "yesterday"}}):
+        site.workflows["m1"] = broken
+        await browser.html(f"/machine/{site.hardware('m1', 1)}")
 
 
 async def test_edge_shows_why_it_is_not_ready_and_the_edges_and_servers_that_tell_what_they_see(site, browser):
@@ -109,12 +116,6 @@ async def test_edge_shows_why_it_is_not_ready_and_the_edges_and_servers_that_tel
     assert "eth1 has no address" in page
     assert "the API does not answer" in page
     assert "not ready: eth1 has no address" in await browser.words("/")
-
-
-async def test_machine_that_nobody_knows_is_none_for_programs(browser):
-    for spelled in ("52:54:00:00:00:99", "nonsense"):
-        async with browser.session.get(f"/api/v1/machines/{spelled}") as response:
-            assert (response.status, response.content_type) == (404, "text/plain")
 
 
 # --- bad input --------------------------------------------------------------------------------------------------
@@ -147,12 +148,7 @@ async def test_whatever_machines_and_the_api_say_stays_text(site, browser):
         names = [name for _, attributes in parsed.elements for name in attributes]
         assert not [name for name in names if name.startswith("on") or name == "style"]
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", page)
-
-
-async def test_what_is_sent_to_a_page_that_is_open_stays_text_too(site, browser):
-    mac = site.hardware(EVIL, 1)
-    site.journey.record(mac, Step.DHCP, Outcome.OK, EVIL)
-    for path in ("/live", f"/live/machine/{mac}"):
+    for path in ("/live", f"/live/machine/{mac}"):  # and what is sent to a page that is open
         async with browser.session.get(path) as response:
             await response.content.readuntil(b"\n\n")
             told = (await response.content.readuntil(b"\n\n")).decode()
@@ -173,21 +169,6 @@ async def test_what_is_sent_to_a_page_that_is_open_stays_text_too(site, browser)
 )
 def test_control_characters_are_shown_as_such(text, shown):
     assert plain(text) == shown
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {},
-        {"status": None},
-        {"status": {"actions": "x"}},
-        {"status": {"actions": [1, None]}},
-        {"metadata": {}, "spec": 7, "status": {"startedAt": "yesterday"}},
-    ],
-)
-async def test_workflow_that_somebody_has_mangled_does_not_break_the_page(site, browser, broken):
-    site.workflows["m1"] = broken
-    await browser.html(f"/machine/{site.hardware('m1', 1)}")
 
 
 # --- size ---------------------------------------------------------------------------------------------------------
@@ -255,12 +236,6 @@ def test_step_that_lasts_grows_and_is_late_after_its_limit():
     assert (bar.open, bar.late, bar.limit) == (True, True, 8)
 
 
-def test_failed_action_is_drawn_as_one():
-    failed = (60.0, Step.ACTION, Outcome.FAILED, "failed", {"action": "stream-image", "state": "Failed"})
-    site, mac = played([*cut(Milestone.ACTION_BEGUN), failed])
-    assert [bar.failed for bar in drawn(site, mac).bars if bar.label == "action stream-image"] == [True]
-
-
 def test_earlier_boots_are_listed_and_say_what_is_usual_for_this_machine():
     site, mac = played(INSTALLATION)
     site.play(mac, INSTALLATION, T0 + 5000, "m1")
@@ -280,9 +255,9 @@ def test_machine_that_boots_for_ever_has_bounded_bars():
     line = drawn(*played([*cut(Milestone.ACTION_BEGUN), *many]))
     assert len(line.bars) <= 80
     assert len(line.ticks) <= 10
-
-
-def test_machine_that_was_never_heard_has_no_line():
+    failed = (60.0, Step.ACTION, Outcome.FAILED, "failed", {"action": "stream-image", "state": "Failed"})
+    line = drawn(*played([*cut(Milestone.ACTION_BEGUN), failed]))
+    assert [bar.failed for bar in line.bars if bar.label == "action stream-image"] == [True]
     site, mac = played()
-    assert drawn(site, mac) is None
+    assert drawn(site, mac) is None, "it was never heard"
     assert site.pages.machines.shown("02:00:00:00:00:01", 0) is None

@@ -110,6 +110,10 @@ def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grow
 ):
     """One environment from its first failures to its end: to make one takes seconds."""
     checkout.lock()
+    refused = checkout.venv(python="python3.99")
+    assert refused.returncode == 1
+    assert "python3.99 is missing, or older than 3.11" in refused.stderr
+    assert not list(checkout.directory.glob(".venv*")), "and no other is taken"
     good = checkout.wheel.read_bytes()
     checkout.publish("wanted", "raise SystemExit('somebody else wrote this')")
     refused = checkout.venv("run")
@@ -194,25 +198,16 @@ def test_what_make_run_downloads_and_how_long_it_may_take_is_said_first(checkout
     assert "and 10 MB/s\n" in unknown, "a few bytes do not say how fast a mirror is"
     one = said_of(checkout, f"options=''; plan 64 26 '{fast}'", nproc="echo 1")
     assert "about 3 minutes with 1 processor and" in one
-
-
-def test_make_test_announces_its_downloads_and_how_long_it_takes(checkout):
-    programs = {"nproc": "echo 2", "kubectl": "exit 0"}
-    said = said_of(
-        checkout, "purpose=test options=''; foreign_mb=0; plan 190 76 'Fetched 25.0 MB in 1s (19.6 MB/s)'", **programs
-    )
+    said = said_of(checkout, f"purpose=test options=''; foreign_mb=0; plan 190 76 '{fast}'", **programs)
     parts = "190 MB of Debian packages, 130 MB of Python packages, 55 MB for cloud-init, 41 MB for the machine's OSIE"
     assert parts in said
     assert "until the tests have ended: about 7 minutes with 2 processors and 20 MB/s" in said
-
-
-def test_nothing_is_to_be_downloaded_a_second_time(checkout):
     cache = checkout.directory / ".cache" / "tinkedge"
-    (cache / "images").mkdir(parents=True)
-    (cache / "images" / "tiny.raw.gz").touch()
-    (cache / "osie").mkdir()
-    said = said_of(checkout, "venv_is_made() { :; }; options=''; plan 0 0 ''", nproc="echo 2", kubectl="exit 0")
-    assert said == "setup: until the machine has booted: about a minute with 2 processors\n"
+    for name in ("images/tiny.raw.gz", "osie/initrd"):
+        (cache / name).parent.mkdir(parents=True)
+        (cache / name).touch()
+    said = said_of(checkout, "venv_is_made() { :; }; options=''; plan 0 0 ''", **programs)
+    assert said == "setup: until the machine has booted: about a minute with 2 processors\n", "nothing a second time"
 
 
 def test_elsewhere_than_on_debian_what_is_needed_is_said_before_anything_is_downloaded(checkout):
@@ -236,14 +231,6 @@ def test_packages_to_run_are_those_of_the_project_and_what_installs_it():
     assert wanted | {"hatchling", "editables"} <= run
     locked = set(re.findall(r"^([a-z0-9.-]+)==", (ROOT / "deploy" / "requirements.txt").read_text(), re.MULTILINE))
     assert run <= locked
-
-
-def test_python_that_was_asked_for_and_is_missing_is_named_and_no_other_taken(checkout):
-    checkout.lock()
-    refused = checkout.venv(python="python3.99")
-    assert refused.returncode == 1
-    assert "python3.99 is missing, or older than 3.11" in refused.stderr
-    assert not list(checkout.directory.glob(".venv*"))
 
 
 # --- what fails is heard, and nothing goes on without it --------------------------------------------------------------

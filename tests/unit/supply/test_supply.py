@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import json
 import re
 import tomllib
@@ -101,19 +102,13 @@ def test_locked_file_that_was_written_by_hand_is_told():
         (REQUIREMENTS.replace(line, "yarl==0.1 \\"), r"yarl is.*run `make venv`"),
     ):
         assert any(re.search(said, disagreement) for disagreement in agree(requirements=requirements))
-
-
-def test_line_that_is_no_requirement_is_an_error():
     with pytest.raises(ValueError, match="--extra-index"):
         read_requirements("--extra-index-url somewhere\n")
 
 
-def test_package_that_nobody_asked_for_is_told():
+def test_package_that_nobody_asked_for_is_told_and_one_for_other_systems_need_not_be_installed():
     found = disagreements(project(), {}, here(Package("pip"), Package("ours"), Package("stowaway")))
     assert found == ["stowaway is in this environment and nothing needs it: remove it with `pip uninstall stowaway`"]
-
-
-def test_package_for_other_systems_need_not_be_installed():
     both = here(Package("pytest", "Requires-Dist: colorama; sys_platform == 'win32'"))
     lock = locked("pytest==1.0", "colorama==1 ; sys_platform == 'win32'")
     assert disagreements(project(dev=["pytest"]), lock, both) == []
@@ -186,13 +181,10 @@ def test_package_below_another_one_with_a_licence_that_is_not_allowed_is_told_wi
     )
     [said] = refusals(project(docker=["silent"]), here(Package("silent")))
     assert "silent 1.0, for the extra docker, does not say under which licence it is" in said
-
-
-def test_scapy_is_for_diagnosis_and_never_for_serving():
-    packages = here(Package("scapy", "License-Expression: GPL-2.0-only"))
-    assert refusals(project(diagnose=["scapy"]), packages) == []
-    assert len(refusals(project("scapy", diagnose=["scapy"]), packages)) == 1
-    assert len(refusals(project(docker=["scapy"]), packages)) == 1
+    scapy = here(Package("scapy", "License-Expression: GPL-2.0-only"))
+    assert refusals(project(diagnose=["scapy"]), scapy) == [], "it is for diagnosis and never for serving"
+    assert len(refusals(project("scapy", diagnose=["scapy"]), scapy)) == 1
+    assert len(refusals(project(docker=["scapy"]), scapy)) == 1
 
 
 # --- the list of what is inside ---------------------------------------------------------------------------------------
@@ -230,7 +222,6 @@ def test_list_has_what_runs_with_version_and_licence_and_nothing_of_developers()
 GO = """#!/bin/sh
 echo golang.org/x/text/unicode >&2
 echo helm.sh/helm/v4/pkg/chart >&2
-sleep 0.5
 while [ "$1" != -o ]; do shift; done
 {end}
 """
@@ -246,13 +237,21 @@ def go(tmp_path, monkeypatch):
     return program
 
 
-def test_build_says_how_far_it_is(go, capsys):
-    go.write_text(GO.format(end='echo made >"$2"'))
+def test_build_says_how_far_it_is(go, tmp_path, monkeypatch):
+    shown = tmp_path / "shown"
+
+    class Screen(io.StringIO):
+        def write(self, text: str) -> int:
+            if "helm.sh/helm" in text:
+                shown.touch()
+            return super().write(text)
+
+    monkeypatch.setattr(build.sys, "stderr", screen := Screen())
+    go.write_text(GO.format(end=f'until [ -e {shown} ]; do sleep 0.02; done; echo made >"$2"'))
     assert build.built("helm")["helm"].read_text() == "made\n"
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("programs: building helm 4.")
-    assert len(said) > 2
-    assert said[-1].endswith("s: 2, helm.sh/helm/v4/pkg/chart")
+    first, *rest = screen.getvalue().splitlines()
+    assert first.startswith("programs: building helm 4.")
+    assert rest[-1].endswith("s: 2, helm.sh/helm/v4/pkg/chart")
 
 
 def test_build_that_fails_says_why(go):

@@ -1,13 +1,18 @@
-"""The template language, construct by construct. What is expected here was printed by Go 1.26 (see tests/interop)."""
+"""The template language as Go 1.26 and Sprig v3.3 print it (recorded by tests/interop), construct by construct."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
+from tests.unit.template.sprig_left_out import LEFT_OUT
 from tink.template.engine import ProgramCache, check, render
 from tink.template.errors import TemplateError, TemplateExecutionError, TemplateSyntaxError
+from tink.template.functions import FUNCTIONS
+from tink.template.sprig import SPRIG
 
 DATA: dict[str, Any] = {
     "s": "abc",
@@ -89,6 +94,7 @@ def test_values_that_do_not_fit_are_refused_in_the_words_of_go(text: str, messag
     with pytest.raises(TemplateExecutionError) as caught:
         render(text, DATA, "t")
     assert message in str(caught.value)
+    assert (caught.value.name, caught.value.line) == ("t", 2 if "\n" in text else 1)
 
 
 @pytest.mark.parametrize(
@@ -114,13 +120,6 @@ def test_texts_that_are_no_templates_are_refused_in_the_words_of_go(text: str, m
         check(text, "t")
     assert message in str(caught.value)
     assert caught.value.line > 0
-
-
-def test_error_has_name_line_and_column() -> None:
-    with pytest.raises(TemplateError) as caught:
-        render("ok\n  {{ .m.zz }}", DATA, "spec.x")
-    error = caught.value
-    assert (error.name, error.line, error.column) == ("spec.x", 2, 7)
 
 
 @pytest.mark.parametrize(
@@ -157,11 +156,8 @@ def test_bytes_that_are_split_by_slice_come_together_again() -> None:
     assert render("{{slice .uni 0 2}}{{slice .uni 2}}", DATA) == "héllo"
     assert render('{{"\\xc3"}}{{"\\xa9"}}', DATA) == "é"
     assert render('{{printf "%q" (slice .uni 0 2)}}', DATA) == '"h\\xc3"'
-
-
-def test_lone_surrogates_in_the_data_do_no_harm() -> None:
-    data = {"x": "a\ud800b"}
-    assert render("{{len .x}} {{printf `%q` .x}} {{urlquery .x}}", data) == '5 "a\ufffdb" a%EF%BF%BDb'
+    lone_surrogate = {"x": "a\ud800b"}
+    assert render("{{len .x}} {{printf `%q` .x}} {{urlquery .x}}", lone_surrogate) == '5 "a\ufffdb" a%EF%BF%BDb'
 
 
 @pytest.mark.parametrize(
@@ -185,12 +181,6 @@ def test_partition_path_is_the_one_that_linux_makes(device: str, partition: str)
     assert render("{{ 1 | formatPartition .d }}", {"d": device}) == partition
 
 
-def test_one_program_serves_many_names_and_values() -> None:
-    assert render("{{.n}}{{define `x`}}{{.q}}{{end}}", {"n": 1}, "first") == "1"
-    with pytest.raises(TemplateExecutionError, match=r'template: second:1:2: executing "second" at <.n>'):
-        render("{{.n}}{{define `x`}}{{.q}}{{end}}", {}, "second")
-
-
 def test_cache_keeps_what_was_used_last_and_never_more_than_its_capacity() -> None:
     cache = ProgramCache(capacity=30)
     first = cache.get("{{.aaaaaa}}", "t")
@@ -201,3 +191,60 @@ def test_cache_keeps_what_was_used_last_and_never_more_than_its_capacity() -> No
     assert cache.get("{{.aaaaaa}}", "t") is first
     cache.get("{{." + "d" * 100 + "}}", "t")
     assert len(cache) == 2
+
+
+RECORDED: dict[str, Any] = orjson.loads(Path(__file__).with_name("sprig.json").read_bytes())
+
+
+@pytest.mark.parametrize("name", sorted(SPRIG))
+def test_function_gives_what_sprig_gives_and_fails_in_its_words(name: str) -> None:
+    rows = [row for row in RECORDED["rows"] if name in row[0].replace("(", " ").split()]
+    assert rows, f"{name} is in no recorded call"
+    for expression, output, *error in rows:
+        try:
+            found = (render(f"{{{{{expression}}}}}", RECORDED["data"], "t"), [])
+        except TemplateError as failure:
+            found = (None, [str(failure)])  # type: ignore[assignment]
+        assert found == (output, error), expression
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{{minf 0 -0.0}} {{minf -0.0 0 1}} {{maxf -0.0 0 -1}} {{maxf 0 -0.0}}", "-0 -0 0 0"),
+        ("{{snakecase `ÄİB`}} {{kebabcase `aİ`}} {{camelcase `AİB`}}", "äib a-i Aib"),
+        ("{{indent 2 `a\nb`}} {{toJson `<é\n>`}}", '  a\n  b "\\u003cé\\n\\u003e"'),
+        ("{{keys .m}} {{values .m}} {{kindIs `string` .s}}", "[a k] [1 v] true"),
+        ("{{sha256sum `` | trunc 8}} {{splitList `,` `a,b` | len}} {{trunc (add 1 2) .s}}", "e3b0c442 2 Hel"),
+    ],
+)
+def test_function_gives_in_odd_corners_what_sprig_gives(text: str, expected: str) -> None:
+    assert render(text, RECORDED["data"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{{fail `disk missing`}}", "error calling fail: disk missing"),
+        ("{{b64dec `%%`}}", "error calling b64dec: illegal base64 data"),
+    ],
+)
+def test_function_refuses_in_the_words_of_sprig(text: str, message: str) -> None:
+    with pytest.raises(TemplateError, match=message):
+        render(text, RECORDED["data"])
+
+
+def test_what_is_left_out_of_sprig_is_not_there_and_has_its_reason() -> None:
+    assert set(LEFT_OUT) & set(FUNCTIONS) == {"slice", "contains", "hasPrefix", "hasSuffix"}
+    assert not set(LEFT_OUT) & set(SPRIG)
+    assert all(LEFT_OUT.values())
+
+
+def test_template_that_changes_a_map_changes_it_for_itself_alone() -> None:
+    data = {"m": {"a": {"b": 1}}, "l": [{"x": 1}]}
+    text = "{{$_ := set .m.a `b` 2}}{{$_ := set (index .l 0) `x` 2}}{{$_ := unset . `m`}}{{.}}"
+    assert render(text, data) == "map[l:[map[x:2]]]"
+    assert data == {"m": {"a": {"b": 1}}, "l": [{"x": 1}]}
+    assert render("{{$m := merge (dict `a` 1) .m}}{{$m}}", data) == "map[a:1]"
+    assert render("{{define `d`}}{{$_ := set . `a` 5}}{{end}}{{template `d` .m}}{{.m}}", data) == "map[a:5]"
+    assert data["m"] == {"a": {"b": 1}}

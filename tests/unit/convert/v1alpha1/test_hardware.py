@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hegel.metadata import compile_tree
 from tink.api.v1alpha2 import Hardware, Raw
-from tink.convert.documents import read
+from tink.convert.documents import Document, read
 from tink.convert.findings import Findings, Kind, Source
 from tink.convert.run import Result, convert_documents
 from tink.convert.v1alpha1 import hardware
@@ -205,15 +205,12 @@ def instance(**fields: Any) -> Raw:
     return machine({"interfaces": [interface()], "metadata": {"instance": fields}})
 
 
-def test_annotation_that_is_there_is_kept() -> None:
+def test_annotation_and_hostname_that_are_there_are_kept() -> None:
     obj = instance(id="new", ssh_keys=["a b"])
     obj["metadata"]["annotations"] = {"tinkerbell.org/instance-id": "old", "tinkerbell.org/ssh-public-keys": "a b"}
     result, found, _ = convert(obj)
     assert result[0]["metadata"]["annotations"]["tinkerbell.org/instance-id"] == "old"
     assert found == [("dropped", "spec.metadata.instance.id")]
-
-
-def test_hostname_of_dhcp_has_precedence_over_that_of_the_instance() -> None:
     obj = instance(hostname="db")
     obj["spec"]["interfaces"][0]["dhcp"]["hostname"] = "other"
     result, found, _ = convert(obj)
@@ -265,8 +262,8 @@ def test_what_tootles_served_comes_through_and_is_served(refused: Refused) -> No
     assert refused(result[0]) == []
 
 
-def test_owners_and_finalizers_are_named_and_left_behind() -> None:
-    obj = machine(
+def test_owners_finalizers_and_status_are_named_and_left_behind() -> None:
+    obj = {"status": {"state": "Ready"}, "extra": 1} | machine(
         finalizers=["x/y"],
         ownerReferences=[{"uid": "u"}],
         uid="u",
@@ -281,55 +278,47 @@ def test_owners_and_finalizers_are_named_and_left_behind() -> None:
         ("dropped", "metadata.labels.a"),
         ("dropped", "metadata.ownerReferences"),
         ("dropped", "metadata.finalizers"),
+        ("changed", "status"),
+        ("dropped", "extra"),
     ]
-
-
-def test_status_is_not_carried_over_and_that_is_no_loss() -> None:
-    obj = machine() | {"status": {"state": "Ready"}, "extra": 1}
-    assert convert(obj)[1] == [("changed", "status"), ("dropped", "extra")]
 
 
 # --- interfaces
 
 
-def test_mac_in_capitals_or_with_dashes_is_found_again() -> None:
-    result, found, _ = convert(machine({"interfaces": [interface("52-54-00-AB-CD-EF")]}))
-    assert list(nics(result)) == ["52:54:00:ab:cd:ef"]
-    assert found == [("changed", "spec.interfaces[0].dhcp.mac")]
-
-
-@pytest.mark.parametrize("mac", ["52:54:00:12:34", "x", "52:54:00:12:34:5g", "5254.0012.3456", MAC + "\n\n:"])
-def test_mac_that_is_none_is_an_error_and_no_machine_comes_of_it(mac: str) -> None:
-    result, found, _ = convert(machine({"interfaces": [interface(), interface(mac)]}))
-    assert result == []
-    assert found == [("error", "spec.interfaces[1].dhcp.mac")]
-
-
-def test_one_mac_on_two_interfaces_is_an_error_that_names_both() -> None:
-    result, found, reasons = convert(machine({"interfaces": [interface(), interface(MAC.upper())]}))
-    assert result == []
-    assert found == [("error", "spec.interfaces[1].dhcp.mac")]
-    assert "spec.interfaces[0].dhcp.mac" in reasons["spec.interfaces[1].dhcp.mac"]
-
-
-@pytest.mark.parametrize("broken", [{}, {"dhcp": {"hostname": "x"}}, {"dhcp": None}, {"dhcp": {"mac": ""}}])
-def test_interface_without_mac_is_dropped_and_the_others_stay(broken: Raw) -> None:
-    result, found, _ = convert(machine({"interfaces": [broken, interface()]}))
-    assert list(nics(result)) == [MAC]
-    assert found == [("dropped", "spec.interfaces[0]")]
-
-
-@pytest.mark.parametrize("spec", [{}, {"interfaces": []}, {"interfaces": [{"netboot": {}}]}, {"interfaces": "x"}])
-def test_machine_without_any_interface_is_an_error(spec: Raw) -> None:
-    result, found, _ = convert(machine(spec))
-    assert result == []
-    assert ("error", "spec.interfaces") in found
-
-
-def test_object_without_spec_is_an_error_and_not_a_traceback() -> None:
-    obj = machine()
-    del obj["spec"]
-    assert convert(obj)[1] == [("error", "spec.interfaces")]
+@pytest.mark.parametrize(
+    ("spec", "macs", "finding"),
+    [
+        ([interface("52-54-00-AB-CD-EF")], ["52:54:00:ab:cd:ef"], ("changed", "spec.interfaces[0].dhcp.mac")),
+        *(
+            ([interface(), interface(mac)], None, ("error", "spec.interfaces[1].dhcp.mac"))
+            for mac in ("52:54:00:12:34", "x", "52:54:00:12:34:5g", "5254.0012.3456", MAC + "\n\n:", MAC)
+        ),
+        *(
+            ([broken, interface()], [MAC], ("dropped", "spec.interfaces[0]"))
+            for broken in ({}, {"dhcp": {"hostname": "x"}}, {"dhcp": None}, {"dhcp": {"mac": ""}})
+        ),
+        *((none, None, ("error", "spec.interfaces")) for none in (None, [], [{"netboot": {}}], "x")),
+        (
+            [interface(dhcp={"name_servers": ["1.1.1.1"] * 33})],
+            [MAC],
+            ("dropped", "spec.interfaces[0].dhcp.name_servers[32]"),
+        ),
+    ],
+)
+def test_interface_comes_through_or_is_named_and_a_machine_without_a_good_mac_is_an_error(
+    spec: Any, macs: list[str] | None, finding: tuple[str, str], refused: Refused
+) -> None:
+    result, found, reasons = convert(machine({} if spec is None else {"interfaces": spec}))
+    assert (list(nics(result)) if result else None) == macs
+    assert found[-1] == finding
+    assert not result or refused(result[0]) == []
+    if spec == [interface()] * 2:
+        assert "spec.interfaces[0].dhcp.mac" in reasons["spec.interfaces[1].dhcp.mac"], "both are named"
+    if spec is None:
+        obj = machine()
+        del obj["spec"]
+        assert convert(obj)[1] == [finding]
 
 
 def test_disabled_dhcp_stays_disabled() -> None:
@@ -341,15 +330,6 @@ def test_disabled_dhcp_stays_disabled() -> None:
     assert found == []
 
 
-def test_address_of_ipv6_stays_with_the_first_of_two_interfaces(refused: Refused) -> None:
-    interfaces = [interface(dhcp={"ip": {"address": "2001:db8::2"}})]
-    interfaces.append(interface(OTHER_MAC, dhcp={"ip": {"address": "2001:DB8:0::2"}}))
-    result, found, _ = convert(machine({"interfaces": interfaces}))
-    assert "ipv6" not in nics(result)[OTHER_MAC].get("dhcp", {})
-    assert ("dropped", "spec.interfaces[1].dhcp.ip") in found
-    assert refused(result[0]) == []
-
-
 def test_address_of_two_interfaces_stays_with_the_first(refused: Refused) -> None:
     ip = {"ip": {"address": "10.0.0.2", "netmask": "255.255.255.0"}}
     result, found, reasons = convert(machine({"interfaces": [interface(dhcp=ip), interface(OTHER_MAC, dhcp=ip)]}))
@@ -357,11 +337,11 @@ def test_address_of_two_interfaces_stays_with_the_first(refused: Refused) -> Non
     assert found == [("dropped", "spec.interfaces[1].dhcp.ip.address")]
     assert "spec.interfaces[0].dhcp.ip.address" in reasons["spec.interfaces[1].dhcp.ip.address"]
     assert refused(result[0]) == []
-
-
-def test_servers_beyond_the_thirty_second_are_named(refused: Refused) -> None:
-    result, found, _ = convert(machine({"interfaces": [interface(dhcp={"name_servers": ["1.1.1.1"] * 33})]}))
-    assert found == [("dropped", "spec.interfaces[0].dhcp.name_servers[32]")]
+    six = [interface(dhcp={"ip": {"address": "2001:db8::2"}})]
+    six.append(interface(OTHER_MAC, dhcp={"ip": {"address": "2001:DB8:0::2"}}))
+    result, found, _ = convert(machine({"interfaces": six}))
+    assert "ipv6" not in nics(result)[OTHER_MAC].get("dhcp", {})
+    assert ("dropped", "spec.interfaces[1].dhcp.ip") in found
     assert refused(result[0]) == []
 
 
@@ -389,15 +369,9 @@ def test_hardware_with_the_same_urls_shares_one_osie(converting: Callable[..., R
     assert (here["metadata"].get("namespace"), there["metadata"]["namespace"]) == (None, "elsewhere")
     names = {obj["spec"]["osie"]["name"] for obj in result.objects[2:]}
     assert names == {here["metadata"]["name"]}
-
-
-def test_machines_that_differ_in_the_initrd_alone_do_not_share_an_osie() -> None:
-    names = set()
-    for initrd in ("i", "j"):
-        result, _, _ = convert(booting({"allowPXE": True, "osie": {**OSIE, "initrd": initrd}}))
-        assert result[0]["spec"]["osie"] == {"name": result[1]["metadata"]["name"]}
-        names.add(result[1]["metadata"]["name"])
-    assert len(names) == 2
+    result, _, _ = convert(booting({"allowPXE": True, "osie": {**OSIE, "initrd": "j"}}))
+    assert result[1]["metadata"]["name"] not in names, "one that differs in the initrd alone is not shared"
+    assert result[0]["spec"]["osie"] == {"name": result[1]["metadata"]["name"]}
 
 
 def test_osie_without_file_names_has_those_of_the_architecture() -> None:
@@ -421,100 +395,56 @@ def test_interface_that_netboots_decides_what_the_machine_boots() -> None:
     assert (spec["kernelParams"], spec["ipxe"]) == (["b"], {"url": "http://10.0.0.1/b"})
     lost = [f"spec.interfaces[0].netboot.{key}" for key in ("ipxe", "osie", "osie.kernelParams")]
     assert found == [("dropped", path) for path in lost]
-
-
-def test_interfaces_that_agree_lose_nothing() -> None:
-    netboot = {"allowPXE": True, "osie": {**OSIE, "kernelParams": ["a"]}, "ipxe": {"contents": "#!ipxe\nshell"}}
-    result, found, _ = convert(booting(netboot, copy.deepcopy(netboot)))
-    assert result[0]["spec"]["ipxe"] == {"inline": "#!ipxe\nshell"}
-    assert found == []
+    same = {"allowPXE": True, "osie": {**OSIE, "kernelParams": ["a"]}, "ipxe": {"contents": "#!ipxe\nshell"}}
+    result, found, _ = convert(booting(same, copy.deepcopy(same)))
+    assert (result[0]["spec"]["ipxe"], found) == ({"inline": "#!ipxe\nshell"}, []), "those that agree lose nothing"
 
 
 # --- anything
 
-sample = st.sampled_from
-
-_SCALARS = st.none() | st.booleans() | st.integers(-5, 2**33) | st.floats(allow_nan=False, allow_infinity=False)
 _ANY = st.recursive(
-    _SCALARS | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers(-5, 2**33) | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
 
 
-def either(good: Any) -> Any:
-    """Mostly what belongs there."""
-    return st.one_of(good, good, _ANY)
-
-
-def several(good: Any, most: int = 3) -> Any:
-    return st.lists(either(good), max_size=most)
-
-
-def fields(always: Raw | None = None, /, **optional: Any) -> Any:
-    """An object with some of these fields, and those that are always there."""
-    wanted = {name: either(good) for name, good in (always or {}).items()}
-    return st.fixed_dictionaries(wanted, optional={name: either(good) for name, good in optional.items()})
-
-
-_NAMES = sample(["node-1", "db.example.org", "", "BAD_", "x" * 64])
-_ADDRESSES = sample(
+# Odd values of each kind of field. Machines of the corpora get them in place of their own.
+_ODD = st.sampled_from(
     [
-        "10.0.0.1",
-        "10.0.0.2",
-        "10.0.1.1",
-        "10.0.0.256",
-        "fe80::1",
-        "2001:DB8::1",
-        "2001:db8::2/64",
-        *("", "1.2.3.4\n", "01.2.3.4"),
+        *("", "BAD_", "x" * 64, "db.example.org", 6, 0, -1, 12, 2**33, MAC, MAC.upper(), "4095", "007", "24"),
+        *("10.0.0.256", "fe80::1", "2001:DB8::1", "2001:db8::2/64", "1.2.3.4\n", "01.2.3.4", "255.0.255.0", "0.0.0.0"),
+        *("file:///a", "http://", "http://a\u00a0b/", "https://x/y?z#q", "k k", "#x", "a ; b", "\x85", "\u2028#"),
+        *("/dev/sda1", "/dev/disk/by-id/x\n-part1", "/dev/x/", "/", "/dev/\u00a0", "/dev/mapper/a-part2", "a..", "-"),
+        *(True, False, None, [], {}, [{}], ["10.0.0.1"] * 40),
     ]
 )
-_IP = fields(
-    address=_ADDRESSES,
-    gateway=_ADDRESSES,
-    netmask=sample(["255.255.255.0", "255.255.255.255", "0.0.0.0", "255.0.255.0", "24"]),
-    family=sample([4, 6, 0]),
-)
-_DHCP = fields(
-    {"mac": sample([MAC, OTHER_MAC, MAC.upper(), "52:54:00:12:34:58", "52:54:00:12:34:59"])},
-    hostname=_NAMES,
-    ip=_IP,
-    lease_time=st.integers(-1, 2**33),
-    name_servers=several(_ADDRESSES | _NAMES),
-    time_servers=several(_ADDRESSES | _NAMES),
-    vlan_id=sample(["1", "4094", "4095", "007", 12]),
-    arch=sample(["x86_64", "arm64"]),
-)
-_URLS = sample(["http://10.0.0.1", "https://x/y?z#q", "file:///a", "http://", "http://a\u00a0b/", "x"])
-_PARAMETERS = several(sample(["a=b", "#x", "a ; b", "\x85", "\u2028#"]))
-_NETBOOT = fields(
-    allowPXE=st.booleans(),
-    allowWorkflow=st.booleans(),
-    ipxe=fields(url=_URLS, contents=st.text(max_size=9)),
-    osie=fields(
-        baseURL=_URLS, kernel=sample(["k", "/k", "k k"]), initrd=st.just("i"), kernelParams=several(_PARAMETERS)
-    ),
-)
-_INTERFACE = fields({"dhcp": _DHCP}, netboot=_NETBOOT, disableDhcp=st.booleans())
-_DEVICES = sample(
-    ["/dev/sda", "/dev/sda1", "/dev/disk/by-id/x\n-part1", "/dev/x/", "/", "/dev/\u00a0", "/dev/mapper/a-part2"]
-)
-_INSTANCE = fields(
-    id=st.text(max_size=9), hostname=_NAMES, ssh_keys=several(st.text(max_size=9), 2), ips=several(_IP, 2)
-)
-_SPEC = fields(
-    {"interfaces": several(_INTERFACE)},
-    disks=several(fields({"device": _DEVICES})),
-    metadata=fields(instance=_INSTANCE),
-    bmcRef=fields({"name": sample(["bmc-1", "B", "a..", "-"])}),
-    userData=st.text(),
-    status=_ANY,
-)
+_SPECS = [
+    each.obj["spec"]
+    for file in ("playground.yaml", "eksa.yaml", "capt.json")
+    for each in read(file, (CORPORA / file).read_bytes())
+    if isinstance(each, Document) and each.obj["kind"] == "Hardware"
+]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(spec=_SPEC)
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each field and item of a value, as container and key."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> Raw:
+    spec: Raw = copy.deepcopy(draw(st.sampled_from(_SPECS)))
+    for _ in range(draw(st.integers(0, 8))):
+        container, key = draw(st.sampled_from([*places(spec)]) if spec else st.just((spec, "interfaces")))
+        container[key] = copy.deepcopy(draw(_ODD | _ANY))
+    return spec
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(spec=specs())
 def test_whatever_a_machine_says_the_result_is_one_that_the_api_takes(refused: Refused, spec: Raw) -> None:
     findings = Findings(SOURCE)
     obj = machine(spec)

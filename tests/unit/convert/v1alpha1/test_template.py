@@ -1,4 +1,4 @@
-"""Templates of v1alpha1: the corpora as users have them, equality with the old renderer, and each field's fate."""
+"""Templates of v1alpha1: corpora, each field's fate, expressions, and equality with the old renderer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from tink.convert.documents import Document, read, to_yaml
 from tink.convert.findings import Findings, Source
 from tink.convert.run import Result, convert_documents
 from tink.convert.v1alpha1 import template
+from tink.convert.v1alpha1.expressions import rewrite
 from tink.template import engine
 from tink.template.errors import TemplateError
 from tink.template.fields import parse_fields, render_actions
@@ -91,17 +93,14 @@ def action(more: str = "", head: str = "- {name: a, image: i:1}") -> str:
 
 
 @pytest.mark.parametrize("path", ALL, ids=str)
-def test_corpus_gives_the_result_and_the_report_that_are_checked_in(path: Path) -> None:
+def test_corpus_gives_the_result_that_is_checked_in_which_the_api_takes_and_which_is_final(
+    path: Path, refused: Refused
+) -> None:
     result = run(path)
     base = str(CORPORA / path).removesuffix(".in.yaml")
     assert "".join(to_yaml(result.converted)) == Path(f"{base}.out.yaml").read_text()
     report = "".join(f"{each.kind} {each.source} {each.path}: {each.reason}\n" for each in result.findings)
     assert report == Path(f"{base}.report.txt").read_text()
-
-
-@pytest.mark.parametrize("path", ALL, ids=str)
-def test_api_takes_what_a_corpus_gives_and_converting_it_again_changes_nothing(path: Path, refused: Refused) -> None:
-    result = run(path)
     for obj in result.objects:
         assert refused(obj) == [], obj["metadata"]
         if obj["kind"] == "Template":
@@ -293,17 +292,13 @@ def test_nothing_is_said_of_a_template_that_comes_through_whole() -> None:
         ('"\\x7b{ no }}"', '{{ "{{" }} no }}'),
         ('"{{ .x }} \\x7b{ no }}"', '{{ .Params.x }} {{ "{{" }} no }}'),
         ("{{ .x -}} b", "{{ .Params.x }}b"),
+        *(("a{{/* nothing */}}b", "ab"), ("a {{- /* nothing */ -}} b", "ab")),
     ],
 )
 def test_values_of_variables_stay_as_they_were_written(written: str, text: str) -> None:
     spec, found, _ = convert(action(f"environment:\n  A: {written}"))
     assert found == []
     assert spec["actions"][0]["env"] == {"A": text}
-
-
-@pytest.mark.parametrize(("written", "text"), [("a{{/* nothing */}}b", "ab"), ("a {{- /* nothing */ -}} b", "ab")])
-def test_comment_of_a_template_prints_nothing(written: str, text: str) -> None:
-    assert convert(action(f"environment:\n  A: {written}"))[0]["actions"][0]["env"] == {"A": text}
 
 
 def test_environment_and_volumes_of_the_task_are_the_templates_own() -> None:
@@ -480,11 +475,6 @@ def test_comments_of_a_text_that_comes_as_json_are_kept_too() -> None:
     assert ("# one\nspec:" in made, "timeout: 5 # five" in made) == (True, True)
 
 
-def test_old_renderer_fails_where_ours_would() -> None:
-    with pytest.raises(TemplateError):
-        old_renderer.render(with_data("a: {{ .missing }}"), HARDWARE, {})
-
-
 # --- waitdaemon, the PID namespace, registries
 
 _WAITS = """
@@ -590,23 +580,48 @@ def compared(texts: list[str]) -> list[tuple[str, str, str, bool]]:
     return [(text, was["env"][name], now["env"][name], name in warned) for text, name in zip(texts, names, strict=True)]
 
 
-def all_compared(texts: list[str]) -> list[tuple[str, str, str, bool]]:
-    return [one for start in range(0, len(texts), AT_ONCE) for one in compared(texts[start : start + AT_ONCE])]
-
-
-def test_spaces_beside_silent_expressions_are_those_that_there_were() -> None:
-    for text, was, now, warned in all_compared(sequences(STRAIGHT, 4)):
-        assert (text, now, warned) == (text, was, False)
-
-
-@pytest.mark.parametrize("flow", FLOW)
-def test_spaces_in_arms_are_those_that_there_were_or_are_told_of(flow: str) -> None:
-    for text, was, now, warned in all_compared(sequences((*STRAIGHT, flow), 3)):
-        assert warned or (text, now) == (text, was)
-
-
-def test_arms_without_spaces_at_their_ends_and_spaces_in_the_middle_are_not_worth_a_word() -> None:
+def quiet() -> list[str]:
+    """Spaces in the middle, and arms without spaces at their ends, are not worth a word."""
     texts = sequences(("a b", *STRAIGHT[2:], TIGHT), 3)
-    texts += [f"a{one}{flow}{two}z" for flow in FLOW for one in ("", *STRAIGHT[1:]) for two in ("", *STRAIGHT[1:])]
-    for text, was, now, warned in all_compared(texts):
-        assert (text, now, warned) == (text, was, False)
+    return texts + [
+        f"a{one}{flow}{two}z" for flow in FLOW for one in ("", *STRAIGHT[1:]) for two in ("", *STRAIGHT[1:])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "may_warn"),
+    [
+        (sequences(STRAIGHT, 4), False),
+        (quiet(), False),
+        *((sequences((*STRAIGHT, flow), 3), True) for flow in FLOW),
+    ],
+    ids=["silent", "quiet", *(f"flow{number}" for number in range(len(FLOW)))],
+)
+def test_spaces_beside_expressions_are_those_that_there_were_or_are_told_of(texts: list[str], may_warn: bool) -> None:
+    for start in range(0, len(texts), AT_ONCE):
+        for text, was, now, warned in compared(texts[start : start + AT_ONCE]):
+            assert (may_warn and warned) or (text, now, warned) == (text, was, False)
+
+
+CASES = yaml.safe_load((Path(__file__).parent / "expressions.yaml").read_text())
+
+
+@pytest.mark.parametrize(("old", "new"), [*CASES["moved"], *((text, text) for text in CASES["unchanged"])])
+def test_moved_data_is_named_where_it_is_now_and_the_rest_stays_as_it_was_written(old: str, new: str) -> None:
+    result = rewrite(old)
+    assert (result.text, result.notices, result.errors) == (new, [], [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "notice"),
+    [(*case, "address") for case in CASES["interfaces"]] + [(*case, "exchanged") for case in CASES["exchanged"]],
+)
+def test_order_of_interfaces_and_exchange_of_part_and_text_are_told(old: str, new: str, notice: str) -> None:
+    result = rewrite(old)
+    assert (result.text, result.errors, len(result.notices)) == (new, [], 1)
+    assert notice in result.notices[0]
+
+
+@pytest.mark.parametrize(("text", "error"), CASES["gone"])
+def test_what_is_gone_is_an_error_that_names_it(text: str, error: str) -> None:
+    assert error in " ".join(rewrite(text).errors)

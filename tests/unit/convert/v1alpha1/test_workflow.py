@@ -15,8 +15,6 @@ from tink.convert.v1alpha1 import workflow
 SOURCE = Source("in.yaml", 1, "Workflow", "", "w")
 SPEC = {"templateRef": "t", "hardwareRef": "h", "hardwareMap": {"device_1": "52:54:00:00:00:01"}}
 
-AFTERWARDS = {"postActions": [{"powerAction": "off"}]}
-
 Refused = Callable[[Raw], list[str]]
 Converting = Callable[..., Result]
 
@@ -55,17 +53,19 @@ def test_waiting_workflow_refers_to_the_same_objects_with_the_same_parameters(re
 
 
 @pytest.mark.parametrize(
-    "state", ["SUCCESS", "STATE_FAILED", "TIMEOUT", "RUNNING", "STATE_RUNNING", "PREPARING", "POST", 7]
+    ("status", "waits"),
+    [
+        *(({"state": state}, False) for state in ("SUCCESS", "STATE_FAILED", "TIMEOUT", "RUNNING", "STATE_RUNNING")),
+        *(({"state": state}, False) for state in ("PREPARING", "POST", 7)),
+        *(({"state": "PENDING"}, True), ({"state": "STATE_PENDING", "globalTimeout": 0}, True)),
+    ],
 )
-def test_machine_is_not_installed_a_second_time(state: Any) -> None:
-    assert convert(order(status={"state": state})) == ([], [("dropped", "")])
-
-
-@pytest.mark.parametrize("status", [{"state": "PENDING"}, {"state": "STATE_PENDING", "globalTimeout": 0}])
-def test_status_of_a_waiting_workflow_is_left_behind(status: Raw) -> None:
-    (made,), found = convert(order(status=status))
-    assert "status" not in made
-    assert found == [("changed", "status")]
+def test_machine_is_not_installed_a_second_time_and_a_waiting_workflow_leaves_its_status_behind(
+    status: Raw, waits: bool
+) -> None:
+    result, found = convert(order(status=status))
+    assert (len(result), found) == ((1, [("changed", "status")]) if waits else (0, [("dropped", "")]))
+    assert not any("status" in made for made in result)
 
 
 @pytest.mark.parametrize(

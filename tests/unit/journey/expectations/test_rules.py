@@ -54,6 +54,9 @@ def test_fault_is_named_truly_and_in_time(fault):
 def test_healthy_boot_has_no_warning(steps):
     play = Play().act(steps)
     assert play.warnings == [], [finding.message for _, finding in play.said]
+    if steps is BOOTS["healthy"]["vlan"]:
+        assert len(read(MAC, play.journey.events(MAC)).boots) == 1, "a lease in a VLAN is no second boot"
+    assert diagnose(read(MAC, []), FACTS) is None, "nor has a machine that nothing is known of"
 
 
 def test_second_workflow_that_was_made_when_the_first_had_ended_is_no_warning():
@@ -81,19 +84,6 @@ def test_port_from_which_something_was_asked_is_not_said_to_be_blocked():
     assert Play(replace(FACTS, arrived={"udp/69": 1})).rom().wait(30).warnings == []
 
 
-def test_lease_in_a_vlan_is_no_second_boot():
-    assert len(read(MAC, Play().act(BOOTS["healthy"]["vlan"]).journey.events(MAC)).boots) == 1
-
-
-def test_warning_ends_when_the_machine_gets_on():
-    play = Play().rom().wait(9)
-    assert play.warnings == ["NoTFTPRequest"]
-    settled = play.settled
-    play.program().wait(1)
-    assert play.settled > settled
-    assert play.expectations.of(MAC).finding is None
-
-
 def test_evidence_that_comes_later_is_said_and_the_same_again_is_not():
     # At first, no look in front of the firewall in time: then it is not said that nothing came.
     play = Play().rom().wait(9)
@@ -102,6 +92,13 @@ def test_evidence_that_comes_later_is_said_and_the_same_again_is_not():
     play.wait(300)
     assert play.warnings == ["NoTFTPRequest"] * 2
     assert "this host's firewall drops udp/69 (arrived 4 times on eth1, and never here)" in play.found.message
+    settled = play.settled
+    play.program().wait(1)
+    assert play.settled > settled, "it is over when the machine gets on"
+    assert play.expectations.of(MAC).finding is None
+    outside = replace(MACHINE, ip="10.0.9.5", gateway="10.0.9.1")
+    found = Play(replace(FACTS, registered=outside, network=Network())).rom().wait(9).found
+    assert "is not of this network" not in found.message, "no cause where no network is known"
 
 
 def test_what_names_hold_moves_no_cursor_and_begins_no_line():
@@ -117,12 +114,6 @@ def test_boot_program_that_ran_is_not_said_to_be_refused_because_its_end_was_tol
     play = Play().rom().ipxe().record(Step.TFTP, Outcome.OK, "TFTP sent", name="snponly.efi", duration_seconds=6.5)
     play.wait(1).dhcp("offer", "PXE ROM", "boot file snponly.efi").wait(5)
     assert "ProgramNotStarted" not in play.warnings
-
-
-def test_unserved_network_is_no_cause_where_none_is_known():
-    outside = replace(MACHINE, ip="10.0.9.5", gateway="10.0.9.1")
-    found = Play(replace(FACTS, registered=outside, network=Network())).rom().wait(9).found
-    assert "is not of this network" not in found.message
 
 
 def test_what_comes_right_after_a_new_boot_does_not_hide_it():
@@ -142,10 +133,6 @@ def test_boots_that_all_ended_before_the_first_look_are_seen_at_it():
     play.dhcp("offer", "PXE ROM", "boot file snponly.efi")
     assert play.found is not None, "not only after the 15 s in which it may take the offer"
     assert play.found.rule == "BootLoop"
-
-
-def test_machine_that_nothing_is_known_of_has_no_finding():
-    assert diagnose(read(MAC, []), FACTS) is None
 
 
 def test_what_an_action_prints_does_not_hide_where_the_boot_is():
@@ -208,13 +195,9 @@ def test_limit_follows_the_last_boots_of_the_same_kind_within_its_bounds():
     for _ in range(8):
         limits.learn("lab QEMU", Milestone.KERNEL_STARTED, 0.1)
     assert limits.after(Milestone.KERNEL_STARTED, "lab QEMU") == usual.least
-
-
-def test_what_is_learned_is_bounded():
-    limits = Limits()
     for number in range(2 * KEPT):
         limits.learn(f"kind {number}", Milestone.KERNEL_STARTED, 1.0)
-    assert limits.usual(Milestone.KERNEL_STARTED, "kind 0") is None
+    assert limits.usual(Milestone.KERNEL_STARTED, "kind 0") is None, "what is learned is bounded"
     assert limits.usual(Milestone.KERNEL_STARTED, f"kind {2 * KEPT - 1}") == 1.0
 
 
@@ -286,6 +269,9 @@ def test_machine_that_goes_on_with_another_edge_is_not_said_to_be_silent_and_one
     play = Play()
     heard(play, Step.DHCP, Outcome.OK, "offer", stage="PXE ROM", dhcp="offer")
     assert play.wait(1).rom().wait(12).warnings == ["NoTFTPRequest"]
+    before = play.settled
+    heard(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
+    assert play.wait(30).settled == before + 1, "what was said here is taken back once"
 
 
 def test_what_the_other_edge_has_found_is_shown_here_and_said_by_it_alone():
@@ -300,14 +286,6 @@ def test_what_the_other_edge_has_found_is_shown_here_and_said_by_it_alone():
     heard(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
     play.wait(3)
     assert (awaited.finding, play.said, play.settled) == (None, [], 0)
-
-
-def test_what_was_said_here_is_taken_back_once_when_the_machine_gets_on_elsewhere():
-    play = Play().rom().wait(12)
-    assert play.warnings == ["NoTFTPRequest"]
-    before = play.settled
-    heard(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
-    assert play.wait(30).settled == before + 1
 
 
 def test_agent_of_a_server_that_runs_apart_is_known_to_be_there():

@@ -1,17 +1,29 @@
-"""Who is calling: a mistake here gives a machine another one's script, metadata and secrets."""
+"""Who is calling, by address or by token: a mistake gives a machine another one's script, metadata and secrets."""
 
 from __future__ import annotations
 
 import ipaddress
+import json
+import logging
+import os
+import stat
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edge.callers import Callers, by_address
+from edge.callers import Callers, MetadataTokenError, MetadataTokens, by_address, token_keys
+from edge.cli import main
 from edge.machines import DhcpMode, Inventory
 from tests.support import objects
+from tests.support.api import InProcessApi
 from tests.support.objects import CREATED
 from tink.api.v1alpha2 import Raw
+from tink.files.key_file import KeyFile, KeyFileError
 
 A, B, C = "52:54:00:00:00:0a", "52:54:00:00:00:0b", "52:54:00:00:00:0c"
 SPARE = "52:54:00:00:00:1a"
@@ -93,6 +105,10 @@ def test_where_we_give_addresses_a_machine_is_at_its_own_and_nowhere_else(giving
     assert [*giving.callers.learnt()] == [], "what is not looked at is not kept"
     assert [giving.name(ip) for ip in ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.9")] == ["a", "b", None, None]
     assert giving.mac("10.0.0.9") == A
+    assert giving.name("10.0.0.1", connected=True) == "a", "behind a router, it is known by its address"
+    assert giving.mac("10.0.0.1", connected=True) == A
+    giving.register(hardware("b", B, "10.0.0.1"))
+    assert giving.name("10.0.0.1") is None, "an address that two reserve is nobody's"
 
 
 @pytest.mark.parametrize("other", [B, STRANGER])
@@ -109,11 +125,6 @@ def test_machine_answers_at_its_address_with_any_of_its_cards(giving: Site) -> N
     giving.register(two)
     giving.table.entries["10.0.0.1"] = SPARE
     assert (giving.name("10.0.0.1"), giving.mac("10.0.0.1")) == ("a", A)
-
-
-def test_machine_behind_a_router_is_known_by_its_address(giving: Site) -> None:
-    assert giving.name("10.0.0.1", connected=True) == "a"
-    assert giving.mac("10.0.0.1", connected=True) == A
 
 
 def test_host_on_our_link_without_an_entry_is_no_machine_yet_on_a_connection(site: Site) -> None:
@@ -150,27 +161,16 @@ def test_network_known_by_address_is_known_so() -> None:
     assert (site.name("10.0.0.1"), site.name("10.0.0.2")) == ("a", None)
 
 
-def test_address_that_two_reserve_is_nobodys(giving: Site) -> None:
-    giving.register(hardware("b", B, "10.0.0.1"))
-    assert giving.name("10.0.0.1") is None
-
-
 @pytest.mark.parametrize("mode", PROXY)
-def test_machine_on_our_link_is_known_by_its_hardware_address(mode: DhcpMode) -> None:
+def test_machine_on_our_link_is_known_by_its_hardware_address_whatever_dhcp_and_hardware_say(mode: DhcpMode) -> None:
     site = Site(mode)
-    site.table.entries["10.0.0.77"] = C
+    site.table.entries |= {"10.0.0.77": C, "10.0.0.50": B, "10.0.0.1": STRANGER, "10.0.0.60": SPARE}
     assert site.name("10.0.0.77") == "c"
-
-
-def test_machine_that_speaks_dhcp_in_anothers_name_does_not_become_it(proxy: Site) -> None:
-    proxy.table.entries["10.0.0.50"] = B
-    proxy.callers.learn(A, "10.0.0.50")
-    assert proxy.name("10.0.0.50") == "b"
-
-
-def test_stranger_on_our_link_at_a_reserved_address_does_not_become_its_owner(proxy: Site) -> None:
-    proxy.table.entries["10.0.0.1"] = STRANGER
-    assert (proxy.name("10.0.0.1"), proxy.mac("10.0.0.1")) == (None, STRANGER)
+    site.callers.learn(A, "10.0.0.50")  # in another's name
+    assert site.name("10.0.0.50") == "b"
+    assert (site.name("10.0.0.1"), site.mac("10.0.0.1")) == (None, STRANGER)
+    site.register(hardware("d", SPARE, "10.0.0.4"), hardware("e", SPARE, "10.0.0.5"))
+    assert (site.name("10.0.0.60"), site.mac("10.0.0.60")) == (None, SPARE), "two claim that MAC"
 
 
 def test_machine_behind_a_relay_is_where_it_last_said_to_the_other_server(proxy: Site) -> None:
@@ -182,20 +182,13 @@ def test_machine_behind_a_relay_is_where_it_last_said_to_the_other_server(proxy:
     proxy.callers.learn(B, "10.9.0.8")
     assert proxy.mac("10.9.0.8") == B
     assert proxy.name("10.0.0.1") == "a", "its address is not known otherwise"
-
-
-def test_address_that_a_stranger_took_over_is_no_longer_the_machines(proxy: Site) -> None:
-    for mac, name in ((A, "a"), (STRANGER, None), (A, "a")):
+    for mac, name in ((A, "a"), (STRANGER, None), (C, "c")):
         proxy.callers.learn(mac, "10.9.0.7")
-        assert proxy.name("10.9.0.7") == name
-
-
-def test_what_dhcp_said_is_not_believed_for_ever(proxy: Site) -> None:
-    proxy.callers.learn(C, "10.9.0.7")
+        assert proxy.name("10.9.0.7") == name, "a stranger may take an address over"
     proxy.now += by_address.LEARNT_SECONDS - 1
     assert proxy.name("10.9.0.7") == "c"
     proxy.now += 1
-    assert proxy.name("10.9.0.7") is None
+    assert proxy.name("10.9.0.7") is None, "what DHCP said is not believed for ever"
 
 
 def test_flood_of_made_up_macs_pushes_no_registered_machine_out(proxy: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,20 +219,11 @@ def test_kernel_is_asked_once_a_second_for_an_address(proxy: Site) -> None:
     assert proxy.mac("10.0.0.50") is None
     proxy.table.entries["10.0.0.50"] = A
     assert proxy.mac("10.0.0.50") == A, "that there is none is no answer to keep"
-
-
-def test_callers_from_many_addresses_fill_no_memory(proxy: Site) -> None:
     for number in range(by_address._MAX_NEIGHBOURS + 100):
         ip = f"10.7.{number >> 8}.{number & 255}"
         proxy.table.entries[ip] = B
         proxy.mac(ip)
-    assert len(proxy.callers._neighbour_of) == by_address._MAX_NEIGHBOURS
-
-
-def test_mac_that_two_hardware_claim_is_neither(proxy: Site) -> None:
-    proxy.register(hardware("d", B, "10.0.0.4"))
-    proxy.table.entries["10.0.0.50"] = B
-    assert (proxy.name("10.0.0.50"), proxy.mac("10.0.0.50")) == (None, B)
+    assert len(proxy.callers._neighbour_of) == by_address._MAX_NEIGHBOURS, "many callers fill no memory"
 
 
 # --- IPv6 -------------------------------------------------------------------------------------------------------------
@@ -318,6 +302,17 @@ def test_machine_is_known_on_the_link_by_which_its_answer_leaves(two_links: Site
         assert (two_links.name("10.0.0.1"), two_links.name("10.0.0.1", on="br1")) == ("a", "a")
         assert two_links.name("10.0.0.1", on="br0") != "a"
         two_links.callers.changed("10.0.0.1")
+    by_br1 = two_links.callers.answering_on("br1")
+    assert by_br1.machine("10.0.0.1").name == "a"
+    two_links.table.bound["10.0.0.1", "br1"] = STRANGER
+    two_links.callers.changed("10.0.0.1")
+    assert by_br1.machine("10.0.0.1") is None, "a change makes the views of all links ask again"
+    two_links.table.bound = {("10.0.0.1", "br0"): A}  # it moves to another link
+    two_links.table.routes["10.0.0.1"] = "br0"
+    two_links.callers.changed("10.0.0.1")
+    assert two_links.name("10.0.0.1", on="br0") == "a"
+    two_links.now += 1
+    assert two_links.name("10.0.0.1", on="br1") is None
 
 
 def test_datagram_from_an_address_of_another_link_has_no_machine_until_its_sender_is_known(two_links: Site) -> None:
@@ -341,22 +336,6 @@ def test_gateway_on_a_link_has_no_machines_of_another_link_of_ours_behind_it(
     assert by_br0.machine("10.0.0.1").name == "a", "behind a router on br0"
 
 
-def test_change_on_any_link_makes_the_views_of_all_links_ask_again(two_links: Site) -> None:
-    by_br1 = two_links.callers.answering_on("br1")
-    assert by_br1.machine("10.0.0.1").name == "a"
-    two_links.table.bound["10.0.0.1", "br1"] = STRANGER
-    two_links.callers.changed("10.0.0.1")
-    assert by_br1.machine("10.0.0.1") is None
-
-
-def test_machine_that_moves_to_another_link_is_known_there(two_links: Site) -> None:
-    two_links.table.bound = {("10.0.0.1", "br0"): A}
-    two_links.table.routes["10.0.0.1"] = "br0"
-    assert two_links.name("10.0.0.1", on="br0") == "a"
-    two_links.now += 1
-    assert two_links.name("10.0.0.1", on="br1") is None
-
-
 def test_dhcp_on_one_link_can_not_report_an_address_of_another_link(proxy: Site) -> None:
     proxy.table.routes["10.9.0.7"] = "br1"
     for interface in ("br0", ""):
@@ -365,3 +344,247 @@ def test_dhcp_on_one_link_can_not_report_an_address_of_another_link(proxy: Site)
     assert proxy.callers.learn(C, "10.9.0.7", "br1")
     assert proxy.callers.learn(B, "10.9.0.8", ""), "a relay speaks for networks that are none of ours"
     assert (proxy.mac("10.9.0.7"), proxy.mac("10.9.0.8")) == (C, B)
+
+
+MAC = "52:54:00:00:00:01"
+NEVER = 0.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyFile:
+    return token_keys(tmp_path, None, create=True)
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------------
+
+
+def test_token_says_its_mac_for_ever_unless_it_has_a_lifetime(keys: KeyFile) -> None:
+    clock = Clock()
+    lasting, ending = MetadataTokens(keys, NEVER, clock), MetadataTokens(keys, 60, clock)
+    token, short = lasting.mint(MAC), ending.mint(MAC)
+    assert lasting.mac(token) == lasting.mac(short) == ending.mac(token) == MAC
+    clock.now += 60
+    assert ending.mac(token) == MAC
+    with pytest.raises(MetadataTokenError, match="it ended at 1970-01-01T00:17:40Z"):
+        lasting.mac(short)
+    clock.now = 1e12 - 1
+    assert lasting.mac(token) == MAC
+    clock.now = 1e11
+    assert len(ending.mint(MAC)) <= 72, "it fits where there is room for one"
+    for other in ("", "m1", "52-54-00-00-00-01", "52:54:00:00:00:0A", f"{MAC}\n"):
+        with pytest.raises(ValueError, match="is no MAC address"):
+            lasting.mint(other)
+
+
+@given(position=st.integers(0, 60), character=st.characters(min_codepoint=33, max_codepoint=126))
+def test_token_with_one_wrong_character_is_worth_nothing(
+    tmp_path_factory: pytest.TempPathFactory, position: int, character: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "one.key"
+    tokens = MetadataTokens(KeyFile(path, "key", create=True))
+    token = tokens.mint(MAC)
+    changed = token[:position] + character + token[position + 1 :]
+    if changed != token:
+        with pytest.raises(MetadataTokenError) as caught:
+            tokens.mac(changed)
+        assert changed[20:] not in str(caught.value)
+
+
+# --- the key file ---------------------------------------------------------------------------------------------------
+
+
+def test_key_file_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
+    first = token_keys(tmp_path / "new", None, create=True)
+    path = tmp_path / "new" / "metadata-token.key"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    second = token_keys(tmp_path / "new", None, create=True)
+    assert MetadataTokens(second).mac(MetadataTokens(first).mint(MAC)) == MAC
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_named_key_file_is_never_made(tmp_path: Path) -> None:
+    # Of several edges, each would make its own.
+    with pytest.raises(KeyFileError, match="openssl rand -hex 32"):
+        token_keys(tmp_path, tmp_path / "shared.key", create=True)
+    with pytest.raises(KeyFileError, match=r"metadata-token\.key: No such file"):
+        token_keys(tmp_path, None, create=False)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KeyFileError, match="can't be made"):
+        token_keys(tmp_path / "file" / "below", None, create=True)
+
+
+def test_new_key_signs_and_the_old_one_is_still_good(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now, path = Clock(), tmp_path / "key"
+    path.write_text("a" * 64 + "\n")
+    path.chmod(0o644)
+    file = KeyFile(path, "key", monotonic=now)
+    assert "chmod 600" in caplog.text, "all users of the host can read it"
+    old = file.sign("l", "c")
+    path.write_text(f"# new\n{'b' * 64}\n\n{'a' * 64}\n")
+    assert file.sign("l", "c") == old  # not looked at yet
+    now.now += 1
+    assert file.sign("l", "c") == old, "others may not have it yet"
+    now.now += 120
+    assert file.sign("l", "c") != old
+    assert file.signed("l", "c", old)
+    path.write_text("b" * 64 + "\n")
+    now.now += 1
+    assert not file.signed("l", "c", old)
+
+
+def test_key_file_that_breaks_changes_nothing_and_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, path = Clock(), tmp_path / "key"
+    file = KeyFile(path, "key", create=True, monotonic=now)
+    signature = file.sign("l", "c")
+    path.write_text("short\n")
+    for _ in range(3):
+        now.now += 1
+        assert file.sign("l", "c") == signature
+    path.unlink()
+    now.now += 1
+    assert file.sign("l", "c") == signature
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 2
+    assert "short" not in caplog.text.replace("has less", "")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "no key"),
+        ("# only\n", "no key"),
+        ("x" * 31, "less than 32"),
+        ("x" * 40 + "\ny", "less than 32"),
+        (("k" * 40 + "\n") * 17, "more than 16"),
+        ("z" * 70_000, "more than 16"),
+    ],
+)
+def test_key_file_that_is_none_is_named_with_what_is_wrong(tmp_path: Path, content: str, problem: str) -> None:
+    path = tmp_path / "key"
+    path.write_text(content)
+    with pytest.raises(KeyFileError, match=problem) as caught:
+        KeyFile(path, "some key")
+    assert str(path) in str(caught.value)
+
+
+GARBLED = [b"\xff\xfe" * 40, b"\0" * 65, b"a" * 40 + b"\n" + b"\x01" * 40 + b"\n"]
+
+
+def test_key_of_ours_that_is_cut_off_or_garbled_is_refused_and_kept(tmp_path: Path) -> None:
+    token_keys(tmp_path, None, create=True)
+    path = tmp_path / "metadata-token.key"
+    whole = path.read_bytes()
+    again = "put the right one back, or remove the file to get a new one"
+    for content, said in (*((whole[:cut], again) for cut in range(64)), *((each, "is garbled") for each in GARBLED)):
+        path.write_bytes(content)
+        with pytest.raises(KeyFileError, match=said):
+            token_keys(tmp_path, None, create=True)
+        assert path.read_bytes() == content
+    with pytest.raises(KeyFileError, match="is garbled"):
+        token_keys(tmp_path, path, create=False)
+
+
+def test_signature_for_one_purpose_is_none_for_another(keys: KeyFile) -> None:
+    assert not keys.signed("one", "c", keys.sign("other", "c"))
+    assert keys.sign("a", "b") != keys.sign("ab", "")
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _no_options_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TINKEDGE_")]:
+        monkeypatch.delenv(name)
+
+
+def run(*arguments: str | Path, **env: str) -> Result:
+    return CliRunner().invoke(main, ["metadata-url", *map(str, arguments)], env=env)
+
+
+def test_urls_are_printed_with_a_token_that_the_edge_takes(tmp_path: Path, keys: KeyFile) -> None:
+    result = run("52-54-00-00-00-01", "--data-dir", tmp_path, "--public-ip", "10.0.0.1", "-o", "json")
+    (urls,) = json.loads(result.output)
+    token = urls["ec2"].removeprefix("http://10.0.0.1:7080/machine/")
+    assert MetadataTokens(keys).mac(token) == MAC
+    assert urls["nocloud"] == f"http://10.0.0.1:7080/nocloud/{token}/"
+    assert urls["phone_home"] == f"http://10.0.0.1:7080/phone-home/{token}"
+    text = run(MAC, "--data-dir", tmp_path, "--public-ip", "10.0.0.1").output
+    assert all(url in text for url in urls.values())
+    key = (tmp_path / "metadata-token.key").read_text().strip()
+    snippet = run(MAC, "--data-dir", tmp_path, "--public-ip", "10.0.0.1", "-o", "cloud-init").output
+    assert key not in result.output + text + snippet
+
+
+def test_edges_own_settings_are_read_from_its_environment(tmp_path: Path, keys: KeyFile) -> None:
+    env = {"TINKEDGE_DATA_DIR": str(tmp_path), "TINKEDGE_INTERFACE": "a=10.0.0.1 lo", "TINKEDGE_HTTP_PORT": "80"}
+    urls = json.loads(run(MAC, "-o", "json", **env, TINKEDGE_METADATA_TOKEN_LIFETIME="60").output)
+    assert [url["ec2"].partition("/machine/")[0] for url in urls] == ["http://10.0.0.1:80", "http://127.0.0.1:80"]
+    assert MetadataTokens(keys, clock=lambda: 0).mac(urls[0]["ec2"].rpartition("/")[2]) == MAC
+    assert ".0." not in urls[0]["ec2"].rpartition("/")[2]
+
+
+def test_cloud_init_snippet_is_what_its_name_says(tmp_path: Path, keys: KeyFile) -> None:
+    result = run(MAC, "--data-dir", tmp_path, "--public-ip", "10.0.0.1", "-o", "cloud-init")
+    config = yaml.safe_load(result.output)
+    token = MetadataTokens(keys).mint(MAC)
+    assert config["datasource_list"] == ["NoCloud"]
+    assert config["datasource"]["NoCloud"]["seedfrom"] == f"http://10.0.0.1:7080/nocloud/{token}/"
+    assert config["phone_home"]["url"] == f"http://10.0.0.1:7080/phone-home/{token}"
+    two = run(MAC, "--data-dir", tmp_path, "--interface", "a=10.0.0.1", "--interface", "b=10.1.0.1", "-o", "cloud-init")
+    assert two.exit_code == 2
+    assert "--public-ip" in two.output
+
+
+def test_name_of_a_hardware_becomes_its_first_mac(
+    tmp_path: Path, keys: KeyFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interfaces = {"no-mac": {}, MAC: {}, objects.OTHER_MAC: {}}
+    apis: dict[Path, InProcessApi] = {}
+    closed: list[InProcessApi] = []
+
+    class Api(InProcessApi):
+        async def close(self) -> None:
+            closed.append(self)
+            await super().close()
+
+    async def connect(kubeconfig: Path) -> InProcessApi:
+        made = (objects.hardware("m1", namespace="rack", interfaces=interfaces), objects.hardware("m2", interfaces={}))
+        return apis.setdefault(kubeconfig, Api(*made))
+
+    monkeypatch.setattr("tink.kube.client.KubeClient.connect", connect)
+    result = run("m1", "-n", "rack", "--data-dir", tmp_path, "--public-ip", "10.0.0.1", "-o", "json")
+    token = json.loads(result.output)[0]["ec2"].rpartition("/")[2]
+    assert MetadataTokens(keys).mac(token) == MAC
+    empty = run("m2", "--data-dir", tmp_path, "--public-ip", "10.0.0.1", "--kubeconfig", tmp_path / "k")
+    assert empty.exit_code == 1
+    assert "Hardware default/m2: spec.networkInterfaces has no MAC address" in empty.output
+    assert [*apis] == [tmp_path / "kubeconfig", tmp_path / "k"]
+    assert closed == [*apis.values()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["m1"], 1, "no such file"),
+        ([MAC, "--public-ip", "x"], 2, "--public-ip"),
+        ([MAC, "--interface", "nosuch"], 2, "no interface nosuch"),
+        ([MAC, "--metadata-token-key", "/nonexistent/key"], 1, "The edge makes it at its start"),
+    ],
+)
+def test_what_is_missing_is_said_with_what_to_do(
+    tmp_path: Path, keys: KeyFile, arguments: list[str], code: int, said: str
+) -> None:
+    result = run(*arguments, "--data-dir", tmp_path, *([] if code == 2 else ["--public-ip", "10.0.0.1"]))
+    assert result.exit_code == code
+    assert said in result.output
+    assert "Traceback" not in result.output
