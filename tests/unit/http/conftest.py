@@ -8,6 +8,7 @@ has the word "secret-of-<name>" in all that is its own. However a request is mad
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -36,9 +37,10 @@ from edge.journey.recorder import Journey
 from edge.machines import Artifacts, DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.scripts import BootSettings, Scripts
 from tests.support import objects, virtual_time
+from tests.support.api import InProcessApi
 from tests.support.objects import MAC, OTHER_MAC
 from tink.files.key_file import KeyFile
-from tink.kube.client import NotFoundError
+from tink.kube.resources import SECRET
 from tink.net.outbound import Reach
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -146,6 +148,26 @@ class Connection:
         return False
 
 
+async def at_once(work: Awaitable[Any]) -> Any:
+    """Await what sockets bring while virtual time stands still."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await virtual_time.turns()
+    return task.result()
+
+
+def secret(name: str = "s1", content: bytes = b"", key: str = "userData", **fields: Any) -> dict[str, Any]:
+    """Return a Secret of the namespace default, whose `key` has `content`."""
+    data = {key: base64.b64encode(content).decode()}
+    metadata = {"name": name, "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data, **fields}
+
+
+def reader(api: InProcessApi) -> Callable[[str, str], Awaitable[Any]]:
+    """Return what reads Secrets by namespace and name, as the edge does."""
+    return lambda namespace, name: api.get(SECRET, name, namespace)
+
+
 @dataclass
 class Rack:
     base: str
@@ -157,11 +179,8 @@ class Rack:
     osies: dict[tuple[str, str], dict[str, Any]]
     binaries: dict[str, Binary]
     keys: KeyFile
-    secrets: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """Secrets by namespace and name, or errors to raise."""
-    secrets_read: int = 0
-    secret_reader: Callable[[str, str], Awaitable[Any]] | None = None
-    """What reads them instead."""
+    api: InProcessApi = field(default_factory=InProcessApi)
+    """Where Secrets are read."""
     problem: str = ""
     runner: Any = None
     cache: Any = None
@@ -195,15 +214,6 @@ class Rack:
         if half_close:
             connection.writer.write_eof()
         return await connection.rest()
-
-    async def read_secret(self, namespace: str, name: str) -> Any:
-        self.secrets_read += 1
-        if self.secret_reader is not None:
-            return await self.secret_reader(namespace, name)
-        found = self.secrets.get((namespace, name), NotFoundError(404, "NotFound", f'secrets "{name}" not found'))
-        if isinstance(found, Exception):
-            raise found
-        return found
 
     async def ask(self, path: str, *, ip: str = IP, method: str = "GET", data: Any = None, **headers: str) -> Reply:
         """One request from `ip`; `If_Match="x"` is the header If-Match."""
@@ -298,7 +308,7 @@ async def serving(
         osie_files=OsieFiles(osie, cache),
         binaries=rack.binaries,
         record=record,
-        metadata=MetadataSettings(keys, rack.read_secret, **metadata),
+        metadata=MetadataSettings(keys, reader(rack.api), **metadata),
         default_osie=default_osie,
         ready=lambda: rack.problem,
         sender=BodySender(threads=2, idle_seconds=idle_seconds),
