@@ -260,17 +260,17 @@ async def serving(
     default_osie: tuple[str, str] | None = None,
     limits: Limits | None = None,
     neighbours: Neighbours = UNSEEN,
-    idle_seconds: float = 60,
+    idle_seconds: float = 600,
     fast_path: bool = True,
     depot: Path | None = None,
     beyond: Artifacts | None = None,
     ipxe_dir: Path = Path("/nonexistent"),
     nearest: Callable[[str], str] = lambda _ip: "",
+    silence_seconds: float = 600,
     **metadata: Any,
 ) -> AsyncIterator[Rack]:
-    """`idle_seconds`: after which a machine that takes nothing is given up, which on a busy host any of a test may be
-    that means well; `metadata`: settings of the metadata
-    service."""
+    """`idle_seconds` and `silence_seconds`: after which a machine that takes nothing, and an upstream, are given up;
+    `metadata`: settings of the metadata service."""
     upstream = Upstream()
     upstream_app = web.Application()
     upstream_app.router.add_get("/{path:.*}", upstream.answer)
@@ -280,7 +280,7 @@ async def serving(
     cache = ArtifactCache(
         tmp_path / "artifacts",
         clock=time.monotonic,
-        timeouts=Timeouts(connect=5, silence=1, retries=0),
+        timeouts=Timeouts(connect=600, silence=silence_seconds, retries=0),
         remember_failures=0,
         file_root=tmp_path,
         reach=Reach(allowed=(ip_network("127.0.0.0/8"),)),  # where the upstream of these tests is
