@@ -39,6 +39,7 @@ from ipxe.scripts import BootSettings, Scripts
 from tests.support import objects, virtual_time
 from tests.support.api import InProcessApi
 from tests.support.objects import MAC, OTHER_MAC
+from tests.unit.artifacts.conftest import Upstream
 from tink.files.key_file import KeyFile
 from tink.kube.resources import SECRET
 from tink.net.outbound import Reach
@@ -82,36 +83,6 @@ class Reply:
     @property
     def text(self) -> str:
         return self.body.decode()
-
-
-class Upstream:
-    """Serves `content` for every path; `mode`: a status, or "dies" in the middle; `gate` holds the second half."""
-
-    def __init__(self) -> None:
-        self.content = bytes(range(256)) * 16384  # 4 MiB
-        self.mode = ""
-        self.kind = "application/octet-stream"
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.requests = 0
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        if request.path.endswith(".sha256"):
-            return web.Response(status=404)
-        self.requests += 1
-        if self.mode.isdigit():
-            return web.Response(status=int(self.mode))
-        response = web.StreamResponse(headers={"ETag": '"v1"', "Content-Type": self.kind})
-        response.content_length = len(self.content)
-        await response.prepare(request)
-        half = len(self.content) // 2
-        await response.write(self.content[:half])
-        await self.gate.wait()
-        if self.mode == "dies" and request.transport is not None:
-            request.transport.close()
-            return response
-        await response.write(self.content[half:])
-        return response
 
 
 class Connection:
@@ -272,8 +243,9 @@ async def serving(
     """`idle_seconds` and `silence_seconds`: after which a machine that takes nothing, and an upstream, are given up;
     `metadata`: settings of the metadata service."""
     upstream = Upstream()
+    upstream.content *= 4
     upstream_app = web.Application()
-    upstream_app.router.add_get("/{path:.*}", upstream.answer)
+    upstream_app.router.add_route("*", "/{path:.*}", upstream.answer)
     upstream_server = TestServer(upstream_app)
     await upstream_server.start_server(shutdown_timeout=0.05)
     osie_spec = {part + "Url": str(upstream_server.make_url(f"/{part}")) for part in ("kernel", "initrd")}
