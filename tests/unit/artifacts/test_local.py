@@ -107,7 +107,7 @@ async def test_local_file_is_served_without_a_copy_and_what_is_none_is_named(cac
         ((tmp_path / "fifo").as_uri(), BadUrlError, "not a regular file"),
         ((tmp_path / "empty").as_uri(), BadUrlError, "an empty file"),
         ((tmp_path / "artifacts").as_uri(), BadUrlError, "not a regular file"),
-        ("file:///bad%00name", StorageError, ""),
+        ("file:///bad%00name", StorageError, None),
         ("file:///etc/passwd", BadUrlError, "--osie-dir"),
         ((tmp_path / "link").as_uri(), BadUrlError, "--osie-dir"),
         (f"{tmp_path.as_uri()}/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd", BadUrlError, "--osie-dir"),
