@@ -120,15 +120,6 @@ async def test_lines_arrive_by_grpc_under_their_ids_unless_the_server_does_not_k
     assert [(piece.workflow_id, piece.action_id) for piece in server.pieces] == ([("w", "a")] if known else [])
 
 
-@real_time
-async def test_output_of_the_process_runtime_is_sent(server, sender, tmp_path):
-    with sender.action("w", "a") as printed:
-        action = Action("a", "act", "", cmd="/bin/sh", args=("-c", "echo out; echo err >&2"))
-        await ProcessRuntime(tmp_path).run(action, asyncio.Event())
-    await printed.sent
-    assert sorted(server.lines()) == ["err", "out"]
-
-
 async def test_first_lines_are_sent_while_the_action_still_runs_and_nothing_that_is_not_its_own(server, sender):
     with sender.action("w", "silent"):
         pass

@@ -94,11 +94,10 @@ def rig(make):
     return make()
 
 
-def test_agent_that_starts_the_first_time_finds_nothing_and_reports_no_fault(rig, caplog):
-    assert (rig.read(), caplog.messages) == (((), True), [])
-
-
-def test_records_are_read_back_in_order_by_their_owner_alone(rig):
+@pytest.mark.parametrize("piece", [None, 3])
+def test_records_are_read_back_in_order_by_their_owner_alone_however_few_bytes_a_write_takes(make, caplog, piece):
+    rig = make(piece=piece)
+    assert (rig.read(), caplog.messages) == (((), True), []), "an agent that starts the first time reports no fault"
     texts = (b"a", b'{"x": "\\n"}', b"c")
     assert rig.append(*texts)
     assert rig.read() == (texts, True)
@@ -111,12 +110,6 @@ def test_a_record_counts_only_when_it_is_synced(rig):
     assert rig.disk.calls[-2:] == ["write", "sync"]
     rig.append(b"b", sync=False)
     assert rig.disk.calls[-1] == "write"
-
-
-def test_writes_of_a_few_bytes_at_a_time_make_the_same_file(make):
-    rig = make(piece=3)
-    rig.append(b"first", b"second")
-    assert rig.read()[0] == (b"first", b"second")
 
 
 def test_file_is_rewritten_when_it_has_grown(rig):
