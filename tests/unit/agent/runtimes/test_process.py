@@ -110,7 +110,7 @@ async def test_what_a_process_cannot_have_fails_the_action(runtime, action, reas
     with pytest.raises(ActionError) as caught:
         await runtime.run(action, asyncio.Event())
     assert caught.value.reason == reason
-    assert reason == "InvalidAction" or action.cmd in caught.value.message
+    assert reason == "InvalidAction" or action.cmd in str(caught.value)
 
 
 # --- what is reported of an action that failed ------------------------------------------------------------------------
