@@ -85,6 +85,16 @@ async def test_connection_that_was_used_last_is_closed_last(other_rack):
             assert [await one.is_closed() for one in opened] == [False, True, True]
 
 
+async def test_connection_with_an_answer_on_its_way_is_not_idle(other_rack):
+    async with other_rack(limits=Limits(per_address=1)) as rack:
+        serve_big(rack)
+        slow = await rack.connect(receive_buffer=4096)
+        slow.write(BIG)
+        await slow.head()
+        assert await (await rack.connect()).is_closed()
+        assert await slow.read(8_000_000) == b"b" * 8_000_000
+
+
 async def test_places_come_free_when_connections_end(other_rack):
     async with other_rack(limits=Limits(connections=2, per_address=2)) as rack:
         for _ in range(10):
