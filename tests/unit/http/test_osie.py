@@ -441,8 +441,14 @@ async def test_part_of_a_file_arrives_as_it_is(thread, file, pair):
 
 
 async def test_machine_that_takes_nothing_is_given_up_and_a_slow_one_is_not(file, pair, monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(sendfile, "time", SimpleNamespace(monotonic=lambda: now))
+    now, rounds = 0.0, 0
+
+    def monotonic() -> float:
+        nonlocal rounds
+        rounds += 1
+        return now
+
+    monkeypatch.setattr(sendfile, "time", SimpleNamespace(monotonic=monotonic))
     thread, (ours, theirs) = SendThread("test", idle_seconds=60), socketpair()
     with ours, theirs:
         pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
@@ -451,7 +457,8 @@ async def test_machine_that_takes_nothing_is_given_up_and_a_slow_one_is_not(file
         await until(lambda: slow.offset and still.offset)
         got = b""
         for _ in range(3):
-            now, before = now + 30, slow.offset
+            now, before, looked = now + 30, slow.offset, rounds
+            await until(lambda looked=looked: rounds > looked + 1)  # the thread has seen that it took nothing for 30 s
             while slow.offset == before:
                 got += await received(pair[1], min(20_000, slow.offset - len(got)))
                 await turns()
