@@ -459,7 +459,7 @@ async def test_machine_that_takes_nothing_is_given_up_and_a_slow_one_is_not(file
         for _ in range(3):
             now, before, looked = now + 30, slow.offset, rounds
             await until(lambda looked=looked: rounds > looked + 1)  # the thread has seen that it took nothing for 30 s
-            while slow.offset == before:
+            while slow.offset == before and not sending.done():
                 got += await received(pair[1], min(20_000, slow.offset - len(got)))
                 await turns()
         with pytest.raises(IdleError):
