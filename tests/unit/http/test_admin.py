@@ -187,14 +187,16 @@ async def test_metrics_count_steps_by_outcome_and_bytes_beside_those_of_other_se
     journey = Journey(lambda: 0.0)
     journey.record(MAC, Step.KERNEL, Outcome.OK, "kernel sent", size_bytes=5)
     journey.record(MAC, Step.KERNEL, Outcome.FAILED, "kernel broken off", size_bytes=2)
-    async with admin_client(journey, Inventory(), registry=registry) as client:
+    inventory = Inventory()
+    inventory.apply(hardware("m1"))
+    async with admin_client(journey, inventory, registry=registry) as client:
         shown = (await (await client.get("/metrics")).text()).splitlines()
     assert {
         'tinkedge_journey_events_total{outcome="ok",step="kernel"} 1.0',
         'tinkedge_journey_events_total{outcome="failed",step="kernel"} 1.0',
         'tinkedge_journey_events_total{outcome="refused",step="tftp"} 0.0',
         'tinkedge_sent_bytes_total{step="kernel"} 7.0',
-        "tinkedge_machines 0.0",
+        "tinkedge_machines 1.0",
         "tftp_transfers 3.0",
         f"tinkedge_journey_kept_bytes {float(journey.kept_bytes)}",
     } < set(shown)
