@@ -87,13 +87,6 @@ async def test_actions_run_one_after_the_other_and_each_start_and_end_is_reporte
     assert world.calls == ["pull img", "run one", "pull img", "run two"]
 
 
-async def test_actions_go_on_while_the_server_takes_no_events():
-    world, _, spool = await started("one", "two", "three")
-    await taken(spool, 1)
-    await elapse(11)  # the last action waits ten seconds
-    assert (len(spool), world.calls[-1]) == (5, "run three")
-
-
 @pytest.mark.parametrize(
     ("call", "error", "reason", "message"),
     [
@@ -103,28 +96,24 @@ async def test_actions_go_on_while_the_server_takes_no_events():
 )
 async def test_action_that_can_not_be_run_fails_and_the_agent_goes_on(call, error, reason, message):
     world, agent, spool = await started("one", ends={call: error})
+    await turns(30)
+    if call.startswith("pull"):
+        assert spool.pending[-1][1].reason == reason, "before the server knows of the start"
+        assert asyncio.all_tasks() == {asyncio.current_task()}
     failed = (await taken(spool, 2))[1]
-    assert (failed.action_id, failed.reason) == ("id-one", reason)
-    assert failed.message == message
+    assert (failed.action_id, failed.reason, failed.message) == ("id-one", reason, message)
     world.ends.clear()
     assert await takes_another(agent, spool)
 
 
-async def test_cancel_stops_the_action_and_reports_only_then():
-    world, agent, spool = await started("one", "two", ends={"run one": HANG})
+@pytest.mark.parametrize("calls", [["pull img"], ["pull img", "run one"]], ids=["pull", "run"])
+async def test_cancel_stops_the_action_and_reports_only_then(calls):
+    world, agent, spool = await started("one", "two", ends={calls[-1]: HANG})
     await taken(spool, 1)
     agent.handle(StopWorkflow("w"))
     [event] = await taken(spool, 1)
     assert (event.action_id, event.reason) == ("id-one", "Canceled")
-    assert world.calls == ["pull img", "run one", "stopped run one"]
-
-
-async def test_cancel_during_the_pull_runs_nothing():
-    world, agent, spool = await started("one", ends={"pull img": HANG})
-    await turns(30)
-    agent.handle(StopWorkflow("w"))
-    assert (await taken(spool, 2))[1].reason == "Canceled"
-    assert world.calls == ["pull img", "stopped pull img"]
+    assert world.calls == [*calls, f"stopped {calls[-1]}"]
 
 
 async def test_sigterm_stops_the_action_without_a_report_and_the_next_agent_reports_it_as_failed(caplog):
@@ -157,7 +146,9 @@ def after(tmp_path):
 
 @real_time
 @pytest.mark.parametrize(
-    ("end", "state"), [(RunResult(0), "Succeeded"), (RunResult(1, "R", "m"), "Failed"), (HANG, "Canceled")]
+    ("end", "state"),
+    [(RunResult(0), "Succeeded"), (RunResult(1, "R", "m"), "Failed"), (HANG, "Canceled"), (RunResult(0), "")],
+    ids=["succeeded", "failed", "canceled", "end refused by the server"],
 )
 async def test_after_workflow_command_runs_once_the_server_knows_the_end(after, end, state):
     file, command = after
@@ -169,20 +160,11 @@ async def test_after_workflow_command_runs_once_the_server_knows_the_end(after, 
     assert (len(spool), agent.progress.after_workflow.begun) == (1, False)
     agent.handle(OTHER)
     assert rejected(spool) == ("w2", "AlreadyRunning")
-    await taken(spool, 2)
+    await take_all(spool, delivered=bool(state))
     await until(lambda: agent.is_idle)
-    assert file.read_text().strip() == state
+    assert file.exists() is bool(state)
+    assert not state or file.read_text().strip() == state
     assert await takes_another(agent, spool)
-
-
-@real_time
-async def test_after_workflow_command_does_not_run_when_the_server_refused_the_end(after):
-    file, command = after
-    _, agent, spool = await started("one", after_workflow=command)
-    await taken(spool, 1)
-    await take_all(spool, delivered=False)
-    await until(lambda: agent.is_idle)
-    assert not file.exists()
 
 
 @real_time
@@ -367,8 +349,10 @@ async def test_last_action_waits_until_the_server_knows_of_it(caplog):
 async def test_last_action_begins_after_ten_seconds_without_an_answer(caplog):
     world, _, spool = await started("one", "two", "three")
     await taken(spool, 1)
-    await elapse(11)
-    assert len(world.runs) == 3
+    await elapse(9)
+    assert len(world.runs) == 2
+    await elapse(2)
+    assert (len(world.runs), len(spool), world.calls[-1]) == (3, 5, "run three")
     assert "action three begins although the server has not heard of it" in caplog.text
     assert "two begins" not in caplog.text, "the one in the middle need not be known"
 
@@ -399,31 +383,18 @@ async def test_workflow_whose_first_action_the_server_refuses_is_not_begun(names
     assert "one was not begun" in failed.message
 
 
-async def test_stop_while_the_last_action_waits_runs_nothing(caplog):
-    world, agent, spool = await started("one")
-    await elapse(1)
+@pytest.mark.parametrize("names", [["one"], ["one", "two"]])
+async def test_action_that_is_stopped_before_it_begins_never_counts_as_begun(caplog, names):
+    """An agent that died in that moment would report that its end is unknown."""
+    world, agent, spool = await started(*names)
+    await elapse(len(names) % 2)
     agent.handle(StopWorkflow("w"))
     await turns(30)
     assert (agent.is_idle, world.runs, spool.pending[-1][1].reason) == (True, {}, "Canceled")
-    assert "heard of it" not in caplog.text
-
-
-async def test_action_that_is_stopped_before_it_begins_never_counts_as_begun():
-    """An agent that died in that moment would report that its end is unknown."""
-    world, agent, spool = await started("one", "two")
-    agent.handle(StopWorkflow("w"))
-    await take_all(spool)
     (journal,) = world.files.values()
     assert b'"at":[0,false,true]' in journal
     assert b'"at":[0,true' not in journal
-    assert not world.runs
-
-
-async def test_action_whose_image_can_not_be_had_leaves_nothing_waiting_for_the_server():
-    _, _, spool = await started("one", ends={"pull img": ActionError("ImagePullFailed", "no such image")})
-    await turns(30)
-    assert spool.pending[-1][1].reason == "ImagePullFailed"
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert "heard of it" not in caplog.text
 
 
 class TroubledDisk(MemoryDisk):
@@ -457,35 +428,25 @@ async def in_trouble_before_the_second_action(trouble):
     return world, agent, spool
 
 
-async def test_action_whose_start_is_kept_nowhere_begins_when_there_is_room_again(caplog):
-    world, _, spool = await in_trouble_before_the_second_action(errno.ENOSPC)
-    world.ends.clear()
-    world.trouble = 0
-    await elapse(11)
-    assert world.runs["two"]
-    assert len(spool), "the server has received nothing"
-    assert "can be written again" in caplog.text
-
-
-async def test_action_whose_start_is_not_on_disk_begins_when_the_server_knows_of_it(caplog):
-    world, _, spool = await in_trouble_before_the_second_action(errno.ENOSPC)
-    await taken(spool, 2)
-    assert world.runs["two"]
-    assert "can be written again" not in caplog.text
-
-
-async def test_action_whose_start_is_not_on_disk_fails_when_the_server_refuses_it():
+@pytest.mark.parametrize("then", ["room", "known", "refused", "stopped"])
+async def test_action_whose_start_is_kept_nowhere_waits_for_room_or_the_server_or_its_end(caplog, then):
     world, agent, spool = await in_trouble_before_the_second_action(errno.ENOSPC)
-    await take_all(spool, delivered=False)
-    assert agent.progress.ended
-    assert world.runs == {"one": 1}
-
-
-async def test_action_that_waits_for_room_can_be_stopped():
-    world, agent, spool = await in_trouble_before_the_second_action(errno.ENOSPC)
-    agent.handle(StopWorkflow("w"))
-    await turns(30)
-    assert (agent.is_idle, spool.pending[-1][1].reason, world.runs) == (True, "Canceled", {"one": 1})
+    if then == "room":
+        world.ends.clear()
+        world.trouble = 0
+        await elapse(11)
+        assert len(spool), "the server has received nothing"
+    elif then == "known":
+        await taken(spool, 2)
+    elif then == "refused":
+        await take_all(spool, delivered=False)
+        assert agent.progress.ended
+    else:
+        agent.handle(StopWorkflow("w"))
+        await turns(30)
+        assert (agent.is_idle, spool.pending[-1][1].reason) == (True, "Canceled")
+    assert world.runs["two"] == (then in ("room", "known"))
+    assert ("can be written again" in caplog.text) is (then == "room")
 
 
 async def test_full_disk_an_absent_server_and_a_death_run_nothing_twice():

@@ -14,20 +14,28 @@ CMDLINE = (
 )
 
 
+PIN = "http://10.0.0.1:7080/agent/ca.pem#sha256=" + "0a" * 32
+
+
 def test_agent_learns_everything_from_the_kernel_command_line():
-    assert from_kernel_command_line(CMDLINE) == AgentSettings(
+    settings = from_kernel_command_line(f"{CMDLINE} tinkerbell_tls_ca={PIN} tinkerbell_token=v1.a.b")
+    assert settings == AgentSettings(
         agent_id="52:54:00:aa:bb:01",
         server="172.31.0.1:42113",
         insecure_registries=("172.31.0.1:5000", "10.0.0.0/8"),
         docker_registry="172.31.0.1:5000",
         registry_username="admin",
         registry_password="s3cret",
+        tls_ca_url=PIN,
+        token="v1.a.b",
     )
+    assert from_kernel_command_line(f"{CMDLINE} tinkerbell_tls=true").tls
+    assert not [secret for secret in ("v1.a.b", "s3cret") if secret in repr(settings)]
 
 
 def test_flags_win_over_the_kernel_command_line():
     settings = from_kernel_command_line(
-        CMDLINE + " tinkerbell_tls=true",
+        f"{CMDLINE} tinkerbell_tls=true tinkerbell_tls_ca={PIN} tinkerbell_token=t",
         agent_id="node-1",
         server="tink.example",
         runtime="process",
@@ -36,7 +44,10 @@ def test_flags_win_over_the_kernel_command_line():
         registry_password="other",
         tls=False,
         after_workflow=("/bin/true",),
+        token="u",
+        tls_roots=Path("/roots"),
     )
+    assert (settings.token, settings.tls_ca_url, settings.tls_roots) == ("u", "", Path("/roots"))
     assert (settings.agent_id, settings.server, settings.runtime) == ("node-1", "tink.example:42113", "process")
     assert (settings.insecure_registries, settings.registry_password, settings.tls) == ((), "other", False)
     assert (settings.state_dir, settings.after_workflow) == (Path("/var/tinkedge"), ("/bin/true",))
@@ -73,9 +84,6 @@ def test_mac_is_spelled_as_the_server_spells_it_and_a_server_has_a_port(field, g
     assert getattr(AgentSettings(**{"agent_id": "a", "server": "s", field: given}), field) == normal
 
 
-PIN = "http://10.0.0.1:7080/agent/ca.pem#sha256=" + "0a" * 32
-
-
 @pytest.mark.parametrize(
     ("cmdline", "flags", "named"),
     [
@@ -105,15 +113,6 @@ def test_bad_setting_is_named(cmdline, flags, named):
         from_kernel_command_line(cmdline, **flags)
 
 
-def test_token_and_the_servers_authority_come_with_the_kernel_command_line():
-    settings = from_kernel_command_line(
-        f"{CMDLINE} tinkerbell_tls=true tinkerbell_tls_ca={PIN} tinkerbell_token=v1.a.b"
-    )
-    assert (settings.tls, settings.tls_ca_url, settings.token) == (True, PIN, "v1.a.b")
-    assert "v1.a.b" not in repr(settings)
-    assert "s3cret" not in repr(settings)
-
-
 def test_servers_and_edges_beside_that_of_the_boot_come_with_the_kernel_command_line():
     more = "tinkerbell_servers=10.0.0.2:42113,10.0.0.3:42113 tinkerbell_edges=10.0.0.2:7080"
     settings = from_kernel_command_line(f"worker_id=m grpc_authority=10.0.0.1:42113 {more}")
@@ -122,10 +121,3 @@ def test_servers_and_edges_beside_that_of_the_boot_come_with_the_kernel_command_
     # A server that somebody chose is the only one; a name can't stand beside addresses.
     assert from_kernel_command_line(f"{CMDLINE} {more}", server="10.9.9.9:1").target == "10.9.9.9:1"
     assert from_kernel_command_line(f"worker_id=m grpc_authority=tink.example:1 {more}").target == "tink.example:1"
-
-
-def test_flags_for_the_token_and_the_authority_win():
-    settings = from_kernel_command_line(
-        f"{CMDLINE} tinkerbell_tls_ca={PIN} tinkerbell_token=t", token="u", tls_roots=Path("/roots")
-    )
-    assert (settings.token, settings.tls_ca_url, settings.tls_roots) == ("u", "", Path("/roots"))

@@ -95,13 +95,6 @@ def test_annotation_is_taken_in_any_case_and_with_its_prefix():
 # --- the OSIE's checksum ---
 
 
-async def test_right_kernel_boots(cache, upstream):
-    pin = digest(upstream.content)
-    assert await fetch(cache, upstream.url, pin.upper()) == (Source.UPSTREAM, upstream.content)
-    assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
-    assert (len(upstream.requests), upstream.sidecars) == (1, 0)
-
-
 async def test_wrong_kernel_reaches_no_machine_whole_and_is_not_kept(cache, upstream, files):
     withheld = len(upstream.content) - TAIL_BYTES
     with await cache.open(upstream.url, sha256=HEX) as artifact:
@@ -129,10 +122,14 @@ async def test_no_machine_gets_the_end_before_all_is_there(cache, upstream):
         assert await waiting == len(upstream.content)
 
 
-async def test_checksum_of_the_osie_that_is_none_is_the_osies_fault(cache, upstream):
+async def test_right_kernel_boots_and_a_checksum_that_is_none_is_the_osies_fault(cache, upstream):
     with pytest.raises(ChecksumError, match=r"64 hexadecimal digits, and the OSIE says 'abc'"):
         await cache.open(upstream.url, sha256="abc")
     assert upstream.requests == []
+    pin = digest(upstream.content)
+    assert await fetch(cache, upstream.url, pin.upper()) == (Source.UPSTREAM, upstream.content)
+    assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
+    assert (len(upstream.requests), upstream.sidecars) == (1, 0)
     upstream.mode = "503"  # and a failed upstream is no wrong file
     with pytest.raises(UpstreamError):
         await cache.open(upstream.url, sha256=HEX)
@@ -221,20 +218,6 @@ async def test_new_annotation_is_checked_against_what_is_stored_and_gets_the_new
     assert await fetch(cache, upstream.url, digest(b"new kernel")) == (Source.UPSTREAM, b"new kernel")
 
 
-async def test_pinned_kernel_that_the_disk_has_damaged_is_fetched_anew_after_a_restart(
-    start_cache, upstream, directory, caplog
-):
-    pin = digest(upstream.content)
-    await fetch(await start_cache(), upstream.url, pin)
-    (blob,) = directory.glob("*.blob")
-    with blob.open("r+b") as file:
-        file.write(b"!")
-    cache = await start_cache()
-    assert await fetch(cache, upstream.url, pin) == (Source.UPSTREAM, upstream.content)
-    assert "damaged on disk" in caplog.text
-    assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
-
-
 async def test_file_whose_checksum_is_not_written_down_is_fetched_anew(start_cache, upstream, directory):
     cache = await start_cache()
     await fetch(cache, upstream.url)
@@ -251,20 +234,17 @@ async def test_file_whose_checksum_is_not_written_down_is_fetched_anew(start_cac
 # --- the checksum beside the file ---
 
 
-async def test_kernel_with_the_right_checksum_beside_it_boots(cache, upstream):
-    upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
-    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
-    assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
-    assert upstream.sidecars == 1
-
-
 @pytest.mark.parametrize("mode", ["", "chunked"])
-async def test_kernel_with_another_checksum_beside_it_is_refused(cache, upstream, files, mode):
+async def test_kernel_is_compared_with_the_checksum_beside_it(cache, upstream, files, mode):
     upstream.mode, upstream.sidecar = mode, f"{HEX}  kernel\n".encode()
     reason = rf"kernel\.sha256 says {HEX}, but what came has {digest(upstream.content)}"
     with pytest.raises(ChecksumError, match=reason):
         await fetch(cache, upstream.url)
     assert files() == []
+    upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
+    assert (await fetch(cache, upstream.url))[1] == upstream.content
+    assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
+    assert upstream.sidecars == 2
 
 
 async def test_wrong_new_kernel_leaves_the_old_one_and_is_not_tried_on_machines_again_and_again(
@@ -287,27 +267,23 @@ async def test_wrong_new_kernel_leaves_the_old_one_and_is_not_tried_on_machines_
 
 
 @pytest.mark.parametrize(
-    ("content", "status"),
-    [(b"<html>nothing here</html>", 200), (b"\x00" * 100_000, 200), (HEX.encode(), 500), (HEX.encode(), 403)],
-    ids=["page", "zeros", "500", "403"],
+    ("content", "status", "mode", "said"),
+    [
+        (b"<html>nothing here</html>", 200, "", "kernel.sha256 is passed over"),
+        (b"\x00" * 100_000, 200, "", "kernel.sha256 is passed over"),
+        (HEX.encode(), 500, "", "kernel.sha256 is passed over"),
+        (HEX.encode(), 403, "", ""),
+        (b"", 200, "sidecar breaks", "its checksum file"),
+        (b"", 200, "sidecar silent", "its checksum file does not come"),
+    ],
+    ids=["page", "zeros", "500", "403", "breaks", "never comes"],
 )
-async def test_checksum_file_that_is_none_is_passed_over(cache, upstream, caplog, content, status):
-    upstream.sidecar, upstream.sidecar_status = content, status
+async def test_checksum_file_that_is_none_is_passed_over(start_cache, upstream, caplog, content, status, mode, said):
+    cache = await start_cache({"sidecar": 0.05} if mode == "sidecar silent" else None)
+    upstream.sidecar, upstream.sidecar_status, upstream.mode = content, status, mode
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
-    assert ("kernel.sha256 is passed over" in caplog.text) == (status != 403)
-
-
-async def test_checksum_file_whose_connection_breaks_is_passed_over(cache, upstream, caplog):
-    upstream.mode = "sidecar breaks"
-    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
-    assert "its checksum file" in caplog.text
-
-
-async def test_checksum_file_that_never_comes_delays_a_boot_for_a_bounded_time(start_cache, upstream, caplog):
-    cache = await start_cache({"sidecar": 0.3})
-    upstream.mode = "sidecar silent"
-    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
-    assert "its checksum file does not come" in caplog.text
+    assert said in caplog.text
+    assert said or "passed over" not in caplog.text
 
 
 async def test_resumed_kernel_is_checked_as_a_whole(start_cache, upstream):

@@ -149,20 +149,17 @@ async def test_download_and_its_readers_are_not_evicted_and_the_next_is_told_why
     assert await read(first) == await read(second) == upstream.content
 
 
-async def test_kernel_larger_than_the_cache_is_refused_before_anything_goes(start_cache, upstream, url, files):
-    cache = await start_cache(budget=MIB + 100)
-    await fetch(cache, url("a"))
-    upstream.content += bytes(1000)
-    with pytest.raises(NoRoomError, match=r"1049576 bytes are more than the whole cache may hold.*--cache-size"):
-        await cache.open(url("b"))
-    assert files() == [".blob", ".json"]
-
-
-async def test_length_that_the_upstream_did_not_say_is_bounded_too(start_cache, upstream, url, files, monkeypatch):
+async def test_kernel_larger_than_the_cache_is_refused_whether_its_length_is_known_or_not(
+    start_cache, upstream, url, files, monkeypatch
+):
     monkeypatch.setattr(room_module, "STEP_BYTES", 100_000)
     cache = await start_cache(budget=MIB + 200_000)
     await fetch(cache, url("a"))
-    upstream.mode = "chunked"
+    kernel, upstream.content = upstream.content, upstream.content * 2
+    with pytest.raises(NoRoomError, match=r"2097152 bytes are more than the whole cache may hold.*--cache-size"):
+        await cache.open(url("b"))
+    assert names(cache) == "a", "refused before anything goes"
+    upstream.mode, upstream.content = "chunked", kernel
     assert await fetch(cache, url("b")) == (Source.CACHE, upstream.content)
     assert names(cache) == "b"
     upstream.content *= 2
@@ -201,7 +198,9 @@ def refusals(monkeypatch):
     return errors
 
 
-async def test_disk_that_is_full_at_the_start_of_a_download_gets_room(cache, url, refusals, files):
+async def test_disk_that_is_full_at_the_start_of_a_download_gets_room_and_one_that_fails_is_named(
+    cache, url, refusals, files
+):
     await fetch(cache, url("a"))
     refusals[:] = [errno.ENOSPC]
     await fetch(cache, url("b"))
@@ -210,16 +209,14 @@ async def test_disk_that_is_full_at_the_start_of_a_download_gets_room(cache, url
     with await cache.open(url("b")), pytest.raises(NoRoomError):
         await cache.open(url("c"))
     assert names(cache) == "b"
-    refusals[:] = [errno.ENOSPC] * 2
-    with pytest.raises(NoRoomError, match="no room on the cache's disk for 1048576 bytes"):
-        await cache.open(url("c"))
+    for errors, kind, message in (
+        ([errno.EIO], StorageError, "can't be written to the cache: refused"),
+        ([errno.ENOSPC] * 2, NoRoomError, "no room on the cache's disk for 1048576 bytes"),
+    ):
+        refusals[:] = errors
+        with pytest.raises(kind, match=message):
+            await cache.open(url("c"))
     assert files() == []
-
-
-async def test_disk_that_fails_is_not_called_full(cache, upstream, refusals):
-    refusals[:] = [errno.EIO]
-    with pytest.raises(StorageError, match="can't be written to the cache: refused"):
-        await cache.open(upstream.url)
 
 
 async def test_full_disk_does_not_hurt_the_downloads_that_have_their_room(cache, upstream, url, refusals):

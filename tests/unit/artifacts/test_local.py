@@ -95,42 +95,28 @@ def test_device_is_not_even_opened(root, monkeypatch):
 # --- through the cache ---
 
 
-async def test_local_file_is_served_without_a_copy(cache, tmp_path, files):
+async def test_local_file_is_served_without_a_copy_and_what_is_none_is_named(cache, tmp_path, files):
     (tmp_path / "a kernel").write_bytes(b"bzImage")
     assert await fetch(cache, (tmp_path / "a kernel").as_uri()) == (Source.FILE, b"bzImage")
     assert files() == []
-
-
-async def test_local_file_that_is_none_is_named(cache, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "empty").touch()
-    (tmp_path / "directory").mkdir()
-    for name, kind, reason in (
-        ("missing", NotFoundError, "no such file on the edge's machine"),
-        ("fifo", BadUrlError, "not a regular file"),
-        ("empty", BadUrlError, "an empty file"),
-        ("directory", BadUrlError, "not a regular file"),
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    for url, kind, reason in (
+        ((tmp_path / "missing").as_uri(), NotFoundError, "no such file on the edge's machine"),
+        ((tmp_path / "fifo").as_uri(), BadUrlError, "not a regular file"),
+        ((tmp_path / "empty").as_uri(), BadUrlError, "an empty file"),
+        ((tmp_path / "artifacts").as_uri(), BadUrlError, "not a regular file"),
+        ("file:///bad%00name", StorageError, None),
+        ("file:///etc/passwd", BadUrlError, "--osie-dir"),
+        ((tmp_path / "link").as_uri(), BadUrlError, "--osie-dir"),
+        (f"{tmp_path.as_uri()}/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd", BadUrlError, "--osie-dir"),
+        (f"{tmp_path.as_uri()}-other/kernel", BadUrlError, "--osie-dir"),
     ):
         with pytest.raises(kind, match=reason):
-            await cache.open((tmp_path / name).as_uri())
-    with pytest.raises(StorageError):
-        await cache.open("file:///bad%00name")
-
-
-async def test_file_outside_of_the_root_is_never_served_and_without_a_root_none(cache, tmp_path):
-    (tmp_path / "link").symlink_to("/etc/passwd")
-    (tmp_path / "kernel").write_bytes(b"bzImage")
-    for url in (
-        "file:///etc/passwd",
-        (tmp_path / "link").as_uri(),
-        f"{tmp_path.as_uri()}/../../../../etc/passwd",
-        f"{tmp_path.as_uri()}/%2e%2e/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
-        f"{tmp_path.as_uri()}-other/kernel",
-    ):
-        with pytest.raises(BadUrlError, match="--osie-dir"):
             await cache.open(url)
     with pytest.raises(BadUrlError, match="--osie-dir"):
-        await ArtifactCache(tmp_path / "artifacts").open((tmp_path / "kernel").as_uri())
+        await ArtifactCache(tmp_path / "artifacts").open((tmp_path / "a kernel").as_uri())
 
 
 # --- their checksums ---

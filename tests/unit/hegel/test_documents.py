@@ -36,10 +36,22 @@ Content-Type: text/cloud-config
 
 
 @pytest.mark.parametrize(
-    "text", ["", "#!/bin/sh\necho ü\r\n", MULTIPART, "no newline", "H4", "H4sI is how it begins", " \n"]
+    "text",
+    [
+        *("", "#!/bin/sh\necho ü\r\n", MULTIPART, "no newline", "H4", "H4sI is how it begins", " \n"),
+        # Base64 of anything but gzip, and what is almost base64.
+        *(base64.b64encode(raw).decode() for raw in (b"#!/bin/sh\n", b"\x1f\x80not gzip")),
+        *(ENCODED[:-1], ENCODED.replace("+", "-").replace("/", "_") + "!", f"{ENCODED}====", f"ü{ENCODED}"),
+    ],
 )
 def test_text_is_served_byte_for_byte(text):
     assert document(text) == text.encode()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_is_served_byte_for_byte_and_what_utf8_cannot_hold_costs_a_character(text):
+    assert document(text) == text.encode()
+    assert document(f"a\ud800{text}") == f"a?{text}".encode()
 
 
 @pytest.mark.parametrize(
@@ -50,50 +62,24 @@ def test_gzip_is_written_as_base64_and_served_as_gzip(text):
     assert document(text) == GZIP
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        base64.b64encode(b"#!/bin/sh\n").decode(),
-        ENCODED[:-1],
-        ENCODED.replace("+", "-").replace("/", "_") + "!",
-        f"{ENCODED}====",
-        f"ü{ENCODED}",
-        base64.b64encode(b"\x1f\x80not gzip").decode(),
-    ],
-)
-def test_no_other_base64_is_touched(text):
-    assert document(text) == text.encode()
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_is_served_byte_for_byte(text):
-    assert document(text) == text.encode()
-
-
-def test_text_that_utf8_cannot_hold_costs_a_character_and_not_the_tree():
-    assert document("a\ud800b") == b"a?b"
-
-
 def secret(**values: bytes) -> dict[str, Any]:
     return {"data": {key: base64.b64encode(value).decode() for key, value in values.items()}}
 
 
-def test_secret_of_metal3_and_of_cluster_api_is_found_without_naming_a_key():
-    assert document_of_secret(REFERENCE, secret(userData=b"metal3", value=b"capi")) == b"metal3"
-    assert document_of_secret(REFERENCE, secret(value=b"capi", format=b"cloud-config")) == b"capi"
-
-
-def test_named_key_is_the_only_one():
-    reference = SecretReference.parse("m1/cloud.cfg")
-    assert document_of_secret(reference, secret(**{"cloud.cfg": b"x", "userData": b"y"})) == b"x"
-    with pytest.raises(SecretUnusableError, match=r"Secret m1 has no key cloud\.cfg: add it"):
-        document_of_secret(reference, secret(userData=b"y"))
-
-
-@pytest.mark.parametrize("content", [GZIP, ENCODED.encode(), b"\xff\x00binary", b""])
-def test_secret_may_hold_gzip_itself_or_its_base64_and_any_bytes(content):
-    served = GZIP if content == ENCODED.encode() else content
-    assert document_of_secret(REFERENCE, secret(userData=content)) == served
+@pytest.mark.parametrize(
+    ("reference", "values", "served"),
+    [
+        ("m1", {"userData": b"metal3", "value": b"capi"}, b"metal3"),
+        ("m1", {"value": b"capi", "format": b"cloud-config"}, b"capi"),
+        ("m1/cloud.cfg", {"cloud.cfg": b"x", "userData": b"y"}, b"x"),
+        ("m1", {"userData": GZIP}, GZIP),
+        ("m1", {"userData": ENCODED.encode()}, GZIP),
+        ("m1", {"userData": b"\xff\x00binary"}, b"\xff\x00binary"),
+        ("m1", {"userData": b""}, b""),
+    ],
+)
+def test_document_of_a_secret_is_that_of_the_named_or_a_usual_key_and_may_be_any_bytes(reference, values, served):
+    assert document_of_secret(SecretReference.parse(reference), secret(**values)) == served
 
 
 @pytest.mark.parametrize(
@@ -102,6 +88,8 @@ def test_secret_may_hold_gzip_itself_or_its_base64_and_any_bytes(content):
 def test_secret_without_the_key_is_named_with_what_to_do(broken):
     with pytest.raises(SecretUnusableError, match="Secret m1-userdata has no key userData or value: add it"):
         document_of_secret(REFERENCE, broken)
+    with pytest.raises(SecretUnusableError, match=r"Secret m1 has no key cloud\.cfg: add it"):
+        document_of_secret(SecretReference.parse("m1/cloud.cfg"), broken)
 
 
 @pytest.mark.parametrize("value", ["hunter2!", "hunter22!", 5, [], "ü"])
@@ -159,19 +147,14 @@ def test_what_is_no_key_is_named_by_its_line(line):
     assert ssh_keys(f"# comment\n\n{line}\n{ED25519}\n") == ([ED25519], [3])
 
 
-def test_tabs_between_the_fields_do_not_make_the_value_unprintable():
+def test_key_given_twice_is_one_key_and_tabs_between_the_fields_do_not_make_it_unprintable():
+    assert ssh_keys(f"{ED25519}\n{ED25519}") == ([ED25519], [])
     assert ssh_keys(ED25519.replace(" ", "\t") + "\tops") == ([f"{ED25519} ops"], [])
 
 
-def test_key_given_twice_is_one_key():
-    assert ssh_keys(f"{ED25519}\n{ED25519}") == ([ED25519], [])
-
-
 def test_long_line_is_judged_in_bounded_time():
-    assert ssh_keys('a"' * 100_000 + " x")[1] == [1]
-    assert ssh_keys("a" * 200_000)[1] == [1]
-    assert ssh_keys("a " * 100_000)[1] == [1]
-    assert ssh_keys('"' + "\\" * 200_000)[1] == [1]
+    for line in ('a"' * 100_000 + " x", "a" * 200_000, "a " * 100_000, '"' + "\\" * 200_000):
+        assert ssh_keys(line)[1] == [1]
 
 
 def test_names_are_unique_for_cloud_init_keeps_keys_by_name():
@@ -181,17 +164,11 @@ def test_names_are_unique_for_cloud_init_keeps_keys_by_name():
     assert names([f"{ED25519} key-1", ED25519]) == ["key-0", "key-1"]
 
 
-@pytest.mark.parametrize(
-    "odd", ["", "on", "0x1f", "1:30", "a: b # c", '\\"', "\x00\x7f\x85", "\u2028\ufeff", "\U0001f511", "\n"]
-)
-def test_string_reads_back_as_itself(odd):
-    assert yaml.safe_load(quoted(odd)) == odd
-
-
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
 def test_any_string_is_one_line_and_reads_back_as_itself(text):
-    assert len(quoted(text).splitlines()) == 1
-    assert yaml.safe_load(quoted(text)) == text
+    for odd in (text, "on", "0x1f", "1:30", "a: b # c", '\\"', "\x00\x7f\x85", "\u2028\ufeff", "\U0001f511", "\n"):
+        assert len(quoted(odd).splitlines()) == 1
+        assert yaml.safe_load(quoted(odd)) == odd
 
 
 @pytest.fixture(scope="module")
@@ -203,16 +180,17 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeyFile:
 def test_token_is_good_for_its_machine_until_its_end(keys):
     token = mint(keys, "default/m1", 1000)
     check(keys, token, "default/m1", 999.9)
-    for machine, now in (("default/m1", 1000.0), ("default/m2", 0.0), ("default/m", 0.0)):
-        with pytest.raises(SessionTokenError):
-            check(keys, token, machine, now)
-
-
-def test_end_and_name_can_not_be_moved_into_each_other(keys):
+    # The end and the name can't be moved into each other.
     assert mint(keys, "1/m1", 100) != mint(keys, "/m1", 1001)
     signature = mint(keys, "0\0m1", 100).partition(".")[2]
-    with pytest.raises(SessionTokenError):
-        check(keys, f"100.{signature}", "m1", 0)
+    for shown, machine, now in (
+        (token, "default/m1", 1000.0),
+        (token, "default/m2", 0.0),
+        (token, "default/m", 0.0),
+        (f"100.{signature}", "m1", 0.0),
+    ):
+        with pytest.raises(SessionTokenError):
+            check(keys, shown, machine, now)
 
 
 @given(token=st.text(max_size=80))

@@ -8,6 +8,7 @@ has the word "secret-of-<name>" in all that is its own. However a request is mad
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -36,9 +37,11 @@ from edge.journey.recorder import Journey
 from edge.machines import Artifacts, DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.scripts import BootSettings, Scripts
 from tests.support import objects, virtual_time
+from tests.support.api import InProcessApi
 from tests.support.objects import MAC, OTHER_MAC
+from tests.unit.artifacts.conftest import Upstream
 from tink.files.key_file import KeyFile
-from tink.kube.client import NotFoundError
+from tink.kube.resources import SECRET
 from tink.net.outbound import Reach
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -82,36 +85,6 @@ class Reply:
         return self.body.decode()
 
 
-class Upstream:
-    """Serves `content` for every path; `mode`: a status, or "dies" in the middle; `gate` holds the second half."""
-
-    def __init__(self) -> None:
-        self.content = bytes(range(256)) * 16384  # 4 MiB
-        self.mode = ""
-        self.kind = "application/octet-stream"
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.requests = 0
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        if request.path.endswith(".sha256"):
-            return web.Response(status=404)
-        self.requests += 1
-        if self.mode.isdigit():
-            return web.Response(status=int(self.mode))
-        response = web.StreamResponse(headers={"ETag": '"v1"', "Content-Type": self.kind})
-        response.content_length = len(self.content)
-        await response.prepare(request)
-        half = len(self.content) // 2
-        await response.write(self.content[:half])
-        await self.gate.wait()
-        if self.mode == "dies" and request.transport is not None:
-            request.transport.close()
-            return response
-        await response.write(self.content[half:])
-        return response
-
-
 class Connection:
     """One made by hand."""
 
@@ -146,6 +119,26 @@ class Connection:
         return False
 
 
+async def at_once(work: Awaitable[Any]) -> Any:
+    """Await what sockets bring while virtual time stands still."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await virtual_time.turns()
+    return task.result()
+
+
+def secret(name: str = "s1", content: bytes = b"", key: str = "userData", **fields: Any) -> dict[str, Any]:
+    """Return a Secret of the namespace default, whose `key` has `content`."""
+    data = {key: base64.b64encode(content).decode()}
+    metadata = {"name": name, "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data, **fields}
+
+
+def reader(api: InProcessApi) -> Callable[[str, str], Awaitable[Any]]:
+    """Return what reads Secrets by namespace and name, as the edge does."""
+    return lambda namespace, name: api.get(SECRET, name, namespace)
+
+
 @dataclass
 class Rack:
     base: str
@@ -157,11 +150,8 @@ class Rack:
     osies: dict[tuple[str, str], dict[str, Any]]
     binaries: dict[str, Binary]
     keys: KeyFile
-    secrets: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """Secrets by namespace and name, or errors to raise."""
-    secrets_read: int = 0
-    secret_reader: Callable[[str, str], Awaitable[Any]] | None = None
-    """What reads them instead."""
+    api: InProcessApi = field(default_factory=InProcessApi)
+    """Where Secrets are read."""
     problem: str = ""
     runner: Any = None
     cache: Any = None
@@ -195,15 +185,6 @@ class Rack:
         if half_close:
             connection.writer.write_eof()
         return await connection.rest()
-
-    async def read_secret(self, namespace: str, name: str) -> Any:
-        self.secrets_read += 1
-        if self.secret_reader is not None:
-            return await self.secret_reader(namespace, name)
-        found = self.secrets.get((namespace, name), NotFoundError(404, "NotFound", f'secrets "{name}" not found'))
-        if isinstance(found, Exception):
-            raise found
-        return found
 
     async def ask(self, path: str, *, ip: str = IP, method: str = "GET", data: Any = None, **headers: str) -> Reply:
         """One request from `ip`; `If_Match="x"` is the header If-Match."""
@@ -250,27 +231,28 @@ async def serving(
     default_osie: tuple[str, str] | None = None,
     limits: Limits | None = None,
     neighbours: Neighbours = UNSEEN,
-    idle_seconds: float = 60,
+    idle_seconds: float = 600,
     fast_path: bool = True,
     depot: Path | None = None,
     beyond: Artifacts | None = None,
     ipxe_dir: Path = Path("/nonexistent"),
     nearest: Callable[[str], str] = lambda _ip: "",
+    silence_seconds: float = 600,
     **metadata: Any,
 ) -> AsyncIterator[Rack]:
-    """`idle_seconds`: after which a machine that takes nothing is given up, which on a busy host any of a test may be
-    that means well; `metadata`: settings of the metadata
-    service."""
+    """`idle_seconds` and `silence_seconds`: after which a machine that takes nothing, and an upstream, are given up;
+    `metadata`: settings of the metadata service."""
     upstream = Upstream()
+    upstream.content *= 4
     upstream_app = web.Application()
-    upstream_app.router.add_get("/{path:.*}", upstream.answer)
+    upstream_app.router.add_route("*", "/{path:.*}", upstream.answer)
     upstream_server = TestServer(upstream_app)
     await upstream_server.start_server(shutdown_timeout=0.05)
     osie_spec = {part + "Url": str(upstream_server.make_url(f"/{part}")) for part in ("kernel", "initrd")}
     cache = ArtifactCache(
         tmp_path / "artifacts",
         clock=time.monotonic,
-        timeouts=Timeouts(connect=5, silence=1, retries=0),
+        timeouts=Timeouts(connect=600, silence=silence_seconds, retries=0),
         remember_failures=0,
         file_root=tmp_path,
         reach=Reach(allowed=(ip_network("127.0.0.0/8"),)),  # where the upstream of these tests is
@@ -298,7 +280,7 @@ async def serving(
         osie_files=OsieFiles(osie, cache),
         binaries=rack.binaries,
         record=record,
-        metadata=MetadataSettings(keys, rack.read_secret, **metadata),
+        metadata=MetadataSettings(keys, reader(rack.api), **metadata),
         default_osie=default_osie,
         ready=lambda: rack.problem,
         sender=BodySender(threads=2, idle_seconds=idle_seconds),

@@ -66,7 +66,7 @@ _PATHS = [
 async def test_no_spelling_of_a_path_leads_to_another_machine(other_rack, mode):
     # A connection for each name, which ends at the first path that aiohttp can't read, and one for some paths.
     targets = [[path.format(who) for path in _PATHS] for who in _WHO]
-    targets += [[path.format(who)] for path in _PATHS[::3] for who in _WHO]
+    targets += [[path.format(who)] for path in _PATHS[::3] for who in _WHO if mode is MODES[0]]
     async with other_rack(mode=mode) as rack:
         fill(rack)
         for sender in (OTHER_IP, STRANGER):
@@ -234,7 +234,6 @@ class Links:
 
 
 async def test_connection_stops_being_the_machines_when_another_has_its_address(other_rack):
-    """On the fast path as in full, on a connection that stays open."""
     links = Links()
     async with other_rack(neighbours=links) as rack:
         connection = await fill(rack).connect()
@@ -327,17 +326,13 @@ async def test_proxy_that_names_nobody_is_not_taken_for_the_machine_it_runs_on(t
     assert b"secret" not in await raw(trusting, GET_USER_DATA + b"\r\n", PROXY)
 
 
-async def test_requests_on_one_connection_of_a_proxy_are_each_their_own_machines(trusting):
+async def test_requests_of_a_proxy_are_each_their_own_machines_on_one_connection_or_on_many(trusting):
     lines = (f"X-Forwarded-For: {IP}\r\n", "", f"X-Forwarded-For: {OTHER_IP}\r\n", "", f"Forwarded: for={IP}\r\n")
     answer = await raw(trusting, b"".join(GET_USER_DATA + f"{line}\r\n".encode() for line in lines), PROXY)
     bodies = [one.partition(b"\r\n\r\n")[2] for one in answer.split(b"HTTP/1.1 ")[1:]]
     nobody = f"the proxy {PROXY} does not say whom it asks for: it must send X-Forwarded-For\n".encode()
     assert bodies == [b"secret-of-m1", nobody, b"secret-of-m2", nobody, nobody]
-
-
-async def test_proxies_of_many_machines_may_have_many_connections(trusting):
-    connections = [await trusting.connect(PROXY) for _ in range(100)]
-    for connection in connections:
+    for connection in [await trusting.connect(PROXY) for _ in range(100)]:  # more than a machine may have
         answer = await connection.ask(GET_USER_DATA + b"X-Forwarded-For: 127.0.0.5\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200")
 
@@ -398,42 +393,31 @@ async def test_mac_in_the_path_is_believed_from_the_named_networks_only(trusting
     assert message.startswith("cloud-init finished on s")
 
 
-async def test_machine_whose_address_is_known_is_no_other_one_behind_nat_either(trusting):
-    trusting.inventory.apply(hardware("inside", "52:54:00:00:00:0f", NAT))
-    assert (await trusting.ask(f"/nocloud/{MAC}/user-data", ip=NAT)).status == 403
-    assert (await trusting.ask("/latest/user-data", ip=NAT)).text == "secret-of-inside"
-
-
 @pytest.mark.parametrize("mode", MODES)
-async def test_address_that_two_hardware_claim_is_no_third_machine_behind_nat(other_rack, mode):
+async def test_address_that_is_known_or_claimed_by_two_is_no_third_machine_behind_nat(other_rack, mode, caplog):
     async with other_rack(mode=mode, trusted=TRUSTED) as rack:
         fill(rack)
-        for number in (7, 8):
-            rack.inventory.apply(hardware(f"rival-{number}", f"52:54:00:00:00:0{number}", NAT))
+        rack.inventory.apply(hardware("rival-7", "52:54:00:00:00:07", NAT))
+        assert (await rack.ask(f"/nocloud/{SPARE_MAC}/user-data", ip=NAT)).status == 403
+        assert (await rack.ask("/latest/user-data", ip=NAT)).text == "secret-of-rival-7"
+        rack.inventory.apply(hardware("rival-8", "52:54:00:00:00:08", NAT))
         for who in (SPARE_MAC, "52:54:00:00:00:07"):
             for path in (f"/nocloud/{who}/user-data", f"/machine/{who}/latest/user-data"):
                 reply = await rack.ask(path, ip=NAT)
                 assert (reply.status, reply.text) == (404, f"more than one Hardware has the address {NAT}\n")
         token = tokens(rack).mint(SPARE_MAC)
         assert (await rack.ask(f"/nocloud/{token}/user-data", ip=NAT)).text == "secret-of-spare"
-        rack.inventory.remove(hardware("rival-8", "52:54:00:00:00:08", NAT))
-        assert (await rack.ask("/latest/user-data", ip=NAT)).text == "secret-of-rival-7"
-
-
-async def test_address_of_a_mac_that_two_hardware_claim_is_no_third_machine_behind_nat(other_rack, caplog):
-    async with other_rack(mode=DhcpMode.PROXY, trusted=TRUSTED) as rack:
-        fill(rack)
-        rack.callers.learn(MAC, NAT)
-        rack.inventory.apply(hardware("thief", MAC, None))
-        reply = await rack.ask(f"/nocloud/{SPARE_MAC}/user-data", ip=NAT)
-        assert (reply.status, reply.text) == (404, f"more than one Hardware has the MAC {MAC}, which is at {NAT}\n")
-        assert "of default/m1 and of default/thief: none is served" in caplog.text
-
-
-async def test_mac_that_two_hardware_claim_is_nobodys_behind_nat(trusting):
-    trusting.inventory.apply(hardware("thief", SPARE_MAC, None))
-    for who in (SPARE_MAC, tokens(trusting).mint(SPARE_MAC)):
-        assert (await trusting.ask(f"/nocloud/{who}/user-data", ip=NAT)).status == 404
+        for number in (7, 8):
+            rack.inventory.remove(hardware(f"rival-{number}", f"52:54:00:00:00:0{number}", NAT))
+        rack.inventory.apply(hardware("thief", SPARE_MAC, None))
+        for who in (SPARE_MAC, token):
+            assert (await rack.ask(f"/nocloud/{who}/user-data", ip=NAT)).status == 404
+        if mode is DhcpMode.PROXY:
+            rack.callers.learn(SPARE_MAC, "127.0.2.2")
+            reply = await rack.ask(f"/nocloud/{MAC}/user-data", ip="127.0.2.2")
+            why = f"more than one Hardware has the MAC {SPARE_MAC}, which is at 127.0.2.2\n"
+            assert (reply.status, reply.text) == (404, why)
+            assert "of default/spare and of default/thief: none is served" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -544,20 +528,16 @@ async def session(rack: Rack, ip: str = IP, path: str = "/latest/api/token", **h
     return await rack.ask(path, ip=ip, method="PUT", **(TTL | headers))
 
 
-async def test_session_token_is_made_and_taken(machines):
+async def test_session_token_is_made_and_taken_on_all_interfaces_of_its_machine(machines):
     reply = await session(machines)
     assert (reply.status, reply.headers["X-aws-ec2-metadata-token-ttl-seconds"]) == (200, "60")
     for path in ("/latest/user-data", "/2009-04-04/user-data", "/nocloud/m1/user-data", "/metadata"):
         assert (await machines.ask(path, X_aws_ec2_metadata_token=reply.text)).status == 200
-
-
-async def test_session_token_is_good_on_all_interfaces_of_its_machine(machines):
     two = {MAC: {"dhcp": {"ip": IP}}, SPARE_MAC: {"dhcp": {"ip": STRANGER}}}
     machines.inventory.remove(hardware("spare", SPARE_MAC, None))
     machines.inventory.apply(hardware("m1", MAC, IP) | {"spec": {"networkInterfaces": two}})
-    token = (await session(machines)).text
     for ip, status in ((STRANGER, 200), (OTHER_IP, 401)):
-        assert (await machines.ask("/latest/meta-data/", ip=ip, X_aws_ec2_metadata_token=token)).status == status
+        assert (await machines.ask("/latest/meta-data/", ip=ip, X_aws_ec2_metadata_token=reply.text)).status == status
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -600,16 +580,13 @@ async def test_wrong_session_token_is_refused_where_none_would_do(trusting):
         assert (await trusting.ask(signed, ip=STRANGER, X_aws_ec2_metadata_token=bad)).status == 401
 
 
-@pytest.mark.parametrize("ttl", ["", "0", "-1", "21601", "1.5", "abc", "99999999999999999999", "\u0661", "1 1"])
-async def test_lifetime_that_is_none_is_refused(machines, ttl):
-    header = f"X-aws-ec2-metadata-token-ttl-seconds: {ttl}\r\n".encode()
-    answer = await raw(machines, b"PUT /latest/api/token HTTP/1.1\r\nHost: e\r\n" + header + b"\r\n")
-    assert answer.startswith(b"HTTP/1.1 400")
-
-
 async def test_session_token_is_refused_as_on_ec2(machines):
     assert (await session(machines, X_Forwarded_For="10.0.0.1")).status == 403
     assert (await session(machines, STRANGER)).status == 404
+    for ttl in ("", "0", "21601", "abc", "\u0661"):  # hegel's tests have more
+        header = f"X-aws-ec2-metadata-token-ttl-seconds: {ttl}\r\n".encode()
+        answer = await raw(machines, b"PUT /latest/api/token HTTP/1.1\r\nHost: e\r\n" + header + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 400")
     for method, path, status in (
         ("PUT", "/latest/api/token", 400),
         ("GET", "/latest/api/token", 405),

@@ -26,21 +26,15 @@ from edge.http.transport.connections import BoundedServer, Limits
 from edge.http.transport.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
 from edge.journey.events import Outcome, Step
 from tests.support.objects import MAC, OTHER_MAC, hardware
-from tests.support.virtual_time import turns
-from tests.unit.http.conftest import IP, OTHER_IP, STRANGER
+from tests.support.virtual_time import elapse, turns
+from tests.unit.http.conftest import IP, OTHER_IP, STRANGER, at_once
 from tests.waiting import PATIENCE_SECONDS, until
 
 # Of long headers hypothesis has to make a long text, should something be wrong with them.
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:Generating overly large repr")]
 ID = b"/2009-04-04/meta-data/instance-id"
-
-
 USER_DATA = b"/2009-04-04/user-data"
-
-
 SCRIPT = b"/ipxe/script/52:54:00:00:00:01/auto.ipxe"
-
-
 HEAD = (
     b" HTTP/1.1\r\nHost: 10.0.0.1:7080\r\nUser-Agent: Cloud-Init/22.4.2\r\nAccept-Encoding: gzip, deflate\r\n"
     b"Accept: */*\r\nConnection: keep-alive\r\n\r\n"
@@ -109,12 +103,12 @@ def _said(port: int, parts: list[bytes], ip: str, half_close: bool = False) -> b
                 answer += more
         except ConnectionError:
             pass
-        return re.sub(rb"\r\nDate: [^\r]+", b"\r\nDate: now", answer)
+        return re.sub(rb"\r\n(Date|ETag): [^\r]+", rb"\r\n\1: any", answer)  # each has an upstream of its own
 
 
 @pytest.fixture
 def edges(other_rack: Any, tmp_path: Path) -> Iterator[Edges]:
-    found = Edges(other_rack.func, tmp_path, Limits(idle=2.0, unread=30.0))
+    found = Edges(other_rack.func, tmp_path, Limits(idle=10.0, unread=PATIENCE_SECONDS))
     yield found
     found.stop()
 
@@ -175,13 +169,9 @@ CORPUS = [
 def test_every_answer_is_what_aiohttp_would_say(edges):
     for request in CORPUS:
         for ip in (IP, STRANGER):
-            fast, slow = edges.both([request + LAST], ip)
+            fast, slow = edges.both([request + LAST], ip, half_close=b"h2c" in request)  # nothing comes after that
             assert fast == slow, (request, ip)
             assert fast.startswith(b"HTTP/1."), request
-
-
-def test_who_closes_its_side_after_a_request_is_answered_as_by_aiohttp(edges):
-    for request in CORPUS:
         fast, slow = edges.both([request], half_close=True)
         assert fast == slow, request
         assert fast.startswith(b"HTTP/1.") or not request.startswith(PLAIN), request
@@ -196,38 +186,101 @@ def test_request_that_comes_byte_by_byte_is_answered_the_same(edges):
         assert edges.both([sent[:cut], sent[cut:]])[0] == slow
 
 
-LINES = st.sampled_from(
+# --- whatever is sent ---
+
+
+def choice(words: bytes, separator: bytes | None = None) -> st.SearchStrategy[bytes]:
+    return st.sampled_from(words.split(separator))
+
+
+WORDS = choice(
+    b"osie lab kernel initrd ipxe script binary auto.ipxe latest meta-data nocloud user-data m1 phone-home "
+    b"52:54:00:00:00:01 snponly.efi .. %2e%2e %00 %ff ?failed \xff"
+)
+PATHS = st.one_of(
+    st.sampled_from(TARGETS),
+    st.lists(WORDS, max_size=6).map(lambda words: b"/" + b"/".join(words)),
+    choice(b"/osie/lab/kernel /phone-home/m1 /ipxe/binary/snponly.efi /nocloud/m1/user-data"),
+    choice(b"* http://h:1/osie/lab/kernel http://[::1/x // h:443 http://h:99999999/ #x"),
+    st.binary(max_size=60),
+)
+LINES = choice(
     b"Host: x|Host: y|Accept: */*|Accept:|User-Agent: a b|User-Agent: \xff|Connection: keep-alive|Connection: close|"
     b"Connection: x|Content-Length: 0|Content-Length: 4|Transfer-Encoding: chunked|Expect: 100-continue|Upgrade: x|"
     b" fold|Range: bytes=0-1|If-Match: *|X-Forwarded-For: 127.0.0.6|Cache-Control: no-cache|: x|nonsense|Accept : x|"
-    b"X:\x00".split(b"|")
+    b"X:\x00",
+    b"|",
 )
-
-
-REQUESTS = st.builds(
-    lambda method, target, version, lines, end, body: (
-        method + b" " + target + b" " + version + b"".join(b"\r\n" + line for line in lines) + end + body
+NAMES = choice(
+    b"Range If-Match If-None-Match If-Range Connection Upgrade Expect Accept Content-Length Transfer-Encoding Host "
+    b"Content-Type Content-Encoding User-Agent X,Y \x00"
+)
+VALUES = st.one_of(
+    choice(
+        b'bytes=0- bytes=-5 bytes=9999999- bytes=1-0,3- close keep-alive upgrade chunked 5 -1 99999999999999999999 " * '
+        b"gzip websocket 100-continue application/x-www-form-urlencoded multipart/form-data;boundary=x"
     ),
-    st.sampled_from(b"GET GET GET GET GET HEAD get POST".split()),
-    st.one_of(st.sampled_from(TARGETS), st.binary(max_size=20)),
-    st.sampled_from([b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/1.10", b""]),
-    st.lists(LINES, max_size=4),
-    st.sampled_from([b"\r\n\r\n", b"\r\n\r\n", b"\r\n\r\n", b"\n\n", b"\r\n", b"\r\n\n"]),
-    st.sampled_from([b"", b"", b"abcd", b"0\r\n\r\n", b"\r\n", b"\x00"]),
+    st.just(b"a" * 9000),
+    st.binary(max_size=30),
 )
 
 
-CONVERSATIONS = st.lists(st.one_of(st.just(PLAIN), REQUESTS), min_size=1, max_size=4)
+def conversations(methods: bytes, paths: Any, lines: Any, bodies: Any) -> st.SearchStrategy[bytes]:
+    requests = st.builds(
+        lambda method, path, version, headers, end, body: (
+            method + b" " + path + b" " + version + b"".join(b"\r\n" + header for header in headers) + end + body
+        ),
+        choice(methods),
+        paths,
+        choice(b"HTTP/1.1\r\nHost: x|HTTP/1.1|HTTP/1.1|HTTP/1.0|HTTP/1.10|HTTP/2.0|HTTP/1.|", b"|"),
+        st.lists(lines, max_size=6),
+        st.sampled_from([b"\r\n\r\n", b"\r\n\r\n", b"\r\n\r\n", b"\n\n", b"\r\n", b"\r\n\n", b""]),
+        bodies,
+    )
+    return st.lists(st.one_of(st.just(PLAIN), requests), min_size=1, max_size=4).map(b"".join)
 
 
-def test_no_conversation_tells_that_there_is_a_lane(edges):
+BODIES = choice(b"||abcd|0\r\n\r\n|\r\n|\x00", b"|")
+TAME = conversations(b"GET GET GET GET GET HEAD get POST", st.sampled_from(TARGETS), LINES, BODIES)
+WILD = conversations(
+    b"GET GET GET GET HEAD get POST PUT OPTIONS CONNECT TRACE PRI",
+    PATHS,
+    LINES | st.tuples(NAMES, VALUES).map(b": ".join),
+    st.one_of(BODIES, choice(b"5\r\nabcde\r\n|zz\r\n", b"|"), st.binary(max_size=60)),
+)
+
+
+@pytest.fixture
+def heard() -> Iterator[list[logging.LogRecord]]:
+    """Everything that is logged as a mistake of ours, or with what strangers sent as they sent it."""
+    records: list[logging.LogRecord] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.ERROR or record.exc_info or not record.getMessage().isprintable():
+                records.append(record)
+
+    handler = Keep()
+    logging.getLogger().addHandler(handler)
+    yield records
+    logging.getLogger().removeHandler(handler)
+
+
+@pytest.mark.parametrize("tame", [True, False])
+def test_no_conversation_breaks_the_server_or_tells_that_there_is_a_lane(edges, heard, tame):
     @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-    @given(CONVERSATIONS)
-    def check(requests: list[bytes]) -> None:
-        fast, slow = edges.both([b"".join(requests) + LAST])
-        assert fast == slow
+    @given(TAME if tame else st.one_of(WILD, st.binary(max_size=200)))
+    def check(sent: bytes) -> None:
+        fast, slow = edges.both([sent + LAST] if tame else [sent], half_close=not tame)
+        assert fast == slow or not tame  # an answer may be lost where a request is not whole when its sender closes
+        for answer in (fast, slow):
+            for status in re.findall(rb"^HTTP/1\.[01] (\d+) ", answer, re.M):
+                assert status[:1] != b"5" or status == b"501", (sent, answer[:500])  # 501: no such method
+            assert answer == b"" or answer.startswith(b"HTTP/1."), (sent, answer[:500])
+        assert heard == [], (sent, heard[0].getMessage())
 
     check()
+    assert edges.both([b"GET /healthz HTTP/1.0\r\n\r\n"])[0].endswith(b"ok\n")
 
 
 # --- answers that are ready ---
@@ -349,26 +402,24 @@ async def test_head_that_could_change_an_answer_is_left_to_aiohttp(head):
 
 
 FLOODS = {
-    "requests whose answers nobody reads": b"GET " + USER_DATA + HEAD,
+    "answers nobody reads": b"GET " + USER_DATA + HEAD,
     "small requests": PLAIN,
-    "requests of changing clients": b"",
+    "changing clients": b"",
     "garbage": b"\x00\xff\r\n\r\n",
     "unknown methods": b"BREW / HTTP/1.1\r\n\r\n",
     "endless heads": b"GET / HTTP/1.1\r\nAccept: " + b"a" * 100_000,
 }
 
 
-@pytest.mark.parametrize("what", list(FLOODS))
-async def test_flood_keeps_no_other_machine_out_and_takes_no_memory(other_rack, what):
+async def test_flood_keeps_no_other_machine_out_and_takes_no_memory(other_rack):
     async with other_rack(limits=Limits(per_address=4)) as rack:
         rack.register(instance={"userdata": "u" * 60_000})
         rack.register("m2", OTHER_MAC, OTHER_IP)
         stop = threading.Event()
-        threads = [threading.Thread(target=_flood, args=(rack.port, FLOODS[what], stop)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
+        floods = [asyncio.to_thread(_flood, rack.port, [*FLOODS.values()], stop) for _ in range(4)]
+        flooding = asyncio.gather(*floods)
         try:
-            for _ in range(5):
+            for _ in range(12):
                 machine = await rack.connect(OTHER_IP)
                 assert (await machine.ask(PLAIN)).endswith(b"\r\n\r\nm2")
                 machine.writer.close()
@@ -376,15 +427,14 @@ async def test_flood_keeps_no_other_machine_out_and_takes_no_memory(other_rack, 
                     assert connection.transport.get_write_buffer_size() < 512 * 1024
         finally:
             stop.set()
-            for thread in threads:
-                await asyncio.to_thread(thread.join)
+            await flooding
 
 
-def _flood(port: int, request: bytes, stop: threading.Event) -> None:
+def _flood(port: int, requests: list[bytes], stop: threading.Event) -> None:
     number = 0
     while not stop.wait(0.001):
         number += 1
-        many = request * 50 or get(ID, b"User-Agent: %d" % number) * 50
+        many = requests[number % len(requests)] * 50 or get(ID, b"User-Agent: %d" % number) * 50
         try:
             with socket.create_connection(("127.0.0.1", port), 1, (IP, 0)) as sock:
                 sock.settimeout(0.1)
@@ -394,7 +444,7 @@ def _flood(port: int, request: bytes, stop: threading.Event) -> None:
             continue
 
 
-@pytest.mark.parametrize("count", [20, 2000])  # in one segment, which is plain to its end, and in many
+@pytest.mark.parametrize("count", [20, 500])  # in one segment, which is plain to its end, and in many
 async def test_answers_that_nobody_reads_do_not_pile_up(other_rack, count):
     async with other_rack() as rack:
         rack.register(instance={"userdata": "u" * 30_000})
@@ -413,18 +463,19 @@ async def test_answers_that_nobody_reads_do_not_pile_up(other_rack, count):
 # --- what connections promise, in the connection ---
 
 
+@pytest.mark.looptime
 async def test_lane_that_is_idle_is_closed_in_time_and_one_in_use_is_not(other_rack):
-    async with other_rack(limits=Limits(idle=3.0)) as rack:
+    async with other_rack(limits=Limits(idle=30.0)) as rack:
         rack.register()
         idle, used = await rack.connect(), await rack.connect()
-        closing = asyncio.create_task(idle.rest())
-
-        async def only_used_is_left() -> bool:
-            assert (await used.ask(PLAIN)).endswith(b"\r\n\r\nm1")
-            return closing.done()
-
-        await until(only_used_is_left, every=0.02)
-        assert await closing == await used.rest() == b""
+        for _ in range(2):
+            assert (await at_once(used.ask(PLAIN))).endswith(b"\r\n\r\nm1")
+            assert len(rack.open) == 2
+            await elapse(16)
+        assert await at_once(idle.rest()) == b""
+        assert (await at_once(used.ask(PLAIN))).endswith(b"\r\n\r\nm1")
+        await elapse(33)
+        assert await at_once(used.rest()) == b""
 
 
 async def test_machine_that_goes_at_once_leaves_no_line_in_the_log(rack, caplog):
@@ -448,96 +499,3 @@ async def test_table_that_fails_is_in_the_log_and_harms_nobody_else(rack, monkey
     assert "an answer from a table failed" in caplog.text
     monkeypatch.undo()
     assert (await rack.ask("/healthz")).status == 200
-
-
-# --- whatever is sent ---
-
-WILD_METHODS = st.sampled_from(b"GET GET GET HEAD POST PUT OPTIONS CONNECT TRACE get PRI".split())
-
-
-WORDS = st.sampled_from(
-    b"osie lab kernel initrd ipxe script binary auto.ipxe latest meta-data nocloud user-data m1 phone-home "
-    b"52:54:00:00:00:01 snponly.efi .. %2e%2e %00 %ff ?failed \xff".split()
-)
-
-
-PATHS = st.one_of(
-    st.lists(WORDS, max_size=6).map(lambda words: b"/" + b"/".join(words)),
-    st.sampled_from(b"/osie/lab/kernel /phone-home/m1 /ipxe/binary/snponly.efi /nocloud/m1/user-data".split()),
-    st.sampled_from(b"* http://h:1/osie/lab/kernel http://[::1/x // h:443 http://h:99999999/ #x".split()),
-    st.binary(max_size=60),
-)
-
-
-NAMES = st.sampled_from(
-    b"Range If-Match If-None-Match If-Range Connection Upgrade Expect Accept Content-Length Transfer-Encoding Host "
-    b"Content-Type Content-Encoding User-Agent X,Y \x00".split()
-)
-
-
-VALUES = st.one_of(
-    st.sampled_from(
-        b'bytes=0- bytes=-5 bytes=9999999- bytes=1-0,3- close keep-alive upgrade chunked 5 -1 99999999999999999999 " * '
-        b"gzip websocket 100-continue application/x-www-form-urlencoded multipart/form-data;boundary=x".split()
-    ),
-    st.just(b"a" * 9000),
-    st.binary(max_size=30),
-)
-
-
-HEADERS = st.lists(st.tuples(NAMES, VALUES).map(b": ".join), max_size=8)
-
-
-VERSIONS = st.sampled_from([b"HTTP/1.1\r\nHost: x", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/1.", b""])
-
-
-ENDS = st.sampled_from([b"\r\n\r\n", b"\r\n\r\n", b"\r\n\r\n", b"\n\n", b"\r\n", b""])
-
-
-BODIES = st.one_of(st.just(b""), st.binary(max_size=60), st.sampled_from([b"0\r\n\r\n", b"5\r\nabcde\r\n", b"zz\r\n"]))
-
-
-WILD_REQUESTS = st.builds(
-    lambda method, path, version, headers, end, body: (
-        method + b" " + path + b" " + version + b"".join(b"\r\n" + header for header in headers) + end + body
-    ),
-    *(WILD_METHODS, PATHS, VERSIONS, HEADERS, ENDS, BODIES),
-)
-
-
-WILD_CONVERSATIONS = st.one_of(st.lists(WILD_REQUESTS, min_size=1, max_size=3).map(b"".join), st.binary(max_size=200))
-
-
-@pytest.fixture
-def heard() -> Iterator[list[logging.LogRecord]]:
-    """Everything that is logged as a mistake of ours, or with what strangers sent as they sent it."""
-    records: list[logging.LogRecord] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno >= logging.ERROR or record.exc_info or not record.getMessage().isprintable():
-                records.append(record)
-
-    handler = Keep()
-    logging.getLogger().addHandler(handler)
-    yield records
-    logging.getLogger().removeHandler(handler)
-
-
-def test_nothing_that_is_sent_breaks_the_server(other_rack, tmp_path, heard):
-    edges = Edges(other_rack.func, tmp_path, Limits(idle=0.3, unread=0.6))
-
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-    @given(WILD_CONVERSATIONS, st.booleans())
-    def check(sent: bytes, half_close: bool) -> None:
-        answer = _said(edges.fast.port, [sent], IP, half_close)
-        for status in re.findall(rb"^HTTP/1\.[01] (\d+) ", answer, re.M):
-            assert status[:1] != b"5" or status == b"501", (sent, answer[:500])  # 501: no such method
-        assert answer == b"" or answer.startswith(b"HTTP/1."), (sent, answer[:500])
-        assert heard == [], (sent, heard[0].getMessage())
-
-    try:
-        check()
-        assert _said(edges.fast.port, [b"GET /healthz HTTP/1.0\r\n\r\n"], IP).endswith(b"ok\n")
-    finally:
-        edges.stop()

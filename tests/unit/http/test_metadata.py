@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,12 +14,13 @@ from edge.http.metadata import FastPath, MetadataCache
 from edge.journey.events import Outcome, Step
 from edge.machines import Inventory, SecretDocuments, secret_documents
 from hegel.secret import SecretReference, SecretUnusableError
+from tests.support.api import InProcessApi
 from tests.support.objects import MAC, OTHER_MAC, hardware
 from tests.support.virtual_time import elapse, turns
-from tests.unit.http.conftest import IP, OTHER_IP, Rack
+from tests.unit.http.conftest import IP, OTHER_IP, Rack, reader, secret
 from tests.waiting import until
 from tink.api.user_data import problem
-from tink.kube.client import ApiError, NotFoundError, UnreachableError
+from tink.kube.client import ApiError, UnreachableError
 
 CLOUD_INIT = {"User_Agent": "Cloud-Init/22.4.2"}
 
@@ -44,22 +45,15 @@ async def test_cloud_inits_ec2_crawl_finds_everything(machines):
     assert status == 200
     for name in listing.split("\n"):
         assert (await get(f"/2009-04-04/meta-data/{name}"))[0] == 200
-    assert machines.lines() == [
+    for version in ("2009-04-04", "latest"):
+        assert await get(f"/{version}/meta-data") == await get(f"/{version}/meta-data/") == (200, listing)
+        assert await get(f"/{version}") == await get(f"/{version}/") == (200, "meta-data/\nuser-data\nvendor-data")
+    assert (await machines.ask("/latest")).headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert machines.lines()[:3] == [
         (Step.METADATA, Outcome.OK, "instance-id to Cloud-Init/22.4.2"),
         (Step.METADATA, Outcome.OK, "user-data to Cloud-Init/22.4.2"),
         (Step.METADATA, Outcome.INFO, "meta-data to Cloud-Init/22.4.2"),
     ]
-
-
-@pytest.mark.parametrize("version", ["2009-04-04", "latest"])
-async def test_directories_answer_with_and_without_slash(machines, version):
-    for directory in ("", "/meta-data"):
-        plain = await machines.ask(f"/{version}{directory}")
-        slashed = await machines.ask(f"/{version}{directory}/")
-        assert plain.status == slashed.status == 200
-        assert plain.body == slashed.body
-    assert plain.headers["Content-Type"] == "text/plain; charset=utf-8"
-    assert (await machines.ask(f"/{version}/")).text == "meta-data/\nuser-data\nvendor-data"
 
 
 async def test_what_the_hardware_lacks_is_not_found_and_a_stranger_is_told_its_address(machines):
@@ -90,31 +84,19 @@ async def test_two_hardware_with_one_mac_do_not_get_each_others_data(rack):
         assert (await rack.ask("/latest/user-data", ip=OTHER_IP)).text == "of m2"
 
 
-async def test_changed_hardware_is_served_at_once(machines):
-    await machines.ask("/latest/user-data")
-    machines.register(instance={"userdata": "new"})
-    assert (await machines.ask("/latest/user-data")).text == "new"
-
-
-async def test_nocloud_files_are_all_there(machines):
+async def test_nocloud_files_are_all_there_for_their_machine_and_nothing_shows_others_which_machines_exist(machines):
     for who in (MAC, MAC.upper(), MAC.replace(":", "-"), "m1"):
         meta_data = await machines.ask(f"/nocloud/{who}/meta-data", **CLOUD_INIT)
         assert yaml.safe_load(meta_data.text) == {"instance-id": "m1", "local-hostname": "m1"}
-    assert (await machines.ask("/nocloud/m1/user-data")).text == "#cloud-config\n# of m1\n"
+    for path in ("/nocloud/m1/user-data", "/tootles/instanceID/m1/2009-04-04/user-data"):
+        assert (await machines.ask(path)).text == "#cloud-config\n# of m1\n"
+        real, invented = [await machines.ask(path.replace("m1", name), ip=OTHER_IP) for name in ("m1", "m9")]
+        assert (real.status, real.text) == (invented.status, invented.text)
+    assert (real.status, real.text) == (403, "127.0.0.6 is not an address of the instance asked for\n")
     assert (await machines.ask("/nocloud/m1/vendor-data")).text == "v1"
     assert "version: 2" in (await machines.ask("/nocloud/m1/network-config")).text
     empty = await machines.ask("/nocloud/m2/vendor-data", ip=OTHER_IP)
     assert (empty.status, empty.body) == (200, b"")
-
-
-async def test_existing_and_invented_machines_look_the_same_from_outside(machines):
-    own = await machines.ask("/tootles/instanceID/m1/2009-04-04/user-data")
-    assert own.text == "#cloud-config\n# of m1\n"
-    for path in ("/tootles/instanceID/{}/2009-04-04/user-data", "/nocloud/{}/user-data"):
-        real, invented = [await machines.ask(path.format(name), ip=OTHER_IP) for name in ("m1", "m9")]
-        assert (real.status, real.text) == (invented.status, invented.text)
-        if "tootles" in path:
-            assert (real.status, real.text) == (403, "127.0.0.6 is not an address of the instance asked for\n")
 
 
 async def test_look_at_the_headers_alone_is_no_document_on_the_journey_and_a_long_name_does_not_fill_it(machines):
@@ -129,23 +111,10 @@ async def test_look_at_the_headers_alone_is_no_document_on_the_journey_and_a_lon
 
 async def test_cloud_init_that_finished_is_on_the_journey(machines):
     form = {"hostname": "web-1", "instance_id": "m1", "fqdn": "web-1.example.org", "pub_key_rsa": "ssh-rsa AAAA"}
-    reply = await machines.ask("/phone-home/m1", method="POST", data=form)
-    assert reply.status == 200
+    assert (await machines.ask("/phone-home/m1", ip=OTHER_IP, method="POST", data=form)).status == 403
+    assert (await machines.ask("/phone-home/m1", method="POST", data=form)).status == 200
     assert machines.lines() == [(Step.METADATA, Outcome.OK, "cloud-init finished on web-1, instance m1")]
     assert machines.journey.events(MAC)[0].detail == {"hostname": "web-1", "instance_id": "m1"}
-
-
-@pytest.mark.parametrize(
-    ("path", "datasource"), [("/2009-04-04/user-data", "Ec2"), ("/nocloud/m1/user-data", "NoCloud")]
-)
-async def test_report_of_cloud_init_says_on_the_journey_which_datasource_it_had(machines, path, datasource):
-    await machines.ask(path)
-    await machines.ask("/phone-home/m1", method="POST", data={"hostname": "web-1", "instance_id": "i-1"})
-    expected = f"cloud-init finished on web-1, instance i-1, datasource {datasource}"
-    assert machines.lines()[-1] == (Step.METADATA, Outcome.OK, expected)
-    # The next instance may have had its user-data from elsewhere.
-    await machines.ask("/phone-home/m1", method="POST", data={"hostname": "web-1", "instance_id": "i-2"})
-    assert machines.lines()[-1][2] == "cloud-init finished on web-1, instance i-2"
 
 
 @pytest.mark.parametrize(
@@ -162,23 +131,25 @@ async def test_report_is_bounded(machines, data, status):
     assert (await machines.ask("/phone-home/m1", method="POST", data=b"{}", Content_Type="text/json")).status == 415
 
 
-async def test_report_of_a_machine_says_nothing_of_the_one_that_had_its_mac_before(machines):
-    await machines.ask("/latest/user-data")
+@pytest.mark.parametrize(
+    ("path", "datasource"), [("/2009-04-04/user-data", "Ec2"), ("/nocloud/m1/user-data", "NoCloud")]
+)
+async def test_report_of_cloud_init_says_which_datasource_this_instance_of_this_machine_had(machines, path, datasource):
+    async def report(name: str, instance: str) -> str:
+        await machines.ask(f"/phone-home/{name}", method="POST", data={"hostname": name, "instance_id": instance})
+        step, outcome, line = machines.lines()[-1]
+        assert (step, outcome) == (Step.METADATA, Outcome.OK)
+        return line
+
+    await machines.ask(path)
     machines.register(instance={"userdata": "changed meanwhile"})
-    await machines.ask("/phone-home/m1", method="POST", data={"hostname": "m1", "instance_id": "1"})
-    assert machines.lines()[-1][2] == "cloud-init finished on m1, instance 1, datasource Ec2"
-
-    await machines.ask("/latest/user-data")
+    assert await report("m1", "i-1") == f"cloud-init finished on m1, instance i-1, datasource {datasource}"
+    # The next instance may have had its user-data from elsewhere.
+    assert await report("m1", "i-2") == "cloud-init finished on m1, instance i-2"
+    await machines.ask(path)
     machines.inventory.remove({"metadata": {"name": "m1", "namespace": "default"}})
-    machines.register("m9")
-    await machines.ask("/phone-home/m9", method="POST", data={"hostname": "m9", "instance_id": "2"})
-    assert machines.lines()[-1][2] == "cloud-init finished on m9, instance 2"
-
-
-async def test_report_for_another_machine_is_refused(machines):
-    reply = await machines.ask("/phone-home/m1", ip=OTHER_IP, method="POST", data={"hostname": "evil"})
-    assert reply.status == 403
-    assert machines.lines() == []
+    machines.register("m9")  # has the same MAC address
+    assert await report("m9", "2") == "cloud-init finished on m9, instance 2"
 
 
 async def test_user_data_that_cloud_init_drops_is_said_when_it_is_sent_and_no_other_is(rack):
@@ -330,10 +301,7 @@ def test_metadata_of_many_machines_takes_a_bounded_room(site):
 # --- Secrets: whose, how often they are read, and what a machine is told where there is none ---
 
 WORD = "#cloud-config\n# of the Secret\n"
-
-
-def secret(content: bytes = WORD.encode(), key: str = "userData", **more: Any) -> dict[str, Any]:
-    return {"data": {key: base64.b64encode(content).decode()}} | more
+REFERENCE = SecretReference("s1")
 
 
 def register_secret(rack: Rack, name: str = "m1", mac: str = MAC, ip: str = IP, namespace: str = "default") -> None:
@@ -341,23 +309,17 @@ def register_secret(rack: Rack, name: str = "m1", mac: str = MAC, ip: str = IP, 
     rack.inventory.apply(hardware(name, mac, ip, namespace=namespace, annotations=annotations))
 
 
-async def test_document_of_a_secret_is_served_wherever_the_document_is(rack):
+async def test_document_of_a_secret_is_served_wherever_the_document_is_and_to_its_own_machine_alone(rack):
     register_secret(rack)
-    rack.secrets["default", "s1"] = secret()
+    register_secret(rack, "m2", OTHER_MAC, OTHER_IP, "other")
+    rack.api.put(secret(content=WORD.encode()))
     for path in ("latest/user-data", "2009-04-04/user-data/", "nocloud/m1/user-data", "machine/m1/latest/user-data"):
         reply = await rack.ask(f"/{path}")
         assert (reply.status, reply.text, reply.headers["Cache-Control"]) == (200, WORD, "no-store")
     assert "user-data" in (await rack.ask("/latest/")).text.split("\n")
     assert (await rack.ask("/latest/user-data", method="HEAD")).headers["Content-Length"] == str(len(WORD))
-    assert rack.secrets_read == 1
+    assert rack.api.count("get") == 1
     assert WORD not in str(rack.lines())
-
-
-async def test_secret_of_another_namespace_or_machine_is_out_of_reach(rack):
-    register_secret(rack)
-    register_secret(rack, "m2", OTHER_MAC, OTHER_IP, "other")
-    rack.secrets["default", "s1"] = secret()
-    assert (await rack.ask("/latest/user-data")).text == WORD
     reply = await rack.ask("/latest/user-data", ip=OTHER_IP)
     assert (reply.status, "of the Secret" in reply.text) == (503, False)
     assert (await rack.ask("/nocloud/m1/user-data", ip=OTHER_IP)).status == 403
@@ -366,20 +328,23 @@ async def test_secret_of_another_namespace_or_machine_is_out_of_reach(rack):
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (NotFoundError(404, "NotFound", "none"), "Secret default/s1 (key userData or value) does not exist: create it"),
+        ({}, "Secret default/s1 (key userData or value) does not exist: create it"),
         (ApiError(403, "Forbidden", "no right"), "let the edge get it (deploy/rbac-secrets.yaml)"),
         (UnreachableError("no route"), "Secret default/s1 (key userData or value) could not be read: no route"),
         ({"data": {"other": "QQ=="}}, "namespace default: Secret s1 has no key userData or value: add it"),
         ({"data": {"userData": "*"}}, "Secret s1: the value of userData is not base64"),
-        (secret(type="kubernetes.io/service-account-token"), "which no machine gets"),
-        (secret(type="bootstrap.kubernetes.io/token"), "which no machine gets"),
-        ({}, "has no key"),
+        ({"type": "kubernetes.io/service-account-token"}, "which no machine gets"),
+        ({"type": "bootstrap.kubernetes.io/token"}, "which no machine gets"),
+        ({"data": {}}, "has no key"),
         ({"data": None}, "has no key"),
     ],
 )
 async def test_machine_without_its_secret_waits_and_does_not_come_up_unconfigured(rack, found, said):
     register_secret(rack)
-    rack.secrets["default", "s1"] = found
+    if isinstance(found, Exception):
+        rack.api.fail("get", *[found] * 3)
+    elif found:
+        rack.api.put(secret(content=WORD.encode(), **found))
     for _ in range(3):
         reply = await rack.ask("/latest/user-data")
         assert (reply.status, reply.headers["Retry-After"]) == (503, "10")
@@ -390,108 +355,91 @@ async def test_machine_without_its_secret_waits_and_does_not_come_up_unconfigure
     assert said in line
 
 
-class Api:
-    """Secrets as they are read: how often, and how many at the same time."""
+@dataclass
+class Reading:
+    """Documents of Secrets that stand in `api`, at the time `now`."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.reads = self.most = self._now_reading = 0
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.found: Any = secret()
+    api: InProcessApi
+    now: float = 0.0
 
-    async def read(self, _namespace: str, _name: str) -> Any:
-        self.reads += 1
-        self._now_reading += 1
-        self.most = max(self.most, self._now_reading)
-        try:
-            await self.gate.wait()
-        finally:
-            self._now_reading -= 1
-        if isinstance(self.found, Exception):
-            raise self.found
-        return self.found
+    def __post_init__(self) -> None:
+        self.documents = SecretDocuments(reader(self.api), lambda: self.now)
 
-    def documents(self) -> SecretDocuments:
-        return SecretDocuments(self.read, lambda: self.now)
+    async def document(self, reference: SecretReference = REFERENCE) -> bytes:
+        return await self.documents.document("default", reference)
 
 
 @pytest.fixture
-def api() -> Api:
-    return Api()
+def reading() -> Reading:
+    return Reading(InProcessApi(secret(content=WORD.encode())))
 
 
-async def test_machines_that_ask_at_once_share_one_reading_even_if_the_first_goes_away(api):
-    api.gate.clear()
-    documents = api.documents()
-    asking = [asyncio.create_task(documents.document("ns", SecretReference("s1"))) for _ in range(20)]
-    await turns()
+async def test_machines_that_ask_at_once_share_one_reading_even_if_the_first_goes_away(reading):
+    gate = reading.api.hold("get")
+    asking = [asyncio.create_task(reading.document()) for _ in range(20)]
+    await gate.reached.wait()
     asking[0].cancel()
     await turns()
-    api.gate.set()
+    gate.open()
     assert {await task for task in asking[1:]} == {WORD.encode()}
-    assert api.reads == 1
+    assert reading.api.count("get") == 1
 
 
-async def test_changed_secret_is_read_again_when_its_seconds_are_over(api):
-    documents, reference = api.documents(), SecretReference("s1")
-    await documents.document("ns", reference)
-    api.found, api.now = secret(b"new"), 9.9
-    assert await documents.document("ns", reference) == WORD.encode()
-    api.now = 10.0
-    assert await documents.document("ns", reference) == b"new"
-
-
-async def test_problem_is_asked_about_again_after_a_second_and_not_before(api):
-    documents, reference = api.documents(), SecretReference("s1")
-    api.found = UnreachableError("x")
+async def test_secret_is_read_again_after_its_seconds_and_a_problem_after_one_and_not_before(reading):
+    await reading.document()
+    reading.api.put(secret(content=b"new"))
+    reading.now = 9.9
+    assert await reading.document() == WORD.encode()
+    reading.now = 10.0
+    assert await reading.document() == b"new"
+    reading.now = 20.0
+    reading.api.fail("get", UnreachableError("x"))
     for _ in range(5):
         with pytest.raises(SecretUnusableError):
-            await documents.document("ns", reference)
-    assert api.reads == 1
-    api.found, api.now = secret(), 1.0
-    assert await documents.document("ns", reference) == WORD.encode()
+            await reading.document()
+    assert reading.api.count("get") == 3
+    reading.now = 21.0
+    assert await reading.document() == b"new"
 
 
-async def test_two_keys_of_one_secret_are_two_documents(api):
-    api.found = {"data": secret(b"a", "a")["data"] | secret(b"b", "b")["data"]}
-    documents = api.documents()
+async def test_two_keys_of_one_secret_are_two_documents(reading):
+    reading.api.put(secret(data={"a": "YQ==", "b": "Yg=="}))
     for key in ("a", "b"):
-        assert await documents.document("ns", SecretReference("s", (key,))) == key.encode()
+        assert await reading.document(SecretReference("s1", (key,))) == key.encode()
 
 
-async def test_api_is_not_asked_by_a_whole_rack_at_once(api):
-    api.gate.clear()
-    documents = api.documents()
-    asking = [asyncio.create_task(documents.document("ns", SecretReference(f"s{n}"))) for n in range(100)]
-    await turns(10)
-    assert api.reads == 32
-    api.gate.set()
+async def test_api_is_not_asked_by_a_whole_rack_at_once(reading):
+    for number in range(100):
+        reading.api.put(secret(f"s{number}"))
+    gate = reading.api.hold("get")
+    asking = [asyncio.create_task(reading.document(SecretReference(f"s{number}"))) for number in range(100)]
+    await turns(20)
+    assert reading.api.count("get") == 32
+    gate.open()
     await asyncio.gather(*asking)
-    assert (api.reads, api.most) == (100, 32)
+    assert reading.api.count("get") == 100
 
 
 @pytest.mark.looptime
-async def test_api_that_does_not_answer_is_waited_for_so_long(api):
-    api.gate.clear()
-    asking = asyncio.create_task(api.documents().document("ns", SecretReference("s1")))
+async def test_api_that_does_not_answer_is_waited_for_so_long(reading):
+    reading.api.hold("get")
+    asking = asyncio.create_task(reading.document())
     await elapse(0.99 * secret_documents.READ_SECONDS)
     assert not asking.done()
     with pytest.raises(SecretUnusableError, match="did not answer within"):
         await asking
 
 
-async def test_large_secrets_of_many_machines_do_not_fill_the_memory(api, monkeypatch):
+async def test_large_secrets_of_many_machines_do_not_fill_the_memory(reading, monkeypatch):
     monkeypatch.setattr(secret_documents, "MAX_KEPT_BYTES", 10_000)
-    api.found = secret(b"x" * 1000)
-    documents = api.documents()
     for number in range(100):
+        reading.api.put(secret(f"s{number}", b"x" * 1000))
         for _ in range(2):
-            await documents.document("ns", SecretReference(f"s{number}"))
-    assert api.reads == 100
-    assert documents.size_bytes <= 10_000
-    await documents.document("ns", SecretReference("s0"))
-    assert api.reads == 101
-    api.now = 20
-    await documents.document("ns", SecretReference("s0"))
-    assert documents.size_bytes < 2_000
+            await reading.document(SecretReference(f"s{number}"))
+    assert reading.api.count("get") == 100
+    assert reading.documents.size_bytes <= 10_000
+    await reading.document(SecretReference("s0"))
+    assert reading.api.count("get") == 101
+    reading.now = 20
+    await reading.document(SecretReference("s0"))
+    assert reading.documents.size_bytes < 2_000

@@ -4,9 +4,11 @@ import contextlib
 import http.server
 import os
 import random
+import struct
 import sys
 import threading
 import time
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -174,3 +176,24 @@ def target(tmp_path):
 def random_bytes():
     """Some that don't compress, the same each time."""
     return random.Random(7).randbytes
+
+
+CLUSTER = 65536
+DISK = 3 * CLUSTER + 1000
+"""The size of a qcow2 image: its last cluster is not whole."""
+
+
+def header(**change):
+    """Return the first cluster of a qcow2 image."""
+    fields = {
+        "magic": b"QFI\xfb", "version": 3, "backing": 0, "backing_size": 0, "bits": 16, "size": DISK, "crypt": 0,
+        "l1_size": 1, "l1": CLUSTER, "refcounts": 0, "refcount_clusters": 0, "snapshots": 0, "snapshots_at": 0,
+        "incompatible": 0, "compatible": 0, "autoclear": 0, "order": 4, "length": 112, "compression": 0,
+        **change,
+    }  # fmt: skip
+    return struct.pack(">4sIQIIQIIQQIIQQQQIIB7x", *fields.values()).ljust(1 << min(fields["bits"], 21), b"\0")
+
+
+def packed(content):
+    packer = zlib.compressobj(wbits=-12)
+    return packer.compress(content) + packer.flush()

@@ -81,6 +81,26 @@ def test_of_several_layers_it_is_the_one_that_is_a_disk_or_that_is_named(target,
     assert target.content.startswith(disk)
 
 
+@pytest.mark.parametrize(
+    ("url", "reason", "message"),
+    [
+        ("oci://x/y:latest", "InvalidSetting", "such as oci://"),
+        ("oci://x/y@sha256:12", "InvalidSetting", "such as oci://"),
+        ("oci://x/../y@sha256:" + "0" * 64, "InvalidSetting", "such as oci://"),
+        (("application/vnd.oci.image.layer.v1.tar+gzip", "", b"x"), "ImageUnsupported", "archive of files"),
+        ((OCTETS, "", b"x"), "DownloadFailed", "gives no token without credentials"),
+    ],
+)
+def test_image_that_can_not_be_had_is_refused_with_a_reason(site, target, repository, url, reason, message):
+    if not isinstance(url, str):
+        url = repository(url)
+        if message.endswith("credentials"):
+            site.token, site.files["/token"] = "secret", (b"{}", "application/json")
+    with pytest.raises(ActionError, match=message) as caught:
+        target.copy(url)
+    assert caught.value.reason == reason
+
+
 def test_other_bytes_than_the_digest_says_are_never_a_success(site, target, repository):
     url = repository((OCTETS, "", b"good" * 1000))
     site.files[f"/v2/images/debian/blobs/{digest(b'good' * 1000)}"] = (b"evil" * 1000, OCTETS)
@@ -89,26 +109,6 @@ def test_other_bytes_than_the_digest_says_are_never_a_success(site, target, repo
     assert caught.value.reason == "ChecksumMismatch"
     site.files = {path: (content + b" ", kind) for path, (content, kind) in site.files.items()}
     with pytest.raises(ActionError, match="another manifest"):
-        target.copy(url)
-
-
-def test_archives_are_no_disk_images(target, repository):
-    url = repository(("application/vnd.oci.image.layer.v1.tar+gzip", "", b"x"))
-    with pytest.raises(ActionError, match="archive of files"):
-        target.copy(url)
-
-
-@pytest.mark.parametrize("url", ["oci://x/y:latest", "oci://x/y@sha256:12", "oci://x/../y@sha256:" + "0" * 64])
-def test_reference_is_by_digest(target, url):
-    with pytest.raises(ActionError, match="such as oci://") as caught:
-        target.copy(url)
-    assert caught.value.reason == "InvalidSetting"
-
-
-def test_registry_that_wants_credentials_says_so(site, target, repository):
-    url = repository((OCTETS, "", b"x"))
-    site.token, site.files["/token"] = "secret", (b"{}", "application/json")
-    with pytest.raises(ActionError, match="gives no token without credentials"):
         target.copy(url)
 
 

@@ -16,12 +16,10 @@ import grpc
 import grpc.aio
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
+from tests.interop.authority import Authority
 from tests.ports import free_port, free_ports
 from tests.support.objects import MAC
 from tests.support.virtual_time import turns
@@ -136,16 +134,17 @@ def test_event_says_the_same_on_the_wire(event, text):
 # --- the command stream -----------------------------------------------------------------------------------------------
 
 
-async def test_commands_come_through_broken_and_ended_streams_in_order(link, log):
+async def test_commands_come_through_broken_and_ended_streams_in_order_and_unusable_ones_are_logged(link, log):
     async with link.up() as (server, _):
-        for index, trouble in enumerate(["break", "end", "break"]):
+        for index, trouble in enumerate(["break", "end", "break", pb.GetWorkflowsResponse()]):
             server.commands.put_nowait(stop(f"w{index}"))
             server.commands.put_nowait(trouble)
-        server.commands.put_nowait(stop("w3"))
-        await until(lambda: len(link.received) == 4)
-    assert link.received == [StopWorkflow(f"w{index}") for index in range(4)]
-    assert set(server.agents) == {MAC}
+        server.commands.put_nowait(stop("w4"))
+        await until(lambda: len(link.received) == 5)
+    assert link.received == [StopWorkflow(f"w{index}") for index in range(5)]
+    assert server.agents == [MAC] * 4
     assert log.messages.count(f"connected to the server 127.0.0.1:{link.port} as {MAC}") == 4
+    assert "ignored a command" in log.text
 
 
 async def test_agent_that_boots_before_the_server_waits_for_it(link, log):
@@ -189,20 +188,6 @@ async def test_machine_that_the_server_does_not_know_logs_that_once_and_asks_aga
     assert "no Hardware has this MAC" in refused.message
     assert refused.levelno == logging.ERROR
     assert len(server.agents) == 5
-
-
-async def test_unusable_command_is_logged_and_the_next_one_is_taken(link, log):
-    async with link.up() as (server, _):
-        server.commands.put_nowait(pb.GetWorkflowsResponse())
-        server.commands.put_nowait(stop("w"))
-        await until(lambda: link.received == [StopWorkflow("w")])
-    assert "ignored a command" in log.text
-    assert len(server.agents) == 1
-
-
-async def test_server_that_sends_no_command_counts_as_connected(link, log):
-    async with link.up():
-        await until(lambda: "connected to the server" in log.text)
 
 
 async def test_server_that_does_not_answer_is_out_of_reach_and_never_connected(log):
@@ -289,34 +274,25 @@ async def test_connection_that_died_without_a_word_is_noticed_and_replaced(link,
 
 
 @pytest.fixture
-def certificate(tmp_path):
-    """A self-signed certificate for 127.0.0.1 as (key, certificate) in PEM, and the file with the certificate."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tink")])
-    begin = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    signed = (
-        x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin.replace(year=2099))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = signed.public_bytes(serialization.Encoding.PEM)
-    (tmp_path / "roots.crt").write_bytes(pem)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return (private, pem), tmp_path / "roots.crt"
+def authority(tmp_path):
+    return Authority(tmp_path)
 
 
-def asking_for_certificates(pair):
-    return grpc.ssl_server_credentials([pair], root_certificates=pair[1], require_client_auth=True)
+def signed(authority, **more):
+    """The key and the certificate of 127.0.0.1, in PEM."""
+    certificate, key = authority.sign("own", x509.IPAddress(ipaddress.ip_address("127.0.0.1")), **more)
+    return key.read_bytes(), certificate.read_bytes()
+
+
+def credentials(authority, *, asking=False):
+    roots = authority.file.read_bytes() if asking else None
+    return grpc.ssl_server_credentials([signed(authority)], root_certificates=roots, require_client_auth=asking)
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-async def test_tls_is_spoken_only_to_a_server_that_the_roots_vouch_for(link, certificate, tmp_path, trusted):
-    pair, roots = certificate
-    async with link.serving(grpc.ssl_server_credentials([pair])):
-        channel = await open_channel(f"127.0.0.1:{link.port}", roots if trusted else tmp_path / "no-such-file")
+async def test_tls_is_spoken_only_to_a_server_that_the_roots_vouch_for(link, authority, tmp_path, trusted):
+    async with link.serving(credentials(authority)):
+        channel = await open_channel(f"127.0.0.1:{link.port}", authority.file if trusted else tmp_path / "no-such-file")
         async with channel:
             call = WorkflowServiceStub(channel).PublishEvent(event_to_wire(ActionStarted("w", "a")))
             if trusted:
@@ -327,49 +303,35 @@ async def test_tls_is_spoken_only_to_a_server_that_the_roots_vouch_for(link, cer
     assert len(link.server.events) == trusted
 
 
-async def test_agent_without_a_certificate_logs_that_the_server_may_want_one(link, certificate, log):
+@pytest.mark.parametrize(
+    ("trouble", "hint"),
+    [
+        ("it shows none", "give --tls-cert and --tls-key"),
+        ("its own has ended", "if the server refuses the certificate own.crt: has it ended"),
+        ("it shows one", ""),
+        ("no server is there", ""),
+        ("it does not trust the server", ""),
+    ],
+)
+async def test_agent_logs_that_its_certificate_may_be_what_is_wrong_where_that_can_be(
+    link, authority, tmp_path, log, trouble, hint
+):
     """gRPC reports no more than that the socket is closed."""
-    pair, roots = certificate
-    channel = await open_channel(f"127.0.0.1:{link.port}", roots)
-    async with (
-        link.serving(asking_for_certificates(pair)),
-        link.transporting(NEVER_ESTABLISHED, channel=channel, anonymous=True),
-    ):
-        await until(lambda: log.records)
-    assert "cannot reach the server" in log.messages[0]
-    assert "give --tls-cert and --tls-key" in log.messages[0]
-
-
-async def test_agent_whose_certificate_is_refused_logs_which_and_what_may_be_wrong(link, certificate, tmp_path, log):
-    """The certificate has ended; the server has its authority, and gRPC reports that the socket is closed."""
-    pair, roots = certificate
-    key = serialization.load_pem_private_key(pair[0], None)
-    authority = x509.load_pem_x509_certificate(pair[1])
-    begin, name = authority.not_valid_before_utc, authority.subject
-    ended = x509.CertificateBuilder(name, name, key.public_key(), 2, begin, begin.replace(2021))
-    shown = ended.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    credentials = grpc.ssl_channel_credentials(roots.read_bytes(), pair[0], shown)
-    channel = grpc.aio.secure_channel(f"127.0.0.1:{link.port}", credentials)
-    file = tmp_path / "own.crt"
-    async with (
-        link.serving(asking_for_certificates(pair)),
-        link.transporting(NEVER_ESTABLISHED, channel=channel, certificate=file),
-    ):
-        await until(lambda: log.records)
-    assert "cannot reach the server" in log.messages[0]
-    assert f"if the server refuses the certificate {file}: has it ended" in log.messages[0]
-
-
-@pytest.mark.parametrize("trouble", ["it shows one", "no server is there", "it does not trust the server"])
-async def test_no_hint_to_a_certificate_is_logged_where_none_is_missing(link, certificate, tmp_path, log, trouble):
-    pair, roots = certificate
-    async with link.serving(asking_for_certificates(pair)):
-        port = free_port() if "is there" in trouble else link.port
-        channel = await open_channel(f"127.0.0.1:{port}", tmp_path / "none" if "trust" in trouble else roots)
-        async with link.transporting(NEVER_ESTABLISHED, channel=channel, anonymous=trouble != "it shows one"):
+    shown = {"anonymous": trouble != "it shows one"}
+    async with link.serving(credentials(authority, asking=True)):
+        server = f"127.0.0.1:{free_port() if 'is there' in trouble else link.port}"
+        if "ended" in trouble:
+            ended = grpc.ssl_channel_credentials(
+                authority.file.read_bytes(), *signed(authority, begins=datetime.timedelta(days=-3))
+            )
+            channel, shown = grpc.aio.secure_channel(server, ended), {"certificate": "own.crt"}
+        else:
+            channel = await open_channel(server, tmp_path / "none" if "trust" in trouble else authority.file)
+        async with link.transporting(NEVER_ESTABLISHED, channel=channel, **shown):
             await until(lambda: log.records)
     assert "cannot reach the server" in log.messages[0]
-    assert "--tls-cert" not in log.text
+    assert hint in log.messages[0]
+    assert hint or "--tls-cert" not in log.text
 
 
 def test_pauses_grow_to_ten_seconds_and_differ_between_agents():
@@ -384,16 +346,17 @@ def test_pauses_grow_to_ten_seconds_and_differ_between_agents():
 
 
 @pytest.mark.parametrize("tls", [False, True])
-async def test_agent_goes_on_with_another_server_when_its_own_is_gone(certificate, tmp_path, tls):
-    pair, roots = certificate
+async def test_agent_goes_on_with_another_server_when_its_own_is_gone(authority, tmp_path, tls):
     ports, servers, spool = free_ports(2), [Server(), Server()], Spool()
     addresses = [f"127.0.0.1:{port}" for port in ports]
     line = f"worker_id=m grpc_authority={addresses[0]} tinkerbell_servers={addresses[1]} tinkerbell_tls={tls}"
-    channel = await connect(from_kernel_command_line(line, tls_roots=roots, state_dir=tmp_path), asyncio.Event())
-    credentials = grpc.ssl_server_credentials([pair]) if tls else None
+    channel = await connect(
+        from_kernel_command_line(line, tls_roots=authority.file, state_dir=tmp_path), asyncio.Event()
+    )
+    secure = credentials(authority) if tls else None
     async with (
-        serving(servers[0], ports[0], credentials) as first,
-        serving(servers[1], ports[1], credentials),
+        serving(servers[0], ports[0], secure) as first,
+        serving(servers[1], ports[1], secure),
         transporting(ports[0], spool, [], channel=channel),
     ):
         await until(lambda: servers[0].agents)
@@ -420,16 +383,6 @@ async def ready(link):
     await link.spool.append(ActionStarted("w1", "before"))
     link.server.seen.clear()
     link.server.events.clear()
-
-
-async def test_event_is_sent_again_until_it_is_acknowledged(link):
-    link.server.event_status = [(UNAVAILABLE, "no"), (grpc.StatusCode.INTERNAL, "no")]
-    async with link.up() as (server, spool):
-        first, second = ActionStarted("w", "a"), ActionSucceeded("w", "a")
-        spool.append(first)
-        assert await spool.append(second) is True
-    assert len(server.seen) == 4
-    assert server.events == [event_to_wire(first).event, event_to_wire(second).event]
 
 
 async def test_the_end_of_an_action_and_the_start_of_the_next_go_together_and_the_first_is_settled_first(link):
@@ -512,13 +465,15 @@ async def test_anything_else_waits_until_the_one_before_it_is_acknowledged(link,
         assert await last
 
 
-@pytest.mark.parametrize("refused", [1, 2])
-async def test_of_two_that_went_together_the_one_that_was_not_taken_is_sent_again_in_its_turn(link, refused):
-    link.server.event_status = [(UNAVAILABLE, "not now")] * refused
+@pytest.mark.parametrize("refusals", [[UNAVAILABLE], [UNAVAILABLE, grpc.StatusCode.INTERNAL]])
+async def test_of_two_that_went_together_the_one_that_was_not_taken_is_sent_again_in_its_turn(link, refusals):
+    link.server.event_status = [(status, "not now") for status in refusals]
+    events = pair()
     async with link.up() as (server, spool):
-        assert await asyncio.gather(*(spool.append(event) for event in pair())) == [True, True]
+        assert await asyncio.gather(*(spool.append(event) for event in events)) == [True, True]
+    assert all(event_to_wire(event).event in server.events for event in events)
     assert {event.WhichOneof("event") for event in server.events} == {"action_succeeded", "action_started"}
-    assert len(server.seen) >= 2 + refused
+    assert len(server.seen) >= 2 + len(refusals)
     assert len(spool) == 0
 
 

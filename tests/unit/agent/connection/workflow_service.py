@@ -29,6 +29,7 @@ FAST = RetryPolicy(
     refusal_timeout=0.3,
     gone_timeout=0.3,
     established_after=0.1,
+    patience=60.0,
 )
 PROBE = "probe"
 

@@ -94,11 +94,10 @@ def rig(make):
     return make()
 
 
-def test_agent_that_starts_the_first_time_finds_nothing_and_reports_no_fault(rig, caplog):
-    assert (rig.read(), caplog.messages) == (((), True), [])
-
-
-def test_records_are_read_back_in_order_by_their_owner_alone(rig):
+@pytest.mark.parametrize("piece", [None, 3])
+def test_records_are_read_back_in_order_by_their_owner_alone_however_few_bytes_a_write_takes(make, caplog, piece):
+    rig = make(piece=piece)
+    assert (rig.read(), caplog.messages) == (((), True), []), "an agent that starts the first time reports no fault"
     texts = (b"a", b'{"x": "\\n"}', b"c")
     assert rig.append(*texts)
     assert rig.read() == (texts, True)
@@ -111,12 +110,6 @@ def test_a_record_counts_only_when_it_is_synced(rig):
     assert rig.disk.calls[-2:] == ["write", "sync"]
     rig.append(b"b", sync=False)
     assert rig.disk.calls[-1] == "write"
-
-
-def test_writes_of_a_few_bytes_at_a_time_make_the_same_file(make):
-    rig = make(piece=3)
-    rig.append(b"first", b"second")
-    assert rig.read()[0] == (b"first", b"second")
 
 
 def test_file_is_rewritten_when_it_has_grown(rig):
@@ -181,33 +174,6 @@ def test_garbage_is_no_error(raw):
     assert not parse(raw).records
 
 
-def test_torn_tail_is_logged_and_the_rest_is_used(rig, caplog):
-    rig.append(b"a")
-    with rig.path.open("ab") as file:
-        file.write(b"0123abcd {")
-    assert rig.read() == ((b"a",), True)
-    assert "the last record was cut off" in caplog.text
-
-
-def test_record_that_counted_and_is_gone_is_no_torn_tail(rig, caplog):
-    """An agent that took it for one would run its action again."""
-    rig.append(b"a", b"b")
-    raw = rig.path.read_bytes()
-    for left in (raw[:-4], raw[: raw.rindex(b"\n", 0, -1) + 1], raw[:-4] + bytes(4)):
-        rig.path.write_bytes(left)
-        assert rig.read() == ((b"a",), False)
-        assert "is damaged" in caplog.text
-        caplog.clear()
-
-
-def test_damage_in_the_middle_is_logged_with_its_place(rig, caplog):
-    rig.append(b"a", b"b", b"c")
-    raw = rig.path.read_bytes()
-    rig.path.write_bytes(raw.replace(b" b\n", b" X\n"))
-    assert rig.read() == ((b"a",), False)
-    assert f"1 records up to byte {raw.index(b' a') + 3} of {len(raw)} are used" in caplog.text
-
-
 def test_a_file_that_no_agent_wrote_does_not_fill_memory(rig, monkeypatch):
     rig.append(b"a")
     monkeypatch.setattr("tink.agent.durable.ledger.MAX_BYTES", len(rig.path.read_bytes()) + 5)
@@ -216,10 +182,31 @@ def test_a_file_that_no_agent_wrote_does_not_fill_memory(rig, monkeypatch):
     assert rig.disk.limit < MAX_BYTES
 
 
-def test_unreadable_file_is_logged_and_counts_as_damaged(rig, caplog):
-    rig.path.mkdir()
-    assert not rig.read()[1]
-    assert "cannot be read" in caplog.text
+@pytest.mark.parametrize(
+    ("records", "spoil", "found", "whole", "said"),
+    [
+        ((b"a",), lambda raw: raw + b"0123abcd {", (b"a",), True, "the last record was cut off"),
+        # One that counted is no torn tail: an agent that took it for one would run its action again.
+        ((b"a", b"b"), lambda raw: raw[:-4], (b"a",), False, "is damaged"),
+        ((b"a", b"b"), lambda raw: raw[: raw.rindex(b"\n", 0, -1) + 1], (b"a",), False, "is damaged"),
+        ((b"a", b"b"), lambda raw: raw[:-4] + bytes(4), (b"a",), False, "is damaged"),
+        ((b"a", b"b", b"c"), lambda raw: raw.replace(b" b\n", b" X\n"), (b"a",), False, "1 records up to byte {}"),
+        ((), None, (), False, "cannot be read"),
+    ],
+    ids=["torn tail", "cut", "gone", "zeros", "in the middle", "a directory"],
+)
+def test_damage_is_logged_with_its_place_and_what_was_before_it_is_used(
+    rig, caplog, records, spoil, found, whole, said
+):
+    if spoil is None:
+        rig.path.mkdir()
+    else:
+        rig.append(*records)
+        raw = rig.path.read_bytes()
+        rig.path.write_bytes(spoil(raw))
+        said = said.format(f"{raw.index(b' a') + 3} of {len(raw)} are used")
+    assert rig.read() == (found, whole)
+    assert said in caplog.text
 
 
 # --- disks that fail --------------------------------------------------------------------------------------------------

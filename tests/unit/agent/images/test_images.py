@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import random
 import shutil
 import struct
 import tarfile
@@ -23,7 +24,7 @@ from tink.agent.images.registry import (
     retry_backoff,
 )
 from tink.agent.images.store import _blob, available_memory, file_system_of
-from tink.agent.images.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer, resolve
+from tink.agent.images.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer
 from tink.agent.model import ActionError, AgentError
 
 DIGEST = "sha256:" + "a" * 64
@@ -49,11 +50,7 @@ DIGEST = "sha256:" + "a" * 64
 )
 def test_reference(image, reference):
     assert parse(image) == reference
-
-
-def test_digest_wins_over_the_tag():
-    assert parse(f"reg.example/x:1@{DIGEST}").version == DIGEST
-    assert parse("reg.example/x:1").version == "1"
+    assert parse(image).version == (reference.digest or reference.tag)
 
 
 BAD = ["", "x:a b", "reg.example/x\nHost: evil", "x" * 300, "x@md5:" + "a" * 32]
@@ -260,15 +257,6 @@ def test_file_capability_arrives_and_what_overlayfs_would_believe_does_not(place
     assert os.getxattr(root / "ping", "security.capability") == told
 
 
-def test_damaged_compression_is_noticed(place):
-    packed = bytearray(gzip.compress(Layer().add("file", content=os.urandom(500_000)).bytes))
-    with pytest.raises(UnpackError):
-        unpack(place, bytes(packed[: len(packed) // 2]))
-    packed[len(packed) // 2 :] = bytes(len(packed) // 2)
-    with pytest.raises(UnpackError):
-        unpack(place, bytes(packed))
-
-
 @pytest.mark.parametrize(
     "layer",
     {
@@ -297,35 +285,17 @@ def test_hostile_entry_is_refused(place, layer):
 
 
 def test_symlink_leads_to_the_images_root_and_not_to_the_machines(place):
-    layer = Layer().symlink("out", str(place / "outside")).add("out/victim", content=b"inside")
-    layer.symlink("up", "../../../../..").add("up/file", content=b"inside")
-    root = unpack(place, layer)
-    assert (root / str(place / "outside")[1:] / "victim").read_bytes() == b"inside"
+    outside, victim = place / "outside", place / "outside" / "victim"
+    links = Layer().symlink("out", str(outside)).symlink("up", "../../../../..").symlink("a", str(victim))
+    links.symlink("b", str(outside)).hardlink("c", "a").symlink("d", str(outside))
+    upper = Layer().add("out/victim", content=b"inside").add("up/file", content=b"inside")
+    upper.add("a", content=b"mine").dir("b", 0o700)  # replace the links
+    root = unpack(place, links, upper.add("d/.wh.victim").add("d/.wh..wh..opq"))
     assert (root / "file").read_bytes() == b"inside"
-
-
-def test_entry_replaces_a_symlink_instead_of_writing_through_it(place):
-    victim = place / "outside" / "victim"
-    links = Layer().symlink("a", str(victim)).symlink("b", str(victim.parent))
-    root = unpack(place, links, Layer().add("a", content=b"mine").dir("b", 0o700))
     assert (root / "a").read_bytes() == b"mine"
-    assert not (root / "a").is_symlink()
-    assert not (root / "b").is_symlink()
-
-
-def test_hard_link_to_a_symlink_does_not_follow_it(place):
-    victim = place / "outside" / "victim"
-    root = unpack(place, Layer().symlink("a", str(victim)).hardlink("b", "a"))
-    assert (root / "b").is_symlink()
+    assert [(root / name).is_symlink() for name in "abcd"] == [False, False, True, True]
     assert victim.stat().st_nlink == 1
-
-
-def test_whiteout_through_a_symlink_removes_nothing_outside(place):
-    root = unpack(
-        place, Layer().symlink("out", str(place / "outside")), Layer().add("out/.wh.victim").add("out/.wh..wh..opq")
-    )
-    assert (place / "outside" / "victim").exists()
-    assert (root / "out").is_symlink()
+    assert (root / str(outside)[1:] / "victim").read_bytes() == b"inside", "whiteouts are for the layers below"
 
 
 def test_whiteout_removes_what_lower_layers_brought(place):
@@ -363,18 +333,68 @@ def test_archive_without_its_last_zeros_is_taken(place):
     assert (root / "file").read_bytes() == b"abc"
 
 
-@pytest.mark.parametrize("keep", [512 + 100, 512 + 700])
-def test_file_that_is_cut_off_is_not_taken_for_whole(place, keep):
-    with pytest.raises(UnpackError, match="ends early"):
-        unpack(place, Layer().add("file", content=b"x" * 2000).bytes[:keep])
+def extended_header(kind, size, content=b""):
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, size
+    return header.tobuf(tarfile.GNU_FORMAT) + content.ljust(-(-len(content) // 512) * 512, b"\0")
+
+
+def of_negative_size():
+    header = bytearray(tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\xff" * 11 + b"\x00"
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + bytes(2048)
+
+
+def global_headers():
+    """Each is short enough for its entry, and applies to all later entries."""
+    raw = b""
+    for number in range(30):
+        records = b"".join(b"10 k%d=v\n" % key for key in range(10 * number + 100, 10 * number + 110))
+        raw += extended_header(tarfile.XGLTYPE, len(records), records)
+        raw += tarfile.TarInfo(f"file{number}").tobuf(tarfile.GNU_FORMAT)
+    return raw + bytes(1024)
+
+
+PACKED = gzip.compress(Layer().add("file", content=random.Random(1).randbytes(500_000)).bytes, mtime=0)
+HALF = len(PACKED) // 2
+PLAIN = Layer().add("file", content=b"x" * 2000).bytes
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"\x1f\x8bnot gzip", b"no archive at all" * 100, gzip.compress(b"x" * 2000, mtime=0)]
+    ("raw", "match"),
+    {
+        "empty": (b"", None),
+        "no gzip": (b"\x1f\x8bnot gzip", None),
+        "text": (b"no archive at all" * 100, None),
+        "gzip of text": (gzip.compress(b"x" * 2000, mtime=0), None),
+        "gzip cut off": (PACKED[:HALF], None),
+        "gzip damaged": (PACKED[:HALF] + bytes(HALF), None),
+        "cut off": (PLAIN[: 512 + 100], "ends early"),
+        "cut off at a block": (PLAIN[: 512 + 700], "ends early"),
+        # These would fill the memory, or go on for ever.
+        "header of gigabytes": (extended_header(tarfile.XHDTYPE, 4 << 30) + bytes(4096), "headers"),
+        "chain of headers": (extended_header(tarfile.XGLTYPE, 512, b"9 a=bcde\n".ljust(512, b"\0")) * 3000, None),
+        "global headers": (global_headers(), "64 global headers"),
+        "negative size": (of_negative_size(), None),
+    }.values(),
 )
-def test_what_is_no_archive_is_refused(place, raw):
-    with pytest.raises(UnpackError):
+def test_what_is_no_archive_is_refused(place, raw, match):
+    with pytest.raises(UnpackError, match=match):
         unpack(place, raw)
+
+
+def test_unpacking_can_be_stopped(place):
+    class StoppedError(Exception):
+        pass
+
+    def stopped():
+        raise StoppedError
+
+    (place / "layer").write_bytes(PLAIN)
+    with pytest.raises(StoppedError):
+        apply_layer(place / "root", place / "layer", Budget(ROOMY), stopped)
 
 
 def many(count, kind=tarfile.REGTYPE, content=b"", name="file{}"):
@@ -420,20 +440,6 @@ def test_layer_stops_at_its_budget(place, layer, budget, error, match):
     assert sum(path.stat().st_size for path in left if path.is_file()) < 1_000
 
 
-def test_global_headers_do_not_add_up(place):
-    """Each global header is short enough for its entry, and applies to all later entries."""
-    raw = b""
-    for number in range(30):
-        keys = range(10 * number + 100, 10 * number + 110)
-        records = b"".join(b"10 k%d=v\n" % key for key in keys)
-        header = tarfile.TarInfo("x")
-        header.type, header.size = tarfile.XGLTYPE, len(records)
-        raw += header.tobuf(tarfile.GNU_FORMAT) + records.ljust(-(-len(records) // 512) * 512, b"\0")
-        raw += tarfile.TarInfo(f"file{number}").tobuf(tarfile.GNU_FORMAT)
-    with pytest.raises(UnpackError, match="64 global headers"):
-        unpack(place, raw + bytes(1024))
-
-
 def test_global_header_of_git_archive_is_taken(place):
     buffer = io.BytesIO()
     with tarfile.open(
@@ -451,47 +457,3 @@ def test_opaque_directories_again_and_again_end(place):
     unpack(place, layer)
     with pytest.raises(UnpackError, match="whiteouts"):
         unpack(place, layer, budget=Budget(ROOMY, hidden=500))
-
-
-def test_header_that_claims_gigabytes_does_not_fill_memory(place):
-    header = tarfile.TarInfo("x")
-    header.type, header.size = tarfile.XHDTYPE, 4 << 30
-    with pytest.raises(UnpackError, match="headers"):
-        unpack(place, header.tobuf(tarfile.GNU_FORMAT) + bytes(4096))
-
-
-def test_endless_chain_of_headers_ends(place):
-    header = tarfile.TarInfo("x")
-    header.type, header.size = tarfile.XGLTYPE, 512
-    block = header.tobuf(tarfile.GNU_FORMAT) + b"9 a=bcde\n".ljust(512, b"\0")
-    with pytest.raises(UnpackError):
-        unpack(place, block * 3000)
-
-
-def test_negative_size_is_refused(place):
-    header = bytearray(tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT))
-    header[124:136] = b"\xff" * 11 + b"\x00"
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    with pytest.raises(UnpackError):
-        unpack(place, bytes(header) + bytes(2048))
-
-
-def test_unpacking_can_be_stopped(place):
-    class StoppedError(Exception):
-        pass
-
-    def stopped():
-        raise StoppedError
-
-    archive = place / "layer"
-    archive.write_bytes(Layer().add("file", content=b"x").bytes)
-    with pytest.raises(StoppedError):
-        apply_layer(place / "root", archive, Budget(ROOMY), stopped)
-
-
-def test_resolve_stays_inside(tmp_path):
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc" / "link").symlink_to("/etc/../../../usr")
-    assert resolve(tmp_path, "etc/link/bin") == tmp_path / "usr/bin"
-    assert resolve(tmp_path, "../../x") == tmp_path / "x"

@@ -40,18 +40,12 @@ def is_alive(pid):
         return False
 
 
-async def test_action_that_works(runtime, caplog):
+async def test_action_that_works_has_its_own_environment_and_not_the_agents(runtime, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
-    result = await runtime.run(shell("echo $GREETING; echo oops >&2", env={"GREETING": "hello"}), asyncio.Event())
-    assert result == RunResult(0)
-    assert "act: hello" in caplog.messages
-    assert "act: oops" in caplog.messages
-
-
-async def test_action_gets_its_own_environment_and_not_the_agents(runtime, monkeypatch):
     monkeypatch.setenv("REGISTRY_PASSWORD", "s3cret")
-    result = await runtime.run(shell("test -z $REGISTRY_PASSWORD"), asyncio.Event())
-    assert result.succeeded
+    script = "test -z $REGISTRY_PASSWORD && echo $GREETING; echo oops >&2"
+    assert await runtime.run(shell(script, env={"GREETING": "hello"}), asyncio.Event()) == RunResult(0)
+    assert {"act: hello", "act: oops"} <= set(caplog.messages)
 
 
 @pytest.mark.parametrize(
@@ -104,23 +98,19 @@ async def test_daemon_that_the_action_leaves_behind_does_not_hold_the_workflow_u
 
 
 @pytest.mark.parametrize(
-    "action",
+    ("action", "reason"),
     [
-        Action("a", "act", "img"),
-        Action("a", "act", "", cmd="x", volumes=("/a:/b",)),
-        Action("a", "act", "", cmd="x", network_namespace="none"),
+        (Action("a", "act", "img"), "InvalidAction"),
+        (Action("a", "act", "", cmd="x", volumes=("/a:/b",)), "InvalidAction"),
+        (Action("a", "act", "", cmd="x", network_namespace="none"), "InvalidAction"),
+        (Action("a", "act", "", cmd="/no/such/program"), "RuntimeError"),
     ],
 )
-async def test_what_a_process_cannot_have_fails_the_action(runtime, action):
+async def test_what_a_process_cannot_have_fails_the_action(runtime, action, reason):
     with pytest.raises(ActionError) as caught:
         await runtime.run(action, asyncio.Event())
-    assert caught.value.reason == "InvalidAction"
-
-
-async def test_program_that_does_not_exist_is_named(runtime):
-    with pytest.raises(ActionError, match="/no/such/program") as caught:
-        await runtime.run(Action("a", "act", "", cmd="/no/such/program"), asyncio.Event())
-    assert caught.value.reason == "RuntimeError"
+    assert caught.value.reason == reason
+    assert reason == "InvalidAction" or action.cmd in str(caught.value)
 
 
 # --- what is reported of an action that failed ------------------------------------------------------------------------
@@ -172,15 +162,10 @@ def test_failure_files_that_are_something_else_hold_nobody_up(tmp_path):
         assert files.judge(2, "") == RunResult(2, "NonZeroExit", "exit code 2")
 
 
-def test_message_is_bounded_and_stays_valid_text(files):
+def test_message_is_bounded_and_stays_valid_text_and_output_keeps_its_end_where_the_error_is(files):
     files.message.write_bytes(b"\xff\x00\x1b[31m" + "é".encode() * 5000)
     message = files.judge(1, "").message
     assert len(message.encode()) <= MESSAGE_LIMIT_BYTES
-    assert "\x1b" not in message
-    assert "\x00" not in message
-
-
-def test_long_output_keeps_its_end_where_the_error_is():
+    assert not {"\x1b", "\x00"} & set(message)
     text = one_line("x" * 5000 + " the error", keep_end=True)
-    assert text.startswith("...")
-    assert text.endswith("the error")
+    assert (text[:3], text[-9:]) == ("...", "the error")
