@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import re
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 import pytest
 
 from proto import workflow_pb2 as pb
+from tests.support.objects import MAC, OTHER_MAC
 from tests.support.virtual_time import turns
 from tests.unit.server.conftest import Rig, failed, rejected, started, succeeded
 from tests.waiting import until
@@ -18,37 +21,26 @@ from tink.kube.client import ConflictError, UnreachableError
 from tink.kube.resources import HARDWARE
 from tink.server import WorkflowServer
 
-MAC = "52:54:00:00:00:01"
-TRUE_SUCCEEDED = {"type": "Succeeded", "status": "True"}
 
-
-async def test_a_workflow_runs_to_success(rig: Rig) -> None:
+async def test_a_workflow_runs_to_success_with_one_write_for_its_dispatch(rig: Rig) -> None:
     await rig.serve()
+    rig.machine("g", OTHER_MAC)
     agent = await rig.connected()
-    rig.workflow()
+    rig.workflow("theirs", hardware="g")
+    rig.workflow(created=1)
     assert await agent.command() == ("start", "uid-w")
-    assert rig.state() == "Scheduled"
+    assert (rig.state(), rig.patches, rig.api.count("get")) == ("Scheduled", 1, 0)
     for action in ("a0", "a1"):
         await agent.publish(started(action))
         assert rig.state() == "Running"
         await agent.publish(succeeded(action))
     assert rig.state() == "Succeeded"
-    assert TRUE_SUCCEEDED in rig.read("w")["status"]["conditions"]
+    assert {"type": "Succeeded", "status": "True"} in rig.read("w")["status"]["conditions"]
     assert rig.kinds() == ["connected", "started", "event", "event", "event", "event"]
-    assert {o.agent_id for o in rig.seen} == {MAC}
-    assert {o.hardware for o in rig.seen} == {"d/h"}
-    assert rig.seen[-1].message == "action 'second' succeeded"
-    assert rig.seen[-1].workflow == "d/w"
-
-
-async def test_dispatch_costs_one_write_and_no_polling(rig: Rig) -> None:
-    await rig.serve()
-    agent = await rig.connected()
-    rig.workflow()
-    await agent.command()
+    assert {(o.agent_id, o.hardware) for o in rig.seen} == {(MAC, "d/h")}
+    assert (rig.seen[-1].message, rig.seen[-1].workflow) == ("action 'second' succeeded", "d/w")
     assert await agent.silent()
-    assert rig.patches == 1
-    assert rig.api.count("get") == 0
+    assert rig.state("theirs") == "Pending", "that of another machine"
 
 
 async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_next_when_it_is_done(rig: Rig) -> None:
@@ -64,15 +56,6 @@ async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_nex
     assert rig.state("old") == "Failed"
     action = rig.read("old")["status"]["actions"][0]
     assert (action["failureReason"], action["failureMessage"]) == ("DiskMissing", "no disk")
-
-
-async def test_workflows_of_other_machines_are_not_sent(rig: Rig) -> None:
-    await rig.serve()
-    rig.machine("g", "52:54:00:00:00:02")
-    rig.workflow(hardware="g")
-    agent = await rig.connected()
-    assert await agent.silent()
-    assert rig.state() == "Pending"
 
 
 async def test_an_agent_that_comes_back_is_sent_the_scheduled_workflow_again_but_not_a_running_one(rig: Rig) -> None:
@@ -92,44 +75,35 @@ async def test_an_agent_that_comes_back_is_sent_the_scheduled_workflow_again_but
 # --- cancelling ---------------------------------------------------------------------------------------------------
 
 
-async def test_cancelling_sends_stop_and_the_agents_report_ends_it(rig: Rig) -> None:
-    await rig.serve("Running")
+@pytest.mark.parametrize(
+    ("state", "report"), [("Running", failed("a0", "Canceled")), ("Cancelling", rejected("UnknownWorkflow"))]
+)
+async def test_cancelling_sends_stop_and_the_agents_report_ends_it(rig: Rig, state: str, report: pb.Event) -> None:
+    await rig.serve(state)
     agent = await rig.connected()
     rig.set_state("w", "Cancelling")
     assert await agent.command() == ("stop", "uid-w")
-    await agent.publish(failed("a0", "Canceled"))
+    await agent.publish(report)
     assert rig.state() == "Canceled"
     assert rig.kinds() == ["connected", "stopped", "event"]
 
 
-async def test_an_agent_that_does_not_run_it_ends_cancelling_too(rig: Rig) -> None:
-    await rig.serve("Cancelling")
-    agent = await rig.connected()
-    assert await agent.command() == ("stop", "uid-w")
-    await agent.publish(rejected("UnknownWorkflow"))
-    assert rig.state() == "Canceled"
-
-
-async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken(rig: Rig) -> None:
-    await rig.serve("Running")
-    agent = await rig.connected()
-    await until(lambda: rig.kinds() == ["connected"])
-    rig.remove("w")
-    assert await agent.command() == ("stop", "uid-w")
-    await agent.publish(failed("a0", "Canceled"))
-
-
-async def test_a_workflow_that_vanishes_before_the_stream_has_looked_at_it_is_stopped_too(rig: Rig) -> None:
+@pytest.mark.parametrize("seen", [True, False], ids=["seen before", "not seen"])
+async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken(rig: Rig, seen: bool) -> None:
     class Watching(list[Any]):
         def append(self, activity: Any) -> None:
             super().append(activity)
-            if activity.kind == "connected":
+            if activity.kind == "connected" and not seen:  # the stream has not looked at it yet
                 rig.remove("w")
 
     rig.seen = Watching()
     await rig.serve("Running")
     agent = await rig.connected()
+    await until(lambda: rig.kinds() == ["connected"])
+    if seen:
+        rig.remove("w")
     assert await agent.command() == ("stop", "uid-w")
+    await agent.publish(failed("a0", "Canceled"))
 
 
 # --- rejection ----------------------------------------------------------------------------------------------------
@@ -152,14 +126,26 @@ async def test_a_rejected_workflow_is_offered_again_after_its_delay_and_not_befo
 # --- who may ------------------------------------------------------------------------------------------------------
 
 
-async def test_an_unknown_agent_is_told_its_id_and_the_observer_hears_of_it(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("agent_id", "code"),
+    [
+        ("52:54:00:00:00:99", grpc.StatusCode.NOT_FOUND),
+        ("", grpc.StatusCode.INVALID_ARGUMENT),
+        ("x" * 400, grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+    ids=["unknown", "none", "long"],
+)
+async def test_unknown_agent_is_told_its_id_and_the_observer_hears_of_it_unless_it_is_senseless(
+    rig: Rig, agent_id: str, code: grpc.StatusCode
+) -> None:
     await rig.start(agent_auth="none")
     agent = rig.agent()
-    agent.connect("52:54:00:00:00:99")
-    code, text = await agent.ending()
-    assert code is grpc.StatusCode.NOT_FOUND
-    assert "52:54:00:00:00:99" in text
-    assert [(o.kind, o.agent_id, o.peer) for o in rig.seen] == [("refused", "52:54:00:00:00:99", "127.0.0.1")]
+    agent.connect(agent_id)
+    said, text = await agent.ending()
+    assert said is code
+    known = code is grpc.StatusCode.NOT_FOUND
+    assert (agent_id in text) is known or not agent_id
+    assert [(o.kind, o.agent_id, o.peer) for o in rig.seen] == [("refused", agent_id, "127.0.0.1")] * known
 
 
 async def test_a_stranger_can_not_tell_which_machines_there_are(rig: Rig) -> None:
@@ -193,14 +179,6 @@ async def test_what_is_told_of_a_machine_from_elsewhere_says_from_where(rig: Rig
     assert "127.0.0.1" not in rig.seen[-1].message
 
 
-@pytest.mark.parametrize("agent_id", ["", "x" * 400])
-async def test_a_senseless_id_is_refused(rig: Rig, agent_id: str) -> None:
-    await rig.start()
-    agent = rig.agent()
-    agent.connect(agent_id)
-    assert (await agent.ending())[0] is grpc.StatusCode.INVALID_ARGUMENT
-
-
 async def test_a_foreign_address_gets_neither_commands_nor_may_it_report(rig: Rig) -> None:
     await rig.start()
     rig.machine(ip="192.0.2.1")
@@ -227,18 +205,19 @@ async def test_agent_is_known_by_its_address_where_the_server_listens_everywhere
 
 
 @pytest.mark.parametrize(
-    ("change", "code"),
+    "change",
     [
-        (lambda rig: rig.remove("h", HARDWARE), grpc.StatusCode.PERMISSION_DENIED),
-        (lambda rig: rig.machine(mac="52:54:00:00:00:77"), grpc.StatusCode.PERMISSION_DENIED),
-        (lambda rig: rig.machine(ip="192.0.2.1"), grpc.StatusCode.PERMISSION_DENIED),
+        lambda rig: rig.remove("h", HARDWARE),
+        lambda rig: rig.machine(mac="52:54:00:00:00:77"),
+        lambda rig: rig.machine(ip="192.0.2.1"),
     ],
+    ids=["gone", "another MAC", "another address"],
 )
-async def test_an_agent_whose_machine_is_taken_away_loses_its_stream(rig: Rig, change: Any, code: Any) -> None:
+async def test_an_agent_whose_machine_is_taken_away_loses_its_stream(rig: Rig, change: Callable[[Rig], None]) -> None:
     await rig.serve()
     agent = await rig.connected()
     change(rig)
-    assert (await agent.ending())[0] is code
+    assert (await agent.ending())[0] is grpc.StatusCode.PERMISSION_DENIED
 
 
 async def test_of_two_agents_for_one_machine_the_newest_wins(rig: Rig) -> None:
@@ -365,20 +344,14 @@ async def test_without_the_api_agents_are_told_to_try_again(rig: Rig, monkeypatc
     assert (await agent.refused(started("a0")))[0] is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_port_that_is_taken_is_an_error_and_not_shared(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("address", "why"), [("", errno.EADDRINUSE), ("192.0.2.1:42113", errno.EADDRNOTAVAIL)])
+async def test_a_port_that_is_taken_or_an_address_of_another_host_is_an_error(rig: Rig, address: str, why: int) -> None:
     await rig.start()
-    first = rig.server
-    second = type(first)(rig.api, workflows=rig.workflows, hardware=rig.hardware, addresses=[f"127.0.0.1:{first.port}"])
-    with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{first.port}") as taken:
+    address = address or f"127.0.0.1:{rig.server.port}"
+    second = WorkflowServer(rig.api, workflows=rig.workflows, hardware=rig.hardware, addresses=[address])
+    with pytest.raises(OSError, match=re.escape(f"can't listen on {address}")) as refused:
         await second.start()
-    assert taken.value.errno == errno.EADDRINUSE
-
-
-async def test_an_address_of_another_host_is_not_taken_for_a_port_that_is(rig: Rig) -> None:
-    server = WorkflowServer(rig.api, workflows=rig.workflows, hardware=rig.hardware, addresses=["192.0.2.1:42113"])
-    with pytest.raises(OSError, match=r"can't listen on 192\.0\.2\.1:42113") as foreign:
-        await server.start()
-    assert foreign.value.errno == errno.EADDRNOTAVAIL
+    assert refused.value.errno == why
 
 
 async def test_an_observer_that_fails_harms_nobody(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
@@ -415,3 +388,65 @@ async def test_server_that_is_stopped_before_the_api_has_answered_leaves_no_trac
     gc.collect()
     await turns()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+# --- what agents hold, and machines that reboot -------------------------------------------------------------------
+
+
+async def test_the_server_reads_what_an_agent_holds_from_its_call(rig: Rig) -> None:
+    await rig.serve("Running")
+    faithful = await rig.connected(holds=("uid-w",))
+    rig.set_state("w", "Cancelling")
+    assert await faithful.command() == ("stop", "uid-w")
+    assert rig.patches == 0, "it did not count as lost"
+    await faithful.channel.close()
+    await rig.connected(holds=())
+    await until(lambda: rig.state() == "Canceled")
+    await until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Canceled")
+
+
+async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_stop(rig: Rig) -> None:
+    await rig.serve()
+    rig.workflow(state="Failed", conditions=[{"type": "Succeeded", "status": "False", "reason": "WorkflowTimeout"}])
+    agent = await rig.connected()
+    await agent.publish(started("a1"))
+    assert await agent.command() == ("stop", "uid-w")
+    assert rig.state() == "Failed"
+
+
+async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_after_the_other(rig: Rig) -> None:
+    await rig.serve("Scheduled")
+    rig.hold()
+    agent = rig.agent()
+    calls = [asyncio.ensure_future(agent.publish(started("a0"))) for _ in range(40)]
+    await until(lambda: sum(call.done() for call in calls) == 24)
+    rig.gate.open()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    refusals = [answer.code() for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
+    assert refusals == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 24
+    assert rig.patches == 1
+
+
+async def test_the_server_finds_out_that_a_machine_reboots_and_says_so(rig: Rig) -> None:
+    await rig.serve("Running", reboot_grace=0.05)
+    first, last = rig.read()["status"]["actions"]
+    rebooting = [first | {"state": "Succeeded"}, last | {"rendered": last["rendered"] | {"reboots": True}}]
+    rig.set_state("w", "Running", actions=rebooting)
+    agent = await rig.connected(holds=("uid-w",))
+    await agent.publish(started("a1"))
+    before = rig.patches
+
+    def reported() -> bool:
+        rig.now += 0.01
+        return rig.patches >= before + 5
+
+    await until(reported)  # for longer than the grace
+    assert rig.state() == "Running"
+    await agent.channel.close()
+    await until(lambda: rig.state() == "Succeeded")
+    await until(lambda: "reboots the machine" in rig.seen[-1].message)
+    assert (rig.seen[-1].hardware, rig.seen[-1].workflow, rig.seen[-1].agent_id) == ("d/h", "d/w", MAC)
+    rig.set_state("w", "Running", actions=[rebooting[0], rebooting[1] | {"state": "Running"}])
+    await rig.server.stop()
+    await rig.start(reboot_grace=0.01)
+    await until(lambda: rig.state() == "Succeeded", "the server that was restarted does not find it")
