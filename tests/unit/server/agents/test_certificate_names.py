@@ -105,7 +105,7 @@ def test_ten_thousand_names_are_not_all_read_nor_told(certify: Certify, agents: 
     pem = certify(alternative=[DNS(f"{'n' * 50}{number}") for number in range(10_000)] + [DNS("kate")]).pem
     by_certificate = AgentAuthorizer(agents, AgentAuth.MTLS, None, lambda: 0.0)
     with pytest.raises(ForeignAgentError, match="d/kate: its certificate names ") as caught:
-        by_certificate.authorise(("d", "kate"), Credentials("192.0.2.66", "", pem))
+        by_certificate.authorise(NamespacedName("d", "kate"), Credentials("192.0.2.66", "", pem))
     assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
     assert len(certificate_ids(pem)) == 64
     assert len(str(caught.value)) < 1000, "the log gets a line, not a page"

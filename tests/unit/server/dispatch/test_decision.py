@@ -1,4 +1,4 @@
-"""Which command an agent gets next, from which Workflows, and what is known of the agent."""
+"""Which command an agent gets next, and what is known of the agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from tests.support import objects
 from tink.api.v1alpha2 import Raw
 from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Move, Recall, Start, Stop, Wait, next_move
-from tink.server.workflows import WorkflowIndex
 from tink.workflow.status import InvalidStatusError, timestamp
 
 NOW = 1000.0
@@ -137,62 +136,3 @@ def test_view_follows_what_runs_what_is_pending_and_what_is_sent_again() -> None
     stopped = AgentView(stopped={"a"})
     stopped.sent(A, NOW)
     assert (stopped.started, stopped.stopped, stopped.offered) == ({"a"}, set(), {"a": NOW})
-
-
-# --- the index ----------------------------------------------------------------------------------------------------
-
-
-def indexed(name: str, created: str, hardware: str = "h", **extra: Any) -> Raw:
-    metadata = {"name": name, "namespace": "d", "uid": name, "creationTimestamp": created, **extra}
-    return {"metadata": metadata, "spec": {"hardwareRef": {"name": hardware}}}
-
-
-def test_workflows_of_a_machine_are_in_the_order_of_their_creation() -> None:
-    index = WorkflowIndex()
-    for obj in (indexed("z", "02"), indexed("y", "02"), indexed("x", "01"), indexed("other", "00", "g")):
-        index.apply(obj)
-    index.apply(indexed("z", "02", resourceVersion="9"))  # a change is no new creation
-    assert [w["metadata"]["name"] for w in index.of(("d", "h"))] == ["x", "z", "y"]
-
-
-def test_index_follows_changes_and_remembers_what_is_gone() -> None:
-    index = WorkflowIndex()
-    index.apply(indexed("a", "01"))
-    index.apply(indexed("a", "01", "g"))
-    assert index.of(("d", "h")) == []
-    assert len(index.of(("d", "g"))) == 1
-    index.remove(indexed("a", "01", "g"))
-    index.refresh(indexed("a", "01", "g"))
-    assert index.of(("d", "g")) == [], "a late answer brought a deleted Workflow back"
-    assert index.get("a") is None
-    assert (index.name_of_gone("a"), index.name_of_gone("b")) == ("d/a", None)
-    for i in range(5000):
-        index.apply(indexed(f"n{i}", "01"))
-        index.remove(indexed(f"n{i}", "01"))
-    assert index.name_of_gone("a") is None, "memory is bounded"
-
-
-@pytest.mark.parametrize(
-    "news",
-    [
-        # what came, its version, and the version that the index has then
-        [
-            *(("apply", "9", "9"), ("refresh", "11", "11"), ("apply", "10", "11"), ("apply", "12", "12")),
-            *(("refresh", "11", "12"), ("apply", "3", "3")),  # an API that was restored counts anew
-        ],
-        [("apply", "x", "x"), ("refresh", "b", "b"), ("apply", "a", "a")],
-    ],
-    ids=["late news undo nothing", "versions that are no numbers"],
-)
-def test_index_has_the_newest_version(news: list[tuple[str, str, str]]) -> None:
-    index = WorkflowIndex()
-    for call, version, has in news:
-        getattr(index, call)(indexed("a", "01", resourceVersion=version))
-        assert index.get("a") == indexed("a", "01", resourceVersion=has)
-
-
-@pytest.mark.parametrize("spec", [None, {}, {"hardwareRef": None}, {"hardwareRef": {}}, 5])
-def test_a_workflow_that_names_no_hardware_is_of_no_machine(spec: Any) -> None:
-    index = WorkflowIndex()
-    index.apply({"metadata": {"name": "a", "namespace": "d", "uid": "a"}, "spec": spec})
-    assert index.get("a") is not None
