@@ -207,8 +207,12 @@ def test_strangers_of_an_address_make_room_for_its_agents(site: Site) -> None:
     assert site.away() == {"192.0.2.1/32"}, "who comes meanwhile waits a moment"
     site.now += LIMITS.full
     assert site.away() == set()
-    site.agents(count=16 - len(site.sockets))
-    assert site.excess(2.0) == [], "agents that fill the share of their address are left alone"
+
+
+def test_agents_behind_one_address_that_fill_their_share_are_left_alone(site: Site) -> None:
+    site.agents(count=16)
+    assert site.excess(2.0) == []
+    assert len(site.sockets) == 16
 
 
 def test_of_all_too_many_those_go_that_rest_where_there_are_most(site: Site) -> None:
