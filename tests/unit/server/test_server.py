@@ -43,11 +43,18 @@ async def test_a_workflow_runs_to_success_with_one_write_for_its_dispatch(rig: R
     assert rig.state("theirs") == "Pending", "that of another machine"
 
 
-async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_next_when_it_is_done(rig: Rig) -> None:
-    await rig.serve()
+async def test_workflows_that_wait_are_sent_one_after_the_other_and_a_rejected_one_again_after_its_delay(
+    rig: Rig,
+) -> None:
+    await rig.serve(rejection_first=0.2, rejection_longest=1)
     rig.workflow("young", created=2)
     rig.workflow("old", created=1)
     agent = await rig.connected("h")
+    assert await agent.command() == ("start", "uid-old")
+    await agent.publish(rejected(workflow="old"))
+    await rig.agent().refused(pb.Event())
+    assert (rig.state("old"), rig.state("young")) == ("Pending", "Pending"), "it is not overtaken"
+    rig.now += 0.2
     assert await agent.command() == ("start", "uid-old")
     await agent.publish(started("a0", "old"))
     assert rig.state("young") == "Pending"
@@ -56,20 +63,6 @@ async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_nex
     assert rig.state("old") == "Failed"
     action = rig.read("old")["status"]["actions"][0]
     assert (action["failureReason"], action["failureMessage"]) == ("DiskMissing", "no disk")
-
-
-async def test_an_agent_that_comes_back_is_sent_the_scheduled_workflow_again_but_not_a_running_one(rig: Rig) -> None:
-    await rig.serve("Pending")
-    first = await rig.connected()
-    await first.command()
-    await first.channel.close()
-    second = await rig.connected()
-    assert await second.command() == ("start", "uid-w")
-    await second.publish(started("a0"))
-    await second.channel.close()
-    third = await rig.connected()
-    assert await third.silent()
-    assert rig.state() == "Running"
 
 
 # --- cancelling ---------------------------------------------------------------------------------------------------
@@ -104,23 +97,6 @@ async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken
         rig.remove("w")
     assert await agent.command() == ("stop", "uid-w")
     await agent.publish(failed("a0", "Canceled"))
-
-
-# --- rejection ----------------------------------------------------------------------------------------------------
-
-
-async def test_a_rejected_workflow_is_offered_again_after_its_delay_and_not_before(rig: Rig) -> None:
-    await rig.serve("Pending", rejection_first=0.2, rejection_longest=1)
-    agent = await rig.connected()
-    await agent.command()
-    await agent.publish(rejected())
-    assert rig.state() == "Pending"
-    rig.workflow("younger", created=1)
-    with pytest.raises(grpc.aio.AioRpcError):
-        await agent.publish(pb.Event())
-    assert (rig.state(), rig.state("younger")) == ("Pending", "Pending"), "it is not overtaken"
-    rig.now += 0.2
-    assert await agent.command() == ("start", "uid-w")
 
 
 # --- who may ------------------------------------------------------------------------------------------------------
@@ -249,17 +225,6 @@ async def test_a_repeated_event_is_answered_and_changes_nothing(rig: Rig) -> Non
     assert rig.seen[0].agent_id == MAC, "known by its Hardware although it has no stream"
 
 
-async def test_an_event_is_not_lost_when_the_servers_copy_is_behind(rig: Rig) -> None:
-    """The copy still says Pending, where a rejection changes nothing; the truth is Scheduled."""
-    await rig.serve("Pending")
-    rig.workflows.hold()
-    rig.set_state("w", "Scheduled")
-    await rig.agent().publish(rejected())
-    assert rig.state() == "Pending"
-    assert rig.kinds() == ["event"]
-    rig.workflows.release()
-
-
 @pytest.mark.parametrize(
     ("faults", "code"),
     [
@@ -278,45 +243,19 @@ async def test_a_passing_fault_makes_the_agent_repeat_the_event(
     assert rig.state() == "Running"
 
 
-async def test_nonsense_is_refused_for_good(rig: Rig) -> None:
+async def test_nonsense_is_refused_for_good_and_says_why(rig: Rig) -> None:
     await rig.serve("Scheduled")
-    agent = rig.agent()
-    assert (await agent.refused(pb.Event()))[0] is grpc.StatusCode.INVALID_ARGUMENT
-    assert (await agent.refused(started("zz")))[0] is grpc.StatusCode.INVALID_ARGUMENT
-    assert (await agent.refused(started("a0", "never-was")))[0] is grpc.StatusCode.NOT_FOUND
-    code, text = await agent.refused(pb.Event(workflow_id="x" * 300_000))
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, text
-
-
-async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: Rig) -> None:
-    await rig.serve("Running")
-    rig.workflows.hold()  # the server has not heard of it yet
-    rig.api.put(rig.read() | {"metadata": {**rig.read()["metadata"], "uid": "uid-second"}})
-    rig.set_state("w", "Scheduled")
-    await rig.agent().publish(started("a1"))
-    assert rig.state() == "Scheduled"
-
-
-async def test_a_status_edited_by_hand_stops_the_event_and_says_why(rig: Rig) -> None:
-    await rig.serve("Odd")
-    code, text = await rig.agent().refused(started("a0"))
-    assert code is grpc.StatusCode.FAILED_PRECONDITION
-    assert "status.state is 'Odd'" in text
-
-
-# --- claims -------------------------------------------------------------------------------------------------------
-
-
-async def test_a_claim_is_taken_back_when_the_agent_goes_before_it_is_sent(rig: Rig) -> None:
-    await rig.serve()
-    agent = await rig.connected()
-    rig.hold()
-    rig.workflow()
-    await until(lambda: rig.state() == "Scheduled")
-    await agent.channel.close()
-    await until(lambda: rig.kinds()[-1] == "disconnected")
-    rig.gate.open()
-    await until(lambda: rig.state() == "Pending")
+    rig.workflow("odd", "Odd")
+    for event, code, why in (
+        (pb.Event(), grpc.StatusCode.INVALID_ARGUMENT, "missing"),
+        (started("zz"), grpc.StatusCode.INVALID_ARGUMENT, "no action with the id 'zz'"),
+        (started("a0", "never-was"), grpc.StatusCode.NOT_FOUND, "'uid-never-was'"),
+        (started("a0", "odd"), grpc.StatusCode.FAILED_PRECONDITION, "status.state is 'Odd'"),
+        (pb.Event(workflow_id="x" * 300_000), grpc.StatusCode.RESOURCE_EXHAUSTED, ""),
+    ):
+        said, text = await rig.agent().refused(event)
+        assert said is code
+        assert why in text
 
 
 # --- starting and stopping ------------------------------------------------------------------------------------------

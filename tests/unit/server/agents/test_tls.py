@@ -8,8 +8,6 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -18,6 +16,7 @@ import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
@@ -84,10 +83,9 @@ async def ending(channel: grpc.aio.Channel, agent_id: str = MAC) -> tuple[grpc.S
 # --- the files at the start ---
 
 
-def encrypted(key: bytes) -> bytes:
-    encryption = serialization.BestAvailableEncryption(b"password")
-    private = serialization.load_pem_private_key(key, None)
-    return private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+def private(encryption: Any) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
 
 
 NO_PEM = [b"", b"\xff\xfe", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
@@ -96,26 +94,21 @@ CERT, KEY, CLIENTS = (
     r"--grpc-tls-key \S+tls.key: ",
     r"--grpc-client-ca \S+clients.pem: ",
 )
-FAULTS: dict[str, tuple[str, Callable[[Path, Certify], object], str]] = {
-    "no key": ("tls.key", lambda path, _: path.unlink(), f"^{KEY}No such file or directory$"),
-    "no clients": ("clients.pem", lambda path, _: path.unlink(), f"^{CLIENTS}No such file or directory$"),
+# The file, what it holds (None: it is not there), and what is said.
+FAULTS: dict[str, tuple[str, bytes | Path | None, str]] = {
+    "no key": ("tls.key", None, f"^{KEY}No such file or directory$"),
+    "no clients": ("clients.pem", None, f"^{CLIENTS}No such file or directory$"),
     "another key": (
-        "tls.key",
-        lambda path, certify: path.write_bytes(certify().key),
+        *("tls.key", private(serialization.NoEncryption())),
         rf"{KEY}is not the key of the first certificate in \S+tls.crt",
     ),
     "encrypted": (
-        "tls.key",
-        lambda path, _: path.write_bytes(encrypted(path.read_bytes())),
+        *("tls.key", private(serialization.BestAvailableEncryption(b"password"))),
         "is encrypted; give one without a password",
     ),
-    "endless": (
-        "tls.crt",
-        lambda path, _: (path.unlink(), path.symlink_to("/dev/zero")),
-        "is larger than 1048576 bytes",
-    ),
+    "endless": ("tls.crt", Path("/dev/zero"), "is larger than 1048576 bytes"),
     **{
-        f"no PEM {number} in {name}": (name, partial(lambda no, path, _: path.write_bytes(no), content), why)
+        f"no PEM {number} in {name}": (name, content, why)
         for number, content in enumerate(NO_PEM)
         for name, why in (
             ("clients.pem", f"{CLIENTS}holds no certificates in PEM"),
@@ -127,9 +120,14 @@ FAULTS: dict[str, tuple[str, Callable[[Path, Certify], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_file_that_is_not_good_is_named_with_its_flag(files: Files, certify: Certify, fault: str) -> None:
-    name, spoil, why = FAULTS[fault]
-    spoil(files.cert.with_name(name), certify)
+def test_file_that_is_not_good_is_named_with_its_flag(files: Files, fault: str) -> None:
+    name, content, why = FAULTS[fault]
+    path = files.cert.with_name(name)
+    path.unlink()
+    if isinstance(content, Path):
+        path.symlink_to(content)
+    elif content is not None:
+        path.write_bytes(content)
     with pytest.raises(TlsError, match=why):
         Certificates(files.mutual)
 

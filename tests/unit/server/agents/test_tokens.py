@@ -9,7 +9,6 @@ import hmac
 import logging
 import threading
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +79,6 @@ def test_a_token_is_good_to_its_end_and_as_long_as_clocks_may_differ(keys: Token
     keys.verify(token, NOW + 3600 + CLOCK_SKEW_SECONDS)
     with pytest.raises(TokenError, match="ended at 2027-01-15T09:00:00Z; the machine gets a new one when it boots"):
         keys.verify(token, NOW + 3600 + CLOCK_SKEW_SECONDS + 1)
-
-
-def test_not_a_character_of_a_token_can_be_changed_nor_its_key(tmp_path: Path, keys: TokenKeys) -> None:
-    token = keys.mint(MAC, NOW)
-    for at, other in product(range(len(token)), "0A-"):
-        if token[at] != other:
-            with pytest.raises(TokenError):
-                keys.verify(token[:at] + other + token[at + 1 :], NOW)
-    with pytest.raises(TokenError, match="not signed with a key of this server"):
-        TokenKeys(TokenSettings(key_file(tmp_path, "d" * 64))).verify(token, NOW)
 
 
 @given(
@@ -312,7 +301,7 @@ def test_a_bad_token_costs_a_signature_for_each_key_in_constant_time_or_none_at_
             keys.verify(token, NOW)
     assert compared == [], "what has not the shape of a token is not signed for"
     forged = RIGHT[:-43] + "A" * 43
-    with pytest.raises(TokenError):
+    with pytest.raises(TokenError, match="not signed with a key of this server"):
         keys.verify(forged, NOW)
     assert [other for _, other in compared] == ["A" * 43] * len(KEYS)
     compared.clear()
@@ -380,9 +369,3 @@ async def test_bad_tokens_open_no_stream_and_are_told_of_once(
     code, _ = await ask("Bearer " + "x" * 20_000)
     assert code is not grpc.StatusCode.OK, "metadata has 16 kB"
     assert len(rig.seen) == 1
-
-
-async def test_who_shows_nothing_that_is_a_bearers_has_shown_nothing(ask: Any, keys: TokenKeys, rig: Rig) -> None:
-    good = keys.mint(MAC, rig.now)
-    for value in (good, f"Basic {good}", "Bearer", f"Bearer{good}"):
-        assert (await ask(value))[0] is grpc.StatusCode.UNAUTHENTICATED
