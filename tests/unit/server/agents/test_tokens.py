@@ -365,7 +365,8 @@ async def test_bad_tokens_open_no_stream_and_are_told_of_once(
         assert len(words) < 200
         assert token not in caplog.text, "a token is never logged"
     assert "its token ended at" in (await ask(f"Bearer {old}"))[1]
-    assert len(rig.seen) == 1
+    assert f"its token is that of {OTHER}" in (await ask(f"Bearer {forged[-1]}"))[1]
     code, _ = await ask("Bearer " + "x" * 20_000)
     assert code is not grpc.StatusCode.OK, "metadata has 16 kB"
-    assert len(rig.seen) == 1
+    assert [(seen.hardware, seen.agent_id, str(seen.kind)) for seen in rig.seen] == [("d/h", MAC, "refused")]
+    assert len([record for record in caplog.records if "refused" in record.message]) == 1
