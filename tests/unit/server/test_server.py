@@ -92,7 +92,7 @@ async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken
     rig.seen = Watching()
     await rig.serve("Running")
     agent = await rig.connected()
-    await until(lambda: rig.kinds() == ["connected"])
+    await until(rig.kinds)
     if seen:
         rig.remove("w")
     assert await agent.command() == ("stop", "uid-w")
@@ -247,6 +247,15 @@ async def test_nonsense_is_refused_for_good_and_says_why(rig: Rig) -> None:
         said, text = await rig.agent().refused(event)
         assert said is code
         assert why in text
+
+
+async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: Rig) -> None:
+    await rig.serve("Running")
+    rig.workflows.hold()  # the server has not heard of it yet
+    rig.api.put(rig.read() | {"metadata": {**rig.read()["metadata"], "uid": "uid-second"}})
+    rig.set_state("w", "Scheduled")
+    await rig.agent().publish(started("a1"))
+    assert rig.state() == "Scheduled"
 
 
 # --- starting and stopping ------------------------------------------------------------------------------------------

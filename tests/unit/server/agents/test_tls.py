@@ -198,6 +198,7 @@ async def test_an_agent_with_tls_is_served_and_one_without_is_not(rig: Rig, file
     files.cert.write_bytes(b"")
     with pytest.raises(TlsError, match="--grpc-tls-cert"):
         await rig.start(tls=files.files)
+    await rig.server.stop()  # though it has not begun
     files.cert.write_bytes(good)
     await rig.serve(tls=files.files)
     assert await ending(files.channel(rig.server.port)) == (grpc.StatusCode.OK, "")
