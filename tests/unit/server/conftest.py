@@ -168,6 +168,12 @@ class Rig:
     def set_state(self, name: str, state: str, **status: Any) -> None:
         self.api.change(WORKFLOW, name, "d", status={"state": state, **status})
 
+    def reboots(self, name: str = "w") -> None:
+        """Have the Workflow run its last action, which reboots the machine."""
+        first, last = self.read(name)["status"]["actions"]
+        rebooting = {**last, "state": "Running", "rendered": {**last["rendered"], "reboots": True}}
+        self.set_state(name, "Running", actions=[{**first, "state": "Succeeded"}, rebooting])
+
     def state(self, name: str = "w") -> str:
         state: str = self.read(name)["status"]["state"]
         return state

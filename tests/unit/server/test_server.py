@@ -368,11 +368,8 @@ async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_a
 
 async def test_the_server_finds_out_that_a_machine_reboots_and_says_so(rig: Rig) -> None:
     await rig.serve("Running", reboot_grace=0.05)
-    first, last = rig.read()["status"]["actions"]
-    rebooting = [first | {"state": "Succeeded"}, last | {"rendered": last["rendered"] | {"reboots": True}}]
-    rig.set_state("w", "Running", actions=rebooting)
+    rig.reboots()
     agent = await rig.connected(holds=("uid-w",))
-    await agent.publish(started("a1"))
     before = rig.patches
 
     def reported() -> bool:
@@ -385,7 +382,7 @@ async def test_the_server_finds_out_that_a_machine_reboots_and_says_so(rig: Rig)
     await until(lambda: rig.state() == "Succeeded")
     await until(lambda: "reboots the machine" in rig.seen[-1].message)
     assert (rig.seen[-1].hardware, rig.seen[-1].workflow, rig.seen[-1].agent_id) == ("d/h", "d/w", MAC)
-    rig.set_state("w", "Running", actions=[rebooting[0], rebooting[1] | {"state": "Running"}])
     await rig.server.stop()
+    rig.reboots()
     await rig.start(reboot_grace=0.01)
     await until(lambda: rig.state() == "Succeeded", "the server that was restarted does not find it")

@@ -11,7 +11,6 @@ import pytest
 from tests.support import objects
 from tests.support.virtual_time import elapse, turns
 from tests.unit.server import conftest as server
-from tests.unit.server.dispatch.conftest import reboots
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
 from tink.server.dispatch.reboots import ELSEWHERE_GRACES, REPORT_PART, RebootWatch
@@ -236,7 +235,7 @@ async def test_without_the_api_it_is_tried_again(bench: Bench) -> None:
 async def test_an_agent_that_moves_to_another_server_is_not_gone_before_it_has_left_that_one(rig: server.Rig) -> None:
     """Two servers' watches over one API."""
     rig.workflow(state="Running")
-    reboots(rig)
+    rig.reboots()
     streams, watches, tasks = [1, 0], [], set()
     for number in range(2):
         part = server.Bench(rig)
