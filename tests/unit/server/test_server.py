@@ -18,7 +18,7 @@ from tests.support.virtual_time import turns
 from tests.unit.server.conftest import Rig, failed, rejected, started, succeeded
 from tests.waiting import until
 from tink.kube.client import ConflictError, UnreachableError
-from tink.kube.resources import HARDWARE
+from tink.kube.resources import HARDWARE, WORKFLOW
 from tink.server import WorkflowServer
 
 
@@ -63,6 +63,16 @@ async def test_workflows_that_wait_are_sent_one_after_the_other_and_a_rejected_o
     assert rig.state("old") == "Failed"
     action = rig.read("old")["status"]["actions"][0]
     assert (action["failureReason"], action["failureMessage"]) == ("DiskMissing", "no disk")
+
+
+async def test_a_workflow_that_is_given_to_another_machine_makes_room_for_the_next(rig: Rig) -> None:
+    await rig.serve("Running")
+    rig.machine("g", OTHER_MAC)
+    rig.workflow("next", created=1)
+    agent = await rig.connected()
+    await until(lambda: rig.kinds() == ["connected"])
+    rig.api.change(WORKFLOW, "w", "d", spec={"hardwareRef": {"name": "g"}})
+    assert await agent.command() == ("start", "uid-next")
 
 
 # --- cancelling ---------------------------------------------------------------------------------------------------
